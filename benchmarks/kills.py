@@ -43,7 +43,7 @@ def check(trace: Path, told: Path) -> Iterator[Killed]:
     """What was lost of each process that was killed. Raises AssertionError where a trace is not a prefix."""
     opened = open_trace(trace)
     assert opened.holes == ()
-    parts = {process.birth["pid"]: process for process in opened.processes}
+    parts = {process.start_record["pid"]: process for process in opened.processes}
     *killed, whole = json.loads(told.read_text())
     reference = parts[whole["pid"]]
     assert reference.state == "complete", reference.why

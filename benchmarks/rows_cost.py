@@ -95,7 +95,7 @@ def measure(program: Callable[[], None], folder: Path, repeats: int) -> str:
     for i, name in enumerate(ARMS):
         trace = open_trace(folder / f"{i}.zarr")
         [process] = trace.processes
-        kept, ops = process.kept_rows, process.after_op
+        kept, ops = process.activations, process.after_op
         counts = [f"{number:,}" if kept else "" for number in (kept.tensor_count, kept.digest_count)]
         size = f"{size_on_disk(trace)[0] / 1e6:.1f} MB"
         rows.append([name, f"{1e6 * best[name] / ops:.1f}", f"{best[name] / best['recorded']:.2f} ×", *counts, size])

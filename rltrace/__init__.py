@@ -4,12 +4,12 @@ The library's public surface; importing it imports neither torch nor zarr:
 
     with rltrace.record("a.zarr"):      record what happens inside, without the launcher
         ...
-    rltrace.step()                      a step that no torch optimizer marks has ended
-    with rltrace.phase("rollout"):      what the ops inside are shown as
-    rltrace.watch("return", total)      one more number of a series, to be drawn and compared (docs/guide/series.md)
-    rltrace.environment()               variables for processes that would not inherit what records this one
+    rltrace.step()                      end a step, in a program without a torch optimizer
+    with rltrace.phase("rollout"):      set the phase of the ops inside
+    rltrace.watch("return", total)      add a number to a series (docs/guide/series.md)
+    rltrace.environment()               variables that make a process started elsewhere part of this recording
 
-``step``, ``phase`` and ``watch`` do nothing where nothing is being recorded, so they may stay in a program.
+``step``, ``phase`` and ``watch`` do nothing outside a recording, so they may stay in a program.
 """
 
 from __future__ import annotations
@@ -41,14 +41,13 @@ def record(
 ) -> AbstractContextManager[None]:
     """Record what happens inside the ``with`` block into a new trace at ``path``.
 
-    ``steps`` is half open and counts from the block's beginning. ``verify_inputs``: every op of the window digests
-    every input, whoever is known to have written it. ``values``: selectors of the ops whose results are kept in
-    the trace (``values_inputs``: what they read, too), at most ``values_limit`` bytes of them. ``rows``: selectors
-    of the calls of modules and the ops of whose tensors a digest is kept for each row, counted along ``row_axes``
-    (all axes but the last), at most ``rows_limit`` bytes of them. ``kernels``: the steps, half open, in which
-    torch's profiler looks at what ops launch on a device. With ``compile="eager"`` compiled functions run op by op.
-    Threads that run already are not recorded. Raises UsageError where something is in the way at ``path``, or a
-    recording is under way.
+    ``steps`` is half open and counts from the start of the block. ``verify_inputs``: every op of the window digests
+    every input, even one that a recorded op wrote. ``values``: selectors of the ops whose results are stored
+    (``values_inputs``: their inputs, too), up to ``values_limit`` bytes. ``rows``: selectors of the module calls and
+    ops whose activation rows are digested; rows are counted along ``row_axes`` (None: all axes but the last), up to
+    ``rows_limit`` bytes. ``kernels``: the steps, half open, in which torch's profiler records the kernels that ops
+    launch. ``compile="eager"`` runs compiled functions op by op. Threads that are already running are not recorded.
+    Raises UsageError where ``path`` exists, or a recording is already running.
     """
     from rltrace.recorder.session.api import record_block
 
@@ -70,16 +69,16 @@ def record(
 
 
 def step() -> None:
-    """Say that a step has ended, in a program whose steps no ``torch.optim`` optimizer makes."""
+    """End a step, in a program without a ``torch.optim`` optimizer."""
     session = recorder.current_session()
     if session is not None:
         session.steps.count_manual()
 
 
 def phase(name: str) -> AbstractContextManager[None]:
-    """Ops inside are shown as this phase: init, rollout, evaluation, forward or other.
+    """Set the phase of the ops inside: init, rollout, evaluation, forward or other.
 
-    Backward passes and optimizer attempts inside keep their own. Raises ValueError for another name.
+    Backward passes and optimizer attempts inside keep theirs. Raises ValueError for another name.
     """
     number = recorder.user_phase(name)
     session = recorder.current_session()
@@ -87,11 +86,10 @@ def phase(name: str) -> AbstractContextManager[None]:
 
 
 def watch(name: str, value: object) -> None:
-    """Say what a number is now: one more of the series ``name``, at this step.
+    """Add a number to the series ``name``, at this step.
 
-    ``value`` is a number, or a tensor or array of one element. It is read without an op, and one on a device is not
-    waited for. Watching is logging: whatever is watched, two runs that compute the same stay the same. Raises TypeError
-    for what is no single number.
+    ``value`` is a number, or a tensor or array with one element. Reading it runs no op and does not wait for a device.
+    It never decides whether two runs diverge. Raises TypeError where it is not a single number.
     """
     recorder.check_watched(name, value)
     session = recorder.current_session()
@@ -100,12 +98,11 @@ def watch(name: str, value: object) -> None:
 
 
 def environment() -> dict[str, str]:
-    """The variables by which a process that this one has started elsewhere is recorded with it; empty outside of a
-    recording by ``rltrace record``.
+    """Variables that make a process started elsewhere part of this recording; empty outside ``rltrace record``.
 
-    Children inherit them. Workers of a Ray cluster that runs already do not, and are given them:
+    Child processes inherit them. Workers of a running Ray cluster do not; pass them on:
     ``ray.init(runtime_env={"env_vars": rltrace.environment()})``.
     """
-    from rltrace.launch.command import handed_down
+    from rltrace.launch.command import recording_variables
 
-    return handed_down()
+    return recording_variables()

@@ -1,21 +1,21 @@
-"""Every error rltrace raises on purpose, in one shallow tree.
+"""The errors that rltrace raises.
 
-Each carries one message that says what happened, where, and what to do about it; nothing here prints or exits.
+The message of each says what happened, where, and what to do about it. Nothing here prints or exits.
 """
 
 from __future__ import annotations
 
 
 class RltraceError(Exception):
-    """Base of all errors that a user can do something about."""
+    """Base of all errors that a user can act on."""
 
 
 class UsageError(RltraceError):
-    """The command line or an argument of the library does not make sense."""
+    """An invalid command line or argument."""
 
 
 class NotATraceError(RltraceError):
-    """The path is not an rltrace trace at all."""
+    """The path is not a trace."""
 
 
 class FormatVersionError(RltraceError):
@@ -23,23 +23,23 @@ class FormatVersionError(RltraceError):
 
 
 class DamagedTraceError(RltraceError):
-    """The trace is so damaged that nothing of it can be read."""
+    """Nothing of the trace can be read."""
 
 
 class HoleError(RltraceError):
-    """Rows were asked for that lie in a damaged, missing or unreadable part of a trace."""
+    """The requested rows are damaged, missing or unreadable."""
 
 
 class LeftOutError(HoleError):
-    """Rows were asked for that a slice of a trace does not carry; nothing is damaged."""
+    """The requested rows are not in this slice; nothing is damaged."""
 
 
 class SelectorError(UsageError):
-    """A selector cannot be parsed; the message points at the character."""
+    """A selector cannot be parsed; the message names the character."""
 
 
 class RecordError(RltraceError):
-    """Recording could not start or go on."""
+    """Recording could not start or continue."""
 
     errno: int | None = None
-    """What the system said, where it was the system."""
+    """Of the system call that failed; None: none did."""

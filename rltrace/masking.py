@@ -1,7 +1,7 @@
-"""What of a command line and an environment may be written into a trace.
+"""Masking of secrets in command lines and environment variables before they are written to a trace.
 
-Owns the masking of values that look like secrets and the home folder's ``~``. Leaf: standard library only. Masking errs
-on the side of hiding; it is no promise that an argument without a telling name holds no secret.
+Owns which values look like secrets, and ``~`` for the home folder. Standard library only. Masking errs on the side of
+hiding; a secret in an argument with an ordinary name may still be recorded.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def masked_text(text: str) -> str:
 
 
 def masked_arguments(arguments: Iterable[str]) -> list[str]:
-    """A command line as a trace may hold it, argument by argument."""
+    """The arguments of a command line, secrets masked."""
     shown: list[str] = []
     option = ""
     for argument in arguments:
@@ -73,7 +73,7 @@ def home_as_tilde(text: str, home: str | None = None) -> str:
 
 
 def _looks_random(value: str) -> bool:
-    """Long, without spaces or path separators, and of many different characters: what a generated key looks like."""
+    """Whether a value is long, without spaces or path separators, and of many characters, as generated keys are."""
     if len(value) < _LONG or any(c.isspace() or c in "/\\" for c in value):
         return False
     return len(set(value)) >= 10 and any(c.isdigit() for c in value)

@@ -1,8 +1,7 @@
-"""What makes two ops of two runs the same op: portable 64-bit keys.
+"""Portable 64-bit keys, which identify the same op in two runs.
 
-Owns the rule which facts take part in identity and which are for display only. A key never depends on a process id, an
-absolute path, a line number, a bytecode offset or the order in which things were first seen. Leaf: imports neither
-torch nor zarr.
+Owns which facts are part of identity and which are for display only. A key never depends on a process id, an absolute
+path, a line number, a bytecode offset or the order of first use. Imports neither torch nor zarr.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ def portable_key(kind: str, *parts: object) -> Key:
 _canonical = json.JSONEncoder(separators=(",", ":"), sort_keys=True, ensure_ascii=True).encode
 
 
-_PASSING = tuple(
-    (re.compile(pattern), lasting)
-    for pattern, lasting in (
-        (r"<ipython-input-\d+-\w+>|(.*/)?ipykernel_\d+/\d+\.py", "<cell>"),  # a notebook's; the hash is of its text
+_VOLATILE_NAMES = tuple(
+    (re.compile(pattern), stable)
+    for pattern, stable in (
+        (r"<ipython-input-\d+-\w+>|(.*/)?ipykernel_\d+/\d+\.py", "<cell>"),  # a notebook cell
         (r"<torch_package_\d+>(.*)", r"<torch_package>\1"),
         (r"<eval_with_key>\..*", "<eval_with_key>"),  # of torch.fx
         (r"<doctest (.*)\[\d+\]>", r"<doctest \1>"),
@@ -36,25 +35,25 @@ _PASSING = tuple(
         (r"(.*/)?tmp[a-z0-9_]{8}(\.\w+)", r"\1tmp\2"),  # of module tempfile
     )
 )
-"""File names with something in them that another run counts or draws anew, and what of them lasts."""
+"""File names with a counter, a random string or an address in them, and the part that is stable across runs."""
 
 
-def lasting_name(filename: str) -> str:
-    """``filename`` without numbers that count what came before, process ids, addresses and random letters."""
-    for passing, lasting in _PASSING:
-        found = passing.fullmatch(filename)
-        if found is not None:
-            return found.expand(lasting)
+def stable_name(filename: str) -> str:
+    """``filename`` without counters, process ids, addresses and random letters."""
+    for pattern, stable in _VOLATILE_NAMES:
+        match = pattern.fullmatch(filename)
+        if match is not None:
+            return match.expand(stable)
     return filename
 
 
 def portable_path(filename: str) -> str:
-    """``filename`` relative to the folder that holds its top-level package; a lone script is its bare name.
+    """``filename`` relative to the folder of its top-level package; a script outside a package is its bare name.
 
     ``/any/site-packages/torch/optim/adam.py`` becomes ``torch/optim/adam.py`` wherever it is installed, and
-    ``/home/me/project/train.py`` becomes ``train.py``. Of names that are no files (``<string>``) what lasts is kept.
+    ``/home/me/project/train.py`` becomes ``train.py``. A name that is not a file (``<string>``) is its ``stable_name``.
     """
-    filename = lasting_name(filename)
+    filename = stable_name(filename)
     if filename.startswith("<"):
         return filename
     path = Path(filename)

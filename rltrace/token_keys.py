@@ -1,8 +1,8 @@
-"""Which row of a tensor of one program is which row of another's: keys of rows, by the tokens that a row was made of.
+"""Token keys, which match the activation rows of two programs token by token.
 
-Owns the keys; knows neither traces nor torch. In a causal model what is computed at a token depends on that token and
-those before it in its sequence, padding aside. So a token's key is a digest of its sequence up to it: whoever computes
-at the same key claims to compute the same, whatever the batch, the padding or the cache.
+Owns the keys; knows neither traces nor torch. In a causal model the activations at a token depend on that token and the
+earlier ones of its sequence, padding aside. So a token's key is a digest of its sequence up to it: equal keys should
+have equal activations, whatever the batch, the padding or the cache.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Keys = NDArray[np.uint64]
 Numbers = NDArray[np.int64]
 
 NO_KEY = np.uint64(0)
-"""Of padding, and of a token whose sequence is not known."""
+"""Key of padding, and of a token of an unknown sequence."""
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _A, _B = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
@@ -45,22 +45,21 @@ def token_keys(ids: Numbers, before: Keys) -> Keys:
 
 
 class Sequences:
-    """The sequences of one model, followed from call to call: a generator with a cache gives them piece by piece."""
+    """The sequences of one model, across calls: a generator with a cache passes them piece by piece."""
 
     def __init__(self) -> None:
         self._keys: Keys = np.zeros(0, np.uint64)
         self._lengths: Numbers = np.zeros(0, np.int64)
 
     def keys(self, ids: Numbers, positions: Numbers | None = None, mask: Numbers | None = None) -> Keys:
-        """Keys of the tokens of one call; ``NO_KEY`` for padding and for tokens of sequences that are not known.
+        """Keys of the tokens of one call, [batch, tokens]; ``NO_KEY`` for padding and for unknown sequences.
 
-        ``ids``: [batch, tokens]. ``positions``: as many, or [1, tokens] for all alike; None: the model was given none.
-        ``mask``: [batch, length], nonzero where a token counts, the last ones those of this call; None: all count.
+        ``ids``: [batch, tokens]. ``positions``: the same shape, or [1, tokens] for all rows; None: the model got none.
+        ``mask``: [batch, length], nonzero where a token counts; its last columns are this call's. None: all count.
 
-        A sequence goes on where its first position (without positions: the number of tokens that the mask tells of
-        before this call) is how long it has become, and begins where that is 0. Anything else is a sequence that is not
-        known. Where positions fall back within a call, another sequence stands behind the first: several are packed
-        into one row.
+        A sequence begins where its first position is 0, and continues where that position is its length so far; without
+        positions, the count of earlier tokens in the mask is used. Otherwise the sequence is unknown. Where positions
+        decrease within a row, several sequences are packed into it.
         """
         batch, tokens = ids.shape
         counts = np.ones(ids.shape, bool) if mask is None else mask[:, mask.shape[1] - tokens :] != 0
@@ -70,13 +69,13 @@ class Sequences:
         known = (begun == 0) | (begun > 0) & (begun == self._lengths)
         before = np.where(begun == 0, NO_KEY, self._keys)
         keys = np.zeros(ids.shape, np.uint64)
-        for row in range(batch):  # padding may stand on either side, so each has tokens of its own
+        for row in range(batch):  # padding may be on either side, so rows differ in their tokens
             own = np.flatnonzero(counts[row])
             places = None if positions is None else np.broadcast_to(positions, ids.shape)[row]
-            first, *behind = [own] if places is None else _packed(own, places)
+            first, *packed = [own] if places is None else _packed(own, places)
             if known[row] and len(own):
                 keys[row, first] = self._follow(row, ids[row, first], before[row], int(begun[row]))
-            for part in behind:
+            for part in packed:
                 assert places is not None
                 known[row] = places[part[0]] == 0
                 if known[row]:
@@ -85,13 +84,13 @@ class Sequences:
         return keys
 
     def _follow(self, row: int, ids: Numbers, before: np.uint64, begun: int) -> Keys:
-        """Keys of the next tokens of one sequence, that has ``begun`` so many and the last of them this key."""
+        """Keys of the next tokens of a sequence with ``begun`` tokens so far; ``before``: key of the last of these."""
         keys: Keys = token_keys(ids[None], np.array([before]))[0]
         self._keys[row], self._lengths[row] = keys[-1], begun + len(ids)
         return keys
 
     def _begun(self, counts: NDArray[np.bool_], positions: Numbers | None, mask: Numbers | None) -> Numbers:
-        """How many tokens of each sequence came before this call; -1: not known."""
+        """Count of the tokens of each sequence before this call, [batch]; -1: not known."""
         batch, tokens = counts.shape
         if positions is not None:
             each = np.broadcast_to(positions, counts.shape)
@@ -105,6 +104,6 @@ class Sequences:
 
 
 def _packed(own: Numbers, positions: Numbers) -> list[Numbers]:
-    """The tokens ``own`` of one row, cut where their positions fall back."""
-    falls = np.flatnonzero(np.diff(positions[own]) <= 0) + 1
-    return np.split(own, falls)
+    """The tokens ``own`` of one row, cut where their positions decrease."""
+    cuts = np.flatnonzero(np.diff(positions[own]) <= 0) + 1
+    return np.split(own, cuts)

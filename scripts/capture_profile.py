@@ -86,7 +86,7 @@ def capture(device: str, *, with_compiled: bool = False) -> dict[str, Any]:
             program(device)
             if with_compiled:
                 compiled(device)
-        told = open_trace(Path(folder, "a.zarr")).processes[0].launched
+        told = open_trace(Path(folder, "a.zarr")).processes[0].launches
     if len(taken) != 1:
         raise SystemExit(f"{len(taken)} cycles, not one: {told.unknown}")
     [(events, ops, found)] = taken

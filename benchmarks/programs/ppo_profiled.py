@@ -58,8 +58,8 @@ with tempfile.TemporaryDirectory() as folder:
         "memory": memory,
         "peak_mib": peak_mib(),
         "rows": told.after_op,
-        "known": told.launched.rows,
-        "unknown": [list(entry) for entry in told.launched.unknown],
+        "known": told.launches.rows,
+        "unknown": [list(entry) for entry in told.launches.unknown],
         "cycles": len(records),
         "bytes": sum(len(json.dumps(record)) for record in records),
     }

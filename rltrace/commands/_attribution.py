@@ -98,15 +98,15 @@ def contribute(
 ) -> Contributions:
     """Make the runs. Raises UsageError if there is no gap to divide, or nothing to inject."""
     from rltrace.parity.attribution_runs import contributions
-    from rltrace.parity.call_range import first_of_several
+    from rltrace.parity.call_range import first_shared_step
     from rltrace.parity.impact.summary import gap_between, names_of
-    from rltrace.parity.inputs import open_again
+    from rltrace.parity.inputs import open_rerun
 
     gap = effects.gap
     if isinstance(gap, str):
         raise UsageError(f"--contributions divides a gap, and there is none: {gap}")
     same_trace, names = traces[0].path == traces[1].path, names_of(compared)
-    step = first_of_several(*ranges)
+    step = first_shared_step(*ranges)
 
     def gap_of(b: CallRange) -> Gap | str:
         sides = (ranges[0], b) if step is None else (ranges[0].of_step(step), b.of_step(step))
@@ -114,7 +114,7 @@ def contribute(
 
     def measure(trace: Path) -> Gap | str:
         try:
-            return gap_of(open_again(traces[1], trace, alone=same_trace))
+            return gap_of(open_rerun(traces[1], trace, one_trace=same_trace))
         except UsageError as error:
             return str(error)
 
@@ -181,15 +181,15 @@ def _modules(compared: Compared, limit: int) -> tuple[tuple[Module, ...], tuple[
     """The modules to try, and the outermost differing modules that neither contain one of those nor are in one."""
     from rltrace.parity.attribution_runs import Module
     from rltrace.parity.call_range import works_itself
-    from rltrace.parity.impact.attribution import chosen, related
+    from rltrace.parity.impact.attribution import choose_modules, related
 
     parity = compared.parity
     paths = {str(one.path.b): str(one.path.a) for one in parity.modules if one.differing}
     if not paths:
         raise UsageError("--contributions divides a gap among the modules that differ, and none does")
     first = None if parity.first is None else parity.first.path.b
-    working = {path for path in paths if works_itself(compared.b.stretch, path)}
-    names = chosen(list(paths), first, limit, working)
+    working = {path for path in paths if works_itself(compared.b.call_range, path)}
+    names = choose_modules(list(paths), first, limit, working)
     for name in names:
         _check_values(compared, paths[name])
     left_out = [path for path in paths if not any(related(path, name) for name in names)]
@@ -202,11 +202,11 @@ def _modules(compared: Compared, limit: int) -> tuple[tuple[Module, ...], tuple[
 def _check_values(compared: Compared, path: str) -> None:
     from rltrace.parity.call_range import outputs_of
 
-    stretch = compared.a.stretch
-    outputs = [tensor for call in stretch.modules[path] for tensor in outputs_of(call)]
-    if not any(stretch.value(tensor) is not None for tensor in outputs):
+    call_range = compared.a.call_range
+    outputs = [tensor for call in call_range.modules[path] for tensor in outputs_of(call)]
+    if not any(call_range.value(tensor) is not None for tensor in outputs):
         raise UsageError(
-            f"{stretch.path} holds no values of {path}, so they cannot be injected into the other program: record "
+            f"{call_range.path} holds no values of {path}, so they cannot be injected into the other program: record "
             "it with --rows all --values 'module=*'"
         )
 
@@ -215,8 +215,8 @@ def _recording_options(trace: Trace) -> tuple[str, ...]:
     """Options that record another run like this trace."""
     from rltrace.replay.plan import compile_of, window_of
 
-    rows = next((p.kept_rows.asked for p in trace.processes if p.kept_rows.asked is not None), None)
-    values = next((p.values.asked for p in trace.processes if p.values.asked is not None), None)
+    rows = next((p.activations.request for p in trace.processes if p.activations.request is not None), None)
+    values = next((p.values.request for p in trace.processes if p.values.request is not None), None)
     _, first, end = window_of(trace)
     words: list[str] = []
     if rows is not None:

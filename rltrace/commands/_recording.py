@@ -16,8 +16,7 @@ from signal import SIGINT
 from rltrace.command_lines import line
 from rltrace.commands.console import ExitCode, complain, counted, narrate, readable_size
 from rltrace.errors import UsageError
-from rltrace.launch.command import ORIGIN, CommandLookup, look_up, script_folder
-from rltrace.launch.command import state as repository_state
+from rltrace.launch.command import ORIGIN, CommandLookup, git_state, look_up, script_folder
 from rltrace.launch.run import CannotStartError, Ending, run
 from rltrace.launch.signals import die_of
 from rltrace.launch.summary import RecordingSummary, advice, discard, remedy
@@ -48,7 +47,7 @@ def record_command(
     if not quiet:
         narrate(f"recording to {trace} ({_extent(options)})")
     try:
-        ending = run(command, options, repository_state(script_folder(command)))
+        ending = run(command, options, git_state(script_folder(command)))
     except CannotStartError as error:
         discard(trace)
         complain(str(error))
@@ -135,8 +134,8 @@ def _conclude(
 ) -> int:
     """Report what was recorded, or why nothing was; return the exit status."""
     found = ending.recorded
-    failed = bool(found.failures) or ending.trouble is not None or found.nothing
-    for failure in (*found.failures, *([ending.trouble] if ending.trouble else [])):
+    failed = bool(found.failures) or ending.failure is not None or found.nothing
+    for failure in (*found.failures, *([ending.failure] if ending.failure else [])):
         complain(f"not everything was recorded: {failure}", hint=remedy(failure))
     if found.nothing:
         _report_nothing(command, trace, ending)
@@ -157,7 +156,7 @@ def _conclude(
 def _report_nothing(command: Sequence[str], trace: Path, ending: Ending) -> None:
     found = ending.recorded
     complain(f"nothing was recorded; the command {ending.how}", hint="" if found.failures else advice(found, command))
-    if found.processes == 0 and not found.waiting and ending.trouble is None:  # nothing but the empty trace made above
+    if found.processes == 0 and not found.waiting and ending.failure is None:  # nothing but the empty trace made above
         discard(trace)
 
 

@@ -28,7 +28,7 @@ class PatchArguments:
 
 def replay_rows(command: tuple[str, ...], arguments: PatchArguments, *, force: bool, quiet: bool) -> int:
     """Run ``command`` with the selected rows injected; returns the exit status."""
-    from rltrace.parity.patching.layout import read_lines
+    from rltrace.parity.module_names import read_map
     from rltrace.parity.patching.source import read_table
     from rltrace.parity.patching.start import options_of
     from rltrace.parity.patching.tally import account_in
@@ -41,7 +41,7 @@ def replay_rows(command: tuple[str, ...], arguments: PatchArguments, *, force: b
     path, _ = distinct_paths(trace, a)
     trace_a = open_trace(a)
     if arguments.names is not None:
-        read_lines(arguments.names)  # report its errors before anything runs
+        read_map(arguments.names)  # report its errors before anything runs
     table = read_table(trace_a, parse_selectors(inject), inject, weights=weights)
     options = options_of(trace_a, path, inject, arguments.until, weights=weights, names=arguments.names)
 

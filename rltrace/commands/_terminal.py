@@ -87,7 +87,7 @@ def _parity_data(result: ParityResult) -> ParityData:
         return StreamView(recorded.process, recorded.stream)
 
     compared = result.compared
-    views = view(compared.a.stretch.recorded), view(compared.b.stretch.recorded)
+    views = view(compared.a.call_range.recorded), view(compared.b.call_range.recorded)
     more = tuple(effects_texts(result.effects))
     report = render_parity(result.parity, result.required, more)
     return ParityData(result.parity, result.required, views, result.traces, report, more)

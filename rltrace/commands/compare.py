@@ -92,7 +92,7 @@ def command(
     from rltrace.commands._terminal import can_open, show_parity
     from rltrace.parity.compare import compare
     from rltrace.parity.impact.summary import effects_of
-    from rltrace.parity.inputs import open_stretches
+    from rltrace.parity.inputs import open_ranges
     from rltrace.parity.requirements import parse_requirement
 
     contribution = parse_contribution(ctx, contributing)
@@ -101,7 +101,7 @@ def command(
     options = _parity_options(map_file, rows_by, pad)
     if output is not None:
         check_output(output, force)
-    ranges = open_stretches(*arguments)
+    ranges = open_ranges(*arguments)
 
     def judge() -> ParityResult:
         compared = compare(*ranges, options)
@@ -133,9 +133,9 @@ def _trace_arguments(
 def _parity_options(map_file: Path | None, rows_by: str | None, pad: int | None) -> ParityOptions:
     from rltrace.parity.compare import ParityOptions
     from rltrace.parity.model import RowsBy
-    from rltrace.parity.module_names import parse_map
+    from rltrace.parity.module_names import read_map
 
-    lines = () if map_file is None else parse_map(_text_of(map_file), str(map_file))
+    lines = () if map_file is None else read_map(map_file)
     return ParityOptions(None if rows_by is None else RowsBy(rows_by), pad, lines, str(map_file or ""))
 
 

@@ -47,7 +47,7 @@ def command(
             query(path, parse_steps(steps) if steps is not None else ALL_STEPS, quiet=quiet)
     a, b = open_trace(trace), None if other is None else open_trace(other)
     for found in filter(None, (a, b)):
-        if not ask and not any(process.ran or process.launched for process in found.processes):
+        if not ask and not any(process.library_reports or process.launches for process in found.processes):
             raise UsageError(
                 f"the libraries have not been asked what ran in {found.path}: --ask does, on the machine of that "
                 "recording"
@@ -97,4 +97,4 @@ def query(trace: Path, steps: Window, *, quiet: bool) -> None:
         unknown = sum(found.unknown.values())
         more = f"unknown for {unknown}: {'; '.join(found.unknown)}" if unknown else ""
         kinds = counted(found.calls, "kind", "kinds")
-        narrate(f"asked what runs for {kinds} of call; oneDNN or MKL reported {found.told}", hint=more)
+        narrate(f"asked what runs for {kinds} of call; oneDNN or MKL reported {found.answered}", hint=more)

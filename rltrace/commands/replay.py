@@ -90,7 +90,7 @@ def command(
     """
     from rltrace.launch.command import fresh_trace, trace_stem
     from rltrace.recorder.base.options import RecordOptions
-    from rltrace.replay.plan import all_inputs_read, compile_of, make_plans, read_only, window_of
+    from rltrace.replay.plan import all_inputs_read, compile_of, make_plans, read_filter, window_of
     from rltrace.selectors import parse_selectors
     from rltrace.trace.read.reader import open_trace
 
@@ -118,7 +118,7 @@ def command(
     window = window_of(trace_a)
     if origins and not all_inputs_read(trace_a):
         raise UsageError(f"--origins needs digests of the inputs in {source}: record it again with --verify-inputs")
-    plans = make_plans(trace_a, parse_selectors(inject), read_only(kinds, only), lockstep=lockstep)
+    plans = make_plans(trace_a, parse_selectors(inject), read_filter(kinds, only), lockstep=lockstep)
     trace = output if output is not None else fresh_trace(Path(), trace_stem(command))
     path, path_a = distinct_paths(trace, source)
     lists = ["" if file is None else os.path.abspath(file) for file in (kinds, only)]  # noqa: PTH100

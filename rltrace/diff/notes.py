@@ -38,15 +38,15 @@ Equal = Callable[[str, int], bool | None]
 def other_kernels(pairs: Iterable[tuple[ProcessTrace, ProcessTrace]], equal: Equal) -> Iterator[OtherKernel]:
     """Of pairs of processes; nothing where nobody looked at one of them."""
     for a, b in pairs:
-        if a.launched and b.launched:
+        if a.launches and b.launches:
             yield from _launched(a, b, equal)
-        if a.ran is None or b.ran is None:
+        if a.library_reports is None or b.library_reports is None:
             continue
         theirs: dict[int, list[ReportedCall]] = {}
-        for call in b.ran.calls.values():
+        for call in b.library_reports.calls.values():
             theirs.setdefault(call.key, []).append(call)
         names = {stream.index: stream.name for stream in a.streams}
-        for call in a.ran.calls.values():
+        for call in a.library_reports.calls.values():
             mine = evidence_of(a, call)
             others = [evidence_of(b, other) for other in theirs.get(call.key, ())]
             differences = [kernel_differences(mine, other) for other in others]

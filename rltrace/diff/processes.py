@@ -202,7 +202,7 @@ def _pair(a: Sequence[ProcessTrace], b: Sequence[ProcessTrace], keys: Sequence[K
 
 
 def _wanted(process: ProcessTrace) -> str:
-    return str(process.birth.get("wanted") or process.name)
+    return str(process.start_record.get("requested") or process.name)
 
 
 def _came_later(process: ProcessTrace) -> bool:
@@ -219,7 +219,7 @@ def _name(process: ProcessTrace) -> Hashable:
 
 def _started(process: ProcessTrace) -> Hashable:
     """How it was started, as far as that is recorded."""
-    argv = process.birth.get("argv")
+    argv = process.start_record.get("argv")
     return tuple(map(str, argv)) if isinstance(argv, list) else None
 
 

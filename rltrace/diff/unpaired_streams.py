@@ -141,13 +141,13 @@ def lonely_streams(a: Trace, b: Trace) -> list[tuple[str, Finding, bool]]:
 
 
 def never_recorded(trace: Trace, other: Trace) -> str | None:
-    """The process that ``other`` alone has, where it may be one that left ``trace`` nothing but its birth.
+    """The process that ``other`` alone has, where it may be one that left ``trace`` nothing but its start record.
 
     A pool's is not missed where others of that pool are there: their tasks are compared as one, and some have none.
     """
     names = {pool_of(process.name) for process in trace.processes}
     gone = next((process.name for process in other.processes if pool_of(process.name) not in names), None)
-    return gone if len(trace.births) > len(other.births) else None
+    return gone if len(trace.unrecorded) > len(other.unrecorded) else None
 
 
 def _finding(side: str, partner: ProcessTrace | None, view: StreamView) -> list[tuple[str, Finding, bool]]:

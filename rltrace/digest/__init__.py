@@ -1,25 +1,23 @@
-"""The digest: a 64-bit fingerprint of a tensor's dtype, shape and logical bytes. The definition, frozen with the
-format.
+"""The digest: a 64-bit hash of a tensor's dtype, shape and logical bytes. The definition, frozen with the format.
 
 *Logical bytes*: the elements in row-major order, little endian, as if the tensor were contiguous; complex numbers as
 real then imaginary part; lazy conjugation and negation carried out. Device, strides, storage offset and
-``requires_grad`` do not take part.
+``requires_grad`` are not hashed.
 
 *Seed*: ``XXH3-64`` (seed 0) of the ASCII text ``dtype[d0,d1,…]``, for example ``float32[64,4]`` or ``bool[]``.
 
 *Digest* of ``n`` bytes under a seed:
 
 - up to ``PAGE_BYTES``: ``XXH3-64(bytes, seed)``;
-- more: the bytes are cut into pages of ``PAGE_BYTES`` (the last one may be shorter), each page is digested as above
-  under the same seed, and the page digests, little endian, one after the other, are digested by the same rule.
+- more: the bytes are split into pages of ``PAGE_BYTES`` (the last one may be shorter), each page is digested as above
+  under the same seed, and the concatenated page digests, little endian, are digested by the same rule.
 
-So a CPU calls a fast sequential hash a few times, and a parallel device works on all pages at once and hands over
-eight bytes for each; below one page it hands over the raw bytes. Within a page XXH3 multiplies every 64-bit lane,
-keyed by its position, so swapped, shifted or sign-flipped lanes do not cancel as in an XOR or in a plain multilinear
-sum.
+So a CPU calls a fast sequential hash a few times, and a parallel device works on all pages at once and returns eight
+bytes for each; below one page it returns the raw bytes. Within a page XXH3 multiplies every 64-bit lane, keyed by its
+position, so swapped, shifted or sign-flipped lanes do not cancel as in an XOR or in a plain multilinear sum.
 
-Method: XXH3 as specified by Yann Collet, github.com/Cyan4973/xxHash, doc/xxhash_spec.md. ``reference.py`` holds a
-slow, independent implementation. This package imports neither torch nor zarr.
+Method: XXH3 as specified by Yann Collet, github.com/Cyan4973/xxHash, doc/xxhash_spec.md. ``reference.py`` is a slow,
+independent implementation. This package imports neither torch nor zarr.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The digest of each row of a tensor, from its logical bytes. Owns how rows are cut out; defines no digest of its own.
+"""Digests of activation rows, from a tensor's logical bytes.
 
-A row's digest is that of a tensor of the same dtype whose shape is that of the axes along which rows are not counted.
+A row's digest is that of a tensor of the same dtype with the shape of the axes along which rows are not counted.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from xxhash import xxh3_64_intdigest
 from rltrace.digest.constants import PAGE_BYTES, seed_of
 from rltrace.digest.cpu import digest_buffer
 
-SHORT = 1024
-"""Bytes of a row up to which copying it out is faster than making a view of it: 85 ns a row of 64 bytes, not 135."""
-AT_ONCE = 1 << 16
-"""Rows whose digests stand in a list at once: there four times as large as they are."""
+MAX_COPIED_BYTES = 1024
+"""Bytes of a row up to which a copy is faster than a view: 85 ns a row of 64 bytes, not 135."""
+BATCH_ROWS = 1 << 16
+"""Rows whose digests are in a list at a time, in which they take four times their size."""
 
 _seed_of = lru_cache(maxsize=1_024)(seed_of)
 
@@ -43,15 +43,15 @@ def row_digests(
         view = memoryview(np.ascontiguousarray(elements.transpose(*axes, *others)).tobytes())
     if not size:
         return np.full(lengths, digest_buffer(b"", seed), np.uint64)
-    made = array("Q")  # filled from lists three times as fast as an array of NumPy's
-    for first in range(0, len(view), AT_ONCE * size):
-        made.extend(_digests(view[first : first + AT_ONCE * size], size, seed))
-    return np.frombuffer(made, np.uint64).reshape(lengths)
+    digests = array("Q")  # filled from lists three times as fast as a NumPy array
+    for first in range(0, len(view), BATCH_ROWS * size):
+        digests.extend(_digests(view[first : first + BATCH_ROWS * size], size, seed))
+    return np.frombuffer(digests, np.uint64).reshape(lengths)
 
 
 def _digests(view: memoryview, size: int, seed: int) -> list[int]:
-    """Of each ``size`` bytes."""
-    if size <= SHORT:
+    """Digests of consecutive rows of ``size`` bytes."""
+    if size <= MAX_COPIED_BYTES:
         return [xxh3_64_intdigest(row, seed) for (row,) in iter_unpack(f"{size}s", view)]
     digest = xxh3_64_intdigest if size <= PAGE_BYTES else digest_buffer
     return [digest(view[at : at + size], seed) for at in range(0, len(view), size)]

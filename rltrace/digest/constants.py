@@ -1,4 +1,4 @@
-"""The constants of the digest and its seed. Owns what would change the algorithm's name if it changed."""
+"""The constants of the digest and its seed. A change here changes the algorithm's name."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SECRET: Final = bytes.fromhex(
 
 
 def layout_text(dtype: str, shape: Sequence[int]) -> str:
-    """``float32[64,4]``: the text that stands for a tensor's dtype and shape."""
+    """``float32[64,4]``: a tensor's dtype and shape as text."""
     return f"{dtype}[{','.join(map(str, shape))}]"
 
 

@@ -1,4 +1,4 @@
-"""The digest of bytes in this process's memory, through the xxhash library. Owns the fast path; defines nothing."""
+"""The digest of bytes in host memory, by the xxhash library."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def digest_buffer(data: Any, seed: int) -> int:
 
 
 def digest_address(address: int, size: int, seed: int) -> int:
-    """Digest of ``size`` bytes at ``address``. The caller vouches that they are readable and hold still."""
+    """Digest of ``size`` bytes at ``address``, which must be readable and must not change meanwhile."""
     if size <= PAGE_BYTES:
         return xxh3_64_intdigest((c_char * size).from_address(address), seed) if size else xxh3_64_intdigest(b"", seed)
     return digest_buffer((c_char * size).from_address(address), seed)

@@ -1,7 +1,7 @@
-"""The digest again, slow and obvious: plain integers, one rule after the other, nothing shared with the fast paths.
+"""Reference implementation of the digest: slow and obvious, on plain integers, independent of the fast paths.
 
-Owns the word of last resort: where a fast path and this file disagree, the fast path is wrong. Follows the XXH3
-specification (github.com/Cyan4973/xxHash, doc/xxhash_spec.md) step by step. For tests; never for recording.
+Where a fast path and this file disagree, the fast path is wrong. Follows the XXH3 specification
+(github.com/Cyan4973/xxHash, doc/xxhash_spec.md) step by step. For tests; never for recording.
 """
 
 from __future__ import annotations

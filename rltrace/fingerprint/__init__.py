@@ -1,9 +1,8 @@
-"""What is known of a machine and a process that can change numerics: flat facts with dotted names.
+"""Facts of the machine and the process that can change numerics, with dotted names.
 
-Leaf. Runs inside the recorded program, so it imports neither torch nor numpy (it looks at what is loaded), starts no
-process, never initialises CUDA, and asks no library a question that would fix a setting before the program has made
-it: ``start`` is for the moment torch has been imported, ``facts`` for when ops have run. Every fact is a str, int,
-float, bool or None.
+Leaf. Runs inside the recorded program, so it imports neither torch nor numpy (it reads what is loaded), starts no
+process, never initialises CUDA, and reads nothing whose reading fixes a setting that the program may still make: call
+``start`` when torch has been imported, ``facts`` when ops have run. Every fact is a str, int, float, bool or None.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ Fact = str | int | float | bool | None
 Facts = dict[str, Fact]
 
 LAUNCHER_FACTS = "RLTRACE_FACTS"
-"""Variable with a JSON object of facts that only the launcher could find out, by running other programs."""
+"""Variable with a JSON object of facts for which the launcher has run other programs."""
 
 _EARLY: Mapping[str, Callable[[], Facts]] = {
     "host": host.machine,
@@ -40,10 +39,10 @@ _LATE: Mapping[str, Callable[[], Facts]] = {
 
 
 def start() -> Facts:
-    """Facts that can be asked for right after ``import torch`` without changing what the program does next.
+    """Facts that can be read right after ``import torch`` without changing what the program does next.
 
-    Thread counts, instruction sets and flags are not among them. PyTorch and MKL read their variables when first asked,
-    and a program may still set ``os.environ["ATEN_CPU_CAPABILITY"]`` (measured: asking first makes that come too late).
+    Thread counts, instruction sets and flags are not among them: PyTorch and MKL read their variables at the first
+    query, after which setting ``os.environ["ATEN_CPU_CAPABILITY"]`` has no effect (measured).
     """
     return _collect(_EARLY) | sources.hashes({})
 
@@ -51,22 +50,22 @@ def start() -> Facts:
 def facts(earlier: Mapping[str, Fact] | None = None) -> Facts:
     """All facts. Call it after the first op, on the thread that runs the ops (OpenMP counts threads for each).
 
-    Source files hashed in ``earlier`` keep that hash: what ran is what was there then, not what an editor saved since.
+    Source files hashed in ``earlier`` keep that hash: the program ran them as they were then.
     """
     return _collect(_EARLY) | _collect(_LATE) | sources.hashes(earlier or {})
 
 
 def _from_launcher() -> Facts:
-    told = json.loads(os.environ.get(LAUNCHER_FACTS) or "{}")
-    return {name: value for name, value in told.items() if value is None or isinstance(value, (str, int, float))}
+    recorded = json.loads(os.environ.get(LAUNCHER_FACTS) or "{}")
+    return {name: value for name, value in recorded.items() if value is None or isinstance(value, (str, int, float))}
 
 
-def _collect(parts: Mapping[str, Callable[[], Facts]]) -> Facts:
-    """One part that cannot be read costs its own facts only."""
+def _collect(readers: Mapping[str, Callable[[], Facts]]) -> Facts:
+    """The facts of all of them; one that cannot be read costs only its own facts."""
     found: Facts = {}
-    for name, part in parts.items():
+    for name, read in readers.items():
         try:
-            found |= part()
+            found |= read()
         except Exception as error:
             found[f"unreadable.{name}"] = type(error).__name__
     return found

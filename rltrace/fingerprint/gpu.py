@@ -1,8 +1,8 @@
 """Facts of the GPUs of a machine, their driver, and the libraries for them that the process has loaded.
 
-Starts nothing: where the program has not initialised CUDA, only what the driver says in /proc. Versions of cuBLAS are
-asked from the very library that is loaded, since a package's version is that of what is installed. Asking needs neither
-a handle nor a context. Written from the documentation of CUDA and cuBLAS; what cannot be asked is left out.
+Starts nothing: where the program has not initialised CUDA, only the driver's files in /proc are read. Versions of
+cuBLAS are those of the loaded library, which may differ from the installed package; reading them needs neither a handle
+nor a context. Written from the documentation of CUDA and cuBLAS; what cannot be read is left out.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ def cuda() -> Facts:
     found = _driver_files()
     found["cuda.devices"] = "; ".join(f"{gpu.name} (sm_{gpu.major}{gpu.minor})" for gpu in gpus)
     found["cuda.multiprocessors"] = "; ".join(str(gpu.multi_processor_count) for gpu in gpus)
-    for name, ask in _ASKED.items():
+    for name, read in _FACTS.items():
         with suppress(Exception):  # of another version, or of a build without that library
-            value = ask(torch, gpus)
+            value = read(torch, gpus)
             if value is not None:
                 found[f"cuda.{name}"] = value
     return found
 
 
-_ASKED: dict[str, Callable[[Any, list[Any]], Any]] = {
+_FACTS: dict[str, Callable[[Any, list[Any]], Any]] = {
     "cudnn": lambda torch, gpus: torch.backends.cudnn.version(),
     "driver_api": lambda torch, gpus: _number("libcuda.so", "cuDriverGetVersion"),
     "runtime": lambda torch, gpus: torch._C._cuda_getCompiledVersion(),
@@ -49,25 +49,25 @@ _ASKED: dict[str, Callable[[Any, list[Any]], Any]] = {
 
 
 def library_version(name: str, property_of: str) -> str | None:
-    """``12.8.4`` of a library of NVIDIA's that is loaded; None where it is not, or has no such function."""
+    """Version of a loaded NVIDIA library, ``12.8.4``; None where it is not loaded, or has no such function."""
     path = loaded(name)
     if path is None:
         return None
     try:
-        ask = getattr(ctypes.CDLL(path), property_of)  # the one that is loaded already
+        read = getattr(ctypes.CDLL(path), property_of)  # already loaded
     except (OSError, AttributeError):
         return None
-    parts = []
-    for which in range(3):  # major, minor, patch
+    numbers = []
+    for index in range(3):  # major, minor, patch
         value = ctypes.c_int(-1)
-        if ask(ctypes.c_int(which), ctypes.byref(value)) != 0:
+        if read(ctypes.c_int(index), ctypes.byref(value)) != 0:
             return None
-        parts.append(str(value.value))
-    return ".".join(parts)
+        numbers.append(str(value.value))
+    return ".".join(numbers)
 
 
 def _number(name: str, function: str) -> int | None:
-    """What a function of a loaded library writes where it is told to."""
+    """The int that a function of a loaded library writes to its argument."""
     path, value = loaded(name), ctypes.c_int(-1)
     if path is None:
         return None
@@ -78,19 +78,19 @@ def _number(name: str, function: str) -> int | None:
 
 
 def _size(path: str | None, function: str) -> int | None:
-    """What a function without arguments returns, as a size."""
+    """The size_t that a function without arguments returns."""
     if path is None:
         return None
     try:
-        ask = getattr(ctypes.CDLL(path), function)
+        read = getattr(ctypes.CDLL(path), function)
     except (OSError, AttributeError):
         return None
-    ask.restype = ctypes.c_size_t
-    return int(ask())
+    read.restype = ctypes.c_size_t
+    return int(read())
 
 
 def loaded(name: str) -> str | None:
-    """Path of a shared library that this process has loaded, by how its file's name begins; None: it has not."""
+    """Path of the loaded shared library whose file name begins with ``name``; None: there is none."""
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as lines:  # noqa: PTH123
             for line in lines:

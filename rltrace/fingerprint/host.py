@@ -1,6 +1,6 @@
 """Facts of the machine, the interpreter and the environment variables.
 
-Owns the allow-list of variables: only what can change numerics is ever read. Starts no process and imports nothing big.
+Owns the allow-list of variables: only those that can change numerics are read. Starts no process.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ VARIABLES = frozenset(
     {"BLIS_NUM_THREADS", "GLIBC_TUNABLES", "NPY_DISABLE_CPU_FEATURES", "PYTHONHASHSEED", "WORLD_SIZE"}
 )
 PLACES = ("_DIR", "_HOME", "_PATH", "_ROOT", "_CACHE", "_FILENAME")
-"""Endings of variables that say where something lies."""
+"""Suffixes of variables that hold a path."""
 FILE_LISTS = frozenset({"LD_PRELOAD", "DYLD_INSERT_LIBRARIES"})
-"""Lists of files, of which the bare names count: where they lie is nobody's business."""
+"""Lists of files, of which only the names are recorded."""
 
 ACTING = (
     "ATEN_",
@@ -76,7 +76,7 @@ ACTING = (
     "TORCH_LINALG_PREFER_",
     "TORCH_ROCM_",
 )
-"""Variables that choose kernels begin with one of these."""
+"""Prefixes of variables that choose kernels."""
 
 _ISA_FLAGS = ("avx", "avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_tile", "asimd", "sve")
 
@@ -113,14 +113,14 @@ def environment() -> dict[str, str | int | float | bool | None]:
     found: dict[str, str | int | float | bool | None] = {}
     for name in sorted(os.environ):
         if name in FILE_LISTS:
-            found[f"env.{name}"] = ":".join(Path(part).name for part in os.environ[name].replace(" ", ":").split(":"))
+            found[f"env.{name}"] = ":".join(Path(path).name for path in os.environ[name].replace(" ", ":").split(":"))
         elif is_recorded(name):
             found[f"env.{name}"] = home_as_tilde(masked_value(name, os.environ[name]))
     return found
 
 
 def is_recorded(name: str) -> bool:
-    """Whether a variable is one of those that can change numerics, and so is written down."""
+    """Whether a variable can change numerics, and so is recorded."""
     if name in VARIABLES or name in FILE_LISTS:
         return True
     return name.startswith(VARIABLE_PREFIXES) and not name.endswith(PLACES)

@@ -1,7 +1,7 @@
 """Facts of torch, NumPy and the packages around them, from what the process has loaded.
 
-Imports none of them. Only questions whose answer changes nothing: no CUDA initialisation, none of the getters that
-warn. What PyTorch decides when it is first asked (threads, instruction set) is kept apart from what its build fixes.
+Imports none of them. Reads only what changes nothing: no CUDA initialisation, no getter that warns. Facts that PyTorch
+fixes at their first query (threads, instruction set) are separate from those of its build.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PACKAGES = frozenset(
     trl vllm xformers
     """.split()  # noqa: SIM905  a list of seventy lines is not clearer
 )
-"""Packages that can change numerics or what an environment returns; besides these, every ``nvidia-…``."""
+"""Packages that can change numerics or the results of an environment; every ``nvidia-…`` is recorded too."""
 
 
 def packages() -> Facts:
@@ -59,7 +59,7 @@ def numpy_build() -> Facts:
 
 
 def torch_build() -> Facts:
-    """What stands fixed in the torch that is loaded."""
+    """Facts of the build of the loaded torch."""
     torch = _torch()
     if torch is None:
         return {}
@@ -85,7 +85,7 @@ def torch_config() -> Facts:
             if text.startswith(start):
                 found[name] = text
         if text.startswith("Build settings:"):
-            settings = dict(part.strip().partition("=")[::2] for part in text[len("Build settings:") :].split(","))
+            settings = dict(item.strip().partition("=")[::2] for item in text[len("Build settings:") :].split(","))
             found |= {f"torch.{name.lower()}": settings[name] for name in _SETTINGS if name in settings}
     return found
 
@@ -111,7 +111,7 @@ def torch_threads() -> Facts:
 
 
 def torch_flags() -> Facts:
-    """Switches that a program can throw, as they stand now."""
+    """Current settings that a program can change."""
     torch = _torch()
     if torch is None:
         return {}
@@ -119,7 +119,7 @@ def torch_flags() -> Facts:
     for name, read in _FLAGS.items():
         try:
             value = read(torch)
-        except Exception:  # a switch that this torch does not have, or whose getter refuses
+        except Exception:  # a setting that this torch does not have, or whose getter raises
             continue
         found[f"flag.{name}"] = value if isinstance(value, (str, int, float, bool)) else str(value)
     return found
@@ -175,15 +175,15 @@ def _matmul(torch: Any) -> Any:
 
 
 def ray() -> Facts:
-    """That the process has to do with Ray, whose workers need not inherit what records it; nothing otherwise."""
+    """The process's role in Ray, whose workers may not inherit the recorder's variables; empty: none."""
     worker: Any = getattr(sys.modules.get("ray._private.worker"), "global_worker", None)
     if getattr(worker, "mode", None) == 1:
         return {"ray.role": "worker"}
-    was_driver = getattr(worker, "gcs_error_subscriber", None) is not None  # stays when it has been shut down
+    was_driver = getattr(worker, "gcs_error_subscriber", None) is not None  # remains after the shutdown
     return {"ray.role": "driver"} if was_driver or getattr(worker, "mode", None) is not None else {}
 
 
 def _torch() -> Any:
-    """The loaded torch; None while it is not, or not yet wholly, there."""
+    """The loaded torch; None while it is not, or not completely, imported."""
     torch = sys.modules.get("torch")
     return torch if torch is not None and hasattr(torch, "version") else None

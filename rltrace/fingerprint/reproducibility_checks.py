@@ -1,7 +1,7 @@
-"""What stands in the way of the same bits: in a second run on this machine, and on another machine.
+"""Settings under which a second run on this machine, or a run on another machine, may compute other bits.
 
 Owns the rules, from facts (``rltrace.fingerprint.facts``) to sentences: what it is, why, how to change it, what that
-costs. Pure; what is not known is passed over. Sources: PyTorch's notes on reproducibility and on CUDA semantics, the
+costs. Pure; unknown facts are skipped. Sources: PyTorch's notes on reproducibility and on CUDA semantics, the
 documentation of oneMKL (conditional numerical reproducibility) and of oneDNN (run-time controls), and measurements of
 this project (docs/guide/kernels.md).
 """
@@ -17,12 +17,12 @@ Facts = Mapping[str, Fact]
 
 
 class Scope(StrEnum):
-    """Where the bits may be other ones."""
+    """Where the bits may differ."""
 
     HERE = "here"
     """In a second run on this machine."""
     ELSEWHERE = "elsewhere"
-    """On another machine, be it of the same kind."""
+    """On another machine, even of the same kind."""
 
 
 @dataclass(frozen=True)
@@ -31,19 +31,19 @@ class Obstacle:
 
     scope: Scope
     what: str
-    """The fact, as it stands: ``2 threads``."""
+    """The current fact: ``2 threads``."""
     why: str
     how: str
-    """What to set, in one or several of: a variable, a line of Python."""
+    """What to set: variables, lines of Python."""
     cost: str = ""
-    """What that takes; empty: nothing to speak of."""
+    """Its cost; empty: negligible."""
 
 
 Rule = Callable[[Facts], Iterator[Obstacle]]
 
 
 def obstacles(facts: Facts) -> tuple[Obstacle, ...]:
-    """Those of a process, the ones that matter in a second run here first."""
+    """The obstacles of a process, those for a second run on this machine first."""
     found = [obstacle for rule in _RULES for obstacle in rule(facts)]
     return tuple(sorted(found, key=lambda obstacle: obstacle.scope is Scope.ELSEWHERE))
 
@@ -149,7 +149,7 @@ def _cuda(facts: Facts) -> Iterator[Obstacle]:
             "torch.backends.cudnn.deterministic = True",
             "convolutions may be slower",
         )
-    yield from _chosen_by_time(facts)
+    yield from _autotuning(facts)
     yield from _precision(facts)
     if str(facts.get("env.WORLD_SIZE", "1")) != "1" and not {"env.NCCL_ALGO", "env.NCCL_PROTO"} <= facts.keys():
         yield Obstacle(
@@ -170,15 +170,15 @@ def _cuda(facts: Facts) -> Iterator[Obstacle]:
 
 
 def _wants_workspace(facts: Facts) -> bool:
-    """Whether this torch needs a setting for cuBLAS to repeat itself: from 2.10 on it gives each stream its own memory,
-    which is what cuBLAS asks for (pytorch#161749).
+    """Whether this torch needs a setting for deterministic cuBLAS: from 2.10 on it gives each stream its own workspace,
+    as cuBLAS requires (pytorch#161749).
     """
     major, minor, *_ = [*str(facts.get("torch.version") or "").split("."), "", ""]
     return not (major.isdecimal() and minor.isdecimal()) or (int(major), int(minor)) < (2, 10)
 
 
-def _chosen_by_time(facts: Facts) -> Iterator[Obstacle]:
-    """What measures several kernels and takes the fastest, besides cuDNN."""
+def _autotuning(facts: Facts) -> Iterator[Obstacle]:
+    """Settings that measure several kernels and take the fastest, besides cuDNN."""
     if str(facts.get("env.PYTORCH_TUNABLEOP_ENABLED", "0")) == "1":
         yield Obstacle(
             Scope.HERE,
@@ -202,7 +202,7 @@ _TF32 = {
     "products": ("flag.cuda.matmul.tf32", "flag.cuda.matmul.precision"),
     "convolutions": ("flag.cudnn.tf32", "flag.cuda.conv.precision"),
 }
-"""What allows it: the older flag, or, where the two were mixed and torch gives no answer, the newer one."""
+"""Flags that allow it: the older one, or the newer one where torch refuses to read the older after both were used."""
 
 
 def _precision(facts: Facts) -> Iterator[Obstacle]:

@@ -1,7 +1,7 @@
 """Facts of the program's own files: a hash of each, and the git revision they come from.
 
-Reads files, nothing else: git itself is never run here. A source file is named relative to the script's folder, or else
-to the current folder, so that it has one name on every machine.
+Only reads files: git itself is never run here. A source file is named relative to the script's folder, or else to the
+current folder, so that it has one name on every machine.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
-from rltrace.portable_keys import lasting_name
+from rltrace.portable_keys import stable_name
 
 Facts = dict[str, str | int | float | bool | None]
 
-MOST_FILES = 500
-LARGEST_FILE = 4 << 20
+MAX_FILES = 500
+MAX_FILE_BYTES = 4 << 20
 _LIBRARY = os.path.dirname(os.__file__) + os.sep  # noqa: PTH120  to make paths absolute takes most of the time
 _OWN = ("rltrace", "sitecustomize", "_rltrace_bootstrap")
 
@@ -28,7 +28,7 @@ def hashes(earlier: Mapping[str, str | int | float | bool | None]) -> Facts:
     found: Facts = {name: value for name, value in earlier.items() if name.startswith("source.")}
     for name, path in program_files():
         fact = f"source.{name}"
-        if fact not in found and len(found) < MOST_FILES:
+        if fact not in found and len(found) < MAX_FILES:
             found[fact] = _hash(path)
     return found
 
@@ -45,13 +45,13 @@ def program_files() -> Iterator[tuple[str, str]]:
             continue
         root = next((root for root in roots if path.startswith(root)), None)
         if root is not None:
-            yield lasting_name(path[len(root) :]), path
+            yield stable_name(path[len(root) :]), path
 
 
 def _is_not_the_programs(file: str) -> bool:
-    """Whether a module's file, as it stands or made absolute, is the standard library's, a package's, or no source.
+    """Whether a module's file is the standard library's, a package's, or no source.
 
-    Asked of thousands of modules before the program's first op: so nothing is looped over.
+    Called for thousands of modules before the program's first op, so it has no loop.
     """
     return not file.endswith(".py") or file.startswith(_LIBRARY) or "site-packages" in file or "dist-packages" in file
 
@@ -67,7 +67,7 @@ def _roots() -> list[str]:
 
 def _hash(path: str) -> str | None:
     try:
-        if os.stat(path).st_size > LARGEST_FILE:  # noqa: PTH116
+        if os.stat(path).st_size > MAX_FILE_BYTES:  # noqa: PTH116
             return None
         return sha256(Path(path).read_bytes()).hexdigest()[:16]
     except OSError:

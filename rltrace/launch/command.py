@@ -1,6 +1,6 @@
-"""What a command line runs: the file that would be started, the script in it, a name for its trace.
+"""Command lines: the file that would be started, the script, a name for the trace, the environment.
 
-Looks, never runs anything.
+Runs nothing of the command.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rltrace.recorder.base.options import DEPTH, PARENT_RANK, VARIABLE, RecordOp
 
 
 class CommandLookup(Enum):
-    """Whether a command can be started, as env(1) tells it."""
+    """Whether a command can be started, in the terms of env(1)."""
 
     EXECUTABLE = "executable"
     NOT_EXECUTABLE = "not executable"
@@ -33,11 +33,11 @@ def look_up(program: str, environment: Mapping[str, str] = os.environ) -> Comman
         candidates = [Path(program)]
     else:
         candidates = [Path(folder or ".") / program for folder in environment.get("PATH", os.defpath).split(os.pathsep)]
-    there = [path for path in candidates if os.path.lexists(path)] if program else []
-    if any(path.is_file() and os.access(path, os.X_OK) for path in there):
+    existing = [path for path in candidates if os.path.lexists(path)] if program else []
+    if any(path.is_file() and os.access(path, os.X_OK) for path in existing):
         return CommandLookup.EXECUTABLE
-    in_the_way = any(path.is_file() or "/" in program for path in there)
-    return CommandLookup.NOT_EXECUTABLE if in_the_way else CommandLookup.NOTHING
+    is_unusable = any(path.is_file() or "/" in program for path in existing)
+    return CommandLookup.NOT_EXECUTABLE if is_unusable else CommandLookup.NOTHING
 
 
 def script_of(command: Sequence[str]) -> str | None:
@@ -46,13 +46,13 @@ def script_of(command: Sequence[str]) -> str | None:
 
 
 def script_folder(command: Sequence[str]) -> Path:
-    """Where the program's own files are, as far as its command line tells; else the current folder."""
+    """Folder of the script that the command line names; else the current folder."""
     script = script_of(command)
     return Path(script).resolve().parent if script is not None else Path.cwd()
 
 
 def trace_stem(command: Sequence[str]) -> str:
-    """What a trace of this command is called: after its script, its module, or itself."""
+    """Name for a trace of this command: its script, its module, or its program."""
     script = script_of(command)
     if script is not None:
         stem = Path(script).stem
@@ -73,55 +73,50 @@ def fresh_trace(folder: Path, stem: str) -> Path:
 
 # --- environment ------------------------------------------------------------------------------------------------------
 #
-# The environment of a recorded command: everything as it was, and the way in.
-#
-# Owns the bootstrap's place on PYTHONPATH and the variables that travel to every descendant.
+# Owns the bootstrap's place on PYTHONPATH and the variables that every descendant inherits.
 
 
 BOOTSTRAP = Path(__file__).parent / "bootstrap"
 
-BIRTHS = "RLTRACE_BIRTHS"
-"""Folder for birth records; apart from the options, because the bootstrap reads it without parsing anything."""
+STARTS_VARIABLE = "RLTRACE_STARTS"
+"""Folder for start records; not among the options, as the bootstrap reads it without parsing."""
 
 ORIGIN = "RLTRACE_ORIGIN"
-"""Folder that the current one is a copy of, where an experiment runs a command in a copy: the trace names that one."""
+"""The original of the current folder where an experiment runs a command in a copy; recorded in its place."""
 
 
 def child_environment(
     options: RecordOptions, facts: Mapping[str, Fact], environment: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """``environment`` for a command that is to be recorded, within another recording too."""
+    """``environment`` for a command to record, inside another recording too."""
     child = dict(environment)
-    for above in (DEPTH, PARENT_RANK):  # of another recording
-        child.pop(above, None)
+    for name in (DEPTH, PARENT_RANK):  # of another recording
+        child.pop(name, None)
     child.pop(ORIGIN, None)
     options.to_environment(child)
     child[LAUNCHER_FACTS] = json.dumps(dict(facts))
-    child[BIRTHS] = os.fspath(Path(options.trace) / "births")
+    child[STARTS_VARIABLE] = os.fspath(Path(options.trace) / "starts")
     bootstrap = os.fspath(BOOTSTRAP)
     before = [entry for entry in child.get("PYTHONPATH", "").split(os.pathsep) if entry != bootstrap]
     child["PYTHONPATH"] = os.pathsep.join([bootstrap, *before]) if before != [""] else bootstrap
     return child
 
 
-def handed_down(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What of a recorded process's ``environment`` a process needs to be recorded with it; empty where none is."""
+def recording_variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Variables of ``environment`` that a process needs to be recorded too; empty outside of a recording."""
     if VARIABLE not in environment:
         return {}
-    names = (VARIABLE, BIRTHS, LAUNCHER_FACTS, DEPTH, PARENT_RANK, "PYTHONPATH")
+    names = (VARIABLE, STARTS_VARIABLE, LAUNCHER_FACTS, DEPTH, PARENT_RANK, "PYTHONPATH")
     return {name: environment[name] for name in names if name in environment}
 
 
 # --- repository -------------------------------------------------------------------------------------------------------
 #
-# What git says of the program's folder: its commit, and whether files were changed since.
-#
-# Asked by the launcher before the program starts, never inside it. Runs git without hooks, locks or a file-system
-# monitor, and does without the answer where it takes long.
+# The commit of the program's folder, and whether files have changed since: read by the launcher before the program
+# starts. Runs git without hooks, locks or a file-system monitor, for GIT_SECONDS at most.
 
 
-PATIENCE = 2.0
-"""Seconds."""
+GIT_SECONDS = 2.0
 
 _STATUS = (
     "git",
@@ -137,8 +132,8 @@ _STATUS = (
 )
 
 
-def state(folder: Path) -> dict[str, str | bool | None]:
-    """``git.revision`` and ``git.dirty`` (None: not known); empty outside a repository."""
+def git_state(folder: Path) -> dict[str, str | bool | None]:
+    """``git.revision`` and ``git.dirty`` (None: unknown); empty outside a repository."""
     revision = git_revision(folder)
     return {} if revision is None else {"git.revision": revision, "git.dirty": _dirty(folder)}
 
@@ -147,7 +142,7 @@ def _dirty(folder: Path) -> bool | None:
     try:
         with waiting_for_children():
             answer = subprocess.run(
-                _STATUS, cwd=folder, capture_output=True, stdin=subprocess.DEVNULL, timeout=PATIENCE
+                _STATUS, cwd=folder, capture_output=True, stdin=subprocess.DEVNULL, timeout=GIT_SECONDS
             )
     except (OSError, subprocess.TimeoutExpired):
         return None

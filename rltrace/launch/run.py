@@ -1,6 +1,6 @@
-"""Start a command under the recorder, wait for it, and say how it ended.
+"""Starts a command under the recorder, waits for it, and returns how it ended.
 
-Owns the command's life as the launcher sees it: same arguments, same streams, same open files, its signals and its exit
+Owns that the command gets the same arguments, standard streams, open files and signals as unrecorded, and its exit
 status. The launcher ends after the command and never because of it.
 """
 
@@ -27,7 +27,7 @@ from rltrace.trace.format.root import JOURNAL, end_launch
 
 
 class CannotStartError(RecordError):
-    """The command could not be started; ``not_found`` tells 127 from 126."""
+    """The command could not be started; ``not_found``: status 127, else 126."""
 
     def __init__(self, program: str, error: OSError) -> None:
         super().__init__(f"{program} cannot be run: {error.strerror or error}")
@@ -44,7 +44,7 @@ class Ending:
     """Number of the signal that ended it; None: it exited."""
     seconds: float
     recorded: RecordingSummary
-    trouble: str | None
+    failure: str | None
     """Why the trace's last record could not be written; None: it was."""
 
     @property
@@ -54,9 +54,9 @@ class Ending:
 
 
 def run(command: Sequence[str], options: RecordOptions, facts: Mapping[str, Fact]) -> Ending:
-    """Run ``command`` to its end, recorded into the trace that ``options`` names, which is there already.
+    """Run ``command`` to its end, recorded into the trace that ``options`` names, which exists.
 
-    ``facts`` are what only the launcher could find out; every process takes them in with its own. Raises
+    ``facts`` are those that only the launcher can find out; every process records them with its own. Raises
     CannotStartError where the system refuses to start the command.
     """
     with waiting_for_children() as ignored, Relay() as relay:
@@ -75,12 +75,12 @@ def run(command: Sequence[str], options: RecordOptions, facts: Mapping[str, Fact
         code = child.wait()
         seconds = time.monotonic() - began
         status, signal = (code, None) if code >= 0 else (None, -code)
-        trouble = _write_ending(Path(options.trace), launch, status, signal, seconds)
-        return Ending(status, signal, seconds, recorded(Path(options.trace)), trouble)
+        failure = _write_ending(Path(options.trace), launch, status, signal, seconds)
+        return Ending(status, signal, seconds, recorded(Path(options.trace)), failure)
 
 
 def _before_exec(relay: Relay, ignored: bool) -> None:
-    """In the child: signals and children's statuses as the command would have them without a launcher."""
+    """In the child: set signals and the handling of children's statuses as they would be without a launcher."""
     if ignored:
         ignore_children()
     relay.in_child()

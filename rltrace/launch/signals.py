@@ -1,11 +1,11 @@
-"""Signals: whoever signals the launcher means the program.
+"""Signals: a signal to the launcher is meant for the program.
 
-Owns the rule which signals are passed on: those that came to the launcher alone. What the whole process group got
-(Ctrl-C on a terminal, ``kill -- -GROUP``, a service manager) the program has already, and a second one would interrupt
-its clean-up. The two cannot be told apart by looking at the signal, so a *witness*, a process of the same group that
-does nothing else, says whether it got it too. None is lost, and none comes twice, however slowly the processes run: the
-launcher blocks signals until both are there, and the witness is asked, not waited for. Also owns what a launcher needs
-of SIGCHLD to learn how a child ended.
+Owns which signals are passed on: those that only the launcher received. The program already has those that were sent to
+the whole process group (Ctrl-C on a terminal, ``kill -- -GROUP``, a service manager), and a second one would interrupt
+its clean-up. The signal itself does not show which it was, so a *witness*, a process of the same group that does
+nothing else, reports whether it received it too. No signal is lost or sent twice, however slowly the processes run: the
+launcher blocks signals until both exist, and queries the witness. Also owns the setting of SIGCHLD that a launcher
+needs to learn how a child ended.
 """
 
 from __future__ import annotations
@@ -22,17 +22,16 @@ from typing import Any, NoReturn
 
 PASSED_ON = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 WITNESS_SECONDS = 10.0
-"""How long the witness may take to answer, before it counts as gone."""
+"""Seconds after which a witness that does not answer counts as ended."""
 ANSWER = 0
-"""What the witness says when it is asked; every other byte is the number of a signal."""
+"""The witness's answer to a query; every other byte is the number of a signal."""
 
 
 @contextlib.contextmanager
 def waiting_for_children() -> Iterator[bool]:
     """While open, the system keeps the statuses of children. Yields whether SIGCHLD was ignored, which discards them.
 
-    Who starts the launcher so (``trap '' CHLD``, some service managers) means the program to inherit that:
-    ``ignore_children`` in the child.
+    A program started so (``trap '' CHLD``, some service managers) must inherit that: ``ignore_children`` in the child.
     """
     ignored = signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN
     if ignored:
@@ -51,22 +50,22 @@ def ignore_children() -> None:
 class Relay:
     """While open, the launcher survives signals and passes them on; on leaving, the handlers are as before.
 
-    From its opening until ``to`` they wait: the program is started in between, with ``in_child`` run before its exec.
+    Signals are pending until ``to`` is called: the program is started before, with ``in_child`` run before its exec.
     """
 
     def __init__(self) -> None:
         self._child: subprocess.Popen[Any] | None = None
         self._missed: Counter[int] = Counter()
-        """Signals that came before the child was there."""
-        self._waiting: deque[int] = deque()
-        """Signals whose turn has not come."""
+        """Signals received before the child existed."""
+        self._pending: deque[int] = deque()
+        """Signals that are not handled yet."""
         self._is_passing_on = False
         self._before: dict[int, Any] = {}
         self._witness: Witness | None = None
         self._mask: set[int] | None = None
 
     def __enter__(self) -> Relay:
-        # under nohup, say, some are ignored: the command is to inherit that
+        # those ignored (under nohup, say) stay so for the command
         numbers = [number for number in PASSED_ON if signal.getsignal(number) != signal.SIG_IGN]
         self._mask = {int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, numbers)}
         self._before = {number: signal.signal(number, self._received) for number in numbers}
@@ -85,20 +84,20 @@ class Relay:
             self._witness.dismiss()
 
     def in_child(self) -> None:
-        """Between fork and exec: tell the launcher which signals it alone has got, and let the rest take effect.
+        """Between fork and exec: report the signals that only the launcher received, and let the rest take effect.
 
-        A signal to the group reaches both or, before the fork, the launcher alone; so what waits there and not here
-        was sent too early for this process. Looked at in this order, since here none goes away meanwhile.
+        A signal to the group reaches both or, before the fork, only the launcher; so one pending there and not here was
+        sent before the fork. Read in this order, since none that is pending here disappears meanwhile.
         """
-        there = _waiting_signals(os.getppid())
-        alone = there - {int(number) for number in signal.sigpending()}
-        os.write(self._report, bytes(sorted(alone & self._before.keys())))
+        of_launcher = _pending_signals(os.getppid())
+        missed = of_launcher - {int(number) for number in signal.sigpending()}
+        os.write(self._report, bytes(sorted(missed & self._before.keys())))
         for number in self._before:
             signal.signal(number, signal.SIG_DFL)
         self._unblock()
 
     def to(self, child: subprocess.Popen[Any]) -> None:
-        """Pass on to ``child`` from now on, first what came before it was there."""
+        """Pass signals on to ``child`` from now on, those received before it existed first."""
         os.set_blocking(self._news, False)
         with contextlib.suppress(BlockingIOError):
             self._missed.update(os.read(self._news, 512))
@@ -114,15 +113,15 @@ class Relay:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def _received(self, number: int, _frame: FrameType | None) -> None:
-        if self._child is None:  # another thread of the launcher took it
+        if self._child is None:  # received by another thread of the launcher
             self._missed[number] = 1
             return
-        self._waiting.append(number)
-        while self._waiting and not self._is_passing_on:
-            self._is_passing_on = True  # one that comes in the middle of another would take the other's answer away
+        self._pending.append(number)
+        while self._pending and not self._is_passing_on:
+            self._is_passing_on = True  # a nested one would consume the outer one's answer
             try:
-                while self._waiting:
-                    self._pass_on(self._waiting.popleft(), self._child)
+                while self._pending:
+                    self._pass_on(self._pending.popleft(), self._child)
             finally:
                 self._is_passing_on = False
 
@@ -133,8 +132,8 @@ class Relay:
             child.send_signal(number)
 
 
-def _waiting_signals(pid: int) -> set[int]:
-    """Signals that a process has blocked and been sent; empty where the system does not say."""
+def _pending_signals(pid: int) -> set[int]:
+    """Blocked signals that are pending for a process; empty where the system does not show them."""
     found: set[int] = set()
     with contextlib.suppress(OSError), open(f"/proc/{pid}/status", "rb") as status:  # noqa: PTH123
         for line in status:
@@ -145,31 +144,28 @@ def _waiting_signals(pid: int) -> set[int]:
 
 
 class Witness:
-    """A process of the launcher's own group that reports the signals it gets; it ends with the launcher."""
+    """A process of the launcher's group that reports the signals it receives; it ends with the launcher."""
 
     def __init__(self, numbers: Iterable[int]) -> None:
-        """``numbers`` are blocked when this is called, so that it misses none from its fork on."""
+        """``numbers`` must be blocked, so that the witness misses none after its fork."""
         self._reports, report = os.pipe()
-        questions, self._questions = os.pipe()
-        self._asked, self._answered = 0, 0
+        queries, self._queries = os.pipe()
+        self._queried, self._answered = 0, 0
         self._seen: Counter[int] = Counter()
-        """Signals reported and not asked for yet, by number."""
+        """By number, signals reported and not queried yet."""
         self._pid = os.fork()
         if self._pid == 0:
-            _stand_by(report, questions, numbers)
+            _run_witness(report, queries, numbers)
         os.close(report)
-        os.close(questions)
+        os.close(queries)
 
     def has_seen(self, number: int) -> bool:
-        """Whether the witness got this signal too.
-
-        It reports a signal before it goes on to anything else: when it answers, it has told all it had got.
-        """
-        self._asked += 1
-        question = self._asked
+        """Whether the witness received this signal too; it reports all that it has received before it answers."""
+        self._queried += 1
+        query = self._queried
         with contextlib.suppress(OSError):  # it is gone
-            os.write(self._questions, b"?")
-            while self._answered < question:
+            os.write(self._queries, b"?")
+            while self._answered < query:
                 ready, _, _ = select.select([self._reports], [], [], WITNESS_SECONDS)
                 news = os.read(self._reports, 512) if ready else b""
                 if not news:
@@ -181,16 +177,16 @@ class Witness:
 
     def dismiss(self) -> None:
         """End the witness and wait for that."""
-        os.close(self._questions)
+        os.close(self._queries)
         os.close(self._reports)
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self._pid, 0)
 
 
-def _stand_by(report: int, questions: int, numbers: Iterable[int]) -> NoReturn:
-    """In the witness: hold nothing of the program's open, report signals, and end when the launcher has."""
+def _run_witness(report: int, queries: int, numbers: Iterable[int]) -> NoReturn:
+    """In the witness: close inherited files, report signals, and end with the launcher."""
     try:
-        low, high = sorted((report, questions))
+        low, high = sorted((report, queries))
         for first, end in ((0, low), (low + 1, high), (high + 1, os.sysconf("SC_OPEN_MAX"))):
             os.closerange(first, end)
         os.set_blocking(report, False)
@@ -198,14 +194,14 @@ def _stand_by(report: int, questions: int, numbers: Iterable[int]) -> NoReturn:
         for number in numbers:
             signal.signal(number, lambda *_: None)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
-        while os.read(questions, 1):
+        while os.read(queries, 1):
             os.write(report, bytes([ANSWER]))
     finally:
         os._exit(0)
 
 
 def die_of(number: int) -> int:
-    """End the launcher by the signal that ended the program, so that a shell sees the same thing.
+    """End the launcher by the signal that ended the program, so that a shell sees the same.
 
     Returns the shell's status for it where a process cannot end itself so (the first process of a container).
     """

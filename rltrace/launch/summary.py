@@ -1,7 +1,7 @@
-"""What became of a recording: what is in the trace, and what could not be recorded and why.
+"""Summary of a recording: what is in the trace, and what could not be recorded and why.
 
-Owns the reading of failure notes (``births/TOKEN.failed``) and the advice for a command of which nothing was recorded.
-Looks at the trace only.
+Owns the reading of failure notes (``starts/TOKEN.failed``) and the advice for a command of which nothing was recorded.
+Reads only the trace.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rltrace.errors import RltraceError
-from rltrace.trace.format.process_start import FOLDER, parse_birth
+from rltrace.trace.format.process_start import STARTS, parse_start
 
 if TYPE_CHECKING:
     from rltrace.trace.format.records import LeftOut
@@ -26,7 +26,7 @@ class RecordingSummary:
     """What a trace holds when its command has ended."""
 
     processes: int
-    """Processes that opened their part of the trace."""
+    """Recorded processes."""
     ops: int
     steps: int
     """Optimizer attempts of all processes."""
@@ -34,20 +34,20 @@ class RecordingSummary:
     """Bytes on disk."""
     states: tuple[str, ...]
     """State of each process."""
-    births: int
-    """Python processes that started and opened none."""
+    start_records: int
+    """Python processes that started without being recorded."""
     waiting: bool
-    """Some process of them still runs and may yet begin."""
+    """Whether one of those still runs, and may yet be recorded."""
     failures: tuple[str, ...]
-    """Why a process could not be recorded, or not to its end; rltrace's own fault."""
+    """Why a process could not be recorded, or not to its end: failures of rltrace."""
     values: int | None = None
-    """Tensor values that were kept; None: none were asked for."""
+    """Captured tensor values; None: none were requested."""
     left_out: tuple[LeftOut, ...] = ()
-    """Those that were asked for and are not there, by reason."""
+    """Requested values that are missing, by reason."""
     by_row: int | None = None
-    """Tensors whose rows were kept; None: none were asked for."""
+    """Tensors with activation rows; None: none were requested."""
     not_by_row: tuple[LeftOut, ...] = ()
-    """Those whose rows were asked for and are not there, by reason."""
+    """Tensors whose requested rows are missing, by reason."""
 
     @property
     def nothing(self) -> bool:
@@ -55,36 +55,36 @@ class RecordingSummary:
 
 
 def recorded(path: Path) -> RecordingSummary:
-    """Read what a command has left in its trace."""
+    """Read the trace of a command that has ended."""
     from rltrace.trace.read.reader import (
-        open_trace,  # NumPy's threads are to start after the command, and its import too
+        open_trace,  # imports NumPy, whose threads must start after the command
     )
 
     try:
         trace = open_trace(path)
-        return _look_through(path, trace)
-    except Exception as error:  # the command's exit status must not hang on what reading may meet
+        return _summarize(path, trace)
+    except Exception as error:  # the command's exit status must not depend on reading
         why = str(error) if isinstance(error, RltraceError) else f"{type(error).__name__}: {error}"
         return RecordingSummary(0, 0, 0, _size(path), (), 0, False, (f"the trace cannot be read: {why}", *_notes(path)))
 
 
-def _look_through(path: Path, trace: Trace) -> RecordingSummary:
+def _summarize(path: Path, trace: Trace) -> RecordingSummary:
     from rltrace.trace.format.records import by_reason
 
     processes = trace.processes
-    kept = [process.values for process in processes if process.asked is not None]
-    by_row = [process.kept_rows for process in processes if process.kept_rows]
+    captured = [process.values for process in processes if process.value_request is not None]
+    by_row = [process.activations for process in processes if process.activations]
     return RecordingSummary(
         processes=len(processes),
         ops=sum(process.after_op for process in processes),
         steps=sum(len(process.steps) for process in processes),
         size=_size(path),
         states=tuple(process.state for process in processes),
-        births=len(trace.births),
-        waiting=any(birth.state == "running" for birth in trace.births),
+        start_records=len(trace.unrecorded),
+        waiting=any(start_record.state == "running" for start_record in trace.unrecorded),
         failures=tuple(dict.fromkeys((*_notes(path), *_broken_off(trace)))),
-        values=sum(map(len, kept)) if any(kept) else None,
-        left_out=tuple(by_reason(entry for values in kept for entry in values.left_out)),
+        values=sum(map(len, captured)) if any(captured) else None,
+        left_out=tuple(by_reason(entry for values in captured for entry in values.left_out)),
         by_row=sum(rows.tensor_count for rows in by_row) if by_row else None,
         not_by_row=tuple(by_reason(entry for rows in by_row for entry in rows.left_out)),
     )
@@ -96,8 +96,8 @@ def advice(found: RecordingSummary, command: Sequence[str]) -> str:
         return "a process of the command is still running, and may yet record: rltrace info shows it"
     if found.processes:
         return "torch was imported, but no op ran in a process that could be recorded"
-    if found.births:
-        return f"Python ran ({found.births} of its processes loaded the recorder), but never imported torch"
+    if found.start_records:
+        return f"Python ran ({found.start_records} of its processes loaded the recorder), but never imported torch"
     flags = [word for word in command if word.startswith("-") and not word.startswith("--") and set("IES") & set(word)]
     if flags and "python" in Path(command[0]).name:
         return f"Python was started with {flags[0]}, which keeps the recorder out; omit that option"
@@ -108,26 +108,26 @@ def advice(found: RecordingSummary, command: Sequence[str]) -> str:
 
 
 NOT_INSTALLED = "rltrace is not installed for "
-"""How the bootstrap begins to say so; the Python follows."""
+"""Beginning of the bootstrap's message; the Python follows."""
 
 
 def remedy(failure: str) -> str:
-    """What to do about one of ``RecordingSummary.failures``; empty where nobody knows."""
+    """What to do about one of ``RecordingSummary.failures``; empty: unknown."""
     python = failure.removeprefix(NOT_INSTALLED)
     return "" if python == failure else f"install it beside that torch: {python} -m pip install rltrace-debugger"
 
 
 def discard(path: Path) -> None:
-    """Remove a trace that this launch made and nothing was written to."""
+    """Remove a trace that this launch created and nothing was written to."""
     shutil.rmtree(path, ignore_errors=True)
 
 
 def _notes(path: Path) -> tuple[str, ...]:
-    """The reasons that the bootstrap left where the recorder could not start."""
+    """The bootstrap's notes of why the recorder could not start."""
     reasons = []
-    for note in sorted((path / FOLDER).glob("*.failed")):
+    for note in sorted((path / STARTS).glob("*.failed")):
         try:
-            record = parse_birth(note.read_bytes())
+            record = parse_start(note.read_bytes())
         except OSError:
             record = None
         reasons.append(str((record or {}).get("why", "for an unreadable reason")))
@@ -135,7 +135,7 @@ def _notes(path: Path) -> tuple[str, ...]:
 
 
 def _broken_off(trace: Trace) -> tuple[str, ...]:
-    """The reasons with which a recorder ended before its program did."""
+    """Why recorders ended before their program did."""
     endings = [str((process.exit or {}).get("why", "")) for process in trace.processes]
     return tuple(dict.fromkeys(why for why in endings if why.startswith("the recorder failed")))
 

@@ -89,7 +89,7 @@ class EventMatch(MatchedEvent):
     @property
     def cells(self) -> tuple[Pair[str], ...]:
         """What differs in it."""
-        told_a, told_b = self.event_a.told, self.event_b.told
+        told_a, told_b = self.event_a.compared, self.event_b.compared
         return tuple(Pair(told_a[name].text, told_b[name].text) for name in self.differs)
 
 

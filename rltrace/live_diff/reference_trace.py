@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from rltrace.diff.base.view import StreamView
-from rltrace.replay.plan import Attempt, following
+from rltrace.replay.plan import Attempt, preceding_attempts
 from rltrace.trace.format.rows import Rows
 from rltrace.trace.format.schema import Column, Kind
 from rltrace.trace.read.process import ProcessTrace
@@ -224,7 +224,7 @@ class Reference:
         self.process = a
         self.stream = stream
         self.view = StreamView(a, stream)
-        self._steps: Mapping[Attempt, int] = {attempt: step for step, attempt in following(a).items()}
+        self._steps: Mapping[Attempt, int] = {attempt: step for step, attempt in preceding_attempts(a).items()}
         self._at = 0
 
     def step_after(self, attempt: Attempt) -> StepRows | None:

@@ -1,7 +1,6 @@
-"""The trainer run again and again with the generator's rows put in, module by module: what is left of the gap.
+"""Runs of the trainer with the generator's rows injected, module by module, and the gap that each leaves.
 
-Owns the runs and their order; what a gap is, and what may be said of what is left, is told elsewhere
-(``rltrace.parity``).
+Owns the runs and their order. ``impact.attribution`` owns the arithmetic.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from rltrace.selectors import escape
 
 Measure = Callable[[Path], Gap | str]
 """The gap between the generator and the run whose trace this is; or one sentence why there is none."""
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 CONTROL = "control"
 
 
 @dataclass(frozen=True)
 class Module:
-    """One module whose part is measured."""
+    """One module whose contribution is measured."""
 
     a: str
     """Path in the generator."""
@@ -37,23 +36,23 @@ class Module:
 
 @dataclass(frozen=True)
 class AttributionPlan:
-    """What is to be run, and where its traces go."""
+    """The runs to make, and where their traces go."""
 
     generator: Path
-    """The trace whose rows are put in."""
+    """The trace whose rows are injected."""
     modules: tuple[Module, ...]
     """In the order in which they run."""
     left_out: tuple[str, ...]
     """Modules of the trainer that differ and are not tried."""
     command: tuple[str, ...]
     folder: Path
-    """The program's own."""
+    """Of the program."""
     output: Path
-    """Gets the traces and what the runs print; must be there."""
+    """Existing folder for the traces and the output of the runs."""
     routing: str = ""
-    """Selector of what chose experts in A, where B's chose otherwise; empty: that is not tried."""
+    """Selector of A's routing decisions, where B's differ; empty: they are not injected."""
     options: tuple[str, ...] = ()
-    """Of ``rltrace record``, for the run with nothing put in: what the trainer was recorded with."""
+    """Of ``rltrace record``, for the control: those that the trainer was recorded with."""
     environment: Mapping[str, str] | None = None
     shared: tuple[str, ...] = ()
     """Entries of the folder that the copies have as links to the originals."""
@@ -61,42 +60,42 @@ class AttributionPlan:
     keep: bool = False
     """Keep the traces."""
     map_file: Path | None = None
-    """Which module of the generator is which of the trainer, where their names do not tell."""
+    """Partners of modules whose names differ."""
 
 
 def contributions(
-    plan: AttributionPlan, recorded: Gap, measure: Measure, tell: Tell = lambda text: None
+    plan: AttributionPlan, recorded: Gap, measure: Measure, report: Report = lambda text: None
 ) -> Contributions:
-    """Make the runs of ``plan``; ``tell`` is given a line as each ends.
+    """Make the runs of ``plan``; ``report`` is called with a line as each ends.
 
     Raises UsageError where the folder cannot be copied, RecordError where the trainer itself cannot be run.
     """
     if not plan.in_place:
         check_extent(plan.folder, plan.shared, plan.output)
     with Runner() as runner:
-        return _Experiment(plan, measure, tell, runner).run(recorded)
+        return _Experiment(plan, measure, report, runner).run(recorded)
 
 
 class _Experiment:
-    def __init__(self, plan: AttributionPlan, measure: Measure, tell: Tell, runner: Runner) -> None:
+    def __init__(self, plan: AttributionPlan, measure: Measure, report: Report, runner: Runner) -> None:
         self._plan = plan
         self._measure = measure
-        self._tell = tell
+        self._report = report
         self._runner = runner
         self._copies = plan.output.absolute() / "folders"
 
     def run(self, recorded: Gap) -> Contributions:
         modules = self._plan.modules
-        control = self._try(self._job(CONTROL, ("record",), self._plan.options))
+        control = self._run(self._request(CONTROL, ("record",), self._plan.options))
         alone = {number: [module] for number, module in enumerate(modules)}
         in_turn = {number: list(modules[: number + 1]) for number in range(1, len(modules))}
-        # the first is the same either way; the last of those in turn is all of them together
+        # the first is the same for both; the last in turn is all of them together
         jobs = [self._injected(f"alone-{n + 1}", one) for n, one in alone.items()]
         jobs += [self._injected(f"first-{n + 1}", some) for n, some in in_turn.items()]
         if self._plan.routing:
-            jobs += [self._put_in("experts", [self._plan.routing])]
-            jobs += [self._put_in("weights", [self._plan.routing], "--weights")]
-        found = self._all(jobs)
+            jobs += [self._replay("experts", [self._plan.routing])]
+            jobs += [self._replay("weights", [self._plan.routing], "--weights")]
+        found = self._run_all(jobs)
         shutil.rmtree(self._copies, ignore_errors=True)
         shares = [
             Share(module.b, found[f"alone-{n + 1}"], found[f"first-{n + 1}" if n else "alone-1"])
@@ -112,29 +111,29 @@ class _Experiment:
             self._plan.left_out,
         )
 
-    def _all(self, jobs: Sequence[RunRequest]) -> dict[str, PatchTrial]:
+    def _run_all(self, jobs: Sequence[RunRequest]) -> dict[str, PatchTrial]:
         found = {}
         for job in jobs:
             try:
-                found[job.name] = self._try(job)
-            except RecordError as error:  # the trainer itself runs: this is about the rows that were to be put in
+                found[job.name] = self._run(job)
+            except RecordError as error:  # the control ran, so the injected rows are the reason
                 found[job.name] = PatchTrial(None, None, str(error))
-                self._tell(str(error))
+                self._report(str(error))
         return found
 
     # --- one run ------------------------------------------------------------------------------------------------------
 
     def _injected(self, name: str, modules: Sequence[Module]) -> RunRequest:
-        return self._put_in(name, [f"module={escape(module.a)}" for module in modules])
+        return self._replay(name, [f"module={escape(module.a)}" for module in modules])
 
-    def _put_in(self, name: str, selectors: Sequence[str], *more: str) -> RunRequest:
+    def _replay(self, name: str, selectors: Sequence[str], *more: str) -> RunRequest:
         words = [word for selector in selectors for word in ("--inject", selector)]
         result = self._plan.output.absolute() / f"{name}.json"
         names = () if self._plan.map_file is None else ("--map", str(self._plan.map_file.absolute()))
         verb = ("replay", str(self._plan.generator.absolute()))
-        return self._job(name, verb, ("--rows", *words, *names, *more, "--result", str(result)))
+        return self._request(name, verb, ("--rows", *words, *names, *more, "--result", str(result)))
 
-    def _job(self, name: str, verb: tuple[str, ...], options: tuple[str, ...]) -> RunRequest:
+    def _request(self, name: str, verb: tuple[str, ...], options: tuple[str, ...]) -> RunRequest:
         plan = self._plan
         copy = None if plan.in_place else self._copies / name
         trace, output = (plan.output.absolute() / f"{name}.{ending}" for ending in ("zarr", "out"))
@@ -152,31 +151,31 @@ class _Experiment:
             plan.environment,
         )
 
-    def _try(self, job: RunRequest) -> PatchTrial:
+    def _run(self, job: RunRequest) -> PatchTrial:
         (ended,) = self._runner.run([job])
-        return self._ended(ended)
+        return self._trial(ended)
 
-    def _ended(self, ended: RunResult) -> PatchTrial:
+    def _trial(self, ended: RunResult) -> PatchTrial:
         """What a run's trace shows; the trace is removed."""
         job = ended.job
-        why = _incomplete(job.output.with_suffix(".json"))
+        why = _incomplete_reason(job.output.with_suffix(".json"))
         gap = why or self._measure(job.trace)
         trial = (
-            PatchTrial(None, None, gap) if isinstance(gap, str) else PatchTrial(gap.mean, gap.largest, _without(gap))
+            PatchTrial(None, None, gap) if isinstance(gap, str) else PatchTrial(gap.mean, gap.largest, _gap_reason(gap))
         )
         left = f"a gap of {trial.gap:.3e} is left" if trial.gap is not None else trial.why
-        self._tell(f"run {job.name} {ended.how}; {left}")
+        self._report(f"run {job.name} {ended.how}; {left}")
         if not self._plan.keep:
             shutil.rmtree(job.trace, ignore_errors=True)
         return trial
 
 
-def _without(gap: Gap) -> str:
+def _gap_reason(gap: Gap) -> str:
     return "" if gap.mean is not None else "no sampled token has a log-probability on both sides"
 
 
-def _incomplete(result: Path) -> str:
-    """Why not all rows were put in that were to be; "" where they were, or none were to be."""
+def _incomplete_reason(result: Path) -> str:
+    """Why not all selected rows were injected; empty: they were, or none were selected."""
     if not result.is_file():
         return ""
     found = json.loads(result.read_text(encoding="utf-8"))

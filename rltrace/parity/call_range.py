@@ -1,6 +1,6 @@
-"""What is read of one side: the module calls of a stretch of a stream, how they lie in each other, and the values.
+"""The recorded data of one side: module calls of a stream, their nesting, and values.
 
-Owns looking up; decides nothing. It may stand on a trace, or on calls that were built in memory.
+Owns looking up; decides nothing. The calls are those of a trace, or were built in memory.
 """
 
 from __future__ import annotations
@@ -20,16 +20,12 @@ from rltrace.trace.read.stream import StreamTrace
 from rltrace.trace.read.values import Value
 
 Find = Callable[[int], Value | None]
-"""The value with a digest; None where it was not kept. Raises HoleError."""
-
-
-def _nothing(_digest: int) -> None:
-    """No values were kept."""
+"""The value with a digest; None: it was not recorded. Raises HoleError."""
 
 
 @dataclass(frozen=True)
 class RecordedStream:
-    """The stream that a stretch is of: its ops can be read."""
+    """The stream of a call range, for reading its ops."""
 
     process: ProcessTrace
     stream: StreamTrace
@@ -40,19 +36,19 @@ class CallRange:
     """Some module calls of one stream, in the order in which they began."""
 
     side: str
-    """"a" or "b"."""
+    """``a`` or ``b``."""
     calls: tuple[ModuleCall, ...]
     what: str = "all calls"
-    """Which they are, in words."""
+    """The selection of calls, in words."""
     path: str = ""
-    """Of the trace, as it was given."""
+    """Of the trace, as on the command line."""
     ops: Mapping[int, OpRows] = field(default_factory=dict)
-    """By row of the stream; those outside of the stretch too."""
-    find: Find = _nothing
+    """By row of the stream, including ops outside of these calls."""
+    find: Find = lambda digest: None
     recorded: RecordedStream | None = None
     """None: it was built in memory, and its ops cannot be read."""
     holes: list[str] = field(default_factory=list)
-    """What could not be read; looking values up may add to it."""
+    """What could not be read; ``value`` adds to it."""
 
     @property
     def stream(self) -> str:
@@ -76,21 +72,23 @@ class CallRange:
         return tuple(sorted({call.step for call in self.calls}))
 
     def of_step(self, step: int) -> CallRange:
-        """Its calls of one step alone."""
+        """Its calls of one step."""
         return replace(self, calls=tuple(call for call in self.calls if call.step == step))
 
     def parent(self, call: ModuleCall) -> ModuleCall | None:
-        """The innermost call of the stretch around ``call``; None: there is none."""
+        """The innermost call of the call range around ``call``; None: there is none."""
         return self._parents.get(call.number)
 
     def around(self, call: ModuleCall) -> Sequence[ModuleCall]:
-        """Every call of the stretch around ``call``, the innermost first."""
-        found = []
-        above = self.parent(call)
-        while above is not None:
+        """Every call of the call range around ``call``, the innermost first."""
+        found = [call]
+        while (above := self.parent(found[-1])) is not None:
             found.append(above)
-            above = self.parent(above)
-        return found
+        return found[1:]
+
+    def has_gradient(self, call: ModuleCall) -> bool:
+        """Whether the outermost call around it records gradients: a model may switch them off within itself."""
+        return (call, *self.around(call))[-1].grad
 
     @cached_property
     def outermost(self) -> tuple[ModuleCall, ...]:
@@ -98,7 +96,7 @@ class CallRange:
 
     @cached_property
     def inner(self) -> Mapping[int, tuple[ModuleCall, ...]]:
-        """By number of a call, the calls that lie directly in it, in the order in which they began."""
+        """By number of a call, the calls directly in it, in the order in which they began."""
         found: dict[int, list[ModuleCall]] = {}
         for call in self.calls:
             above = self.parent(call)
@@ -125,7 +123,7 @@ class CallRange:
 
     @cached_property
     def _parents(self) -> Mapping[int, ModuleCall]:
-        """Calls that were not kept are passed over: what began before and ends after a call is around it."""
+        """By rows of the stream where the parent was not recorded: what begins before and ends after a call."""
         found: dict[int, ModuleCall] = {}
         open_calls: list[ModuleCall] = []
         for call in self.calls:
@@ -143,7 +141,7 @@ class CallRange:
         return found
 
     def value(self, tensor: ActivationRows) -> Value | None:
-        """The whole tensor's value; None where it was not kept, or cannot be read (``holes`` says so then)."""
+        """The whole tensor's value; None: it was not recorded, or cannot be read (then ``holes`` has the reason)."""
         try:
             return self.find(tensor.whole)
         except HoleError as error:
@@ -161,8 +159,8 @@ def _within(call: ModuleCall, around: ModuleCall) -> bool:
     return around.first_row <= call.first_row and call.end_row <= around.end_row
 
 
-def first_of_several(a: CallRange, b: CallRange) -> int | None:
-    """The first step that both have calls of; None: they do not share several."""
+def first_shared_step(a: CallRange, b: CallRange) -> int | None:
+    """The first of several steps that both have calls of; None: they share one step, or none."""
     common = sorted(set(a.steps) & set(b.steps))
     return common[0] if len(common) > 1 else None
 
@@ -176,7 +174,7 @@ def outputs_of(call: ModuleCall) -> tuple[ActivationRows, ...]:
 
 
 def flat_rows(tensor: ActivationRows, whole: NDArray[Any]) -> NDArray[Any]:
-    """Elements of a tensor, in its shape, as [rows, elements of a row]: the rows in the order of its digests."""
+    """``whole``, the elements of a tensor, as [rows, elements of a row], in the order of its digests."""
     ahead = np.moveaxis(whole, tensor.axes, range(len(tensor.axes)))
     return ahead.reshape(tensor.digests.size, -1)
 
@@ -187,20 +185,22 @@ def came_from(tensor: ActivationRows, earlier: ActivationRows) -> bool:
 
 
 def row_shape(tensor: ActivationRows) -> tuple[int, ...]:
-    """Lengths of the axes that make up a row."""
+    """Lengths of the axes of one row."""
     return tuple(size for axis, size in enumerate(tensor.shape) if axis not in tensor.axes)
 
 
-def works_itself(stretch: CallRange, path: str) -> bool:
-    """Whether a module gives anything that none of the modules that it calls gave."""
-    for call in stretch.modules.get(path, ()):
-        given = {tensor.whole for one in _all_inner(stretch, call) for tensor in outputs_of(one)}
-        if any(tensor.whole not in given for tensor in outputs_of(call)):
+def works_itself(call_range: CallRange, path: str) -> bool:
+    """Whether a module returns a tensor that no module within it returned."""
+    for call in call_range.modules.get(path, ()):
+        inner = {tensor.whole for one in all_inner(call_range, call) for tensor in outputs_of(one)}
+        if any(tensor.whole not in inner for tensor in outputs_of(call)):
             return True
     return False
 
 
-def _all_inner(stretch: CallRange, call: ModuleCall) -> Iterator[ModuleCall]:
-    for one in stretch.inner.get(call.number, ()):
-        yield one
-        yield from _all_inner(stretch, one)
+def all_inner(call_range: CallRange, call: ModuleCall, skip: ModuleCall | None = None) -> Iterator[ModuleCall]:
+    """Every call within ``call``, in order, without ``skip`` and the calls within it."""
+    for one in call_range.inner.get(call.number, ()):
+        if one is not skip:
+            yield one
+            yield from all_inner(call_range, one, skip)

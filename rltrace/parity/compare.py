@@ -1,7 +1,6 @@
-"""Two stretches compared by row: the whole of it, from calls to a verdict.
+"""Two call ranges compared by activation row: from calls to a verdict.
 
-Owns the order of the work and the verdict. What the rows are known by, how they pair and what they come to is told
-elsewhere; nothing here prints.
+Owns the order of the work and the rule of the verdict. Never prints.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import numpy as np
 
 from rltrace.parity.call_range import CallRange
 from rltrace.parity.distances import Counted, RowValues, count
-from rltrace.parity.matching.key_choice import KeyChoice, known_rows, of_models, same_steps
+from rltrace.parity.matching.key_choice import KeyChoice, choose_keys, match_steps, select_models
 from rltrace.parity.matching.row_keying import KeyedRows, Keying
 from rltrace.parity.matching.row_pairs import Missing, disagreeing, missing, partners
 from rltrace.parity.matching.token_grids import TokenGrid
@@ -25,21 +24,16 @@ from rltrace.token_keys import NO_KEY, Numbers
 from rltrace.trace.format.activation_rows import Part
 
 # --- verdict ----------------------------------------------------------------------------------------------------------
-#
-# What a comparison by row comes to: the verdict, and what is said of each side.
-#
-# Owns the rule when two programs count as bitwise equal. Differences found decide first; that nothing differs says
-# something only where enough was compared.
 
 
 ENOUGH = 0.5
-"""Of the modules of the smaller side, how many have to be matched for the two to count as equal."""
+"""Share of the modules of the smaller side that must be compared for the verdict BITWISE."""
 
 
 def verdict_of(
     counted: Sequence[Counted], a: CallRange, b: CallRange, never_computed: int, known: KeyChoice
 ) -> tuple[ParityVerdict, str]:
-    """``never_computed``: rows of B that A lacks and that count."""
+    """The verdict and one sentence. ``never_computed``: rows of B that A lacks and that need a partner."""
     compared = [one.result for one in counted if one.result.rows]
     differing = [result for result in compared if result.differing]
     if differing:
@@ -47,15 +41,15 @@ def verdict_of(
     widened = [result for result in compared if result.dtype is not None]
     if widened:
         return ParityVerdict.DIFFERS, f"{len(widened):,} modules have different dtypes; the numbers are the same"
-    why = _why_undecided(len(compared), a, b, never_computed, known)
+    why = _undecided_reason(len(compared), a, b, never_computed, known)
     if why:
         return ParityVerdict.UNDECIDED, why
     total = sum(result.rows for result in compared)
     return ParityVerdict.BITWISE, f"all {total:,} rows of {len(compared):,} modules are bitwise equal"
 
 
-def _why_undecided(compared: int, a: CallRange, b: CallRange, never_computed: int, known: KeyChoice) -> str:
-    """Why it says too little that nothing differs; "": it says enough."""
+def _undecided_reason(compared: int, a: CallRange, b: CallRange, never_computed: int, known: KeyChoice) -> str:
+    """Why the verdict is UNDECIDED where nothing differs; empty: it is BITWISE."""
     if not known.shared:
         what = "sequence of A matches one of B: the two had other tokens"
         return f"no {what if known.by is RowsBy.TOKENS else 'row of A matches one of B'}"
@@ -70,14 +64,14 @@ def _why_undecided(compared: int, a: CallRange, b: CallRange, never_computed: in
     return f"parts of the traces cannot be read; everything compared is equal: {holes[0]}" if holes else ""
 
 
-def side_of(stretch: CallRange, grids: Sequence[TokenGrid], lacks: Missing) -> ParitySide:
+def side_of(call_range: CallRange, grids: Sequence[TokenGrid], lacks: Missing) -> ParitySide:
     unknown = sum(_unknown(grid) for grid in grids)
     return ParitySide(
-        path=stretch.path,
-        stream=stretch.stream,
-        what=stretch.what,
-        calls=len(stretch.calls),
-        modules=len(stretch.modules),
+        path=call_range.path,
+        stream=call_range.stream,
+        what=call_range.what,
+        calls=len(call_range.calls),
+        modules=len(call_range.modules),
         passes=len(grids),
         rows=sum(grid.known for grid in grids),
         unknown=unknown,
@@ -91,19 +85,14 @@ def _unknown(grid: TokenGrid) -> int:
     return int(without.sum() if grid.pads is None else (without & (grid.pads == 0)).sum())
 
 
-def alone(stretch: CallRange, matched: set[str]) -> tuple[str, ...]:
-    return tuple(path for path in stretch.modules if path not in matched)
-
-
 def assumed(*keyings: Keying) -> list[str]:
-    """What was taken for granted about tensors, one sentence for each kind of it."""
+    """One sentence for each kind of assumption about tensors."""
     found: dict[str, list[str]] = {}
     for keying in keyings:
-        for call in keying.stretch.calls:
+        for call in keying.call_range.calls:
             for rows in keying.of(call):
                 if isinstance(rows, KeyedRows) and rows.assumed:
-                    text = rows.assumed
-                    found.setdefault(text, []).append(f"{rows.tensor.name or 'the output'} of {call.module}")
+                    found.setdefault(rows.assumed, []).append(f"{rows.tensor.name or 'the output'} of {call.module}")
     return [f"{names[0]} is {text}" + _more(len(set(names)) - 1) for text, names in found.items()]
 
 
@@ -112,7 +101,7 @@ def _more(count: int) -> str:
 
 
 def disagreements(counted: Sequence[Counted]) -> list[Disagreement]:
-    """On each side the first module of which a row was computed several times, with several results."""
+    """For each side, the first module with a row that was computed several times with different results."""
     found = []
     for side in ("a", "b"):
         for one in counted:
@@ -136,7 +125,7 @@ class ParityOptions:
     """How to compare."""
 
     rows_by: RowsBy | None = None
-    """None: by tokens where ids are known, else by what the programs handed in."""
+    """None: by tokens where ids are recorded, else by inputs."""
     pad: int | None = None
     lines: tuple[MapLine, ...] = ()
     """Of a map file."""
@@ -145,25 +134,25 @@ class ParityOptions:
 
 @dataclass(frozen=True, eq=False)
 class Compared:
-    """What was found, and what it was found from."""
+    """The result, and the rows behind it."""
 
     parity: Parity
     a: Keying
     b: Keying
     ranks: Numbers
-    """Of each sequence of A the number of its partner in B."""
+    """For each sequence of A the number of its partner in B."""
     modules: tuple[Counted, ...]
 
 
-def compare(a: CallRange, b: CallRange, asked: ParityOptions | None = None) -> Compared:
-    """Compare two stretches by row. Raises UsageError where what was asked for makes no sense."""
-    asked = asked or ParityOptions()
-    a, b, steps = same_steps(a, b)
-    known = known_rows(a, b, asked.rows_by, asked.pad)
+def compare(a: CallRange, b: CallRange, options: ParityOptions | None = None) -> Compared:
+    """Compare two call ranges by row. Raises UsageError where the options do not fit the traces."""
+    options = options or ParityOptions()
+    a, b, steps = match_steps(a, b)
+    known = choose_keys(a, b, options.rows_by, options.pad)
     keyed_a, keyed_b = Keying(a, known.a), Keying(b, known.b)
-    naming = _named(a, b, asked)
+    naming = _naming(a, b, options)
     ranks = partners(known.a, known.b, dict(naming.pairs))
-    known = of_models(known, naming.pairs)
+    known = select_models(known, naming.pairs)
     counted = count(pair_modules(keyed_a, keyed_b, naming.pairs, ranks), RowValues(a), RowValues(b))
     lacks = missing(known.a, known.b), missing(known.b, known.a)
     origins = origins_of(counted, keyed_a, keyed_b, ranks)
@@ -178,8 +167,8 @@ def compare(a: CallRange, b: CallRange, asked: ParityOptions | None = None) -> C
         how=known.how,
         modules=tuple(one.result for one in counted),
         origins=tuple(origins),
-        only_a=alone(a, {pair[0] for pair in naming.pairs}),
-        only_b=alone(b, {pair[1] for pair in naming.pairs}),
+        only_a=_unmatched(a, {pair[0] for pair in naming.pairs}),
+        only_b=_unmatched(b, {pair[1] for pair in naming.pairs}),
         renamed=naming.renamed,
         disagreements=tuple(disagreements(counted)),
         holes=tuple(dict.fromkeys([*a.holes, *b.holes])),
@@ -189,7 +178,11 @@ def compare(a: CallRange, b: CallRange, asked: ParityOptions | None = None) -> C
     return Compared(parity, keyed_a, keyed_b, ranks, tuple(counted))
 
 
-def _named(a: CallRange, b: CallRange, asked: ParityOptions) -> Naming:
+def _naming(a: CallRange, b: CallRange, options: ParityOptions) -> Naming:
     paths = list(a.modules), list(b.modules)
-    mapped = apply_map(asked.lines, asked.map_name, *paths) if asked.lines else None
+    mapped = apply_map(options.lines, options.map_name, *paths) if options.lines else None
     return match_names(*paths, mapped)
+
+
+def _unmatched(call_range: CallRange, matched: set[str]) -> tuple[str, ...]:
+    return tuple(path for path in call_range.modules if path not in matched)

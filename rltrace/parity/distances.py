@@ -1,7 +1,7 @@
-"""How far rows of two sides lie apart, where their values were kept.
+"""Distances between paired rows, where values were recorded, and the counts of each module.
 
-Owns fetching the values of the rows that differ and joining what ``rltrace.diff.metrics.distances`` measures of them.
-Rows of two dtypes are compared in the wider of the two.
+Owns reading the values of the rows that differ, and aggregating what ``rltrace.diff.metrics.distances`` measures. Rows
+of two dtypes are compared in the wider one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rltrace.diff.base.model import Pair
 from rltrace.diff.metrics.distances import FLOATS, measure
 from rltrace.parity.call_range import CallRange, flat_rows
 from rltrace.parity.matching.row_keying import KeyedRows
@@ -26,41 +25,41 @@ from rltrace.parity.model import Distance, ModuleResult, TensorResult
 from rltrace.parity.module_pairs import PairedModule, PairedTensor
 from rltrace.token_keys import Keys, Numbers
 from rltrace.trace.format import dtypes
-from rltrace.trace.format.activation_rows import Part
+from rltrace.trace.format.activation_rows import ModuleCall, Part
 from rltrace.trace.read.values import Value
 
-HELD_BYTES = 256 * 2**20
-"""Of each side's values, so much is held in memory at a time."""
+CACHE_BYTES = 256 * 2**20
+"""Size of the values of each side that are in memory at a time."""
 
-TOGETHER = 1 << 16
-"""Elements of one tensor's rows that are measured at a time, at least, where there are as many."""
+BATCH = 1 << 16
+"""Minimum of elements of one tensor's rows that are measured at a time, where there are as many."""
 
 
 class RowValues:
     """The values of rows of one side."""
 
-    def __init__(self, stretch: CallRange) -> None:
-        self._stretch = stretch
-        self._held: OrderedDict[int, Value | None] = OrderedDict()
+    def __init__(self, call_range: CallRange) -> None:
+        self._call_range = call_range
+        self._cache: OrderedDict[int, Value | None] = OrderedDict()
         self._size = 0
 
     def of(self, rows: KeyedRows, at: Numbers, *, raw: bool) -> NDArray[Any] | None:
-        """[len(at), elements of a row], as stored or as numbers; None where they were not kept."""
+        """[len(at), elements of a row], as stored or as numbers; None where they were not recorded."""
         value = self._value(rows)
         if value is None:
             return None
         whole = flat_rows(rows.tensor, value.raw if raw else value.numbers)
-        return whole[rows.parts[at]].reshape(len(at), -1)
+        return whole[rows.tensor_rows[at]].reshape(len(at), -1)
 
     def _value(self, rows: KeyedRows) -> Value | None:
         digest = rows.tensor.whole
-        if digest not in self._held:
-            value = self._held[digest] = self._stretch.value(rows.tensor)
+        if digest not in self._cache:
+            value = self._cache[digest] = self._call_range.value(rows.tensor)
             self._size += _size(value)
-            while self._size > HELD_BYTES and len(self._held) > 1:
-                self._size -= _size(self._held.popitem(last=False)[1])
-        self._held.move_to_end(digest)
-        return self._held[digest]
+            while self._size > CACHE_BYTES and len(self._cache) > 1:
+                self._size -= _size(self._cache.popitem(last=False)[1])
+        self._cache.move_to_end(digest)
+        return self._cache[digest]
 
 
 def _size(value: Value | None) -> int:
@@ -77,23 +76,22 @@ class Measured:
 
 
 def measure_tensors(a: RowValues, b: RowValues, tensors: Sequence[PairedTensor]) -> list[Measured]:
-    """How far the differing rows of each lie apart.
+    """The distances of the differing rows of each tensor.
 
-    Values lie in a trace as they were computed, and what a generator computes in one breath are a few rows of every
-    module. So all tensors are measured in one go through A's values, or in a few: each of as many tensors as B's values
-    can be held of at the same time.
+    A trace has values in the order of computation, and a step of a generator computes a few rows of every module. So
+    all tensors are measured in one run through A's values, or in a few, each of as many tensors as fit B's cache.
     """
-    found = [_Apart(tensor) for tensor in tensors]
+    found = [_Measurement(tensor) for tensor in tensors]
     pieces: list[_Piece] = []
-    held = 0
+    total = 0
     for one in found:
         own = list(_pieces(one))
         size = sum(tensor_size(rows) for rows in {id(piece.b): piece.b for piece in own}.values())
-        if pieces and held + size > HELD_BYTES:
+        if pieces and total + size > CACHE_BYTES:
             _measure(a, b, pieces)
-            pieces, held = [], 0
+            pieces, total = [], 0
         pieces += own
-        held += size
+        total += size
     _measure(a, b, pieces)
     return [one.measured() for one in found]
 
@@ -102,16 +100,16 @@ def measure_tensors(a: RowValues, b: RowValues, tensors: Sequence[PairedTensor])
 class _Piece:
     """Rows of one call of each side that differ."""
 
-    of: _Apart
+    of: _Measurement
     call: int
     """Of A."""
     a: KeyedRows
     b: KeyedRows
     pairs: Numbers
-    """Which pairs of the tensor they are."""
+    """Indices of the tensor's pairs."""
 
 
-def _pieces(one: _Apart) -> Iterator[_Piece]:
+def _pieces(one: _Measurement) -> Iterator[_Piece]:
     tensor, differing = one.tensor, one.tensor.differing
     sources = tensor.a.source[tensor.pairs.a[differing]], tensor.b.source[tensor.pairs.b[differing]]
     order = np.lexsort((np.arange(len(differing)), *sources))
@@ -125,51 +123,51 @@ def _measure(a: RowValues, b: RowValues, pieces: list[_Piece]) -> None:
     for piece in sorted(pieces, key=lambda piece: piece.call):
         tensor = piece.of.tensor
         dtype = piece.a.tensor.dtype
-        alike = dtype == piece.b.tensor.dtype
-        x = a.of(piece.a, tensor.a.at[tensor.pairs.a[piece.pairs]], raw=alike)
-        y = None if x is None else b.of(piece.b, tensor.b.at[tensor.pairs.b[piece.pairs]], raw=alike)
+        same = dtype == piece.b.tensor.dtype
+        x = a.of(piece.a, tensor.a.at[tensor.pairs.a[piece.pairs]], raw=same)
+        y = None if x is None else b.of(piece.b, tensor.b.at[tensor.pairs.b[piece.pairs]], raw=same)
         if x is not None and y is not None:
-            piece.of.add(x, y, dtype if alike else None, piece.pairs)
+            piece.of.add(x, y, dtype if same else None, piece.pairs)
     for one in {id(piece.of): piece.of for piece in pieces}.values():
         one.join()
 
 
-class _Apart:
-    """What is known so far of how far the differing rows of one tensor lie apart."""
+class _Measurement:
+    """The distance of the differing rows of one tensor, so far."""
 
     def __init__(self, tensor: PairedTensor) -> None:
         self.tensor = tensor
         self._found = Distance(None, None, None, 0)
         self._same = np.zeros(len(tensor.pairs.ids), bool)
-        self._waiting: list[tuple[NDArray[Any], NDArray[Any], Numbers]] = []
+        self._queue: list[tuple[NDArray[Any], NDArray[Any], Numbers]] = []
         self._kind: tuple[str, int] = ("", 0)
         self._elements = 0
 
     def add(self, x: NDArray[Any], y: NDArray[Any], dtype: str | None, pairs: Numbers) -> None:
-        """Some rows: [n, elements] of each side, as stored where both have ``dtype``, else (None) as numbers."""
+        """Add rows, [n, elements] of each side: as stored where both have ``dtype``; None: as numbers."""
         if dtype is None:
             wide = np.result_type(x, y)
             x, y, dtype = x.astype(wide), y.astype(wide), str(wide)
             self._same[pairs] = (x == y).all(axis=1)
         kind = dtype, x.shape[1]
-        if kind != self._kind or self._elements >= TOGETHER:
+        if kind != self._kind or self._elements >= BATCH:
             self.join()
             self._kind = kind
-        self._waiting.append((x, y, pairs))
+        self._queue.append((x, y, pairs))
         self._elements += x.size
 
     def join(self) -> None:
-        """Measure the rows that wait for it."""
-        if not self._waiting:
+        """Measure the queued rows."""
+        if not self._queue:
             return
-        x, y, pairs = (np.concatenate(parts) for parts in zip(*self._waiting, strict=True))
-        self._waiting, self._elements = [], 0
+        x, y, pairs = (np.concatenate(parts) for parts in zip(*self._queue, strict=True))
+        self._queue, self._elements = [], 0
         before, dtype = self._found, self._kind[0]
         found = measure(dtype, x, y, listed=1)
         worst = before.worst
         if found.worst and _is_larger(found.largest_absolute, before.absolute):
             table = self.tensor.b
-            worst = row_words(table, int(self.tensor.pairs.b[pairs[found.worst[0].index[0]]]))
+            worst = describe_row(table, int(self.tensor.pairs.b[pairs[found.worst[0].index[0]]]))
         share = _share(found.largest_absolute, dtype, x, y)
         self._found = replace(
             before,
@@ -191,7 +189,7 @@ def tensor_size(rows: KeyedRows) -> int:
 
 
 def _share(absolute: float | None, dtype: str, *sides: NDArray[Any]) -> float | None:
-    """A distance by the largest finite number of the rows that it was found in."""
+    """A distance divided by the largest finite number of the rows."""
     if absolute is None or dtype not in FLOATS:
         return None
     numbers = [np.abs(dtypes.numbers(dtype, side)).astype(np.float64) for side in sides]
@@ -200,7 +198,7 @@ def _share(absolute: float | None, dtype: str, *sides: NDArray[Any]) -> float | 
 
 
 def larger(x: Any, y: Any) -> Any:
-    """Of two numbers of which either may be unknown."""
+    """The larger of two numbers; None is unknown."""
     return y if x is None else x if y is None else max(x, y)
 
 
@@ -208,21 +206,19 @@ def _is_larger(x: float | None, y: float | None) -> bool:
     return y is None or (x is not None and x > y)
 
 
-def row_words(table: KeyedTable, at: int) -> str:
-    """Which row of B it is: ``token 12 of sequence 3``; ``row 5`` where it has no place in a sequence."""
+def describe_row(table: KeyedTable, at: int) -> str:
+    """A row in words: ``token 12 of sequence 3``, or ``row 5 of call 8`` where it has no sequence."""
     sequence, place = int(table.sequences[at]), int(table.places[at])
     if sequence == UNKNOWN or place == UNKNOWN:
         call, rows = table.sources[int(table.source[at])]
-        return f"row {int(rows.rows[int(table.at[at])])} of call {call.number}"
+        return f"row {int(rows.tokens[int(table.at[at])])} of call {call.number}"
     return f"token {place} of sequence {sequence}"
 
 
 # --- results ----------------------------------------------------------------------------------------------------------
 #
-# What the paired rows of the modules come to: counts, distances, and which rows part though their inputs agree.
-#
-# Owns the counting, and the rule when inputs of a row agree: its own rows of the module's inputs are equal, and so are
-# those of all rows before it in its sequence, as attention may look at them.
+# The inputs of a row agree where its rows of the module's inputs are equal, and those of all earlier rows of its
+# sequence, which attention may read.
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,7 +227,7 @@ class Counted:
 
     paired: PairedModule
     result: ModuleResult
-    parting: Keys
+    diverging: Keys
     """Ids of rows (``Pairs.ids``) whose inputs agree and of which an output differs."""
     agreeing: int
     """Rows with an output whose inputs agree."""
@@ -252,7 +248,7 @@ def _count(paired: PairedModule, measured: Sequence[Measured]) -> Counted:
         _tensor(tensor, equal, one.distance) for tensor, equal, one in zip(paired.tensors, same, measured, strict=True)
     )
     outputs = [tensor for tensor in paired.tensors if tensor.part is Part.OUTPUT]
-    parting = rows.output_differs & ~rows.input_differs
+    diverging = rows.output_differs & ~rows.input_differs
     result = ModuleResult(
         path=paired.path,
         kind=paired.kind,
@@ -264,16 +260,16 @@ def _count(paired: PairedModule, measured: Sequence[Measured]) -> Counted:
         missing_a=max((len(tensor.pairs.only_b) for tensor in outputs), default=0),
         missing_b=max((len(tensor.pairs.only_a) for tensor in outputs), default=0),
         tensors=tensors,
-        uncompared=paired.apart,
-        distance=_furthest([tensor.distance for tensor in tensors if tensor.part == "output"]),
+        uncompared=paired.uncompared,
+        distance=_largest_distance([tensor.distance for tensor in tensors if tensor.part == "output"]),
         dtype=next((t.dtype for t in tensors if t.part == "output" and t.dtype.a != t.dtype.b), None),
     )
     agreeing = int((rows.has_output & ~rows.input_differs).sum())
-    return Counted(paired, result, rows.ids[parting], agreeing, same)
+    return Counted(paired, result, rows.ids[diverging], agreeing, same)
 
 
 class _Rows:
-    """All rows of a module that were paired, over its tensors; [n] each."""
+    """All paired rows of a module, over its tensors; [n] each."""
 
     def __init__(self, tensors: Sequence[PairedTensor], same: Sequence[NDArray[np.bool_]]) -> None:
         self.ids: Keys = np.unique(np.concatenate([np.zeros(0, np.uint64), *(t.pairs.ids for t in tensors)]))
@@ -287,10 +283,10 @@ class _Rows:
                 self.output_differs[at] |= ~equal
             else:
                 own_differs[at] |= ~equal
-        self.input_differs: NDArray[np.bool_] = own_differs | _after_a_difference(own_differs, sequences, places)
+        self.input_differs: NDArray[np.bool_] = own_differs | _follows_difference(own_differs, sequences, places)
 
 
-def _after_a_difference(differs: NDArray[np.bool_], sequences: Numbers, places: Numbers) -> NDArray[np.bool_]:
+def _follows_difference(differs: NDArray[np.bool_], sequences: Numbers, places: Numbers) -> NDArray[np.bool_]:
     """Which rows come after one that differs, in their sequences."""
     if not len(differs):
         return differs
@@ -302,19 +298,11 @@ def _after_a_difference(differs: NDArray[np.bool_], sequences: Numbers, places: 
 
 
 def _tensor(tensor: PairedTensor, equal: NDArray[np.bool_], distance: Distance | None) -> TensorResult:
-    rows, alike = len(equal), int(equal.sum())
-    return TensorResult(
-        part=tensor.part.name.lower(),
-        name=tensor.name,
-        dtype=tensor.dtype,
-        rows=rows,
-        equal=alike,
-        differing=rows - alike,
-        distance=distance,
-    )
+    rows, same = len(equal), int(equal.sum())
+    return TensorResult(tensor.part.name.lower(), tensor.name, tensor.dtype, rows, same, rows - same, distance)
 
 
-def _furthest(distances: Sequence[Distance | None]) -> Distance | None:
+def _largest_distance(distances: Sequence[Distance | None]) -> Distance | None:
     known = [one for one in distances if one is not None]
     if not known:
         return None
@@ -324,9 +312,7 @@ def _furthest(distances: Sequence[Distance | None]) -> Distance | None:
     return replace(worst, **largest, measured=max(one.measured for one in known))
 
 
-def calls_of(tensor: PairedTensor, at: int) -> Pair[int]:
-    """Numbers of the calls that computed pair ``at`` of a tensor."""
+def calls_of(tensor: PairedTensor, at: int) -> tuple[ModuleCall, ModuleCall]:
+    """The calls of A and B that computed pair ``at`` of a tensor."""
     own_a, own_b = int(tensor.pairs.a[at]), int(tensor.pairs.b[at])
-    call_a = tensor.a.sources[int(tensor.a.source[own_a])][0]
-    call_b = tensor.b.sources[int(tensor.b.source[own_b])][0]
-    return Pair(call_a.number, call_b.number)
+    return tensor.a.sources[int(tensor.a.source[own_a])][0], tensor.b.sources[int(tensor.b.source[own_b])][0]

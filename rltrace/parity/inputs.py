@@ -1,7 +1,7 @@
-"""The two stretches that ``rltrace compare`` is given, from traces, streams and selectors.
+"""The two call ranges of ``rltrace compare``, from traces, streams and selectors.
 
-Owns which calls are A's and which are B's, and what is said where that cannot be told. One trace alone is two
-stretches: calls without gradient, and calls with.
+Owns which calls are A's and which are B's, and the errors where that is unclear. A single trace has two call ranges:
+calls without gradient, and calls with.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ WITHOUT, WITH = "calls without gradient", "calls with gradient"
 
 @dataclass(frozen=True)
 class TraceArgument:
-    """One side as the command line has it."""
+    """One side, as given on the command line."""
 
     path: Path
     stream: str | None
-    """Name of a stream, or a glob; None: whichever has calls."""
+    """Name of a stream, or a glob; None: any with calls."""
     selector: Selector | None
     text: str
-    """The selector's own words."""
+    """Text of the selector."""
 
 
 def parse_given(text: str, selectors: Sequence[str], side: str) -> TraceArgument:
-    """``TRACE`` or ``TRACE:STREAM``; streams' names hold colons themselves. Raises UsageError."""
+    """Parse ``TRACE`` or ``TRACE:STREAM``; names of streams contain colons. Raises UsageError."""
     selector = parse_selectors(selectors) if selectors else None
     for clause in selector.clauses if selector is not None else ():
         wrong = next((condition.key for condition in clause if condition.key in OP_KEYS), None)
@@ -49,90 +49,83 @@ def parse_given(text: str, selectors: Sequence[str], side: str) -> TraceArgument
     return TraceArgument(path, stream, selector, " or ".join(selectors))
 
 
-def open_stretches(a: TraceArgument, b: TraceArgument) -> tuple[CallRange, CallRange]:
-    """The two stretches. Raises UsageError."""
+def open_ranges(a: TraceArgument, b: TraceArgument) -> tuple[CallRange, CallRange]:
+    """The two call ranges. Raises UsageError."""
     trace_a = open_trace(a.path)
     if a.path != b.path:
-        return _stretch("a", trace_a, a, None, "calls"), _stretch("b", open_trace(b.path), b, None, "calls")
-    return _stretch("a", trace_a, a, _without_gradient, WITHOUT), _stretch("b", trace_a, b, _with_gradient, WITH)
+        return _call_range("a", trace_a, a, None, "calls"), _call_range("b", open_trace(b.path), b, None, "calls")
+    return (
+        _call_range("a", trace_a, a, lambda own, call: not own.has_gradient(call), WITHOUT),
+        _call_range("b", trace_a, b, CallRange.has_gradient, WITH),
+    )
 
 
-def open_again(b: TraceArgument, path: Path, *, alone: bool) -> CallRange:
-    """B's stretch in the trace of another run of its program; ``alone``: A is of the same trace. Raises UsageError."""
-    wanted, what = (_with_gradient, WITH) if alone else (None, "calls")
-    return _stretch("b", open_trace(path), replace(b, path=path), wanted, what)
+def open_rerun(b: TraceArgument, path: Path, *, one_trace: bool) -> CallRange:
+    """B's call range in the trace of another run of its program. Raises UsageError.
+
+    ``one_trace``: A and B are of the same trace.
+    """
+    selects, what = (CallRange.has_gradient, WITH) if one_trace else (None, "calls")
+    return _call_range("b", open_trace(path), replace(b, path=path), selects, what)
 
 
-Wanted = Callable[[CallRange, ModuleCall], bool]
+Selects = Callable[[CallRange, ModuleCall], bool]
 
 
-def _with_gradient(stretch: CallRange, call: ModuleCall) -> bool:
-    """As the outermost call around it has it: a model may switch gradients off for a part of its own."""
-    return (call, *stretch.around(call))[-1].grad
-
-
-def _without_gradient(stretch: CallRange, call: ModuleCall) -> bool:
-    return not _with_gradient(stretch, call)
-
-
-def _stretch(side: str, trace: Trace, given: TraceArgument, wanted: Wanted | None, what: str) -> CallRange:
-    """``wanted``: which calls, where no selector says so; ``what``: the same in words."""
-    streams = list(_streams(side, trace, given))
+def _call_range(side: str, trace: Trace, argument: TraceArgument, selects: Selects | None, what: str) -> CallRange:
+    """``selects``: which calls, where there is no selector; ``what``: the same in words."""
+    streams = list(_streams(side, trace, argument))
     found = streams
-    if given.selector is not None:
-        chosen: Selector = given.selector
-        found = [_cut(stretch, lambda own, call: finds_call(chosen, own, call), given.text) for stretch in streams]
-    elif wanted is not None:
-        found = [_cut(stretch, wanted, what) for stretch in streams]
-    with_calls = [stretch for stretch in found if stretch.calls]
+    if argument.selector is not None:
+        chosen: Selector = argument.selector
+        found = [
+            _cut(call_range, lambda own, call: finds_call(chosen, own, call), argument.text) for call_range in streams
+        ]
+    elif selects is not None:
+        found = [_cut(call_range, selects, what) for call_range in streams]
+    with_calls = [call_range for call_range in found if call_range.calls]
     if not with_calls:
-        raise UsageError(_nothing(side, trace, given, streams, what))
+        raise UsageError(_no_calls(side, trace, argument, streams, what))
     if len(with_calls) > 1:
-        names = [stretch.stream for stretch in with_calls]
-        one = f"{given.path}:{names[0]}"
+        names = [call_range.stream for call_range in with_calls]
+        one = f"{argument.path}:{names[0]}"
         raise UsageError(f"{side.upper()} could be any of the streams {', '.join(names)}: name one, such as {one}")
     return with_calls[0]
 
 
-def _streams(side: str, trace: Trace, given: TraceArgument) -> Iterator[CallRange]:
-    """Every stream that the name allows and that has calls whose rows were kept."""
+def _streams(side: str, trace: Trace, argument: TraceArgument) -> Iterator[CallRange]:
+    """Every stream that the name allows and that has recorded calls."""
     for process in trace.processes:
-        kept = process.kept_rows
-        if not kept:
+        activations = process.activations
+        if not activations:
             continue
         for stream in process.streams:
-            if given.stream is not None and not fnmatchcase(stream.name, given.stream):
+            if argument.stream is not None and not fnmatchcase(stream.name, argument.stream):
                 continue
-            calls = tuple(kept.calls(stream.index))
+            calls, ops = tuple(activations.calls(stream.index)), activations.ops(stream.index)
             if calls:
-                holes = [hole.why for hole in process.holes]
-                yield CallRange(
-                    side,
-                    calls,
-                    "all calls",
-                    str(given.path),
-                    kept.ops(stream.index),
-                    process.values.get,
-                    RecordedStream(process, stream),
-                    holes,
-                )
+                holes, recorded = [hole.why for hole in process.holes], RecordedStream(process, stream)
+                path, find = str(argument.path), process.values.get
+                yield CallRange(side, calls, path=path, ops=ops, find=find, recorded=recorded, holes=holes)
 
 
-def _cut(stretch: CallRange, wanted: Wanted, what: str) -> CallRange:
-    return replace(stretch, calls=tuple(call for call in stretch.calls if wanted(stretch, call)), what=what)
+def _cut(call_range: CallRange, selects: Selects, what: str) -> CallRange:
+    return replace(call_range, calls=tuple(call for call in call_range.calls if selects(call_range, call)), what=what)
 
 
-def _nothing(side: str, trace: Trace, given: TraceArgument, streams: Sequence[CallRange], what: str) -> str:
-    """Why there is no call on this side."""
+def _no_calls(side: str, trace: Trace, argument: TraceArgument, streams: Sequence[CallRange], what: str) -> str:
+    """Message: this side has no calls."""
     name = side.upper()
-    if not any(process.kept_rows for process in trace.processes):
-        return f"{given.path} ({name}) holds no activation rows to compare; {RECORD}"
-    if not streams and given.stream is not None:
+    if not any(process.activations for process in trace.processes):
+        return f"{argument.path} ({name}) holds no activation rows to compare; {RECORD}"
+    if not streams and argument.stream is not None:
         known = ", ".join(stream.name for process in trace.processes for stream in process.streams)
-        return f"{given.path} ({name}) has no stream {given.stream} with calls of modules; its streams are {known}"
+        return (
+            f"{argument.path} ({name}) has no stream {argument.stream} with calls of modules; its streams are {known}"
+        )
     if not streams:
-        return f"{given.path} ({name}) holds rows of ops, but of no module's call; {RECORD}"
-    if given.selector is not None:
-        modules = list(dict.fromkeys(call.module for stretch in streams for call in stretch.calls))
-        return f"--{side} {given.text} finds no call of {given.path}; its modules are {', '.join(modules[:5])}, …"
-    return f"{given.path} has no {what} ({name}); say with --a and --b which calls belong to which side"
+        return f"{argument.path} ({name}) holds rows of ops, but of no module's call; {RECORD}"
+    if argument.selector is not None:
+        modules = list(dict.fromkeys(call.module for call_range in streams for call in call_range.calls))
+        return f"--{side} {argument.text} finds no call of {argument.path}; its modules are {', '.join(modules[:5])}, …"
+    return f"{argument.path} has no {what} ({name}); say with --a and --b which calls belong to which side"

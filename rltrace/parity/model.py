@@ -1,7 +1,7 @@
-"""What comparing two programs by row returns: frozen objects that every front end draws and none computes.
+"""The result of comparing two programs by row: frozen objects for all reports.
 
-Owns the words, and the JSON ``rltrace.compare/1``: its keys are these fields. A is the
-generator, or whatever is taken as the reference; B is the trainer.
+Owns the words, and the JSON ``rltrace.compare/1``: its keys are these fields. A is the reference, usually the
+generator; B is the trainer.
 """
 
 from __future__ import annotations
@@ -16,75 +16,75 @@ from rltrace.trace.read.names import Site
 
 class ParityVerdict(StrEnum):
     BITWISE = "bitwise"
-    """All rows of all modules that were matched are equal, and nothing is missing that counts."""
+    """All compared rows are equal, and no row that needs a partner is missing."""
     DIFFERS = "differs"
     UNDECIDED = "undecided"
-    """Nothing differs so far, and too little was matched to say more."""
+    """No compared row differs, but too few were compared."""
 
 
 class RowsBy(StrEnum):
-    """What makes a row of A and a row of B the same row."""
+    """The identity of rows by which those of A and B are matched."""
 
     TOKENS = "tokens"
     """The tokens of its sequence up to it."""
     INPUTS = "inputs"
-    """What the program handed in for it: an observation."""
+    """The program's input for it: an observation."""
     ORDER = "order"
-    """Its number, counted from the stretch's beginning."""
+    """Its number, counted from the call range's beginning."""
 
 
 class Reason(StrEnum):
-    """Because of what a module's rows part though its inputs agree."""
+    """Why a module's rows diverge though its inputs agree."""
 
     WEIGHTS = "weights"
-    """The module's own numbers are others: the sides do not hold the same weights."""
+    """The module has different weights."""
     INPUTS = "inputs"
-    """What the programs handed in is not the same: positions, a mask."""
+    """The programs' inputs differ: positions, a mask."""
     RNG = "rng"
-    """An op draws random numbers: dropout that was left on."""
+    """An op draws random numbers, such as dropout in training mode."""
     OPERATOR = "operator"
-    """The sides run other operators."""
+    """Different operators."""
     DTYPE = "dtype"
-    """They compute in other dtypes."""
+    """Different dtypes."""
     ARGUMENTS = "arguments"
-    """The same operator, called with other numbers: another epsilon, another scale."""
+    """The same operator with different numbers: an epsilon, a scale."""
     KERNEL = "kernel"
-    """The same operator, run by another kernel."""
+    """The same operator, run by different kernels."""
     SHAPE = "shape"
-    """The same operator and kernel, over another number of rows."""
+    """The same operator and kernel, over different numbers of rows."""
     BESIDE = "beside"
-    """As shape, and further apart than another order of sums explains: what it works on beside these rows differs."""
+    """As shape, with a larger distance than another order of sums explains: other inputs of the op differ."""
     COMPUTATION = "computation"
-    """The same operator, kernel (as far as it is known) and shape, and other bits."""
+    """The same operator, kernel (as far as known) and shape, but different bits."""
     UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)
 class ParitySide:
-    """One of the two stretches."""
+    """One of the two call ranges."""
 
     path: str
-    """Of the trace, as it was given."""
+    """Of the trace, as on the command line."""
     stream: str
     what: str
     """Which calls of the stream: ``calls without gradient``, or the selector."""
     calls: int
     modules: int
     passes: int
-    """Forward passes: calls that rows are known from."""
+    """Forward passes."""
     rows: int
-    """Rows of its forward passes that are known: tokens, observations."""
+    """Identified rows of its forward passes: tokens, observations."""
     unknown: int
-    """Rows of which it is not known which they are: sequences whose beginning was not recorded. Padding aside."""
+    """Rows that are not identified, without padding: sequences whose beginning was not recorded."""
     missing: int
-    """Known rows that the other side never computed."""
+    """Identified rows that the other side never computed."""
     excused: int
-    """Of those, how many need no partner: a last token that was never fed back, padding."""
+    """Missing rows that need no partner: a last token that was never an input, padding."""
 
 
 @dataclass(frozen=True)
 class Distance:
-    """How far rows lie apart, where their values were kept; each the largest, None where nothing differs measurably."""
+    """The largest distances between rows whose values were recorded; None where there is no finite one."""
 
     absolute: float | None
     """The largest difference."""
@@ -93,11 +93,11 @@ class Distance:
     ulp: int | None
     """Representable numbers from one to the other, in the wider of the two dtypes."""
     measured: int
-    """Rows that differ and whose values were kept on both sides."""
+    """Rows that differ and whose values were recorded on both sides."""
     share: float | None = None
-    """The absolute one, by the largest number of the rows among which it was measured."""
+    """The absolute one, divided by the largest number of these rows."""
     worst: str = ""
-    """The row that lies furthest apart, in words: ``token 12 of sequence 3``."""
+    """The row with the largest distance, in words: ``token 12 of sequence 3``."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class TensorResult:
     equal: int
     differing: int
     distance: Distance | None
-    """None: no row differs, or no values were kept."""
+    """None: no row differs, or no values were recorded."""
 
 
 @dataclass(frozen=True)
@@ -130,19 +130,19 @@ class UncomparedTensor:
 
 @dataclass(frozen=True)
 class Disagreement:
-    """The same row, computed several times by one side, came out in several ways."""
+    """A module with rows that one side computed several times, with different results."""
 
     side: str
     module: str
     rows: int
-    """Of how many rows that is so."""
+    """Number of such rows."""
     what: str
-    """Where they stand, in words: ``call 3 (80 rows) against call 41 (1 row)``."""
+    """In words: ``call 3 against call 41``."""
 
 
 @dataclass(frozen=True)
 class ModuleResult:
-    """A module of A and the one of B that it was matched with."""
+    """A module of A and its partner in B."""
 
     path: Pair[str]
     kind: Pair[str]
@@ -154,16 +154,17 @@ class ModuleResult:
     differing: int
     """Rows that differ."""
     inputs_differing: int
-    """Of those, rows of which an input differs, or one of a row before it in its sequence."""
+    """Rows of which an input differs, or one of an earlier row of the sequence."""
     missing_a: int
-    """Rows that B alone has, those that need no partner aside."""
+    """Rows that only B has."""
     missing_b: int
+    """Rows that only A has."""
     tensors: tuple[TensorResult, ...]
     uncompared: tuple[UncomparedTensor, ...]
     distance: Distance | None
     """Of its outputs."""
     dtype: Pair[str] | None
-    """Of its outputs, where it differs; None: the same."""
+    """Of its outputs; None: the same on both sides."""
 
     @property
     def outputs(self) -> tuple[TensorResult, ...]:
@@ -197,11 +198,11 @@ class ModuleOrigin:
     row: str
     """That row, in words."""
     own: bool
-    """The module's own work, what it calls aside: none of its children explains it."""
+    """Whether the module has submodules, none of which is an origin."""
     op: Pair[ParityOp]
-    """The first op that parts; None where no op is known to."""
+    """The first op that diverges; None where none is known to."""
     several: tuple[Pair[ParityOp], ...]
-    """Where it is not known which of them it is: the module's ops, in order."""
+    """The candidates in order, where the first op is not known."""
     reason: Reason
     explanation: str
     """One sentence: "addmm over 4 rows against 80 rows"."""
@@ -209,17 +210,17 @@ class ModuleOrigin:
 
 @dataclass(frozen=True)
 class Required:
-    """What was asked for with ``--require``, and whether it holds."""
+    """A requirement of ``--require``, and whether it holds."""
 
     text: str
     holds: bool | None
-    """None: it cannot be said."""
+    """None: undecided."""
     why: str
 
 
 @dataclass(frozen=True)
 class Parity:
-    """Everything that comparing two stretches by row found."""
+    """The result of comparing two call ranges by row."""
 
     COMPUTED: ClassVar = ("first",)
 
@@ -252,5 +253,5 @@ class Parity:
 
     @property
     def compared(self) -> tuple[ModuleResult, ...]:
-        """Modules of which a row was compared."""
+        """Modules with a compared row."""
         return tuple(module for module in self.modules if module.rows)

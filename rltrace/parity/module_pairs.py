@@ -1,7 +1,7 @@
 """Modules of A paired with modules of B, tensor by tensor, row by row; and which of those rows are equal.
 
-Owns which tensor of a module is which of its partner (the same name, else the same place among those that have none),
-and which rows cannot be held against each other. Measures no distances.
+Owns which tensors of two modules are compared (those of the same name, else in order), and which rows cannot be.
+Measures no distances.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class PairedTensor:
 
     @cached_property
     def dtype(self) -> Pair[str]:
-        """Of the first rows that were paired."""
+        """Dtypes of the paired rows of each side, joined by ``/``."""
         return Pair(*(_dtypes(table, at) for table, at in ((self.a, self.pairs.a), (self.b, self.pairs.b))))
 
     @property
@@ -55,16 +55,16 @@ class PairedModule:
     kind: Pair[str]
     calls: Pair[int]
     tensors: tuple[PairedTensor, ...]
-    apart: tuple[UncomparedTensor, ...]
+    uncompared: tuple[UncomparedTensor, ...]
 
     def of(self, part: Part) -> tuple[PairedTensor, ...]:
         return tuple(tensor for tensor in self.tensors if tensor.part is part)
 
 
 def pair_modules(a: Keying, b: Keying, names: Iterable[tuple[str, str]], ranks: Numbers) -> list[PairedModule]:
-    """The modules of ``names`` in the order in which A's first calls ended. ``ranks``: as of ``pairing.partners``."""
+    """The modules of ``names`` in the order in which A's first calls ended. ``ranks``: as of ``row_pairs.partners``."""
     partners = dict(names)
-    calls_a, calls_b = a.stretch.modules, b.stretch.modules
+    calls_a, calls_b = a.call_range.modules, b.call_range.modules
     return [
         _pair_module(a, b, Pair(path, partners[path]), calls_a[path], calls_b[partners[path]], ranks)
         for path in calls_a
@@ -75,38 +75,39 @@ def pair_modules(a: Keying, b: Keying, names: Iterable[tuple[str, str]], ranks: 
 def _pair_module(
     a: Keying, b: Keying, path: Pair[str], own: Sequence[ModuleCall], other: Sequence[ModuleCall], ranks: Numbers
 ) -> PairedModule:
-    (sources_a, apart_a), (sources_b, apart_b) = _sources(a, own, "a"), _sources(b, other, "b")
-    tensors, apart = [], [*apart_a, *apart_b]
+    (sources_a, uncompared_a), (sources_b, uncompared_b) = _sources(a, own, "a"), _sources(b, other, "b")
+    tensors, uncompared = [], [*uncompared_a, *uncompared_b]
     for name_a, name_b in _tensor_names(sources_a, sources_b):
         found = _pair_tensor(name_a, name_b, table_of(sources_a[name_a], ranks), table_of(sources_b[name_b]))
         tensors += [found] if len(found.pairs.ids) else []
         if not len(found.pairs.ids) and len(found.a) and len(found.b):
             why = "none of its rows was computed by both sides in the same length"
-            apart.append(UncomparedTensor(name_a[0].name.lower(), name_a[1], "both", len(own), why))
+            uncompared.append(UncomparedTensor(name_a[0].name.lower(), name_a[1], "both", len(own), why))
     return PairedModule(
-        path, Pair(own[0].kind, other[0].kind), Pair(len(own), len(other)), tuple(tensors), _merged(apart)
+        path, Pair(own[0].kind, other[0].kind), Pair(len(own), len(other)), tuple(tensors), _merged(uncompared)
     )
 
 
 def _sources(keying: Keying, calls: Sequence[ModuleCall], side: str) -> tuple[Sources, list[UncomparedTensor]]:
-    """The rows of each tensor over all calls of a module; and the tensors that are not compared by row."""
+    """The rows of each tensor over all calls of a module; and the tensors without identified rows."""
     found: dict[Name, list[tuple[ModuleCall, KeyedRows]]] = {}
-    apart: dict[tuple[Name, str], int] = {}
+    unkeyed: dict[tuple[Name, str], int] = {}
     for call in calls:
         for rows in keying.of(call):
             name = rows.tensor.part, rows.tensor.name
             if isinstance(rows, Unkeyed):
-                apart[name, rows.why] = apart.get((name, rows.why), 0) + 1
+                unkeyed[name, rows.why] = unkeyed.get((name, rows.why), 0) + 1
             else:
                 found.setdefault(name, []).append((call, rows))
-    told = [UncomparedTensor(name[0].name.lower(), name[1], side, count, why) for (name, why), count in apart.items()]
-    return found, told
+    return found, [
+        UncomparedTensor(name[0].name.lower(), name[1], side, count, why) for (name, why), count in unkeyed.items()
+    ]
 
 
-def _merged(apart: Sequence[UncomparedTensor]) -> tuple[UncomparedTensor, ...]:
-    """One for each tensor of a side, with the first reason that was met."""
+def _merged(uncompared: Sequence[UncomparedTensor]) -> tuple[UncomparedTensor, ...]:
+    """One for each tensor of a side, with the first reason."""
     found: dict[tuple[str, str, str], UncomparedTensor] = {}
-    for one in apart:
+    for one in uncompared:
         key = one.part, one.name, one.side
         before = found.get(key)
         found[key] = one if before is None else UncomparedTensor(*key, before.calls + one.calls, before.why)
@@ -114,7 +115,7 @@ def _merged(apart: Sequence[UncomparedTensor]) -> tuple[UncomparedTensor, ...]:
 
 
 def _tensor_names(a: Sources, b: Sources) -> list[tuple[Name, Name]]:
-    """Tensors of the same name, and the others by their place among those of equally long rows."""
+    """Tensors of the same name, and the others in order among those of the same width."""
     found = [(name, name) for name in a if name in b]
     left_a, left_b = [name for name in a if name not in b], [name for name in b if name not in a]
     for name in left_a:
@@ -131,22 +132,14 @@ def _width(sources: Sequence[tuple[ModuleCall, KeyedRows]]) -> tuple[int, ...]:
 
 def _pair_tensor(name_a: Name, name_b: Name, a: KeyedTable, b: KeyedTable) -> PairedTensor:
     pairs = pair(a, b)
-    fits = _widths(a, pairs.a) == _widths(b, pairs.b)
-    if not fits.all():
-        cut = pairs.a[fits], pairs.b[fits], pairs.ids[fits]
-        pairs = Pairs(*cut, pairs.only_a, pairs.only_b, pairs.again_a, pairs.again_b)
+    pairs = pairs.where(_widths(a, pairs.a) == _widths(b, pairs.b))
     equal = a.digests[pairs.a] == b.digests[pairs.b]
     sure = _sure(a, pairs.a, equal) & _sure(b, pairs.b, equal)
-    if not sure.all():
-        cut = pairs.a[sure], pairs.b[sure], pairs.ids[sure]
-        pairs, equal = Pairs(*cut, pairs.only_a, pairs.only_b, pairs.again_a, pairs.again_b), equal[sure]
-    return PairedTensor(name_a[0], Pair(name_a[1], name_b[1]), a, b, pairs, equal)
+    return PairedTensor(name_a[0], Pair(name_a[1], name_b[1]), a, b, pairs.where(sure), equal[sure])
 
 
 def _sure(table: KeyedTable, at: Numbers, equal: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Which pairs may be held against each other: where it was taken for granted whose the rows of a call are, one of
-    them at least has to be equal.
-    """
+    """Which pairs are compared: where the layout of a call's rows is assumed, at least one of them must be equal."""
     doubtful = np.array([bool(rows.assumed) for _, rows in table.sources] + [False])[table.source[at]]
     agree = np.zeros(len(table.sources) + 1, bool)
     agree[table.source[at[equal]]] = True
@@ -155,7 +148,7 @@ def _sure(table: KeyedTable, at: Numbers, equal: NDArray[np.bool_]) -> NDArray[n
 
 
 def _widths(table: KeyedTable, at: Numbers) -> Keys:
-    """A number for the length of each of these rows; the same in every table."""
+    """A number for the width of each of these rows, the same in every table."""
     kinds = [hash(rows.width) for _, rows in table.sources]
     return np.array([*kinds, 0], np.int64).view(np.uint64)[table.source[at]]
 

@@ -1,7 +1,6 @@
-"""``rltrace compare --require``: what two programs must agree in, and whether they do.
+"""``rltrace compare --require``: limits for the difference of two programs, and whether they hold.
 
-Owns the words, the limits, and what a verdict or a gap says to them. Without a requirement, bitwise equality is what is
-asked for. Whether rows are bitwise equal is known to whoever compared them.
+Owns the words and the limits. Without a requirement, bitwise equality is required.
 """
 
 from __future__ import annotations
@@ -20,25 +19,25 @@ BITWISE = {ParityVerdict.BITWISE: True, ParityVerdict.DIFFERS: False, ParityVerd
 
 
 class Measure(StrEnum):
-    """What can be asked for."""
+    """What a requirement limits."""
 
     BITWISE = "bitwise"
-    """Every row that was compared is equal."""
+    """Nothing: every compared row must be equal."""
     LARGEST = "logprob"
-    """The largest absolute difference of log-probabilities stays below the limit."""
+    """The largest absolute difference of log-probabilities."""
     MEAN = "logprob-mean"
-    """Their mean absolute difference does."""
+    """Their mean absolute difference."""
     DIVERGENCE = "kl"
-    """KL(A || B) by the k3 estimator does."""
+    """KL(A || B) by the k3 estimator."""
 
 
 @dataclass(frozen=True)
 class Requirement:
-    """One thing that is asked for."""
+    """One requirement."""
 
     what: Measure
     limit: float | None = None
-    """None: it has none (bitwise)."""
+    """None: of ``BITWISE``."""
 
     def __str__(self) -> str:
         return self.what.value if self.limit is None else f"{self.what.value}<{self.limit:g}"
@@ -66,14 +65,14 @@ def parse_requirement(text: str) -> Requirement:
 
 
 def found(requirement: Requirement, gap: Gap) -> float | None:
-    """The number that the limit is held against; None: the gap has none."""
+    """The number that is compared with the limit; None: the gap has none."""
     return {Measure.LARGEST: gap.largest, Measure.MEAN: gap.mean, Measure.DIVERGENCE: gap.k3}.get(requirement.what)
 
 
 def holds(requirement: Requirement, gap: Gap | None) -> bool | None:
-    """Whether a gap stays below the limit; None: of less than half of B's taken tokens both sides' are known.
+    """Whether a gap is below the limit; None: too few of B's sampled tokens have log-probabilities on both sides.
 
-    One that is NaN or infinite on one side alone breaks every limit.
+    A log-probability that is NaN or infinite on one side only exceeds every limit.
     """
     if gap is None or gap.n == 0 or requirement.limit is None:
         return None
@@ -85,29 +84,28 @@ def holds(requirement: Requirement, gap: Gap | None) -> bool | None:
     return False if number >= requirement.limit else None if gap.only_b > gap.n else True
 
 
-def judge(asked: Sequence[Requirement], parity: Parity, gap: Gap | str | None) -> tuple[Required, ...]:
-    """``gap``: of the log-probabilities; one sentence where there is none to be had; None: nobody looked."""
-    return tuple(_about_gap(one, gap) if one.about_gap else _bitwise(one, parity) for one in asked)
+def judge(requirements: Sequence[Requirement], parity: Parity, gap: Gap | str | None) -> tuple[Required, ...]:
+    """``gap``: of the log-probabilities; one sentence where there is none; None: it was not computed."""
+    return tuple(
+        _about_gap(one, gap) if one.about_gap else Required(str(one), BITWISE[parity.verdict], parity.why)
+        for one in requirements
+    )
 
 
-def _bitwise(asked: Requirement, parity: Parity) -> Required:
-    return Required(str(asked), BITWISE[parity.verdict], parity.why)
-
-
-def _about_gap(asked: Requirement, gap: Gap | str | None) -> Required:
+def _about_gap(requirement: Requirement, gap: Gap | str | None) -> Required:
     if not isinstance(gap, Gap):
-        return Required(str(asked), None, gap or "log-probabilities were not computed")
-    number = found(asked, gap)
+        return Required(str(requirement), None, gap or "log-probabilities were not computed")
+    number = found(requirement, gap)
     if number is None:
         why = "no sampled token has a log-probability on both sides"
     else:
         of = f" of {gap.n + gap.only_b:,}" if gap.only_b else ""
         why = f"it is {number:.3g} over {gap.n:,}{of} sampled tokens"
-    return Required(str(asked), holds(asked, gap), why)
+    return Required(str(requirement), holds(requirement, gap), why)
 
 
 def agrees(required: Sequence[Required], parity: Parity) -> bool | None:
-    """Whether all that was required holds; None: it cannot be said."""
+    """Whether all requirements hold; None: undecided."""
     answers = [one.holds for one in required] or [BITWISE[parity.verdict]]
     if False in answers:
         return False

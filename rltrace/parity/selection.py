@@ -1,7 +1,7 @@
-"""What a selector finds of a stretch: results of ops and of module calls whose rows were kept.
+"""Selection of recorded results of ops and module calls in a call range.
 
-Owns the look-up, in the words that a recording's ``--rows`` uses: a selector that asks for an operator, a call site, an
-occurrence or a kernel finds ops alone.
+Owns the look-up, by the selectors of ``--rows``: conditions on an operator, a call site, an occurrence or a kernel
+select ops only.
 """
 
 from __future__ import annotations
@@ -22,58 +22,58 @@ FLOATS = ("float64", "float32", "bfloat16", "float16")
 
 @dataclass(frozen=True, eq=False)
 class Selected:
-    """One tensor that was found."""
+    """One selected tensor."""
 
     row: int
-    """Of the stream: where it was computed, or the call that gave it ended."""
+    """Of the stream: of its op, or of the end of its call."""
     name: str
     """Of the op or the module."""
     call: ModuleCall | None
-    """The call that gave it; None: an op did."""
+    """The call that returned it; None: an op did."""
     tensor: ActivationRows
 
 
-def selected_in(stretch: CallRange, selector: Selector) -> list[Selected]:
-    """Floating-point results that the selector finds, in the order in which they were computed."""
-    calls = [(call.end_row, call.module, call) for call in stretch.calls if finds_call(selector, stretch, call)]
-    ops = [(row, name, None) for row, name in ops_in(stretch, selector)]
+def selected_in(call_range: CallRange, selector: Selector) -> list[Selected]:
+    """Floating-point results that the selector finds, in execution order."""
+    calls = [(call.end_row, call.module, call) for call in call_range.calls if finds_call(selector, call_range, call)]
+    ops = [(row, name, None) for row, name in ops_in(call_range, selector)]
     return [
         Selected(row, name, call, tensor)
         for row, name, call in sorted([*calls, *ops], key=lambda found: found[0])
-        for tensor in (stretch.ops[row] if call is None else call).tensors
+        for tensor in (call_range.ops[row] if call is None else call).tensors
         if tensor.part is Part.OUTPUT and tensor.dtype in FLOATS
     ]
 
 
-def finds_call(selector: Selector, stretch: CallRange, call: ModuleCall) -> bool:
-    """Whether a selector that asks nothing that only ops have finds a module's call."""
+def finds_call(selector: Selector, call_range: CallRange, call: ModuleCall) -> bool:
+    """Whether a clause without conditions of ops selects a module call."""
     return selector.call_clauses.matches(
-        {Key.MODULE: call.module, Key.PHASE: call.phase, Key.STREAM: stretch.stream, Key.STEP: call.step}
+        {Key.MODULE: call.module, Key.PHASE: call.phase, Key.STREAM: call_range.stream, Key.STEP: call.step}
     )
 
 
-def ops_in(stretch: CallRange, selector: Selector) -> Iterator[tuple[int, str]]:
-    """(row, operator) of each op whose rows were kept that the selector finds."""
-    if stretch.recorded is None or not stretch.ops:
+def ops_in(call_range: CallRange, selector: Selector) -> Iterator[tuple[int, str]]:
+    """(row, operator) of each recorded op that the selector finds."""
+    if call_range.recorded is None or not call_range.ops:
         return
-    process, stream = stretch.recorded.process, stretch.recorded.stream
+    process, stream = call_range.recorded.process, call_range.recorded.stream
     mask = RowMask(selector, stream.name, process.words)
     for segment in stream.segments if mask.is_possible else ():
         try:
             rows = stream.read_segment(segment)
         except HoleError as error:
             mask.skip()
-            stretch.holes.append(str(error))
+            call_range.holes.append(str(error))
             continue
         for i in mask.op_indices(rows).tolist():
-            if rows.first + i in stretch.ops:
+            if rows.first + i in call_range.ops:
                 yield rows.first + i, process.words.op(int(rows.columns[i, Column.OP]))
 
 
-def around(stretch: CallRange, row: int) -> ModuleCall | None:
-    """The innermost call of the stretch that a row of the stream was computed in; None: it was computed in none."""
-    at = bisect_right(stretch.calls, row, key=lambda call: call.first_row) - 1
-    call = stretch.calls[at] if at >= 0 else None
+def around(call_range: CallRange, row: int) -> ModuleCall | None:
+    """The innermost call of the call range around a row of the stream; None: there is none."""
+    at = bisect_right(call_range.calls, row, key=lambda call: call.first_row) - 1
+    call = call_range.calls[at] if at >= 0 else None
     while call is not None and row >= call.end_row:
-        call = stretch.parent(call)
+        call = call_range.parent(call)
     return call

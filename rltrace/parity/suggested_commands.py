@@ -42,7 +42,7 @@ def _contributions(a: Trace, b: Trace) -> str:
 
 def _has_rows_of_ops(*traces: Trace) -> bool:
     return all(
-        any(process.kept_rows.ops(stream.index) for process in trace.processes for stream in process.streams)
+        any(process.activations.ops(stream.index) for process in trace.processes for stream in process.streams)
         for trace in traces
     )
 

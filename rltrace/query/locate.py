@@ -15,7 +15,7 @@ import numpy as np
 
 from rltrace.errors import HoleError, SelectorError, UsageError
 from rltrace.query.ops import op_line, row_bounds
-from rltrace.replay.plan import following
+from rltrace.replay.plan import preceding_attempts
 from rltrace.selectors import Key, Range, Selector, escape, parse_selectors
 from rltrace.trace.format.rows import Rows
 from rltrace.trace.format.schema import Column, Kind, RowFlag
@@ -83,8 +83,8 @@ def matching_op(a: Located, b: Trace) -> Located:
     """The op of ``b`` with the same stream, step, call site, operator and occurrence. Raises UsageError."""
     process, stream = _stream(b, a.stream.name)
     rows = a.rows
-    attempt_a = following(a.process).get(int(rows.columns[0, Column.STEP]))
-    step = next((number for number, attempt in following(process).items() if attempt == attempt_a), None)
+    attempt_a = preceding_attempts(a.process).get(int(rows.columns[0, Column.STEP]))
+    step = next((number for number, attempt in preceding_attempts(process).items() if attempt == attempt_a), None)
     op = a.process.words.op(int(rows.columns[0, Column.OP]))
     site = int(a.process.tables["sites"].keys[rows.columns[0, Column.SITE]])
     if step is not None:

@@ -1,4 +1,4 @@
-"""Recording: from a dispatched op to a row. Everything that watches a program with torch is in this package.
+"""Recording: from a dispatched op to a row.
 
 An *engine* intercepts ops (``base/dispatch_mode.py``), an *op recorder* turns each into a row
 (``core/op_recorder.py``), the *committer* writes rows to disk in the background (``streams/committer.py``), and the
@@ -21,20 +21,20 @@ USER_PHASES = ("init", "rollout", "evaluation", "forward", "other")
 
 
 def current_session() -> Session | None:
-    """The recording that this process is in, if it is in one. Imports nothing."""
+    """The recording of this process; None without one. Imports nothing."""
     module: Any = sys.modules.get("rltrace.recorder.session.session")
     return None if module is None else module.current.session
 
 
 def user_phase(name: str) -> Phase:
-    """The phase of that name. Raises ValueError for one that a program cannot set."""
+    """The phase of that name. Raises ValueError where a program cannot set it."""
     if name not in USER_PHASES:
         raise ValueError(f"{name!r} is not a phase that a program can set; those are {', '.join(USER_PHASES)}")
     return Phase[name.upper()]
 
 
 def check_watched(name: object, value: object) -> None:
-    """Raise TypeError for what ``rltrace.watch`` takes no sample of, whether or not anything is recorded."""
+    """Raise TypeError for arguments that ``rltrace.watch`` does not take, whether or not anything is recorded."""
     if not isinstance(name, str):
         raise TypeError(f"a series is named by text, not by {name!r}")
     if isinstance(value, (int, float)):
@@ -47,5 +47,5 @@ def _elements(value: Any) -> int:
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(value, torch.Tensor):
         return prod(getattr(value, "shape", ()))
-    with torch._C.DisableTorchFunction():  # a mode or a subclass of the program's is not asked
+    with torch._C.DisableTorchFunction():  # calls no mode or subclass of the program
         return int(value.numel())

@@ -1,7 +1,7 @@
-"""One injection: values of A put into an op of B while it runs.
+"""One injection: values of A replace those of an op of B while it runs.
 
-Owns what is checked before anything is overwritten, and how it is: in the dispatch mode, below autograd, so that a
-tensor keeps its place in the graph, its aliases, its strides and its version, and only its bytes change.
+Owns the checks before a tensor is overwritten, and the write: in the dispatch mode, below autograd, so that a tensor
+keeps its place in the graph, its aliases, its strides and its version. Only its bytes change.
 """
 
 from __future__ import annotations
@@ -29,22 +29,21 @@ Fetch = Callable[[int], Value | None]
 
 
 class NotInjectedError(Exception):
-    """An injection could not be carried out; the text says why."""
+    """An injection could not be made; the text is the reason."""
 
 
 class Injector:
-    """Puts values of A into ops. Knows neither streams nor steps."""
+    """Injects values of A into ops. Knows neither streams nor steps."""
 
     def __init__(self, digests: TensorDigests, layouts: Layouts, fetch: Fetch) -> None:
         self._digests = digests
         self._layouts = layouts
         self._fetch = fetch
 
-    def is_given(self, injection: Injection, tensors: list[Tensor]) -> bool:
-        """Whether the op is given what it was given in A, data from outside aside."""
-        return all(
-            place < len(tensors) and self._digests.of(tensors[place]) == digest for place, digest in injection.given
-        )
+    def has_recorded_inputs(self, injection: Injection, tensors: list[Tensor]) -> bool:
+        """Whether the inputs of the op equal those in A, outside data aside."""
+        digests, produced = self._digests, injection.produced_inputs
+        return all(place < len(tensors) and digests.of(tensors[place]) == digest for place, digest in produced)
 
     def before(
         self,
@@ -52,11 +51,11 @@ class Injector:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         tensors: list[Tensor],
-        apart: OpDistance,
+        distance: OpDistance,
     ) -> None:
-        """Put in what belongs before the op: data from outside, its generator's state.
+        """Inject what the op reads: outside data and the RNG state.
 
-        ``apart`` is told of what B had otherwise. Raises NotInjectedError.
+        Adds the differences between A and B to ``distance``. Raises NotInjectedError.
         """
         devices = tuple(tensor.device.type for tensor in tensors)
         if devices != injection.devices:
@@ -65,9 +64,9 @@ class Injector:
         values = [self._fitting(tensor, digest) for tensor, digest in pairs]
         state = injection.state
         if state and self._set_state(generator_of(args, kwargs), state):
-            apart.generator()
+            distance.generator()
         for (tensor, digest), value in zip(pairs, values, strict=True):
-            self._overwrite(tensor, value, digest, OUTSIDE, apart)
+            self._overwrite(tensor, value, digest, OUTSIDE, distance)
 
     def after(
         self,
@@ -77,34 +76,34 @@ class Injector:
         kwargs: dict[str, Any],
         tensors: list[Tensor],
         out: Any,
-        apart: OpDistance,
+        distance: OpDistance,
     ) -> Any:
-        """Put in what belongs after the op has run; returns what it returns then.
+        """Inject the results of the op; returns its new return value.
 
-        ``apart`` is told of what B had otherwise. Raises NotInjectedError.
+        Adds the differences between A and B to ``distance``. Raises NotInjectedError.
         """
         if injection.number is not None:
             number = _number(out, injection.number)
             if repr(out) != repr(number):
-                apart.number(number, out)
+                distance.number(number, out)
             return number
         written, returned = results_of(plan, args, kwargs, tensors, out)
         results = [*written, *returned]
         if len(results) != len(injection.outputs):
             raise NotInjectedError(f"it has {len(results)} results here and {len(injection.outputs)} in A")
-        wanted = [(tensor, digest) for tensor, digest in zip(results, injection.outputs, strict=True) if digest]
-        values = [self._fitting(tensor, digest) for tensor, digest in wanted]
-        given = {address_of(tensor) for tensor in tensors}
+        targets = [(tensor, digest) for tensor, digest in zip(results, injection.outputs, strict=True) if digest]
+        values = [self._fitting(tensor, digest) for tensor, digest in targets]
+        inputs = {address_of(tensor) for tensor in tensors}
         fresh = set(map(id, returned))
-        for (tensor, _), value in zip(wanted, values, strict=True):
-            if value is not None and id(tensor) in fresh and address_of(tensor) in given:
-                raise NotInjectedError("it returned memory that it was given")
-        for (tensor, digest), value in zip(wanted, values, strict=True):
-            self._overwrite(tensor, value, digest, RESULT, apart)
+        for (tensor, _), value in zip(targets, values, strict=True):
+            if value is not None and id(tensor) in fresh and address_of(tensor) in inputs:
+                raise NotInjectedError("it returned memory of an input")
+        for (tensor, digest), value in zip(targets, values, strict=True):
+            self._overwrite(tensor, value, digest, RESULT, distance)
         return out
 
     def _set_state(self, generator: torch.Generator | None, digest: int) -> bool:
-        """Give the generator A's state; whether it had another one."""
+        """Set the generator to A's state; returns whether it differed."""
         if generator is None:
             raise NotInjectedError("it draws from no generator here")
         if state_digest(generator) == digest:
@@ -116,7 +115,7 @@ class Injector:
         return True
 
     def _fitting(self, tensor: Tensor, digest: int) -> Value | None:
-        """A's value for a tensor of B; None where B has it already. Raises NotInjectedError where it does not fit."""
+        """A's value for a tensor of B; None: B has it already. Raises NotInjectedError where it does not fit."""
         if is_compound(tensor):
             raise NotInjectedError("the tensor consists of several here (sparse, nested, a subclass)")
         if self._digests.of(tensor) == digest:
@@ -124,8 +123,8 @@ class Injector:
         value = self._value(digest)
         here = str(tensor.dtype).removeprefix("torch."), tuple(map(int, tensor.shape))
         if here != (value.dtype, value.shape):
-            told = f"{here[0]}{list(here[1])} here and {value.dtype}{list(value.shape)} in A"
-            raise NotInjectedError(f"a tensor is {told}")
+            both = f"{here[0]}{list(here[1])} here and {value.dtype}{list(value.shape)} in A"
+            raise NotInjectedError(f"a tensor is {both}")
         if torch._debug_has_internal_overlap(tensor) == 1:
             raise NotInjectedError("several elements of a tensor share one place in memory")
         return value
@@ -139,7 +138,7 @@ class Injector:
             raise NotInjectedError(f"A has no value {digest:016x}")
         return value
 
-    def _overwrite(self, tensor: Tensor, value: Value | None, digest: int, part: str, apart: OpDistance) -> None:
+    def _overwrite(self, tensor: Tensor, value: Value | None, digest: int, part: str, distance: OpDistance) -> None:
         if value is None:
             return
         raw = value.raw
@@ -147,7 +146,7 @@ class Injector:
             here = np.frombuffer(bytes_of(tensor, self._layouts.of(tensor)), raw.dtype)
         except NoBytesError as error:
             raise NotInjectedError(str(error)) from None
-        apart.tensors(part, value.dtype, raw, here.reshape(raw.shape))
+        distance.tensors(part, value.dtype, raw, here.reshape(raw.shape))
         try:
             with torch.no_grad():
                 _copy(tensor_of(value), tensor)
@@ -158,7 +157,7 @@ class Injector:
 
 
 def tensor_of(value: Value) -> Tensor:
-    """A tensor of its own with dtype, shape and bytes of the value, on the CPU."""
+    """A new tensor with dtype, shape and bytes of the value, on the CPU."""
     dtype: torch.dtype = getattr(torch, value.dtype)
     if not len(value.data):
         return torch.empty(value.shape, dtype=dtype)
@@ -166,7 +165,7 @@ def tensor_of(value: Value) -> Tensor:
 
 
 def _copy(source: Tensor, target: Tensor) -> None:
-    """Copy the bytes of ``source``: as integers, since some dtypes cannot be copied and others are no plain copy."""
+    """Copy the bytes of ``source``: as integers, since copies of some dtypes fail or change bits."""
     if target.is_conj() or target.is_neg():
         target.copy_(source)
     else:
@@ -186,7 +185,7 @@ def _at(tensors: Sequence[Tensor], place: int) -> Tensor:
 
 
 def _number(here: Any, number: Number) -> Number:
-    """A's Python number in place of B's."""
+    """A's Python number, which replaces B's."""
     if type(here) is not type(number):
         raise NotInjectedError(f"it returns a {type(here).__name__} here and a {type(number).__name__} in A")
     return number

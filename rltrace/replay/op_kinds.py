@@ -1,7 +1,7 @@
 """Kinds of op at which two runs compute differently: one operator, one kernel, one line of the program.
 
-Owns what makes two ops of one kind, how a kind is named, and the tally of a replay: at how many ops of each kind B had
-other values than A, how far apart they were, and where the first was met. No torch.
+Owns the identity and the label of a kind, and the tally of a replay: for each kind the number of ops at which B's
+values differed from A's, their largest distance, and the first of them. No torch.
 """
 
 from __future__ import annotations
@@ -21,17 +21,16 @@ from rltrace.diff.metrics.distances import measure
 from rltrace.errors import UsageError
 from rltrace.trace.read.names import Site, Words
 
-MEASURED = 1 << 24
-"""Elements of one tensor that are measured at most; of a larger one it is only known that it differs."""
+MAX_MEASURED = 1 << 24
+"""Elements of a tensor whose distance is measured, at most."""
 
 OUTSIDE, GENERATOR, NUMBER, RESULT = "outside", "generator", "number", "result"
-"""What of an op was another one in B: data that came in from outside, its generator's state, the Python number that it
-returned, a tensor that it returned or wrote."""
+"""Parts of an op that may differ in B: outside data, the RNG state, the returned Python number, a tensor result."""
 
 
 @dataclass(frozen=True)
 class OpKind:
-    """What ops of one kind share. It is the same in every run of a program that is not edited meanwhile."""
+    """The facts that ops of one kind share; equal in all runs of an unedited program."""
 
     op: str
     kernel: str | None
@@ -40,7 +39,7 @@ class OpKind:
 
     @property
     def label(self) -> str:
-        """``aten.mm.default at train.py:12 (update), MKL auto, 1 thread``: names one kind among those of a trace."""
+        """``aten.mm.default at train.py:12 (update), MKL auto, 1 thread``: unique in a trace."""
         where = "" if self.site is None else f" at {self.site.file}:{self.site.line} ({self.site.function})"
         return f"{self.op}{where}{f', {self.kernel}' if self.kernel else ''}"
 
@@ -59,7 +58,7 @@ class OpKinds:
 
 @dataclass
 class OpDistance:
-    """How far B's values at one op were from A's, while they are being replaced."""
+    """Distance of B's values at one op from A's, which replace them."""
 
     parts: list[str] = field(default_factory=list)
     ulp: int | None = None
@@ -68,7 +67,7 @@ class OpDistance:
     def tensors(self, part: str, dtype: str, a: NDArray[Any], b: NDArray[Any]) -> None:
         """A tensor differs; arrays as ``measure`` takes them."""
         self.parts.append(part)
-        if a.size > MEASURED:
+        if a.size > MAX_MEASURED:
             return
         found = measure(dtype, a, b, listed=0)
         if found.unit == "ULP":
@@ -91,7 +90,7 @@ class OpDistance:
 
 @dataclass(frozen=True)
 class OtherKind:
-    """Ops of one kind at which B had other values than A, until A's were put in."""
+    """Ops of one kind at which B's values differed from A's, before these were injected."""
 
     op: str
     kernel: Pair[str]
@@ -102,7 +101,7 @@ class OtherKind:
     """What differed, of ``outside`` data, a ``generator``'s state, a logged ``number`` and a ``result``."""
     stream: str
     row: int
-    """In A, of the first one."""
+    """In A, of the first op."""
     step: int
     max_ulp: int | None
     """None: no floating-point numbers, none that has a distance, or too large to measure."""
@@ -112,7 +111,7 @@ class OtherKind:
     kinds_b: tuple[str, ...]
     """Labels of the same ops in B."""
     rows: Mapping[str, tuple[int, ...]]
-    """By stream, in A: all of them."""
+    """All rows in A, by stream."""
 
 
 @dataclass
@@ -130,29 +129,29 @@ class _Tally:
 
 
 class Tallies:
-    """Counts them while a program runs."""
+    """Counts of ops by kind, while a program runs."""
 
     def __init__(self) -> None:
         self._found: dict[OpKind, _Tally] = {}
 
-    def add(self, a: OpKind, b: OpKind, stream: str, row: int, step: int, apart: OpDistance) -> None:
-        """One op: its kinds on both sides, where it is in A, and what was different."""
+    def add(self, a: OpKind, b: OpKind, stream: str, row: int, step: int, distance: OpDistance) -> None:
+        """Add one op: its kinds on both sides, its place in A, and the distance."""
         tally = self._found.get(a)
         if tally is None:
             tally = self._found[a] = _Tally(a, stream, row, step)
         tally.count += 1
-        tally.ulp = larger(tally.ulp, apart.ulp)
-        tally.relative = larger(tally.relative, apart.relative)
-        tally.parts |= dict.fromkeys(apart.parts)
+        tally.ulp = larger(tally.ulp, distance.ulp)
+        tally.relative = larger(tally.relative, distance.relative)
+        tally.parts |= dict.fromkeys(distance.parts)
         tally.others[b] = None
         tally.rows.setdefault(stream, []).append(row)
 
     def kinds(self) -> tuple[OtherKind, ...]:
-        """In the order in which they were met."""
-        return tuple(map(_told, self._found.values()))
+        """In the order of first occurrence."""
+        return tuple(map(_other_kind, self._found.values()))
 
 
-def _told(tally: _Tally) -> OtherKind:
+def _other_kind(tally: _Tally) -> OtherKind:
     first = next(iter(tally.others))
     return OtherKind(
         op=tally.kind.op,
@@ -172,7 +171,7 @@ def _told(tally: _Tally) -> OtherKind:
 
 
 def merged(parts: Sequence[OtherKind]) -> tuple[OtherKind, ...]:
-    """Kinds of several processes, those of one name as one."""
+    """The kinds of several processes, equal ones merged."""
     found: dict[str, OtherKind] = {}
     for kind in parts:
         known = found.get(kind.kind)

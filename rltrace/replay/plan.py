@@ -1,7 +1,7 @@
-"""What of a trace is to be put into another run, and where: each op by its identity.
+"""The injections from a trace into another run, each placed by the identity of its op.
 
-Owns the identity of an op across runs: stream, step, call site, operator, how-manieth under that site in that step. A
-step is known by the attempt it follows, which is known while it still runs. No torch.
+Owns that identity across runs: stream, step, call site, operator, and occurrence within the step. A step is identified
+by the attempt before it, which is known while the step runs. No torch.
 """
 
 from __future__ import annotations
@@ -21,30 +21,28 @@ from rltrace.trace.read.reader import Trace
 from rltrace.trace.read.selector_mask import RowMask
 from rltrace.trace.read.stream import StreamTrace
 
-# --- only -------------------------------------------------------------------------------------------------------------
-#
-# Which of a selector's rows are meant, by lists that stand in files: kinds of op, rows of A. No torch.
+# --- filter -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class InjectionFilter:
-    """What of a selector's rows is meant; None: that does not matter."""
+    """A restriction of the rows that a selector matches; None: no restriction."""
 
     kinds: frozenset[str] | None = None
     """Labels of kinds of op."""
     rows: Mapping[str, frozenset[int]] | None = None
     """By stream: rows of A."""
 
-    def leaves(self, stream: str, row: int) -> bool:
-        """Whether a row is among those that are meant."""
+    def includes(self, stream: str, row: int) -> bool:
+        """Whether ``rows`` includes a row."""
         return self.rows is None or row in self.rows.get(stream, ())
 
 
 ALL = InjectionFilter()
 
 
-def read_only(kinds: str | Path | None, rows: str | Path | None) -> InjectionFilter:
-    """What two files say: a JSON list of labels of kinds, a JSON object of lists of rows. Raises UsageError."""
+def read_filter(kinds: str | Path | None, rows: str | Path | None) -> InjectionFilter:
+    """Read two files: a JSON list of labels of kinds, a JSON object of lists of rows. Raises UsageError."""
     return InjectionFilter(read_labels(kinds) if kinds else None, _read_rows(rows) if rows else None)
 
 
@@ -61,37 +59,37 @@ def _read_rows(path: str | Path) -> Mapping[str, frozenset[int]]:
 
 
 Attempt = tuple[int, int] | None
-"""(ordinal of the optimizer, its own count) of the attempt that a step follows; None: of the first step."""
+"""(ordinal of the optimizer, its count of attempts) of the attempt before a step; None: the first step."""
 
 Place = tuple[str, int, int]
-"""(operator, portable key of the call site, how-manieth) within a step of a stream."""
+"""(operator, portable key of the call site, occurrence) within a step of a stream."""
 
 Number = bool | int | float | complex | None
 
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """One row of A, and what of it is put in."""
+    """One row of A, and its values to inject."""
 
     stream: str
     row: int
     step: int
     place: Place
     outputs: tuple[int, ...]
-    """Digests of what it returned and wrote, in order; 0: a library's workspace, left alone."""
+    """Digests of its results, in order; 0: a library workspace, not injected."""
     state: int | None
-    """Digest of the generator's state before it; None: it draws nothing."""
+    """Digest of the RNG state before it; None: it draws nothing."""
     number: Number
     """The Python number it returned; None: it returned none."""
     inputs: tuple[tuple[int, int], ...]
-    """(place among its tensors, digest) of what came from outside, as far as the trace has it."""
+    """(index among its tensors, digest) of outside data with a recorded value."""
     devices: tuple[str, ...]
-    """Kinds of device of its tensors."""
+    """Device types of its tensors."""
     site: int
     kernel: int
     """Ids in A's tables "sites" and "kernels"."""
-    given: tuple[tuple[int, int], ...] = ()
-    """(place among its tensors, digest) of what A's recorded ops gave it, as far as A read that."""
+    produced_inputs: tuple[tuple[int, int], ...] = ()
+    """(index among its tensors, digest) of inputs that recorded ops of A wrote, where A digested them."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +100,7 @@ class InjectionPlan:
     streams: Mapping[str, Mapping[Attempt, Mapping[Place, Injection]]]
 
     def __iter__(self) -> Iterator[Injection]:
-        """All of them, stream by stream, in the order of A's rows."""
+        """All injections, stream by stream, in the order of A's rows."""
         for steps in self.streams.values():
             for places in steps.values():
                 yield from places.values()
@@ -114,12 +112,10 @@ class InjectionPlan:
 def make_plans(
     trace: Trace, selector: Selector, only: InjectionFilter = ALL, *, lockstep: bool = False
 ) -> dict[str, InjectionPlan]:
-    """What the selector finds in each process of ``trace``, and ``only`` leaves.
+    """The injections of the rows that the selector matches and ``only`` includes, by process.
 
-    ``lockstep``: what has no plain bytes to put in (a sparse tensor) is passed over, not refused.
-
-    Raises UsageError where it finds nothing that can be put in, or rows of which the trace lacks values; HoleError
-    where damage is in the way.
+    ``lockstep``: values without plain bytes (a sparse tensor) are skipped, not refused. Raises UsageError where no row
+    can be injected, or the trace lacks values; HoleError for damage.
     """
     carried = None if trace.slice is None else Range(trace.slice["first_step"], trace.slice["end_step"])
     plans = {process.name: _plan(process, selector, carried, only) for process in trace.processes}
@@ -131,19 +127,19 @@ def make_plans(
         )
     for process in trace.processes:
         if lockstep:
-            plans[process.name] = _without_unkeepable(process, plans[process.name])
+            plans[process.name] = _without_unstorable(process, plans[process.name])
         _check_values(trace, process, plans[process.name])
     return {name: plan for name, plan in plans.items() if len(plan)}
 
 
 def all_inputs_read(trace: Trace) -> bool:
-    """Whether the ops of a trace tell the digests of all that they were given (``record --verify-inputs``)."""
+    """Whether the ops of a trace digest all inputs (``record --verify-inputs``)."""
     options = trace.launch.get("options")
     return isinstance(options, dict) and bool(options.get("verify_inputs"))
 
 
-def following(process: ProcessTrace) -> dict[int, Attempt]:
-    """For each step that has begun, by its number: the attempt that it follows."""
+def preceding_attempts(process: ProcessTrace) -> dict[int, Attempt]:
+    """The attempt before each step, by the number of the step."""
     payloads: list[Any] = process.tables["optimizers"].payloads
     found: dict[int, Attempt] = {0: None}
     for step, optimizer, count in process.steps[:, [Step.STEP, Step.OPTIMIZER, Step.COUNT]].tolist():
@@ -154,10 +150,7 @@ def following(process: ProcessTrace) -> dict[int, Attempt]:
 
 
 def window_of(trace: Trace) -> tuple[str, int, int | None]:
-    """Level, first step and end of the recording of A: a replay records the same, so that the two can be compared.
-
-    Raises UsageError where A has no ops.
-    """
+    """Level, first step and end of A's recording, which a replay uses, too. Raises UsageError where A has no ops."""
     if trace.level != "op":
         raise UsageError(f"{trace.path} was recorded at level {trace.level}: it has no ops with values to inject")
     windows = [window for process in trace.processes for window in process.windows] or [(0, None)]
@@ -170,21 +163,21 @@ def window_of(trace: Trace) -> tuple[str, int, int | None]:
 
 
 def compile_of(trace: Trace) -> str | None:
-    """What A made of compiled functions, as an option of a recording: a replay treats them alike."""
+    """A's option for compiled functions, which a replay uses, too."""
     options: Any = (trace.launch or {}).get("options")
     found = options.get("compile") if isinstance(options, Mapping) else None
     return found if isinstance(found, str) else None
 
 
 def _plan(process: ProcessTrace, selector: Selector, carried: Range | None, only: InjectionFilter) -> InjectionPlan:
-    """``carried``: the steps that a slice has."""
-    steps = following(process)
+    """``carried``: the steps of a slice."""
+    steps = preceding_attempts(process)
     streams = {}
     kinds = OpKinds(process.words)
     for stream in process.streams:
         placed: dict[Attempt, dict[Place, Injection]] = {}
         for injection in _injections(process, stream, selector, carried):
-            if not only.leaves(injection.stream, injection.row):
+            if not only.includes(injection.stream, injection.row):
                 continue
             if only.kinds is not None and _kind(kinds, injection) not in only.kinds:
                 continue
@@ -226,7 +219,7 @@ def _injection(process: ProcessTrace, stream: StreamTrace, rows: Rows, i: int, p
         for at, link in enumerate(rows.inputs(i))
         if link.distance == Origin.OUTSIDE and link.digest is not None and link.digest in process.values
     )
-    given = tuple(
+    produced_inputs = tuple(
         (at, link.digest)
         for at, link in enumerate(rows.inputs(i))
         if link.distance != Origin.OUTSIDE and link.digest is not None and not rows.has(i, RowFlag.MARKED)
@@ -246,15 +239,15 @@ def _injection(process: ProcessTrace, stream: StreamTrace, rows: Rows, i: int, p
         devices=devices,
         site=int(rows.columns[i, Column.SITE]),
         kernel=int(rows.columns[i, Column.KERNEL]),
-        given=given,
+        produced_inputs=produced_inputs,
     )
 
 
-def _without_unkeepable(process: ProcessTrace, plan: InjectionPlan) -> InjectionPlan:
-    """The plan without ops whose values could not be kept, for another reason than the limit."""
+def _without_unstorable(process: ProcessTrace, plan: InjectionPlan) -> InjectionPlan:
+    """The plan without ops whose values could not be recorded for another reason than the limit."""
     numbers = {stream.name: stream.index for stream in process.streams}
 
-    def can_be(injection: Injection) -> bool:
+    def is_injectable(injection: Injection) -> bool:
         if all(digest in process.values for digest in _needed(injection)):
             return True
         return process.values.why_missing(numbers[injection.stream], injection.row) in (None, LIMIT)
@@ -262,7 +255,7 @@ def _without_unkeepable(process: ProcessTrace, plan: InjectionPlan) -> Injection
     return InjectionPlan(
         plan.process,
         {
-            name: {step: {p: i for p, i in places.items() if can_be(i)} for step, places in steps.items()}
+            name: {step: {p: i for p, i in places.items() if is_injectable(i)} for step, places in steps.items()}
             for name, steps in plan.streams.items()
         },
     )
@@ -273,15 +266,15 @@ def _kind(kinds: OpKinds, injection: Injection) -> str:
 
 
 def _check_values(trace: Trace, process: ProcessTrace, plan: InjectionPlan) -> None:
-    """Refuse a plan of which values are missing. Raises UsageError."""
-    lacking = [injection for injection in plan if any(d not in process.values for d in _needed(injection))]
-    if not lacking:
+    """Raise UsageError for a plan with missing values."""
+    incomplete = [injection for injection in plan if any(d not in process.values for d in _needed(injection))]
+    if not incomplete:
         return
-    first = lacking[0]
+    first = incomplete[0]
     stream = next(stream for stream in process.streams if stream.name == first.stream)
     why = process.values.why_missing(stream.index, first.row)
     raise UsageError(
-        f"{trace.path} lacks the values of {len(lacking)} of the {len(plan)} selected ops; the first is op "
+        f"{trace.path} lacks the values of {len(incomplete)} of the {len(plan)} selected ops; the first is op "
         f"{first.row} of {first.stream}, {first.place[0]}"
         + (f": {why}" if why else "")
         + "; record it again with --values and the same selector"

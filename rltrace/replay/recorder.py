@@ -1,7 +1,7 @@
-"""Injection while a run is recorded: values of another trace in place of this run's.
+"""Injection while a run is recorded: values of another trace replace this run's.
 
-Owns the way from an op that runs to the injection that is meant for it. It happens when the call site is known and the
-results are not digested yet; so the row holds what the program went on with.
+Owns the lookup of the injection for an op. It happens after the call site is known and before the results are digested,
+so that the row holds the values with which the program continues.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from rltrace.recorder.core.op_recorder import OpRecorder
 from rltrace.replay.injector import Injector, NotInjectedError
 from rltrace.replay.op_kinds import OpDistance, OpKind, OpKinds, Tallies
 from rltrace.replay.plan import Attempt, Injection, InjectionPlan, Place
-from rltrace.replay.report import NO_STEP, NO_STREAM, NOT_REACHED, RAISED, Account, Missed, missed
+from rltrace.replay.report import NO_STEP, NO_STREAM, NOT_REACHED, RAISED, Account, MissedInjection, missed_injection
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.values import Value
 
 
 class InjectionFollower:
-    """The injections of one process, while it runs."""
+    """The injections of one process and their outcomes, while it runs."""
 
     def __init__(self, plan: InjectionPlan, process: ProcessTrace, *, origins: bool = False) -> None:
-        """``origins``: values are put in only where an op was given what it was given in A."""
+        """``origins``: inject only where the inputs of an op equal those in A."""
         self.plan = plan
         self.origins = origins
         self._received = 0
@@ -37,63 +37,64 @@ class InjectionFollower:
         self._left = {
             name: {step: dict(places) for step, places in steps.items()} for name, steps in plan.streams.items()
         }
-        self._met: set[str] = set()
-        self._came: set[tuple[str, Attempt]] = set()
+        self._streams: set[str] = set()
+        self._reached: set[tuple[str, Attempt]] = set()
         self._done = 0
-        self._missed: list[Missed] = []
+        self._missed: list[MissedInjection] = []
         self._kinds = OpKinds(process.words)
         self._other = Tallies()
         self._raised: set[tuple[str, int]] = set()
 
     def fetch(self, digest: int) -> Value | None:
-        """A's value; any thread may ask. Raises HoleError."""
+        """A's value. Thread-safe. Raises HoleError."""
         with self._lock:
             return self._values.get(digest)
 
     def begin(self, stream: str) -> None:
-        self._met.add(stream)
+        self._streams.add(stream)
 
     def due_in(self, stream: str, step: Attempt) -> dict[Place, Injection] | None:
-        """The injections of the step that follows ``step``; whoever carries one out takes it from there."""
-        self._came.add((stream, step))
+        """The injections of the step after the attempt ``step``; remove one when it is made."""
+        self._reached.add((stream, step))
         return self._left.get(stream, {}).get(step)
 
-    def done(self, injection: Injection, here: Callable[[], OpKind], apart: OpDistance) -> None:
-        """One injection happened; ``apart``: what B had otherwise there, at an op of the kind ``here``."""
+    def done(self, injection: Injection, kind_b: Callable[[], OpKind], distance: OpDistance) -> None:
+        """Count an injection that was made; ``distance``: of B's values from A's, ``kind_b``: kind of the op in B."""
         with self._lock:
             self._done += 1
-            if apart:
+            if distance:
                 kind = self._kinds.of(injection.place[0], injection.site, injection.kernel)
-                self._other.add(kind, here(), injection.stream, injection.row, injection.step, apart)
+                self._other.add(kind, kind_b(), injection.stream, injection.row, injection.step, distance)
 
     def receive(self) -> None:
-        """One injection was not for an op that had been given other values than in A: it only passes them on."""
+        """Count an injection that was skipped, because the inputs of the op differ from those in A."""
         with self._lock:
             self._received += 1
 
-    def miss(self, injection: Injection, why: str) -> None:
+    def miss(self, injection: Injection, reason: str) -> None:
+        """Record an injection that could not be made."""
         with self._lock:
-            self._missed.append(missed(injection, why))
+            self._missed.append(missed_injection(injection, reason))
 
     def raised(self, injection: Injection) -> None:
-        """The op raised an error; should nothing come after it, that is why the injection did not happen."""
+        """Record that the op raised; this is the reason if the injection is not made later."""
         with self._lock:
             self._raised.add((injection.stream, injection.row))
 
     def account(self) -> Account:
-        """What became of all of them."""
+        """The outcomes of all injections."""
         found = list(self._missed)
         for name, steps in self._left.items():
             for step, places in steps.items():
-                why = NOT_REACHED if (name, step) in self._came else NO_STEP
-                why = why if name in self._met else NO_STREAM
-                raised = {left.row for left in places.values() if (name, left.row) in self._raised}
-                found += [missed(left, RAISED if left.row in raised else why) for left in places.values()]
+                reason = NOT_REACHED if (name, step) in self._reached else NO_STEP
+                reason = reason if name in self._streams else NO_STREAM
+                raised = {i.row for i in places.values() if (name, i.row) in self._raised}
+                found += [missed_injection(i, RAISED if i.row in raised else reason) for i in places.values()]
         return Account(len(self.plan), self._done, tuple(found), self._other.kinds(), self._received)
 
 
 class InjectionHook(OpHook[None]):
-    """Puts values of A into the ops of one stream where the plan has an injection for them."""
+    """Injects values of A into the ops of one stream that the plan has injections for."""
 
     def __init__(self, stream: OpRecorder, follower: InjectionFollower) -> None:
         process = stream.process
@@ -115,10 +116,10 @@ class InjectionHook(OpHook[None]):
         return None if self._due is None else self.run
 
     def needs_digests(self) -> bool:
-        return self._due is not None  # ``_correct_reads`` writes digests of the row at hand
+        return self._due is not None  # ``_correct_reads`` writes digests of the current row
 
     def run(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run the op, with what is to be injected."""
+        """Run the op with its injection, if it has one."""
         due = self._due
         assert due is not None
         try:
@@ -138,39 +139,39 @@ class InjectionHook(OpHook[None]):
             del due[place]
             self._follower.receive()
             return out
-        apart = OpDistance()
-        why = self._before(injection, func, args, kwargs, tensors, apart)
+        distance = OpDistance()
+        reason = self._before(injection, func, args, kwargs, tensors, distance)
         try:
             out = func(*args, **kwargs)
         except BaseException:
-            self._follower.raised(injection)  # no row here, nor in A: the next call at this place is the one meant
+            self._follower.raised(injection)  # no row here, nor in A: the next call at this place has the row
             raise
         self._seen[place[:2]] = place[2] + 1
         del due[place]
-        if why is None:
-            out, why = self._after(injection, func, args, kwargs, tensors, out, apart)
-        if why is None:
-            self._follower.done(injection, lambda: self._kind(place[0], tensors), apart)
+        if reason is None:
+            out, reason = self._after(injection, func, args, kwargs, tensors, out, distance)
+        if reason is None:
+            self._follower.done(injection, lambda: self._kind(place[0], tensors), distance)
         else:
-            self._follower.miss(injection, why)
+            self._follower.miss(injection, reason)
         return out
 
     def _kind(self, op: str, tensors: list[torch.Tensor]) -> OpKind:
-        """Of the op that has just run here."""
+        """Kind of the op that has just run."""
         device = tensors[0].device.type if tensors else "cpu"
         kernel = self._process.kernels.of(op, torch.get_num_threads(), device)
         return self._kinds.of(op, self._stream.site, kernel)
 
     def _receives(self, injection: Injection, tensors: list[torch.Tensor]) -> bool:
-        """Whether recorded ops gave the op other values here than in A."""
+        """Whether inputs that recorded ops wrote differ from those in A."""
         try:
-            return not self._injector.is_given(injection, tensors)
+            return not self._injector.has_recorded_inputs(injection, tensors)
         except Exception as error:
             self._process.fail(error)
             return True
 
     def _place(self, func: OpOverload) -> Place:
-        """What this call is, among those of its step."""
+        """Identity of this call in its step."""
         site = self._process.tables.key_of("sites", self._stream.site)
         name = self._process.calls.plan(func).name
         return name, site, self._seen.get((name, site), 0)
@@ -182,11 +183,11 @@ class InjectionHook(OpHook[None]):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         tensors: list[torch.Tensor],
-        apart: OpDistance,
+        distance: OpDistance,
     ) -> str | None:
-        """Put in what belongs before the op; why that was not possible."""
+        """Inject what the op reads; returns the reason if that is impossible."""
         try:
-            self._injector.before(injection, args, kwargs, tensors, apart)
+            self._injector.before(injection, args, kwargs, tensors, distance)
             self._correct_reads(injection, func, tensors)
         except NotInjectedError as error:
             return str(error)
@@ -196,7 +197,7 @@ class InjectionHook(OpHook[None]):
         return None
 
     def _correct_reads(self, injection: Injection, func: OpOverload, tensors: list[torch.Tensor]) -> None:
-        """The row had its digests of inputs and generator taken before they were replaced; put those of now."""
+        """Replace the row's digests of inputs and RNG state, which precede the injection."""
         draws = self._process.calls.plan(func).draws
         links = self._stream.links[len(self._stream.links) - len(tensors) :]
         read = [place for place, link in enumerate(links) if link & 1]
@@ -215,12 +216,12 @@ class InjectionHook(OpHook[None]):
         kwargs: dict[str, Any],
         tensors: list[torch.Tensor],
         out: Any,
-        apart: OpDistance,
+        distance: OpDistance,
     ) -> tuple[Any, str | None]:
-        """What the op returns then, and why nothing could be put in."""
+        """Inject the results; returns the return value, and the reason if that is impossible."""
         try:
             plan = self._process.calls.plan(func)
-            out = self._injector.after(injection, plan, args, kwargs, tensors, out, apart)
+            out = self._injector.after(injection, plan, args, kwargs, tensors, out, distance)
         except NotInjectedError as error:
             return out, str(error)
         except Exception as error:

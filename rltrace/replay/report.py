@@ -1,7 +1,6 @@
-"""What became of the injections of a replay: which happened, and which did not and why.
+"""Outcomes of the injections of a replay: those that were made, and those that were not, with reasons.
 
-Owns the journal record ``replay`` in which each process of a replay leaves its part, and the whole that they add up to.
-An injection that no process tells of has not happened.
+Owns the journal record ``replay`` of each process, and their sum. An injection without a record was not made.
 """
 
 from __future__ import annotations
@@ -16,19 +15,19 @@ from rltrace.replay.plan import Injection, InjectionPlan
 from rltrace.trace.format.journal import Record
 from rltrace.trace.read.reader import Trace
 
-MOST = 1_000
-"""Injections that did not happen and are told one by one; of the others, how many there were."""
+MAX_MISSED = 1_000
+"""Injections that were not made and are listed; the others are only counted."""
 
 NOT_REACHED = "the program did not reach it"
 NO_STEP = "the program did not reach this step"
 NO_STREAM = "the program has no such stream of ops"
 RAISED = "the op raised an error"
-NO_WORD = "its process ended without a report on its injections"
+NO_REPORT = "its process ended without a report on its injections"
 
 
 @dataclass(frozen=True)
-class Missed:
-    """An injection that did not happen."""
+class MissedInjection:
+    """An injection that was not made."""
 
     stream: str
     row: int
@@ -41,13 +40,13 @@ class Missed:
 
 @dataclass(frozen=True)
 class Account:
-    """All injections of a replay, or of one of its processes."""
+    """Outcomes of all injections of a replay, or of one of its processes."""
 
     selected: int
     """Injections."""
     injected: int
     """How many of these happened: A's values are in, with the shape, dtype and kind of device that A had."""
-    missed: tuple[Missed, ...]
+    missed: tuple[MissedInjection, ...]
     """Those that did not happen, the first 1,000."""
     other: tuple[OtherKind, ...] = ()
     """Where B had other values. In a replay in which everything before is A's too, a difference begins at each."""
@@ -60,52 +59,52 @@ class Account:
         return self.injected + self.propagated == self.selected
 
 
-def missed(injection: Injection, why: str) -> Missed:
+def missed_injection(injection: Injection, reason: str) -> MissedInjection:
     op, _, nth = injection.place
-    return Missed(injection.stream, injection.row, injection.step, op, nth, why)
+    return MissedInjection(injection.stream, injection.row, injection.step, op, nth, reason)
 
 
 def record_of(account: Account) -> Record:
     """The journal record of one process's part."""
-    return {"type": "replay", **to_json(replace(account, missed=account.missed[:MOST]))}
+    return {"type": "replay", **to_json(replace(account, missed=account.missed[:MAX_MISSED]))}
 
 
 def add_up(plans: Mapping[str, InjectionPlan], replay: Trace) -> Account:
     """The account of a whole replay, from what was asked for and what its trace tells."""
-    told = {process.name: _parse(process.journal.records) for process in replay.processes}
+    accounts = {process.name: _parse(process.journal.records) for process in replay.processes}
     injected = propagated = 0
-    found: list[Missed] = []
+    found: list[MissedInjection] = []
     other: list[OtherKind] = []
     for name, plan in plans.items():
-        account = told.get(name)
+        account = accounts.get(name)
         if account is None:
-            why = NO_WORD if name in told else NO_STREAM
-            found += [missed(injection, why) for injection in plan]
+            reason = NO_REPORT if name in accounts else NO_STREAM
+            found += [missed_injection(injection, reason) for injection in plan]
         else:
             injected += account.injected
             propagated += account.propagated
             found += account.missed
             other += account.other
-    return Account(sum(map(len, plans.values())), injected, tuple(found[:MOST]), merged(other), propagated)
+    return Account(sum(map(len, plans.values())), injected, tuple(found[:MAX_MISSED]), merged(other), propagated)
 
 
 def _parse(records: Sequence[Record]) -> Account | None:
-    """The account that a process left; None: it left none."""
+    """The account in the records of a process; None: it has none."""
     record = next((record for record in records if record["type"] == "replay"), None)
     return None if record is None else parse_account(record)
 
 
 def parse_account(found: Mapping[str, Any]) -> Account | None:
-    """The account in a journal record or in a file of ``rltrace replay --result``; None: it is none."""
+    """The account in a journal record or in a file of ``rltrace replay --result``; None: invalid."""
     try:
         return from_json(Account, found)
     except JsonError:
         return None
 
 
-def by_reason(entries: Iterable[Missed]) -> list[tuple[Missed, int]]:
+def by_reason(entries: Iterable[MissedInjection]) -> list[tuple[MissedInjection, int]]:
     """The first of each operator and reason, and how many there are."""
-    found: dict[tuple[str, str], tuple[Missed, int]] = {}
+    found: dict[tuple[str, str], tuple[MissedInjection, int]] = {}
     for entry in entries:
         first, count = found.get((entry.op, entry.why), (entry, 0))
         found[entry.op, entry.why] = first, count + 1

@@ -1,6 +1,6 @@
-"""The recorder with A's values at its side: how a process of a replay starts.
+"""The start of a replay in a process: the recorder, extended by injections.
 
-Owns the extension of a recording that is a replay. A process that A does not have is recorded as any other.
+A process that A does not have is recorded without injections.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rltrace.recorder.core.process_state import ProcessState
 from rltrace.recorder.session import session as sessions
 from rltrace.recorder.session.api import recording
 from rltrace.recorder.session.session import Session
-from rltrace.replay.plan import ALL, InjectionFilter, InjectionPlan, compile_of, make_plans, read_only, window_of
+from rltrace.replay.plan import ALL, InjectionFilter, InjectionPlan, compile_of, make_plans, read_filter, window_of
 from rltrace.replay.recorder import InjectionFollower, InjectionHook
 from rltrace.replay.report import Account, add_up, record_of
 from rltrace.selectors import parse_selectors
@@ -27,7 +27,7 @@ from rltrace.trace.read.reader import Trace, open_trace
 
 
 class ReplayExtension:
-    """Goes along with the recording of one process and puts A's values in."""
+    """Extends the recording of one process by injections of A's values."""
 
     def __init__(self, follower: InjectionFollower) -> None:
         self._follower = follower
@@ -41,9 +41,9 @@ class ReplayExtension:
 
 
 def start(options: RecordOptions, token: str) -> Session:
-    """Start to record this process as part of a replay; called once, by the bootstrap."""
+    """Start to record this process in a replay; called once, by the bootstrap."""
     trace = open_trace(options.replay)
-    only = read_only(options.kinds, options.only)
+    only = read_filter(options.kinds, options.only)
     plans = make_plans(trace, parse_selectors(options.inject), only, lockstep=options.lockstep)
     return sessions.start(options, token, lambda name: extension(trace, plans, name, origins=options.origins))
 
@@ -51,7 +51,7 @@ def start(options: RecordOptions, token: str) -> Session:
 def extension(
     trace: Trace, plans: Mapping[str, InjectionPlan], name: str, *, origins: bool = False
 ) -> ReplayExtension | None:
-    """What goes along with the process of that name; None where nothing of A's is meant for it."""
+    """The extension for the process of that name; None: the plan has no injections for it."""
     plan = plans.get(name)
     if plan is None:
         return None
@@ -61,7 +61,7 @@ def extension(
 
 @dataclass
 class Replay:
-    """A replay within this process; ``account`` is there when its block has ended."""
+    """A replay within this process; ``account`` is set at the end of its block."""
 
     account: Account | None = None
 
@@ -77,11 +77,10 @@ def replay_block(
     origins: bool = False,
     force: bool = False,
 ) -> Iterator[Replay]:
-    """Record the block's ops into a new trace at ``path``, with values of ``a`` put in where ``inject`` finds ops.
+    """Record the block's ops into a new trace at ``path``, and inject values of ``a`` into ops that ``inject`` matches.
 
-    ``only``, ``lockstep`` and ``origins`` are those of ``make_plans`` and ``RecordOptions``.
-
-    Raises UsageError, HoleError where there is nothing to put in; RecordError where the recording broke off.
+    ``only``, ``lockstep`` and ``origins``: see ``make_plans`` and ``RecordOptions``. Raises UsageError, HoleError where
+    nothing can be injected; RecordError where the recording failed.
     """
     if current_session() is not None:
         raise UsageError("this process is already being recorded; a replay needs a process that is not")

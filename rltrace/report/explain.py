@@ -7,8 +7,8 @@ from typing import Any
 
 from rltrace.experiment.explain import Tried
 from rltrace.json import to_json
-from rltrace.trace.kernels.evidence import listed, telling
-from rltrace.trace.kernels.names import in_words
+from rltrace.trace.kernels.evidence import joined, without_reorders
+from rltrace.trace.kernels.names import distinct_names
 
 SCHEMA = "rltrace.explain/1"
 
@@ -76,9 +76,9 @@ def conclusions(sides: Sequence[str], tried: Sequence[Tried]) -> Iterator[str]:
 
 
 def _kernels(one: Tried) -> str:
-    names = telling(list(one.kernels))
+    names = without_reorders(list(one.kernels))
     of_a_library = any(name.startswith(LIBRARIES) for name in names)
-    return f"  [{listed(names if of_a_library else in_words(names))}]" if names else ""
+    return f"  [{joined(names if of_a_library else distinct_names(names))}]" if names else ""
 
 
 def _outcome(one: Tried, sides: Sequence[str]) -> str:

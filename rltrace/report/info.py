@@ -56,7 +56,9 @@ def describe(trace: Trace) -> dict[str, Any]:
         "ops": ops,
         "size": {"bytes": size, "files": files, "bytes_per_op": round(size / ops, 2) if ops else None},
         "processes": [_process(process) for process in trace.processes],
-        "births": [{"state": birth.state, "why": birth.why, "process": birth.record} for birth in trace.births],
+        "unrecorded_processes": [
+            {"state": process.state, "why": process.why, "process": process.record} for process in trace.unrecorded
+        ],
         "unrecorded": list(unrecorded(trace)),
         "holes": trace.holes,
     }
@@ -96,10 +98,10 @@ def _stream(stream: StreamTrace) -> dict[str, Any]:
 def _values(process: ProcessTrace) -> dict[str, Any] | None:
     """Recorded values, and those left out; None if none were requested."""
     values = process.values
-    if values.asked is None or not (values or len(values) or values.left_out):
+    if values.request is None or not (values or len(values) or values.left_out):
         return None
     return {
-        **asdict(values.asked),
+        **asdict(values.request),
         "count": len(values),
         "bytes": values.nbytes,
         "left_out": [{**asdict(entry), "stream": _stream_name(process, entry)} for entry in add_up(values.left_out)],
@@ -108,13 +110,13 @@ def _values(process: ProcessTrace) -> dict[str, Any] | None:
 
 def _rows(process: ProcessTrace) -> dict[str, Any] | None:
     """Recorded activation rows, and those left out; None if none were requested."""
-    rows = process.kept_rows
-    if rows.asked is None:
+    rows = process.activations
+    if rows.request is None:
         return None
     return {
-        "selectors": rows.asked.selectors,
-        "axes": rows.asked.axes,
-        "limit": rows.asked.limit,
+        "selectors": rows.request.selectors,
+        "axes": rows.request.axes,
+        "limit": rows.request.limit,
         "calls": rows.call_count,
         "tensors": rows.tensor_count,
         "digests": rows.digest_count,
@@ -173,8 +175,8 @@ def head_lines(info: Mapping[str, Any]) -> Iterator[str]:
     for process in info["processes"]:
         yield ""
         yield from _process_lines(process)
-    for birth in info["births"]:
-        yield f"\nprocess   {birth['state']}: {_command_line(birth['process'].get('argv', '?'))}: {birth['why']}"
+    for one in info["unrecorded_processes"]:
+        yield f"\nprocess   {one['state']}: {_command_line(one['process'].get('argv', '?'))}: {one['why']}"
     for text in info["unrecorded"]:
         yield f"\nmissing   {text}"
     for hole in info["holes"]:

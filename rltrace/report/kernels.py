@@ -29,7 +29,7 @@ MAX_STRAYS = 20
 
 def launched_lines(process: ProcessTrace) -> Iterator[str]:
     """Kinds of call in the order of their first row, and the kernels that a profiler recorded for each."""
-    launched = process.launched
+    launched = process.launches
     yield f"  profiled: {launched.rows:,} rows"
     calls = seen_calls(process)
     places = [op_and_layouts(process, call.stream, call.row) for call in calls]
@@ -56,13 +56,13 @@ def launched_lines(process: ProcessTrace) -> Iterator[str]:
 def unknown_rows(process: ProcessTrace) -> Counter[str]:
     """Number of rows with unknown kernels, by reason."""
     counts: Counter[str] = Counter()
-    for entry in process.launched.unknown:
+    for entry in process.launches.unknown:
         counts[entry.why] += entry.rows
     return counts
 
 
 def launched_json(process: ProcessTrace) -> dict[str, Any]:
-    launched = process.launched
+    launched = process.launches
     return {
         "rows": launched.rows,
         "calls": [_call_json(process, call) for call in seen_calls(process)],
@@ -108,14 +108,14 @@ BITS = {True: "same bits", False: "other bits", None: "whether it gave the same 
 def kernels_lines(trace: Trace, *, everything: bool) -> Iterator[str]:
     """Kinds of call process by process, in the order of their first row."""
     for process in trace.processes:
-        if process.ran is None and not process.launched:
+        if process.library_reports is None and not process.launches:
             continue
         yield process.name
-        if process.launched:
+        if process.launches:
             yield from launched_lines(process)
-        if process.ran is None:
+        if process.library_reports is None:
             continue
-        for name, library in sorted(process.ran.libraries.items()):
+        for name, library in sorted(process.library_reports.libraries.items()):
             yield f"  {name}: {library}"
         calls = _in_order(process)
         shown = [call for call in calls if everything or call.names]
@@ -128,7 +128,7 @@ def kernels_lines(trace: Trace, *, everything: bool) -> Iterator[str]:
             more = len(calls) - len(shown)
             kinds = "1 kind" if more == 1 else f"{more:,} kinds"
             yield f"  and {kinds} of call on which no library reported anything (--all shows them)"
-        for why, count in process.ran.unknown:
+        for why, count in process.library_reports.unknown:
             yield f"  unknown for {count}: {why}"
 
 
@@ -136,7 +136,7 @@ def kernels_json(trace: Trace) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "trace": trace.path,
-        "processes": [_process_json(p) for p in trace.processes if p.ran or p.launched],
+        "processes": [_process_json(p) for p in trace.processes if p.library_reports or p.launches],
     }
 
 
@@ -160,12 +160,12 @@ def _others(a: Trace, b: Trace) -> tuple[OtherKernel, ...]:
 
 
 def _in_order(process: ProcessTrace) -> list[ReportedCall]:
-    calls = process.ran.calls.values() if process.ran is not None else ()
+    calls = process.library_reports.calls.values() if process.library_reports is not None else ()
     return sorted(calls, key=lambda call: (call.stream, call.row))
 
 
 def _process_json(process: ProcessTrace) -> dict[str, Any]:
-    ran = process.ran or LibraryReports()
+    ran = process.library_reports or LibraryReports()
     calls = []
     for call in _in_order(process):
         op, layouts = op_and_layouts(process, call.stream, call.row)
@@ -177,5 +177,5 @@ def _process_json(process: ProcessTrace) -> dict[str, Any]:
         "libraries": ran.libraries,
         "calls": calls,
         "unknown": [{"why": why, "calls": count} for why, count in ran.unknown],
-        "launched": launched_json(process) if process.launched else None,
+        "launched": launched_json(process) if process.launches else None,
     }

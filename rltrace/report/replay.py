@@ -8,7 +8,7 @@ from typing import Any
 from rltrace.diff.base.model import Comparison
 from rltrace.json import to_json
 from rltrace.replay.op_kinds import GENERATOR, NUMBER, OUTSIDE, RESULT, OtherKind
-from rltrace.replay.report import Account, Missed, by_reason
+from rltrace.replay.report import Account, MissedInjection, by_reason
 
 SCHEMA = "rltrace.replay/1"
 
@@ -94,5 +94,5 @@ def _other_lines(other: Sequence[OtherKind]) -> Iterator[str]:
         yield f"    {line}"
 
 
-def _entry(entry: Missed) -> str:
+def _entry(entry: MissedInjection) -> str:
     return f"{entry.op}, op {entry.row:,} of {entry.stream} in A, step {entry.step:,}: {entry.why}"

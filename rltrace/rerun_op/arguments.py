@@ -1,7 +1,7 @@
-"""The arguments of a recorded op, from the skeleton and the numbers that its row holds: as values and as Python text.
+"""The arguments of a recorded op, from the skeleton and the numbers of its row, as values and as Python text.
 
-Owns the meaning of table "scalars" (``recorder.core.calls`` writes it). What a trace does not hold (a storage, a
-process group) is refused by name.
+Owns the meaning of table "scalars", which ``recorder.core.calls`` writes. Arguments that a trace does not hold (a
+storage, a process group) are refused by name.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 @dataclass(frozen=True)
 class TensorAt:
-    """The tensor argument at this place, among all of them."""
+    """The tensor argument with this index among the tensor arguments."""
 
     place: int
 
 
 @dataclass(frozen=True)
-class TheGenerator:
-    """The generator that was handed to the op."""
+class GeneratorArgument:
+    """The generator that was passed to the op."""
 
 
 @dataclass(frozen=True)
 class Constant:
-    """One of torch's own: ``torch.float32``, ``torch.device("cuda:0")``."""
+    """A constant of torch: ``torch.float32``, ``torch.device("cuda:0")``."""
 
     kind: str
     """dtype, device, layout or memory_format."""
@@ -51,28 +51,28 @@ class Constant:
 
 @dataclass(frozen=True)
 class Arguments:
-    """Of one call. A leaf is a TensorAt, a TheGenerator, a Constant, or a plain Python value."""
+    """The arguments of one call. A leaf is a TensorAt, a GeneratorArgument, a Constant, or a Python value."""
 
     positional: tuple[Any, ...]
     named: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def takes_generator(self) -> bool:
-        return any(isinstance(leaf, TheGenerator) for leaf in _leaves([*self.positional, *self.named.values()]))
+        return any(isinstance(leaf, GeneratorArgument) for leaf in _leaves([*self.positional, *self.named.values()]))
 
     def values(self, tensors: Sequence[Any], generator: Any) -> tuple[list[Any], dict[str, Any]]:
-        """As the op takes them."""
+        """The positional and the named arguments as values."""
         named = {name: _value(node, tensors, generator) for name, node in self.named.items()}
         return [_value(node, tensors, generator) for node in self.positional], named
 
     @property
     def source(self) -> str:
-        """As Python writes them, with ``t`` for the tensors and ``generator`` for the generator."""
+        """Python source, with ``t`` for the tensors and ``generator`` for the generator."""
         return ", ".join([*map(_source, self.positional), *(f"{name}={_source(n)}" for name, n in self.named.items())])
 
 
 def arguments_of(payload: object, rows: Rows, i: int) -> Arguments:
-    """Of row ``i``, whose skeleton is ``payload``. Raises UsageError where the trace does not hold one of them."""
+    """Arguments of row ``i`` with the skeleton ``payload``. Raises UsageError where the trace lacks one of them."""
     integers = iter(rows.integers[rows.integer_offsets[i] : rows.integer_offsets[i + 1]].tolist())
     floats = iter(rows.floats[rows.float_offsets[i] : rows.float_offsets[i + 1]].tolist())
     reader = _Reader(integers, floats)
@@ -88,7 +88,7 @@ def arguments_of(payload: object, rows: Rows, i: int) -> Arguments:
 
 
 class _Reader:
-    """Reads a skeleton from left to right; numbers and tensors are counted on the way."""
+    """Reads a skeleton from left to right, with its numbers from the row."""
 
     def __init__(self, integers: Iterator[int], floats: Iterator[float]) -> None:
         self._integers = integers
@@ -115,7 +115,7 @@ class _Reader:
             case {"dtype": text}:
                 return Constant("dtype", text)
             case {"object": "Generator"}:
-                return TheGenerator()
+                return GeneratorArgument()
             case {"object": name}:
                 raise UsageError(f"the op takes a {name}, which a trace does not hold: it cannot be re-executed")
             case {"device": text}:
@@ -139,7 +139,7 @@ def _value(node: Any, tensors: Sequence[Any], generator: Any) -> Any:
             return [_value(item, tensors, generator) for item in node]
         case TensorAt(place):
             return tensors[place]
-        case TheGenerator():
+        case GeneratorArgument():
             return generator
         case Constant():
             return node.value
@@ -152,7 +152,7 @@ def _source(node: Any) -> str:
             return f"[{', '.join(map(_source, node))}]"
         case TensorAt(place):
             return f"t[{place}]"
-        case TheGenerator():
+        case GeneratorArgument():
             return "generator"
         case Constant():
             return node.source
@@ -164,7 +164,7 @@ def _source(node: Any) -> str:
 
 
 def _checked(name: str) -> str:
-    """A name that may stand in a program."""
+    """The name, if it may be written into a program. Raises UsageError."""
     if not NAME.fullmatch(name):
         raise UsageError(f"{name[:80]!r} is no name of torch's: the trace's tables are inconsistent")
     return name

@@ -1,7 +1,7 @@
-"""What oneDNN and MKL print when they are asked to tell what they run: from their lines to names and full words.
+"""The verbose output of oneDNN and MKL, parsed into names and full lines.
 
-Owns the two forms of line (oneDNN's run-time controls, "verbose"; oneMKL's ``MKL_VERBOSE``). Pure; what differs from
-one call of the same thing to the next (times, addresses, which thread) is left out.
+Owns the two forms of line (oneDNN's run-time controls, "verbose"; oneMKL's ``MKL_VERBOSE``). Times, addresses and
+threads, which differ between equal calls, are left out.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 _UP_TO_ADDRESS = re.compile(r"(,?\w+:|,?)0x[0-9a-fA-F]+.*")
 _SETTING = re.compile(r"(\w+):(\S+)")
 
-KEPT = ("CNR", "NThr")
-"""Of MKL's settings: the code path that is asked for, and how many threads may take part."""
+SETTINGS = ("CNR", "NThr")
+"""MKL's settings in a reported line: the requested code path, and the maximum number of threads."""
 
 
 @dataclass(frozen=True)
 class LibraryOutput:
-    """What the libraries said of one call of an op, in order."""
+    """The output of the libraries during one call of an op, in order."""
 
     names: tuple[str, ...] = ()
     """``oneDNN matmul brg_matmul:avx512_core_bf16``, ``MKL SGEMM(N,N,256,64,784)``."""
     reported: tuple[str, ...] = ()
-    """The whole line of each, without what changes from call to call."""
+    """The full line of each, without what changes from call to call."""
     libraries: dict[str, str] = field(default_factory=dict)
-    """What a library said of itself, which it does once in a process."""
+    """Version and settings of a library, which it prints once in a process."""
 
 
 def parse(lines: Iterable[str]) -> LibraryOutput:
-    """Lines of any kind, in the order in which they were printed. Lines of nobody's are passed over."""
+    """Parse lines in printed order; lines of other origin are skipped."""
     found: list[tuple[int, str, str]] = []
     libraries: dict[str, str] = {}
     for line in map(str.strip, lines):
@@ -51,9 +51,9 @@ def parse(lines: Iterable[str]) -> LibraryOutput:
 def _onednn(fields: list[str], found: list[tuple[int, str, str]], libraries: dict[str, str]) -> None:
     """``onednn_verbose,v1,primitive,exec,cpu,PRIMITIVE,IMPLEMENTATION,…,TIME``; "v1" and "primitive" are newer."""
     if "exec" in fields:
-        told = fields[fields.index("exec") + 1 : -1]
-        if len(told) > 3 and told[0] == "cpu":
-            found.append((0, f"oneDNN {told[1]} {told[2]}", ",".join(told[1:])))
+        values = fields[fields.index("exec") + 1 : -1]
+        if len(values) > 3 and values[0] == "cpu":
+            found.append((0, f"oneDNN {values[1]} {values[2]}", ",".join(values[1:])))
         return
     if "info" in fields:
         text = ",".join(fields[fields.index("info") + 1 :])
@@ -70,10 +70,10 @@ def _mkl(line: str, found: list[tuple[int, str, str]], libraries: dict[str, str]
             libraries["MKL"] = itself[1]
         return
     function, arguments, settings = called.groups()
-    said = dict(_SETTING.findall(settings))
+    known = dict(_SETTING.findall(settings))
     plain = _ADDRESS.sub("*", arguments)
     start = _UP_TO_ADDRESS.sub("", arguments)
-    path = said.get("CNR", "OFF")
+    path = known.get("CNR", "OFF")
     name = f"MKL {function}({start})" + ("" if path == "OFF" else f" CNR:{path}")
-    rest = " ".join(f"{key}:{said[key]}" for key in KEPT if key in said)
-    found.append((int(said.get("TID", "0")), name, f"{function}({plain}) {rest}"))
+    rest = " ".join(f"{key}:{known[key]}" for key in SETTINGS if key in known)
+    found.append((int(known.get("TID", "0")), name, f"{function}({plain}) {rest}"))

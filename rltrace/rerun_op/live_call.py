@@ -1,7 +1,7 @@
-"""A call that a running program makes, as a case: its inputs copied, so that it can be made again and again.
+"""A call of a running program as a case that can be called again.
 
-Owns what has to be copied when. Inputs that the op leaves alone can be copied once it has run; those in memory that it
-writes, and the generator's state, have to be copied before, by whoever knows that it is about to run.
+Owns the copies of its inputs. Inputs that the op does not write are copied after it ran; inputs that share memory with
+what it writes, and the RNG state, must be copied before, by the caller.
 """
 
 from __future__ import annotations
@@ -24,52 +24,52 @@ from rltrace.rerun_op.runner import OpCase, RngState
 from rltrace.trace.format.schema import PlacementBit
 from rltrace.trace.read.values import StoredPlacement
 
-LARGEST = 1 << 30
-"""Bytes of inputs above which an op is not called again: they are copied for every call."""
+MAX_INPUT_BYTES = 1 << 30
+"""An op with larger inputs is not called again: they are copied for every call."""
 
 
 @dataclass(frozen=True)
 class LiveCall:
-    """One call, and what of it was copied before the op ran."""
+    """One call, and the copies made before the op ran."""
 
     func: OpOverload
     plan: OpPlan
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
     tensors: Sequence[torch.Tensor]
-    """Those among its arguments, in order."""
+    """Its tensor arguments, in order."""
     layouts: Sequence[Layout]
-    """Of each."""
-    lying: Mapping[int, TensorPlacement]
-    """How they lay in memory, by place."""
+    """Of each tensor."""
+    placements: Mapping[int, TensorPlacement]
+    """Of the tensors, by index."""
     unread: frozenset[int] = frozenset()
-    """Places of those that it only overwrites."""
-    early: Mapping[int, bytes | str] = field(default_factory=dict)
-    """Inputs that were copied before it ran, by place; or why they were not."""
+    """Indices of tensors that the op only overwrites."""
+    copies: Mapping[int, bytes | str] = field(default_factory=dict)
+    """Bytes of inputs copied before the op ran, by index; a text: why they were not."""
     state: bytes | None = None
-    """Of the generator that it draws from, before it did."""
+    """RNG state before the op; None: not copied."""
 
 
 def live_case(call: LiveCall) -> OpCase:
-    """The case of a call, which holds none of its tensors. Raises UsageError where it cannot be made again."""
+    """The case of a call; refers to none of its tensors. Raises UsageError where it cannot be repeated."""
     if call.plan.arrives or not (call.plan.computes or call.plan.role.value == "number"):
         raise UsageError("it computes nothing (a view or an allocation)")
     size = sum(layout.nbytes for layout in call.layouts)
-    if size > LARGEST:
-        raise UsageError(f"its inputs have {size:,} bytes, more than {LARGEST:,}")
-    memory = lay_out([_layout(tensor) for tensor in call.tensors], {k: _place(v) for k, v in call.lying.items()})
+    if size > MAX_INPUT_BYTES:
+        raise UsageError(f"its inputs have {size:,} bytes, more than {MAX_INPUT_BYTES:,}")
+    memory = lay_out([_layout(tensor) for tensor in call.tensors], {k: _place(v) for k, v in call.placements.items()})
     for place, (tensor, layout) in enumerate(zip(call.tensors, call.layouts, strict=True)):
         if place not in call.unread:
             fill(memory, place, _bytes(call, place, tensor, layout))
     written = written_places(call.plan, call.args, call.kwargs).all
-    again = _again(call.func, call.args, call.kwargs)
+    repeated = _rebind(call.func, call.args, call.kwargs)
     places = written, returned_places(call.plan)
-    return OpCase(again, memory.tensors, memory.storages, memory.alignments, *places, _generator(call))
+    return OpCase(repeated, memory.tensors, memory.storages, memory.alignments, *places, _generator(call))
 
 
 def _bytes(call: LiveCall, place: int, tensor: torch.Tensor, layout: Layout) -> bytes:
-    """What the op read. Raises UsageError."""
-    data: bytes | str | None = call.early.get(place)
+    """The bytes of one input. Raises UsageError."""
+    data: bytes | str | None = call.copies.get(place)
     if data is None:
         try:
             data = bytes_of(tensor, layout)
@@ -87,10 +87,14 @@ def _layout(tensor: torch.Tensor) -> tuple[str, Sequence[int], Sequence[int], st
     return dtype_name(tensor.dtype), shape, strides, str(tensor.device)
 
 
-def _place(lies: TensorPlacement) -> StoredPlacement:
-    bits = lies.bits
+def _place(placement: TensorPlacement) -> StoredPlacement:
+    bits = placement.bits
     return StoredPlacement(
-        lies.with_, lies.offset, lies.alignment, bool(bits & PlacementBit.CONJUGATED), bool(bits & PlacementBit.NEGATED)
+        placement.shared_with,
+        placement.offset,
+        placement.alignment,
+        bool(bits & PlacementBit.CONJUGATED),
+        bool(bits & PlacementBit.NEGATED),
     )
 
 
@@ -99,17 +103,17 @@ def _generator(call: LiveCall) -> RngState | None:
         return None
     if call.state is None:
         raise UsageError("the RNG state that it drew from was not recorded")
-    given = [value for value in (*call.args, *call.kwargs.values()) if isinstance(value, torch.Generator)]
-    device = given[0].device if given else _device(call)
-    return RngState(str(device), np.frombuffer(call.state, np.uint8), bool(given))
+    passed = [value for value in (*call.args, *call.kwargs.values()) if isinstance(value, torch.Generator)]
+    device = passed[0].device if passed else _device(call)
+    return RngState(str(device), np.frombuffer(call.state, np.uint8), bool(passed))
 
 
 def _device(call: LiveCall) -> torch.device | str:
     return call.tensors[0].device if call.tensors else call.kwargs.get("device") or "cpu"
 
 
-def _again(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Calls the op with other tensors in the places of these."""
+def _rebind(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """A function that calls the op with other tensors and another generator."""
     skeleton = [_without_tensors(value) for value in args]
     named = {name: _without_tensors(value) for name, value in kwargs.items()}
 
@@ -121,8 +125,8 @@ def _again(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     return call
 
 
-class _Hole:
-    """Stands where a tensor, or the generator, was."""
+class _Placeholder:
+    """Replaces a tensor, or the generator, among the arguments."""
 
     def __init__(self, is_generator: bool) -> None:
         self.is_generator = is_generator
@@ -130,11 +134,11 @@ class _Hole:
 
 def _without_tensors(value: Any) -> Any:
     if isinstance(value, (torch.Tensor, torch.Generator)):
-        return _Hole(isinstance(value, torch.Generator))
+        return _Placeholder(isinstance(value, torch.Generator))
     return [_without_tensors(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def _filled(value: Any, tensors: Any, generator: torch.Generator | None) -> Any:
-    if isinstance(value, _Hole):
+    if isinstance(value, _Placeholder):
         return generator if value.is_generator else next(tensors)
     return [_filled(item, tensors, generator) for item in value] if isinstance(value, list) else value

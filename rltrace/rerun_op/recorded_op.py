@@ -1,7 +1,7 @@
-"""One recorded op made ready to be run again: its case, from what the trace holds of it.
+"""One recorded op as a case that can be run again.
 
-Owns what a trace must hold for that (the bytes of everything the op reads, and the generator's state), and the words
-for what is missing. The memory of its inputs is put together here; running is ``rerun``'s.
+Owns what a trace must hold for that (the bytes of all inputs, and the RNG state), the messages on missing data, and the
+memory layout of the inputs.
 """
 
 from __future__ import annotations
@@ -29,10 +29,6 @@ from rltrace.trace.read.stream import StreamTrace
 from rltrace.trace.read.values import StoredPlacement, Value
 
 # --- memory -----------------------------------------------------------------------------------------------------------
-#
-# The memory of a case's inputs, put together: which storages there are, and every value where its tensor lies.
-#
-# Owns that layout, whether the values come from a trace or from a program that is running. NumPy alone.
 
 
 Layout = tuple[str, Sequence[int], Sequence[int], str]
@@ -41,16 +37,16 @@ Layout = tuple[str, Sequence[int], Sequence[int], str]
 
 @dataclass(frozen=True)
 class Memory:
-    """Of one call."""
+    """The storages of one call, and its tensors in them."""
 
     tensors: list[TensorSpec]
     storages: list[NDArray[np.uint8]]
     alignments: list[int]
 
 
-def lay_out(layouts: Sequence[Layout], lying: Mapping[int, StoredPlacement]) -> Memory:
-    """Tensors with these layouts, in storages that hold zeros; ``lying``: of those that do not lie plainly."""
-    places = [lying.get(place) or StoredPlacement(place, 0, 0, False, False) for place in range(len(layouts))]
+def lay_out(layouts: Sequence[Layout], placements: Mapping[int, StoredPlacement]) -> Memory:
+    """Tensors with these layouts, in zeroed storages; a tensor without a placement gets a separate one."""
+    places = [placements.get(place) or StoredPlacement(place, 0, 0, False, False) for place in range(len(layouts))]
     numbers = {first: number for number, first in enumerate(dict.fromkeys(place.with_ for place in places))}
     tensors = [
         TensorSpec(
@@ -71,7 +67,7 @@ def lay_out(layouts: Sequence[Layout], lying: Mapping[int, StoredPlacement]) -> 
 
 
 def fill(memory: Memory, place: int, data: bytes | memoryview) -> None:
-    """Put the logical bytes of a tensor where it lies."""
+    """Write the logical bytes of a tensor to its storage."""
     tensor = memory.tensors[place]
     if not tensor.span:
         return
@@ -86,11 +82,11 @@ def fill(memory: Memory, place: int, data: bytes | memoryview) -> None:
     np.ndarray(tensor.shape, raw.dtype, storage.data, tensor.offset, strides)[...] = raw
 
 
-# --- recorded ---------------------------------------------------------------------------------------------------------
+# --- recorded ops -----------------------------------------------------------------------------------------------------
 
 
 class MissingValuesError(UsageError):
-    """The trace lacks bytes that the op read; the text says which."""
+    """The trace lacks bytes of inputs; the text names them."""
 
 
 @dataclass(frozen=True)
@@ -102,16 +98,16 @@ class RecordedOp:
     arguments: Arguments
     case: OpCase
     results: ResultDigests
-    """What it gave when it was recorded, as ``rerun.repeat`` tells it."""
+    """The recorded results, in the form of ``runner.repeat``."""
 
 
 def recorded_op(process: ProcessTrace, stream: StreamTrace, row: int) -> RecordedOp:
-    """Raises UsageError where it cannot be run again (MissingValuesError: for want of values), HoleError."""
+    """The op of a row. Raises UsageError where it cannot be run again (MissingValuesError for values), HoleError."""
     rows = stream.read(row, row + 1)
     func, plan = _operator(process, rows)
     arguments = arguments_of(process.words.skeleton(int(rows.columns[0, Column.SCALARS])), rows, 0)
     memory = _memory(process, stream, rows)
-    args, kwargs = arguments.values(_stand_ins(len(memory.tensors)), None)
+    args, kwargs = arguments.values(_placeholders(len(memory.tensors)), None)
     written = written_places(plan, args, kwargs).all
 
     def call(tensors: list[torch.Tensor], generator: torch.Generator | None) -> Any:
@@ -132,13 +128,13 @@ def settings_of(process: ProcessTrace, rows: Rows) -> dict[str, Any]:
 
 
 def results_of_row(rows: Rows, i: int) -> ResultDigests:
-    """What a row says that its op gave, as ``rerun.repeat`` tells it; a library's workspaces (digest 0) aside."""
+    """The recorded results of a row, in the form of ``runner.repeat``, without library workspaces (digest 0)."""
     number = rows.value(i)
     return (repr(number),) if number is not None else tuple(f"{digest:016x}" for digest in rows.outputs(i) if digest)
 
 
 def returned_places(plan: OpPlan) -> tuple[int, ...] | None:
-    """Which of the things that an op returns are results of its row; None: all."""
+    """Indices of the returned values that are results of the row; None: all."""
     if plan.computes and not plan.returns_new:
         return ()
     if not plan.aliased and not plan.scratch:
@@ -152,7 +148,7 @@ def returned_places(plan: OpPlan) -> tuple[int, ...] | None:
 
 
 def find_operator(name: str) -> OpOverload:
-    """The operator of that name in this process. Raises UsageError where there is none."""
+    """The operator of that name in this process. Raises UsageError where it does not exist."""
     parts = name.split(".")
     found: Any = torch.ops
     try:
@@ -192,8 +188,8 @@ def _operator(process: ProcessTrace, rows: Rows) -> tuple[OpOverload, OpPlan]:
 
 
 def _memory(process: ProcessTrace, stream: StreamTrace, rows: Rows) -> Memory:
-    """The tensor arguments, and the storages they lie in with everything in its place."""
-    memory = lay_out(layouts_of(process, rows), process.values.lying(stream.index, rows.first))
+    """The tensor arguments and their filled storages."""
+    memory = lay_out(layouts_of(process, rows), process.values.placements(stream.index, rows.first))
     for place, value in enumerate(_values(process, stream, rows, memory.tensors)):
         if value is not None:
             fill(memory, place, value.data)
@@ -201,12 +197,12 @@ def _memory(process: ProcessTrace, stream: StreamTrace, rows: Rows) -> Memory:
 
 
 def alignments_of(process: ProcessTrace, stream: StreamTrace, row: int) -> tuple[int, ...] | None:
-    """Address of each storage of a row's inputs modulo 64; None where nobody wrote down how they lay."""
-    lying = process.values.lying(stream.index, row)
-    if not lying and not process.values.inputs(stream.index, row):
+    """Address of each storage of a row's inputs modulo 64; None: not recorded."""
+    placements = process.values.placements(stream.index, row)
+    if not placements and not process.values.inputs(stream.index, row):
         return None
     try:
-        return tuple(lay_out(layouts_of(process, stream.read(row, row + 1)), lying).alignments)
+        return tuple(lay_out(layouts_of(process, stream.read(row, row + 1)), placements).alignments)
     except UsageError:
         return None
 
@@ -224,39 +220,39 @@ def layouts_of(process: ProcessTrace, rows: Rows) -> list[Layout]:
 
 
 def _values(process: ProcessTrace, stream: StreamTrace, rows: Rows, specs: Sequence[TensorSpec]) -> list[Value | None]:
-    """What the op read, by place; None where it only overwrote. Raises MissingValuesError, HoleError."""
+    """The inputs of the op; None for those it only overwrites. Raises MissingValuesError, HoleError."""
     links = list(rows.inputs(0))
-    kept = process.values.inputs(stream.index, rows.first)
-    digests = [_digest(place, link, kept) for place, link in enumerate(links)]
+    recorded = process.values.inputs(stream.index, rows.first)
+    digests = [_digest(place, link, recorded) for place, link in enumerate(links)]
     values = [None if digest is None else process.values.get(digest) for digest in digests]
-    lacking = [
+    missing = [
         place
         for place, (link, value, spec) in enumerate(zip(links, values, specs, strict=True))
         if value is None and link.distance != Origin.OVERWRITTEN and spec.span
     ]
-    if lacking:
-        raise MissingValuesError(_missing(process, stream, rows.first, lacking, len(links)))
+    if missing:
+        raise MissingValuesError(_missing_text(process, stream, rows.first, missing, len(links)))
     return values
 
 
-def _digest(place: int, link: Link, kept: Any) -> int | None:
-    """Of the very bytes that the op read; where it took them from does not tell through which view."""
+def _digest(place: int, link: Link, recorded: Any) -> int | None:
+    """Digest of the bytes that the op read. The producer's digest would be that of another view."""
     if link.distance == Origin.OVERWRITTEN:
         return None
-    digest: int | None = kept.get(place, link.digest)
+    digest: int | None = recorded.get(place, link.digest)
     return digest
 
 
-def _missing(process: ProcessTrace, stream: StreamTrace, row: int, lacking: Sequence[int], count: int) -> str:
-    which = f"input{'s' if len(lacking) > 1 else ''} {', '.join(map(str, lacking[:8]))}"
+def _missing_text(process: ProcessTrace, stream: StreamTrace, row: int, missing: Sequence[int], count: int) -> str:
+    inputs = f"input{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing[:8]))}"
     why = process.values.why_missing(stream.index, row)
     if why is None and not process.values:
         why = "no values were recorded"
-    elif why is None and process.asked is not None and not process.asked.inputs:
+    elif why is None and process.value_request is not None and not process.value_request.inputs:
         why = "it was recorded without --values-inputs"
     elif why is None:
         why = "no selector of the recording found this op"
-    return f"the trace lacks the bytes of {which} of {count} of this op: {why}"
+    return f"the trace lacks the bytes of {inputs} of {count} of this op: {why}"
 
 
 # --- its generator ------------------------------------------------------------------------------------------------
@@ -274,13 +270,13 @@ def _generator(process: ProcessTrace, rows: Rows, arguments: Arguments, specs: S
     return RngState(device, np.array(state.raw), arguments.takes_generator)
 
 
-def _stand_ins(count: int) -> list[torch.Tensor]:
-    """Something that counts as a tensor, for each."""
+def _placeholders(count: int) -> list[torch.Tensor]:
+    """Meta tensors that replace the tensor arguments."""
     return [torch.empty(0, device="meta")] * count
 
 
 def import_modules(names: Sequence[str]) -> None:
-    """Import what registers operators. Raises UsageError."""
+    """Import modules that register operators. Raises UsageError."""
     for name in names:
         try:
             import_module(name)

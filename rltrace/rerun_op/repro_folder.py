@@ -1,9 +1,8 @@
-"""The folder that ``rltrace repro`` writes: a script that runs one op again, its inputs, and what the script needs.
+"""The folder that ``rltrace repro`` writes: a script that runs one op again, its inputs, and the modules it needs.
 
-Owns which files stand in it. ``repro_main.py``, ``runner.py`` and ``torch_flags.py`` are this package's own,
-``digest.py`` is the digest's slow and obvious implementation (``rltrace.digest.reference``), all unchanged but for
-where they import from: shorter ones made for the folder would be second ones to keep right. Tensors are kept as the
-bytes of their storages, so dtypes that NumPy lacks and inputs that share memory are reproduced.
+Owns the files in it. ``repro_main.py``, ``runner.py`` and ``torch_flags.py`` are modules of this package, ``digest.py``
+is ``rltrace.digest.reference``; only their imports are changed, so that there is one implementation. Tensors are stored
+as the bytes of their storages, which reproduces dtypes that NumPy lacks and inputs that share memory.
 """
 
 from __future__ import annotations
@@ -29,9 +28,7 @@ from rltrace.trace.read.process import ProcessTrace
 
 # --- script -----------------------------------------------------------------------------------------------------------
 #
-# The text of a ``repro.py``: what the op is, the call as Python, and what was recorded of it.
-#
-# Owns that text. It is short and plain because people read it before they run it.
+# The text of a ``repro.py`` is short and plain, because people read it before they run it.
 
 
 WIDTH = 110
@@ -42,7 +39,7 @@ _TEXT = '''\
     python {file}           runs it 100 times: is it deterministic, are these the recorded bits?
     python {file} --help    other threads, instruction sets, deterministic algorithms, TF32
 
-{told}
+{notes}
 inputs.npz holds the memory of its inputs, the other files beside this one do the work. Needs torch and NumPy.
 """
 
@@ -66,9 +63,9 @@ if __name__ == "__main__":
 
 
 def script(
-    op: RecordedOp, sides: Mapping[str, RecordedSide], told: Sequence[str], imports: Sequence[str], file: str
+    op: RecordedOp, sides: Mapping[str, RecordedSide], notes: Sequence[str], imports: Sequence[str], file: str
 ) -> str:
-    """``told``: where and when it was recorded, a line each; ``imports``: modules that register the operator."""
+    """The text of the script. ``notes``: lines on the recorded op; ``imports``: modules that register the operator."""
     generator = op.case.generator
     parts = [repr(op.name), "call", "TENSORS", "sides=RECORDED"]
     if op.case.written:
@@ -76,11 +73,11 @@ def script(
     if op.case.returned is not None:
         parts.append(f"returned={op.case.returned}")
     if generator is not None:
-        parts.append(f"generator=({generator.device!r}, {generator.given})")
+        parts.append(f"generator=({generator.device!r}, {generator.is_argument})")
     return _TEXT.format(
         name=op.name,
         file=file,
-        told="\n".join(line.replace("\\", "/").replace('"', "'") for line in told),
+        notes="\n".join(line.replace("\\", "/").replace('"', "'") for line in notes),
         imports="".join(f"import {module}  # registers the operator\n" for module in imports),
         tensors=_sequence([_tensor(tensor) for tensor in op.case.tensors]),
         sides=_mapping({side: _side(known) for side, known in sides.items()}),
@@ -129,9 +126,9 @@ SCRIPT = "repro.py"
 
 
 def write_folder(
-    folder: Path, op: RecordedOp, sides: Mapping[str, RecordedSide], told: Sequence[str], imports: Sequence[str] = ()
+    folder: Path, op: RecordedOp, sides: Mapping[str, RecordedSide], notes: Sequence[str], imports: Sequence[str] = ()
 ) -> None:
-    """Write it; files of an earlier one are replaced. ``told``, ``imports``: as in ``script``."""
+    """Write the folder, replacing earlier files. ``notes``, ``imports``: as in ``script``."""
     folder.mkdir(parents=True, exist_ok=True)
     case = op.case
     arrays = {f"storage_{i}": np.asarray(data) for i, data in enumerate(case.storages)}
@@ -139,9 +136,9 @@ def write_folder(
     if case.generator is not None:
         arrays["generator"] = np.asarray(case.generator.state)
     np.savez_compressed(folder / "inputs.npz", **arrays)  # type: ignore[arg-type]
-    (folder / SCRIPT).write_text(script(op, sides, told, imports, SCRIPT), encoding="utf-8")
-    (folder / "repro_main.py").write_text(_alone(repro_main, runner, torch_flags), encoding="utf-8")
-    (folder / "runner.py").write_text(_alone(runner, torch_flags), encoding="utf-8")
+    (folder / SCRIPT).write_text(script(op, sides, notes, imports, SCRIPT), encoding="utf-8")
+    (folder / "repro_main.py").write_text(_standalone_source(repro_main, runner, torch_flags), encoding="utf-8")
+    (folder / "runner.py").write_text(_standalone_source(runner, torch_flags), encoding="utf-8")
     (folder / "torch_flags.py").write_text(inspect.getsource(torch_flags), encoding="utf-8")
     (folder / "digest.py").write_text(digest_source(), encoding="utf-8")
 
@@ -153,7 +150,7 @@ def side_of(
     kernel: str,
     alignments: tuple[int, ...] | None = None,
 ) -> RecordedSide:
-    """What was recorded of a row's op, and the settings that its process told of."""
+    """The recorded results of a row's op, and the settings of its process."""
     facts = process.facts
     threads = process.words.evidence(int(rows.columns[0, Column.KERNEL])).get("threads")
     named = {name.removeprefix("env."): value for name, value in facts.items() if name.startswith("env.")}
@@ -161,7 +158,7 @@ def side_of(
         results,
         threads if isinstance(threads, int) else None,
         {name: str(value) for name, value in sorted(named.items()) if name.startswith(ACTING) and value is not None},
-        _thrown({**_facts_of_flags(facts), **settings_of(process, rows)}),
+        _changed_switches({**_facts_of_flags(facts), **settings_of(process, rows)}),
         alignments,
         str(facts.get("torch.version") or ""),
         str(facts.get("host.cpu") or ""),
@@ -170,18 +167,18 @@ def side_of(
 
 
 def _facts_of_flags(facts: Mapping[str, object]) -> dict[str, object]:
-    """What the process told of switches, for a row that says nothing of them."""
+    """The recorded switches of the process, for a row without settings."""
     flags = {name: facts.get(f"flag.{name}") for name in torch_flags.SWITCHES}
     return {name: value for name, value in flags.items() if torch_flags.fits(name, value)}
 
 
-def _thrown(recorded: Mapping[str, object]) -> dict[str, object]:
-    """Switches that stood otherwise than they stand here, in a process that has thrown none."""
-    return {name: value for name, value in recorded.items() if not torch_flags.is_standing(name, value)}
+def _changed_switches(recorded: Mapping[str, object]) -> dict[str, object]:
+    """The switches that differ from their values in this process, which has changed none."""
+    return {name: value for name, value in recorded.items() if not torch_flags.is_set(name, value)}
 
 
-def _alone(module: ModuleType, *neighbours: ModuleType) -> str:
-    """The source of a module that imports from neighbours, for where they lie side by side."""
+def _standalone_source(module: ModuleType, *neighbours: ModuleType) -> str:
+    """The source of a module with its imports of neighbours changed to the same folder."""
     text = inspect.getsource(module)
     for neighbour in neighbours:
         line = f"from {neighbour.__name__} import "
@@ -199,7 +196,7 @@ def tensor_digest(dtype: str, shape: tuple[int, ...], data: bytes) -> int:
 
 
 def digest_source() -> str:
-    """``rltrace.digest.reference`` as a file that needs nothing of rltrace."""
+    """The source of ``rltrace.digest.reference`` without imports from rltrace."""
     line = f"from {definition.__name__} import PAGE_BYTES, SECRET\n"
     text = inspect.getsource(reference)
     assert line in text

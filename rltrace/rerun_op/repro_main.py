@@ -1,7 +1,7 @@
-"""What a ``repro.py`` does: reads its command line, takes settings on, calls the op and says whose bits came out.
+"""The command line of a ``repro.py``: applies settings, calls the op and reports which recorded results it gives.
 
-Part of rltrace, and copied into every folder that ``rltrace repro`` writes; needs torch and NumPy, and ``digest.py``,
-``runner.py`` and ``torch_flags.py`` beside it. Owns the settings and the words.
+Part of rltrace, and copied into every folder that ``rltrace repro`` writes. Needs torch and NumPy, and ``digest.py``,
+``runner.py`` and ``torch_flags.py`` in the same folder.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ from rltrace.rerun_op.runner import (
     RngState,
     TensorSpec,
     aligned,
-    in_words,
     logical_bytes,
-    once,
+    prepare_call,
     repeat,
+    summary,
 )
-from rltrace.rerun_op.torch_flags import PARTS, SWITCHES, standing, under
+from rltrace.rerun_op.torch_flags import COMPONENTS, SWITCHES, read_switches, temporary_switches
 
-SHOWN = 8
-"""Results that are named, those that some side recorded aside."""
+MAX_SHOWN = 8
+"""Results that are printed, recorded ones first."""
 
 
 @dataclass(frozen=True)
 class RecordedSide:
-    """What one run recorded of the op, and the settings it ran under."""
+    """The results of the op in one recorded run, and the settings of that run."""
 
     results: ResultDigests
     threads: int | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables that choose kernels, as they were set."""
+    """Recorded variables that choose kernels."""
     switches: Mapping[str, Any] = field(default_factory=dict)
-    """Those of torch that stood otherwise when the op ran than in a fresh process (``torch_flags``)."""
+    """Switches of torch (``torch_flags``) that differed from those of a fresh process."""
     alignments: tuple[int, ...] | None = None
-    """Address of each storage of its inputs modulo 64; None: not known."""
+    """Address of each storage of the inputs modulo 64; None: not known."""
     torch: str = ""
     processor: str = ""
     kernel: str = ""
@@ -64,7 +64,7 @@ VARIABLES = {
     "onednn_isa": "ONEDNN_MAX_CPU_ISA",
     "omp_threads": "OMP_NUM_THREADS",
 }
-"""Options for what libraries read when they are loaded."""
+"""Options for variables that libraries read when they are loaded."""
 
 
 def main(
@@ -77,16 +77,16 @@ def main(
     returned: tuple[int, ...] | None = None,
     generator: tuple[str, bool] | None = None,
 ) -> None:
-    """Run the op as the command line asks and print what came out. ``inputs.npz`` lies beside the script."""
+    """Run the op under the options of the command line, on the ``inputs.npz`` beside the script; prints the results."""
     options = _options(sides)
     _restart_under(_environment(options, sides))
     as_ = _chosen(options, sides)
     threads = options.threads or (None if options.omp_threads else as_.threads)
     if threads:
         torch.set_num_threads(threads)
-    wanted = _switches(options, as_)
-    with under(wanted):
-        _run(name, call, tensors, options, sides, wanted, written=written, returned=returned, generator=generator)
+    switches = _switches(options, as_)
+    with temporary_switches(switches):
+        _run(name, call, tensors, options, sides, switches, written=written, returned=returned, generator=generator)
 
 
 def _run(
@@ -95,7 +95,7 @@ def _run(
     tensors: Sequence[TensorSpec],
     options: argparse.Namespace,
     sides: Mapping[str, RecordedSide],
-    wanted: Mapping[str, Any],
+    switches: Mapping[str, Any],
     *,
     written: tuple[int, ...],
     returned: tuple[int, ...] | None,
@@ -107,18 +107,18 @@ def _run(
         storages = [inputs[f"storage_{i}"] for i in range(int(inputs["storages"]))]
         spec = None if generator is None else RngState(generator[0], inputs["generator"], generator[1])
         case = OpCase(call, tensors, storages, inputs["alignments"].tolist(), written, returned, spec)
-    case = _lying(case, options.alignment, as_)
+    case = _placed(case, options.alignment, as_)
     launched = _launched(case) if options.kernels else []
     if options.kernels:
-        _let_libraries_speak(case)
+        _print_library_kernels(case)
     seconds = SECONDS if options.times is None else math.inf
     found = repeat(case, options.times or TIMES, _memo(_fingerprint), seconds)
-    here = _here(wanted, case.alignments) | ({"kernels": launched} if launched else {})
+    here = _here(switches, case.alignments) | ({"kernels": launched} if launched else {})
     print(json.dumps(_as_json(name, found, sides, here)) if options.json else _as_text(name, found, sides, here))
 
 
 def _chosen(options: argparse.Namespace, sides: Mapping[str, RecordedSide]) -> RecordedSide:
-    """The side whose settings are taken on."""
+    """The side whose settings are applied."""
     return sides.get(options.as_ or "", next(iter(sides.values())))
 
 
@@ -149,24 +149,24 @@ def _options(sides: Mapping[str, RecordedSide]) -> argparse.Namespace:
 
 
 def _switches(options: argparse.Namespace, as_: RecordedSide) -> dict[str, Any]:
-    """All that are thrown, with what they are thrown to."""
-    wanted: dict[str, Any] = {"deterministic_algorithms": "off", **as_.switches}
+    """The switches to set, and their values."""
+    switches: dict[str, Any] = {"deterministic_algorithms": "off", **as_.switches}
     if options.deterministic:
-        wanted["deterministic_algorithms"] = "on"
+        switches["deterministic_algorithms"] = "on"
     if options.tf32:
-        wanted["tf32"] = options.tf32
+        switches["tf32"] = options.tf32
     for text in options.set:
         name, _, value = text.partition("=")
         if name in SWITCHES:
-            wanted[name] = value
-    for name, parts in PARTS.items():  # as it is asked for, not as the parts were recorded
-        if name in wanted:
-            wanted = {key: value for key, value in wanted.items() if key not in parts}
-    return wanted
+            switches[name] = value
+    for name, parts in COMPONENTS.items():  # as requested, not as the components were recorded
+        if name in switches:
+            switches = {key: value for key, value in switches.items() if key not in parts}
+    return switches
 
 
-def _lying(case: OpCase, alignment: int | None, as_: RecordedSide) -> OpCase:
-    """Its inputs where they are to lie: at that alignment and no higher one, or as they lay in that run."""
+def _placed(case: OpCase, alignment: int | None, as_: RecordedSide) -> OpCase:
+    """The case with its inputs at exactly this alignment, or at that of the run."""
     if alignment is not None:
         return replace(case, alignments=aligned(case, alignment))
     known = as_.alignments
@@ -174,23 +174,23 @@ def _lying(case: OpCase, alignment: int | None, as_: RecordedSide) -> OpCase:
 
 
 def _environment(options: argparse.Namespace, sides: Mapping[str, RecordedSide]) -> dict[str, str | None]:
-    """Variables that are to be set, or (None) not to be."""
-    wanted: dict[str, str | None] = {}
+    """Variables to set; None: to unset."""
+    environment: dict[str, str | None] = {}
     if options.as_ is not None:
         others = {name for side in sides.values() for name in side.environment}
-        wanted = {name: sides[options.as_].environment.get(name) for name in sorted(others)}
-    asked = {variable: getattr(options, option) for option, variable in VARIABLES.items()}
+        environment = {name: sides[options.as_].environment.get(name) for name in sorted(others)}
+    requested = {variable: getattr(options, option) for option, variable in VARIABLES.items()}
     more = (text.partition("=")[::2] for text in options.set)
-    asked |= {name: value for name, value in more if name not in SWITCHES}
-    return wanted | {variable: value for variable, value in asked.items() if value is not None}
+    requested |= {name: value for name, value in more if name not in SWITCHES}
+    return environment | {variable: value for variable, value in requested.items() if value is not None}
 
 
-def _restart_under(wanted: Mapping[str, str | None]) -> None:
-    """Start anew under these variables, unless they are as they should be: torch and MKL read them when they start."""
-    if all(os.environ.get(name) == value for name, value in wanted.items()):
+def _restart_under(changes: Mapping[str, str | None]) -> None:
+    """Restart with these variables, unless they are set: torch and MKL read them at the start."""
+    if all(os.environ.get(name) == value for name, value in changes.items()):
         return
-    environment = {name: value for name, value in os.environ.items() if name not in wanted}
-    environment |= {name: value for name, value in wanted.items() if value is not None}
+    environment = {name: value for name, value in os.environ.items() if name not in changes}
+    environment |= {name: value for name, value in changes.items() if value is not None}
     sys.stdout.flush()
     os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
 
@@ -203,23 +203,23 @@ def _check_devices(devices: set[str]) -> None:
             sys.exit(f"the op ran on {device}, which does not exist here: {str(error).splitlines()[0]}")
 
 
-def _let_libraries_speak(case: OpCase) -> None:
-    """One call, of which oneDNN and MKL print what they run, to standard output."""
-    with ExitStack() as speaking:
+def _print_library_kernels(case: OpCase) -> None:
+    """Make one call during which oneDNN and MKL print their kernels to standard output."""
+    with ExitStack() as stack:
         for library in (torch.backends.mkldnn, torch.backends.mkl):
             if library.is_available():
-                speaking.enter_context(library.verbose(library.VERBOSE_ON))
+                stack.enter_context(library.verbose(library.VERBOSE_ON))
         repeat(case, 1, lambda tensor: "")
-    ctypes.CDLL(None).fflush(None)  # what C has printed goes before what Python prints
+    ctypes.CDLL(None).fflush(None)  # C output before Python output
 
 
 def _launched(case: OpCase) -> list[str]:
-    """Names of the kernels that one call launches on a GPU, in order, as torch's profiler has them."""
+    """Names of the kernels that one call launches on a GPU, in order, from torch's profiler."""
     devices = [tensor.device for tensor in case.tensors] + ([case.generator.device] if case.generator else [])
     if not any(device.startswith("cuda") for device in devices):
         return []
-    repeat(case, 1, lambda tensor: "")  # what is tried out at the first call is no part of the others
-    call = once(case)
+    repeat(case, 1, lambda tensor: "")  # autotuning happens at the first call
+    call = prepare_call(case)
     torch.cuda.synchronize()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
         call()
@@ -230,7 +230,7 @@ def _launched(case: OpCase) -> list[str]:
 
 
 def _fingerprint(tensor: torch.Tensor) -> str:
-    from digest import tensor_digest  # type: ignore[import-not-found]  # lies beside this file in a repro folder
+    from digest import tensor_digest  # type: ignore[import-not-found]  # beside this file in a repro folder
 
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
         sys.exit(f"the op returned a tensor of layout {tensor.layout}, whose digest this script cannot compute")
@@ -239,7 +239,7 @@ def _fingerprint(tensor: torch.Tensor) -> str:
 
 
 def _memo(fingerprint: Callable[[torch.Tensor], str]) -> Callable[[torch.Tensor], str]:
-    """The digest in plain Python is slow: take it once of each result, told apart by its bytes."""
+    """``fingerprint``, computed once for equal bytes: the digest in plain Python is slow."""
     known: dict[tuple[Any, ...], str] = {}
 
     def of(tensor: torch.Tensor) -> str:
@@ -269,20 +269,20 @@ def _as_json(
 
 
 def _here(switches: Mapping[str, Any], alignments: Sequence[int]) -> dict[str, Any]:
-    """What it ran under: of the switches those that were thrown, as they stand."""
+    """The settings of this process; of the switches, those that were set."""
     return {
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
-        "environment": {name: os.environ[name] for name in sorted(os.environ) if name.startswith(CHOOSING)},
-        "switches": standing([*switches]),
+        "environment": {name: os.environ[name] for name in sorted(os.environ) if name.startswith(PREFIXES)},
+        "switches": read_switches([*switches]),
         "alignments": list(alignments),
     }
 
 
-CHOOSING = ("ATEN_", "CUBLAS", "CUDNN_", "DISABLE_ADDMM_CUDA_LT", "MKL_", "NVIDIA_TF32_", "OMP_", "ONEDNN_", "TORCH_")
-"""How variables begin that are told of."""
+PREFIXES = ("ATEN_", "CUBLAS", "CUDNN_", "DISABLE_ADDMM_CUDA_LT", "MKL_", "NVIDIA_TF32_", "OMP_", "ONEDNN_", "TORCH_")
+"""Prefixes of the reported variables."""
 
 
 def _as_text(
@@ -294,14 +294,14 @@ def _as_text(
     switches = {name: value for name, value in here["switches"].items() if name != "deterministic_algorithms"}
     settings += [f"{name}={value}" for name, value in (*here["environment"].items(), *switches.items())]
     settings += [f"inputs {alignment} bytes past a multiple of 64" for alignment in sorted({*here["alignments"]} - {0})]
-    lines = [name, f"  {', '.join(settings)}", f"  {in_words(found)}"]
+    lines = [name, f"  {', '.join(settings)}", f"  {summary(found)}"]
     lines += [f"  kernel  {kernel}" for kernel in here.get("kernels", ())]
     recorded = [side.results for side in sides.values()]
     ranked = sorted(found.items(), key=lambda item: (item[0] not in recorded, -item[1]))
-    for outcome, count in ranked[:SHOWN]:
-        lines.append(f"  {count:>6,} x {_short(outcome)}  {_whose(outcome, sides)}")
-    if len(ranked) > SHOWN:
-        lines.append(f"         and {len(ranked) - SHOWN:,} more, {_whose((), sides)}")
+    for outcome, count in ranked[:MAX_SHOWN]:
+        lines.append(f"  {count:>6,} x {_short(outcome)}  {_recorded_by(outcome, sides)}")
+    if len(ranked) > MAX_SHOWN:
+        lines.append(f"         and {len(ranked) - MAX_SHOWN:,} more, {_recorded_by((), sides)}")
     return "\n".join(lines)
 
 
@@ -310,7 +310,7 @@ def _short(outcome: ResultDigests) -> str:
     return " ".join(outcome[:2]) + more or "(no result)"
 
 
-def _whose(outcome: ResultDigests, sides: Mapping[str, RecordedSide]) -> str:
+def _recorded_by(outcome: ResultDigests, sides: Mapping[str, RecordedSide]) -> str:
     """``A's``, ``A's and B's``, ``neither A's nor B's``."""
     names = [f"{side.upper()}'s" for side in sides]
     found = [f"{side.upper()}'s" for side in sides if sides[side].results == outcome]

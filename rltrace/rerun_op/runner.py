@@ -1,9 +1,8 @@
-"""Calls one op again and again on the same inputs and counts what comes out. Needs torch and NumPy.
+"""Repeated calls of one op on the same inputs, and counts of their results. Needs torch and NumPy.
 
-Part of rltrace, and copied into every folder that ``rltrace repro`` writes, beside ``torch_flags.py``. Inputs are laid
-into fresh memory for every call, as they lay when they were recorded: the same strides, the same storage for those that
-shared one, the same alignment; and the op runs under the settings that it ran under then. Nothing of the process is
-changed that is not put back.
+Part of rltrace, and copied into every folder that ``rltrace repro`` writes, beside ``torch_flags.py``. Every call has
+its inputs in fresh memory with the recorded strides, sharing and alignment, and runs under the recorded settings.
+Changes to the process are reverted.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from rltrace.rerun_op.torch_flags import under
+from rltrace.rerun_op.torch_flags import temporary_switches
 
 ALIGNMENT = 64
 
 TIMES, SECONDS = 100, 10
-"""How often an op is called where nobody says how often, and for how long at most. An op whose result depends on the
-order in which two threads come by gave one result in 20 calls, and 1,483 in 2,000."""
+"""Default number of calls, and time limit. An op with a race between two threads gave one result in 20 calls, and 1,483
+in 2,000."""
 
 
 @dataclass(frozen=True)
@@ -36,17 +35,17 @@ class TensorSpec:
     strides: tuple[int, ...]
     """In elements."""
     storage: int = 0
-    """Which of the storages it lies in."""
+    """Index of its storage."""
     offset: int = 0
-    """Bytes from the beginning of that."""
+    """Bytes from the start of the storage."""
     device: str = "cpu"
     conjugated: bool = False
     negated: bool = False
-    """The storage holds the lazy conjugate, the negative, of what the op sees."""
+    """Whether the storage holds the lazy conjugate, or the lazy negative, of the value."""
 
     @property
     def span(self) -> int:
-        """Bytes from its first element to the end of its last."""
+        """Bytes from its first element to the end of the last."""
         if 0 in self.shape:
             return 0
         itemsize: int = getattr(torch, self.dtype).itemsize
@@ -55,33 +54,33 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class RngState:
-    """What an op draws from."""
+    """The generator that an op draws from."""
 
     device: str
     state: Any
-    """As ``torch.Generator.get_state`` gave it before the op, uint8."""
-    given: bool
-    """It was an argument of the op; False: the one that the device has by itself."""
+    """From ``torch.Generator.get_state`` before the op, uint8."""
+    is_argument: bool
+    """Whether it was an argument of the op; False: the default generator of the device."""
 
 
 @dataclass(frozen=True)
 class OpCase:
-    """One op, its arguments, and what of it counts as its result."""
+    """One op with its arguments, and the choice of its results."""
 
     call: Callable[[list[torch.Tensor], torch.Generator | None], Any]
-    """Calls the op with these tensors."""
+    """Calls the op with these tensors and this generator."""
     tensors: Sequence[TensorSpec]
     storages: Sequence[Any]
     """Bytes of each, uint8."""
     alignments: Sequence[int] = ()
     """Address of each modulo ALIGNMENT; empty: 0."""
     written: tuple[int, ...] = ()
-    """Which tensors the op writes: results, too, and the first ones."""
+    """Indices of the tensors that the op writes: its first results."""
     returned: tuple[int, ...] | None = None
-    """Which of several things that it returns are results; None: whatever it returns."""
+    """Indices of the returned values that are results; None: all."""
     generator: RngState | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Switches (``torch_flags``) under which it runs; others stand as they stand where it is called."""
+    """Switches (``torch_flags``) to set for the call; others are left as they are."""
 
 
 ResultDigests = tuple[str, ...]
@@ -91,14 +90,14 @@ ResultDigests = tuple[str, ...]
 def repeat(
     case: OpCase, times: int, fingerprint: Callable[[torch.Tensor], str], seconds: float = math.inf
 ) -> dict[ResultDigests, int]:
-    """Every outcome of ``times`` calls and how often it came, in the order in which they were first seen.
+    """The results of ``times`` calls with their counts, in the order of first occurrence.
 
-    After so many ``seconds`` no call is begun, but for the first two. What the op itself raises is raised. Generators
-    are left as they were.
+    After ``seconds`` no more calls are made, but for the first two. Errors of the op are raised. Generators are
+    restored.
     """
     found: dict[ResultDigests, int] = {}
     stop = monotonic() + seconds
-    with _generators_kept(case.generator):
+    with _generators_restored(case.generator):
         for i in range(times):
             if i >= 2 and monotonic() > stop:
                 break
@@ -109,27 +108,25 @@ def repeat(
     return found
 
 
-def once(case: OpCase) -> Callable[[], None]:
-    """One call, its inputs in place already: what runs when it is called is the op and nothing else."""
+def prepare_call(case: OpCase) -> Callable[[], None]:
+    """One call with its inputs already in memory: calling it runs only the op."""
     tensors = build(case)
 
     def call() -> None:
-        with _generators_kept(case.generator):
+        with _generators_restored(case.generator):
             _call(case, tensors)
 
     return call
 
 
 def _call(case: OpCase, tensors: list[torch.Tensor]) -> Any:
-    generator = _ready(case.generator)
-    with under(case.settings):
+    generator = _restored(case.generator)
+    with temporary_switches(case.settings):
         return case.call(tensors, generator)
 
 
 def aligned(case: OpCase, alignment: int) -> tuple[int, ...]:
-    """Alignments at which every storage begins at a multiple of so many bytes and of no higher power of two, or of its
-    tensors' own size where that is more.
-    """
+    """Alignments of storages that start at an odd multiple of ``alignment`` bytes, or of their itemsize if larger."""
     sizes = [1] * len(case.storages)
     for tensor in case.tensors:
         sizes[tensor.storage] = max(sizes[tensor.storage], getattr(torch, tensor.dtype).itemsize)
@@ -146,9 +143,9 @@ def build(case: OpCase) -> list[torch.Tensor]:
 
 def _memory(data: Any, alignment: int, device: str) -> torch.Tensor:
     """``data`` at an address that is ``alignment`` modulo ALIGNMENT."""
-    room = torch.empty(len(data) + 2 * ALIGNMENT, dtype=torch.uint8, device=device)
-    start = (alignment - room.data_ptr()) % ALIGNMENT
-    part = room[start : start + len(data)]
+    space = torch.empty(len(data) + 2 * ALIGNMENT, dtype=torch.uint8, device=device)
+    start = (alignment - space.data_ptr()) % ALIGNMENT
+    part = space[start : start + len(data)]
     part.copy_(torch.from_numpy(np.array(data)))
     return part
 
@@ -167,7 +164,7 @@ def _tensor(spec: TensorSpec, memory: torch.Tensor) -> torch.Tensor:
 
 
 def _results(case: OpCase, tensors: list[torch.Tensor], out: Any) -> list[Any]:
-    """What was written and what was returned, in that order."""
+    """The written and the returned results, in that order."""
     if case.returned is not None:
         out = [out[i] for i in case.returned] if isinstance(out, (tuple, list)) else [out][: len(case.returned)]
     return [*(tensors[place] for place in case.written), *_flat(out)]
@@ -188,18 +185,18 @@ def _default(device: str) -> torch.Generator:
     return torch.cuda.default_generators[found.index or 0]
 
 
-def _ready(spec: RngState | None) -> torch.Generator | None:
-    """The generator in its state; the one to hand to the op, if it is handed one."""
+def _restored(spec: RngState | None) -> torch.Generator | None:
+    """The generator in its recorded state; None: the op draws nothing."""
     if spec is None:
         return None
-    generator = torch.Generator(spec.device) if spec.given else _default(spec.device)
+    generator = torch.Generator(spec.device) if spec.is_argument else _default(spec.device)
     generator.set_state(torch.from_numpy(np.array(spec.state)))
     return generator
 
 
 @contextmanager
-def _generators_kept(spec: RngState | None) -> Iterator[None]:
-    if spec is None or spec.given:
+def _generators_restored(spec: RngState | None) -> Iterator[None]:
+    if spec is None or spec.is_argument:
         yield
         return
     before = _default(spec.device).get_state()
@@ -218,8 +215,8 @@ def logical_bytes(tensor: torch.Tensor) -> bytes:
     return data
 
 
-def in_words(found: Mapping[ResultDigests, int]) -> str:
-    """Whether it repeats itself."""
+def summary(found: Mapping[ResultDigests, int]) -> str:
+    """A sentence on whether the op is deterministic."""
     times = sum(found.values())
     if times == 1:
         return "run once"

@@ -1,9 +1,8 @@
-"""Switches of torch that choose kernels: how each one stands, and how it is thrown. Needs torch, nothing else.
+"""Switches of torch that choose kernels: how to read and set each. Needs torch, nothing else.
 
-Part of rltrace, and copied as it is into every folder that ``rltrace repro`` writes. The names are those that a trace
-has for them, in the settings of a row (``grad_mode``) and in the facts of a process (``flag.cudnn.benchmark``), but for
-``tf32`` and ``sdp``, each of which throws several. What a library reads when it is loaded is a variable, and none of
-these (``command``).
+Part of rltrace, and copied unchanged into every folder that ``rltrace repro`` writes. The names are those of the
+settings of a row (``grad_mode``) and of the facts of a process (``flag.cudnn.benchmark``); ``tf32`` and ``sdp`` set
+several switches. Environment variables, which libraries read when they are loaded, are not switches.
 """
 
 from __future__ import annotations
@@ -17,22 +16,22 @@ import torch
 
 ON_OFF = ("on", "off")
 BACK_ENDS = ("flash", "mem_efficient", "math", "cudnn")
-"""Of ``scaled_dot_product_attention``."""
+"""Back ends of ``scaled_dot_product_attention``."""
 
 
 @dataclass(frozen=True)
 class Switch:
-    """One of them. ``read`` and ``throw`` raise where this torch has no such switch, or was built without it."""
+    """One switch. ``read`` and ``set`` raise where this torch lacks it, or was built without it."""
 
     values: Sequence[str]
-    """What may be written; empty: anything."""
+    """Valid values; empty: any."""
     read: Callable[[], Any]
-    throw: Callable[[Any], Any]
-    """Takes a bool where the values are on and off, else the word."""
+    set: Callable[[Any], Any]
+    """Takes a bool for on and off, else the text."""
 
 
-def _on_off(read: Callable[[], Any], throw: Callable[[bool], Any]) -> Switch:
-    return Switch(ON_OFF, read, throw)
+def _on_off(read: Callable[[], Any], set: Callable[[bool], Any]) -> Switch:
+    return Switch(ON_OFF, read, set)
 
 
 def _product_flag(name: str) -> Switch:
@@ -41,7 +40,7 @@ def _product_flag(name: str) -> Switch:
 
 
 def _precision(backend: str, op: str) -> Switch:
-    """As newer versions of torch have it, beside the flags that were there before."""
+    """The precision flags of newer versions of torch, beside the old ones."""
     return Switch(
         ("ieee", "tf32", "bf16", "none"),
         lambda: torch._C._get_fp32_precision_getter(backend, op),
@@ -50,12 +49,12 @@ def _precision(backend: str, op: str) -> Switch:
 
 
 def _library(kind: str, *values: str) -> Switch:
-    """A preferred library; the names that torch gives them back by are those of an enumeration."""
+    """A preferred library; torch returns a member of an enumeration."""
 
-    def ask(*wanted: str) -> Any:
-        return getattr(torch.backends.cuda, f"preferred_{kind}_library")(*wanted)
+    def prefer(*library: str) -> Any:
+        return getattr(torch.backends.cuda, f"preferred_{kind}_library")(*library)
 
-    return Switch(values, lambda: str(ask()).rpartition(".")[2].lower(), ask)
+    return Switch(values, lambda: str(prefer()).rpartition(".")[2].lower(), prefer)
 
 
 def _of_torch(name: str) -> Switch:
@@ -66,9 +65,9 @@ def _tf32(on: bool) -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = on
 
 
-def _one_back_end(wanted: str) -> None:
+def _one_back_end(back_end: str) -> None:
     for name in BACK_ENDS:
-        getattr(torch.backends.cuda, f"enable_{name}_sdp")(name == wanted)
+        getattr(torch.backends.cuda, f"enable_{name}_sdp")(name == back_end)
 
 
 def _back_end(name: str) -> Switch:
@@ -92,9 +91,9 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _stay(on: bool) -> None:
+def _refuse(on: bool) -> None:
     if on is not torch.is_inference_mode_enabled():
-        raise ValueError(f"{INFERENCE} has a beginning and an end: it is set by under()")
+        raise ValueError(f"{INFERENCE} is a context: set it with temporary_switches()")
 
 
 SUBNORMAL = 5e-324
@@ -104,7 +103,7 @@ INFERENCE = "inference_mode"
 
 SWITCHES: Mapping[str, Switch] = {
     # of the thread
-    INFERENCE: _on_off(torch.is_inference_mode_enabled, _stay),
+    INFERENCE: _on_off(torch.is_inference_mode_enabled, _refuse),
     "grad_mode": _on_off(torch.is_grad_enabled, torch._C._set_grad_enabled),
     "flush_denormal": _on_off(lambda: SUBNORMAL == 0.0, torch.set_flush_denormal),
     # of the process
@@ -115,7 +114,7 @@ SWITCHES: Mapping[str, Switch] = {
     ),
     "deterministic_warn_only": _on_off(torch.is_deterministic_algorithms_warn_only_enabled, _only_warn),
     "deterministic_algorithms": _on_off(torch.are_deterministic_algorithms_enabled, _deterministic),
-    # those that say it for several before those that say it for one
+    # switches of several before those of one
     "matmul_precision": Switch(
         ("highest", "high", "medium"), torch.get_float32_matmul_precision, torch.set_float32_matmul_precision
     ),
@@ -141,50 +140,50 @@ SWITCHES: Mapping[str, Switch] = {
     **{f"sdp.{name}": _back_end(name) for name in BACK_ENDS},
     "sdp.math_reduced": _of_torch("math_sdp_allow_fp16_bf16_reduction"),
 }
-"""In the order in which several are thrown."""
+"""In the order in which several are set."""
 
-PARTS = {
+COMPONENTS = {
     "tf32": ("matmul_precision", "cuda.matmul.tf32", "cuda.matmul.precision", "cudnn.tf32", "cuda.conv.precision"),
     "sdp": ("sdp.flash", "sdp.mem_efficient", "sdp.math", "sdp.cudnn"),
 }
-"""Switches that say several things at once, and those that say one of them."""
+"""Switches that set several others, and these."""
 
 
 @contextmanager
-def under(settings: Mapping[str, Any]) -> Iterator[None]:
-    """What runs within runs under these switches; those that stood otherwise are put back. Raises as ``throw`` does."""
-    others = {name: value for name, value in settings.items() if not is_standing(name, value)}
+def temporary_switches(settings: Mapping[str, Any]) -> Iterator[None]:
+    """Set switches in the block, and restore them after it. Raises the errors of ``set_switches``."""
+    others = {name: value for name, value in settings.items() if not is_set(name, value)}
     with ExitStack() as stack:
         if INFERENCE in others:
             stack.enter_context(torch.inference_mode(_value(INFERENCE, SWITCHES[INFERENCE], others.pop(INFERENCE))))
-            others |= {name: settings[name] for name in ("grad_mode",) if name in settings}  # which it has changed
-        stack.callback(throw, standing([part for name in others for part in PARTS.get(name, (name,))]))
-        throw(others)
+            others |= {name: settings[name] for name in ("grad_mode",) if name in settings}  # changed by inference mode
+        stack.callback(set_switches, read_switches([part for name in others for part in COMPONENTS.get(name, (name,))]))
+        set_switches(others)
         yield
 
 
-def is_standing(name: str, value: Any) -> bool:
-    """Whether a switch stands so already; also where this torch has no such switch that could stand otherwise."""
-    here = standing([name])
-    return name in SWITCHES and (name not in here or _word(here[name]) == _word(value))
+def is_set(name: str, value: Any) -> bool:
+    """Whether a switch has this value; True where this torch lacks a known switch."""
+    found = read_switches([name])
+    return name in SWITCHES and (name not in found or _word(found[name]) == _word(value))
 
 
 def _word(value: Any) -> str:
     return "on" if value is True else "off" if value is False else str(value).lower()
 
 
-def throw(settings: Mapping[str, Any]) -> None:
-    """Throw these. Raises ValueError where a name or a value is none; what torch refuses it raises itself."""
+def set_switches(settings: Mapping[str, Any]) -> None:
+    """Set switches. Raises ValueError for an unknown name or value, and the errors of torch."""
     for name in (*SWITCHES, *settings):
         if name in settings:
             switch = SWITCHES.get(name)
             if switch is None:
                 raise ValueError(f"torch has no switch {name} that is known here")
-            switch.throw(_value(name, switch, settings[name]))
+            switch.set(_value(name, switch, settings[name]))
 
 
 def fits(name: str, value: Any) -> bool:
-    """Whether this is a switch, and what it can be thrown to."""
+    """Whether this is a switch and a valid value of it."""
     try:
         _value(name, SWITCHES[name], value)
     except (KeyError, ValueError):
@@ -192,24 +191,24 @@ def fits(name: str, value: Any) -> bool:
     return value is not None
 
 
-def _value(name: str, switch: Switch, given: Any) -> Any:
+def _value(name: str, switch: Switch, value: Any) -> Any:
     if switch.values == ON_OFF:
-        word = _word(given)
+        word = _word(value)
         if word not in ON_OFF:
-            raise ValueError(f"{name} is on or off, not {given}")
+            raise ValueError(f"{name} is on or off, not {value}")
         return word == "on"
-    word = _word(given)
+    word = _word(value)
     if switch.values and word not in switch.values:
-        raise ValueError(f"{name} is one of {', '.join(switch.values)}, not {given}")
+        raise ValueError(f"{name} is one of {', '.join(switch.values)}, not {value}")
     return word
 
 
-def standing(names: Sequence[str]) -> dict[str, Any]:
-    """How these stand; one that cannot be asked is left out."""
+def read_switches(names: Sequence[str]) -> dict[str, Any]:
+    """The values of these switches; one that cannot be read is left out."""
     found = {}
     for name in names:
         try:
             found[name] = SWITCHES[name].read()
-        except (KeyError, AttributeError, RuntimeError):  # of a newer torch, or of one that was built otherwise
+        except (KeyError, AttributeError, RuntimeError):  # of a newer torch, or not in this build
             continue
     return found

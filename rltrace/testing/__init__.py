@@ -1,7 +1,6 @@
-"""Small true traces, built row by row through the real writer: for tests of anything that reads traces.
+"""Small traces, built row by row through the real writer, for tests of anything that reads traces.
 
-Owns a vocabulary for rows that needs no torch. Everything it makes is a trace like any other; it fakes nothing but the
-numbers.
+Owns a vocabulary for rows that needs no torch. Only the numbers in these traces are made up.
 """
 
 from rltrace.testing.builder import LAYOUT, SITE, Frame, In, ProcessBuilder, StreamBuilder, Tensor, TraceBuilder, digest

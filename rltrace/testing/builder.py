@@ -1,4 +1,4 @@
-"""A whole trace that is being built, and its processes: births, facts, endings."""
+"""Builders of traces, their processes, streams and rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rltrace.digest import digest_buffer, seed_of
 from rltrace.digest.activation_rows import row_digests
 from rltrace.portable_keys import frame_key, portable_key, site_key
 from rltrace.trace.format.activation_rows import Part
-from rltrace.trace.format.process_start import write_birth
+from rltrace.trace.format.process_start import write_start
 from rltrace.trace.format.records import ActivationRequest, LeftOut, ValueRequest, axes_of
 from rltrace.trace.format.root import create_trace, end_launch
 from rltrace.trace.format.rows import Rows, StepRecord, TableEntry
@@ -41,44 +41,42 @@ from rltrace.trace.write.writer import ProcessWriter
 
 # --- inputs -----------------------------------------------------------------------------------------------------------
 #
-# How tests name what an op reads: rows, origins, digests that stand for a text.
-#
-# Owns the vocabulary; rows are made of it in ``rltrace.testing.builder``.
+# How tests name the inputs of an op: by rows, origins, and texts in place of digests.
 
 
 def digest(text: object) -> int:
-    """A digest that stands for ``text``: equal for equal ones, in every trace. Numbers stand for themselves."""
+    """A digest made from ``text``, equal for equal texts in every trace; a number is its own digest."""
     return text if isinstance(text, int) else key_of("testing", text)
 
 
 def key_of(kind: str, payload: object) -> int:
-    """``portable_key`` of one part; the same few come again with nearly every row."""
-    written = (kind, repr(payload))  # 1, 1.0 and True are equal, and have keys of their own
+    """``portable_key`` of a payload, cached: nearly every row repeats the same few."""
+    written = (kind, repr(payload))  # 1, 1.0 and True are equal, but have different keys
     key = _keys.get(written)
     if key is None:
-        if len(_keys) == MOST_KEYS:
+        if len(_keys) == MAX_KEYS:
             _keys.clear()
         key = _keys[written] = portable_key(kind, payload)
     return key
 
 
-MOST_KEYS = 1 << 16
+MAX_KEYS = 1 << 16
 _keys: dict[tuple[str, str], int] = {}
 
 
 @dataclass(frozen=True)
 class In:
-    """One tensor input. ``In(row)`` links to what ``row`` returned; ``digest`` says that this op read the input too."""
+    """One tensor input. ``In(row)`` links to an output of ``row``; ``digest``: the op digested the input, too."""
 
     row: int | None = None
     """The row that wrote it; None: see ``origin``."""
     digest: object = None
     slot: int = 0
     known: bool = False
-    """``row`` read the very same view rather than wrote it."""
+    """``row`` did not write it, but read the same view."""
     origin: Origin = Origin.OUTSIDE
     sent: int = SLOT_UNKNOWN
-    """From outside: with which collective before it other processes sent it, 1 the last one."""
+    """Of outside data: the collective before it that received it from other processes, 1 the last one."""
 
     def link(self, at: int) -> int:
         """The link cell, as seen from row ``at``."""
@@ -101,7 +99,7 @@ def input_of(given: object) -> In:
 
 # --- interning --------------------------------------------------------------------------------------------------------
 #
-# The tables of a process that is being built: what the ids in its rows stand for.
+# The tables of a process, which the ids in its rows refer to.
 
 
 Frame = tuple[str, int, str, str]
@@ -138,8 +136,8 @@ class Interned:
             payload = {"file": file, "path": f"/src/{file}", "line": line, "function": function, "source": source}
             ids.append(self.intern("frames", key, {**payload, "internal": False}))
             keys.append(key)
-        made = self._sites[tuple(frames)] = self.intern("sites", site_key(keys), ids)
-        return made
+        number = self._sites[tuple(frames)] = self.intern("sites", site_key(keys), ids)
+        return number
 
     def structure(self, layouts: Sequence[object]) -> int:
         ids = [self.plain("layouts", layout) for layout in layouts]
@@ -148,11 +146,11 @@ class Interned:
 
 # --- processes --------------------------------------------------------------------------------------------------------
 #
-# What the streams of a process that is being built share: its writer, tables, step and settings.
+# What the streams of a process share: its writer, tables, step and settings.
 
 
 class Process:
-    """One process of a trace, as its streams know it."""
+    """One process of a trace, as its streams use it."""
 
     def __init__(
         self,
@@ -164,16 +162,16 @@ class Process:
         alive: bool = False,
         argv: Sequence[str] = ("train.py",),
     ) -> None:
-        birth: dict[str, object] = {"name": name, "argv": list(argv), "executable": "python"}
+        start_record: dict[str, object] = {"name": name, "argv": list(argv), "executable": "python"}
         if not alive:
-            birth["pid"] = 0
-        self.writer = ProcessWriter.open(trace, {**birth, "token": write_birth(trace, birth)})
+            start_record["pid"] = 0
+        self.writer = ProcessWriter.open(trace, {**start_record, "token": write_start(trace, start_record)})
         self.name = self.writer.name
         self.tables = Interned()
         self.step = 0
         self.attempts: dict[int, int] = {}
         self._level, self._engine = level, engine
-        self._keeps = False
+        self._requested_values = False
         self._requested_activations = False
         self.row_axes: tuple[int, ...] | None = None
         self.writer.facts(level, engine, {"testing": True})
@@ -181,14 +179,14 @@ class Process:
     def request_values(
         self, *selectors: str, inputs: bool = True, limit: int = 1 << 30, only_with_rows: bool = False
     ) -> None:
-        """Values are kept of what these select (default: all); only the first call counts."""
-        if not self._keeps:
-            self._keeps = True
-            asked = () if only_with_rows else selectors or ("all",)
-            self.writer.request_values(ValueRequest(asked, inputs and not only_with_rows, limit))
+        """Request the values that these select (default: all); only the first call counts."""
+        if not self._requested_values:
+            self._requested_values = True
+            requested = () if only_with_rows else selectors or ("all",)
+            self.writer.request_values(ValueRequest(requested, inputs and not only_with_rows, limit))
 
     def request_activations(self, *selectors: str, axes: tuple[int, ...] | None = None, limit: int = 1 << 30) -> None:
-        """Rows of tensors are kept of what these select (default: all); only the first call counts."""
+        """Request the activation rows that these select (default: all); only the first call counts."""
         if not self._requested_activations:
             self._requested_activations = True
             self.row_axes = axes
@@ -198,17 +196,17 @@ class Process:
         self.writer.facts(self._level, self._engine, {name: value})
 
 
-# --- keeping ----------------------------------------------------------------------------------------------------------
+# --- captures ---------------------------------------------------------------------------------------------------------
 #
-# What is kept beside the rows of a stream that is being built: values, rows of tensors, calls of modules.
+# What a stream has besides its rows: values, activation rows, calls of modules.
 
 
 Tensor = NDArray[Any] | tuple[NDArray[Any], str]
 """An array, and torch's name of its dtype where NumPy has none for it."""
 
 
-class Keeping:
-    """Values and rows of tensors of one stream, held until its next commit."""
+class CaptureBuilder:
+    """Values and activation rows of one stream, held until its next commit."""
 
     def __init__(self, process: Process, index: int) -> None:
         self.process = process
@@ -217,13 +215,13 @@ class Keeping:
         """Rows so far, committed or not."""
         self._values: list[NewValue] = []
         self._left_out: list[LeftOut] = []
-        self._kept: list[NewCall | NewOp] = []
-        self._kept_left_out: list[LeftOut] = []
+        self._activations: list[NewCall | NewOp] = []
+        self._rows_left_out: list[LeftOut] = []
         self._calls = 0
         self._open_calls: list[int] = []
 
     def value(self, array: NDArray[Any], dtype: str = "", *, kind: ValueKind = ValueKind.OUTPUT, place: int = 0) -> int:
-        """Keep a value of the next row; returns its digest. ``dtype``: torch's name, where NumPy has none for it.
+        """Capture a value of the next row; returns its digest. ``dtype``: torch's name, where NumPy has none for it.
 
         A generator's state is an array of bytes of kind GENERATOR.
         """
@@ -234,12 +232,12 @@ class Keeping:
         else:
             layout = self.process.tables.plain("layouts", [dtype, list(array.shape), [], "cpu"])
             seed = seed_of(dtype, array.shape)
-        made = NewValue(kind, digest_buffer(data, seed), self.index, self.rows, place, layout, data)
-        self._values.append(made)
-        return made.digest
+        new = NewValue(kind, digest_buffer(data, seed), self.index, self.rows, place, layout, data)
+        self._values.append(new)
+        return new.digest
 
     def left_out(self, why: str, values: int = 1, size: int = 0) -> None:
-        """Values of the next row were asked for and not kept."""
+        """Requested values of the next row are left out."""
         self.process.request_values()
         self._left_out.append(LeftOut(why, self.index, self.rows, self.rows, values, size))
 
@@ -254,25 +252,27 @@ class Keeping:
         grad: bool = False,
         values: bool = False,
     ) -> Iterator[dict[str, Tensor]]:
-        """A call of a module around the ops of the block; what is put into the mapping are its outputs.
+        """A call of a module around the ops of the block, which adds its outputs to the mapping.
 
-        A tensor is an array, or a pair of one and torch's name of its dtype. Their rows are kept; their values where
-        ``values`` says so, and those of whole numbers and booleans.
+        A tensor is an array, or a pair of one and torch's name of its dtype. Their rows are captured; their values
+        where ``values`` is true, or where they are integers or booleans.
         """
         number, parent, first = self._calls, self._open_calls[-1] if self._open_calls else None, self.rows
         step = self.process.step
         self._calls += 1
         self._open_calls.append(number)
-        given = [self._tensor(Part.INPUT, name, tensor, values) for name, tensor in (inputs or {}).items()]
+        tensors = [self._tensor(Part.INPUT, name, tensor, values) for name, tensor in (inputs or {}).items()]
         outputs: dict[str, Tensor] = {}
         yield outputs
-        given += [self._tensor(Part.OUTPUT, name, tensor, values) for name, tensor in outputs.items()]
+        tensors += [self._tensor(Part.OUTPUT, name, tensor, values) for name, tensor in outputs.items()]
         self._open_calls.pop()
         intern = self.process.tables.plain
         phase = Phase[phase.upper()] if isinstance(phase, str) else phase
         flags = CallFlag.CALL | (CallFlag.GRAD if grad else 0)
         ids = intern("modules", module), intern("names", kind)
-        self._kept.append(NewCall(self.index, number, parent, *ids, step, phase, flags, first, self.rows, given))
+        self._activations.append(
+            NewCall(self.index, number, parent, *ids, step, phase, flags, first, self.rows, tensors)
+        )
 
     def op_rows(
         self,
@@ -282,46 +282,50 @@ class Keeping:
         *,
         values: bool = False,
     ) -> None:
-        """Rows of the tensors of an op; called before the commit of its row, or of a later one."""
+        """Activation rows of an op; called before the commit of its row, or of a later one."""
         parts = ((Part.INPUT, inputs or {}), (Part.OUTPUT, outputs or {}))
-        tensors = [self._tensor(part, *named, values, told_by=False) for part, of in parts for named in of.items()]
-        self._kept.append(NewOp(self.index, row, tensors))
+        tensors = [self._tensor(part, *named, values, is_key=False) for part, of in parts for named in of.items()]
+        self._activations.append(NewOp(self.index, row, tensors))
 
     def rows_left_out(self, why: str, rows: int = 1) -> None:
-        """Rows of a tensor were asked for at the next row of the stream and not kept."""
+        """Requested activation rows at the next row of the stream are left out."""
         self.process.request_activations()
-        self._kept_left_out.append(LeftOut(why, self.index, self.rows, self.rows, 1, 8 * rows))
+        self._rows_left_out.append(LeftOut(why, self.index, self.rows, self.rows, 1, 8 * rows))
 
-    def _tensor(self, part: Part, name: str, tensor: Tensor, values: bool, *, told_by: bool = True) -> NewTensor:
+    def _tensor(self, part: Part, name: str, tensor: Tensor, values: bool, *, is_key: bool = True) -> NewTensor:
         self.process.request_activations()
         array, dtype = tensor if isinstance(tensor, tuple) else (tensor, str(tensor.dtype))
         data, shape = np.ascontiguousarray(array).tobytes(), array.shape
         axes = axes_of(self.process.row_axes, array.ndim)
         layout = self.process.tables.plain("layouts", [dtype, list(shape), [], "cpu"])
         whole = digest_buffer(data, seed_of(dtype, shape))
-        if values or (told_by and array.dtype.kind in "iub"):
+        if values or (is_key and array.dtype.kind in "iub"):
             self.process.request_values(only_with_rows=True)
             self._values.append(NewValue(ValueKind.WITH_ROWS, whole, self.index, self.rows, 0, layout, data))
         block = DigestBlock(row_digests(data, dtype, shape, array.itemsize, axes))
         return NewTensor(part, self.process.tables.plain("names", name), layout, axes, whole, block)
 
-    def _take_kept(self) -> tuple[NewValues, NewActivations]:
-        """What is held, for a commit; nothing is held any more."""
+    def _take_captures(self) -> tuple[NewValues, NewActivations]:
+        """Remove and return all, for a commit."""
         values, self._values, self._left_out = NewValues(self._values, self._left_out), [], []
-        kept, self._kept, self._kept_left_out = NewActivations(self._kept, self._kept_left_out), [], []
-        return values, kept
+        activations, self._activations, self._rows_left_out = (
+            NewActivations(self._activations, self._rows_left_out),
+            [],
+            [],
+        )
+        return values, activations
 
 
 # --- streams ----------------------------------------------------------------------------------------------------------
 #
-# Rows of a stream that is being built, written through the real writer.
+# Rows of a stream, written through the real writer.
 
 
 SITE: Frame = ("train.py", 12, "train", "loss.backward()")
 LAYOUT = ("float32", (4,), (1,), "cpu")
 
 
-class StreamBuilder(Keeping):
+class StreamBuilder(CaptureBuilder):
     """Rows of one stream, held until the next ``commit``."""
 
     def __init__(self, process: Process, name: str) -> None:
@@ -334,7 +338,7 @@ class StreamBuilder(Keeping):
         self._samples: list[list[int]] = []
 
     def sample(self, name: str, value: float, kind: str = "watch", *, step: int | None = None) -> None:
-        """One more number of a series; ``step``: which it belongs to, the current one unless said."""
+        """Add a number to a series; ``step``: the step that it belongs to, None: the current one."""
         tables = self.process.tables
         key = portable_key("series", kind, name)
         number = tables.intern("series", key, {"kind": kind, "name": name})
@@ -361,7 +365,7 @@ class StreamBuilder(Keeping):
         scalars: Sequence[object] | None = None,
         kind: Kind = Kind.OP,
     ) -> int:
-        """Add a row; returns its index in the stream. Digests may be numbers or any text that stands for one."""
+        """Add a row; returns its index in the stream. Digests may be numbers or texts."""
         tables = self.process.tables
         links = [input_of(given) for given in inputs]
         frames: Any = (site,) if site and isinstance(site[0], str) else site
@@ -370,7 +374,7 @@ class StreamBuilder(Keeping):
         if scalars is None:
             scalars = ["T"] * len(links) + ["i"] * len(integers) + ["f"] * len(floats)
         integers, floats, flags = list(integers), list(floats), RowFlag(flags)
-        flags |= _put_value(value, integers, floats)
+        flags |= _append_value(value, integers, floats)
         digests = [digest(link.digest) for link in links if link.digest is not None]
         if rng is not None:
             flags |= RowFlag.RNG
@@ -410,7 +414,7 @@ class StreamBuilder(Keeping):
         integers: Mapping[str, int] | None = None,
         floats: Mapping[str, float] | None = None,
     ) -> int:
-        """Add a row that is no op, a cell for each name; returns its index in the stream."""
+        """Add an event, with a cell for each name; returns its index in the stream."""
         cells = {"n": counts or {}, "e": evidence or {}, "d": digests or {}, "i": integers or {}, "f": floats or {}}
         row = self.op(
             "",
@@ -441,9 +445,9 @@ class StreamBuilder(Keeping):
         python: object = 0,
         numpy: object = 0,
     ) -> int:
-        """An optimizer attempt ends here; returns the number of the step it ends.
+        """End an optimizer attempt; returns the number of its step.
 
-        ``generators`` stands for the state of torch's own, ``python`` and ``numpy`` for those of the other two.
+        ``generators``, ``python`` and ``numpy``: digests of the states of torch's, Python's and NumPy's generators.
         """
         process = self.process
         key = portable_key("optimizers", ordinal, optimizer)
@@ -472,12 +476,12 @@ class StreamBuilder(Keeping):
         return process.step - 1
 
     def window(self, first_step: int, end_step: int | None = None) -> None:
-        """Recording of ops begins with the next row."""
+        """Begin a window with the next row."""
         self.commit()
         self.process.writer.window(self.index, first_step, end_step, self.rows)
 
     def commit(self) -> None:
-        """Write what is held: a segment ends here."""
+        """Write what is held as a segment."""
         links, integers, floats, digests = self._cells
         rows = Rows(
             self._first,
@@ -489,19 +493,21 @@ class StreamBuilder(Keeping):
         )
         tables, steps = self.process.tables, self._steps
         entries, tables.new = tables.new, []
-        values, kept = self._take_kept()
+        values, activations = self._take_captures()
         self._columns, self._cells, self._steps = [], ([], [], [], []), []
         samples, self._samples = np.array(self._samples, np.uint64).reshape(-1, len(Sample)), []
         self._first = self.rows
-        self.process.writer.commit(self.index, rows if len(rows) else None, entries, steps, values, samples, kept)
+        self.process.writer.commit(
+            self.index, rows if len(rows) else None, entries, steps, values, samples, activations
+        )
 
 
 def states_of(generators: object, python: object = 0, numpy: object = 0) -> tuple[int, int, int, int] | None:
-    """Digests of the states of torch's own generator and of the two beside it; no device has one."""
+    """Digests of the generator states of torch, Python and NumPy; devices have none."""
     return None if generators is None else (digest(generators), 0, digest(python), digest(numpy))
 
 
-def _put_value(value: bool | int | float | complex | None, integers: list[int], floats: list[float]) -> RowFlag:
+def _append_value(value: bool | int | float | complex | None, integers: list[int], floats: list[float]) -> RowFlag:
     if value is None:
         return RowFlag(0)
     if isinstance(value, bool):
@@ -529,11 +535,11 @@ class ProcessBuilder(Process):
 
     @cached_property
     def streams(self) -> dict[str, StreamBuilder]:
-        """Those begun so far, by name."""
+        """All streams so far, by name."""
         return {}
 
     def stream(self, name: str | None = None) -> StreamBuilder:
-        """The stream of this name (default: the process's own), begun when it is new."""
+        """The stream of this name (default: the name of the process), created when it is new."""
         name = name or self.name
         if name not in self.streams:
             self.streams[name] = StreamBuilder(self, name)
@@ -546,7 +552,7 @@ class ProcessBuilder(Process):
         generators: object = None,
         parameters: Mapping[int, object] | None = None,
     ) -> None:
-        """Commit all and end: "complete", "stopped", or "killed" (no word is left); ``generators``: as in a step,
+        """Commit all and end: "complete", "stopped", or "killed" (without an end record); ``generators``: as in a step,
         ``parameters``: those of each optimizer by its ordinal."""
         for stream in self.streams.values():
             stream.commit()
@@ -556,7 +562,7 @@ class ProcessBuilder(Process):
 
 
 class TraceBuilder:
-    """A whole trace. Its own ``op``, ``end_step`` … are those of the main stream of process ``rank0/main``."""
+    """A whole trace. Its ``op``, ``end_step`` … are those of the main stream of process ``rank0/main``."""
 
     def __init__(
         self,
@@ -585,12 +591,12 @@ class TraceBuilder:
         self.rows_left_out = self.main.stream().rows_left_out
 
     def process(self, name: str, *, alive: bool = False) -> ProcessBuilder:
-        """The process of this name, born when it is new. ``alive``: unfinished it is "running", not "killed"."""
-        return self.processes.get(name) or self.newborn(name, alive=alive)
+        """The process of this name, created when it is new. ``alive``: unfinished it is "running", not "killed"."""
+        return self.processes.get(name) or self.create_process(name, alive=alive)
 
-    def newborn(self, wanted: str, argv: Sequence[str] = ("train.py",), *, alive: bool = False) -> ProcessBuilder:
-        """A process that asks for this name, and gets it with a number where another one has it."""
-        process = ProcessBuilder(self.path, wanted, self.level, self.engine, alive=alive, argv=argv)
+    def create_process(self, name: str, argv: Sequence[str] = ("train.py",), *, alive: bool = False) -> ProcessBuilder:
+        """A process of this name, with a number added where another one has it."""
+        process = ProcessBuilder(self.path, name, self.level, self.engine, alive=alive, argv=argv)
         self.processes[process.name] = process
         return process
 

@@ -1,4 +1,4 @@
-"""Rows that mean nothing and are valid, for property tests of anything that stores or reads rows."""
+"""Random valid rows, for property tests of anything that stores or reads rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rltrace.trace.format.schema import TABLES, Column, Kind, RowFlag
 
 
 def random_rows(generator: np.random.Generator, first: int, count: int, entries: int = 8) -> Rows:
-    """Ids below ``entries``, cells as the counts say."""
+    """Rows with ids below ``entries`` and cells that match their counts."""
     columns = np.zeros((count, len(Column)), np.uint32)
     columns[:, Column.KIND] = Kind.OP
     for column in (

@@ -122,7 +122,7 @@ def changed(kind: str, **fields: object) -> Callable[[Record], Record]:
         ("", changed("launch", options=["--level"], created=1)),
         ("", changed("launch", created=10**20)),
         ("", changed("launch", command=["python", "\udcff.py"])),
-        ("processes/0/", changed("birth", name="rank0/\udc80")),
+        ("processes/0/", changed("start", name="rank0/\udc80")),
         ("processes/0/", changed("facts", facts={"cpu.model": {"name": "x"}})),
         ("processes/0/", changed("facts", level=5)),
         ("processes/0/", changed("stream", name=["main"])),

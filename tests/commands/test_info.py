@@ -128,11 +128,11 @@ def test_states_are_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 def test_a_trace_without_a_process(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A launch that recorded nothing is still a trace, and says which processes started."""
-    from rltrace.trace.format.process_start import write_birth
+    from rltrace.trace.format.process_start import write_start
     from rltrace.trace.format.root import create_trace
 
     create_trace(tmp_path / "t.zarr", {"command": ["true"]})
-    write_birth(tmp_path / "t.zarr", {"argv": ["python", "x.py"]})
+    write_start(tmp_path / "t.zarr", {"argv": ["python", "x.py"]})
     found = info(tmp_path / "t.zarr", capsys)
     assert (found["ops"], found["size"]["bytes_per_op"], found["processes"]) == (0, None, [])
     assert "python x.py" in text(tmp_path / "t.zarr", capsys)

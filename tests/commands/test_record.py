@@ -287,7 +287,7 @@ def test_values_of_a_script(folder: Path, capsys: pytest.CaptureFixture[str]) ->
     assert lines[-1].startswith("  hint: not recorded: ")
     assert lines[-1].endswith(": the limit was reached; --values-limit raises it")
     process = open_trace(folder / "a.zarr").processes[0]
-    assert process.values.asked == ValueRequest(("op=sum", "op=mul,step=1:3"), True, 400)
+    assert process.values.request == ValueRequest(("op=sum", "op=mul,step=1:3"), True, 400)
     assert len(process.values) == 5
     assert main(["info", str(folder / "a.zarr")]) == 0
     _, _, told = capsys.readouterr().out.partition("\n  values  5, ")
@@ -332,8 +332,8 @@ def test_rows_of_a_script(folder: Path) -> None:
     assert re.fullmatch(
         r"  hint: not recorded: rows of [\d,]+ tensors: the limit .*; --rows-limit raises it", lines[-1]
     )
-    kept = open_trace(folder / "a.zarr").processes[0].kept_rows
-    assert kept.asked == ActivationRequest(("op=sum", "module=*"), (0, 1), 400)
+    kept = open_trace(folder / "a.zarr").processes[0].activations
+    assert kept.request == ActivationRequest(("op=sum", "module=*"), (0, 1), 400)
     assert 0 < kept.tensor_count < 5
 
 

@@ -91,7 +91,7 @@ def test_the_rollouts_routing_in_the_trainer(folder: Path) -> None:
     assert (folder / "gradients.pt").exists()
     trace = open_trace(folder / "c.zarr")
     assert trace.launch["options"]["by_rows"] is True
-    assert trace.processes[0].kept_rows.asked is not None
+    assert trace.processes[0].activations.request is not None
 
 
 def test_what_is_not_put_in_ends_with_125(folder: Path) -> None:

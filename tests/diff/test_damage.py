@@ -245,7 +245,7 @@ def test_both_sides_damaged(launches: dict[str, Files], tmp_path: Path) -> None:
     assert comparison.first_value.a_index == 2
 
 
-def test_a_process_that_left_nothing_but_its_birth(launches: dict[str, Files], tmp_path: Path) -> None:
+def test_a_process_that_left_nothing_but_its_start_record(launches: dict[str, Files], tmp_path: Path) -> None:
     """Where the launch's end is not told, a worker that is gone may be one that recorded nothing: no difference."""
     files = rewrite(launches["same"], "", lambda record: record if record["type"] == "launch" else None)
     name = next(key for key in files if key.endswith(".name") and files[key].endswith(b"worker:1"))

@@ -65,7 +65,7 @@ def found(
     these tell of are read all the same; ``batches``: steps may be taken together."""
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         if not digests:
-            patch.setattr(row_hashes, "LONGEST", -1)
+            patch.setattr(row_hashes, "MAX_STEP_ROWS", -1)
         if not look:
             patch.setattr(walk, "CHUNKS_FOR_ORDER", 0)
         if not batches:

@@ -12,7 +12,7 @@ from rltrace.diff.base.model import Verdict
 from rltrace.json import to_json
 from rltrace.report.diff_text import render_comparison
 from rltrace.testing import TraceBuilder
-from rltrace.trace.format.process_start import note_failure, write_birth
+from rltrace.trace.format.process_start import note_failure, write_start
 
 Child = tuple[str, str, Sequence[str]]
 """Name it got, its argument, what it computed."""
@@ -23,7 +23,7 @@ def trace(path: Path, *children: Child, wanted: str = "rank0/child:evaluate.py")
     builder = TraceBuilder(path)
     builder.op("aten.ones.default", outputs=["ones"])
     for name, argument, results in children:
-        process = builder.newborn(wanted, ["evaluate.py", argument])
+        process = builder.create_process(wanted, ["evaluate.py", argument])
         assert process.name == name
         stream = process.stream()
         for result in results:
@@ -102,12 +102,12 @@ def test_a_pools_processes_take_tasks_as_timing_has_it(tmp_path: Path, tasks: tu
 @pytest.mark.parametrize(
     ("tasks", "verdict"), [(("abcd",), Verdict.IDENTICAL), (("abc",), Verdict.UNKNOWN), ((), Verdict.UNKNOWN)]
 )
-def test_a_pools_process_that_left_nothing_but_its_birth(
+def test_a_pools_process_that_left_nothing_but_its_start_record(
     tmp_path: Path, tasks: tuple[str, ...], verdict: Verdict
 ) -> None:
     """It was terminated while it still imported torch: not missed where the others took every task."""
     b = pool(tmp_path / "b", *tasks)
-    write_birth(b, {"pid": 0, "argv": ["python", "train.py"]})
+    write_start(b, {"pid": 0, "argv": ["python", "train.py"]})
     assert compare(pool(tmp_path / "a", "ab", "cd"), b).verdict is verdict
 
 
@@ -123,8 +123,8 @@ def test_what_could_not_be_recorded_is_named(tmp_path: Path) -> None:
     sides = []
     for name in ("a", "b"):
         path = trace(tmp_path / name)
-        write_birth(path, {"pid": 0, "argv": ["python", "-c"]})
-        note_failure(path, write_birth(path, {"pid": 0, "argv": ["python", "/x/eval.py"]}), "ImportError: no rltrace")
+        write_start(path, {"pid": 0, "argv": ["python", "-c"]})
+        note_failure(path, write_start(path, {"pid": 0, "argv": ["python", "/x/eval.py"]}), "ImportError: no rltrace")
         sides.append(path)
     found = compare(*sides)
     assert found.verdict is Verdict.IDENTICAL

@@ -62,7 +62,7 @@ def test_children_are_named_by_what_they_run(cli: Any) -> None:
         "rank0/child:plot.py": ["ones", "cos"],
         "rank1/main": ["ones", "tan"],
     }
-    assert all(process.birth["wanted"] == process.name for process in trace.processes)
+    assert all(process.start_record["requested"] == process.name for process in trace.processes)
 
 
 KINDS = """
@@ -180,7 +180,7 @@ def test_forked_workers(run: Any) -> None:
     assert states(trace) == {name: {"complete"} for name in FORKED if name not in ("rank0/pool", "rank0/worker:8")} | {
         "rank0/worker:8": {"stopped"}
     }
-    assert trace.births == ()
+    assert trace.unrecorded == ()
     found = compare(trace, again)
     assert found.verdict is Verdict.IDENTICAL
     assert found.compared["rank0/pool"] == TASKS * WORK
@@ -195,5 +195,5 @@ def test_spawned_workers(run: Any) -> None:
     assert {name: state for name, state in states(trace).items() if name in alike} == {
         name: {"complete"} for name in alike if name != "rank0/pool"
     }
-    helpers = sorted(str(birth.record["argv"][-1]) for birth in trace.births)
+    helpers = sorted(str(start_record.record["argv"][-1]) for start_record in trace.unrecorded)
     assert helpers == ["multiprocessing.forkserver", "multiprocessing.resource_tracker"]  # without torch

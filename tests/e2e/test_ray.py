@@ -62,7 +62,7 @@ def test_actors_that_are_given_the_environment_are_recorded(cli: Any, cluster: s
     weights = [torch.randn(3, generator=torch.Generator().manual_seed(seed)) for seed in range(2)]
     assert float(result.stdout) == torch.tensor([(w * 2.0).sum().item() for w in weights]).sum().item()
     for process in open_trace(cli.folder / "a.zarr").processes:
-        wait_for(int(str(process.birth["pid"])))
+        wait_for(int(str(process.start_record["pid"])))
     processes = {process.name: process for process in open_trace(cli.folder / "a.zarr").processes}
     actors = ["rank0/ray:Actor", "rank0/ray:Actor#2"]
     assert sorted(processes) == ["rank0/main", *actors]

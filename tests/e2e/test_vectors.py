@@ -50,8 +50,8 @@ def test_workers_are_named_alike(vectors: tuple[Any, str]) -> None:
     trace = open_trace(cli.folder / "a.zarr")
     forked = ["rank0/worker:1", "rank0/worker:2", "rank0/worker:7", "rank0/worker:8"]
     assert sorted(ops(trace)) == ["rank0/main", *forked]
-    births = sorted(str(birth.record["argv"][-1]) for birth in trace.births)  # type: ignore[index]
-    assert births == [f"multiprocessing.{name}" for name in ("forkserver", "resource_tracker", "spawn", "spawn")]
+    start_records = sorted(str(start_record.record["argv"][-1]) for start_record in trace.unrecorded)  # type: ignore[index]
+    assert start_records == [f"multiprocessing.{name}" for name in ("forkserver", "resource_tracker", "spawn", "spawn")]
 
 
 def test_two_recordings_are_identical(vectors: tuple[Any, str]) -> None:

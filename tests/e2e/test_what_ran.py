@@ -104,7 +104,7 @@ def test_each_op_has_its_own(asked: Any) -> None:
     assert all(any(name.startswith("oneDNN convolution") for name in names) for names in ran["convolution"])
     assert ran["_softmax"] == [()]
     assert [threads for op, threads, _ in rows if op == "mm"] == [1, 1, 1, 1, 2]
-    strides = open_trace(asked.folder / "a.zarr").processes[0].ran
+    strides = open_trace(asked.folder / "a.zarr").processes[0].library_reports
     assert strides is not None
     told = {line for call in strides.calls.values() for line in call.reported if line.startswith("convolution")}
     assert len(told) == 2, "two kinds of convolution differ in their stride alone"
@@ -156,7 +156,7 @@ def test_asked_of_a_trace_that_is_there_already(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--ask"):
         what_ran.main([str(tmp_path / "a.zarr")], standalone_mode=False)
     found = query_kernels(tmp_path / "a.zarr", (1, 2))
-    assert found.told == 1
+    assert found.answered == 1
     products = [names for name, _, names in rows_of(tmp_path / "a.zarr") if name == "addmm"]
     assert products == [(), ("MKL SGEMM(T,N,40,5,300)",)]
 

@@ -19,7 +19,7 @@ import pytest
 
 from rltrace.launch.command import child_environment
 from rltrace.recorder.base.options import RecordOptions
-from rltrace.trace.format.process_start import parse_birth
+from rltrace.trace.format.process_start import parse_start
 from rltrace.trace.format.root import create_trace
 
 Result = subprocess.CompletedProcess[str]
@@ -68,7 +68,7 @@ class Bench:
         program.write_text(code)
         return self.run([sys.executable, program, *arguments], recorded=recorded, **variables)
 
-    def births(self) -> list[dict[str, Any]]:
+    def start_records(self) -> list[dict[str, Any]]:
         """Records of the Python processes that started, in the order of their start."""
         return self._records("json")
 
@@ -78,9 +78,9 @@ class Bench:
 
     def _records(self, ending: str) -> list[dict[str, Any]]:
         found = []
-        for path in (self.trace / "births").glob(f"*.{ending}"):
+        for path in (self.trace / "starts").glob(f"*.{ending}"):
             if path.name != "zarr.json":
-                record = parse_birth(path.read_bytes())
+                record = parse_start(path.read_bytes())
                 assert record is not None, path.read_text()
                 found.append(record)
         return sorted(found, key=lambda record: json.dumps(record.get("time", 0)))

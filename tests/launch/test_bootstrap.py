@@ -20,7 +20,7 @@ CALLS = """
 import os
 from pathlib import Path
 def calls():
-    return len(list(Path(os.environ["RLTRACE_BIRTHS"]).glob("*.failed")))
+    return len(list(Path(os.environ["RLTRACE_STARTS"]).glob("*.failed")))
 """
 
 
@@ -37,9 +37,11 @@ def calls():
     ],
 )
 def test_recorder_is_called_once(bench: Bench, code: str) -> None:
-    """Whichever way torch comes in, the recorder is called once, in the process that left the birth record."""
+    """Whichever way torch comes in, the recorder is called once, in the process that left the start record."""
     assert bench.python(f"{code}\nimport torch\nimport torch.part\n").returncode == 0
-    assert [call["token"] for call in bench.calls()] == [birth["token"] for birth in bench.births()]
+    assert [call["token"] for call in bench.calls()] == [
+        start_record["token"] for start_record in bench.start_records()
+    ]
     assert len(bench.calls()) == 1
 
 
@@ -143,24 +145,24 @@ def test_torch_there_before_the_bootstrap(bench: Bench) -> None:
 # --- where torch never comes ------------------------------------------------------------------------------------------
 
 
-def test_without_torch_only_a_birth_record(bench: Bench) -> None:
-    """A helper process leaves its birth record, and loads three small modules that it would not have loaded."""
+def test_without_torch_only_a_start_record(bench: Bench) -> None:
+    """A helper process leaves its start record, and loads three small modules that it would not have loaded."""
     code = "import sys\nprint(*sorted(sys.modules))\n"
     plain = set(bench.python(code, recorded=False).stdout.split())
     recorded = set(bench.python(code).stdout.split())
     assert recorded - plain - {"sitecustomize", "_rltrace_bootstrap"} <= {"zlib", "_json", "__future__"}
     assert bench.calls() == []
-    assert len(bench.births()) == 1
+    assert len(bench.start_records()) == 1
 
 
-def test_birth_record_has_no_arguments(bench: Bench) -> None:
-    """A birth record says what was started; arguments, which may be secret, stay out of it."""
+def test_start_record_has_no_arguments(bench: Bench) -> None:
+    """A start record says what was started; arguments, which may be secret, stay out of it."""
     bench.python("", "--token", "hunter2-hunter2")
-    (birth,) = bench.births()
-    assert birth["argv"] == [Path(sys.executable).name, "program.py"]
-    assert "hunter2" not in "".join(path.read_text() for path in (bench.trace / "births").iterdir())
-    assert isinstance(birth["pid"], int)
-    assert isinstance(birth["time"], float)
+    (start_record,) = bench.start_records()
+    assert start_record["argv"] == [Path(sys.executable).name, "program.py"]
+    assert "hunter2" not in "".join(path.read_text() for path in (bench.trace / "starts").iterdir())
+    assert isinstance(start_record["pid"], int)
+    assert isinstance(start_record["time"], float)
 
 
 @pytest.mark.parametrize(
@@ -171,11 +173,11 @@ def test_birth_record_has_no_arguments(bench: Bench) -> None:
         (["-c", "from multiprocessing.spawn import freeze_support", "--secret"], ["-c", "multiprocessing.spawn"]),
     ],
 )
-def test_birth_record_of_a_module_or_a_string(bench: Bench, words: list[str], argv: list[str]) -> None:
+def test_start_record_of_a_module_or_a_string(bench: Bench, words: list[str], argv: list[str]) -> None:
     """``-m`` names its module, ``-c`` is not quoted, but for what multiprocessing starts."""
     bench.module("helper.py")
     bench.run([sys.executable, *words])
-    assert bench.births()[0]["argv"][1:] == argv
+    assert bench.start_records()[0]["argv"][1:] == argv
 
 
 def test_outside_a_recording_nothing_happens(bench: Bench) -> None:
@@ -186,13 +188,13 @@ def test_outside_a_recording_nothing_happens(bench: Bench) -> None:
         "import torch\nprint('done')\n", recorded=False, PYTHONPATH=f"{BOOTSTRAP}:{bench.folder}/modules"
     )
     assert result.stdout == again.stdout == "mine\ndone\n"
-    assert bench.births() == []
+    assert bench.start_records() == []
 
 
 def test_trace_that_is_gone(bench: Bench) -> None:
-    """Where no birth record can be written, the program runs as if nothing were there."""
+    """Where no start record can be written, the program runs as if nothing were there."""
     result = bench.python("import torch\nprint(torch.ready)\n", PYTHONDONTWRITEBYTECODE="1")
-    (bench.trace / "births").rename(bench.trace / "elsewhere")
+    (bench.trace / "starts").rename(bench.trace / "elsewhere")
     again = bench.python("import torch\nprint(torch.ready)\n")
     assert (again.returncode, again.stdout, again.stderr) == (result.returncode, result.stdout, result.stderr)
 
@@ -240,7 +242,7 @@ def test_own_sitecustomize_that_fails(bench: Bench, error: str) -> None:
 def test_sitecustomize_imported_again(bench: Bench) -> None:
     """A program that imports or reloads sitecustomize does not start anything a second time."""
     bench.python("import importlib, sitecustomize, torch\nimportlib.reload(sitecustomize)\nimport torch\n")
-    assert len(bench.births()) == 1
+    assert len(bench.start_records()) == 1
     assert len(bench.calls()) == 1
 
 
@@ -267,11 +269,11 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
 def test_multiprocessing(bench: Bench, method: str) -> None:
-    """A worker that imports torch is recorded under a birth record of its own, however it was started."""
+    """A worker that imports torch is recorded under a start record of its own, however it was started."""
     result = bench.python(SPAWN, method)
     assert result.returncode == 0, result.stderr
     (call,) = bench.calls()
-    tokens = {birth["token"]: birth["pid"] for birth in bench.births()}
+    tokens = {start_record["token"]: start_record["pid"] for start_record in bench.start_records()}
     assert call["pid"] == tokens[call["token"]]
     assert len(tokens) > 1
 
@@ -291,15 +293,15 @@ def test_children_are_reached(bench: Bench, line: str) -> None:
     code = f"import os, subprocess, sys\nkeep = {{k: v for k, v in os.environ.items() if k != 'PYTHONPATH'}}\n{line}\n"
     result = bench.python(code)
     assert result.returncode == 0, result.stderr
-    assert len(bench.births()) == 2
+    assert len(bench.start_records()) == 2
     assert len(bench.calls()) == 1
 
 
 @pytest.mark.parametrize("flag", ["-I", "-E", "-S"])
 def test_what_cannot_be_reached_leaves_nothing(bench: Bench, flag: str) -> None:
-    """An isolated interpreter leaves no birth record: that is how the launcher knows."""
+    """An isolated interpreter leaves no start record: that is how the launcher knows."""
     bench.run([sys.executable, flag, "-c", ""])
-    assert bench.births() == []
+    assert bench.start_records() == []
 
 
 # --- the environment --------------------------------------------------------------------------------------------------
@@ -325,7 +327,7 @@ def test_other_variables_are_kept() -> None:
     child = child_environment(RecordOptions("/somewhere/t.zarr"), {}, {"A": "1", "PATH": "/bin"})
     added = {name for name in child if name not in ("A", "PATH")}
     assert (child["A"], child["PATH"]) == ("1", "/bin")
-    assert added == {"PYTHONPATH", "RLTRACE_RECORD", "RLTRACE_BIRTHS", "RLTRACE_FACTS"}
+    assert added == {"PYTHONPATH", "RLTRACE_RECORD", "RLTRACE_STARTS", "RLTRACE_FACTS"}
 
 
 # --- processes of torch's compiler ------------------------------------------------------------------------------------
@@ -339,9 +341,9 @@ def test_processes_of_the_compiler_are_no_part_of_the_program(bench: Bench) -> N
     bench.module("torch/_inductor/__init__.py")
     for command in (["-c", f'import torch{PROBE}libc.so.6")\n'], [worker]):
         assert bench.run([sys.executable, *command]).returncode == 0
-    assert (bench.births(), bench.calls()) == ([], [])
+    assert (bench.start_records(), bench.calls()) == ([], [])
     assert bench.run([sys.executable, "-c", "import torch\nfrom ctypes import cdll"]).returncode == 0
-    assert len(bench.births()) == len(bench.calls()) == 1
+    assert len(bench.start_records()) == len(bench.calls()) == 1
 
 
 def test_the_compiler_starts_its_processes_so() -> None:

@@ -213,7 +213,7 @@ def told(trace: Trace) -> None:
             assert ending is not None
             assert "File too large" in str(ending.pop("why"))
     assert found == WAYS
-    assert trace.births == ()
+    assert trace.unrecorded == ()
     assert trace.holes == ()
     in_a_handler = parts.pop(f"rank0/fork:{len(WAYS) + 1}")
     assert in_a_handler.state == "complete"

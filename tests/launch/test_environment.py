@@ -5,17 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import rltrace
-from rltrace.launch.command import child_environment, handed_down
+from rltrace.launch.command import child_environment, recording_variables
 from rltrace.recorder.base.options import RecordOptions
 
 
-def test_what_is_handed_down_is_all_that_a_child_is_told(tmp_path: Path) -> None:
+def test_recording_variables_are_all_that_a_child_inherits(tmp_path: Path) -> None:
     """Given to an environment with nothing else, it makes of it what the launcher made of the program's."""
     told = child_environment(RecordOptions(str(tmp_path / "a.zarr")), {"host.cores": 2}, {"PYTHONPATH": "/home/me/lib"})
-    assert handed_down({**told, "HOME": "/home/me/"}) == told
+    assert recording_variables({**told, "HOME": "/home/me/"}) == told
 
 
 def test_outside_of_a_recording_nothing_is() -> None:
     """A program may ask whether it is recorded or not."""
-    assert handed_down({"PYTHONPATH": "/home/me/lib"}) == {}
+    assert recording_variables({"PYTHONPATH": "/home/me/lib"}) == {}
     assert rltrace.environment() == {}

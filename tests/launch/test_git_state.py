@@ -53,13 +53,13 @@ def test_worktree(repo: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
 
 def test_dirty(repo: Path) -> None:
     """Changed files count, new ones (a trace, logs) do not; the index is left as it was."""
-    assert command.state(repo) == {"git.revision": git(repo, "rev-parse", "HEAD"), "git.dirty": False}
+    assert command.git_state(repo) == {"git.revision": git(repo, "rev-parse", "HEAD"), "git.dirty": False}
     (repo / "train-1.zarr").mkdir()
     (repo / "notes").write_text("new")
-    assert command.state(repo)["git.dirty"] is False
+    assert command.git_state(repo)["git.dirty"] is False
     index = (repo / ".git" / "index").read_bytes()
     (repo / "train.py").write_text("2\n")
-    assert command.state(repo)["git.dirty"] is True
+    assert command.git_state(repo)["git.dirty"] is True
     assert (repo / ".git" / "index").read_bytes() == index
 
 
@@ -68,7 +68,7 @@ def test_an_answer_is_told_from_a_failure_though_children_are_ignored(repo: Path
     (repo / ".git" / "index").write_bytes(b"broken")
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
-        assert command.state(repo)["git.dirty"] is None
+        assert command.git_state(repo)["git.dirty"] is None
         assert signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGCHLD, before)
@@ -81,13 +81,13 @@ def test_no_hook_runs(repo: Path) -> None:
     script.chmod(0o755)
     git(repo, "config", "core.fsmonitor", str(script))
     git(repo, "config", "core.hooksPath", str(repo))
-    command.state(repo)
+    command.git_state(repo)
     assert not (repo / "ran").exists()
 
 
 def test_outside_a_repository(tmp_path: Path) -> None:
     """No repository, no facts; a damaged one says nothing."""
     if git_revision(tmp_path) is None:
-        assert command.state(tmp_path) == {}
+        assert command.git_state(tmp_path) == {}
     (tmp_path / ".git").write_text("gitdir: nowhere\n")
     assert git_revision(tmp_path) is None

@@ -18,7 +18,7 @@ from torch import nn
 import rltrace
 from rltrace.errors import UsageError
 from rltrace.parity.compare import Compared, ParityOptions, compare
-from rltrace.parity.inputs import open_stretches, parse_given
+from rltrace.parity.inputs import open_ranges, parse_given
 from rltrace.parity.model import Parity, ParityVerdict, Reason, RowsBy
 
 SEQUENCES = [[3, 4, 5, 6, 7, 8], [9, 4, 5, 11, 12], [3, 4, 13, 14, 15, 16, 17]]
@@ -34,7 +34,7 @@ def record(path: Path, program: Callable[[], object], *, rows: str = "all", valu
 
 
 def compared(a: Path, b: Path | None = None, asked: ParityOptions | None = None) -> Compared:
-    return compare(*open_stretches(parse_given(str(a), [], "a"), parse_given(str(b or a), [], "b")), asked)
+    return compare(*open_ranges(parse_given(str(a), [], "a"), parse_given(str(b or a), [], "b")), asked)
 
 
 def of_one_trace(path: Path, model: Policy, sequences: list[list[int]] = SEQUENCES) -> Parity:
@@ -493,7 +493,7 @@ def test_streams_that_could_both_be_meant_are_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"B could be any of the streams .*thread:one, .*thread:two"):
         compared(path)
     given = parse_given(str(path), [], "a"), parse_given(f"{path}:*thread:two", [], "b")
-    assert compare(*open_stretches(*given)).parity.verdict is ParityVerdict.BITWISE
+    assert compare(*open_ranges(*given)).parity.verdict is ParityVerdict.BITWISE
 
 
 def test_a_trace_without_rows_says_how_to_record_them(tmp_path: Path) -> None:
@@ -544,6 +544,6 @@ def test_any_sequences_in_any_batches(tmp_path: Path, data: st.DataObject) -> No
 def test_token_ids_whose_values_are_not_there(tmp_path: Path) -> None:
     """Calls are known, their ids are not: that is said, and not taken for other tokens."""
     path = record(tmp_path / "t.zarr", lambda: (generate(policy(), SEQUENCES, PROMPTS), train(policy(), SEQUENCES)))
-    a, b = open_stretches(parse_given(str(path), [], "a"), parse_given(str(path), [], "b"))
+    a, b = open_ranges(parse_given(str(path), [], "a"), parse_given(str(path), [], "b"))
     with pytest.raises(UsageError, match="values of B's token ids were not recorded"):
         compare(a, replace(b, find=lambda _digest: None))

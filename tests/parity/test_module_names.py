@@ -12,7 +12,7 @@ def _under(root: str, tree: tuple[str, ...] = TREE) -> list[str]:
 
 
 def test_the_same_paths_belong_together() -> None:
-    """One program, two stretches: nothing is renamed."""
+    """One program, two call ranges: nothing is renamed."""
     naming = match_names(_under("Policy"), _under("Policy"))
     assert naming.pairs == tuple(zip(_under("Policy"), _under("Policy"), strict=True))
     assert naming.renamed == naming.ambiguous == ()

@@ -78,7 +78,7 @@ def shown(call: ModuleCall) -> list[tuple[str, str, tuple[int, ...]]]:
 def test_calls_of_modules(record: Record) -> None:
     """Every call in the order of beginning, with its parent, its rows of the stream and its tensors by name."""
     found = record(training, rows="all")
-    calls = found.process.kept_rows.calls(0)
+    calls = found.process.activations.calls(0)
     assert [call.number for call in calls] == list(range(18))
     outer, embed, _, linear, relu, head = calls[:6]
     assert [(call.module, call.kind, call.parent) for call in calls[:6]] == [
@@ -115,7 +115,7 @@ def test_each_row_has_its_digest(record: Record) -> None:
         before = model[0](x).detach()
         seen.append((before.clone(), model[1](before).clone()))
 
-    calls = record(program, rows="all").process.kept_rows.calls(0)
+    calls = record(program, rows="all").process.activations.calls(0)
     linear, relu = calls
     [(before, after)] = seen
     assert not torch.equal(before, after)
@@ -135,7 +135,7 @@ def test_rows_of_equal_content_are_equal_whatever_the_batch(record: Record) -> N
         for row in x.reshape(20, 8):
             layer(row.reshape(1, 1, 8))
 
-    whole, *single = record(program, rows="module=*").process.kept_rows.calls(0)
+    whole, *single = record(program, rows="module=*").process.activations.calls(0)
     alone = [kept(call, Part.OUTPUT, "").digests.item() for call in single]
     assert kept(whole, Part.OUTPUT, "").digests.reshape(-1).tolist() == alone
     assert len(set(alone)) == 20
@@ -150,7 +150,7 @@ def test_axes(record: Record, axes: tuple[int, ...]) -> None:
         def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
             return x.sum()
 
-    [call] = record(lambda: Pair()(x, y), rows="module=*", row_axes=axes).process.kept_rows.calls(0)
+    [call] = record(lambda: Pair()(x, y), rows="module=*", row_axes=axes).process.activations.calls(0)
     assert np.array_equal(kept(call, Part.INPUT, "x").digests, rows_of(x, axes))
     own = tuple(axis for axis in axes if axis < 1)
     assert np.array_equal(kept(call, Part.INPUT, "y").digests, rows_of(y, own))
@@ -166,7 +166,7 @@ def test_rows_of_ops(record: Record) -> None:
         (x + 1).mul_(3).split(2, dim=1)
 
     found = record(program, rows="all")
-    ops = found.process.kept_rows.ops(0)
+    ops = found.process.activations.ops(0)
     topk, mul_ = found.one("topk"), found.one("mul_")
     assert [(t.part.name, t.name) for t in ops[topk.index].tensors] == [
         ("INPUT", "self"),
@@ -186,14 +186,14 @@ def test_rows_of_ops(record: Record) -> None:
 def test_memory_that_is_only_written_is_no_input(record: Record) -> None:
     """What an op overwrites without reading it may be anything, and has no rows."""
     found = record(lambda: torch.mul(torch.ones(3, 2), 2, out=torch.empty(3, 2)), rows="all")
-    op = found.process.kept_rows.ops(0)[found.one("mul").index]
+    op = found.process.activations.ops(0)[found.one("mul").index]
     assert [(t.part.name, t.name) for t in op.tensors] == [("INPUT", "self"), ("OUTPUT", "out")]
 
 
 def selected(record: Record, *rows: str) -> tuple[set[str], set[str]]:
     """(modules of the calls, names of the ops) whose rows were kept."""
     found = record(training, rows=rows)
-    store = found.process.kept_rows
+    store = found.process.activations
     return {call.module for call in store.calls(0)}, {found.rows[row].name for row in store.ops(0)}
 
 
@@ -221,15 +221,15 @@ def test_nothing_else_changes(record: Record) -> None:
     assert keeping.rows == plain.rows
     assert keeping.steps == plain.steps
     assert np.array_equal(keeping.stream.marks[-1], plain.stream.marks[-1])
-    assert not plain.process.kept_rows
-    assert plain.process.kept_rows.asked is None
-    assert plain.process.kept_rows.calls(0) == ()
+    assert not plain.process.activations
+    assert plain.process.activations.request is None
+    assert plain.process.activations.calls(0) == ()
 
 
 def test_values_of_ids_are_kept_and_of_floats_are_not(record: Record) -> None:
     """Whole numbers and booleans that a module is called with; nothing says that values were asked for."""
     process = record(training, rows="module=*").process
-    first, second = process.kept_rows.calls(0)[:2]
+    first, second = process.activations.calls(0)[:2]
     ids, mask = (process.values.get(kept(first, Part.INPUT, name).whole) for name in ("ids", "mask"))
     assert ids is not None
     assert mask is not None
@@ -245,12 +245,12 @@ def test_with_values(record: Record) -> None:
     found, alone = (record(training, rows=rows, values="module=*.head") for rows in ("module=*.head", ()))
     values = found.process.values
     assert values
-    for call in found.process.kept_rows.calls(0):
+    for call in found.process.activations.calls(0):
         for tensor in call.tensors:
             value = values.get(tensor.whole)
             assert value is not None
             assert (value.dtype, value.shape) == (tensor.dtype, tensor.shape)
-    for op in found.process.kept_rows.ops(0).values():
+    for op in found.process.activations.ops(0).values():
         assert all(values.get(tensor.whole) is not None for tensor in op.tensors)
     assert found.rows == alone.rows
     assert set(alone.process.values.digests.tolist()) <= set(values.digests.tolist())
@@ -280,7 +280,7 @@ def test_where_tensors_stand(record: Record) -> None:
 
     x = torch.ones(2)
     found = record(lambda: Model()(Point(x, [x, 3]), x, extra=x, cache=Cache()), rows="module=*")
-    [call] = found.process.kept_rows.calls(0)
+    [call] = found.process.activations.calls(0)
     names = [(t.part.name[0], t.name) for t in call.tensors]
     assert names == [
         ("I", "point.x"),
@@ -343,7 +343,7 @@ def test_nothing_of_the_program_runs(record: Record) -> None:
             takes(given)
             assert Watching.seen == []
 
-    calls = record(program, rows="module=Takes").process.kept_rows.calls(0)
+    calls = record(program, rows="module=Takes").process.activations.calls(0)
     names = [[tensor.name for tensor in call.tensors if tensor.part is Part.INPUT] for call in calls]
     assert names[:4] == [[], ["0.0"], ["0.a"], ["0"]]
     assert names[4][:2] == ["0.0", "0.1.0"]
@@ -355,7 +355,7 @@ def test_what_is_too_much_is_told(record: Record) -> None:
     wide: list[Any] = []
     for _ in range(6):
         wide = [wide] * 10
-    store = record(lambda: (takes([x] * 2_000), takes(wide)), rows="module=Takes").process.kept_rows
+    store = record(lambda: (takes([x] * 2_000), takes(wide)), rows="module=Takes").process.activations
     assert [len(call.tensors) for call in store.calls(0)] == [2_048, 0]
     assert sum(entry.values for entry in store.left_out) == 4
 
@@ -370,7 +370,7 @@ def test_modules_without_names_for_their_arguments(record: Record) -> None:
 
     script, x = torch.jit.script(nn.Tanh()), torch.ones(2)
     found = record(lambda: (Own()(x), script(x)), rows=("module=Own", "module=RecursiveScriptModule"))
-    own, scripted = found.process.kept_rows.calls(0)
+    own, scripted = found.process.activations.calls(0)
     assert [call.tensors[0].name for call in (own, scripted)] == ["given", "0"]
 
 
@@ -381,7 +381,7 @@ def test_a_checkpointed_forward_is_called_again_in_backward(record: Record) -> N
     def program() -> None:
         torch.utils.checkpoint.checkpoint(nn.Tanh(), x, use_reentrant=True).sum().backward()
 
-    first, again = record(program, rows="module=Tanh").process.kept_rows.calls(0)
+    first, again = record(program, rows="module=Tanh").process.activations.calls(0)
     assert (first.phase, again.phase) == ("forward", "backward")
     assert (first.grad, again.grad) == (False, True)
     assert kept(first, Part.OUTPUT, "").whole == kept(again, Part.OUTPUT, "").whole
@@ -392,7 +392,7 @@ def test_inside_of_a_compiled_region_no_calls_are_seen(record: Record) -> None:
     torch._dynamo.reset()
     model = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
     compiled, x = torch.compile(model, backend="eager"), torch.randn(3, 4)
-    calls = record(lambda: compiled(x), rows="all").process.kept_rows.calls(0)
+    calls = record(lambda: compiled(x), rows="all").process.activations.calls(0)
     assert calls[0].kind == "OptimizedModule"
     assert {"Sequential", "Linear", "Tanh"}.isdisjoint(call.kind for call in calls)
     torch._dynamo.reset()
@@ -411,7 +411,7 @@ def test_an_interrupt_leaves_the_calls_in_order(record: Record) -> None:
             model(x)
         nn.Tanh()(x)
 
-    outer, tanh, inner, after = record(program, rows="all").process.kept_rows.calls(0)
+    outer, tanh, inner, after = record(program, rows="all").process.activations.calls(0)
     assert [call.raised for call in (outer, tanh, inner, after)] == [True, False, True, False]
     assert (outer.parent, tanh.parent, inner.parent, after.parent) == (None, 0, 0, None)
 
@@ -434,7 +434,7 @@ def test_a_call_that_raises(record: Record) -> None:
             model(x)
         nn.Tanh()(x)
 
-    failed, inner, after = record(program, rows="all").process.kept_rows.calls(0)
+    failed, inner, after = record(program, rows="all").process.activations.calls(0)
     assert (failed.raised, inner.raised, after.raised) == (True, False, False)
     assert shown(failed) == [("INPUT", "x", (2, 3))]
     assert (inner.parent, after.parent) == (0, None)
@@ -451,14 +451,14 @@ def test_other_threads(record: Record) -> None:
         thread.join()
 
     found = record(program, rows="all")
-    store = found.process.kept_rows
+    store = found.process.activations
     assert [len(store.calls(stream.index)) for stream in found.process.streams] == [1, 1]
     assert verify(found.path).sound
 
 
 def test_windows(record: Record) -> None:
     """Rows only of the steps whose ops are recorded."""
-    calls = record(training, rows="all", steps=(1, 2)).process.kept_rows.calls(0)
+    calls = record(training, rows="all", steps=(1, 2)).process.activations.calls(0)
     assert {call.step for call in calls} == {1}
     assert len(calls) == 6
 
@@ -476,7 +476,7 @@ def test_tensors_without_rows(record: Record) -> None:
         model(x, x.to_sparse(), torch.ones(2, device="meta"))
         torch.vmap(model)(x)
 
-    store = record(program, rows="module=Model").process.kept_rows
+    store = record(program, rows="module=Model").process.activations
     first, second = store.calls(0)
     assert shown(first) == [("INPUT", "0", (2, 3)), ("OUTPUT", "", (2, 3))]
     assert shown(second) == []
@@ -490,7 +490,7 @@ def test_the_limit(record: Record) -> None:
     """From the first tensor on that goes beyond it nothing more is kept, and it is told how much is not."""
     model = nn.Sequential(nn.Tanh(), nn.Tanh())
     asked = "module=Sequential*", "module=Sequential*,op=*"
-    store = record(lambda: model(torch.ones(100, 2)), rows=asked, rows_limit=1_500).process.kept_rows
+    store = record(lambda: model(torch.ones(100, 2)), rows=asked, rows_limit=1_500).process.activations
     assert store.digest_count == 100  # the input of three, which was there already for the second and third
     assert {entry.why for entry in store.left_out} == {LIMIT}
     there = [tensor for owner in (*store.calls(0), *store.ops(0).values()) for tensor in owner.tensors]
@@ -498,13 +498,13 @@ def test_the_limit(record: Record) -> None:
     assert sum(entry.values for entry in store.left_out) + len(there) == 3 * 2 + 2 * 2
 
 
-@pytest.mark.parametrize("copied", [0, activation_tensors.COPIED])
+@pytest.mark.parametrize("copied", [0, activation_tensors.MAX_COPIED_BYTES])
 def test_large_tensors_are_read_where_they_are(record: Record, monkeypatch: pytest.MonkeyPatch, copied: int) -> None:
     """Whether they are copied first or not, whatever their layout, rows and values are the same."""
-    monkeypatch.setattr(activation_tensors, "COPIED", copied)
+    monkeypatch.setattr(activation_tensors, "MAX_COPIED_BYTES", copied)
     takes, x = Takes(), torch.randn(6, 4)
     given = [x, x.t(), x[::2], torch.complex(x, x).conj(), x > 0, x.bfloat16(), torch.arange(3), torch.tensor(2.0)]
-    store = record(lambda: takes(given), rows="module=Takes").process.kept_rows
+    store = record(lambda: takes(given), rows="module=Takes").process.activations
     [call] = store.calls(0)
     for tensor, found in zip(given, call.tensors, strict=False):
         assert np.array_equal(found.digests, rows_of(tensor.resolve_conj()))
@@ -518,9 +518,9 @@ def test_a_tensor_that_changes_while_it_is_read(record: Record, monkeypatch: pyt
         (ctypes.c_float * 1).from_address(x.data_ptr())[0] += 1
         return row_digests(*given)
 
-    monkeypatch.setattr(activation_tensors, "COPIED", 0)
+    monkeypatch.setattr(activation_tensors, "MAX_COPIED_BYTES", 0)
     monkeypatch.setattr(activation_tensors, "row_digests", written)
-    store = record(lambda: Takes()(x), rows="module=Takes").process.kept_rows
+    store = record(lambda: Takes()(x), rows="module=Takes").process.activations
     assert shown(store.calls(0)[0]) == []
     assert {entry.why for entry in store.left_out} == {activation_tensors.CHANGED}
 
@@ -534,7 +534,7 @@ def test_empty_tensors(record: Record) -> None:
         layer(torch.ones(2, 0))
         layer(torch.tensor(1.0))
 
-    calls = record(program, rows="module=*").process.kept_rows.calls(0)
+    calls = record(program, rows="module=*").process.activations.calls(0)
     shapes = [kept(call, Part.INPUT, "input").digests.shape for call in calls]
     assert shapes == [(0,), (2,), ()]
     assert kept(calls[2], Part.INPUT, "input").digests.item() == rows_of(torch.tensor(1.0)).item()
@@ -583,7 +583,7 @@ def test_what_the_trace_says_was_asked(tmp_path: Path) -> None:
     with rltrace.record(tmp_path / "a.zarr", rows=("module=*", "op=mm"), row_axes=(1, 0)):
         torch.ones(2)
     trace = open_trace(tmp_path / "a.zarr")
-    asked = trace.processes[0].kept_rows.asked
+    asked = trace.processes[0].activations.request
     assert asked is not None
     assert (asked.selectors, asked.axes) == (("module=*", "op=mm"), (0, 1))
     assert trace.launch["options"]["rows"] == ["module=*", "op=mm"]

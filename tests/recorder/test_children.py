@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from rltrace.recorder.base.process_names import Children, _what_runs, own_number
-from rltrace.trace.format.process_start import FOLDER
+from rltrace.recorder.base.process_names import Children, _program_of, own_number
+from rltrace.trace.format.process_start import STARTS
 
 ASK = "import sys; from rltrace.recorder.base.process_names import own_number; print(own_number(sys.argv[1]))"
 
@@ -33,12 +33,12 @@ ASK = "import sys; from rltrace.recorder.base.process_names import own_number; p
 )
 def test_what_runs(args: object, what: str) -> None:
     """The script, the module, or the program."""
-    assert _what_runs(args) == what
+    assert _program_of(args) == what
 
 
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
-    (tmp_path / FOLDER).mkdir()
+    (tmp_path / STARTS).mkdir()
     return tmp_path
 
 
@@ -59,13 +59,13 @@ def test_numbers(trace: Path, numbered: Callable[..., str]) -> None:
     """By what they run; by way of other programs, too; none outside of the watch, and what was there is put back."""
     original = subprocess.Popen.__init__
     children = Children(str(trace), f"{os.getpid()}-x")
-    children.watch()
-    children.watch()
+    children.install()
+    children.install()
     assert [numbered(), numbered(), numbered("env", "A=b"), numbered("env", "A=c")] == ["1", "2", "1", "2"]
     assert numbered("sh", "-c", '"$@"; exit $?', "sh") == "1"
     with pytest.raises(FileNotFoundError):
         subprocess.run(["no-such-program"])
-    children.ignore()
+    children.uninstall()
     assert subprocess.Popen.__init__ is original
     assert numbered() == "None"
     assert own_number(str(trace)) is None
@@ -74,9 +74,9 @@ def test_numbers(trace: Path, numbered: Callable[..., str]) -> None:
 def test_arguments_that_can_be_read_once(trace: Path) -> None:
     """They are left to the program that gave them."""
     children = Children(str(trace), f"{os.getpid()}-x")
-    children.watch()
+    children.install()
     try:
         words = iter([sys.executable, "-c", "print('ran')"])
         assert subprocess.run(words, capture_output=True, text=True).stdout == "ran\n"  # type: ignore[call-overload]
     finally:
-        children.ignore()
+        children.uninstall()

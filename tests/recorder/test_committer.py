@@ -52,7 +52,7 @@ def test_a_program_that_is_faster_than_the_disk_waits(record: Record, monkeypatc
 
     def watched(self: committer.Committer, stream: OpRecorder) -> None:
         wake(self, stream)
-        most.append(stream.row - self._taken[stream.number])
+        most.append(stream.row - self._committed[stream.number])
 
     monkeypatch.setattr(committer.Committer, "wake", watched)
 
@@ -63,7 +63,7 @@ def test_a_program_that_is_faster_than_the_disk_waits(record: Record, monkeypatc
 
     got = record(program)
     assert len(got.rows) == 2_001
-    assert most and max(most) <= (committer.MOST_SEGMENTS + 1) * 16
+    assert most and max(most) <= (committer.MAX_PENDING_SEGMENTS + 1) * 16
 
 
 def test_values_spread_over_rows() -> None:
@@ -78,7 +78,16 @@ def test_values_spread_over_rows() -> None:
 
 # --- interrupts -------------------------------------------------------------------------------------------------------
 
-HOT = ("observe", "_fresh", "_fresh_several", "_input", "_unknown_input", "_written", "_allocated", "_copy_marks")
+HOT = (
+    "observe",
+    "_fresh",
+    "_fresh_several",
+    "_input",
+    "_unknown_input",
+    "_record_written",
+    "_follow_allocated",
+    "_copy_marks",
+)
 CODES = {f.__code__ for name, f in inspect.getmembers(OpRecorder, inspect.isfunction) if name in HOT}
 SOURCE = Path(op_recorder.__file__).read_text().splitlines()
 

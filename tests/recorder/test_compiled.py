@@ -15,7 +15,7 @@ from recorded import Record, Recorded
 from torch import nn
 
 from rltrace.recorder.base import isolation
-from rltrace.recorder.core.compiled import MODULE, draws_numbers, fingerprint, kernels
+from rltrace.recorder.core.compiled import MODULE, code_fingerprint, draws_random_numbers, kernel_names
 from rltrace.replay.start import replay_block
 from rltrace.trace.format.schema import ValueIndex, ValueKind
 
@@ -101,29 +101,29 @@ def whole_graph(backend: Any) -> list[torch.Tensor]:
     return [run(torch.randn(size, 3)) for size in (2, 4, 7)]
 
 
-def test_the_compiler_is_kept_out_from_its_import_on(
+def test_the_compiler_is_excluded_from_its_import_on(
     record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A program that never loads it is not kept waiting; one that does has it pass over all code of the recorder."""
     (tmp_path / "late_compiler.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(isolation, "COMPILER", "late_compiler")
-    monkeypatch.setattr(isolation, "_kept_out", weakref.WeakSet())
+    monkeypatch.setattr(isolation, "_excluded", weakref.WeakSet())
     before = []
 
     def program() -> None:
-        isolation.keep_out_of_new()
-        before.extend(isolation._kept_out)
+        isolation.exclude_new_modules()
+        before.extend(isolation._excluded)
         __import__("late_compiler")
 
     record(program)
     assert not before
     assert {sys.modules["rltrace.recorder.core.op_recorder"], sys.modules["rltrace.digest.cpu"]} <= set(
-        isolation._kept_out
+        isolation._excluded
     )
-    monkeypatch.setattr(isolation, "_kept_out", weakref.WeakSet())
-    isolation.keep_out_of_new()
-    assert sys.modules["rltrace.recorder.core.op_recorder"] in isolation._kept_out
+    monkeypatch.setattr(isolation, "_excluded", weakref.WeakSet())
+    isolation.exclude_new_modules()
+    assert sys.modules["rltrace.recorder.core.op_recorder"] in isolation._excluded
 
 
 @pytest.mark.parametrize("module", ["rltrace.recorder.core.op_recorder", "rltrace.digest.cpu", "rltrace.portable_keys"])
@@ -311,28 +311,28 @@ class Runner:
 
 def test_kernels_are_named_in_the_order_of_their_calls() -> None:
     """Libraries' and operators' among them."""
-    assert kernels(SOURCE) == [
+    assert kernel_names(SOURCE) == [
         "extern_kernels.mm",
         "cpp_fused_sin_0",
         "aten.randint.low_out",
         "torch.ops.aten.convolution.default",
         "triton_poi_fused_add_0",
     ]
-    assert kernels("") == []
+    assert kernel_names("") == []
 
 
 def test_draws_are_found() -> None:
     """By the operators that are called."""
-    assert draws_numbers(SOURCE)
-    assert not draws_numbers(SOURCE.replace("randint.low_out", "mul.out"))
-    assert draws_numbers("aoti_torch_cpu_randint_low_out(buf1)")
+    assert draws_random_numbers(SOURCE)
+    assert not draws_random_numbers(SOURCE.replace("randint.low_out", "mul.out"))
+    assert draws_random_numbers("aoti_torch_cpu_randint_low_out(buf1)")
 
 
 def test_a_fingerprint_is_of_the_code_alone() -> None:
     """Where it lies, and what a comment counts, is nothing; what is parallel how is something."""
     elsewhere = SOURCE.replace("/tmp/someone", "/home/other/place").replace("0_forward", "7_forward")
-    assert fingerprint(elsewhere) == fingerprint(SOURCE)
-    assert fingerprint(SOURCE.replace("num_threads(2)", "num_threads(4)")) != fingerprint(SOURCE)
+    assert code_fingerprint(elsewhere) == code_fingerprint(SOURCE)
+    assert code_fingerprint(SOURCE.replace("num_threads(2)", "num_threads(4)")) != code_fingerprint(SOURCE)
 
 
 # --- what a region is called with -------------------------------------------------------------------------------------

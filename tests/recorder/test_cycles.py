@@ -52,7 +52,7 @@ def test_every_row_has_its_kernels(record: Record, monkeypatch: pytest.MonkeyPat
     """However long cycles are: forward, backward, optimizers, with ops between that raise and have no row."""
     pretend(monkeypatch, rows=rows)
     got = record(lambda: (updates(2), updates(1, foreach=True), updates(1, fused=True)), kernels=ALL)
-    told = got.process.launched
+    told = got.process.launches
     assert (told.unknown, told.strays) == ([], {})
     assert told.rows == len(got.rows)
     assert (len(told.parts(0)) == 1) == (rows == 1 << 20)
@@ -82,7 +82,7 @@ def test_nothing_is_begun_where_the_program_uses_no_device(record: Record, monke
     """And nothing is written: a CPU program's trace is what it is without."""
     monkeypatch.setattr(kineto, "start", lambda kinds: pytest.fail("begun"))
     got = record(lambda: updates(2), kernels=ALL)
-    assert not got.process.launched
+    assert not got.process.launches
 
 
 def test_what_was_launched_for_no_row_is_counted(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +106,7 @@ def test_what_was_launched_for_no_row_is_counted(record: Record, monkeypatch: py
     strided = torch.ones(5, 7).t()
     got = record(lambda: strided.tanh(), kernels=ALL)
     wanted = {("gemm", "cudaGraphLaunch"): 2, ("mine", "cuLaunchKernel in another thread"): 1}
-    assert got.process.launched.strays == wanted
+    assert got.process.launches.strays == wanted
     assert named(got, "aten.tanh.default") == [KERNELS["aten::tanh"]]
 
 
@@ -121,7 +121,7 @@ def test_a_launch_that_was_not_seen_on_the_device_is_not_taken_for_none(
     got = record(lambda: (torch.ones(5) * torch.ones(5)).tanh(), kernels=ALL)
     assert named(got, "aten.mul.Tensor") == [KERNELS["aten::mul"]]
     assert named(got, "aten.tanh.default") == [()]
-    assert [(why, rows) for why, _, _, rows in got.process.launched.unknown] == [(cycles.NOT_SEEN, 1)]
+    assert [(why, rows) for why, _, _, rows in got.process.launches.unknown] == [(cycles.NOT_SEEN, 1)]
 
 
 def test_a_profiler_that_sees_nothing_of_the_device_is_not_taken_for_none_launched(
@@ -129,9 +129,9 @@ def test_a_profiler_that_sees_nothing_of_the_device_is_not_taken_for_none_launch
 ) -> None:
     """Where nsys has CUPTI's place: the rows ran on a device, and nothing at all was launched."""
     pretend(monkeypatch, kernels=None)
-    monkeypatch.setattr("rltrace.recorder.profiler.cycles.Seen._is_blind", lambda *_: True)
+    monkeypatch.setattr("rltrace.recorder.profiler.cycles.LaunchRecorder._is_blind", lambda *_: True)
     got = record(lambda: torch.ones(5).tanh(), kernels=ALL)
-    assert {entry.why for entry in got.process.launched.unknown} == {cycles.BLIND}
+    assert {entry.why for entry in got.process.launches.unknown} == {cycles.BLIND}
 
 
 @pytest.mark.parametrize("fails", ["start", "stop", "join"])
@@ -151,8 +151,8 @@ def test_a_failure_of_the_profiler_costs_the_names_and_nothing_else(
     got = record(lambda: updates(3), kernels=ALL)
     assert got.process.state == "complete"
     assert [row.op for row in got.rows] == [row.op for row in plain.rows]
-    assert all("MULTIPLE_SUBSCRIBERS" in entry.why for entry in got.process.launched.unknown)
-    assert sum(entry.rows for entry in got.process.launched.unknown) == len(got.rows)
+    assert all("MULTIPLE_SUBSCRIBERS" in entry.why for entry in got.process.launches.unknown)
+    assert sum(entry.rows for entry in got.process.launches.unknown) == len(got.rows)
 
 
 def test_rows_of_other_threads_are_told_of(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,7 +168,7 @@ def test_rows_of_other_threads_are_told_of(record: Record, monkeypatch: pytest.M
     got = record(program, kernels=ALL)
     assert named(got, "aten.tanh.default") == [KERNELS["aten::tanh"]]
     other = got.process.streams[1]
-    assert [tuple(entry) for entry in got.process.launched.unknown] == [(cycles.OTHER_THREADS, 1, 0, other.rows)]
+    assert [tuple(entry) for entry in got.process.launches.unknown] == [(cycles.OTHER_THREADS, 1, 0, other.rows)]
 
 
 def test_only_the_steps_that_were_asked_for(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,8 +218,8 @@ def test_cycles_end_between_ops_alone(record: Record, monkeypatch: pytest.Monkey
     monkeypatch.setattr(kineto, "stop", stop)
     got = record(program, kernels=ALL)
     assert still_open == []
-    assert len(got.process.launched.parts(0)) > 6
-    assert got.process.launched.unknown == []
+    assert len(got.process.launches.parts(0)) > 6
+    assert got.process.launches.unknown == []
     assert {names[:3] for names in named(got, "aten.addmm.default")} == {ADDMM}
 
 
@@ -233,7 +233,7 @@ def test_a_scope_that_stays_open_ends_the_cycles(record: Record, monkeypatch: py
         updates(1)
 
     got = record(program, kernels=ALL)
-    whys = {entry.why for entry in got.process.launched.unknown}
+    whys = {entry.why for entry in got.process.launches.unknown}
     assert whys == {cycles.STILL_OPEN.format("mine")}
     assert named(got, "aten.addmm.default")[0] == ADDMM, "before that it is known"
 
@@ -251,7 +251,7 @@ def test_a_stretch_without_a_moment_is_cut_off(record: Record, monkeypatch: pyte
             x.tanh()
 
     got = record(program, kernels=ALL)
-    told = got.process.launched
+    told = got.process.launches
     assert {entry.why for entry in told.unknown} == {cycles.NO_MOMENT}
     names = named(got, "aten.tanh.default")
     assert (names[0], names[900], names[-1]) == (KERNELS["aten::tanh"], (), KERNELS["aten::tanh"])
@@ -273,7 +273,7 @@ def test_a_fork_ends_the_cycle(record: Record, monkeypatch: pytest.MonkeyPatch) 
 
     got = record(program, kernels=ALL)
     assert status == [0]
-    assert {entry.why for entry in got.process.launched.unknown} == {"the process was being forked"}
+    assert {entry.why for entry in got.process.launches.unknown} == {"the process was being forked"}
     assert named(got, "aten.addmm.default")[-1] == ADDMM
 
 
@@ -291,7 +291,7 @@ def test_a_region_of_torch_compile_has_its_kernels(record: Record, monkeypatch: 
     got = record(lambda: (fused(x), x.tanh()), kernels=ALL)
     assert named(got, "inductor.compiled_graph") == [("triton_poi_fused_mul_0",)]
     assert named(got, "aten.tanh.default") == [KERNELS["aten::tanh"]]
-    assert got.process.launched.unknown == []
+    assert got.process.launches.unknown == []
 
 
 KILLED = """
@@ -316,9 +316,9 @@ def test_a_kill_costs_the_names_of_one_cycle_and_no_row_of_those_before(tmp_path
     assert ended.returncode == -signal.SIGKILL
     got = Recorded(trace)
     assert got.process.state == "killed"
-    assert len(got.process.launched.parts(0)) >= 3
-    assert len(got.rows) >= got.process.launched.rows > 300
-    assert got.rows[got.process.launched.rows - 1].index < len(got.rows)
+    assert len(got.process.launches.parts(0)) >= 3
+    assert len(got.rows) >= got.process.launches.rows > 300
+    assert got.rows[got.process.launches.rows - 1].index < len(got.rows)
     assert set(named(got, "aten.tanh.default")[:90]) == {KERNELS["aten::tanh"]}
 
 
@@ -374,7 +374,7 @@ def test_the_programs_own_profiler_sees_what_it_sees_without(
     record(program)
     got = record(program, kernels=ALL)
     assert kept[0] == kept[1]
-    assert {entry.why for entry in got.process.launched.unknown} == {cycles.ANOTHER}
+    assert {entry.why for entry in got.process.launches.unknown} == {cycles.OTHER_PROFILER}
     names = named(got, "aten.addmm.default")
     assert (names[0], names[-1]) == (ADDMM, ADDMM)
 
@@ -384,7 +384,7 @@ def test_a_profiler_that_ran_before_the_recording(record: Record, monkeypatch: p
     pretend(monkeypatch)
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
         got = record(lambda: updates(2), kernels=ALL)
-    assert {entry.why for entry in got.process.launched.unknown} == {cycles.ANOTHER}
+    assert {entry.why for entry in got.process.launches.unknown} == {cycles.OTHER_PROFILER}
     assert any(event.name == "aten::addmm" for event in profiler.events())
 
 

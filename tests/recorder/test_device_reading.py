@@ -67,7 +67,7 @@ def test_many_at_once_have_the_digests_that_each_has(seeds: list[int], key: int)
 def test_more_pages_than_are_digested_in_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
     """However they are cut: those of one large tensor, and of many small ones."""
     monkeypatch.setattr(torch_backend, "PAGES_AT_ONCE", 7)
-    monkeypatch.setattr(torch_backend, "ALONE", 5)
+    monkeypatch.setattr(torch_backend, "SEPARATE_PAGES", 5)
     generator = np.random.default_rng(3)
     data = [generator.integers(0, 256, n * PAGE_BYTES + n, dtype=np.uint8) for n in (4, 40, 4, 4, 4, 2, 5, 1)]
     seeds = list(range(len(data)))

@@ -66,16 +66,16 @@ def test_a_child_of_a_child(tmp_path: Path, level: str) -> None:
     assert [p.state for p in trace.processes] == ["complete"] * len(trace.processes)
 
 
-def test_a_child_that_runs_no_op_leaves_its_birth(tmp_path: Path) -> None:
+def test_a_child_that_runs_no_op_leaves_its_start_record(tmp_path: Path) -> None:
     """It is named; a part of the trace would hold nothing."""
     with rltrace.record(tmp_path / "a.zarr"):
         torch.ones(3)
         assert forked(lambda: None) == 0
     trace = open_trace(tmp_path / "a.zarr")
     assert [p.name for p in trace.processes] == ["rank0/main"]
-    (birth,) = trace.births
-    assert birth.record["forked"] is True
-    assert birth.why == "it is a fork that ran no op"
+    (start_record,) = trace.unrecorded
+    assert start_record.record["forked"] is True
+    assert start_record.why == "it is a fork that ran no op"
 
 
 def test_a_fork_in_the_middle_of_a_commit(tmp_path: Path) -> None:
@@ -176,9 +176,9 @@ def test_a_trace_that_is_gone(tmp_path: Path) -> None:
     """The child computes on; the parent's failure is the parent's."""
     with rltrace.record(tmp_path / "a.zarr"):
         torch.ones(3)
-        (tmp_path / "a.zarr" / "births").rename(tmp_path / "elsewhere")
+        (tmp_path / "a.zarr" / "starts").rename(tmp_path / "elsewhere")
         assert forked(lambda: torch.ones(2).cos()) == 0
-        (tmp_path / "elsewhere").rename(tmp_path / "a.zarr" / "births")
+        (tmp_path / "elsewhere").rename(tmp_path / "a.zarr" / "starts")
     assert ops_of(open_trace(tmp_path / "a.zarr")) == {"rank0/main": ["ones"]}
 
 
@@ -189,9 +189,9 @@ def test_a_part_that_cannot_be_made_is_said(tmp_path: Path) -> None:
         (tmp_path / "a.zarr" / "processes").rename(tmp_path / "elsewhere")
         assert forked(lambda: torch.ones(2).cos()) == 0
         (tmp_path / "elsewhere").rename(tmp_path / "a.zarr" / "processes")
-    (birth,) = open_trace(tmp_path / "a.zarr").births
-    assert birth.why is not None
-    assert birth.why.startswith("the recorder could not start: RecordError: ")
+    (start_record,) = open_trace(tmp_path / "a.zarr").unrecorded
+    assert start_record.why is not None
+    assert start_record.why.startswith("the recorder could not start: RecordError: ")
 
 
 def test_only_one_session(tmp_path: Path) -> None:

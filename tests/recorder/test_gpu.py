@@ -58,7 +58,7 @@ def test_rows_of_tensors_on_the_device(record: Record) -> None:
     """Calls and ops have the rows that the same bytes have on a CPU."""
     layer, x = nn.Linear(8, 4).cuda(), torch.randn(2, 3, 8, device="cuda")
     kept: list[torch.Tensor] = []
-    [call] = record(lambda: kept.append(layer(x)), rows="module=Linear").process.kept_rows.calls(0)
+    [call] = record(lambda: kept.append(layer(x)), rows="module=Linear").process.activations.calls(0)
     for tensor, found in zip((x, *kept), call.tensors, strict=True):
         rows = tensor.detach().cpu().reshape(-1, tensor.shape[-1])
         wanted = [digest(row.numpy().tobytes(), seed_of("float32", row.shape)) for row in rows]
@@ -144,7 +144,7 @@ def test_every_op_of_an_update_has_its_kernels(record: Record, update: Callable[
     update("cuda")  # libraries choose, allocate and compile at their first calls
     torch.cuda.synchronize()
     recording = record(lambda: update("cuda"), kernels=(0, None))
-    told = recording.process.launched
+    told = recording.process.launches
     assert told.unknown == [], "; ".join(entry.why for entry in told.unknown)
     idle = RowFlag.VIEW | RowFlag.ALLOCATION
     rows = [row for row in recording.rows if "device" in row.kernel and not row.flags & idle]
@@ -174,7 +174,7 @@ def test_what_is_captured_into_a_graph_is_unknown_and_its_replay_is_counted(reco
             graph.replay()
         x.relu()
 
-    told = record(program, kernels=(0, None)).process.launched
+    told = record(program, kernels=(0, None)).process.launches
     assert any(count == 3 for (_, launcher), count in told.strays.items() if "GraphLaunch" in launcher), told.strays
     assert told.unknown
 

@@ -235,7 +235,7 @@ def test_a_graph_that_another_thread_s_commits_would_break(tmp_path: Path) -> No
         for _ in range(30):
             for _ in range(20):
                 torch.tanh(values)
-            session._committer.hurry()  # the thread that commits reads back what is on its way, or waits for the gate
+            session._committer.request_commit()  # its thread reads back what is pending, or waits for the gate
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
                 for _ in range(20):

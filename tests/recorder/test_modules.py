@@ -112,7 +112,7 @@ def test_a_module_called_twice_has_one_name(record: Record) -> None:
     assert modules(rows) == ["Sequential.0"] * 4
 
 
-def test_instances_of_a_class_are_numbered_in_order_of_birth(record: Record) -> None:
+def test_instances_of_a_class_are_numbered_in_order_of_creation(record: Record) -> None:
     """Not of their calls, which may come in the order of a set."""
 
     def program() -> None:

@@ -9,7 +9,7 @@ import torch
 
 from rltrace.recorder.core import op_info
 from rltrace.recorder.core.op_info import Factor, OpPlan, Role, WrittenPlaces, make_plan, written_places
-from rltrace.recorder.core.storages import TOUCH
+from rltrace.recorder.core.storages import PARTIAL_WRITES
 
 OP = torch.ops.aten
 
@@ -27,7 +27,7 @@ def plan(func: Any) -> OpPlan:
         op_info.COPIES,
         op_info.RESIZES,
         op_info.HIDDEN_WRITES,
-        TOUCH,
+        PARTIAL_WRITES,
         op_info.IN_TRAINING,
     ],
 )

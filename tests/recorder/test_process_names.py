@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rltrace.recorder.base.options import DEPTH, PARENT_RANK, VARIABLE
-from rltrace.recorder.base.process_names import RANKS, process_name, tell_children
+from rltrace.recorder.base.process_names import RANKS, mark_children, process_name
 
 
 @pytest.fixture(autouse=True)
@@ -74,7 +74,7 @@ def test_ranks_are_no_children_of_what_started_them(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("sys.argv", [argv])
     for name in (DEPTH, PARENT_RANK):  # both are put back afterwards
         monkeypatch.setenv(name, "0")
-    tell_children()
+    mark_children()
     assert os.environ[DEPTH] == above
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import pytest
 
 from rltrace.recorder.profiler.launch_matching import BRACKET, Launch, ProfilerEvent, join
-from rltrace.trace.kernels.names import in_words
+from rltrace.trace.kernels.names import distinct_names
 
 PROGRAM, ENGINE = 24_572, 24_610
 """Threads: the program's, and the autograd engine's for the device."""
@@ -231,4 +231,4 @@ def test_a_product_in_a_backward_pass_on_ampere() -> None:
     joined = join(moved, ["aten.mm.default"])
     assert joined.launches == ((Launch(CUTLASS, (32, 1, 2), (128, 1, 1)),),)
     assert (joined.lost, joined.strays) == (frozenset(), ())
-    assert in_words([CUTLASS]) == ["cutlass 128×128 tf32"]
+    assert distinct_names([CUTLASS]) == ["cutlass 128×128 tf32"]

@@ -60,7 +60,7 @@ def test_more_generators_than_there_are_numbers(record: Record) -> None:
     kept = [torch.Generator() for _ in range(60)]
     got = record(lambda: [torch.rand(1, generator=g) for g in kept])
     found = [number for _, number in numbers(got)]
-    assert found[:48] == list(range(Generator.OWN, 64)) and set(found[48:]) == {Generator.NOT_SAID}
+    assert found[:48] == list(range(Generator.OWN, 64)) and set(found[48:]) == {Generator.UNKNOWN}
 
 
 def test_the_end_tells_the_states(record: Record) -> None:

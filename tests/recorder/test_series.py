@@ -290,7 +290,7 @@ def test_threads_have_series_of_their_own(record: Callable[..., Recorded]) -> No
 
 def test_many_samples_are_committed_as_they_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory doesn't grow with the samples of a run: so many wait at most, then they are written."""
-    monkeypatch.setattr(series_module, "HURRY_AT", 256)
+    monkeypatch.setattr(series_module, "FLUSH_SAMPLES", 256)
     hurried: list[int] = []
     made = series_module.SeriesSampler(
         rltrace.recorder.core.process_state.ProcessState(lambda error: None).tables,  # type: ignore[attr-defined]

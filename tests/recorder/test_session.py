@@ -270,7 +270,7 @@ def test_a_fork_computes_on_and_is_a_process_of_its_own(tmp_path: Path) -> None:
     assert got.ops == ["ones", "sin", "cos"]
     assert got.steps == []
     assert got.process.state == "complete"
-    assert got.trace.births == ()
+    assert got.trace.unrecorded == ()
     _, child_part = got.trace.processes
     assert child_part.name.startswith("rank0/fork:")
     assert (child_part.state, len(child_part.steps)) == ("complete", 1)

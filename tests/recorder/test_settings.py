@@ -13,7 +13,8 @@ import torch
 from recorded import Record, Recorded, recorder
 
 from rltrace.recorder.base.intern_tables import Tables
-from rltrace.recorder.base.settings import NOT_ASKED, Settings, thread_settings
+from rltrace.recorder.base.settings import NO_SNAPSHOT, Settings, thread_settings
+from rltrace.trace.format.schema import SEGMENT_ROWS
 
 
 @pytest.fixture
@@ -105,6 +106,19 @@ def test_what_is_asked_only_now_and_then(record: Record) -> None:
     assert found.named("neg")[0].settings["sdp.flash"] is True
 
 
+def test_a_program_without_steps(record: Record) -> None:
+    """Its flags are read again with each full segment of rows."""
+
+    def program() -> None:
+        x = torch.ones(1)
+        with put_back(lambda: True, torch.backends.cuda.enable_flash_sdp, False):
+            for _ in range(SEGMENT_ROWS + 1):
+                x.neg()
+            x.exp()
+
+    assert settings_of(record(program), "exp")["sdp.flash"] is False
+
+
 def test_each_thread_has_its_own(record: Record) -> None:
     """Grad mode is of the thread: one without gradients changes nothing for another."""
 
@@ -147,7 +161,7 @@ def test_many_changes_make_few_entries() -> None:
     numbers = set()
     for i in range(200):
         with torch.no_grad() if i % 2 else nullcontext():
-            numbers.add(settings.now(ask_all=i % 10 == 0).number)
+            numbers.add(settings.now(read_all=i % 10 == 0).number)
     assert len(numbers) == 2
     assert len(settings._known) == 2
     assert settings.threads[min(numbers)] == torch.get_num_threads()
@@ -156,15 +170,15 @@ def test_many_changes_make_few_entries() -> None:
 def test_a_guard_that_has_gone_stale_is_not_believed() -> None:
     """What the guard does not look at may have changed under it; asked for all, nothing old is given out."""
     settings = Settings(Tables())
-    first = settings.now(ask_all=True)
+    first = settings.now(read_all=True)
     with put_back(lambda: True, torch.backends.cuda.enable_flash_sdp, False):
-        assert settings.now(ask_all=False) is first
-        second = settings.now(ask_all=True)
+        assert settings.now(read_all=False) is first
+        second = settings.now(read_all=True)
         assert settings.payloads[second.number]["sdp.flash"] is False
-    assert settings.now(ask_all=True).number == first.number
+    assert settings.now(read_all=True).number == first.number
 
 
 def test_nothing_asked_yet_holds_nowhere() -> None:
     """What stands before the first op is never taken for what an op ran under."""
-    assert not NOT_ASKED.holds()
+    assert not NO_SNAPSHOT.is_current()
     assert thread_settings()["grad_mode"] is True

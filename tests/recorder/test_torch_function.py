@@ -14,7 +14,7 @@ from torch.library import custom_op
 from torch.overrides import TorchFunctionMode
 
 import rltrace
-from rltrace.recorder.base.torch_function import any_would_be_asked, would_be_asked
+from rltrace.recorder.base.torch_function import any_torch_function, has_torch_function
 from rltrace.trace.format.schema import Phase
 
 CALLS: list[str] = []
@@ -263,13 +263,13 @@ def test_numbers_in_front_of_a_tensor_are_taken_back(record: Record) -> None:
 def test_who_would_be_asked() -> None:
     """Subclasses with a ``__torch_function__`` of their own, in lists too; anything under a mode."""
     plain, counting = torch.ones(1), torch.ones(1).as_subclass(Counting)
-    assert not would_be_asked(None) and not would_be_asked(nn.Parameter(plain))
-    assert not any_would_be_asked((plain, [plain, 1], "text"))
-    assert any_would_be_asked((plain, [plain, counting]))
+    assert not has_torch_function(None) and not has_torch_function(nn.Parameter(plain))
+    assert not any_torch_function((plain, [plain, 1], "text"))
+    assert any_torch_function((plain, [plain, counting]))
     with Mode():  # type: ignore[no-untyped-call]
-        assert any_would_be_asked(())
+        assert any_torch_function(())
     with torch._C.DisableTorchFunction():
-        assert not any_would_be_asked((counting,))
+        assert not any_torch_function((counting,))
 
 
 def test_a_forked_child_begins_under_a_mode(tmp_path: Path) -> None:

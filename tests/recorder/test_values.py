@@ -21,7 +21,7 @@ from torch import nn
 import rltrace
 from rltrace.digest import reference, seed_of
 from rltrace.errors import SelectorError, UsageError
-from rltrace.recorder.capture import values as keepers
+from rltrace.recorder.capture import values as value_queue
 from rltrace.recorder.capture.values import ValueQueue
 from rltrace.selectors import parse_selectors
 from rltrace.trace.format.records import ValueRequest
@@ -83,7 +83,7 @@ def test_nothing_else_changes(record: Record) -> None:
     plain, keeping = record(training), record(training, values="all", values_inputs=True)
     assert keeping.rows == plain.rows
     assert np.array_equal(keeping.stream.marks[-1], plain.stream.marks[-1])
-    assert plain.process.asked is None
+    assert plain.process.value_request is None
     assert not plain.process.values
 
 
@@ -145,7 +145,7 @@ def test_how_inputs_lie_in_memory(record: Record) -> None:
     found = record(program, values="all", values_inputs=True)
 
     def lying(row: int) -> dict[int, tuple[int, int, int, bool, bool]]:
-        places = found.process.values.lying(0, row)
+        places = found.process.values.placements(0, row)
         return {k: (p.with_, p.offset, p.alignment, p.conjugated, p.negated) for k, p in places.items()}
 
     assert lying(found.one("add").index) == {}
@@ -225,7 +225,7 @@ def test_the_limit(record: Record) -> None:
             torch.full((100,), float(i)) + 1
         torch.ones(1) + 5
 
-    found = record(program, values="op=add", values_limit=3 * (400 + keepers.OVERHEAD) + 100)
+    found = record(program, values="op=add", values_limit=3 * (400 + value_queue.OVERHEAD) + 100)
     kept = [value is not None for row in found.named("add") for value in values_of(found, row.index)]
     assert kept == [True] * 3 + [False] * 8
     rows = [row.index for row in found.named("add")]
@@ -344,16 +344,16 @@ def test_no_tensor_is_held_and_no_version_moves(record: Record) -> None:
 
 def test_more_than_the_disk_takes_at_once(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
     """Values are committed as they come together, and the program waits rather than fill its memory."""
-    monkeypatch.setattr(keepers, "HASTE", 1 << 14)
-    monkeypatch.setattr(keepers, "MOST", 1 << 16)
+    monkeypatch.setattr(value_queue, "FLUSH_BYTES", 1 << 14)
+    monkeypatch.setattr(value_queue, "MAX_PENDING_BYTES", 1 << 16)
     most = []
-    keep = ValueQueue.keep
+    add = ValueQueue.add
 
     def kept(self: ValueQueue, value: NewValue) -> None:
-        keep(self, value)
-        most.append(self.waiting)
+        add(self, value)
+        most.append(self.pending_bytes)
 
-    monkeypatch.setattr(ValueQueue, "keep", kept)
+    monkeypatch.setattr(ValueQueue, "add", kept)
     found = record(lambda: [torch.full((1000,), float(i)) for i in range(300)], values="op=full")
     assert len(found.process.values) == 300
     assert max(most) <= (1 << 16) + 3 * 4100
@@ -362,33 +362,33 @@ def test_more_than_the_disk_takes_at_once(record: Record, monkeypatch: pytest.Mo
 
 def test_an_interrupted_row_leaves_no_values() -> None:
     """Values of a row that will never be are taken back; those of finished rows are not."""
-    keeper = ValueQueue(ValueRequest(("all",), True, 1 << 20))
+    queue = ValueQueue(ValueRequest(("all",), True, 1 << 20))
     for row, digest in ((0, 5), (1, 6), (1, 7)):
-        keeper.keep(NewValue(ValueKind.OUTPUT, digest, 0, row, 0, 0, b"abcd"))
-    keeper.forget(0, 1)
-    assert [keeper.knows(digest) for digest in (5, 6, 7)] == [True, False, False]
-    assert [value.digest for value in keeper.take(0, 99).values] == [5]
-    assert keeper.waiting == 0
+        queue.add(NewValue(ValueKind.OUTPUT, digest, 0, row, 0, 0, b"abcd"))
+    queue.forget(0, 1)
+    assert [queue.knows(digest) for digest in (5, 6, 7)] == [True, False, False]
+    assert [value.digest for value in queue.take(0, 99).values] == [5]
+    assert queue.pending_bytes == 0
 
 
 def test_rows_and_their_values_are_taken_together() -> None:
     """A commit takes the values of the rows that it takes, and leaves those of rows to come."""
-    keeper = ValueQueue(ValueRequest(("all",), False, 1 << 20))
+    queue = ValueQueue(ValueRequest(("all",), False, 1 << 20))
     for row in range(4):
-        keeper.keep(NewValue(ValueKind.OUTPUT, row + 1, 0, row, 0, 0, b"x"))
-        keeper.keep(NewValue(ValueKind.OUTPUT, row + 11, 1, row, 0, 0, b"x"))
-    assert [value.row for value in keeper.take(0, 3).values] == [0, 1, 2]
-    assert [value.row for value in keeper.take(0, 4).values] == [3]
-    assert len(keeper.take(1, 9).values) == 4
+        queue.add(NewValue(ValueKind.OUTPUT, row + 1, 0, row, 0, 0, b"x"))
+        queue.add(NewValue(ValueKind.OUTPUT, row + 11, 1, row, 0, 0, b"x"))
+    assert [value.row for value in queue.take(0, 3).values] == [0, 1, 2]
+    assert [value.row for value in queue.take(0, 4).values] == [3]
+    assert len(queue.take(1, 9).values) == 4
 
 
 def test_what_is_known_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Digests are remembered for a while, not for ever: memory stays flat."""
-    monkeypatch.setattr(keepers, "KNOWN", 10)
-    keeper = ValueQueue(ValueRequest(("all",), False, 1 << 30))
+    monkeypatch.setattr(value_queue, "MAX_KNOWN", 10)
+    queue = ValueQueue(ValueRequest(("all",), False, 1 << 30))
     for digest in range(1000):
-        keeper.keep(NewValue(ValueKind.OUTPUT, digest, 0, digest, 0, 0, b""))
-    known = [digest for digest in range(1000) if keeper.knows(digest)]
+        queue.add(NewValue(ValueKind.OUTPUT, digest, 0, digest, 0, 0, b""))
+    known = [digest for digest in range(1000) if queue.knows(digest)]
     assert 10 <= len(known) <= 20
     assert all(b == a + 1 for a, b in pairwise(known))
 

@@ -22,7 +22,7 @@ from rltrace.replay.op_kinds import (
     merged,
     read_labels,
 )
-from rltrace.replay.plan import read_only
+from rltrace.replay.plan import read_filter
 from rltrace.report.replay import kind_lines
 from rltrace.trace.read.names import Site, Words
 
@@ -112,18 +112,18 @@ def test_lists_in_files(tmp_path: Path) -> None:
     kinds, rows = tmp_path / "kinds.json", tmp_path / "rows.json"
     kinds.write_text('["a", "b"]')
     rows.write_text('{"rank0/main": [1, 5]}')
-    only = read_only(kinds, rows)
+    only = read_filter(kinds, rows)
     assert only.kinds == {"a", "b"}
-    assert only.leaves("rank0/main", 5)
-    assert not only.leaves("rank0/main", 2)
-    assert not only.leaves("rank1/main", 5)
-    assert read_only(None, None).leaves("any", 0)
+    assert only.includes("rank0/main", 5)
+    assert not only.includes("rank0/main", 2)
+    assert not only.includes("rank1/main", 5)
+    assert read_filter(None, None).includes("any", 0)
     for text in ("[1]", "{", '{"x": 1}', "3"):
         kinds.write_text(text)
         with pytest.raises(UsageError, match=r"kinds\.json is no JSON"):
             read_labels(kinds)
         rows.write_text(text)
         with pytest.raises(UsageError, match=r"rows\.json is no JSON"):
-            read_only(None, rows)
+            read_filter(None, rows)
     with pytest.raises(UsageError, match=r"nothing\.json cannot be read"):
         read_labels(tmp_path / "nothing.json")

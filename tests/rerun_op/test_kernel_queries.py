@@ -55,7 +55,7 @@ def test_a_call_that_ends_the_process_is_left_out(
     """The others are asked for all the same."""
     (tmp_path / "dying.py").write_text(DYING.replace("DEADLY", repr(deadly)))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr(kernel_queries, "WITNESS", "dying")
+    monkeypatch.setattr(kernel_queries, "WORKER", "dying")
     found = query_kernels(small_trace(tmp_path / "a.zarr"))
     assert (found.calls, found.unknown) == (3, {"left out": left_out})
 
@@ -64,7 +64,7 @@ def test_one_that_never_comes_to_an_answer_is_told(tmp_path: Path, monkeypatch: 
     """Nothing is written then, and why is said."""
     (tmp_path / "dying.py").write_text("raise SystemExit('no torch here')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr(kernel_queries, "WITNESS", "dying")
+    monkeypatch.setattr(kernel_queries, "WORKER", "dying")
     path = small_trace(tmp_path / "a.zarr")
     before = (path / JOURNAL).read_bytes()
     with pytest.raises(RecordError, match="no torch here"):
@@ -79,7 +79,7 @@ def test_only_the_machine_of_the_recording_may_answer(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"host\.cpu is Zilog Z80; here it is"):
         query_kernels(path)
     assert (path / JOURNAL).read_bytes() == before
-    assert open_trace(path).processes[0].ran is None
+    assert open_trace(path).processes[0].library_reports is None
 
 
 def test_what_was_cut_off_with_its_writer_is_no_answer(tmp_path: Path) -> None:
@@ -87,5 +87,5 @@ def test_what_was_cut_off_with_its_writer_is_no_answer(tmp_path: Path) -> None:
     answers = kernel_queries._Answers()
     call = {"process": 0, "call": ["f" * 16, 0, 0, 0, 1], "names": [], "reported": []}
     lines = [json.dumps({"asking": "0 0 0"}), json.dumps(call), json.dumps({"asking": "0 0 7"}), '{"process": 0, "ca']
-    assert answers.take(lines) == "0 0 7"
+    assert answers.read(lines) == "0 0 7"
     assert len(answers.calls[0]) == 1 and answers.facts is None

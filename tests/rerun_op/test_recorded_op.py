@@ -19,7 +19,7 @@ from rltrace.recorder.digests.layouts import Layouts
 from rltrace.recorder.digests.tensor_digest import TensorDigests
 from rltrace.rerun_op.recorded_op import MissingValuesError, RecordedOp, recorded_op
 from rltrace.rerun_op.runner import ResultDigests, build, repeat
-from rltrace.rerun_op.torch_flags import standing, under
+from rltrace.rerun_op.torch_flags import read_switches, temporary_switches
 
 DIGESTS = TensorDigests(Layouts(Tables()))
 
@@ -147,18 +147,18 @@ def test_ops_that_ask_for_a_setting(record: Record, program: Callable[[], None])
 def test_an_op_runs_again_under_what_it_ran_under(record: Record, setting: str) -> None:
     """Whatever stands where it is called again; and what stands there is put back."""
     asked: list[dict[str, object]] = []
-    ASKED[:] = [lambda: asked.append(standing([setting]))]
-    usual, other = standing([setting])[setting], "float64" if setting == "default_dtype" else None
+    ASKED[:] = [lambda: asked.append(read_switches([setting]))]
+    usual, other = read_switches([setting])[setting], "float64" if setting == "default_dtype" else None
 
     def program() -> None:
         x = torch.ones(2)
-        with under({setting: other or (not usual)}):
+        with temporary_switches({setting: other or (not usual)}):
             asking(x)
 
     found = record(program, values="all", values_inputs=True)
     again(found, found.one("asking").index, 1)
     assert asked[0] == asked[1] == {setting: other or (not usual)}
-    assert standing([setting])[setting] == usual
+    assert read_switches([setting])[setting] == usual
 
 
 ASKED: list[Callable[[], None]] = []

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from rltrace.rerun_op.runner import OpCase, RngState, TensorSpec, aligned, build, once
+from rltrace.rerun_op.runner import OpCase, RngState, TensorSpec, aligned, build, prepare_call
 
 TENSORS = (
     TensorSpec("float32", (4,), (1,)),
@@ -39,7 +39,7 @@ def test_a_call_by_itself_is_the_op_and_nothing_else() -> None:
         lambda tensors, generator: drawn.append(torch.rand(3)), (), (), generator=RngState("cpu", state, False)
     )
     before = torch.default_generator.get_state()
-    call = once(case)
+    call = prepare_call(case)
     assert drawn == []
     call()
     assert torch.equal(drawn[0], torch.rand(3, generator=torch.Generator().manual_seed(3)))

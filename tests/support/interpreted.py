@@ -89,7 +89,7 @@ def condensed_at_the_end(data: bytes, seed: int) -> int:
 def _launcher() -> Any:
     import torch
 
-    from rltrace.digest.gpu.compile import SIGNATURES, Binaries, Binary
+    from rltrace.digest.gpu.compiler import SIGNATURES, Binaries, Binary
     from rltrace.recorder.digests.backend import Launcher, constants
 
     torch._C._StaticCudaLauncher = StandIn  # type: ignore[misc, assignment]

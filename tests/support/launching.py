@@ -89,4 +89,4 @@ def pretend(
     patch.setattr(kineto, "_module", lambda kind: _Module)
     patch.setattr(kineto, "events_of", events_of)
     patch.setattr(cycles, "CYCLE_ROWS", rows)
-    patch.setattr(cycles, "LONGEST", longest)
+    patch.setattr(cycles, "MAX_CYCLES", longest)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from rltrace.testing import TraceBuilder
-from rltrace.trace.format.process_start import write_birth
+from rltrace.trace.format.process_start import write_start
 
 
 def small_trace(path: Path, noise: str = "") -> Path:
-    """Two processes, three streams, segments, tables, steps, series, a window, facts, a birth that came to nothing.
+    """Two processes, three streams, segments, tables, steps, series, a window, facts, a start record without a process.
 
     ``noise`` is what the second step reads from outside: another one makes a program of the same ops diverge there.
     """
@@ -29,5 +29,5 @@ def small_trace(path: Path, noise: str = "") -> Path:
     thread.op("aten.stack.default", site=("data.py", 3, "collate", "torch.stack(batch)"), outputs=["batch"])
     builder.process("rank1/main").stream().op("aten.mm.default", outputs=["other"])
     builder.fact("torch.version", "2.13")
-    write_birth(builder.path, {"argv": ["nothing.py"], "pid": 0})
+    write_start(builder.path, {"argv": ["nothing.py"], "pid": 0})
     return builder.finish()

@@ -124,14 +124,14 @@ class Spoken:
         )
 
     @property
-    def stretch(self) -> CallRange:
+    def call_range(self) -> CallRange:
         return CallRange(self.side, tuple(self.calls), find=self.values.get)
 
 
 def policies(a: Spoken, b: Spoken) -> tuple[Policy, Policy]:
     """Both sides, as a comparison has them."""
-    grids_a, grids_b = (token_grids(forwards_of(side.stretch)) for side in (a, b))
-    return Policy(Keying(a.stretch, grids_a), partners(grids_a, grids_b)), Policy(Keying(b.stretch, grids_b))
+    grids_a, grids_b = (token_grids(forwards_of(side.call_range)) for side in (a, b))
+    return Policy(Keying(a.call_range, grids_a), partners(grids_a, grids_b)), Policy(Keying(b.call_range, grids_b))
 
 
 def generate(side: Spoken, prompts: Sequence[Sequence[int]], taken: Sequence[Sequence[int]], **more: Any) -> None:

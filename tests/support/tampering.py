@@ -18,10 +18,10 @@ from xxhash import xxh3_64_hexdigest
 
 from rltrace.trace.format import chunk_codec
 from rltrace.trace.format.arrays import (
+    ACTIVATION_CALLS,
+    ACTIVATION_DIGESTS,
+    ACTIVATION_TENSORS,
     CELLS,
-    KEPT_CALLS,
-    KEPT_DIGESTS,
-    KEPT_TENSORS,
     ROWS,
     SERIES,
     STEPS,
@@ -44,9 +44,9 @@ SPECS = {
     "series": SERIES,
     "bytes": VALUE_BYTES,
     "index": VALUE_INDEX,
-    "calls": KEPT_CALLS,
-    "tensors": KEPT_TENSORS,
-    "digests": KEPT_DIGESTS,
+    "calls": ACTIVATION_CALLS,
+    "tensors": ACTIVATION_TENSORS,
+    "digests": ACTIVATION_DIGESTS,
 }
 
 NUMBERS = (-1, 0, 1, 2, 7, 255, 4096, 65_536, 65_537, 1 << 20, 1 << 31, 1 << 32, 1 << 48, 1 << 63, 1 << 64, 10**30)

@@ -16,7 +16,7 @@ from memory import Memory, in_memory
 from tampering import _spec, load, replace_chunk, rewrite, store, tamper
 
 from rltrace.digest import reference, seed_of
-from rltrace.digest.activation_rows import SHORT, row_digests
+from rltrace.digest.activation_rows import MAX_COPIED_BYTES, row_digests
 from rltrace.errors import RltraceError
 from rltrace.testing import TraceBuilder
 from rltrace.trace.format import chunk_codec
@@ -35,7 +35,7 @@ BASE = "processes/0/"
 
 
 def kept_of(path: Path) -> Activations:
-    return open_trace(path).processes[0].kept_rows
+    return open_trace(path).processes[0].activations
 
 
 def build(path: Path) -> Path:
@@ -71,7 +71,7 @@ Told = dict[tuple[str, int, int], Any]
 
 def told(trace: Trace) -> Told:
     """All calls and ops that can be read, as plain values."""
-    kept = trace.processes[0].kept_rows
+    kept = trace.processes[0].activations
     found: Told = {}
     for stream in STREAMS:
         found |= {("call", stream, call.number): plain(call) for call in kept.calls(stream)}
@@ -93,7 +93,7 @@ def test_nothing_asked_for(tmp_path: Path) -> None:
     builder.op("aten.mm.default", outputs=["x"])
     kept = kept_of(builder.finish())
     assert not kept
-    assert (kept.asked, list(kept.calls(0)), dict(kept.ops(0)), kept.left_out) == (None, [], {}, ())
+    assert (kept.request, list(kept.calls(0)), dict(kept.ops(0)), kept.left_out) == (None, [], {}, ())
     assert verify(tmp_path / "a.zarr").sound
 
 
@@ -135,7 +135,7 @@ def test_rows_of_any_tensor(data: st.DataObject) -> None:
     dtype = data.draw(st.sampled_from(DTYPES))
     shape = data.draw(st.lists(st.integers(0, 4), max_size=4))
     if shape and data.draw(st.booleans()):
-        shape[-1] = data.draw(st.sampled_from([1, 2 * SHORT, 5_000]))
+        shape[-1] = data.draw(st.sampled_from([1, 2 * MAX_COPIED_BYTES, 5_000]))
     axes = sorted(data.draw(st.sets(st.integers(0, len(shape) - 1)))) if shape else []
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     raw = np.random.default_rng(size).integers(0, 2 if dtype == "bool" else 256, size, np.uint8)
@@ -264,7 +264,7 @@ def test_a_shape_that_no_tensor_has(tmp_path: Path, shape: list[Any]) -> None:
     name = builder.main.tables.plain("names", "self")
     axes = tuple(range(min(len(shape) - 1, 60)))
     tensor = NewTensor(Part.INPUT, name, layout, axes, 5, DigestBlock(np.zeros(0, np.uint64)))
-    builder.main.stream()._kept.append(NewOp(0, row, [tensor]))
+    builder.main.stream()._activations.append(NewOp(0, row, [tensor]))
     path = builder.finish()
     assert dict(kept_of(path).ops(0)) == {}
     assert any("row 0 of stream 0" in damage for damage in verify(path).damage)
@@ -280,7 +280,7 @@ def test_lies_at_random(small: Path) -> None:
             with contextlib.suppress(RltraceError):
                 trace = open_trace(small)
                 told(trace)
-                trace.processes[0].kept_rows.read_all(STREAMS)
+                trace.processes[0].activations.read_all(STREAMS)
 
 
 def test_records_that_make_no_sense(small: Path) -> None:
@@ -342,7 +342,7 @@ def test_a_slice_carries_what_its_rows_need(tmp_path: Path) -> None:
     trace = open_trace(tmp_path / "slice.zarr")
     assert set(told(trace)) == {("call", 0, 2), ("op", 0, 2)}
     assert reads_right(trace, whole, "slice") == 2
-    kept = trace.processes[0].kept_rows
+    kept = trace.processes[0].activations
     assert kept.unread == 6
     value = trace.processes[0].values.get(kept.calls(0)[0].tensors[0].whole)
     assert value is not None and value.raw.tolist() == [[2]]

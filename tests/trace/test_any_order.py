@@ -137,7 +137,7 @@ def digest(machine: Machine, start: int, cuts: Sequence[int] = ()) -> StepDigest
     rows, taken = machine.rows(), Chains()
     at = sorted({0, start, len(rows), *(cut for cut in cuts if cut <= len(rows))})
     for first, stop in pairwise(at):
-        taken.hold(rows.cut(first, stop), tables(), [start] if first <= start <= stop else [])
+        taken.load(rows.cut(first, stop), tables(), [start] if first <= start <= stop else [])
         if first < start <= stop:
             taken.advance_to(start)
             taken.end_step()
@@ -338,15 +338,14 @@ def test_anything_else_is_another_digest(other: list[Do]) -> None:
 
 
 def test_a_step_too_long_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is kept of an open step has a bound; past it the digest is 0, wherever the rows were cut."""
-    for module in (row_hashes, row_hashes):
-        monkeypatch.setattr(module, "LONGEST", 8)
+    """The memory for an open step is bounded; past that the digest is 0, wherever the rows are cut."""
+    monkeypatch.setattr(row_hashes, "MAX_STEP_ROWS", 8)
     rows = random_rows(np.random.default_rng(3), 0, 9)
     for cuts in ([9], [4, 9], [8, 9]):
         for longest, expected in ((8, True), (9, False)):
             taken, at = Chains(), 0
             for stop in (min(cut, longest) for cut in cuts):
-                taken.hold(rows.cut(at, stop), tables(), [])
+                taken.load(rows.cut(at, stop), tables(), [])
                 taken.advance_to(stop)
                 at = stop
             assert (taken.end_step().any_order != 0) is expected

@@ -30,7 +30,7 @@ def content(trace: Trace) -> Content:
     for process in trace.processes:
         base = process.base
         process.load()
-        found[f"{base} birth"] = process.birth
+        found[f"{base} start_record"] = process.start_record
         found.update({f"{base} fact {name}": value for name, value in process.facts.items()})
         found[f"{base} exit"] = process.exit
         found[f"{base} windows"] = process.windows

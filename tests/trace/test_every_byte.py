@@ -21,7 +21,7 @@ from written import WrittenProcess, check, followed
 from rltrace.errors import RltraceError
 from rltrace.trace.format.files import UnreadableError
 from rltrace.trace.format.journal import parse_journal
-from rltrace.trace.format.process_start import parse_birth
+from rltrace.trace.format.process_start import parse_start
 from rltrace.trace.format.root import name_file
 from rltrace.trace.format.rows import ChunkFile
 from rltrace.trace.read.chunks import Counter, read_chunk
@@ -38,7 +38,7 @@ class Whole:
     files: Files
     written: list[WrittenProcess]
     asked: list[str]
-    """Files that the reader opens; not those for zarr alone, nor the birth of a process that began."""
+    """Files that the reader opens; not those for zarr alone, nor the start_record of a process that began."""
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def memory(whole: Whole) -> Iterator[Memory]:
 
 
 def read(whole: Whole, what: str, hurt: str) -> None:
-    """Everything is as it was written, or lacks and is told of; so are the launch's journal and a birth at any rate.
+    """Everything is as it was written, or reported missing; so are the launch's journal and a start record.
 
     Another blank in the root's document, or another name file, changes nothing that is read: those ``verify`` tells of.
     """
@@ -72,15 +72,15 @@ def read(whole: Whole, what: str, hurt: str) -> None:
         assert hurt in ("zarr.json", "journal/log"), what
         return
     everything = check(trace, whole.written, what, hurt)
-    if not everything or hurt == "journal/log" or (hurt.startswith("births/") and hurt.endswith(".json")):
+    if not everything or hurt == "journal/log" or (hurt.startswith("starts/") and hurt.endswith(".json")):
         assert trace.holes or trace.exit is None, f"{what}: not reported"
 
 
 def test_what_is_read(whole: Whole) -> None:
-    """Every chunk and journal, the root's document, the births that came to nothing, the names taken."""
+    """Every chunk and journal, the root's document, the start_records that came to nothing, the names taken."""
     unread = set(whole.files) - set(whole.asked)
     begun = [key for key in unread if not key.endswith("zarr.json")]
-    assert all(key.startswith("births/") and b'"rank' in whole.files[key] for key in begun)
+    assert all(key.startswith("starts/") and b'"rank' in whole.files[key] for key in begun)
     assert len(whole.asked) == 22
     assert [len(process.streams) for process in whole.written] == [2, 1]
 
@@ -89,8 +89,8 @@ class Gate:
     """Reads the trace again for every file content that the reader takes for something new.
 
     What the reader knows of a file comes through one function: chunks through ``read_chunk``, journals through
-    ``parse_journal``, births through ``parse_birth``, names through ``name_file``. Two contents with the same outcome
-    there read the same, and are read once; numbers of bytes in a refusal do not make it another one. With
+    ``parse_journal``, start records through ``parse_start``, names through ``name_file``. Two contents with the same
+    outcome there read the same, and are read once; numbers of bytes in a refusal do not make it another one. With
     RLTRACE_EVERY_BYTE=1 every content is read, whatever comes through.
     """
 
@@ -130,7 +130,7 @@ class Gate:
             return repr(replace(parse_journal(data), length=0))
         if key.endswith(".name"):
             return name_file(data) == key.split("/")[-1]
-        return repr(parse_birth(data)) if key.startswith("births/") else data
+        return repr(parse_start(data)) if key.startswith("starts/") else data
 
 
 @pytest.fixture
@@ -183,7 +183,7 @@ def test_every_file_missing_or_another_one(whole: Whole, memory: Memory) -> None
     for key in whole.asked:
         data = memory.files.pop(key)
         memory.renamed()
-        if not key.startswith("births/"):  # one is missed by nobody where its process has begun
+        if not key.startswith("starts/"):  # one is missed by nobody where its process has begun
             read(whole, f"{key} missing", key)
         memory.renamed()
         for other, content in whole.files.items():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rltrace.trace.format.journal import MAGIC, JournalWriter, frame, parse_journal
 
-RECORDS = [{"type": "birth", "name": "rank0/main"}, {"type": "facts", "facts": {"a": 1}}, {"type": "end", "n": 3}]
+RECORDS = [{"type": "start", "name": "rank0/main"}, {"type": "facts", "facts": {"a": 1}}, {"type": "end", "n": 3}]
 
 
 def frames(records: list[dict[str, object]]) -> list[bytes]:
@@ -84,7 +84,7 @@ def test_swapped_and_missing_records_are_damage() -> None:
 
 def test_a_record_of_another_journal_is_damage() -> None:
     """A frame that is valid elsewhere does not fit into this chain."""
-    other = frames([{"type": "birth", "name": "rank1/main"}, {"type": "facts", "facts": {"a": 2}}])
+    other = frames([{"type": "start", "name": "rank1/main"}, {"type": "facts", "facts": {"a": 2}}])
     journal = parse_journal(frames(RECORDS)[0] + other[1])
     assert journal.records == RECORDS[:1]
     assert journal.damage

@@ -12,7 +12,7 @@ from samples import small_trace
 
 from rltrace.testing import TraceBuilder, plain_entries, random_rows
 from rltrace.trace.format.journal import Head, frame, heads_record, is_another, lost_records, parse_heads, parse_journal
-from rltrace.trace.format.process_start import write_birth
+from rltrace.trace.format.process_start import write_start
 from rltrace.trace.format.root import PROCESSES, end_launch
 from rltrace.trace.read.reader import open_trace
 from rltrace.trace.tools.verify import verify
@@ -52,7 +52,7 @@ def test_heads_that_make_no_sense(heads: object) -> None:
 
 def test_a_journal_may_have_grown() -> None:
     """What came after the end of the launch is no damage; what has gone, or is other, is."""
-    first, digest = frame(0, {"type": "birth"})
+    first, digest = frame(0, {"type": "start"})
     second, _ = frame(digest, {"type": "end"})
     head = Head(0, len(first), digest)
     assert lost_records(head, parse_journal(first)) is None
@@ -137,7 +137,7 @@ def test_a_process_of_another_launch(tmp_path: Path, ended: bool) -> None:
 
 
 def test_the_journal_of_another_launch(tmp_path: Path) -> None:
-    """Nor is the launch's own journal: it is not believed, and the processes are read, which left their births here."""
+    """Nor is the launch's own journal: it is ignored, and the processes that left start records here are read."""
     path, other = small_trace(tmp_path / "a.zarr"), small_trace(tmp_path / "b.zarr")
     shutil.copy(other / "journal/log", path / "journal/log")
     found = open_trace(path)
@@ -168,10 +168,10 @@ def test_a_name_taken_by_a_process_about_to_begin(trace: Path) -> None:
     """Between its name and its first record a process is no damage; once it is dead and has left nothing, it is."""
     from rltrace.trace.write.writer import claim_name
 
-    alive = write_birth(trace, {"argv": ["train.py"]})
+    alive = write_start(trace, {"argv": ["train.py"]})
     claim_name(trace, "rank0/main")
     assert open_trace(trace).holes == ()
-    (trace / "births" / f"{alive}.json").unlink()
+    (trace / "starts" / f"{alive}.json").unlink()
     assert [hole.why for hole in open_trace(trace).holes] == ["process rank0/main took its name and is missing"]
     end_launch(trace, {"status": 0})
     assert open_trace(trace).holes == ()

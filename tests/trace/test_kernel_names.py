@@ -11,9 +11,9 @@ from __future__ import annotations
 import pytest
 
 from rltrace.diff.base.kernels import kernel_differences
-from rltrace.recorder.profiler.launch_matching import whole_name
+from rltrace.recorder.profiler.launch_matching import demangle
 from rltrace.trace.kernels.evidence import kernel_text
-from rltrace.trace.kernels.names import LONGEST, in_words, read_name
+from rltrace.trace.kernels.names import MAX_SHORT, distinct_names, read_name
 
 TF32 = (
     "void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_128x64_16x6_tn_align4>"
@@ -257,7 +257,7 @@ def test_what_a_product_tells(full: str, library: str, architecture: str, tile: 
     name = read_name(full)
     assert (name.library, name.architecture, name.tile, name.precision) == (library, architecture, tile, precision)
     assert name.full == full and name.words == f"{library} {tile} {precision}"
-    assert len(name.short) <= LONGEST
+    assert len(name.short) <= MAX_SHORT
 
 
 @pytest.mark.parametrize(("full", "short", "library"), OTHERS)
@@ -270,12 +270,12 @@ def test_what_is_left_of_templates(full: str, short: str, library: str) -> None:
 def test_in_no_more_words_than_tell_them_apart() -> None:
     """Two that read alike are told by their short names, and these by the whole, where they have to be."""
     other = TF32.replace("16x6_tn", "16x6_nn")
-    assert in_words([TF32, FP32]) == ["cutlass 128×64 tf32", "cutlass 128×128 fp32"]
-    assert in_words([TF32, TF32, FP32]) == ["cutlass 128×64 tf32", "cutlass 128×64 tf32", "cutlass 128×128 fp32"]
-    assert in_words([TF32, other])[1] == "cutlass_80_tensorop_s1688gemm_128x64_16x6_nn_align4"
+    assert distinct_names([TF32, FP32]) == ["cutlass 128×64 tf32", "cutlass 128×128 fp32"]
+    assert distinct_names([TF32, TF32, FP32]) == ["cutlass 128×64 tf32", "cutlass 128×64 tf32", "cutlass 128×128 fp32"]
+    assert distinct_names([TF32, other])[1] == "cutlass_80_tensorop_s1688gemm_128x64_16x6_nn_align4"
     alike = ["void f<at::native::A<1>>(int)", "void f<at::native::A<2>>(int)"]
-    assert in_words(alike) == alike
-    assert in_words([]) == []
+    assert distinct_names(alike) == alike
+    assert distinct_names([]) == []
 
 
 def test_a_difference_of_kernels_in_a_sentence() -> None:
@@ -312,16 +312,16 @@ MANGLED = [
 @pytest.mark.parametrize(("mangled", "words"), MANGLED)
 def test_a_mangled_name_is_kept_as_c_writes_it(mangled: str, words: str) -> None:
     """What a driver hands out mangled, torch puts into words where a name is recorded; ROCm's endings are gone."""
-    whole = whole_name(mangled)
+    whole = demangle(mangled)
     assert not whole.startswith("_Z") and "(" in whole
     assert read_name(whole).words == words
-    assert whole_name(f"{mangled}.kd") == whole
+    assert demangle(f"{mangled}.kd") == whole
 
 
 @pytest.mark.parametrize("name", ["ampere_sgemm_128x64_tn", "_gdn_fla_recompute_w_packed_kernel", "_Znonsense", ""])
 def test_any_other_name_is_kept_as_it_is(name: str) -> None:
     """Nothing is made of what is not mangled, or cannot be read."""
-    assert whole_name(name) == name
+    assert demangle(name) == name
 
 
 PAIRS = [

@@ -15,13 +15,13 @@ from rltrace.commands.kernels import command
 from rltrace.commands.ops import command as ops_command
 from rltrace.diff.compare import compare
 from rltrace.portable_keys import portable_key
-from rltrace.trace.format.process_start import write_birth
+from rltrace.trace.format.process_start import write_start
 from rltrace.trace.format.root import create_trace, end_launch
 from rltrace.trace.format.rows import Rows, TableEntry, empty_rows
 from rltrace.trace.format.schema import FIRST_ENTRIES, TABLES, Column, Kind
 from rltrace.trace.format.tables import Table
 from rltrace.trace.kernels.evidence import LAUNCHES
-from rltrace.trace.kernels.launches import Launched, NewLaunched, Unknown, launched_record
+from rltrace.trace.kernels.launches import NewLaunches, RecordedLaunches, Unknown, launches_record
 from rltrace.trace.read.reader import open_trace
 from rltrace.trace.tools.verify import verify
 from rltrace.trace.write.writer import ProcessWriter
@@ -36,7 +36,7 @@ def evidence(*names: str, grid: int = 8) -> dict[str, Any]:
 def build(path: Path, kernels: Sequence[tuple[str, ...] | None], *, digest: int = 7, closed: bool = True) -> Path:
     """A trace of as many rows of one op; of each what it launched, None: not known. Written as the recorder does."""
     create_trace(path, {"command": ["program"], "options": {}})
-    writer = ProcessWriter.open(path, {"name": "main", "token": write_birth(path, {})})
+    writer = ProcessWriter.open(path, {"name": "main", "token": write_start(path, {})})
     writer.facts("op", "dispatch", {"digest": "x"})
     number = writer.stream("main")
     writer.window(number, 0, None, 0)
@@ -56,8 +56,8 @@ def build(path: Path, kernels: Sequence[tuple[str, ...] | None], *, digest: int 
     known = {names: entry("kernels", evidence(*names)) for names in dict.fromkeys(filter(None, kernels))}
     ids = np.array([known[names].id if names else 0 for names in kernels], np.uint32)
     unknown = tuple(Unknown("nobody looked", number, row, 1) for row, names in enumerate(kernels) if names is None)
-    new = NewLaunched(number, 0, ids, unknown, (("lone", "cudaGraphLaunch", 3),))
-    writer.commit(number, None, list(known.values()), launched=new)
+    new = NewLaunches(number, 0, ids, unknown, (("lone", "cudaGraphLaunch", 3),))
+    writer.commit(number, None, list(known.values()), launches=new)
     if closed:
         writer.close("complete", {})
         end_launch(path, {"status": 0})
@@ -76,27 +76,27 @@ def test_rows_get_what_was_launched_for_them(tmp_path: Path) -> None:
     path = build(tmp_path / "a.zarr", [("gemm",), ("gemm", "splitK"), None, ("gemm",)])
     assert names(path) == [["gemm"], ["gemm", "splitK"], None, ["gemm"]]
     assert verify(path).sound
-    assert open_trace(path).processes[0].launched.strays == {("lone", "cudaGraphLaunch"): 3}
+    assert open_trace(path).processes[0].launches.strays == {("lone", "cudaGraphLaunch"): 3}
 
 
 def test_ids_are_packed() -> None:
     """A loop's worth of rows takes less than a byte each, and is read piece by piece."""
     ids = np.tile(np.arange(1, 75, dtype=np.uint32), 111)
-    record = launched_record(NewLaunched(0, 5, ids))
+    record = launches_record(NewLaunches(0, 5, ids))
     assert len(json.dumps(record)) < len(ids) // 10
-    told = Launched()
-    told.take(record)
-    told.take(launched_record(NewLaunched(0, 5 + len(ids), ids[:10])))
+    launched = RecordedLaunches()
+    launched.add(record)
+    launched.add(launches_record(NewLaunches(0, 5 + len(ids), ids[:10])))
     table = Table("kernels", 100)
     table.present[:] = True
     columns = np.zeros((len(ids) + 20, len(Column)), np.uint32)
     columns[:, Column.KIND] = Kind.OP
     plain = empty_rows(0)
     rows = Rows(0, columns, plain.links, plain.integers, plain.floats, plain.digests)
-    found = told.put(0, rows, table).column(Column.KERNEL)
+    found = launched.apply(0, rows, table).column(Column.KERNEL)
     assert found.tolist() == [0] * 5 + ids.tolist() + ids[:10].tolist() + [0] * 5
-    assert told.put(1, rows, table) is rows
-    assert (told.rows, told.parts(0)) == (len(ids) + 10, [(5, len(ids)), (5 + len(ids), 10)])
+    assert launched.apply(1, rows, table) is rows
+    assert (launched.rows, launched.parts(0)) == (len(ids) + 10, [(5, len(ids)), (5 + len(ids), 10)])
 
 
 def test_a_killed_recorder_leaves_rows_without_names(tmp_path: Path) -> None:
@@ -114,22 +114,22 @@ def test_a_killed_recorder_leaves_rows_without_names(tmp_path: Path) -> None:
 )
 def test_a_record_that_makes_no_sense_is_refused(change: dict[str, Any]) -> None:
     """What it says is bounded before anything is made."""
-    record = launched_record(NewLaunched(0, 0, np.ones(3, np.uint32)))
+    record = launches_record(NewLaunches(0, 0, np.ones(3, np.uint32)))
     with pytest.raises((ValueError, KeyError, TypeError)):
-        Launched().take({**record, **change})
+        RecordedLaunches().add({**record, **change})
 
 
 def test_ids_that_lie_are_none() -> None:
     """Of entries that are not there, of fewer rows than told: rows keep what they have."""
-    told = Launched()
-    told.take({**launched_record(NewLaunched(0, 0, np.full(3, 99, np.uint32))), "rows": 3})
-    told.take({**launched_record(NewLaunched(0, 3, np.ones(3, np.uint32))), "rows": 4})
+    launched = RecordedLaunches()
+    launched.add({**launches_record(NewLaunches(0, 0, np.full(3, 99, np.uint32))), "rows": 3})
+    launched.add({**launches_record(NewLaunches(0, 3, np.ones(3, np.uint32))), "rows": 4})
     table = Table("kernels", 2)
     columns = np.zeros((7, len(Column)), np.uint32)
     columns[:, Column.KIND] = Kind.OP
     plain = empty_rows(0)
     rows = Rows(0, columns, plain.links, plain.integers, plain.floats, plain.digests)
-    assert not told.put(0, rows, table).column(Column.KERNEL).any()
+    assert not launched.apply(0, rows, table).column(Column.KERNEL).any()
 
 
 def test_another_kernel_with_equal_bits_is_a_note(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from rltrace.testing import TraceBuilder
 from rltrace.trace.format.journal import parse_journal
 from rltrace.trace.format.root import JOURNAL, add_to_launch
 from rltrace.trace.format.schema import Column
-from rltrace.trace.kernels.library_reports import ReportedCall, call_keys, ran_record
+from rltrace.trace.kernels.library_reports import ReportedCall, call_keys, library_reports_record
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import open_trace
 from rltrace.trace.tools.slice import slice_trace
@@ -49,12 +49,12 @@ def test_rows_of_a_call_get_what_was_said_of_it(tmp_path: Path) -> None:
     path = build(tmp_path / "a.zarr")
     process = open_trace(path).processes[0]
     calls = [call_of(process, 0, "SGEMM"), call_of(process, 4)]
-    add_to_launch(path, [ran_record(0, {"MKL": "2024"}, calls, [("too large", 2)])])
+    add_to_launch(path, [library_reports_record(0, {"MKL": "2024"}, calls, [("too large", 2)])])
     assert kernels(path) == [["SGEMM"], ["SGEMM"], None, None, []]
     process = open_trace(path).processes[0]
-    assert process.ran is not None
-    assert list(process.ran.calls.values()) == calls
-    assert (process.ran.libraries, process.ran.unknown) == ({"MKL": "2024"}, [("too large", 2)])
+    assert process.library_reports is not None
+    assert list(process.library_reports.calls.values()) == calls
+    assert (process.library_reports.libraries, process.library_reports.unknown) == ({"MKL": "2024"}, [("too large", 2)])
     rows = process.streams[0].read(0, 1)
     written = process.tables["kernels"].payloads[rows.columns[0, Column.KERNEL]]
     assert written == {**MKL, "names": ["SGEMM"], "reported": ["SGEMM in full"]}
@@ -65,8 +65,8 @@ def test_asked_again_the_later_answer_counts(tmp_path: Path) -> None:
     """And what was said of other calls stays."""
     path = build(tmp_path / "a.zarr")
     process = open_trace(path).processes[0]
-    add_to_launch(path, [ran_record(0, {}, [call_of(process, 0, "one"), call_of(process, 2, "two")], [])])
-    add_to_launch(path, [ran_record(0, {}, [replace(call_of(process, 0, "three"))], [])])
+    add_to_launch(path, [library_reports_record(0, {}, [call_of(process, 0, "one"), call_of(process, 2, "two")], [])])
+    add_to_launch(path, [library_reports_record(0, {}, [replace(call_of(process, 0, "three"))], [])])
     assert kernels(path) == [["three"], ["three"], ["two"], None, None]
 
 
@@ -85,7 +85,7 @@ def test_a_call_has_one_key_in_every_trace(tmp_path: Path) -> None:
 def test_a_record_that_makes_no_sense_is_damage(tmp_path: Path) -> None:
     """It is said, nothing of it is taken, and the rows read as they were written."""
     path = build(tmp_path / "a.zarr")
-    good = ran_record(0, {}, [call_of(open_trace(path).processes[0], 0, "SGEMM")], [])
+    good = library_reports_record(0, {}, [call_of(open_trace(path).processes[0], 0, "SGEMM")], [])
     for number, change in enumerate(
         (
             {"process": -1},
@@ -104,7 +104,7 @@ def test_a_record_that_makes_no_sense_is_damage(tmp_path: Path) -> None:
 def test_a_slice_carries_it(tmp_path: Path) -> None:
     """Its rows have the kernels that they have in the whole trace."""
     path = build(tmp_path / "a.zarr")
-    add_to_launch(path, [ran_record(0, {}, [call_of(open_trace(path).processes[0], 0, "SGEMM")], [])])
+    add_to_launch(path, [library_reports_record(0, {}, [call_of(open_trace(path).processes[0], 0, "SGEMM")], [])])
     slice_trace(path, 0, 1, tmp_path / "part.zarr")
     assert kernels(tmp_path / "part.zarr") == kernels(path)
 
@@ -124,7 +124,7 @@ def test_nothing_is_added_to_a_damaged_journal(tmp_path: Path) -> None:
 def test_what_is_added_is_chained_to_what_was_there(tmp_path: Path) -> None:
     """So that a reader that has never heard of it still sees a whole journal."""
     path = build(tmp_path / "a.zarr")
-    add_to_launch(path, [ran_record(0, {}, [], [])])
+    add_to_launch(path, [library_reports_record(0, {}, [], [])])
     journal = parse_journal((path / JOURNAL).read_bytes())
     assert (journal.damage, journal.torn) == ([], None)
     assert [record["type"] for record in journal.records][-2:] == ["exit", "library_reports"]

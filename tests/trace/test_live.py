@@ -13,7 +13,7 @@ import pytest
 from rltrace.commands.main import main
 from rltrace.testing import plain_entries, random_rows
 from rltrace.trace.format.journal import Journal
-from rltrace.trace.format.process_start import write_birth
+from rltrace.trace.format.process_start import write_start
 from rltrace.trace.format.root import create_trace
 from rltrace.trace.read import reader
 from rltrace.trace.read.reader import open_trace
@@ -56,8 +56,8 @@ def recording(trace: Path) -> Iterator[Callable[[str], None]]:
 
 
 def _record(trace: Path, orders: int, answer: int) -> None:
-    birth = {"name": "rank0/main"}
-    writer = ProcessWriter.open(trace, {**birth, "token": write_birth(trace, birth)})
+    start_record = {"name": "rank0/main"}
+    writer = ProcessWriter.open(trace, {**start_record, "token": write_start(trace, start_record)})
     writer.facts("op", "dispatch", {})
     stream, generator, row = writer.stream("rank0/main"), np.random.default_rng(0), 0
     entries = plain_entries()
@@ -151,18 +151,18 @@ def test_verify_while_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_an_ending_for_now(tmp_path: Path, then: str, state: str) -> None:
     """What was said before an ``exec`` or a termination holds unless the process went on."""
     create_trace(tmp_path / "t", {"command": ["train"]})
-    birth = {"name": "rank0/main", "pid": 0}
-    writer = ProcessWriter.open(tmp_path / "t", {**birth, "token": write_birth(tmp_path / "t", birth)})
+    start_record = {"name": "rank0/main", "pid": 0}
+    writer = ProcessWriter.open(tmp_path / "t", {**start_record, "token": write_start(tmp_path / "t", start_record)})
     stream, generator = writer.stream("rank0/main"), np.random.default_rng(0)
     writer.commit(stream, random_rows(generator, 0, ROWS), plain_entries())
-    writer.say({"type": "provisional_end", "state": "stopped", "exit": {"why": "its parent terminated it"}})
+    writer.append({"type": "provisional_end", "state": "stopped", "exit": {"why": "its parent terminated it"}})
     match then:
         case "facts":
             writer.facts("op", "dispatch", {"more": 1})
         case "commit":
             writer.commit(stream, random_rows(generator, ROWS, ROWS))
         case "taken back":
-            writer.say({"type": "provisional_end", "state": None, "exit": {"exec": None}})
+            writer.append({"type": "provisional_end", "state": None, "exit": {"exec": None}})
         case "end":
             writer.close("complete", {})
     (process,) = open_trace(tmp_path / "t").processes

@@ -21,7 +21,7 @@ from memory import coding_once
 from rltrace.digest import digest_buffer, seed_of
 from rltrace.errors import NotATraceError, RecordError
 from rltrace.testing import plain_entries, random_rows
-from rltrace.trace.format.process_start import write_birth
+from rltrace.trace.format.process_start import write_start
 from rltrace.trace.format.records import ValueRequest
 from rltrace.trace.format.root import create_trace, end_launch
 from rltrace.trace.format.rows import StepRecord, TableEntry
@@ -89,7 +89,7 @@ class Program:
 
     def __init__(self, path: Path, alive: bool) -> None:
         self.path = path
-        self.birth: dict[str, object] = {"name": "rank0/main", **({} if alive else {"pid": 0})}
+        self.start_record: dict[str, object] = {"name": "rank0/main", **({} if alive else {"pid": 0})}
         self.rows = 0
         """Committed for certain."""
         self.at_most = 0
@@ -102,8 +102,8 @@ class Program:
         end_launch(self.path, {"status": 0})
 
     def record(self) -> None:
-        birth = {**self.birth, "token": write_birth(self.path, self.birth)}
-        writer = ProcessWriter.open(self.path, birth)
+        start_record = {**self.start_record, "token": write_start(self.path, self.start_record)}
+        writer = ProcessWriter.open(self.path, start_record)
         writer.facts("op", "testing", {"cpu": "x"})
         writer.request_values(ValueRequest(("all",), False, 1 << 20))
         stream = writer.stream("rank0/main")

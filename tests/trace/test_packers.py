@@ -160,5 +160,5 @@ def test_nothing_to_pack() -> None:
     """An empty commit makes no record, and the end of a process without steps no chunk."""
     packer = StepPacker()
     packer.add([])
-    assert packer.take_chunk(last=True) is None
+    assert packer.next_chunk(last=True) is None
     assert packer.newest(0) == (0, [])

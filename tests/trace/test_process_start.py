@@ -1,4 +1,4 @@
-"""Birth records are small, checked, and know their process again."""
+"""Start records are small, checked, and know their process again."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from rltrace.trace.format.process_start import is_alive, parse_birth, this_process, write_birth
+from rltrace.trace.format.process_start import is_alive, parse_start, this_process, write_start
 
 
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
-    """A folder that can take birth records."""
-    (tmp_path / "births").mkdir()
+    """A folder that can take start records."""
+    (tmp_path / "starts").mkdir()
     return tmp_path
 
 
 def test_round_trip(trace: Path) -> None:
     """What was said comes back, with the process's own marks."""
-    token = write_birth(trace, {"argv": ["train.py"], "name": "rank0/main"})
-    record = parse_birth((trace / "births" / f"{token}.json").read_bytes())
+    token = write_start(trace, {"argv": ["train.py"], "name": "rank0/main"})
+    record = parse_start((trace / "starts" / f"{token}.json").read_bytes())
     assert record is not None
     assert record["argv"] == ["train.py"]
     assert record["pid"] == os.getpid()
@@ -31,18 +31,18 @@ def test_round_trip(trace: Path) -> None:
 
 def test_tokens_are_distinct(trace: Path) -> None:
     """One process may be born many times."""
-    assert len({write_birth(trace, {}) for _ in range(50)}) == 50
+    assert len({write_start(trace, {}) for _ in range(50)}) == 50
 
 
 def test_any_flipped_byte_is_noticed_or_changes_nothing(trace: Path) -> None:
-    """A damaged birth record is no birth record."""
-    token = write_birth(trace, {"argv": ["train.py"]})
-    data = (trace / "births" / f"{token}.json").read_bytes()
-    whole = parse_birth(data)
+    """A damaged start record is no start record."""
+    token = write_start(trace, {"argv": ["train.py"]})
+    data = (trace / "starts" / f"{token}.json").read_bytes()
+    whole = parse_start(data)
     for at in range(len(data)):
         flipped = bytearray(data)
         flipped[at] ^= 0x04
-        assert parse_birth(bytes(flipped)) in (None, whole)
+        assert parse_start(bytes(flipped)) in (None, whole)
 
 
 def test_this_process_is_alive() -> None:
@@ -71,7 +71,7 @@ def test_ended_process_is_not_alive() -> None:
 def test_needs_the_standard_library_alone(trace: Path) -> None:
     """The bootstrap can use it before anything of the program is imported."""
     code = (
-        "import sys; from rltrace.trace.format.process_start import write_birth; write_birth(sys.argv[1], {});"
+        "import sys; from rltrace.trace.format.process_start import write_start; write_start(sys.argv[1], {});"
         "print([m for m in ('numpy', 'xxhash', 'torch', 'zarr', 'numcodecs') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code, str(trace)], capture_output=True, check=True, text=True)

@@ -15,7 +15,7 @@ import tampering
 from rltrace.errors import DamagedTraceError, FormatVersionError, HoleError, NotATraceError
 from rltrace.testing import TraceBuilder, plain_entries, random_rows
 from rltrace.trace.format.journal import Record
-from rltrace.trace.format.process_start import write_birth
+from rltrace.trace.format.process_start import write_start
 from rltrace.trace.format.root import create_trace
 from rltrace.trace.format.rows import Rows
 from rltrace.trace.read.reader import open_trace
@@ -46,21 +46,21 @@ def test_nothing_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize("where", ["zarr.json", "journal"])
 def test_another_format_is_refused_by_name(sample: Path, where: str) -> None:
     """Another major version is not guessed at, wherever it is named; a newer minor one is read."""
-    for version in ([2, 7], [3, 0], [1, 0]):
+    for version in ([3, 7], [4, 0], [2, 0]):
         if where == "zarr.json":
             document = {"zarr_format": 3, "node_type": "group", "attributes": {"rltrace": {"format": version}}}
             (sample / "zarr.json").write_text(json.dumps(document))
         else:
             rewrite(sample / "journal/log", lambda r, v=version: {**r, "format": v} if r["type"] == "launch" else r)
-        if version == [3, 0]:
-            with pytest.raises(FormatVersionError, match=r"format 3\.0.*install a newer one"):
+        if version == [4, 0]:
+            with pytest.raises(FormatVersionError, match=r"format 4\.0.*install a newer one"):
                 open_trace(sample)
-        elif version == [2, 7]:
-            assert open_trace(sample).format == (2, 7)
+        elif version == [3, 7]:
+            assert open_trace(sample).format == (3, 7)
         else:
-            rewrite(sample / "journal/log", lambda r: {**r, "format": [1, 0]} if r["type"] == "launch" else r)
+            rewrite(sample / "journal/log", lambda r: {**r, "format": [2, 0]} if r["type"] == "launch" else r)
             (sample / "zarr.json").unlink(missing_ok=True)
-            with pytest.raises(FormatVersionError, match=r"format 1\.0.*record again"):
+            with pytest.raises(FormatVersionError, match=r"format 2\.0.*record again"):
                 open_trace(sample)
 
 
@@ -90,8 +90,8 @@ def test_states(tmp_path: Path) -> None:
     builder.process("rank1/main").stream().commit()
     builder.process("rank2/main").finish("stopped", {"why": "--until"})
     builder.process("rank3/main").finish("complete", {"status": 0})
-    write_birth(builder.path, {"argv": ["ls"], "pid": 0})
-    write_birth(builder.path, {"argv": ["train.py"]})
+    write_start(builder.path, {"argv": ["ls"], "pid": 0})
+    write_start(builder.path, {"argv": ["train.py"]})
     builder.commit()
     trace = open_trace(builder.path)
     assert {p.name: p.state for p in trace.processes} == {
@@ -101,7 +101,7 @@ def test_states(tmp_path: Path) -> None:
         "rank3/main": "complete",
     }
     assert [p.after_op for p in trace.processes] == [1, 1, 0, 0]
-    assert sorted((birth.record["argv"][0], birth.state) for birth in trace.births) == [
+    assert sorted((start_record.record["argv"][0], start_record.state) for start_record in trace.unrecorded) == [
         ("ls", "never-recorded"),
         ("train.py", "running"),
     ]
@@ -145,7 +145,7 @@ def test_facts_keep_the_later_one(trace: Path) -> None:
     writer.facts("op", "dispatch", {"torch.threads": 4})
     found = open_trace(trace)
     assert found.processes[0].facts == {"torch.threads": 4, "cpu": "x"}
-    assert found.processes[0].birth["argv"] == ["train.py", "--lr", "1"]
+    assert found.processes[0].start_record["argv"] == ["train.py", "--lr", "1"]
     assert (found.level, found.engine) == ("op", "dispatch")
 
 

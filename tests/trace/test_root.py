@@ -23,7 +23,7 @@ def test_empty_trace_opens(tmp_path: Path) -> None:
     assert trace.launch["command"] == ["python", "train.py"]
     assert trace.exit is None
     assert trace.level == "op"
-    assert trace.processes == trace.births == trace.holes == ()
+    assert trace.processes == trace.unrecorded == trace.holes == ()
     assert stat.S_IMODE(path.stat().st_mode) == 0o700
 
 

@@ -55,7 +55,7 @@ def test_cuts_never_matter(seed: int, cuts: list[int]) -> None:
     whole = chain_digests(row_hashes(rows, tables()), at)
     chains, parts = Chains(), []
     for start, stop in zip([0, *at], at, strict=False):
-        chains.hold(rows.cut(start, stop), tables(), [])
+        chains.load(rows.cut(start, stop), tables(), [])
         chains.advance_to(stop)
         parts.append(chains.digests())
     assert parts == whole
@@ -188,7 +188,7 @@ def test_an_empty_step_has_the_digest_of_nothing() -> None:
     """A step digest is of its own rows alone."""
     chains = Chains()
     empty = chains.end_step()
-    chains.hold(one_row(), tables(), [])
+    chains.load(one_row(), tables(), [])
     chains.advance_to(1)
     assert chains.end_step() != empty
     assert chains.end_step() == empty

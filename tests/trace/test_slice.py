@@ -18,7 +18,7 @@ from rltrace.trace.tools.verify import verify
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """Twelve steps, one segment each; another thread; a process without steps; a birth that came to nothing."""
+    """Twelve steps, one segment each; another thread; a process without steps; a start_record that came to nothing."""
     builder = TraceBuilder(tmp_path / "source.zarr")
     builder.window(0)
     loader = builder.stream("rank0/main/thread:loader")

@@ -16,9 +16,9 @@ from samples import small_trace
 from rltrace.commands.main import main
 from rltrace.errors import RltraceError
 from rltrace.testing import TraceBuilder
-from rltrace.trace.format.files import MOST_AT_ONCE, Folder, UnreadableError, ValueBudget, has_control, printable
-from rltrace.trace.format.journal import HEAD, LONGEST, MAGIC, chain, frame, parse_journal
-from rltrace.trace.format.process_start import note_failure, write_birth
+from rltrace.trace.format.files import MAX_VALUES_AT_ONCE, Folder, UnreadableError, ValueBudget, has_control, printable
+from rltrace.trace.format.journal import HEAD, MAGIC, MAX_PAYLOAD_BYTES, chain, frame, parse_journal
+from rltrace.trace.format.process_start import note_failure, write_start
 from rltrace.trace.format.root import is_trace
 from rltrace.trace.format.tables import parse_tables
 from rltrace.trace.read.reader import open_trace
@@ -48,11 +48,11 @@ def at_most(limit: float) -> Iterator[None]:
 @pytest.mark.parametrize("bomb", [b"[],", b"0,", b'{"a":[]},', b'"",'])
 def test_a_record_of_millions_of_values(bomb: bytes) -> None:
     """Small on disk, large in memory: counted before it is parsed."""
-    data = framed(b'{"type":"facts","facts":[' + bomb * (4 * MOST_AT_ONCE) + b"0]}")
+    data = framed(b'{"type":"facts","facts":[' + bomb * (4 * MAX_VALUES_AT_ONCE) + b"0]}")
     with at_most(2.5 * len(data) + 1e6):
         journal = parse_journal(data)
     assert journal.records == []
-    assert f"holds more than {MOST_AT_ONCE:,} values" in journal.damage[0]
+    assert f"holds more than {MAX_VALUES_AT_ONCE:,} values" in journal.damage[0]
 
 
 def test_many_large_records() -> None:
@@ -72,7 +72,7 @@ def test_records_nested_without_end() -> None:
 def test_a_table_of_millions_of_values() -> None:
     """The line is lost, as a damaged one is; the others are there."""
     lines = b'["ops",0,"00000000000000ff","aten.mm.default"]\n["ops",1,"00000000000000fe",[' + b"[]," * (
-        2 * MOST_AT_ONCE
+        2 * MAX_VALUES_AT_ONCE
     )
     with at_most(3.5 * len(lines)):
         table = parse_tables(lines + b"0]]\n", {"ops": 2})["ops"]
@@ -132,12 +132,12 @@ def test_all_together_under_a_limit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "key", ["../secret", "births/../../secret", "births/../births/x", "/etc/passwd", "link/secret"]
+    "key", ["../secret", "starts/../../secret", "starts/../starts/x", "/etc/passwd", "link/secret"]
 )
 def test_no_key_leads_out(tmp_path: Path, key: str) -> None:
     """Neither what stands elsewhere nor whether it does can be asked for."""
     (tmp_path / "secret").write_text("x")
-    (tmp_path / "t" / "births").mkdir(parents=True)
+    (tmp_path / "t" / "starts").mkdir(parents=True)
     (tmp_path / "t" / "link").symlink_to(tmp_path)
     folder = Folder(tmp_path / "t")
     assert not folder.holds(key)
@@ -194,13 +194,13 @@ BELL = "\x1b]0;title\x07\x9b31m"
 
 
 def test_no_name_holds_what_a_terminal_acts_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Escape sequences in records, births and tables are shown as marks; a letter with an accent is a letter."""
+    """Escape sequences in records, start_records and tables are shown as marks; a letter with an accent is a letter."""
     builder = TraceBuilder(tmp_path / "t")
     builder.op("aten.mm.default", site=(f"Zoë{BELL}.py", 3, f"run{BELL}", f"loss{BELL}()"), module=f"net{BELL}")
     builder.fact(f"cpu.{BELL}", BELL)
     builder.process(f"rank0/{BELL}").stream().op("aten.mm.default")
     path = builder.finish(ending={"why": BELL})
-    token = write_birth(path, {"pid": 0, "argv": ["python", BELL]})
+    token = write_start(path, {"pid": 0, "argv": ["python", BELL]})
     note_failure(path, token, BELL)
     for verb in (["info"], ["ops"], ["verify"], ["info", "--format", "json"]):
         main([verb[0], str(path), *verb[1:]])
@@ -222,7 +222,7 @@ def test_a_longest_record_can_be_read() -> None:
     """What a writer writes is within what a reader takes."""
     heads = [[number, 1 << 40, "f" * 16] for number in range(200_000)]
     data, _ = frame(0, {"type": "journals", "heads": heads})
-    assert len(data) < LONGEST + HEAD
+    assert len(data) < MAX_PAYLOAD_BYTES + HEAD
     assert parse_journal(data).damage == []
 
 

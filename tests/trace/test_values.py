@@ -56,7 +56,7 @@ def test_no_values(tmp_path: Path) -> None:
     builder.op("aten.mm.default", outputs=["x"])
     values = values_of(builder.finish())
     assert not values
-    assert (len(values), values.nbytes, values.get(5), values.asked) == (0, 0, None, None)
+    assert (len(values), values.nbytes, values.get(5), values.request) == (0, 0, None, None)
     assert verify(tmp_path / "a.zarr").sound
 
 

@@ -47,7 +47,7 @@ def test_zarr_sees_steps(sample: Path) -> None:
 def test_zarr_walks_the_whole_tree(sample: Path) -> None:
     """Listing everything in a trace warns of nothing, files that are no arrays included."""
     names = {name for name, _ in zarr.open_group(str(sample), mode="r").members(max_depth=None)}
-    assert {"journal", "births", "processes/0/tables", "processes/0/streams/1/cells"} <= names
+    assert {"journal", "starts", "processes/0/tables", "processes/0/streams/1/cells"} <= names
 
 
 def test_the_script_of_the_document_reads_a_trace(sample: Path) -> None:

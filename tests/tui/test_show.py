@@ -13,7 +13,7 @@ from textual.pilot import Pilot
 from tui_support import press, screen_text, see_one
 
 from rltrace.testing import TraceBuilder, plain_entries, random_rows
-from rltrace.trace.format.process_start import write_birth
+from rltrace.trace.format.process_start import write_start
 from rltrace.trace.format.root import create_trace
 from rltrace.trace.write.writer import ProcessWriter
 from rltrace_tui.failure import FailureScreen
@@ -120,8 +120,8 @@ def test_a_trace_that_is_being_written(tmp_path: Path) -> None:
     """What has been committed by then is shown, and that it is not all."""
     path = tmp_path / "a.zarr"
     create_trace(path, {"command": ["train"]})
-    birth = {"name": "rank0/main", "pid": os.getpid()}
-    writer = ProcessWriter.open(path, {**birth, "token": write_birth(path, birth)})
+    start_record = {"name": "rank0/main", "pid": os.getpid()}
+    writer = ProcessWriter.open(path, {**start_record, "token": write_start(path, start_record)})
     stream = writer.stream("rank0/main")
     writer.commit(stream, random_rows(np.random.default_rng(0), 0, 40), plain_entries())
 

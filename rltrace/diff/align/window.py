@@ -360,7 +360,7 @@ class BlockReader:
 
 def goes_on(scene: DiffContext, block: Block) -> bool:
     """Whether a side may have run more than it has rows for."""
-    return not block.ended and not (scene.a.process.told_its_end and scene.b.process.told_its_end)
+    return not block.ended and not (scene.a.process.has_complete_journal and scene.b.process.has_complete_journal)
 
 
 def passage(scene: DiffContext, block: Block, at: Place) -> BlockReader:
@@ -437,5 +437,5 @@ def _unsure(at: Place) -> str:
 
 
 def _unfinished(scene: DiffContext) -> str:
-    side, view = ("B", scene.b) if scene.a.process.told_its_end else ("A", scene.a)
+    side, view = ("B", scene.b) if scene.a.process.has_complete_journal else ("A", scene.a)
     return still_open(side, view.process)

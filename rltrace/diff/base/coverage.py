@@ -79,14 +79,14 @@ def is_finished(process: ProcessTrace, level: str) -> bool:
 
 
 def side_of(trace: Trace) -> Side:
-    processes = (*map(process_of, trace.processes), *map(_failed, (b for b in trace.births if b.failed)))
+    processes = (*map(process_of, trace.processes), *map(_failed, (b for b in trace.unrecorded if b.failed)))
     steps = sum(p.step_count for p in trace.processes)
     return Side(str(trace.path), trace.level, trace.engine, sum(p.after_op for p in processes), steps, processes)
 
 
-def _failed(birth: UnrecordedProcess) -> ProcessSummary:
+def _failed(start_record: UnrecordedProcess) -> ProcessSummary:
     """A process that computed, maybe, and could not be recorded."""
-    return ProcessSummary(birth.name, birth.state, 0, birth.why, (), None)
+    return ProcessSummary(start_record.name, start_record.state, 0, start_record.why, (), None)
 
 
 def process_of(process: ProcessTrace) -> ProcessSummary:

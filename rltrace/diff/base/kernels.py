@@ -8,23 +8,23 @@ from itertools import chain
 from rltrace.diff.base.model import NamedDifference
 from rltrace.trace.kernels.evidence import (
     ATEN,
-    GUESSED,
+    DETAILS,
+    INFERRED,
     LAUNCHES,
     REPORTED,
-    SAID,
     SILENT,
     Evidence,
     geometry_text,
+    joined,
     launches,
-    listed,
     whole_names,
 )
-from rltrace.trace.kernels.names import in_words
+from rltrace.trace.kernels.names import distinct_names
 
 
 def kernel_differences(a: Evidence, b: Evidence) -> list[str]:
     """``isa AVX2 against AVX512`` for everything in which two pieces of evidence differ; what ran comes first."""
-    skip = (*SAID, *GUESSED) if _is_said(a) and _is_said(b) else SAID
+    skip = (*DETAILS, *INFERRED) if _is_said(a) and _is_said(b) else DETAILS
     others = [key for key in dict.fromkeys([*a, *b]) if key not in skip and a.get(key) != b.get(key)]
     return [
         *said_differences(a, b),
@@ -71,7 +71,7 @@ def _grids(a: Evidence, b: Evidence) -> Iterator[str]:
     on_a, on_b = launches(a), launches(b)
     if on_a is None or on_b is None or whole_names(a) != whole_names(b):
         return
-    words = in_words(whole_names(a) or ())
+    words = distinct_names(whole_names(a) or ())
     found = [(word, x, y) for word, x, y in zip(words, on_a, on_b, strict=True) if x != y]
     if found:
         word, x, y = found[0]
@@ -82,9 +82,9 @@ def _grids(a: Evidence, b: Evidence) -> Iterator[str]:
 def _names(a: Evidence, b: Evidence) -> list[str]:
     """What ran on each side, in as few words as tell one from the other, from where to where they differ."""
     known = [whole_names(side) or () for side in (a, b)]
-    words = dict(zip(chain(*known), in_words(list(chain(*known))), strict=True))
+    words = dict(zip(chain(*known), distinct_names(list(chain(*known))), strict=True))
     nobody = f"({SILENT})" if REPORTED in a else "nothing"
-    return [listed([words[name] for name in side], " + ") or nobody for side in _apart(*known)]
+    return [joined([words[name] for name in side], " + ") or nobody for side in _apart(*known)]
 
 
 def _apart(a: Sequence[str], b: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:

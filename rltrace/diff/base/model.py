@@ -51,7 +51,7 @@ class OptimizerCount:
     """Which attempt a step is, in its optimizer's own count."""
 
     ordinal: int
-    """Order of birth among the optimizers of the process, from 0."""
+    """Order of creation among the optimizers of the process, from 0."""
     name: str
     """Class name."""
     count: int

@@ -18,7 +18,7 @@ from rltrace.diff.base.tokens import StretchTokens, mix, values_of
 from rltrace.errors import HoleError
 from rltrace.trace.format.row_hashes import Keyed, RowHashes, row_hashes
 from rltrace.trace.format.rows import Rows
-from rltrace.trace.format.schema import LYING_ALIGNMENT, VALUE_FLAGS, Column, Kind, RowFlag, Step, event_name
+from rltrace.trace.format.schema import PLACEMENT_ALIGNMENT, VALUE_FLAGS, Column, Kind, RowFlag, Step, event_name
 from rltrace.trace.kernels.evidence import Evidence
 from rltrace.trace.read.names import Site, Words
 from rltrace.trace.read.process import ProcessTrace
@@ -371,10 +371,10 @@ class StreamView:
         """The largest power of two, 64 at most, that the address of each input of a row is a multiple of; those of 64
         aside. None: not known."""
         values, stream = self.process.values, self.stream.index
-        lying = values.lying(stream, row)
+        lying = values.placements(stream, row)
         if not lying and not values.inputs(stream, row):
             return None
-        addresses = {place: (lies.alignment + lies.offset) % LYING_ALIGNMENT for place, lies in lying.items()}
+        addresses = {place: (lies.alignment + lies.offset) % PLACEMENT_ALIGNMENT for place, lies in lying.items()}
         return {place: address & -address for place, address in addresses.items() if address}
 
     def hole(self, start: int, stop: int) -> tuple[int, int, str] | None:

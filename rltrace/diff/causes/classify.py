@@ -30,7 +30,7 @@ from rltrace.diff.causes.inputs import Input, combined, input_is_equal, match_in
 from rltrace.diff.causes.rng import generators_text
 from rltrace.errors import HoleError
 from rltrace.trace.format.rows import Link
-from rltrace.trace.format.schema import LYING_ALIGNMENT, Column, Kind, Origin, RowFlag
+from rltrace.trace.format.schema import PLACEMENT_ALIGNMENT, Column, Kind, Origin, RowFlag
 from rltrace.trace.kernels.evidence import kernel_text
 
 # --- lying ------------------------------------------------------------------------------------------------------------
@@ -48,10 +48,10 @@ def alignments_text(a: RowAt, b: RowAt) -> str:
     if on_a is None or on_b is None:
         return ""
     places = sorted({*on_a, *on_b})
-    found = [place for place in places if on_a.get(place, LYING_ALIGNMENT) != on_b.get(place, LYING_ALIGNMENT)]
+    found = [place for place in places if on_a.get(place, PLACEMENT_ALIGNMENT) != on_b.get(place, PLACEMENT_ALIGNMENT)]
     if not found:
         return ""
-    x, y = (side.get(found[0], LYING_ALIGNMENT) for side in (on_a, on_b))
+    x, y = (side.get(found[0], PLACEMENT_ALIGNMENT) for side in (on_a, on_b))
     what = f"{input_text(a, found[0])} is aligned to {x} bytes in A, to {y} in B"
     return f"; {what}, and kernels choose their loops by alignment"
 

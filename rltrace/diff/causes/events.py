@@ -68,7 +68,7 @@ class MatchedEvent(Protocol):
     @property
     def differs(self) -> tuple[str, ...]:
         """Names of the cells that both tell and that differ."""
-        told_a, told_b = self.event_a.told, self.event_b.told
+        told_a, told_b = self.event_a.compared, self.event_b.compared
         return tuple(name for name, cell in told_a.items() if name in told_b and not _same(cell, told_b[name]))
 
     @property
@@ -84,7 +84,7 @@ class MatchedEvent(Protocol):
 
     def brought(self, differs: Collection[str]) -> set[tuple[int, int]]:
         """What A and B tell in these cells."""
-        told_a, told_b = self.event_a.told, self.event_b.told
+        told_a, told_b = self.event_a.compared, self.event_b.compared
         return {(int(told_a[name].value), int(told_b[name].value)) for name in differs}
 
 
@@ -187,7 +187,7 @@ def _what_differs(pair: MatchedEvent) -> str:
     if given:
         text = f"{_name(pair)} was given another action at its {at}, though no op before it differs"
         return text + (f"; it returned another {_and(returned)}{more}" if returned else "")
-    same = ", given the same action" if GIVEN in pair.event_a.told else ""
+    same = ", given the same action" if GIVEN in pair.event_a.compared else ""
     return f"{_name(pair)} returned another {_and(returned or ['result'])} at its {at}{same}{more}"
 
 
@@ -537,5 +537,5 @@ def _count(event: Event) -> int | None:
 
 
 def _text(event: Event, name: str) -> str | None:
-    cell = event.told.get(name)
+    cell = event.compared.get(name)
     return None if cell is None else cell.text

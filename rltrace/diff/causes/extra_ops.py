@@ -19,7 +19,7 @@ from rltrace.diff.causes.inputs import input_is_equal
 from rltrace.diff.causes.no_op_writes import writes_in_place
 from rltrace.trace.format.schema import Origin, RowFlag
 
-MOST_TRIED = 256
+MAX_HASHED_BYTES = 256
 """One-sided rows that are looked at for the one that wrote a part of something."""
 
 
@@ -101,7 +101,7 @@ def _uses(own: tuple[RowRange, Indices], other: tuple[RowRange, Indices], lonely
 
 def _last_writer_in_place(view: StreamView, before: int, lonely: Indices) -> int | None:
     """The last one-sided row before a row that wrote one of its arguments."""
-    for row in lonely[lonely < before][::-1][:MOST_TRIED].tolist():
+    for row in lonely[lonely < before][::-1][:MAX_HASHED_BYTES].tolist():
         if writes_in_place(row_at(view, row)):
             return int(row)
     return None

@@ -102,7 +102,7 @@ class Draws:
         marked = a[0].flags(RowFlag.MARKED)[a[1]] | b[0].flags(RowFlag.MARKED)[b[1]]  # their states are not compared
         for of_a, (stretch, pairs, alone) in ((True, a), (False, b)):
             drew, numbers = stretch.flags(RowFlag.RNG), stretch.rows.generators
-            together = pairs[drew[pairs] & ~marked & (numbers[pairs] != Generator.NOT_SAID)]
+            together = pairs[drew[pairs] & ~marked & (numbers[pairs] != Generator.UNKNOWN)]
             for number in np.unique(numbers[together]).tolist():
                 self._since.pop((of_a, number), None)
             mine = alone[drew[alone]]
@@ -121,8 +121,8 @@ class Draws:
     def behind(self, a: RowAt, b: RowAt) -> Finding | None:
         """The extra draw because of which a matched pair finds its generator in two states; None: there was none."""
         numbers = {True: int(a.rows.generators[a.place]), False: int(b.rows.generators[b.place])}
-        known = Generator.NOT_SAID not in numbers.values()
-        found = [f for (of_a, n), f in self._since.items() if not known or n in (numbers[of_a], Generator.NOT_SAID)]
+        known = Generator.UNKNOWN not in numbers.values()
+        found = [f for (of_a, n), f in self._since.items() if not known or n in (numbers[of_a], Generator.UNKNOWN)]
         return min(found, key=lambda f: f.identical_before, default=None)
 
     def unsettled(self, one_sided: tuple[Indices, Indices], trailing: tuple[int, int] = (0, 0)) -> Finding | None:
@@ -161,7 +161,7 @@ class Draws:
         if not len(rows) or ends_alike(self._views[True].process, self._views[False].process, key[1]):
             return None
         drawn = self._drawn(key, trailing)
-        if drawn is None or key[1] == Generator.NOT_SAID:
+        if drawn is None or key[1] == Generator.UNKNOWN:
             return int(rows[0])
         shared = np.setdiff1d(drawn, self._rows(key))
         if not len(shared) and self._is_own(key):

@@ -28,7 +28,7 @@ class OwnStep:
     skipped: bool
     """The attempt left the parameters alone, as GradScaler makes it."""
     optimizer: int
-    """Which, in the order of their births."""
+    """Which, in the order of their creation."""
 
 
 @dataclass(frozen=True)

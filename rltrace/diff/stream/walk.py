@@ -386,7 +386,7 @@ class StreamWalk:
         if (more_a > 0) == (more_b > 0):
             return only
         self.trailing = (more_a, more_b)
-        if not (self.a.process.told_its_end and self.b.process.told_its_end):
+        if not (self.a.process.has_complete_journal and self.b.process.has_complete_journal):
             self._look(-len(rest_a), -len(rest_b))  # what a side might still have run is not compared
         return only[0][only[0] < after_a], only[1][only[1] < after_b]
 

@@ -1,18 +1,17 @@
-"""The Triton kernels that condense tensors: whole pages digested, what is left copied, in one launch.
+"""The Triton kernels that condense tensors: whole pages digested, the rest copied, in one launch.
 
-Owns the arithmetic on a GPU and nothing of how it gets there. Imports triton, so it is imported by nothing but the
-process that compiles it (``compiling``). Integers in, no pointer types: a page lies at an address, whichever tensor it
-is of.
+Owns the arithmetic on a GPU. Imports triton, so only the process that compiles it may import this module
+(``compiler``). Parameters are integers, not pointers: addresses of pages of any tensor.
 
-One program of one warp takes a page. A thread keeps to one lane and a quarter of the blocks, so all sixteen stripes of
-a block add up in its registers; a warp's load is a stripe of four blocks each, in whole sectors. Threads meet only
-where a block's sums join the chain of scrambling steps, which all of them go through. Loads are of eight bytes: of
-sixteen, a thread has two lanes, and with them twice the keys and twice the chain (docs/internals/findings.md).
+One program of one warp digests a page. A thread has one lane and a quarter of the blocks, so all sixteen stripes of a
+block add up in its registers; a warp's load is a stripe of four blocks each, in whole sectors. Threads synchronize only
+where a block's sums join the chain of scrambling steps, which each of them computes. Loads are of eight bytes: with
+sixteen, a thread has two lanes, and so twice the keys and twice the chain (docs/internals/findings.md).
 
-The kernels' names say whose they are, in whatever profile of the program they turn up.
+The names of the kernels identify rltrace in the program's profiles.
 """
 # mypy: allow-untyped-defs, allow-untyped-decorators, allow-untyped-calls
-# (Triton takes what stands in an annotation for a part of the kernel.)
+# (Triton would take annotations as part of the kernel.)
 
 from __future__ import annotations
 

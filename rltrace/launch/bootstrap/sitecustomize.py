@@ -1,9 +1,8 @@
-"""Runs in every Python process of a recorded program, before the program: puts the recorder in once torch is there.
+"""Runs in every Python process of a recorded program, before the program: starts the recorder after ``import torch``.
 
-This folder stands first on PYTHONPATH, so the interpreter imports this file when it starts. It leaves a birth record,
-asks to be told when ``import torch`` has finished, and runs the user's own sitecustomize, which it would hide. Until
-torch is imported nothing else of rltrace is loaded. Whatever goes wrong here becomes a note in the trace: the program
-never notices.
+This folder is first on PYTHONPATH, so the interpreter imports this file when it starts. It writes a start record, waits
+for ``import torch`` to finish, and runs the user's sitecustomize, which it hides. Until torch is imported nothing else
+of rltrace is loaded. Errors become a note in the trace: the program never notices.
 """
 
 from __future__ import annotations
@@ -21,29 +20,29 @@ FOLDER = os.path.dirname(__file__)  # noqa: PTH120  pathlib is not loaded at thi
 OPTIONS = "RLTRACE_RECORD"
 """Variable with the options (``rltrace.recorder.base.options.VARIABLE``)."""
 
-BIRTHS = "RLTRACE_BIRTHS"
-"""Variable with the folder for birth records (``rltrace.launch.command.BIRTHS``)."""
+STARTS_VARIABLE = "RLTRACE_STARTS"
+"""Variable with the folder for start records (``rltrace.launch.command.STARTS_VARIABLE``)."""
 
 HELPERS = ("resource_tracker", "forkserver", "spawn")
 """Modules of multiprocessing that it starts with ``python -c``."""
 
 ALIAS = "_rltrace_bootstrap"
-"""This module's second name, under which it stays when the user's sitecustomize takes the first."""
+"""This module's second name, which it keeps when the user's sitecustomize takes the first."""
 
 COMPILER = ("torch/_inductor/compile_worker/", '\nfrom ctypes import cdll\ncdll.LoadLibrary("')
-"""What stands in the command lines of processes that Inductor starts: its workers', its probes' (``cpu_vec_isa``)."""
+"""Texts in the command lines of processes that Inductor starts: workers, probes (``cpu_vec_isa``)."""
 
 
-class Birth:
-    """This process's record in the trace, and where its failures are noted."""
+class StartRecord:
+    """This process's start record and failure notes in the trace."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
         self.pid = os.getpid()
         self.token = f"{self.pid}-{time.time_ns():x}-{os.urandom(4).hex()}"
 
-    def leave(self) -> None:
-        """Say in the trace that a Python process has started."""
+    def write(self) -> None:
+        """Record that a Python process has started."""
         fields = {
             "token": self.token,
             "argv": _argv(),
@@ -58,11 +57,11 @@ class Birth:
         self._write("json", fields)
 
     def note_failure(self, error: BaseException) -> None:
-        """Say in the trace that this process could not be recorded, and why."""
+        """Record why this process could not be recorded."""
         try:
             self._write("failed", {"token": self.token, "pid": self.pid, "why": _reason(error)})
         except OSError:
-            return  # the trace cannot be written: the parent sees that for itself
+            return  # the trace cannot be written: the parent notices that itself
 
     def _write(self, ending: str, fields: dict[str, object]) -> None:
         """One small file: a line of JSON, and its CRC-32 in eight hexadecimal digits."""
@@ -78,27 +77,27 @@ class Birth:
 
 
 class TorchWatch:
-    """A finder that lets ``import torch`` go its way and calls the recorder when it has finished, once.
+    """A finder that starts the recorder, once, when ``import torch`` has finished.
 
-    The import system flags a module's spec while it runs the module; the spec of torch is given a class that sees the
-    flag fall. So no frame of ours stands in the traceback of an import that fails, the loader stays what it is, and
-    torch counts as imported, for other threads too, when the recorder starts. A module made by hand from the spec is
-    missed.
+    The import system sets a flag on a module's spec while it runs the module; the spec of torch gets a class that
+    notices when the flag is cleared. So the traceback of a failing import has no frame of rltrace, the loader stays the
+    same, and torch counts as imported, for other threads too, when the recorder starts. A module made by hand from the
+    spec is missed.
     """
 
-    def __init__(self, birth: Birth, options: str) -> None:
-        self.birth = birth
+    def __init__(self, start_record: StartRecord, options: str) -> None:
+        self.start_record = start_record
         self.options = options
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name != "torch":
             return None
-        spec = self._ask_others(name, path, target)
+        spec = self._other_finders_spec(name, path, target)
         if spec is not None and target is None:
             self._watch(spec)
         return spec
 
-    def _ask_others(self, name: str, path: Any, target: Any) -> Any:
+    def _other_finders_spec(self, name: str, path: Any, target: Any) -> Any:
         for finder in list(sys.meta_path):
             find = None if finder is self else getattr(finder, "find_spec", None)
             spec = None if find is None else find(name, path, target)
@@ -123,80 +122,80 @@ class TorchWatch:
         try:
             spec.__class__ = type(plain.__name__, (plain,), {"_initializing": property(get, put)})
         except Exception as error:
-            self.birth.note_failure(error)
+            self.start_record.note_failure(error)
 
     def finished(self) -> None:
-        """torch is there: this finder has done its work."""
+        """torch has been imported: remove this finder, start the recorder."""
         if self not in sys.meta_path:
             return
         sys.meta_path.remove(self)
-        start_recorder(self.birth, self.options)
+        start_recorder(self.start_record, self.options)
 
 
-def start_recorder(birth: Birth, options: str) -> None:
-    """Hand over to the recorder; whatever goes wrong becomes a note and the program goes on.
+def start_recorder(start_record: StartRecord, options: str) -> None:
+    """Start the recorder; an error becomes a note, and the program goes on.
 
-    What it allocates as it begins stays; were it counted as the program's, the garbage collector would go through all
-    that torch has made once more, right at the program's first op (70 ms).
+    Its allocations stay; if they were counted, the garbage collector would traverse all of torch's objects once more at
+    the program's first op (70 ms).
     """
     import gc
 
     enabled = gc.isenabled()
     gc.disable()
     try:
-        _start_recorder(birth, options)
+        _start_recorder(start_record, options)
     finally:
         if enabled:
             gc.enable()
 
 
-def _start_recorder(birth: Birth, options: str) -> None:
+def _start_recorder(start_record: StartRecord, options: str) -> None:
     try:
-        if os.getpid() != birth.pid:  # forked since, by a helper that had not imported torch
-            birth = Birth(birth.folder)
-            birth.leave()
+        if os.getpid() != start_record.pid:  # forked since, by a helper that had not imported torch
+            start_record = StartRecord(start_record.folder)
+            start_record.write()
         from rltrace.recorder.base.options import RecordOptions
 
-        asked = RecordOptions.from_environment({OPTIONS: options})
-        if asked is None:
+        recording = RecordOptions.from_environment({OPTIONS: options})
+        if recording is None:
             return
-        if asked.by_rows:
+        if recording.by_rows:
             from rltrace.parity.patching.start import start
-        elif asked.replay:
+        elif recording.replay:
             from rltrace.replay.start import start
-        elif asked.against:
+        elif recording.against:
             from rltrace.live_diff.start import start
         else:
             from rltrace.recorder.session.session import start
-        start(asked, birth.token)
+        start(recording, start_record.token)
     except Exception as error:
-        birth.note_failure(error)
+        start_record.note_failure(error)
 
 
 def begin() -> None:
-    """Leave the birth record and wait for torch; nothing at all outside a recording, nor a second time."""
-    options, folder = os.environ.get(OPTIONS), os.environ.get(BIRTHS)
+    """Write the start record and wait for torch; does nothing outside a recording, or a second time."""
+    options, folder = os.environ.get(OPTIONS), os.environ.get(STARTS_VARIABLE)
     if not options or not folder or ALIAS in sys.modules or _serves_compiler():
         return
     sys.modules[ALIAS] = sys.modules[__name__]
-    birth = Birth(folder)
+    start_record = StartRecord(folder)
     try:
-        birth.leave()
+        start_record.write()
     except OSError:
         return  # the trace is gone or cannot be written: nothing can be recorded
     if "torch" in sys.modules:  # a .pth file of site-packages can import it before us
-        start_recorder(birth, options)
+        start_recorder(start_record, options)
     else:
-        sys.meta_path.insert(0, TorchWatch(birth, options))
+        sys.meta_path.insert(0, TorchWatch(start_record, options))
 
 
 def _serves_compiler() -> bool:
-    """Whether torch's compiler has this process for work of its own: to compile, or to try an instruction set."""
+    """Whether torch's compiler started this process: to compile, or to try an instruction set."""
     return any(part in argument for argument in sys.orig_argv for part in COMPILER)
 
 
 def chain() -> None:
-    """Run the sitecustomize that this one hides. Its errors are the interpreter's to report, as ever."""
+    """Run the sitecustomize that this one hides. The interpreter reports its errors, as always."""
     own = sys.modules.pop(__name__)
     places = [i for i, entry in enumerate(sys.path) if entry == FOLDER]
     sys.path[:] = [entry for entry in sys.path if entry != FOLDER]
@@ -206,31 +205,31 @@ def chain() -> None:
         if error.name != __name__:
             raise
     finally:
-        if places:  # for those who hand sys.path on to their children
+        if places:  # for programs that pass sys.path to their children
             sys.path.insert(places[0], FOLDER)
         sys.modules.setdefault(__name__, own)
 
 
 def _argv() -> list[str]:
-    """What was started, without the arguments: ``["python", "-m", "pip"]``, ``["python", "train.py"]``.
+    """The command without its arguments: ``["python", "-m", "pip"]``, ``["python", "train.py"]``.
 
-    Code is left out as well, but for what multiprocessing starts: ``["python", "-c", "multiprocessing.spawn"]``.
+    Code is left out as well, except that of multiprocessing: ``["python", "-c", "multiprocessing.spawn"]``.
     """
     name = os.path.basename(sys.executable or "python")  # noqa: PTH119
     argv = getattr(sys, "argv", [])
-    what = [argv[0]] if argv and argv[0] else []
-    if what == ["-m"]:
-        what.append(sys.orig_argv[len(sys.orig_argv) - len(argv)])
-    elif what == ["-c"]:
+    command = [argv[0]] if argv and argv[0] else []
+    if command == ["-m"]:
+        command.append(sys.orig_argv[len(sys.orig_argv) - len(argv)])
+    elif command == ["-c"]:
         code = sys.orig_argv[len(sys.orig_argv) - len(argv)]
-        what += [f"multiprocessing.{name}" for name in HELPERS if f"multiprocessing.{name} import" in code]
-    elif what and "/" in what[0]:
-        what = [os.path.basename(what[0])]  # noqa: PTH119
-    return [name, *what]
+        command += [f"multiprocessing.{name}" for name in HELPERS if f"multiprocessing.{name} import" in code]
+    elif command and "/" in command[0]:
+        command = [os.path.basename(command[0])]  # noqa: PTH119
+    return [name, *command]
 
 
 def _start_time() -> int | None:
-    """When this process started, in clock ticks since the machine did; None where the system does not say."""
+    """Start of this process, in clock ticks since boot; None where the system does not show it."""
     try:
         with open("/proc/self/stat", "rb") as stat:  # noqa: PTH123
             return int(stat.read().rpartition(b")")[2].split()[19])
@@ -239,7 +238,7 @@ def _start_time() -> int | None:
 
 
 def _boot() -> str | None:
-    """Which start of the machine this is; None where the system does not say."""
+    """Id of the current boot; None where the system does not show it."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="utf-8") as file:  # noqa: PTH123
             return file.read().strip()
@@ -267,7 +266,7 @@ def _json(fields: dict[str, object]) -> str:
         if item is None:
             return "null"
         if isinstance(item, (list, tuple)):
-            return f"[{', '.join(value(part) for part in item)}]"
+            return f"[{', '.join(value(element) for element in item)}]"
         return quoted(item) if isinstance(item, str) else repr(item)
 
     return f"{{{', '.join(f'{quoted(key)}: {value(item)}' for key, item in fields.items())}}}"
@@ -276,5 +275,5 @@ def _json(fields: dict[str, object]) -> str:
 try:  # noqa: SIM105  contextlib is not loaded at this point
     begin()
 except Exception:
-    pass  # never the program's trouble: the parent reports a process without a record
+    pass  # the program must not notice: the parent reports a process without a record
 chain()

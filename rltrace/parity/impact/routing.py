@@ -1,11 +1,8 @@
-"""What two programs' routers decided for the same tokens: experts, their order, their weights, and how close it was.
+"""Routing decisions of two programs for the same tokens: experts, their order, weights and margins.
 
-Owns the comparison of decisions, and the margins; which decision of A is which of B is found elsewhere. Pure functions
-of NumPy arrays.
-
-A decision is one row of what ``topk`` gave: k experts, best first, and their weights. Its *margin* is how far the
-lowest score that was chosen lies above the highest that was not: where two programs' scores differ by more than that,
-another expert may come in.
+Owns finding decisions, pairing and comparing them. A decision is one row of the results of ``topk``: k experts, best
+first, and their weights. Its *margin* is the lowest chosen score minus the highest other one: scores that differ by
+more may choose another expert.
 """
 
 from __future__ import annotations
@@ -32,13 +29,13 @@ Floats = NDArray[np.float64]
 RoutingNumbers = NDArray[np.int64]
 
 LISTED = 10
-"""Decisions that are listed one by one."""
+"""Flipped decisions that are listed one by one."""
 QUANTILES = (0.0, 0.01, 0.1, 0.5, 0.9, 1.0)
-"""Of margins: what is told of a distribution."""
+"""Of margins."""
 
 
 class RoutingOutcome(StrEnum):
-    """How one decision of A compares with B's; the first that holds."""
+    """The difference between one decision of A and B's; the first that holds."""
 
     FLIPPED = "flipped"
     """Another set of experts."""
@@ -47,19 +44,19 @@ class RoutingOutcome(StrEnum):
     REWEIGHTED = "reweighted"
     """The same experts in the same order, with other weights."""
     SAME = "same"
-    """The same experts in the same order, with the same weights where both sides' weights are known."""
+    """The same experts in the same order, with the same weights if these are known."""
 
 
 @dataclass(frozen=True, eq=False)
 class Decisions:
-    """What one router decided for some tokens, one a row."""
+    """The decisions of one router for n tokens."""
 
     experts: RoutingNumbers
     """[n, k], as ``topk`` ordered them."""
     weights: Floats | None = None
-    """[n, k]: the scores of those; None: their values were not kept."""
+    """[n, k]: their scores; None: not recorded."""
     scores: Floats | None = None
-    """[n, experts]: what ``topk`` read; None: not kept."""
+    """[n, experts]: the input of ``topk``; None: not recorded."""
 
     def __len__(self) -> int:
         return len(self.experts)
@@ -120,7 +117,7 @@ class Routing:
     closer: int | None
     """Decisions whose margin in A is no larger than that and that did not flip all the same."""
     largest_drift: float | None
-    """The largest difference between a score of A and of B, over all decisions; None: scores are not known."""
+    """The largest difference between a score of A and of B, over all decisions; None: scores are unknown."""
     flips: tuple[Flip, ...]
     """Those that flipped at the largest margins first."""
     only_a: int = 0
@@ -145,10 +142,9 @@ def outcomes(a: Decisions, b: Decisions) -> NDArray[np.object_]:
 
 
 def margins(decisions: Decisions) -> Floats:
-    """How far the chosen scores lie from those that were not chosen, the lowest from the highest.
+    """[n]: the lowest chosen score minus the highest other one, or the reverse for a ``topk`` of the smallest.
 
-    NaN where it is not known: no scores, all experts chosen, a NaN among the scores, or experts that are not those of
-    the highest scores (nor of the lowest, for a ``topk`` of the smallest): then something else chose them.
+    NaN where it is unknown: no scores, all experts chosen, a NaN among the scores, or experts chosen otherwise.
     """
     unknown = np.full(len(decisions), np.nan)
     scores, experts = decisions.scores, decisions.experts
@@ -160,7 +156,7 @@ def margins(decisions: Decisions) -> Floats:
     np.put_along_axis(is_chosen, experts, True, axis=1)
     lowest, highest = (np.where(is_chosen, scores, fill) for fill in (np.inf, -np.inf))
     others_highest, others_lowest = (np.where(is_chosen, fill, scores) for fill in (-np.inf, np.inf))
-    with np.errstate(invalid="ignore"):  # two infinities have no distance: NaN, not known
+    with np.errstate(invalid="ignore"):  # infinity minus infinity is NaN: unknown
         above = lowest.min(axis=1) - others_highest.max(axis=1)
         below = others_lowest.min(axis=1) - highest.max(axis=1)
     found: Floats = np.where(np.isnan(scores).any(axis=1), np.nan, np.maximum(above, below))
@@ -179,7 +175,7 @@ def compare_decisions(
     only_a: int = 0,
     only_b: int = 0,
 ) -> Routing:
-    """Compare decisions that stand at the same index in ``a`` and ``b``; both chose as many experts."""
+    """Compare decisions at the same index of ``a`` and ``b``, of as many experts."""
     outcome = outcomes(a, b)
     flipped = outcome == RoutingOutcome.FLIPPED
     margins_a, margins_b = margins(a), margins(b)
@@ -206,7 +202,7 @@ def compare_decisions(
         _flips(np.flatnonzero(flipped), a, b, margins_a, margins_b, places, tokens),
         only_a,
         only_b,
-        _why_no_margins(a, b),
+        _no_margins_reason(a, b),
     )
 
 
@@ -215,7 +211,7 @@ def margins_of(margins: Floats) -> Margins:
     known = margins[~np.isnan(margins)]
     if not len(known):
         return Margins(0, ())
-    # an existing margin each, rather than a mean of two: one of them may be infinite
+    # no interpolation: a margin may be infinite
     return Margins(len(known), tuple(np.quantile(known, QUANTILES, method="inverted_cdf").tolist()))
 
 
@@ -228,7 +224,7 @@ def _flips(
     places: Sequence[str],
     tokens: Sequence[int | None],
 ) -> tuple[Flip, ...]:
-    widest = np.fmax(margins_a[at], margins_b[at])  # of two, the one that is known
+    widest = np.fmax(margins_a[at], margins_b[at])  # ignores NaN
     order = at[np.lexsort((at, -np.where(np.isnan(widest), -np.inf, widest)))]
     return tuple(
         Flip(
@@ -250,7 +246,7 @@ def _drift(a: Decisions, b: Decisions) -> float | None:
         return _largest(np.abs(a.scores - b.scores).reshape(-1))
 
 
-def _why_no_margins(a: Decisions, b: Decisions) -> str:
+def _no_margins_reason(a: Decisions, b: Decisions) -> str:
     without = [name for name, side in (("A", a), ("B", b)) if side.scores is None]
     if not without:
         return ""
@@ -266,26 +262,21 @@ def _known(margin: float) -> float | None:
     return None if np.isnan(margin) else float(margin)
 
 
-# --- routers ----------------------------------------------------------------------------------------------------------
-#
-# Where two programs' routers decided, found and paired: by module, by row, and by how manieth decision of a call.
-#
-# Owns finding the experts, weights and scores among what ops and modules gave, by what they are rather than by how one
-# library calls them. What became of the decisions is for ``rltrace.parity.impact.routing``.
+# --- finding decisions ------------------------------------------------------------------------------------------------
 
 
 TOPK = "op=aten.topk,module=*.*"
 DEFAULT = parse_selectors([TOPK])
-"""Every ``topk`` within a model: a sampler's stands outside of it."""
-WHOLE = ("int64", "int32", "int16", "uint8")
+"""Every ``topk`` within a model, without a sampler's."""
+INTEGERS = ("int64", "int32", "int16", "uint8")
 
 Router = tuple[str, int]
-"""(module path, how manieth of its call)."""
+"""(module path, occurrence in its call)."""
 
 
 @dataclass(frozen=True, eq=False)
 class CallDecisions:
-    """What was decided in one call."""
+    """One decision for all tokens of a call."""
 
     call: ModuleCall
     experts: KeyedRows
@@ -296,9 +287,9 @@ class CallDecisions:
 def routing_of(
     a: Policy, b: Policy, names: Iterable[tuple[str, str]], selectors: tuple[Selector, Selector] = (DEFAULT, DEFAULT)
 ) -> tuple[tuple[Routing, ...], tuple[str, ...]]:
-    """The routers of both sides compared, in the order in which A's first decided; and what could not be, and why.
+    """The routers of both sides compared, in the order of A's first decisions; and notes on those that were not.
 
-    ``names``: (A's module path, B's) of modules that belong together.
+    ``names``: (A's path, B's path) of partners.
     """
     of_a, of_b = _decided(a, selectors[0]), _decided(b, selectors[1])
     partners = dict(names)
@@ -306,23 +297,23 @@ def routing_of(
     for router, own in of_a.items():
         other = of_b.get((partners.get(router[0], ""), router[1]))
         if other is None:
-            notes.append(f"{_told(router)} chose experts in A only")
+            notes.append(f"{_described(router)} chose experts in A only")
             continue
         compared = _compare(a, b, own, other, router)
         notes += [compared] if isinstance(compared, str) else []
         found += [compared] if isinstance(compared, Routing) else []
-    met = {(partners.get(module, ""), nth) for module, nth in of_a}
-    notes += [f"{_told(router)} chose experts in B only" for router in of_b if router not in met]
+    partners_of_a = {(partners.get(module, ""), nth) for module, nth in of_a}
+    notes += [f"{_described(router)} chose experts in B only" for router in of_b if router not in partners_of_a]
     return tuple(found), tuple(notes)
 
 
 def _decided(side: Policy, selector: Selector) -> Mapping[Router, Sequence[CallDecisions]]:
-    """Every decision that the selector finds, by router, in the order in which they were made."""
+    """The selected decisions by router, in execution order."""
     made = list(_by_ops(side, selector))
     rows = [row for row, _ in made]
-    for call in side.stretch.calls:  # an op tells more than what its module gave: the scores are among its inputs
+    for call in side.call_range.calls:  # ops have precedence: the scores are among their inputs
         at = bisect_left(rows, call.first_row)
-        if finds_call(selector, side.stretch, call) and not (at < len(rows) and rows[at] < call.end_row):
+        if finds_call(selector, side.call_range, call) and not (at < len(rows) and rows[at] < call.end_row):
             outputs = [rows for rows in side.keying.of(call) if rows.tensor.part is Part.OUTPUT]
             decided = _decision(call, outputs)
             made += [] if decided is None else [(call.end_row, decided)]
@@ -335,34 +326,34 @@ def _decided(side: Policy, selector: Selector) -> Mapping[Router, Sequence[CallD
 
 
 def _by_ops(side: Policy, selector: Selector) -> Iterator[tuple[int, CallDecisions]]:
-    """(row, decision) of each op that chose some of more."""
-    stretch = side.stretch
-    for row, _ in ops_in(stretch, selector):
-        call = around(stretch, row)
-        decided = None if call is None else _decision(call, side.keying.of_op(call, stretch.ops[row]))
+    """(row, decision) of each selected op with scores."""
+    call_range = side.call_range
+    for row, _ in ops_in(call_range, selector):
+        call = around(call_range, row)
+        decided = None if call is None else _decision(call, side.keying.of_op(call, call_range.ops[row]))
         if decided is not None and decided.scores is not None:
             yield row, decided
 
 
 def _decision(call: ModuleCall, found: Sequence[Keyed]) -> CallDecisions | None:
-    """The experts are whole numbers, several a row; their weights as many numbers, in the same shape; the scores more
-    numbers for as many rows, of a result rather than of an input."""
+    """The decision among these tensors: experts are an integer output, weights a float output of the same shape, scores
+    a longer float tensor, rather an output than an input."""
     experts = next(
         (
             rows
             for rows in found
-            if isinstance(rows, KeyedRows) and rows.tensor.part is Part.OUTPUT and rows.tensor.dtype in WHOLE
+            if isinstance(rows, KeyedRows) and rows.tensor.part is Part.OUTPUT and rows.tensor.dtype in INTEGERS
         ),
         None,
     )
-    if experts is None or not experts.tensor.shape or experts.parts.shape[1] != 1:
+    if experts is None or not experts.tensor.shape or experts.tensor_rows.shape[1] != 1:
         return None
     shape = experts.tensor.shape
     floats = [rows.tensor for rows in found if rows.tensor.dtype in FLOATS and rows.tensor.shape]
     floats.sort(key=lambda tensor: tensor.part is Part.INPUT)
     weights = next((t for t in floats if t.part is Part.OUTPUT and t.shape == shape), None)
     scores = next((t for t in floats if t.shape[:-1] == shape[:-1] and t.shape[-1] > shape[-1]), None)
-    return CallDecisions(call, experts.of_known(), weights, scores)
+    return CallDecisions(call, experts.drop_unkeyed(), weights, scores)
 
 
 def _compare(
@@ -372,18 +363,18 @@ def _compare(
     table_b = table_of([(one.call, one.experts) for one in other], b.ranks)
     pairs = pair(table_a, table_b)
     if not len(pairs.a):
-        return f"{_told(router)}: no token has a decision on both sides"
+        return f"{_described(router)}: no token has a decision on both sides"
     read_a, read_b = _Reader(a, own, table_a, pairs.a), _Reader(b, other, table_b, pairs.b)
     experts_a, experts_b = read_a.experts, read_b.experts
     if experts_a is None or experts_b is None:
         side = "A" if experts_a is None else "B"
         equal = int((table_a.digests[pairs.a] == table_b.digests[pairs.b]).sum())
         return (
-            f"{_told(router)}: {equal:,} of {len(pairs.a):,} decisions are equal, order included; which of the "
+            f"{_described(router)}: {equal:,} of {len(pairs.a):,} decisions are equal, order included; which of the "
             f"others flipped is unknown, as {side} has no values of the experts (record it with --values as well)"
         )
     if experts_a.shape[1] != experts_b.shape[1]:
-        return f"{_told(router)}: A chooses {experts_a.shape[1]} experts and B {experts_b.shape[1]}"
+        return f"{_described(router)}: A chooses {experts_a.shape[1]} experts and B {experts_b.shape[1]}"
     tokens = b.tokens_at(table_b)[pairs.b]
     ids = np.where(tokens == NONE, NONE, b.tokens.ids[tokens]).tolist()
     return compare_decisions(
@@ -400,7 +391,7 @@ def _compare(
 
 
 class _Reader:
-    """The values of the decisions of one side that were paired, a row each."""
+    """The values of the paired decisions of one side."""
 
     def __init__(self, side: Policy, decided: Sequence[CallDecisions], table: KeyedTable, at: Numbers) -> None:
         self._side = side
@@ -416,12 +407,12 @@ class _Reader:
         return None if found is None else found.astype(np.float64)
 
     def _read(self, tensors: Sequence[ActivationRows | None]) -> NDArray[np.generic] | None:
-        """[pairs, length of a row], a tensor for each source of the table; None: one that is needed was not kept."""
+        """[pairs, length of a row], from one tensor for each source of the table; None: a value was not recorded."""
         found: NDArray[np.generic] | None = None
         source = self._table.source[self._at]
         for number in np.unique(source).tolist():
             tensor = tensors[number]
-            whole = None if tensor is None else self._side.stretch.numbers(tensor)
+            whole = None if tensor is None else self._side.call_range.numbers(tensor)
             if tensor is None or whole is None:
                 return None
             rows = flat_rows(tensor, whole)
@@ -431,10 +422,10 @@ class _Reader:
                 return None
             own = np.flatnonzero(source == number)
             _, keyed = self._table.sources[number]
-            found[own] = rows[keyed.parts[self._table.at[self._at[own]], 0]]
+            found[own] = rows[keyed.tensor_rows[self._table.at[self._at[own]], 0]]
         return found
 
 
-def _told(router: Router) -> str:
+def _described(router: Router) -> str:
     module, nth = router
     return module if nth == 0 else f"{module} ({nth + 1})"

@@ -1,6 +1,6 @@
-"""What the differences between two programs amount to: their log-probabilities, and what their routers decided.
+"""The effects of differences between two programs: on log-probabilities and routing decisions.
 
-Owns which source of log-probabilities is taken: what a selector finds, else the logits. Computes nothing itself.
+Owns the source of log-probabilities: what a selector finds, else the logits. Computes nothing itself.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rltrace.parity.impact.attribution import Contributions
 from rltrace.parity.impact.chosen_logprobs import gap_of_selected, parse_both
 from rltrace.parity.impact.logprobs import Gap, Policy, gap_of_logits
 from rltrace.parity.impact.routing import DEFAULT, Routing, routing_of
-from rltrace.parity.matching.key_choice import known_rows, same_steps
+from rltrace.parity.matching.key_choice import choose_keys, match_steps
 from rltrace.parity.matching.row_keying import Keying
 from rltrace.parity.matching.row_pairs import partners
 
@@ -24,22 +24,22 @@ Names = Sequence[tuple[str, str]]
 
 @dataclass(frozen=True)
 class Effects:
-    """What was found beyond the rows of modules."""
+    """Results beyond the rows of modules."""
 
     gap: Gap | str
-    """One sentence: why there is none to be had."""
+    """One sentence: why there is none."""
     routing: tuple[Routing, ...]
-    """Of each router, in the order in which A's first decided."""
+    """Of each router, in the order of A's first decisions."""
     routing_notes: tuple[str, ...] = ()
-    """What of the routing could not be compared, and why."""
+    """Routing that was not compared, and why."""
     contributions: Contributions | None = None
-    """How much of the gap each module brings; None: it was not measured."""
+    """Of each module to the gap; None: not measured."""
 
 
-def gap_between(a: CallRange, b: CallRange, asked: ParityOptions, logprobs: str | None, names: Names) -> Gap | str:
-    """The gap alone, of stretches that nothing else is to be told of; ``names``: as of ``names_of``."""
-    a, b, _ = same_steps(a, b)
-    known = known_rows(a, b, asked.rows_by, asked.pad)
+def gap_between(a: CallRange, b: CallRange, options: ParityOptions, logprobs: str | None, names: Names) -> Gap | str:
+    """The gap between two call ranges; ``names``: as of ``names_of``."""
+    a, b, _ = match_steps(a, b)
+    known = choose_keys(a, b, options.rows_by, options.pad)
     ranks = partners(known.a, known.b, dict(names))
     return _gap(Policy(Keying(a, known.a), ranks), Policy(Keying(b, known.b)), logprobs, names)
 
@@ -59,7 +59,7 @@ def _gap(a: Policy, b: Policy, logprobs: str | None, names: Names) -> Gap | str:
 def effects_of(compared: Compared, logprobs: str | None = None, routing: str | None = None) -> Effects:
     """``logprobs``, ``routing``: selectors, for both sides or A's and B's with ``::`` between them.
 
-    Raises UsageError where what was asked for by name cannot be had.
+    Raises UsageError where a selector finds nothing.
     """
     a, b = Policy(compared.a, compared.ranks), Policy(compared.b)
     names = names_of(compared)

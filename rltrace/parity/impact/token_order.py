@@ -1,7 +1,6 @@
-"""The tokens of one side, in the order in which they were fed: which followed which, and which of them were taken.
+"""The tokens of one side in the order of their forward passes: which follows which, and which were sampled.
 
-Owns what grids of keys tell of that; where log-probabilities of them stand is found elsewhere
-(``rltrace.parity.impact.logprobs``).
+Owns what follows from token grids alone.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from rltrace.parity.matching.row_pairs import joined
 from rltrace.parity.matching.token_grids import TokenGrid
 from rltrace.token_keys import NO_KEY, Keys, Numbers
 
@@ -22,7 +21,7 @@ NONE = -1
 
 @dataclass(frozen=True, eq=False)
 class Tokens:
-    """Every token of a side that has a key; arrays of one length, in the order in which the tokens were fed."""
+    """Every token of a side that has a key, in the order of the forward passes; arrays of one length."""
 
     grid: Numbers
     """Number of the grid, from 0, and …"""
@@ -30,25 +29,25 @@ class Tokens:
     """… the flat index there."""
     keys: Keys
     ids: Numbers
-    """NONE: of a row that is no token."""
+    """NONE: of an observation."""
     sequences: Numbers
     places: Numbers
     following: Numbers
-    """Index of the token that comes next in the sequence; NONE: it ends here, as far as it was fed."""
+    """Index of the next token of the sequence; NONE: it was not an input."""
     before: Numbers
     """Index of the token before it."""
     calls: tuple[int, ...]
-    """For each grid, the number of the call that it is known from."""
+    """For each grid, the number of its anchor."""
     index: tuple[Numbers, ...]
-    """For each grid, the index of each of its rows; NONE: padding, or not known."""
+    """For each grid, the index of each of its tokens; NONE: padding, or unknown."""
 
     def __len__(self) -> int:
         return len(self.keys)
 
-    def given(self, grids: Collection[int]) -> frozenset[int]:
-        """Keys of tokens that a model, whose forward passes these are, was given: fed together with the token before.
+    def prompts(self, grids: Collection[int]) -> frozenset[int]:
+        """Keys of tokens of prompts: in these forward passes of a model, first input together with the token before.
 
-        Empty where it takes none: then it was fed whole sequences, and what was taken in them is not known from it.
+        Empty where that holds for all tokens: whole sequences do not show which were sampled.
         """
         own = np.isin(self.grid, list(grids))
         first: dict[int, int] = {}
@@ -56,17 +55,17 @@ class Tokens:
             first.setdefault(key, grid)
         later = np.flatnonzero(own & (self.before != NONE))
         pairs = list(zip(self.keys[later].tolist(), self.keys[self.before[later]].tolist(), strict=True))
-        given = frozenset(key for key, before in pairs if first[key] == first[before])
-        return given if any(key not in given for key, _ in pairs) else frozenset()
+        found = frozenset(key for key, before in pairs if first[key] == first[before])
+        return found if any(key not in found for key, _ in pairs) else frozenset()
 
     @cached_property
-    def takes(self) -> bool:
-        """Whether this side takes tokens: it was fed some in a later forward pass than the token before them."""
+    def samples(self) -> bool:
+        """Whether this side samples tokens: some are input in a later forward pass than the token before them."""
         later = np.flatnonzero(self.before != NONE)
         return bool((self.grid[later] != self.grid[self.before[later]]).any())
 
     def words(self, tokens: Numbers) -> list[str]:
-        """Which each is: ``token 12 of sequence 3``; ``row 5 of call 8`` where it has no place in a sequence."""
+        """Each in words: ``token 12 of sequence 3``, or ``row 5 of call 8`` where it has no sequence."""
         columns = (self.sequences, self.places, self.at, self.grid)
         return [
             f"row {at} of call {self.calls[grid]}"
@@ -76,23 +75,23 @@ class Tokens:
         ]
 
     def back_from(self, last: Numbers, count: int) -> Numbers:
-        """[sequences, count]: the tokens up to each of ``last``, that one in the last column; NONE before the first."""
+        """[sequences, count]: the tokens up to each of ``last``, which is the last column; NONE before the first."""
         found = np.full((len(last), count), NONE)
-        now = last
+        current = last
         for column in range(count - 1, -1, -1):
-            found[:, column] = now
-            now = np.where(now == NONE, NONE, self.before[now])
+            found[:, column] = current
+            current = np.where(current == NONE, NONE, self.before[current])
         return found
 
 
 def tokens_of(grids: Sequence[TokenGrid]) -> Tokens:
     """The tokens of all grids of a side."""
     own = [np.flatnonzero(grid.keys != NO_KEY) for grid in grids]
-    of_grid = _joined([np.full(len(at), number) for number, at in enumerate(own)])
+    of_grid = joined([np.full(len(at), number) for number, at in enumerate(own)])
     keys = np.concatenate([np.zeros(0, np.uint64), *(g.keys[at] for g, at in zip(grids, own, strict=True))])
-    ids = _joined([_ids(grid)[at] for grid, at in zip(grids, own, strict=True)])
+    ids = joined([_ids(grid)[at] for grid, at in zip(grids, own, strict=True)])
     sequences, places = (
-        _joined([numbers[at] for numbers, at in zip(all_, own, strict=True)])
+        joined([numbers[at] for numbers, at in zip(all_, own, strict=True)])
         for all_ in ([g.sequences for g in grids], [g.places for g in grids])
     )
     order = np.lexsort((places, sequences))
@@ -107,12 +106,8 @@ def tokens_of(grids: Sequence[TokenGrid]) -> Tokens:
         index.append(places_of)
         start += len(at)
     calls = tuple(grid.anchor.number for grid in grids)
-    return Tokens(of_grid, _joined(own), keys, ids, sequences, places, following, before, calls, tuple(index))
+    return Tokens(of_grid, joined(own), keys, ids, sequences, places, following, before, calls, tuple(index))
 
 
 def _ids(grid: TokenGrid) -> Numbers:
     return np.full(len(grid.keys), NONE) if grid.ids is None else grid.ids
-
-
-def _joined(parts: Sequence[NDArray[np.integer]]) -> Numbers:
-    return np.concatenate([np.zeros(0, np.int64), *parts]).astype(np.int64)

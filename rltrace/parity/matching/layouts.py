@@ -1,57 +1,64 @@
-"""How a tensor's rows lie on the grid of a forward pass: which of them belong to which token.
+"""Layouts of a tensor's activation rows on the token grid of a forward pass: which row belongs to which token.
 
-Owns what shapes alone can tell, and says so where they allow more than one reading. Pure functions of shapes.
+Owns what follows from shapes alone, including where they allow several layouts. Pure functions of shapes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from math import prod
+from typing import TypeVar
 
 import numpy as np
 
 from rltrace.token_keys import Numbers
+from rltrace.trace.format.records import axes_of
 
 Shape = tuple[int, ...]
 
 
 class RowLayout(StrEnum):
-    """A way in which rows may lie on a grid of [sequences, tokens]."""
+    """The axes of a tensor's rows, on a grid of [sequences, tokens]."""
 
     PLAIN = "plain"
     """[sequences, tokens]."""
     FLAT = "flat"
     """[sequences x tokens]."""
     GROUPED = "grouped"
-    """[sequences, tokens, …]: a token has several rows, one for each head."""
+    """[sequences, tokens, …]: several rows a token, one for each head."""
     FLAT_GROUPED = "flat-grouped"
     """[sequences x tokens, …]."""
     HEADS_FIRST = "heads-first"
     """[sequences, …, tokens]."""
     SHARED = "shared"
-    """[1, tokens] or [tokens]: all sequences have the same."""
+    """[1, tokens] or [tokens]: the same for all sequences."""
     SHARED_GROUPED = "shared-grouped"
     """[1, tokens, …]."""
     TAIL = "tail"
     """[sequences, the last tokens]."""
     HEADS_FLAT = "heads-flat"
-    """[sequences x heads, tokens]: as ops have it, between a module's projections."""
+    """[sequences x heads, tokens]: of ops within a module."""
+
+
+BY_ELEMENT = frozenset((RowLayout.PLAIN, RowLayout.FLAT))
+"""One row for each token, in order."""
 
 
 @dataclass(frozen=True, eq=False)
 class RowPlacement:
-    """Which rows of a tensor belong to which rows of a grid."""
+    """Which rows of a tensor belong to which tokens of a grid."""
 
-    parts: Numbers
-    """[n, k]: for each of n rows of the grid the k rows of the tensor that are its, in the order of its digests."""
-    rows: Numbers
-    """[n]: the rows of the grid, flat."""
+    tensor_rows: Numbers
+    """[n, k]: for each of n tokens, its k rows of the tensor, in the order of the tensor's digests."""
+    tokens: Numbers
+    """[n]: the tokens, as indices into the flat grid."""
 
 
 def layouts(shape: Shape, grid: Shape) -> tuple[RowLayout, ...]:
-    """The readings that ``shape``, of a tensor's rows, allows on ``grid``; the last tokens only where nothing else."""
+    """The layouts on ``grid`` that the lengths of the axes of rows allow; TAIL only where no other fits."""
     total = prod(grid)
     found = []
     if 0 in shape:
@@ -74,8 +81,8 @@ def layouts(shape: Shape, grid: Shape) -> tuple[RowLayout, ...]:
 def _of_sequences(shape: Shape, grid: Shape) -> list[RowLayout]:
     batch, tokens = grid
     found = []
-    one_alone = shape[:2] == grid and tokens == 1  # then both readings say the same
-    if len(shape) == 3 and (shape[0], shape[2]) == grid and not one_alone:
+    is_grouped = shape[:2] == grid and tokens == 1  # then both layouts are the same
+    if len(shape) == 3 and (shape[0], shape[2]) == grid and not is_grouped:
         found.append(RowLayout.HEADS_FIRST)
     if batch > 1 and (shape == (1, tokens) or (shape == (tokens,) and tokens != batch)):
         found.append(RowLayout.SHARED)
@@ -85,16 +92,59 @@ def _of_sequences(shape: Shape, grid: Shape) -> list[RowLayout]:
 
 
 def op_layouts(shape: Shape, grid: Shape) -> tuple[RowLayout, ...]:
-    """The same of a tensor within a module: heads may stand in one axis with the sequences."""
+    """The same for a tensor of an op: heads may share an axis with the sequences."""
     found = layouts(shape, grid)
     if found or len(grid) != 2 or len(shape) != 2 or shape[1] != grid[1] or shape[0] % grid[0]:
         return found
     return (RowLayout.HEADS_FLAT,)
 
 
+def layouts_along(shape: Shape, grid: Shape, axes: Shape | None) -> tuple[Shape, tuple[RowLayout, ...]]:
+    """(axes, layouts) of a whole tensor of this shape, for activation patching.
+
+    ``axes``: requested axes of rows; None: all but the last, or, where no layout fits these and each element is one
+    token's (an index, a value), all. Never TAIL: which tokens the rows belong to would be a guess.
+    """
+    own = axes_of(axes, len(shape))
+    found = tuple(one for one in layouts(_lengths(shape, own), grid) if one is not RowLayout.TAIL)
+    if not found and axes is None:
+        return tuple(range(len(shape))), tuple(one for one in layouts(shape, grid) if one in BY_ELEMENT)
+    return own, found
+
+
+def settled(possible: tuple[RowLayout, ...], ndim: int, usual: Collection[RowLayout]) -> tuple[RowLayout, ...]:
+    """``possible`` for rows along ``ndim`` axes; where that is unsure, those of them that all calls allow."""
+    unsure = len(possible) > 1 or (possible == (RowLayout.SHARED,) and ndim == 1)
+    return tuple(layout for layout in possible if layout in usual) if unsure else possible
+
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+def common_layouts(allowed: Iterable[tuple[Key, Iterable[RowLayout]]]) -> dict[Key, frozenset[RowLayout]]:
+    """For each tensor of a module the layouts that the shapes of all its calls allow."""
+    common: dict[Key, frozenset[RowLayout]] = {}
+    for key, possible in allowed:
+        common[key] = common.get(key, frozenset(possible)) & frozenset(possible)
+    return common
+
+
+def place_rows(
+    shape: Shape, grid: Shape, axes: Shape | None, usual: Collection[RowLayout]
+) -> tuple[Shape, RowPlacement] | None:
+    """(axes, placement) of a whole tensor, as of ``layouts_along``; None: no layout fits, or several do."""
+    own, possible = layouts_along(shape, grid, axes)
+    layout = settled(possible, len(own), usual)
+    return (own, placement(_lengths(shape, own), grid, layout[0])) if len(layout) == 1 else None
+
+
+def _lengths(shape: Shape, axes: Shape) -> Shape:
+    return tuple(shape[axis] for axis in axes)
+
+
 @lru_cache(maxsize=4_096)
-def lie(shape: Shape, grid: Shape, layout: RowLayout) -> RowPlacement:
-    """How the rows lie if they lie as ``layout`` has it; one object for all tensors of these shapes."""
+def placement(shape: Shape, grid: Shape, layout: RowLayout) -> RowPlacement:
+    """The placement of rows in this layout; one object for all tensors of these shapes."""
     total, size = prod(grid), prod(shape)
     each = np.arange(size)
     rows = np.arange(total)
@@ -106,7 +156,7 @@ def lie(shape: Shape, grid: Shape, layout: RowLayout) -> RowPlacement:
         case RowLayout.HEADS_FIRST:
             return RowPlacement(each.reshape(shape).transpose(0, 2, 1).reshape(total, -1), rows)
         case RowLayout.HEADS_FLAT:
-            return lie((grid[0], size // total, grid[1]), grid, RowLayout.HEADS_FIRST)
+            return placement((grid[0], size // total, grid[1]), grid, RowLayout.HEADS_FIRST)
         case RowLayout.SHARED | RowLayout.SHARED_GROUPED:
             return RowPlacement(np.tile(each.reshape(grid[1], -1), (grid[0], 1)), rows)
         case RowLayout.TAIL:

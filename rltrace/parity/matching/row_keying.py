@@ -1,133 +1,125 @@
-"""Which row of a module call's tensors is which row of the forward pass that the call belongs to.
+"""The keys of activation rows: which row of a tensor belongs to which token of its forward pass.
 
-Owns the keys of rows of one side. What a shape tells is taken (``layouts``); where it does not, a row is known by its
-content if the same bits stood in the same forward pass before, for one key alone (the tokens that a router hands to an
-expert, the last position that the head is given); and a module that gives back as many rows as such an input had gives
-them back in that order. Anything else is not compared by row, and told: nothing is guessed.
+Owns the keys of one side. They follow from the shape (``layouts``); else from the content, where the same bits were at
+tokens of one key only in the same forward pass before (the tokens that a router hands to an expert, the last position
+that a head is given); else an output has the rows of an input of the same shape whose keys follow from content. Rows
+that remain unidentified are not compared, and reported.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rltrace.parity.call_range import CallRange, came_from, inputs_of, outputs_of, row_shape
-from rltrace.parity.matching.forward_passes import INTEGERS, root_of
-from rltrace.parity.matching.layouts import RowLayout, RowPlacement, layouts, lie, op_layouts
+from rltrace.parity.matching.forward_passes import INTEGERS
+from rltrace.parity.matching.layouts import RowLayout, common_layouts, layouts, op_layouts, placement, settled
 from rltrace.parity.matching.token_grids import TokenGrid
+from rltrace.parity.module_names import root_of
 from rltrace.token_keys import NO_KEY, Keys, Numbers
 from rltrace.trace.format.activation_rows import ActivationRows, ModuleCall, OpRows, Part
 
-# --- passes -----------------------------------------------------------------------------------------------------------
-#
-# Which calls are parts of which forward pass.
-#
-# Owns what becomes of outermost calls that no grid is known from: a policy whose parts are called one by one goes on
-# with the same rows, until a part is called anew with something else.
+# --- calls of forward passes ------------------------------------------------------------------------------------------
 
 
-def covers(stretch: CallRange, grids: Sequence[TokenGrid]) -> Mapping[int, TokenGrid]:
-    """By number of a call, the forward pass that it is a part of: the one in it or around it, else the one that its
-    outermost call goes on with.
+def passes_of(call_range: CallRange, grids: Sequence[TokenGrid]) -> Mapping[int, TokenGrid]:
+    """By number of a call, its forward pass: the one within it or around it, else the one that its outermost call
+    continues. Unlike ``patching.forward_tracker``, this knows later calls: those before the anchor are identified too.
     """
-    held: dict[int, list[TokenGrid]] = {}
+    within: dict[int, list[TokenGrid]] = {}
     for grid in grids:
-        for call in (grid.anchor, *stretch.around(grid.anchor)):
-            held.setdefault(call.number, []).append(grid)
+        for call in (grid.anchor, *call_range.around(grid.anchor)):
+            within.setdefault(call.number, []).append(grid)
     found: dict[int, TokenGrid] = {}
-    last: dict[str, _Pass] = {}
-    apart: set[int] = set()
-    for call in stretch.calls:
-        chain = (call, *stretch.around(call))
-        near = [held[one.number] for one in chain if one.number in held]
-        own, root = near[0] if near else [], root_of(call.module)
-        under_way = last.get(root)
+    current: dict[str, _Calls] = {}
+    unidentified: set[int] = set()
+    for call in call_range.calls:
+        chain = (call, *call_range.around(call))
+        own = next((within[one.number] for one in chain if one.number in within), [])
+        root = root_of(call.module)
+        calls = current.get(root)
         if len(own) == 1:
-            found[call.number] = own[0]
-            if under_way is None or under_way.grid is not own[0]:
-                under_way = last[root] = _Pass(own[0])
-        elif call.number in held or under_way is None or chain[-1].number in apart:
+            if calls is None or calls.grid is not own[0]:
+                calls = current[root] = _Calls(own[0])
+        elif call.number in within or calls is None or chain[-1].number in unidentified:
             continue
-        elif call is chain[-1] and not under_way.goes_on(call):
-            apart.add(call.number)
+        elif call is chain[-1] and not calls.continues(call):
+            unidentified.add(call.number)
             continue
-        else:
-            found[call.number] = under_way.grid
-        under_way.met(call, outermost=call is chain[-1])
+        found[call.number] = calls.grid
+        calls.add(call, outermost=call is chain[-1])
     return found
 
 
-class _Pass:
-    """A forward pass while its calls come by."""
+class _Calls:
+    """The calls of a forward pass so far."""
 
     def __init__(self, grid: TokenGrid) -> None:
         self.grid = grid
         self._modules: set[str] = set()
-        self._gave: list[ActivationRows] = []
+        self._outputs: list[ActivationRows] = []
 
-    def met(self, call: ModuleCall, *, outermost: bool) -> None:
-        """``call`` is a part of it."""
+    def add(self, call: ModuleCall, *, outermost: bool) -> None:
         self._modules.add(call.module)
         if outermost:
-            self._gave += outputs_of(call)
+            self._outputs += outputs_of(call)
 
-    def goes_on(self, call: ModuleCall) -> bool:
-        """Whether an outermost call is a part of it: its module has not run in it yet, or works on what came of it."""
+    def continues(self, call: ModuleCall) -> bool:
+        """Whether an outermost call belongs here: its module has not run, or its inputs are outputs of these."""
         if call.module not in self._modules:
             return True
-        given = [tensor for tensor in inputs_of(call) if tensor.digests.size]
-        return bool(given) and all(any(came_from(tensor, one) for one in self._gave) for tensor in given)
+        inputs = [tensor for tensor in inputs_of(call) if tensor.digests.size]
+        return bool(inputs) and all(any(came_from(tensor, one) for one in self._outputs) for tensor in inputs)
 
 
 # --- keying -----------------------------------------------------------------------------------------------------------
 
 
 SEARCHED = 24
-"""Earlier tensors of a forward pass in which content is looked for, the latest first."""
+"""Earlier tensors of a forward pass that are searched for content, the latest first."""
 
 _FOLD = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True, eq=False)
 class KeyedRows:
-    """The rows of one tensor that are known, one for each row of the grid that it has; [n] each."""
+    """The identified activation rows of one tensor, grouped by token; [n] tokens."""
 
     tensor: ActivationRows
     grid: TokenGrid
-    rows: Numbers
-    """Rows of the grid, flat."""
-    parts: Numbers
-    """[n, k]: the rows of the tensor that are its, in the order of ``tensor.digests``."""
+    tokens: Numbers
+    """[n]: the tokens, as indices into the flat grid."""
+    tensor_rows: Numbers
+    """[n, k]: the rows of the tensor for each token, in the order of ``tensor.digests``."""
     assumed: str = ""
-    """What was taken for granted about it; "": nothing."""
+    """An assumption about the tensor; empty: none."""
 
     @cached_property
     def digests(self) -> Keys:
-        """Of each row, those of its parts folded into one."""
-        return fold(self.tensor.digests.ravel()[self.parts])
+        """[n]: the digests of each token's rows, folded into one."""
+        return fold(self.tensor.digests.ravel()[self.tensor_rows])
 
     @property
     def keys(self) -> Keys:
-        return self.grid.keys[self.rows]
+        return self.grid.keys[self.tokens]
 
     @property
     def width(self) -> tuple[int, ...]:
-        """Shape of one part of a row, and how many parts there are: rows of another width are not comparable."""
-        return (*row_shape(self.tensor), self.parts.shape[1])
+        """(shape of a row, rows for each token): tensors of different widths are not comparable."""
+        return (*row_shape(self.tensor), self.tensor_rows.shape[1])
 
-    def of_known(self) -> KeyedRows:
-        """Without rows that have no key."""
+    def drop_unkeyed(self) -> KeyedRows:
+        """Without tokens that have no key."""
         own = self.keys != NO_KEY
-        return self if own.all() else KeyedRows(self.tensor, self.grid, self.rows[own], self.parts[own], self.assumed)
+        return self if own.all() else replace(self, tokens=self.tokens[own], tensor_rows=self.tensor_rows[own])
 
 
 @dataclass(frozen=True)
 class Unkeyed:
-    """A tensor whose rows are not known, and why."""
+    """A tensor whose rows are not identified, and why."""
 
     tensor: ActivationRows
     why: str
@@ -136,40 +128,45 @@ class Unkeyed:
 Keyed = KeyedRows | Unkeyed
 
 
-def fold(parts: Keys) -> Keys:
-    """One digest for the digests of several rows, [n, k] to [n]; their order counts."""
-    if parts.shape[1] == 1:
-        only: Keys = parts[:, 0]
+def fold(digests: Keys) -> Keys:
+    """One digest for several, [n, k] to [n]; their order matters."""
+    if digests.shape[1] == 1:
+        only: Keys = digests[:, 0]
         return only
     with np.errstate(over="ignore"):
-        return reduce(lambda done, one: (done ^ (done >> np.uint64(29))) * _FOLD + one, parts.T)
+        return reduce(lambda done, one: (done ^ (done >> np.uint64(29))) * _FOLD + one, digests.T)
 
 
 class Keying:
-    """The keys of the rows of all calls of one stretch."""
+    """The keyed tensors of all calls of a call range."""
 
-    def __init__(self, stretch: CallRange, grids: Sequence[TokenGrid]) -> None:
-        self.stretch = stretch
+    def __init__(self, call_range: CallRange, grids: Sequence[TokenGrid]) -> None:
+        self.call_range = call_range
         self.grids = tuple(grid for grid in grids if len(grid.keys))
-        self._covers = covers(stretch, self.grids)
-        self._readings = self._common_readings()
-        self._met: dict[int, list[KeyedRows]] = {}
+        self._passes = passes_of(call_range, self.grids)
+        grids_of_calls = ((call, self._passes[call.number]) for call in call_range.calls if call.number in self._passes)
+        self._layouts = common_layouts(
+            (_name(call, tensor), layouts(tensor.digests.shape, grid.shape))
+            for call, grid in grids_of_calls
+            for tensor in call.tensors
+        )
+        self._keyed: dict[int, list[KeyedRows]] = {}
         self._found: dict[int, list[Keyed]] = {}
-        for call, part in stretch.moments:
+        for call, part in call_range.moments:
             for tensor in call.tensors:
                 if tensor.part is part:
                     self._found.setdefault(call.number, []).append(self._key(call, tensor))
 
     def grid(self, call: ModuleCall) -> TokenGrid | None:
-        """The forward pass that a call belongs to; None: none, or it holds several."""
-        return self._covers.get(call.number)
+        """The forward pass of a call; None: unknown, or there are several within it."""
+        return self._passes.get(call.number)
 
     def of(self, call: ModuleCall) -> Sequence[Keyed]:
         """The rows of each tensor of a call: inputs, then outputs."""
         return self._found.get(call.number, ())
 
     def of_op(self, call: ModuleCall, op: OpRows) -> Sequence[Keyed]:
-        """The rows of each tensor of an op that ran in ``call``, by their shapes alone."""
+        """The rows of each tensor of an op that ran in ``call``, by their shapes."""
         grid = self.grid(call)
         if grid is None:
             return [Unkeyed(tensor, _NO_GRID) for tensor in op.tensors]
@@ -180,32 +177,32 @@ class Keying:
     def _key(self, call: ModuleCall, tensor: ActivationRows) -> Keyed:
         grid = self.grid(call)
         if grid is None:
-            return Unkeyed(tensor, _AGAIN if call.phase == "backward" else _NO_GRID)
-        given, tensor = tensor, self._by_element(grid, tensor)
+            return Unkeyed(tensor, _RECOMPUTED if call.phase == "backward" else _NO_GRID)
+        original, tensor = tensor, self._add_element_rows(grid, tensor)
         possible = layouts(tensor.digests.shape, grid.shape)
-        unsure = len(possible) > 1 or (possible == (RowLayout.SHARED,) and tensor.digests.ndim == 1)
-        if unsure and tensor is given:
-            possible = tuple(one for one in possible if one in self._readings[_name(call, tensor)])
+        if tensor is original:
+            possible = settled(possible, tensor.digests.ndim, self._layouts[_name(call, tensor)])
         found = self._by_shape(grid, tensor, possible)
         if isinstance(found, Unkeyed) or _is_doubtful(tensor, possible):
-            found = self._settled(call, grid, tensor, found)
+            found = self._identify(call, grid, tensor, found)
         if isinstance(found, KeyedRows):
-            self._met.setdefault(id(grid), []).append(found)
+            self._keyed.setdefault(id(grid), []).append(found)
         return found
 
-    def _settled(self, call: ModuleCall, grid: TokenGrid, tensor: ActivationRows, found: Keyed) -> Keyed:
-        """What the content tells where a shape tells nothing, or may do so by chance."""
-        if isinstance(found, KeyedRows) and self._stood_there(found):
-            return KeyedRows(tensor, grid, found.rows, found.parts)
-        may_be_met = isinstance(found, Unkeyed) or found.assumed or tensor.part is Part.INPUT
-        return (self._by_content(grid, tensor) if may_be_met else None) or self._passed_through(call, tensor) or found
+    def _identify(self, call: ModuleCall, grid: TokenGrid, tensor: ActivationRows, found: Keyed) -> Keyed:
+        """The rows by content, where the shape fits no layout or may fit one by chance."""
+        if isinstance(found, KeyedRows) and self._has_earlier(found):
+            return KeyedRows(tensor, grid, found.tokens, found.tensor_rows)
+        may_be_earlier = isinstance(found, Unkeyed) or found.assumed or tensor.part is Part.INPUT
+        by_content = self._by_content(grid, tensor) if may_be_earlier else None
+        return by_content or self._as_input(call, tensor) or found
 
-    def _by_element(self, grid: TokenGrid, tensor: ActivationRows) -> ActivationRows:
-        """Whole numbers that stand one for each token, as positions do: each is a row by itself."""
+    def _add_element_rows(self, grid: TokenGrid, tensor: ActivationRows) -> ActivationRows:
+        """Integers, one for each token, such as positions: with a row for each element."""
         shared = grid.shape[1:]
         if tensor.dtype not in (*INTEGERS, "bool") or tensor.shape not in (grid.shape, (1, *shared), shared):
             return tensor
-        numbers = self.stretch.numbers(tensor)
+        numbers = self.call_range.numbers(tensor)
         if numbers is None:
             return tensor
         axes = tuple(range(len(tensor.shape)))
@@ -219,96 +216,75 @@ class Keying:
             return Unkeyed(tensor, f"its {_counted(shape)} are not the {_counted(grid.shape)} of the forward pass")
         if len(possible) > 1:
             return Unkeyed(tensor, f"{_counted(shape)} can be read as {' and as '.join(possible)}")
-        lying: RowPlacement = lie(shape, grid.shape, possible[0])
+        placed = placement(shape, grid.shape, possible[0])
         assumed = "taken as those of the last tokens" if possible[0] is RowLayout.TAIL else ""
-        return KeyedRows(tensor, grid, lying.rows, lying.parts, assumed)
+        return KeyedRows(tensor, grid, placed.tokens, placed.tensor_rows, assumed)
 
-    def _stood_there(self, found: KeyedRows) -> bool:
-        """Whether the same rows stood at the same tokens of this forward pass before."""
-        for met in self._earlier(found.grid, found.tensor):
-            own = np.full(len(met.grid.keys), -1)
-            own[met.rows] = np.arange(len(met.rows))
-            at = own[found.rows]
-            if (at >= 0).all() and np.array_equal(met.digests[at], found.digests):
+    def _has_earlier(self, found: KeyedRows) -> bool:
+        """Whether an earlier tensor of this forward pass has the same rows at the same tokens."""
+        for earlier in self._earlier(found.grid, found.tensor):
+            own = np.full(len(earlier.grid.keys), -1)
+            own[earlier.tokens] = np.arange(len(earlier.tokens))
+            at = own[found.tokens]
+            if (at >= 0).all() and np.array_equal(earlier.digests[at], found.digests):
                 return True
         return False
 
     def _earlier(self, grid: TokenGrid, tensor: ActivationRows) -> Iterator[KeyedRows]:
-        """Tensors of this forward pass with rows of the same kind, the latest first; none of whole numbers, which are
-        too few to tell rows apart.
+        """Tensors of this forward pass with rows of the same dtype and shape, the latest first; none for integers,
+        whose rows are too often equal by chance.
         """
         if tensor.dtype in (*INTEGERS, "bool"):
             return iter(())
         kind = tensor.dtype, row_shape(tensor)
-        met = [one for one in self._met.get(id(grid), ()) if (one.tensor.dtype, row_shape(one.tensor)) == kind]
-        return (one for one in reversed(met[-SEARCHED:]) if one.parts.shape[1] == 1 and len(one.rows))
+        found = [one for one in self._keyed.get(id(grid), ()) if (one.tensor.dtype, row_shape(one.tensor)) == kind]
+        return (one for one in reversed(found[-SEARCHED:]) if one.tensor_rows.shape[1] == 1 and len(one.tokens))
 
     def _by_content(self, grid: TokenGrid, tensor: ActivationRows) -> KeyedRows | None:
-        """Rows that stood somewhere in this forward pass before, each at one place alone."""
-        wanted = tensor.digests.ravel()
-        for met in self._earlier(grid, tensor) if len(wanted) else ():
-            order = np.lexsort((met.rows, met.digests))
-            known = met.digests[order]
-            first = np.searchsorted(known, wanted)
-            if not (known[np.minimum(first, len(known) - 1)] == wanted).all():
+        """Rows that an earlier tensor of this forward pass has at tokens of one key only."""
+        digests = tensor.digests.ravel()
+        for earlier in self._earlier(grid, tensor) if len(digests) else ():
+            order = np.lexsort((earlier.tokens, earlier.digests))
+            known, keys = earlier.digests[order], earlier.keys[order]
+            first, last = np.searchsorted(known, digests), np.searchsorted(known, digests, side="right") - 1
+            if not (known[np.minimum(first, len(known) - 1)] == digests).all():
                 continue
-            places = order[np.minimum(first + _nth(wanted), len(known) - 1)]
-            rows = met.rows[places]
-            same = (met.digests[places] == wanted) & self._one_key(met, order, first, wanted)
-            own = np.flatnonzero(same)
+            places = order[np.minimum(first + occurrences(digests), len(known) - 1)]
+            changes = np.concatenate([[0], np.cumsum(keys[1:] != keys[:-1])])
+            own = np.flatnonzero((earlier.digests[places] == digests) & (changes[first] == changes[last]))
             if len(own):
-                return KeyedRows(tensor, grid, rows[own], own[:, None])
+                return KeyedRows(tensor, grid, earlier.tokens[places][own], own[:, None])
         return None
 
-    def _one_key(self, met: KeyedRows, order: Numbers, first: Numbers, wanted: Keys) -> NDArray[np.bool_]:
-        """Which rows stood only at tokens of one key: several sequences may begin with the same tokens."""
-        known = met.digests[order]
-        last = np.searchsorted(known, wanted, side="right") - 1
-        keys = met.keys[order]
-        changes = np.concatenate([[0], np.cumsum(keys[1:] != keys[:-1])])
-        one: NDArray[np.bool_] = changes[first] == changes[last]
-        return one
-
-    def _passed_through(self, call: ModuleCall, tensor: ActivationRows) -> KeyedRows | None:
-        """An output with as many rows as an input whose rows are no plain ones has that one's."""
+    def _as_input(self, call: ModuleCall, tensor: ActivationRows) -> KeyedRows | None:
+        """The rows of an output, as those of an input of the same shape whose rows are not simply all tokens."""
         if tensor.part is not Part.OUTPUT:
             return None
-        for given in self.of(call):
-            if isinstance(given, Unkeyed) or given.tensor.part is not Part.INPUT or given.parts.shape[1] > 1:
+        for rows in self.of(call):
+            if isinstance(rows, Unkeyed) or rows.tensor.part is not Part.INPUT or rows.tensor_rows.shape[1] > 1:
                 continue
-            is_plain = np.array_equal(given.rows, np.arange(len(given.grid.keys)))
-            if given.tensor.digests.shape == tensor.digests.shape and not is_plain:
-                return KeyedRows(tensor, given.grid, given.rows, given.parts, given.assumed)
+            is_plain = np.array_equal(rows.tokens, np.arange(len(rows.grid.keys)))
+            if rows.tensor.digests.shape == tensor.digests.shape and not is_plain:
+                return KeyedRows(tensor, rows.grid, rows.tokens, rows.tensor_rows, rows.assumed)
         return None
 
-    def _common_readings(self) -> Mapping[tuple[str, Part, str], frozenset[RowLayout]]:
-        """For each tensor of a module the readings that the shapes of all its calls allow."""
-        found: dict[tuple[str, Part, str], frozenset[RowLayout]] = {}
-        for call in self.stretch.calls:
-            grid = self.grid(call)
-            for tensor in call.tensors if grid is not None else ():
-                assert grid is not None
-                name, possible = _name(call, tensor), frozenset(layouts(tensor.digests.shape, grid.shape))
-                found[name] = found.get(name, possible) & possible
-        return found
+
+def occurrences(keys: Keys, ranks: Numbers | None = None) -> Numbers:
+    """The occurrence of each key among its equals, from 0, by rank and then in order."""
+    order = np.argsort(keys, kind="stable") if ranks is None else np.lexsort((ranks, keys))
+    ordered = keys[order]
+    begins = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])) if len(keys) else np.zeros(0, np.int64)
+    found = np.empty(len(keys), np.int64)
+    found[order] = np.arange(len(keys)) - np.repeat(begins, np.diff(np.append(begins, len(keys))))
+    return found
 
 
-def _nth(digests: Keys) -> Numbers:
-    """How manieth of its kind each is, from 0."""
-    order = np.argsort(digests, kind="stable")
-    ordered = digests[order]
-    begins = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
-    nth = np.empty(len(digests), np.int64)
-    nth[order] = np.arange(len(digests)) - np.repeat(begins, np.diff(np.append(begins, len(digests))))
-    return nth
-
-
-_AGAIN = "it was recomputed in a backward pass"
+_RECOMPUTED = "it was recomputed in a backward pass"
 _NO_GRID = "its forward pass is unknown, or it holds several"
 
 
 def _is_doubtful(tensor: ActivationRows, possible: tuple[RowLayout, ...]) -> bool:
-    """Rows of which as many may stand together for another reason: the tokens that one expert is handed."""
+    """Whether a shape may fit by chance, such as that of the tokens of one expert."""
     return possible == (RowLayout.TAIL,) or (possible == (RowLayout.FLAT,) and tensor.digests.size > 1)
 
 

@@ -1,18 +1,18 @@
-"""Rows of A paired with rows of B: by key, within a step, in order; and what one side has several times, or alone.
+"""Rows of A paired with rows of B: by key, within a step, in order; and rows that remain unmatched.
 
-Owns the pairing. Where a key occurs several times on a side (several sequences with the same beginning), rows of
-sequences that go on alike belong together; else the first with the first. Pure NumPy.
+Owns the pairing. Where a key occurs several times on a side (several sequences with the same beginning), rows are
+paired by how their sequences continue, else in order. Pure NumPy.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rltrace.parity.matching.row_keying import KeyedRows, fold
+from rltrace.parity.matching.row_keying import KeyedRows, fold, occurrences
 from rltrace.parity.matching.token_grids import UNKNOWN, TokenGrid
 from rltrace.token_keys import NO_KEY, Keys, Numbers
 from rltrace.trace.format.activation_rows import ModuleCall
@@ -28,14 +28,14 @@ class KeyedTable:
     keys: Keys
     steps: Numbers
     ranks: Numbers
-    """Number of the sequence in B that the row's own belongs to."""
+    """Number of the sequence in B that the row's sequence is paired with."""
     sequences: Numbers
     places: Numbers
     digests: Keys
     source: Numbers
-    """Which of ``sources`` it is in, and …"""
+    """Index into ``sources``, and …"""
     at: Numbers
-    """… which row of it."""
+    """… index into its rows."""
     sources: tuple[tuple[ModuleCall, KeyedRows], ...]
 
     def __len__(self) -> int:
@@ -43,46 +43,50 @@ class KeyedTable:
 
 
 def table_of(sources: Sequence[tuple[ModuleCall, KeyedRows]], ranks: Numbers | None = None) -> KeyedTable:
-    """``ranks``: of each sequence of this side, the number of its partner in B; None: its own number."""
-    found = [(call, rows.of_known()) for call, rows in sources]
-    grids = [(rows.grid, rows.rows) for _, rows in found]
-    sequences = _joined([grid.sequences[own] for grid, own in grids])
+    """``ranks``: for each sequence of this side, the number of its partner in B; None: its own number."""
+    found = [(call, rows.drop_unkeyed()) for call, rows in sources]
+    grids = [(rows.grid, rows.tokens) for _, rows in found]
+    sequences = joined([grid.sequences[own] for grid, own in grids])
     if ranks is None:
         ranked = np.where(sequences == UNKNOWN, LAST, sequences)
     else:
         ranked = np.where(sequences == UNKNOWN, LAST, np.append(ranks, LAST)[sequences])
     return KeyedTable(
         keys=np.concatenate([np.zeros(0, np.uint64), *(rows.keys for _, rows in found)]),
-        steps=_joined([np.full(len(rows.rows), call.step) for call, rows in found]),
+        steps=joined([np.full(len(rows.tokens), call.step) for call, rows in found]),
         ranks=ranked,
         sequences=sequences,
-        places=_joined([grid.places[own] for grid, own in grids]),
+        places=joined([grid.places[own] for grid, own in grids]),
         digests=np.concatenate([np.zeros(0, np.uint64), *(rows.digests for _, rows in found)]),
-        source=np.repeat(np.arange(len(found)), [len(rows.rows) for _, rows in found]),
-        at=_joined([np.arange(len(rows.rows)) for _, rows in found]),
+        source=np.repeat(np.arange(len(found)), [len(rows.tokens) for _, rows in found]),
+        at=joined([np.arange(len(rows.tokens)) for _, rows in found]),
         sources=tuple(found),
     )
 
 
-def _joined(parts: Sequence[Numbers]) -> Numbers:
-    return np.concatenate([np.zeros(0, np.int64), *parts])
+def joined(arrays: Sequence[NDArray[np.integer]]) -> Numbers:
+    return np.concatenate([np.zeros(0, np.int64), *arrays]).astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """Which rows of two tables are the same row."""
+    """The pairs of rows of two tables."""
 
     a: Numbers
     b: Numbers
-    """Places in the tables, one for each pair."""
+    """[pairs]: indices into the tables."""
     ids: Keys
-    """[pairs]: what tells the row from others; the same for all tensors of a module's calls."""
+    """[pairs]: identity of the row, the same for all tensors of a module's calls."""
     only_a: Numbers
     only_b: Numbers
-    """Rows whose key the other side has not at all."""
+    """Rows whose key the other side lacks."""
     again_a: int
     again_b: int
     """Rows that one side computed more often than the other."""
+
+    def where(self, mask: NDArray[np.bool_]) -> Pairs:
+        """Some of the pairs."""
+        return replace(self, a=self.a[mask], b=self.b[mask], ids=self.ids[mask])
 
 
 def pair(a: KeyedTable, b: KeyedTable) -> Pairs:
@@ -104,47 +108,41 @@ def pair(a: KeyedTable, b: KeyedTable) -> Pairs:
 
 
 def _stepped(table: KeyedTable) -> Keys:
-    """What a key stands for within its step."""
+    """[n]: one number for each key and step."""
     return fold(np.stack([table.keys, table.steps.astype(np.uint64)], axis=1))
 
 
 def _occurrences(table: KeyedTable) -> Keys:
-    """Of each row a number that no other row of the table has: of its key, its step, and how manieth it is of them."""
+    """For each row a number that no other row of the table has: of its key, step and occurrence."""
     keys = _stepped(table)
-    order = np.lexsort((np.arange(len(keys)), table.ranks, keys))
-    ordered = keys[order]
-    begins = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])) if len(keys) else np.zeros(0, np.int64)
-    lengths = np.diff(np.append(begins, len(keys)))
-    nth = np.empty(len(keys), np.int64)
-    nth[order] = np.arange(len(keys)) - np.repeat(begins, lengths)
-    return fold(np.stack([keys, nth.astype(np.uint64)], axis=1))
+    return fold(np.stack([keys, occurrences(keys, table.ranks).astype(np.uint64)], axis=1))
 
 
 def partners(a: Sequence[TokenGrid], b: Sequence[TokenGrid], names: Mapping[str, str] | None = None) -> Numbers:
-    """Of each sequence of A the number of the one in B that goes on from where it ends; LAST: none is left that does.
+    """For each sequence of A the number of the one in B that contains its last token; LAST: none is left.
 
-    Several sequences may be the same so far: the first of A takes the first of B. ``names``: partners of modules; a
-    model's sequences are those of its partner alone, where it has one.
+    Where several sequences of B are the same so far, the first of A takes the first of B. ``names``: partners of
+    modules; sequences of a model are paired with those of its partner only, where it has one.
     """
     ends = _ends(a)
-    holders: dict[tuple[int, int, str], list[int]] = {}
-    wanted = np.array([key for key, *_ in ends.values()], np.uint64)
+    sequences: dict[tuple[int, int, str], list[int]] = {}
+    last_keys = np.array([key for key, *_ in ends.values()], np.uint64)
     models = dict.fromkeys(grid.anchor.module for grid in b)
     for grid in b:
-        for at in np.flatnonzero(np.isin(grid.keys, wanted) & (grid.sequences != UNKNOWN)).tolist():
-            held = holders.setdefault((int(grid.keys[at]), grid.anchor.step, grid.anchor.module), [])
-            held.append(int(grid.sequences[at]))
+        for at in np.flatnonzero(np.isin(grid.keys, last_keys) & (grid.sequences != UNKNOWN)).tolist():
+            key = int(grid.keys[at]), grid.anchor.step, grid.anchor.module
+            sequences.setdefault(key, []).append(int(grid.sequences[at]))
     ranks = np.full(max(ends, default=UNKNOWN) + 1, LAST)
-    for sequence, (key, step, module) in ends.items():
-        of = [names[module]] if names is not None and module in names else models
-        held = next((found for model in of if (found := holders.get((key, step, model)))), [])
-        if held:
-            ranks[sequence] = held.pop(0)
+    for sequence, (last, step, module) in ends.items():
+        candidates = [names[module]] if names is not None and module in names else models
+        unused = next((found for model in candidates if (found := sequences.get((last, step, model)))), [])
+        if unused:
+            ranks[sequence] = unused.pop(0)
     return ranks
 
 
 def _ends(grids: Sequence[TokenGrid]) -> Mapping[int, tuple[int, int, str]]:
-    """Of each sequence the key of its last token, the step it is in, and the module that looks its tokens up."""
+    """For each sequence (key of its last token, step, module that is given its tokens)."""
     found: dict[int, tuple[int, int, str]] = {}
     places: dict[int, int] = {}
     for grid in grids:
@@ -158,7 +156,7 @@ def _ends(grids: Sequence[TokenGrid]) -> Mapping[int, tuple[int, int, str]]:
 
 
 def _last_of_each(sequences: Numbers, own: NDArray[np.bool_]) -> Sequence[int]:
-    """Where the last token of each sequence of a forward pass stands."""
+    """Index of the last token of each sequence of a forward pass."""
     at = np.flatnonzero(own)
     _, last = np.unique(sequences[at][::-1], return_index=True)
     found: list[int] = at[::-1][last].tolist()
@@ -166,7 +164,7 @@ def _last_of_each(sequences: Numbers, own: NDArray[np.bool_]) -> Sequence[int]:
 
 
 def disagreeing(table: KeyedTable) -> Numbers:
-    """Places in the table of rows that the side computed several times within a step, with more than one result."""
+    """Indices of rows that the side computed several times within a step, with different results."""
     keys = _stepped(table)
     _, numbers = np.unique(keys, return_inverse=True)
     lowest, highest = (np.zeros(len(keys), np.uint64) for _ in range(2))
@@ -178,11 +176,8 @@ def disagreeing(table: KeyedTable) -> Numbers:
 
 # --- missing ----------------------------------------------------------------------------------------------------------
 #
-# Rows that one side never computed: which of them count, and what is said of them.
-#
-# Owns the rule. The last token that was sampled is never fed back, so the trainer has a row that the generator lacks; a
-# run of one token at a sequence's end pads it. Neither counts. Nothing here looks at modules: a row counts as computed
-# where the forward pass was given its token.
+# Two kinds of rows need no partner: the last sampled token is never fed to the generator, and a run of one token at the
+# end of a sequence is padding.
 
 
 @dataclass(frozen=True)
@@ -192,11 +187,11 @@ class Missing:
     rows: int
     """All of them."""
     never_fed: int
-    """The last of a sequence, that need no partner."""
+    """Last tokens of sequences."""
     padding: int
     """Runs of one token at the end of a sequence."""
     whole: int
-    """Rows of sequences of which the other side computed nothing."""
+    """Rows of sequences of which the other side has no row."""
 
     @property
     def counted(self) -> int:
@@ -241,7 +236,7 @@ def _flat(grids: Sequence[TokenGrid]) -> tuple[Keys, Numbers, Numbers, Numbers]:
 
 
 def _run_at_end(ids: Numbers) -> int:
-    """How many of the last tokens are the same one."""
+    """Length of the run of one token at the end."""
     if not len(ids):
         return 0
     others = np.flatnonzero(ids != ids[-1])

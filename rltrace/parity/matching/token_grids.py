@@ -1,19 +1,21 @@
-"""What the rows of one forward pass are known by: a grid of keys, as the program has its tokens.
+"""Token grids: the keys of the tokens of one forward pass, in the shape of the program's ids.
 
-Owns the grids of token ids: keys, which sequence a token belongs to, and its place there. What pads a sequence has no
-key. How a tensor's rows lie on a grid is told elsewhere (``layouts``).
+Owns the keys, the sequence of each token and its place there; padding has no key. ``layouts`` owns which activation
+row belongs to which token.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.parity.matching.forward_passes import HIGHEST_FIRST_POSITION, Forward
+from rltrace.parity.module_names import root_of
 from rltrace.token_keys import NO_KEY, Keys, Numbers, Sequences, token_keys
 from rltrace.trace.format.activation_rows import ModuleCall
 
@@ -22,22 +24,33 @@ UNKNOWN = -1
 
 @dataclass(frozen=True, eq=False)
 class TokenGrid:
-    """The rows of one forward pass, flat."""
+    """The tokens, or observations, of one forward pass; flat arrays."""
 
     anchor: ModuleCall
-    """The call that they are known from."""
+    """The call that was given them."""
     shape: tuple[int, ...]
-    """[sequences, tokens], or what else the rows are counted along."""
+    """[sequences, tokens], or the lengths of the axes of observations."""
     keys: Keys
-    """NO_KEY: padding, or not known."""
+    """NO_KEY: padding, or unknown."""
     sequences: Numbers
-    """Number of its sequence within the stretch, from 0; UNKNOWN: none."""
+    """Number of the sequence within the call range, from 0; UNKNOWN: none."""
     places: Numbers
-    """Place in its sequence, padding not counted; UNKNOWN: it has none."""
+    """Place in the sequence, without padding; UNKNOWN: none."""
     ids: Numbers | None = None
-    """Token ids; None: they are no tokens."""
+    """Token ids; None: of observations."""
     pads: Numbers | None = None
-    """Nonzero where a token only pads; None: not told apart."""
+    """Nonzero at padding; None: unknown."""
+
+    @classmethod
+    def of_keys(cls, anchor: ModuleCall, shape: tuple[int, ...], keys: Keys) -> TokenGrid:
+        """The grid of rows that are no tokens: they have keys, but no sequences."""
+        unknown = np.full(len(keys), UNKNOWN)
+        return cls(anchor, shape, keys, unknown, unknown)
+
+    @classmethod
+    def of_inputs(cls, anchor: ModuleCall, digests: Keys) -> TokenGrid:
+        """The grid of rows that are identified by their input: the keys are its digests."""
+        return cls.of_keys(anchor, digests.shape, np.where(digests == NO_KEY, np.uint64(1), digests).ravel())
 
     @property
     def known(self) -> int:
@@ -45,18 +58,18 @@ class TokenGrid:
 
 
 def token_grids(forwards: Sequence[Forward], pad: int | None = None) -> tuple[TokenGrid, ...]:
-    """A grid for each forward pass, in order. ``pad``: id of the token that pads where no mask tells."""
-    followed: dict[str, SequenceFollower] = {}
+    """A grid for each forward pass, in order. ``pad``: the padding token, for forward passes without a mask."""
+    followers: dict[str, SequenceFollower] = {}
     offset = first_position(forwards)
     grids = []
     for forward in forwards:
-        follower = followed.setdefault(forward.call.module, SequenceFollower(pad, offset))
+        follower = followers.setdefault(forward.call.module, SequenceFollower(pad, offset))
         grids.append(follower.grid(forward))
     return _numbered(grids)
 
 
 def first_position(forwards: Iterable[Forward]) -> int:
-    """What the first position of a sequence is called."""
+    """The position of the first token of a sequence: 0, in some models 1 or 2."""
     lowest = min((int(f.positions.min()) for f in forwards if f.positions is not None and f.positions.size), default=0)
     return lowest if 0 < lowest <= HIGHEST_FIRST_POSITION else 0
 
@@ -68,20 +81,19 @@ class SequenceFollower:
         self._sequences = Sequences()
         self._pad = pad
         self.offset = offset
-        self._begun = 0
+        self._count = 0
         self._current: Numbers = np.zeros(0, np.int64)
         self._places: Numbers = np.zeros(0, np.int64)
         self._shift: Numbers = np.zeros(0, np.int64)
-        """What the first position of each sequence is called."""
+        """Position of the first token of each sequence."""
 
     def grid(self, forward: Forward) -> TokenGrid:
-        """Sequences are numbered from 0 for this model."""
+        """Sequences are numbered from 0 for each model."""
         ids, positions, mask = forward.ids, forward.positions, forward.mask
         if not ids.size:
-            nothing = np.full(0, UNKNOWN)
-            return TokenGrid(forward.call, forward.shape, np.zeros(0, np.uint64), nothing, nothing)
+            return TokenGrid.of_keys(forward.call, forward.shape, np.zeros(0, np.uint64))
         if positions is not None:
-            positions = self._from_the_first(np.broadcast_to(positions - self.offset, ids.shape), mask)
+            positions = self._shifted(np.broadcast_to(positions - self.offset, ids.shape), mask)
         if mask is None and self._pad is not None:
             mask, positions = (~padding(ids, self._pad)).astype(np.int64), None
         keys = self._sequences.keys(ids, positions, mask)
@@ -92,14 +104,14 @@ class SequenceFollower:
             forward.call, forward.shape, keys.ravel(), sequences.ravel(), places.ravel(), ids.ravel(), flat
         )
 
-    def _from_the_first(self, positions: Numbers, mask: Numbers | None) -> Numbers:
-        """Counted from each sequence's first token: some libraries count from the batch's left edge, padding too."""
-        if mask is not None and 1 < positions.shape[1] == mask.shape[1]:  # nothing came before
+    def _shifted(self, positions: Numbers, mask: Numbers | None) -> Numbers:
+        """Positions from the first token of each sequence: some libraries count padding on the left too."""
+        if mask is not None and 1 < positions.shape[1] == mask.shape[1]:  # all sequences begin here
             self._shift = positions[np.arange(len(mask)), np.argmax(mask != 0, axis=1)]
         return positions - self._shift[:, None] if len(self._shift) == len(positions) else positions
 
     def _follow(self, ids: Numbers, keys: Keys) -> tuple[Numbers, Numbers]:
-        """Number of the sequence, and place there, of every token that has a key."""
+        """(sequences, places) of the tokens; UNKNOWN where one has no key."""
         if len(self._current) != len(ids):
             self._current = np.full(len(ids), UNKNOWN)
             self._places = np.zeros(len(ids), np.int64)
@@ -108,8 +120,8 @@ class SequenceFollower:
         for row in range(len(ids)):
             for start, end in _runs(keys[row], keys[row] == starts[row]):
                 if keys[row, start] == starts[row, start]:
-                    self._current[row], self._places[row] = self._begun, 0
-                    self._begun += 1
+                    self._current[row], self._places[row] = self._count, 0
+                    self._count += 1
                 first = self._places[row]
                 sequences[row, start:end] = self._current[row]
                 own = keys[row, start:end] != NO_KEY
@@ -120,7 +132,7 @@ class SequenceFollower:
 
 
 def _runs(keys: Keys, begins: NDArray[np.bool_]) -> Iterable[tuple[int, int]]:
-    """Tokens with a key, cut where a sequence begins: (first, end)."""
+    """(first, end) of the tokens with a key, cut where a sequence begins."""
     own = np.flatnonzero(keys != NO_KEY)
     if not len(own):
         return
@@ -129,7 +141,7 @@ def _runs(keys: Keys, begins: NDArray[np.bool_]) -> Iterable[tuple[int, int]]:
 
 
 def padding(ids: Numbers, pad: int) -> NDArray[np.bool_]:
-    """Which tokens pad: the run of ``pad`` that a sequence begins with, and the one that it ends with."""
+    """Which tokens are padding: the runs of ``pad`` at the beginning and end of each sequence."""
     others = ids != pad
     from_left = np.logical_or.accumulate(others, axis=1)
     from_right = np.logical_or.accumulate(others[:, ::-1], axis=1)[:, ::-1]
@@ -138,15 +150,39 @@ def padding(ids: Numbers, pad: int) -> NDArray[np.bool_]:
 
 
 def _numbered(grids: Sequence[TokenGrid]) -> tuple[TokenGrid, ...]:
-    """Sequences of several models, numbered through."""
-    highest: dict[str, int] = {}
+    """Number the sequences of several models consecutively."""
+    counts: dict[str, int] = {}
     for grid in grids:
-        module, most = grid.anchor.module, int(grid.sequences.max(initial=UNKNOWN))
-        highest[module] = max(highest.get(module, UNKNOWN), most)
-    offsets, begun = {}, 0
-    for module, most in highest.items():
-        offsets[module] = begun
-        begun += most + 1
+        module = grid.anchor.module
+        counts[module] = max(counts.get(module, 0), int(grid.sequences.max(initial=UNKNOWN)) + 1)
+    offsets = dict(zip(counts, accumulate(counts.values(), initial=0), strict=False))
     return tuple(
         replace(g, sequences=np.where(g.sequences < 0, UNKNOWN, g.sequences + offsets[g.anchor.module])) for g in grids
     )
+
+
+# --- observations -----------------------------------------------------------------------------------------------------
+
+
+EARLIER = 16
+"""Outputs of the outermost calls of a model that a later input is compared with."""
+
+
+class EarlierOutputs:
+    """Rows that the outermost calls of each model returned last.
+
+    An input whose rows are all among them is no observation: where the modules of a policy are called one by one, a
+    call continues the forward pass of the call before.
+    """
+
+    def __init__(self) -> None:
+        self._digests: dict[str, deque[Keys]] = {}
+
+    def add(self, module: str, digests: Keys) -> None:
+        self._digests.setdefault(root_of(module), deque(maxlen=EARLIER)).append(digests.ravel())
+
+    def hold(self, module: str, digests: Keys) -> bool:
+        return any(np.isin(digests, earlier).all() for earlier in self._digests.get(root_of(module), ()))
+
+    def forget(self, module: str) -> None:
+        self._digests.pop(root_of(module), None)

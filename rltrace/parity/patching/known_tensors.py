@@ -1,14 +1,14 @@
-"""Which tokens' rows a tensor holds that has not a row for each: found by where they stood in the forward pass before.
+"""The tokens of activation rows of a tensor that has not one for each token, by earlier tensors of the forward pass.
 
 Owns the search, in one forward pass of the running program: the last positions that a head is given, the tokens that
-a router hands to an expert. A tensor that lies in the memory of one met before has its rows; any other has the rows
-that hold the same bits, where these stood at tokens of one key alone.
+a router hands to an expert. A view of an earlier tensor has its rows; any other tensor has the rows with the same bits,
+where these were at tokens of one key only.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from math import prod
 from weakref import ref
 
@@ -22,21 +22,18 @@ from rltrace.recorder.capture.values import NoBytesError, bytes_of
 from rltrace.recorder.core.storages import address_of
 from rltrace.recorder.digests.layouts import Layouts, dtype_name
 from rltrace.token_keys import Keys, Numbers
-from rltrace.trace.read.values import Value
-
-Fetch = Callable[[int], Value | None]
 
 SEARCHED = 24
 """Tensors of a forward pass that are searched, the latest first."""
 
-MOST_BYTES = 1 << 28
-"""Of a tensor that is searched for, or in."""
+MAX_BYTES = 1 << 28
+"""Of a tensor whose content is compared."""
 
 Tensor = torch.Tensor
 
 
 class KnownTensors:
-    """Tensors of one forward pass whose rows are known. None of them is kept alive."""
+    """Tensors of one forward pass whose activation rows are identified, by weak references."""
 
     def __init__(self, keys: Keys, layouts: Layouts) -> None:
         self._keys = keys
@@ -44,42 +41,42 @@ class KnownTensors:
         self._known: deque[_Known] = deque(maxlen=SEARCHED)
 
     def add(self, tensor: Tensor, rows: Numbers) -> None:
-        """``rows``: for each row of the tensor (along all axes but the last) the row of the pass; NONE: not known."""
+        """``rows``: the token of each row (along all axes but the last), as an index into the grid; NONE: unknown."""
         if tensor.is_floating_point() and tensor.dim() > 1:
             self._known.append(_Known(tensor, rows))
 
     def rows(self, tensor: Tensor) -> Numbers | None:
-        """The rows of the pass that a tensor holds, as ``add`` takes them; None: not known."""
+        """The token of each row of a tensor, as ``add`` takes them; None: unknown."""
         if not tensor.is_floating_point() or tensor.dim() < 2 or not tensor.numel():
             return None
-        wanted: Keys | None = None
-        for known, other in self._alike(tensor):
+        digests: Keys | None = None
+        for known, other in self._similar(tensor):
             if address_of(other) == address_of(tensor):
                 found = _by_memory(tensor, other, known.rows)
             else:
-                wanted = self._digests(tensor) if wanted is None else wanted
-                found = self._by_content(wanted, known, other)
+                digests = self._digests(tensor) if digests is None else digests
+                found = self._by_content(digests, known, other)
             if found is not None:
                 self.add(tensor, found)
                 return found
         return None
 
-    def _alike(self, tensor: Tensor) -> Iterator[tuple[_Known, Tensor]]:
+    def _similar(self, tensor: Tensor) -> Iterator[tuple[_Known, Tensor]]:
         for known in reversed(self._known):
             other = known.tensor()
             if other is not None and (other.dtype, other.shape[-1]) == (tensor.dtype, tensor.shape[-1]):
                 yield known, other
 
-    def _by_content(self, wanted: Keys, known: _Known, other: Tensor) -> Numbers | None:
-        """None unless every row stood there."""
+    def _by_content(self, digests: Keys, known: _Known, other: Tensor) -> Numbers | None:
+        """None unless every row is one of ``other``."""
         if known.digests is None or known.version != _version(other):
             known.digests, known.version = self._digests(other), _version(other)
-        if not len(known.digests) or not len(wanted):
+        if not len(known.digests) or not len(digests):
             return None
         order = np.argsort(known.digests, kind="stable")
-        digests = known.digests[order]
-        first = np.searchsorted(digests, wanted, "left")
-        last = np.searchsorted(digests, wanted, "right") - 1
+        ordered = known.digests[order]
+        first = np.searchsorted(ordered, digests, "left")
+        last = np.searchsorted(ordered, digests, "right") - 1
         if (last < first).any():
             return None
         rows = known.rows[order]
@@ -88,15 +85,18 @@ class KnownTensors:
         return np.where(changes[first] == changes[last], rows[first], NONE)
 
     def _digests(self, tensor: Tensor) -> Keys:
-        if tensor.numel() * tensor.element_size() > MOST_BYTES:
+        if tensor.numel() * tensor.element_size() > MAX_BYTES:
             return np.zeros(0, np.uint64)
-        try:
-            data = bytes_of(tensor, self._layouts.of(tensor))
-        except NoBytesError:
-            return np.zeros(0, np.uint64)
-        shape = tuple(map(int, tensor.shape))
-        axes = range(len(shape) - 1)
-        return row_digests(data, dtype_name(tensor.dtype), shape, tensor.element_size(), axes).ravel()
+        return digests_of(tensor, self._layouts, range(tensor.dim() - 1)).ravel()
+
+
+def digests_of(tensor: Tensor, layouts: Layouts, axes: Sequence[int]) -> Keys:
+    """Digests of a tensor's rows along these axes; empty where it has no bytes."""
+    try:
+        data = bytes_of(tensor, layouts.of(tensor))
+    except NoBytesError:
+        return np.zeros(0, np.uint64)
+    return row_digests(data, dtype_name(tensor.dtype), tuple(map(int, tensor.shape)), tensor.element_size(), axes)
 
 
 class _Known:
@@ -116,20 +116,20 @@ def _version(tensor: Tensor) -> int:
 
 
 def _by_memory(tensor: Tensor, other: Tensor, rows: Numbers) -> Numbers | None:
-    """Rows of a tensor that lies in the memory of another one; None unless every one of them is one of that one's."""
+    """Tokens of the rows of a tensor in the memory of another one; None unless every row is one of ``other``."""
     if tensor.stride(-1) != other.stride(-1):
         return None
-    here, there = _starts(tensor), _starts(other)
-    order = np.argsort(there)
-    at = np.minimum(np.searchsorted(there[order], here), len(order) - 1)
-    if not (there[order][at] == here).all():
+    starts, others = _starts(tensor), _starts(other)
+    order = np.argsort(others)
+    at = np.minimum(np.searchsorted(others[order], starts), len(order) - 1)
+    if not (others[order][at] == starts).all():
         return None
     found: Numbers = rows[order[at]]
     return found
 
 
 def _starts(tensor: Tensor) -> NDArray[np.int64]:
-    """Where in its storage each row of a tensor begins, in elements."""
+    """Offset of each row of a tensor in its storage, in elements."""
     starts = np.array([tensor.storage_offset()], np.int64)
     for size, stride in zip(tensor.shape[:-1], tensor.stride()[:-1], strict=True):
         starts = (starts[:, None] + np.arange(size) * stride).reshape(-1)

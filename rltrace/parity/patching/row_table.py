@@ -1,7 +1,6 @@
-"""A's rows, to be looked up by what each is of: its module, where it stood in the forward pass, and its key.
+"""A's activation rows, looked up by tensor and key.
 
-Owns the look-up, and which one is meant where A computed a row several times. Reads values only when they are asked
-for. No torch.
+Owns the look-up, and the choice where A computed a row several times. Reads values on demand. No torch.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from rltrace.trace.read.values import Value
 Fetch = Callable[[int], Value | None]
 
 NONE = -1
-"""In place of the number of an entry: there is none."""
+"""No entry."""
 
 OUTPUT = ""
-"""In place of an op's name: what the module itself gives."""
+"""The name of no op: an output of the module."""
 
-CACHED = 256 << 20
-"""Bytes of values that are held on to."""
+CACHE_BYTES = 256 << 20
+"""Of values."""
 
 
 class TensorPlace(NamedTuple):
@@ -36,68 +35,68 @@ class TensorPlace(NamedTuple):
     module: str
     """A's path."""
     op: str
-    """``aten.topk.default``; "": the module's own output."""
+    """``aten.topk.default``; ``OUTPUT``: an output of the module."""
     nth: int
-    """How-manieth of that module's ops of this name, or of its calls, since the forward pass was given its tokens."""
+    """Occurrence of the op in the module, or of the module's call, in the forward pass, from 0."""
     name: str
-    """Where the tensor stood: ``indices``, ``logits``, ``0``; "" where it is the result itself."""
+    """``indices``, ``logits``, ``0``; empty where it is the whole result."""
 
 
 @dataclass(frozen=True, eq=False)
 class RowSource:
     """Rows of one tensor of A."""
 
-    spot: TensorPlace
+    place: TensorPlace
     whole: int
-    """The tensor's digest, by which its value is found."""
+    """Digest of the tensor, for its value."""
     dtype: str
     shape: tuple[int, ...]
     axes: tuple[int, ...]
-    """Along which rows are counted."""
+    """Of rows."""
     keys: Keys
-    """[n]: of each row."""
-    parts: Numbers
-    """[n, k]: the rows of the tensor, in the order of its axes, that make up each (a token has one for each head)."""
+    """[n]: of each token."""
+    tensor_rows: Numbers
+    """[n, k]: the rows of the tensor for each token, such as one for each head."""
     digests: Keys
-    """[n]: equal where the rows' bytes are."""
+    """[n]: of each token's rows."""
     sequences: Numbers
-    """[n]: number of the sequence of A that each belongs to; NONE: of none."""
+    """[n]: number of each token's sequence; NONE: none."""
     step: int
     order: int
-    """Of the calls of A in execution order."""
+    """Number in execution order."""
     fetch: Fetch
 
     @property
     def form(self) -> tuple[str, tuple[int, ...], int]:
-        """What a row of another tensor must have in common with these: dtype, shape, and how many parts it has."""
-        return self.dtype, row_shape(self.shape, self.axes), self.parts.shape[1]
+        """(dtype, shape of a row, rows for each token), equal for all tensors whose rows are interchangeable."""
+        return self.dtype, row_shape(self.shape, self.axes), self.tensor_rows.shape[1]
 
 
 @dataclass(frozen=True, eq=False)
 class RowLookup:
-    """Where the rows that were looked up stand; [n] each."""
+    """The rows that were found; [n] each."""
 
     source: Numbers
     """Number of the source; NONE: A has no such row."""
     row: Numbers
-    """Which of its rows."""
+    """Index of the row in the source."""
     several: NDArray[np.bool_]
-    """A computed it several times, not alike, and any of these may be meant."""
+    """Whether A has several candidates with different bits."""
 
 
 def _of_step(steps: Numbers, step: int) -> Numbers:
-    """Which of these, ascending, are of this step, else of the last one before it, else of the first one after it."""
-    wanted = steps[max(0, int(np.searchsorted(steps, step, "right")) - 1)]
-    return np.flatnonzero(steps == wanted)
+    """Indices into ``steps``, ascending: of this step, else of the last one before it, else of the first after it."""
+    nearest = steps[max(0, int(np.searchsorted(steps, step, "right")) - 1)]
+    return np.flatnonzero(steps == nearest)
 
 
 def row_shape(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:
-    """Of one row of a tensor whose rows are counted along ``axes``; lengths of 1 aside, which say nothing."""
+    """The shape of one row, without axes of length 1."""
     return tuple(size for axis, size in enumerate(shape) if axis not in axes and size != 1)
 
 
 class _Entries:
-    """The rows at one spot, step by step."""
+    """The rows of one tensor, by step."""
 
     def __init__(self, numbered: Sequence[tuple[int, RowSource]]) -> None:
         of_step: dict[int, list[tuple[int, RowSource]]] = {}
@@ -113,20 +112,16 @@ class _Entries:
         for other in (*reversed(before), *(later for later in self._steps if later > step)):
             if not len(left):
                 break
-            here = self._steps[other].find(keys[left], sequences[left])
-            known = here.source != NONE
+            own = self._steps[other].find(keys[left], sequences[left])
+            known = own.source != NONE
             at = left[known]
-            found.source[at], found.row[at], found.several[at] = (
-                here.source[known],
-                here.row[known],
-                here.several[known],
-            )
+            found.source[at], found.row[at], found.several[at] = own.source[known], own.row[known], own.several[known]
             left = left[~known]
         return found
 
 
 class _StepEntries:
-    """Those of one step: once by key, in the order of calls; once by key and sequence."""
+    """Those of one step, by key and by key and sequence; equal ones in the order of calls."""
 
     def __init__(self, numbered: Sequence[tuple[int, RowSource]]) -> None:
         keys = np.concatenate([s.keys for _, s in numbered])
@@ -145,8 +140,8 @@ class _StepEntries:
         dense = np.minimum(np.searchsorted(self._known, keys), len(self._known) - 1)
         there = self._known[dense] == keys
         plain = self._by_key.first(np.where(there, dense, NONE))
-        told = there & (sequences >= 0) & (sequences + 1 < self._width)
-        own = self._by_sequence.first(np.where(told, dense * self._width + sequences + 1, NONE))
+        known = there & (sequences >= 0) & (sequences + 1 < self._width)
+        own = self._by_sequence.first(np.where(known, dense * self._width + sequences + 1, NONE))
         is_own = own.source != NONE
         return RowLookup(
             np.where(is_own, own.source, plain.source),
@@ -163,7 +158,7 @@ class _Sorted:
     source: Numbers
     row: Numbers
     changes: Numbers
-    """Counts up wherever an entry's bits are others than those of the one before."""
+    """Counts the changes of bits from entry to entry."""
 
     @classmethod
     def of(cls, numbers: Numbers, then: tuple[Numbers, ...], source: Numbers, row: Numbers, digests: Keys) -> _Sorted:
@@ -182,7 +177,7 @@ class _Sorted:
 
 
 class RowTable:
-    """All of A's rows that are to be put in."""
+    """A's selected rows."""
 
     def __init__(
         self,
@@ -194,10 +189,9 @@ class RowTable:
         *,
         observed: bool = False,
     ) -> None:
-        """``anchors``: paths of the modules that are given the tokens of a forward pass. ``sequences``: every key of A,
-        the number of the sequence that it is in, and the step. ``axes``: along which rows were asked to be counted, as
-        ``rltrace.trace.format.records.axes_of`` takes it. ``layouts``: by module, op and name, how A's tensors lie.
-        ``observed``: rows are told by what outermost modules are given, not by tokens.
+        """``anchors``: paths of the modules that are given tokens. ``sequences``: (keys, numbers of their sequences,
+        steps) of all tokens of A. ``axes``: requested axes of rows, as of ``rltrace.trace.format.records.axes_of``.
+        ``layouts``: those of A's tensors, by module, op and name. ``observed``: keys are of observations, not tokens.
         """
         self.observed = observed
         self.sources = tuple(sources)
@@ -207,65 +201,64 @@ class RowTable:
         at: dict[TensorPlace, list[tuple[int, RowSource]]] = {}
         for number, source in enumerate(self.sources):
             if len(source.keys):
-                at.setdefault(source.spot, []).append((number, source))
-        self._entries = {spot: _Entries(own) for spot, own in at.items()}
+                at.setdefault(source.place, []).append((number, source))
+        self._entries = {place: _Entries(own) for place, own in at.items()}
         keys, numbers, steps = sequences or (np.zeros(0, np.uint64), np.zeros(0, np.int64), np.zeros(0, np.int64))
         placed = np.lexsort((steps, keys))
         self._sequence_keys, self._sequences, self._steps = keys[placed], numbers[placed], steps[placed]
         found: dict[str, set[str]] = {}
-        for spot in self._entries:
-            found.setdefault(spot.module, set()).add(spot.op)
+        for place in self._entries:
+            found.setdefault(place.module, set()).add(place.op)
         self.places: Mapping[str, frozenset[str]] = {module: frozenset(ops) for module, ops in found.items()}
-        """For each module of A the names of its ops that have rows here; OUTPUT for its own outputs."""
+        """For each module of A the names of its ops with rows; ``OUTPUT`` for its outputs."""
         self._cache: dict[int, NDArray[Any]] = {}
         self._cached = 0
 
     @property
     def selected(self) -> frozenset[tuple[str, str]]:
-        """(module, op) of all that has rows here."""
-        return frozenset((spot.module, spot.op) for spot in self._entries)
+        """(module, op) of all rows."""
+        return frozenset((place.module, place.op) for place in self._entries)
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """Paths of all modules of A that matter here."""
+        """Paths of the modules of A with rows, and of the anchors."""
         return tuple(dict.fromkeys((*sorted(self.anchors), *sorted(self.places))))
 
-    def __contains__(self, spot: TensorPlace) -> bool:
-        return spot in self._entries
+    def __contains__(self, place: TensorPlace) -> bool:
+        return place in self._entries
 
-    def find(self, spot: TensorPlace, keys: Keys, sequences: Numbers, step: int) -> RowLookup:
-        """Where A has these rows.
+    def find(self, place: TensorPlace, keys: Keys, sequences: Numbers, step: int) -> RowLookup:
+        """Find A's rows for these keys.
 
-        Of several that A computed for one key: those of the step (of optimizers) ``step``, else of the last one before
-        it, else of the first one after it; of these, those of the sequence of A in ``sequences`` (as ``like`` gives
-        it), if any; of these, the first.
+        Of several for one key: those of optimizer step ``step``, else of the last one before it, else of the first one
+        after it; of these, those of the sequence in ``sequences`` (as of ``like``), if any; of these, the first.
         """
-        return self._entries[spot].find(keys, sequences, step)
+        return self._entries[place].find(keys, sequences, step)
 
     def like(self, keys: Keys, step: int) -> Numbers:
-        """For each sequence, [sequences, tokens], the number of the one of A that goes on as it does for longest.
+        """For each sequence of ``keys`` [sequences, tokens], the number of the one of A with the longest common prefix.
 
-        Of several alike, those of the step that ``find`` takes, each given to one; NONE: A has none of its tokens.
+        Of several, one of the step that ``find`` prefers, another for each sequence; NONE: A has none of its tokens.
         """
         found = np.full(len(keys), NONE)
-        given: dict[int, int] = {}
+        used: dict[int, int] = {}
         for i, own in enumerate(keys):
             first = np.searchsorted(self._sequence_keys, own, "left")
             stop = np.searchsorted(self._sequence_keys, own, "right")
             known = np.flatnonzero((first < stop) & (own != NO_KEY))
             if len(known):
                 last = int(known[-1])
-                alike = first[last] + _of_step(self._steps[first[last] : stop[last]], step)
-                numbers = list(dict.fromkeys(self._sequences[alike].tolist()))
-                nth = given.get(int(own[last]), 0)
+                candidates = first[last] + _of_step(self._steps[first[last] : stop[last]], step)
+                numbers = list(dict.fromkeys(self._sequences[candidates].tolist()))
+                nth = used.get(int(own[last]), 0)
                 found[i] = numbers[min(nth, len(numbers) - 1)]
-                given[int(own[last])] = nth + 1
+                used[int(own[last])] = nth + 1
         return found
 
     def rows(self, number: int, rows: Numbers) -> NDArray[Any]:
-        """Rows of a source, [n, k, elements] as they are stored. Raises HoleError."""
+        """Rows of a source, [n, k, elements] as stored. Raises HoleError."""
         source = self.sources[number]
-        own: NDArray[Any] = self._flat(source)[source.parts[rows]]
+        own: NDArray[Any] = self._flat(source)[source.tensor_rows[rows]]
         return own
 
     def _flat(self, source: RowSource) -> NDArray[Any]:
@@ -276,7 +269,7 @@ class RowTable:
             if value is None:
                 raise HoleError(f"A has no value {source.whole:016x}")
             found = value.raw
-            if self._cached + found.nbytes > CACHED:
+            if self._cached + found.nbytes > CACHE_BYTES:
                 self._cache.clear()
                 self._cached = 0
             self._cache[source.whole] = found
@@ -286,13 +279,8 @@ class RowTable:
         return ahead.reshape(int(np.prod(lengths, dtype=np.int64)), -1)
 
 
-# --- choices ----------------------------------------------------------------------------------------------------------
-#
-# Ops that choose among what they are given. Owns which they are. No torch.
-
-
 CHOICES: Mapping[str, str] = {
     f"aten.{op}": "indices"
     for op in ("topk.default", "topk.values", "sort.default", "sort.stable", "max.dim", "min.dim")
 }
-"""By operator, the name of what it chose; what else it gives is looked up there."""
+"""By operator that chooses among its inputs, the name of its indices; its other result are the values there."""

@@ -1,6 +1,6 @@
-"""The recorder with A's rows at its side: how a process of a replay by rows starts.
+"""The start of a replay with A's activation rows in one process.
 
-Owns the extension of such a recording, and what the replay itself keeps: what A kept, so that the two can be compared.
+Owns the extension of the recorder, and the options of the replay's own trace, which are those of A.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from rltrace.errors import UsageError
-from rltrace.parity.module_names import MapLine
-from rltrace.parity.patching.layout import read_lines
-from rltrace.parity.patching.recorder import PatchingHook, RowPutter
+from rltrace.parity.module_names import MapLine, read_map
+from rltrace.parity.patching.recorder import PatchingHook, RowInjector
 from rltrace.parity.patching.row_table import RowTable
 from rltrace.parity.patching.source import read_table
 from rltrace.parity.patching.tally import RowAccount, account_in, record_of
@@ -31,17 +30,17 @@ from rltrace.trace.read.reader import Trace, open_trace
 
 
 class PatchExtension:
-    """Goes along with the recording of one process and puts A's rows in."""
+    """Extends the recording of one process by the injection of A's rows."""
 
     def __init__(self, table: RowTable, lines: Sequence[MapLine] = ()) -> None:
-        self._putter = RowPutter(table, lines)
+        self._injector = RowInjector(table, lines)
 
     def join(self, captures: Captures, process: ProcessState) -> Captures:
-        """A's rows are put in before the captures see an op's results."""
-        return replace(captures, hooks=(lambda stream: PatchingHook(stream, self._putter), *captures.hooks))
+        """A's rows are injected before the captures see an op's results."""
+        return replace(captures, hooks=(lambda stream: PatchingHook(stream, self._injector), *captures.hooks))
 
     def records(self) -> list[dict[str, Any]]:
-        return [record_of(self._putter.account())]
+        return [record_of(self._injector.account())]
 
 
 def options_of(
@@ -53,10 +52,10 @@ def options_of(
     weights: bool,
     names: str | Path | None = None,
 ) -> RecordOptions:
-    """How a replay into ``path`` with rows of ``trace`` is recorded: as the trace was."""
-    kept = next((p.kept_rows.asked for p in trace.processes if p.kept_rows.asked is not None), None)
+    """The options of a replay into ``path`` with rows of ``trace``: those of the trace."""
+    kept = next((p.activations.request for p in trace.processes if p.activations.request is not None), None)
     if kept is None:
-        raise UsageError(f"{trace.path} holds no activation rows")  # ``read_table`` says what to do about it
+        raise UsageError(f"{trace.path} holds no activation rows")  # ``read_table`` has the remedy
     options = RecordOptions(
         path,
         *window_of(trace),
@@ -71,25 +70,26 @@ def options_of(
         weights=weights,
         names="" if names is None else str(Path(names).absolute()),
     )
-    asked = next((p.values.asked for p in trace.processes if p.values), None)
+    asked = next((p.values.request for p in trace.processes if p.values), None)
     if asked is None:
         return options
     return options._replace(values=asked.selectors, values_inputs=asked.inputs, values_limit=asked.limit)
 
 
 def start(options: RecordOptions, token: str) -> Session:
-    """Start to record this process as part of a replay by rows; called once, by the bootstrap."""
+    """Start the recording of this process of a replay; called once, by the bootstrap."""
     trace = open_trace(options.replay)
     table = read_table(trace, parse_selectors(options.inject), options.inject, weights=options.weights)
-    lines = read_lines(options.names) if options.names else ()
+    lines = read_map(options.names) if options.names else ()
     return sessions.start(options, token, lambda _: PatchExtension(table, lines))
 
 
 @dataclass
 class RowReplay:
-    """A replay within this process; ``account`` is there when its block has ended."""
+    """A replay within this process."""
 
     account: RowAccount | None = None
+    """None until its block has ended."""
 
 
 @contextmanager
@@ -102,12 +102,12 @@ def rows_block(
     names: str | Path | None = None,
     force: bool = False,
 ) -> Iterator[RowReplay]:
-    """Record the block's ops into a new trace at ``path``, with the rows of ``a`` put in that ``inject`` finds.
+    """Record the block's ops into a new trace at ``path``, with the rows of ``a`` that ``inject`` selects.
 
-    ``weights``: of ops that choose (``topk``), what goes with the choice too, else the program's own. ``names``: a file
-    of lines that say which modules of ``a`` are which here, where their names do not.
+    ``weights``: inject the values of ops that choose (``topk``) too, not only their indices. ``names``: a map file of
+    partners of modules whose names differ.
 
-    Raises UsageError, HoleError where there is nothing to put in; RecordError where the recording broke off.
+    Raises UsageError or HoleError where there is nothing to inject; RecordError where the recording broke off.
     """
     if current_session() is not None:
         raise UsageError("this process is already being recorded; a replay needs a process that is not")
@@ -115,8 +115,8 @@ def rows_block(
     selectors = (inject,) if isinstance(inject, str) else tuple(inject)
     table = read_table(trace, parse_selectors(selectors), selectors, weights=weights)
     options = options_of(trace, str(Path(path).absolute()), selectors, weights=weights, names=names)
-    lines = () if names is None else read_lines(names)
-    made = RowReplay()
+    lines = () if names is None else read_map(names)
+    replay = RowReplay()
     with recording(options, force=force, extend=lambda _: PatchExtension(table, lines)):
-        yield made
-    made.account = account_in(open_trace(path), table)
+        yield replay
+    replay.account = account_in(open_trace(path), table)

@@ -1,12 +1,12 @@
-"""What became of the rows of a replay: for each module how many were put in, were equal, or have no partner.
+"""The account of a replay: for each module, how many rows were injected, were equal, or are unmatched.
 
-Owns the counts, the journal record in which a process leaves its own, and when a replay has done what it was to.
+Owns the counts, the journal record of each process, and the rule when a replay is complete.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 from rltrace.json import JsonError, from_json, to_json
@@ -18,7 +18,7 @@ TYPE = "patching"
 """Of the journal record."""
 
 NAMED = 5
-"""Rows without a partner that are told one by one, of each module."""
+"""Unmatched rows of each module that are listed."""
 
 NEVER = "the program never reached it in a forward pass whose rows are identified"
 NO_PARTNER = "the program's rows are unmatched in A: other tokens, or another tokenisation"
@@ -26,16 +26,16 @@ NO_PARTNER = "the program's rows are unmatched in A: other tokens, or another to
 
 @dataclass(frozen=True)
 class PatchResult:
-    """What became of the rows of one tensor."""
+    """The outcome for the rows of one tensor."""
 
     selected: int
-    """Rows that A has as well."""
+    """Rows that A has too."""
     injected: int
-    """Of these, those that were other ones here; the rest was equal already."""
+    """Selected rows that differed; the others were equal."""
     several: int
-    """Of those asked for, rows that A computed several times, not alike: the first was taken."""
+    """Selected rows that A computed several times with different results: the first was injected."""
     unmatched: Numbers
-    """Rows of the forward pass that A has not."""
+    """Tokens whose rows A lacks, as indices into the grid."""
 
 
 @dataclass(frozen=True)
@@ -45,29 +45,29 @@ class ModuleRows:
     module: str
     """A's path."""
     modules_b: tuple[str, ...]
-    """Paths here."""
+    """Its paths in this program."""
     op: str
-    """``aten.topk.default``; "": the module's own outputs."""
+    """``aten.topk.default``; empty: outputs of the module."""
     tensors: int = 0
-    """Tensors that rows were put into."""
+    """Tensors with selected rows."""
     selected: int = 0
-    """Rows that A has as well; of them, …"""
+    """Rows that A has too; of them, …"""
     injected: int = 0
-    """… those that were other ones here, and are A's now, …"""
+    """… those that differed, and are A's now, …"""
     equal: int = 0
-    """… those that were A's already, …"""
+    """… those that were equal, …"""
     failed: int = 0
-    """… and those that could not be put in (all rows of a tensor of which it is not known which rows they are)."""
+    """… and those that could not be injected (all rows of a tensor whose rows are not identified)."""
     unmatched: int = 0
-    """Rows that A has not."""
+    """Rows that A lacks."""
     several: int = 0
-    """Rows that A computed several times, not alike: the first was taken."""
+    """Rows that A computed several times with different results: the first was injected."""
     recomputed: int = 0
-    """Rows put in once more, or found equal, where a module was computed anew in a backward pass; in no other count."""
+    """Rows that a backward pass recomputed; in no other count."""
     first_unmatched: tuple[str, ...] = ()
-    """The first rows that A has not, in words."""
+    """The first rows that A lacks, in words."""
     failures: Mapping[str, int] = field(default_factory=dict)
-    """Why rows could not be put in, and how many."""
+    """Why rows could not be injected, and how many."""
 
     COMPUTED: ClassVar = ("why",)
 
@@ -79,6 +79,9 @@ class ModuleRows:
         if self.selected:
             return ""
         return NO_PARTNER if self.unmatched else NEVER
+
+
+_COUNTS = tuple(each.name for each in fields(ModuleRows) if each.type == "int")
 
 
 @dataclass(frozen=True)
@@ -105,12 +108,12 @@ class RowAccount:
 
     @property
     def lacking(self) -> tuple[tuple[ModuleRows, str], ...]:
-        """What was selected and not put in, or not all of it, and why."""
+        """What was not injected, or not all of it, and why."""
         return tuple((module, module.why) for module in self.modules if module.why)
 
     @property
     def complete(self) -> bool:
-        """Whether all that was selected was put in wherever the program has the same row."""
+        """Whether all selected rows of the program are A's."""
         return not self.lacking
 
 
@@ -118,39 +121,15 @@ class PatchCounts:
     """Counts while the program runs; used by one thread at a time."""
 
     def __init__(self, selected: Iterable[tuple[str, str]]) -> None:
-        """``selected``: (module, op) of all that A has rows of."""
+        """``selected``: (module, op) of all of A's rows."""
         self._found = {key: ModuleRows(key[0], (), key[1]) for key in sorted(selected)}
 
-    def done(self, module: str, op: str, here: str, done: PatchResult, words: Sequence[str], *, again: bool) -> None:
-        """Rows of one tensor of ``here``, the program's name for the module; ``words`` for rows without a partner."""
-        own = self._found[module, op]
-        if again:
-            self._found[module, op] = replace(own, recomputed=own.recomputed + done.selected)
-            return
-        self._found[module, op] = replace(
-            own,
-            modules_b=tuple(dict.fromkeys((*own.modules_b, here))),
-            tensors=own.tensors + bool(done.selected),
-            selected=own.selected + done.selected,
-            injected=own.injected + done.injected,
-            equal=own.equal + done.selected - done.injected,
-            unmatched=own.unmatched + len(done.unmatched),
-            several=own.several + done.several,
-            first_unmatched=(*own.first_unmatched, *words)[:NAMED],
-        )
+    def add(self, rows: ModuleRows) -> None:
+        """Add the rows of one tensor."""
+        self._found[rows.module, rows.op] = _joined(self._found[rows.module, rows.op], rows)
 
-    def failed(self, module: str, op: str, here: str, rows: int, why: str) -> None:
-        own = self._found[module, op]
-        self._found[module, op] = replace(
-            own,
-            modules_b=tuple(dict.fromkeys((*own.modules_b, here))),
-            selected=own.selected + rows,
-            failed=own.failed + rows,
-            failures={**own.failures, why: own.failures.get(why, 0) + rows},
-        )
-
-    def wants_words(self, module: str, op: str) -> int:
-        """How many more rows without partner are to be named."""
+    def unlisted(self, module: str, op: str) -> int:
+        """How many more unmatched rows are to be listed."""
         return NAMED - len(self._found[module, op].first_unmatched)
 
     def account(self) -> RowAccount:
@@ -158,12 +137,12 @@ class PatchCounts:
 
 
 def record_of(account: RowAccount) -> dict[str, Any]:
-    """The journal record of one process's part."""
+    """The journal record of one process."""
     return {"type": TYPE, **to_json(account)}
 
 
 def parse_record(record: Mapping[str, Any]) -> RowAccount | None:
-    """What a process left; None: it makes no sense."""
+    """The account of a journal record; None: it is malformed."""
     try:
         return from_json(RowAccount, record)
     except JsonError:
@@ -171,36 +150,28 @@ def parse_record(record: Mapping[str, Any]) -> RowAccount | None:
 
 
 def account_in(trace: Trace, table: RowTable) -> RowAccount:
-    """The account of a whole replay, from what its processes left. One that left none has put nothing in."""
+    """The account of a whole replay, from the records of its processes. One without a record has injected nothing."""
     nothing = PatchCounts(table.selected).account()
     records = [record for process in trace.processes for record in process.journal.records]
-    told = [parse_record(record) for record in records if record["type"] == TYPE]
-    return added([nothing, *(account for account in told if account is not None)])
+    accounts = [parse_record(record) for record in records if record["type"] == TYPE]
+    return added([nothing, *(account for account in accounts if account is not None)])
 
 
-def added(parts: Sequence[RowAccount]) -> RowAccount:
+def added(accounts: Sequence[RowAccount]) -> RowAccount:
     """The accounts of several processes as one."""
     found: dict[tuple[str, str], ModuleRows] = {}
-    for part in parts:
-        for module in part.modules:
+    for account in accounts:
+        for module in account.modules:
             known = found.get((module.module, module.op))
             found[module.module, module.op] = module if known is None else _joined(known, module)
     return RowAccount(tuple(found.values()))
 
 
 def _joined(a: ModuleRows, b: ModuleRows) -> ModuleRows:
-    return ModuleRows(
-        a.module,
-        tuple(dict.fromkeys((*a.modules_b, *b.modules_b))),
-        a.op,
-        a.tensors + b.tensors,
-        a.selected + b.selected,
-        a.injected + b.injected,
-        a.equal + b.equal,
-        a.failed + b.failed,
-        a.unmatched + b.unmatched,
-        a.several + b.several,
-        a.recomputed + b.recomputed,
-        (*a.first_unmatched, *b.first_unmatched)[:NAMED],
-        {why: a.failures.get(why, 0) + b.failures.get(why, 0) for why in (*a.failures, *b.failures)},
+    return replace(
+        a,
+        modules_b=tuple(dict.fromkeys((*a.modules_b, *b.modules_b))),
+        first_unmatched=(*a.first_unmatched, *b.first_unmatched)[:NAMED],
+        failures={why: a.failures.get(why, 0) + b.failures.get(why, 0) for why in (*a.failures, *b.failures)},
+        **{name: getattr(a, name) + getattr(b, name) for name in _COUNTS},
     )

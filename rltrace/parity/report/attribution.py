@@ -1,7 +1,4 @@
-"""How much of a gap each module brings, as measured by running the trainer again: for people.
-
-Owns the wording. Computes nothing.
-"""
+"""The contribution of each module to a gap, as text. Owns the wording; computes nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from rltrace.report.phrases import cut, sentence
 from rltrace.report.style import Style
 
 LONGEST = 400
-"""Characters of what a run said that told nothing."""
+"""Characters of the reason of a failed run."""
 NAME = 36
 """Columns of a module's name."""
 
@@ -36,8 +33,8 @@ def contribution_lines(found: Contributions, style: Style) -> Iterator[str]:
         "that of this module and of what runs between the two"
     )
     yield from wrapped(sentence(_sum(found)))
-    for told in _doubts(found):
-        yield from wrapped(sentence(told))
+    for doubt in _doubts(found):
+        yield from wrapped(sentence(doubt))
 
 
 def _sum(found: Contributions) -> str:
@@ -57,7 +54,7 @@ def _sum(found: Contributions) -> str:
 
 
 def _doubts(found: Contributions) -> Iterator[str]:
-    """What these numbers do not rest on."""
+    """Sentences on the limits of these numbers."""
     if found.repeats is False:
         yield (
             f"run again with nothing injected, the trainer gives {_gap(found.control)}, not the "
@@ -89,7 +86,7 @@ def _gap(trial: PatchTrial) -> str:
 
 
 def _part(removed: float | None, found: Contributions) -> str:
-    """Of the gap, in percent."""
+    """A reduction in percent of the gap."""
     if removed is None or not found.control.gap:
         return "?"
     share = round(removed / found.control.gap, 2)
@@ -97,7 +94,7 @@ def _part(removed: float | None, found: Contributions) -> str:
 
 
 def _short(path: str) -> str:
-    """Without the outermost class."""
+    """A path without the outermost module."""
     return path.partition(".")[2] or path
 
 

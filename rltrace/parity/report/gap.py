@@ -1,4 +1,4 @@
-"""The gap between two programs' log-probabilities, and what their routers decided, for people.
+"""The gap between two programs' log-probabilities, and their routing decisions, as text.
 
 Owns the wording of these sections of ``rltrace compare``; readable at 80 columns and without colour. Computes nothing.
 """
@@ -23,7 +23,7 @@ NAME = 36
 
 
 def effects_texts(effects: Effects, *, color: bool = False) -> list[str]:
-    """The sections, those that have anything to say."""
+    """The sections that are not empty."""
     style = Style(color)
     parts = effects.contributions
     sections = [
@@ -56,9 +56,9 @@ def _gap(gap: Gap | str, style: Style) -> Iterator[str]:
     if gap.portions:
         parts = [f"{portion.carries:.0%} in the {portion.tokens:,}" for portion in gap.portions]
         yield f"  share    {', '.join(parts)} with the largest |A - B|:"
-    for taken in gap.furthest[:TOKENS]:
-        apart = f"A {taken.a:>11.5f}  B {taken.b:>11.5f}  B - A {taken.b - taken.a:>10.2e}"
-        yield f"    {_place(taken.place, taken.token):<29} {apart}"
+    for pair in gap.furthest[:TOKENS]:
+        numbers = f"A {pair.a:>11.5f}  B {pair.b:>11.5f}  B - A {pair.b - pair.a:>10.2e}"
+        yield f"    {_place(pair.place, pair.token):<29} {numbers}"
     if gap.only_a or gap.only_b:
         lacks = [f"{count:,} of {name}" for name, count in (("A", gap.only_a), ("B", gap.only_b)) if count]
         yield from wrapped(f"{' and '.join(lacks)}", "           ", "  one side ")
@@ -88,10 +88,10 @@ def _routing(routing: Sequence[Routing], notes: Sequence[str], style: Style) -> 
         mark = "!" if one.flipped else "="
         of = "" if one.experts is None else f"/{one.experts}"
         weights = "?" if one.reweighted is None else f"{one.reweighted:,}"
-        name = cut(_named(one), NAME - 1)
+        name = cut(_name(one), NAME - 1)
         line = f"  {mark} {name:<{NAME}}{f'{one.chosen}{of}':>9} {one.flipped:>8,} {one.reordered:>6,} {weights:>8}"
         yield style.bold(line) if one.flipped else line
-    yield from _how_close(routing)
+    yield from _margins(routing)
     listed = [(one, flip) for one in routing for flip in one.flips]
     for one, flip in listed[:FLIPS]:
         yield from wrapped(_flip(one, flip), "      ", "    ")
@@ -101,24 +101,24 @@ def _routing(routing: Sequence[Routing], notes: Sequence[str], style: Style) -> 
         yield from wrapped(sentence(note), "    ", "  ")
 
 
-def _how_close(routing: Sequence[Routing]) -> Iterator[str]:
-    """At what margins decisions flipped, and how usual such margins are."""
+def _margins(routing: Sequence[Routing]) -> Iterator[str]:
+    """The margins of flipped decisions, and how many others have as small ones."""
     for one in routing:
         if one.largest_flipped is None:
             continue
-        kept = "" if not one.closer else f"; {one.closer:,} with as small a margin in A did not flip"
+        closer = "" if not one.closer else f"; {one.closer:,} with as small a margin in A did not flip"
         middle = f", the median margin is {one.margins_a.quantiles[3]:.1e}" if one.margins_a.known else ""
-        text = f"{_named(one)} flipped at margins up to {one.largest_flipped:.1e}{kept}{middle}"
+        text = f"{_name(one)} flipped at margins up to {one.largest_flipped:.1e}{closer}{middle}"
         yield from wrapped(text, "    ", "  ")
 
 
 def _flip(one: Routing, flip: Flip) -> str:
     margins = [f"{name} {m:.1e}" for name, m in (("A", flip.margin_a), ("B", flip.margin_b)) if m is not None]
     close = f" (margin {', '.join(margins)})" if margins else ""
-    return f"{_place(flip.place, flip.token)}, {_named(one)}: {list(flip.a)} became {list(flip.b)}{close}"
+    return f"{_place(flip.place, flip.token)}, {_name(one)}: {list(flip.a)} became {list(flip.b)}{close}"
 
 
-def _named(one: Routing) -> str:
-    """Its path without the outermost class, and which of several it is."""
+def _name(one: Routing) -> str:
+    """Its path without the outermost module, and its number if there are several."""
     path = one.module_b.partition(".")[2] or one.module_b
     return path if not one.occurrence else f"{path} ({one.occurrence + 1})"

@@ -1,4 +1,4 @@
-"""What ``rltrace replay --rows`` reports of activation rows: text. Never prints."""
+"""The report of ``rltrace replay --rows``, as text. Never prints."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def _place(module: ModuleRows) -> str:
 
 
 def rows_lines(account: RowAccount) -> Iterator[str]:
-    """A line for the outcome of a replay by rows, then what was not put in, or which rows were other ones."""
+    """A line for the outcome, then what was not injected, or is unmatched."""
     if account.complete:
         injected = sum(module.injected for module in account.modules)
         places = f"{len(account.modules):,} places" if len(account.modules) > 1 else "one place"

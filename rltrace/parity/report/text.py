@@ -1,7 +1,6 @@
-"""Two programs compared by row, for people: where they part, because of what, how far, and what to do next.
+"""Two programs compared by row, as text: the first module that diverges, why, the distances, and what to do next.
 
-Owns the order of the report and its wording; readable at 80 columns and without colour. Computes nothing. The first
-lines answer the question; then come the first module, all modules in execution order, and what must be known besides.
+Owns the order of the report and its wording; readable at 80 columns and without colour. Computes nothing.
 """
 
 from __future__ import annotations
@@ -24,11 +23,7 @@ from rltrace.report.diff_text import WIDTH, wrapped
 from rltrace.report.phrases import cut, sentence
 from rltrace.report.style import Style
 
-# --- compare first ----------------------------------------------------------------------------------------------------
-#
-# The first module that parts, in lines of text: which rows, which op on each side, and because of what.
-#
-# Owns the words that every part of the report on two programs uses, too: counts, distances, causes.
+# --- origins ----------------------------------------------------------------------------------------------------------
 
 
 LISTED = 8
@@ -131,7 +126,7 @@ def distance_text(distance: Distance | None) -> str:
     return f"max |A - B| {distance.absolute:.1e} ({', '.join(rest)}){at}"
 
 
-# --- compare ----------------------------------------------------------------------------------------------------------
+# --- the report -------------------------------------------------------------------------------------------------------
 
 
 SHOWN = 40
@@ -150,7 +145,7 @@ COLORS = {ParityVerdict.BITWISE: "32", ParityVerdict.DIFFERS: "31", ParityVerdic
 def render_parity(
     parity: Parity, required: Sequence[Required] = (), more: Iterable[str] = (), *, color: bool = False
 ) -> str:
-    """The report, without a newline at its end. ``more``: sections of others, put in before the modules."""
+    """The report, without a newline at its end. ``more``: sections to insert before the modules."""
     style = Style(color)
     sections: list[Iterable[str]] = [
         _head(parity, required, style),
@@ -160,8 +155,8 @@ def render_parity(
         _modules(parity, style),
         _dtypes(parity, style),
         _disagreements(parity, style),
-        _apart(parity, style),
-        _alone(parity, style),
+        _uncompared(parity, style),
+        _unmatched(parity, style),
         _listed("Cannot be read", parity.holes, style),
         _listed("Note", parity.notes, style),
         _next(parity, style),
@@ -178,7 +173,7 @@ def _head(parity: Parity, required: Sequence[Required], style: Style) -> Iterato
     where = "" if first is None else f"  from {first.path.b} on"
     yield style.paint(HEADLINES[parity.verdict], COLORS[parity.verdict]) + where
     yield from wrapped(sentence(parity.why if first is None else cause_text(first)))
-    yield from _ending(parity)
+    yield from _final_outputs(parity)
     for one in required:
         mark = {True: "holds", False: "FAILS", None: "undecided"}[one.holds]
         yield from wrapped(f"required {one.text}: {mark}, {one.why}")
@@ -189,24 +184,24 @@ def _head(parity: Parity, required: Sequence[Required], style: Style) -> Iterato
     yield from wrapped(parity.how, "     ", "  =  ")
 
 
-def _ending(parity: Parity) -> Iterator[str]:
-    """What becomes of it at the end of the model."""
+def _final_outputs(parity: Parity) -> Iterator[str]:
+    """The difference at the end of the model."""
     last = parity.compared[-1] if parity.compared else None
     if last is None or not last.differing:
         return
-    apart = f", {distance_text(last.distance)}" if last.distance is not None else ""
-    yield from wrapped(f"The outputs of {last.path.b} differ in {part_of(last.differing, last.rows)}{apart}.")
+    distance = f", {distance_text(last.distance)}" if last.distance is not None else ""
+    yield from wrapped(f"The outputs of {last.path.b} differ in {part_of(last.differing, last.rows)}{distance}.")
 
 
 def _side(name: str, side: ParitySide) -> Iterator[str]:
     stream = f", {side.stream}" if side.stream else ""
     yield from wrapped(f"{side.path}{stream}: {side.what}", "     ", f"  {name}  ")
     counts = f"{counted(side.passes, 'forward pass', 'forward passes')}, {counted(side.rows, 'row')}"
-    yield from wrapped("; ".join([counts, *_lacks(side, "B" if name == "A" else "A")]), "     ")
+    yield from wrapped("; ".join([counts, *_missing(side, "B" if name == "A" else "A")]), "     ")
 
 
-def _lacks(side: ParitySide, other: str) -> Iterator[str]:
-    """What of a side has no partner."""
+def _missing(side: ParitySide, other: str) -> Iterator[str]:
+    """Counts of rows of a side without a partner."""
     counts = side.missing - side.excused
     if side.excused:
         ends = "the last tokens of their sequences, or padding"
@@ -233,13 +228,13 @@ def _modules(parity: Parity, style: Style) -> Iterator[str]:
 
 
 def _root(modules: Sequence[ModuleResult]) -> str:
-    """What all paths of B begin with; "": they have several roots."""
+    """The outermost module of all paths of B; empty: there are several."""
     roots = {str(module.path.b).partition(".")[0] for module in modules}
     return roots.pop() if len(roots) == 1 else ""
 
 
 def _shown(modules: Sequence[ModuleResult], origins: set[str | None]) -> Iterator[ModuleResult | str]:
-    """All of a few; of many, those at which something changes, and how many are in between."""
+    """At most ``SHOWN`` modules; of more, those where something changes, and the counts of the others."""
     if len(modules) <= SHOWN:
         yield from modules
         return
@@ -274,7 +269,7 @@ def _module(module: ModuleResult, root: str, is_origin: bool, style: Style) -> s
 
 
 def _tail(name: str, width: int) -> str:
-    """The end of a path that is too long, cut between two names where that leaves most of it."""
+    """The end of a path that is too long, cut between two names where that leaves more than half."""
     if len(name) <= width:
         return name
     end = name[-(width - 1) :]
@@ -303,7 +298,7 @@ def _disagreements(parity: Parity, style: Style) -> Iterator[str]:
         yield from wrapped(f"{one.side.upper()} does not agree with itself: {text}")
 
 
-def _apart(parity: Parity, style: Style) -> Iterator[str]:
+def _uncompared(parity: Parity, style: Style) -> Iterator[str]:
     found: dict[str, list[str]] = {}
     for module in parity.modules:
         for one in module.uncompared:
@@ -322,15 +317,15 @@ def _apart(parity: Parity, style: Style) -> Iterator[str]:
         yield f"  … and {len(found) - LISTED} more reasons (--format json has them all)"
 
 
-def _alone(parity: Parity, style: Style) -> Iterator[str]:
+def _unmatched(parity: Parity, style: Style) -> Iterator[str]:
     renamed = [f"{pair.a} of A matches {pair.b} of B" for pair in parity.renamed]
-    alone = [
+    unmatched = [
         f"{counted(len(paths), 'module')} of {name} unmatched: {', '.join(paths[:4])}"
         + (", …" if len(paths) > 4 else "")
         for name, paths in (("A", parity.only_a), ("B", parity.only_b))
         if paths
     ]
-    yield from _listed("Names", [*renamed, *alone], style)
+    yield from _listed("Names", [*renamed, *unmatched], style)
 
 
 def _listed(title: str, texts: Sequence[str], style: Style) -> Iterator[str]:

@@ -1,1 +1,1 @@
-"""What the rest of the recorder builds on: options, intern tables, threads, names, patches of imports."""
+"""Basics of the recorder: options, intern tables, threads, process names, patches, the dispatch mode."""

@@ -1,9 +1,9 @@
-"""A thread of the recorder's own, which the program does not meet among its threads.
+"""A thread of the recorder that the program does not see among its threads.
 
-Owns how it is started and waited for. It is not a ``threading.Thread``: a program that waits until only its main thread
-is left would wait for ever. So it stands in none of ``threading``'s lists, is started under nobody's trace or profile
-function, and the interpreter does not wait for it when it shuts down. What runs in it must not call
-``threading.current_thread()``, which would put it into these lists, and handles its own errors.
+Owns how it is started and joined. It is not a ``threading.Thread``: a program that waits until only its main thread is
+left would wait forever. So it is in none of ``threading``'s lists, runs under no trace or profile function, and the
+interpreter does not wait for it at shutdown. The function that runs in it must not call
+``threading.current_thread()``, which would add it to these lists, and must handle its own errors.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class BackgroundThread:
         self._ident = 0
 
     def start(self) -> None:
-        """Raises RuntimeError where no thread can be started any more."""
+        """Raises RuntimeError where no thread can be started anymore."""
         self._running.acquire()
         try:
             _thread.start_new_thread(self._run, ())
@@ -30,7 +30,7 @@ class BackgroundThread:
             raise
 
     def join(self, seconds: float) -> bool:
-        """Wait until it has ended, so long at most; whether it has. At once where it is itself the caller."""
+        """Wait at most so long for its end; whether it has ended. Called from the thread itself: False at once."""
         if self._ident == _thread.get_ident():
             return False
         ended = self._running.acquire(timeout=seconds)

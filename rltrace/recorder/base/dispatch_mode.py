@@ -1,4 +1,4 @@
-"""The reference engine: a tiny ``TorchDispatchMode`` that hands each op on.
+"""The reference engine: a tiny ``TorchDispatchMode`` that passes each op to an observer.
 
 Owns the place of the mode on torch's stack of modes and nothing else.
 """
@@ -22,20 +22,18 @@ from torch.utils._python_dispatch import (
 
 # --- engine -----------------------------------------------------------------------------------------------------------
 #
-# What intercepts an op is one thing, what becomes of it another: the two sides of that seam.
-#
-# Owns the Protocols. A trace names its engine; op streams of two engines are not compared row by row.
+# A trace names its engine; op streams of two engines are not compared row by row.
 
 
 class Observer(Protocol):
-    """What becomes of an op."""
+    """What runs and records an intercepted op."""
 
     def observe(
         self, by: Any, func: OpOverload, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None, /
     ) -> Any:
-        """Run the op, write down what there is to know, return what it returned; raise only what it raised.
+        """Run the op, record it, return what it returned; raise only what it raised.
 
-        ``by`` is whatever intercepted it. It comes first so that torch can call this method with nothing in between.
+        ``by`` is what intercepted it. It comes first so that torch can call this method directly.
         """
 
 
@@ -46,13 +44,13 @@ class Engine(Protocol):
     """Named in the trace."""
 
     def enter(self, observer: Observer) -> None:
-        """From now on hand every op of the calling thread to ``observer``."""
+        """From now on pass every op of the calling thread to ``observer``."""
 
     def leave(self) -> bool:
-        """Stop; False when that is not possible now (another mode lies on top) and ops merely pass through."""
+        """Stop; False when that is not possible now (another mode is on top) and ops merely pass through."""
 
     def is_between_ops(self) -> bool:
-        """Whether an op that the calling thread ran now would go to the observer: none of its is under way there."""
+        """Whether an op that the calling thread ran now would go to the observer, which handles none of its ops now."""
 
     def silence(self) -> None:
         """Let ops pass through from now on. May be called from another thread than ``enter``."""
@@ -64,13 +62,12 @@ class Engine(Protocol):
 class _Mode(TorchDispatchMode):
     supports_higher_order_operators = True
     observer: Observer | None = None
-    """Who is handed the ops; None: nobody."""
+    """None: ops pass through."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return (
-            False  # the default wraps the handler in torch._disable_dynamo: 0.7 µs an op, dynamo imported at the first
-        )
+        # the default wraps the handler in torch._disable_dynamo: 0.7 µs an op, dynamo imported at the first
+        return False
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -79,11 +76,11 @@ class _Mode(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """While nobody observes; ``hand_to`` puts a method in its place."""
+        """Without an observer; ``set_observer`` replaces it."""
         return func(*args, **kwargs) if kwargs else func(*args)
 
-    def hand_to(self, observer: Observer) -> None:
-        """Every op goes to ``observer`` without a Python call in between (0.1 µs); torch wants a method of the mode."""
+    def set_observer(self, observer: Observer) -> None:
+        """Every op goes to ``observer`` directly (saves 0.1 µs); torch requires a method of the mode."""
         self.observer = observer
         self.__dict__["__torch_dispatch__"] = MethodType(observer.observe, self)
 
@@ -98,33 +95,33 @@ def recorder_is_next() -> bool:
 
 
 @contextmanager
-def out_of_the_way() -> Iterator[None]:
-    """Ops go where they would go without the recorder, which ``recorder_is_next`` has found."""
+def recorder_disabled() -> Iterator[None]:
+    """Ops inside are not recorded. Only where ``recorder_is_next``."""
     with _pop_mode_temporarily():
         yield
 
 
-def observer_here() -> Observer | None:
-    """Who would be handed an op that this thread ran now, once modes of the program's own have passed it down."""
+def current_observer() -> Observer | None:
+    """The observer of this thread's ops, below any modes of the program; None: ops are not recorded."""
     return next((mode.observer for mode in _get_current_dispatch_mode_stack() if isinstance(mode, _Mode)), None)
 
 
 @contextmanager
-def as_if_dispatched() -> Iterator[list[TorchDispatchMode]]:
-    """What holds while the recorder handles an op: its mode and those above it are off. The latter are handed over."""
-    taken: list[TorchDispatchMode] = []
-    while not taken or not isinstance(taken[-1], _Mode):
-        taken.append(_pop_mode())
+def popped_modes() -> Iterator[list[TorchDispatchMode]]:
+    """The recorder's mode and those above it are off inside, as while an op is handled. Yields those above it."""
+    popped: list[TorchDispatchMode] = []
+    while not popped or not isinstance(popped[-1], _Mode):
+        popped.append(_pop_mode())
     try:
-        yield taken[-2::-1]
+        yield popped[-2::-1]
     finally:
-        while taken:
-            _push_mode(taken.pop())
+        while popped:
+            _push_mode(popped.pop())
 
 
 @contextmanager
-def under(modes: list[TorchDispatchMode]) -> Iterator[None]:
-    """Ops pass these modes, the last one first."""
+def pushed_modes(modes: list[TorchDispatchMode]) -> Iterator[None]:
+    """Ops inside go through these modes, the last one first."""
     for mode in modes:
         _push_mode(mode)
     try:
@@ -146,7 +143,7 @@ class DispatchEngine:
         if self._mode is None:
             self._mode = _Mode()  # type: ignore[no-untyped-call]
             self._mode.__enter__()  # type: ignore[no-untyped-call]
-        self._mode.hand_to(observer)
+        self._mode.set_observer(observer)
 
     def leave(self) -> bool:
         mode = self._mode

@@ -1,8 +1,8 @@
-"""Being told when modules have been imported that the recorder itself never imports.
+"""Callbacks for the import of modules that the recorder itself never imports.
 
-Owns one finder. It lets the import go its way: the import system flags a module's spec while it runs the module, and
-the spec of an awaited one is given a class that sees the flag fall. So no frame of the recorder stands in the traceback
-of an import that fails, and the loader stays what it is.
+Owns one finder. It does not take part in the import: the import system flags a module's spec while it runs the module,
+and the spec of an awaited module gets a class that notices when the flag is cleared. So no frame of the recorder is in
+the traceback of a failed import, and the loader is unchanged.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-Told = Callable[[ModuleType], None]
+OnImport = Callable[[ModuleType], None]
 
 
-class Imported:
-    """Tells of each awaited module once: at ``watch`` where it is there already, else when it has been imported."""
+class ImportHook:
+    """Calls back once for each awaited module: at ``install`` where it is loaded already, else after its import."""
 
-    def __init__(self, awaited: Mapping[str, Told], fail: Callable[[Exception], None]) -> None:
+    def __init__(self, awaited: Mapping[str, OnImport], fail: Callable[[Exception], None]) -> None:
         self._awaited = dict(awaited)
         self._fail = fail
 
-    def watch(self) -> None:
+    def install(self) -> None:
         for name in list(self._awaited):
             module = sys.modules.get(name)
             spec = getattr(module, "__spec__", None)
             if module is not None and getattr(spec, "_initializing", False):
                 self._await(name, spec)
             elif module is not None:
-                self._tell(name)
+                self._notify(name)
         if self._awaited:
             sys.meta_path.insert(0, self)  # a finder needs no more than find_spec
 
-    def ignore(self) -> None:
+    def uninstall(self) -> None:
         self._awaited.clear()
         if self in sys.meta_path:
             sys.meta_path.remove(self)
@@ -50,30 +50,30 @@ class Imported:
                 return spec
         return None
 
-    def _tell(self, name: str) -> None:
-        told, module = self._awaited.pop(name, None), sys.modules.get(name)
-        if told is None or module is None:
+    def _notify(self, name: str) -> None:
+        callback, module = self._awaited.pop(name, None), sys.modules.get(name)
+        if callback is None or module is None:
             return
         try:
-            told(module)
-        except Exception as error:  # another version of the library: the recorder's trouble, not the program's
+            callback(module)
+        except Exception as error:  # another version of the library: must not end the program
             self._fail(error)
 
     def _await(self, name: str, spec: Any) -> None:
-        plain, tell = type(spec), self._tell
+        plain, notify = type(spec), self._notify
 
         def get(self: Any) -> bool:
             return bool(self.__dict__.get("_initializing", False))
 
-        def put(self: Any, importing: bool) -> None:
+        def set_(self: Any, importing: bool) -> None:
             self.__dict__["_initializing"] = importing
             if not importing:
                 self.__class__ = plain
-                tell(name)
+                notify(name)
 
         try:
-            spec.__class__ = type(plain.__name__, (plain,), {"_initializing": property(get, put)})
-        except TypeError:  # a spec of another make
+            spec.__class__ = type(plain.__name__, (plain,), {"_initializing": property(get, set_)})
+        except TypeError:  # the class of this spec cannot be replaced
             return
         if "_initializing" not in spec.__dict__:
             spec.__dict__["_initializing"] = False

@@ -1,8 +1,8 @@
-"""Interning: one id per distinct entry of a table, and the entries that the writer has not had yet.
+"""Interning: one id per distinct entry of a table, and the entries that are not written yet.
 
-Owns ids of one process. Entries are appended before any row that names them is complete, so whoever takes the rows
-first and the entries second never misses one. An exception that a signal handler raises (Ctrl-C) leaves the tables
-whole, wherever it comes. Knows nothing of what the entries mean.
+Owns ids of one process. Entries are appended before any row that names them is complete, so a reader that takes the
+rows first and the entries second never misses one. An exception of a signal handler (Ctrl-C) leaves the tables
+consistent, wherever it is raised. Does not interpret entries.
 """
 
 from __future__ import annotations
@@ -22,40 +22,40 @@ class Tables:
     """The interned tables of one process. Threads may share it."""
 
     def __init__(self) -> None:
-        self._lock = RLock()  # entered anew by a signal handler whose ops intern what they need
+        self._lock = RLock()  # reentrant: a signal handler's ops intern too
         self._ids: dict[str, dict[int, int]] = {name: {} for name in TABLES}
         self._keys: dict[str, list[int]] = {name: [] for name in TABLES}
         self._pending: list[TableEntry] = []
         self.remembered: dict[str, dict[int, object]] = {}
-        """Payloads by id, of the tables that were asked to be remembered."""
+        """Payloads by id, of the tables given to ``remember``."""
         self.words = Words(self.remembered)
         for name, payload in FIRST_ENTRIES.items():
             self.add(name, portable_key(name, payload), payload)
 
     def remember(self, *tables: str) -> None:
-        """Keep the payloads of these tables, once and for all; called before any entry is taken."""
+        """Keep the payloads of these tables; called before any entry is taken."""
         for table in tables:
             self.remembered[table] = {entry.id: entry.payload for entry in self._pending if entry.table == table}
 
     def add(self, table: str, key: int, payload: object) -> int:
-        """A new entry whatever its key (several frames of one line share a key); returns its id."""
+        """Add an entry even if its key exists (several frames of one line share a key); returns its id."""
         with self._lock:
             keys = self._keys[table]
             number = len(keys)
             entry = TableEntry(table, number, key, payload)
             if table in self.remembered:
                 self.remembered[table][number] = payload
-            # Both or neither: one call that runs no Python has nothing between its parts at which a handler could run.
+            # Both or neither: within one call that runs no Python no signal handler can run.
             list(map(_append, (keys, self._pending), (key, entry)))
             self._ids[table].setdefault(key, number)
         return number
 
     def intern(self, table: str, key: int, payload: object) -> int:
-        """The id of the entry with this portable key, made if it is new."""
+        """The id of the entry with this portable key, added if it is new."""
         number = self._ids[table].get(key)
         if number is not None:
             return number
-        with self._lock:  # another thread may have made it meanwhile
+        with self._lock:  # another thread may have added it meanwhile
             number = self._ids[table].get(key)
             return self.add(table, key, payload) if number is None else number
 
@@ -70,7 +70,7 @@ class Tables:
     def take(self) -> list[TableEntry]:
         """Entries added since the last call, in order."""
         with self._lock:
-            taken = len(self._pending)
-            entries = self._pending[:taken]
-            del self._pending[:taken]
+            count = len(self._pending)
+            entries = self._pending[:count]
+            del self._pending[:count]
             return entries

@@ -1,6 +1,6 @@
-"""What a recording was asked to do, and how that travels from the launcher to every process of the program.
+"""Options of a recording, and how the launcher passes them to every process of the program.
 
-Owns the variables for it: the one that carries it, two by which a process is named. Imports neither torch nor zarr.
+Owns the environment variables: one with the options, two by which a process is named. Imports neither torch nor zarr.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from rltrace.errors import UsageError
 from rltrace.masking import home_as_tilde
 
 VARIABLE = "RLTRACE_RECORD"
-"""Set by the launcher for the program and inherited by its children; absent: nothing is recorded."""
+"""Variable with the options, set by the launcher and inherited by children; absent: nothing is recorded."""
 
 DEPTH = "RLTRACE_DEPTH"
-"""Variable with how many recorded processes there are above a program that one of them starts."""
+"""Variable with the number of recorded processes above a program that one of them starts."""
 
 PARENT_RANK = "RLTRACE_PARENT_RANK"
 """Variable with the rank of the one directly above; a worker that a launcher of ranks starts has another."""
 
 
 def check_axes(axes: Iterable[int]) -> tuple[int, ...]:
-    """Axes along which rows are counted, ascending. Raises UsageError."""
-    found = sorted(set(axes))
-    if not found or found[0] < 0:
+    """Axes along which activation rows are counted, ascending. Raises UsageError."""
+    ascending = sorted(set(axes))
+    if not ascending or ascending[0] < 0:
         raise UsageError("rows are counted along axes numbered from 0, as in 0,1; without any, along all but the last")
-    return tuple(found)
+    return tuple(ascending)
 
 
 class RecordOptions(NamedTuple):
@@ -46,50 +46,50 @@ class RecordOptions(NamedTuple):
     until: int | None = None
     """End the program, as Ctrl-C would, once this step is done."""
     verify_inputs: bool = False
-    """Digest every input of every op, whoever is known to have written it."""
+    """Digest every input of every op, also where its writer is known."""
 
     values: tuple[str, ...] = ()
-    """Selectors of the ops whose values are kept; empty: none are."""
+    """Selectors of the ops whose values are recorded; empty: none."""
     values_inputs: bool = False
-    """Keep what they read, too."""
+    """Record their inputs, too."""
     values_limit: int = 1 << 30
-    """Bytes of values that each process keeps at most."""
+    """Bytes of values that each process records at most."""
 
     rows: tuple[str, ...] = ()
-    """Selectors of the calls of modules and the ops whose tensors' rows are kept; empty: none are."""
+    """Selectors of the module calls and ops whose activation rows are recorded; empty: none."""
     row_axes: tuple[int, ...] | None = None
-    """Along which rows are counted; None: along all axes but the last."""
+    """Axes along which rows are counted; None: all axes but the last."""
     rows_limit: int = 1 << 30
-    """Bytes of rows' digests that each process keeps at most."""
+    """Bytes of row digests that each process records at most."""
 
     kernels: tuple[int, int | None] | None = None
-    """First step in which the profiler looks at what is launched on a device, and first step after (None: to the end);
-    None: it does not."""
+    """First step in which the profiler records launches on a device, and first step after (None: to the end);
+    None: it does not run."""
 
     compile: str | None = None
-    """"eager": what the program compiles runs op by op; None: as the program has it."""
+    """"eager": compiled functions run op by op; None: as in the program."""
 
     replay: str = ""
-    """Absolute path of the trace whose values are put in; empty: this is no replay."""
+    """Absolute path of the trace whose values are injected; empty: no replay."""
     inject: tuple[str, ...] = ()
-    """Selectors of the ops of that trace whose values are."""
+    """Selectors of the ops of that trace whose values are injected."""
     kinds: str = ""
-    """Absolute path of a list of kinds of op, to which the selectors are limited; empty: they are not."""
+    """Absolute path of a list of kinds of op, to which the selectors are limited; empty: not limited."""
     only: str = ""
-    """The same of a list of rows of that trace."""
+    """Absolute path of a list of rows of that trace, to which the selectors are limited; empty: not limited."""
     origins: bool = False
-    """Values are put in only where what the op was given is what it was given in that trace."""
+    """Inject values only where the op's inputs equal those in that trace."""
     lockstep: bool = False
-    """Ops whose values no trace can hold are passed over; else they may not be asked for."""
+    """Skip ops whose values no trace can hold; else selecting one is an error."""
     by_rows: bool = False
-    """Rows of that trace are put in, by what each is of, not whole values."""
+    """Inject activation rows, matched by what each is of, not whole values."""
     weights: bool = False
-    """With a choice that is put in by rows, what went with it is as well."""
+    """With a routing decision that is injected by rows, inject its weights as well."""
     names: str = ""
-    """Absolute path of a file that says which modules of that trace are which here; empty: their names do."""
+    """Absolute path of a file that maps modules of that trace to modules of this run; empty: matched by name."""
 
     against: str = ""
-    """Absolute path of the trace that the run is held against as it goes; empty: of none."""
+    """Absolute path of the trace that the run is compared with as it goes; empty: none."""
     stop: bool = False
     """End the program, as Ctrl-C would, at the first op that differs from it."""
 
@@ -98,26 +98,26 @@ class RecordOptions(NamedTuple):
         return self.first_step > 0 or self.end_step is not None
 
     def extras(self) -> dict[str, object]:
-        """What a trace tells among its options of values kept and values put in; nothing where there are none."""
-        told: dict[str, object] = {}
+        """Options that a trace names only where they are set."""
+        extras: dict[str, object] = {}
         if self.values:
-            told |= {"values": list(self.values), "values_inputs": self.values_inputs}
-            told |= {"values_limit": self.values_limit}
+            extras |= {"values": list(self.values), "values_inputs": self.values_inputs}
+            extras |= {"values_limit": self.values_limit}
         if self.rows:
             axes = None if self.row_axes is None else list(self.row_axes)
-            told |= {"rows": list(self.rows), "row_axes": axes, "rows_limit": self.rows_limit}
+            extras |= {"rows": list(self.rows), "row_axes": axes, "rows_limit": self.rows_limit}
         if self.kernels is not None:
             first, end = self.kernels
-            told |= {"kernels": f"{first}:{'' if end is None else end}"}
+            extras |= {"kernels": f"{first}:{'' if end is None else end}"}
         if self.compile is not None:
-            told |= {"compile": self.compile}
+            extras |= {"compile": self.compile}
         if self.replay:
-            told |= {"replay": home_as_tilde(self.replay), "inject": list(self.inject)}
+            extras |= {"replay": home_as_tilde(self.replay), "inject": list(self.inject)}
         if self.by_rows:
-            told |= {"by_rows": True, "weights": self.weights}
+            extras |= {"by_rows": True, "weights": self.weights}
         if self.against:
-            told |= {"against": home_as_tilde(self.against), "stop": self.stop}
-        return told
+            extras |= {"against": home_as_tilde(self.against), "stop": self.stop}
+        return extras
 
     def to_environment(self, environment: MutableMapping[str, str]) -> None:
         environment[VARIABLE] = json.dumps(self._asdict())
@@ -127,10 +127,10 @@ class RecordOptions(NamedTuple):
         text = environment.get(VARIABLE)
         if not text:
             return None
-        found = json.loads(text)
-        lists = {name: tuple(found.get(name, ())) for name in ("values", "rows", "inject")}
+        fields = json.loads(text)
+        lists = {name: tuple(fields.get(name, ())) for name in ("values", "rows", "inject")}
         for name in ("row_axes", "kernels"):
-            if found.get(name) is not None:
-                lists[name] = tuple(found[name])
-        options = RecordOptions(**{**found, **lists})
+            if fields.get(name) is not None:
+                lists[name] = tuple(fields[name])
+        options = RecordOptions(**{**fields, **lists})
         return options if Path(options.trace).is_dir() else None

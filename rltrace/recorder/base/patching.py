@@ -1,8 +1,8 @@
-"""Functions of other libraries that are replaced while a process is recorded.
+"""Patches: functions of other libraries that are replaced while a process is recorded.
 
-Owns the one rule for all of them: a function is put back only where the recorder's own still stands. Whoever has
-replaced it since has something of its own there, which stays; where that calls the recorder's function, the call is
-passed on to the original and to nobody else.
+Owns the rule for all of them: a function is restored only where the recorder's replacement is still in place. Where
+another library has replaced it since, that replacement stays, and its calls of the recorder's function go to the
+original.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Around = Callable[..., Any]
 
 
 class Patches:
-    """Functions that are replaced together, and put back together. True while any is."""
+    """Functions that are replaced together and restored together. True while any is replaced."""
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
@@ -25,13 +25,13 @@ class Patches:
         return bool(self._undo)
 
     def wrap(self, holder: Any, name: str, around: Around) -> None:
-        """Have ``around`` called in place of ``holder.name``; nothing where this version of a library has none."""
+        """Have ``around`` called in place of ``holder.name``; nothing where this version of a library lacks it."""
         original = getattr(holder, name, None)
         if original is not None:
             self.replace(holder, name, self._wrapper(original, around))
 
     def wrap_all(self, holders: Sequence[Any], name: str, around: Around) -> None:
-        """The same for one function that several modules have by that name, the first of them certainly."""
+        """The same for a function that several modules import under that name, at least the first of them."""
         original = getattr(holders[0], name)
         wrapper = self._wrapper(original, around)
         for holder in holders:
@@ -41,14 +41,14 @@ class Patches:
     def _wrapper(self, original: Any, around: Around) -> Any:
         @functools.wraps(original)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            if not self._undo:  # put back, and yet called: by what has replaced it in turn
+            if not self._undo:  # undone, and still called by a later replacement
                 return original(*args, **kwargs)
             return around(original, *args, **kwargs)
 
         return wrapper
 
     def replace(self, holder: Any, name: str, function: Any) -> None:
-        """Put ``function`` there, which passes calls on by itself once this is over."""
+        """Set ``holder.name`` to ``function``, which must call the original by itself once this is undone."""
         own, original = name in vars(holder), getattr(holder, name)
         setattr(holder, name, function)
 
@@ -63,6 +63,6 @@ class Patches:
         self._undo.append(undo)
 
     def undo_all(self) -> None:
-        """Put back what is still the recorder's, the last one first."""
+        """Restore every function that is still the recorder's, the last one first."""
         while self._undo:
             self._undo.pop()()

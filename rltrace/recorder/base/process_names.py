@@ -1,6 +1,6 @@
-"""What a process is called in a trace: the same in every run of the same program, never by a process id.
+"""Process names: the same in every run of a program, never a process id.
 
-Owns where a rank is read from, which programs merely start ranks, and how a program tells its children that they are.
+Owns where a rank is read from, which programs merely start ranks, and how a program marks its children.
 """
 
 from __future__ import annotations
@@ -23,13 +23,12 @@ from typing import Any
 from rltrace.portable_keys import portable_path
 from rltrace.recorder.base.options import DEPTH, PARENT_RANK, VARIABLE
 from rltrace.recorder.base.patching import Patches
-from rltrace.trace.format.process_start import FOLDER, process_start
+from rltrace.trace.format.process_start import STARTS, start_ticks
 
 # --- ray workers ------------------------------------------------------------------------------------------------------
 #
-# What a worker process of Ray is called: by what it is there for, since Ray hands tasks to whichever is free.
-#
-# Owns the questions to Ray. Never imports it: a process in which it is not loaded is no worker of it.
+# A worker process of Ray is named by its actor, since Ray gives tasks to any free worker. Never imports Ray: a process
+# that has not loaded it is none of its workers.
 
 
 WORKER = "default_worker.py"
@@ -37,9 +36,9 @@ WORKER = "default_worker.py"
 
 
 def ray_role() -> str | None:
-    """``ray:Learner`` in an actor, by its own name or its class's; ``pool:ray`` where tasks come as they come.
+    """``ray:Learner`` in an actor, by its name or its class's; ``pool:ray`` in a worker for tasks; None elsewhere.
 
-    None in every other process. An actor's worker asks while it builds the actor, which is when it loads the program.
+    In an actor's worker this is called while the actor is built, which is when it loads the program.
     """
     ray: Any = sys.modules.get("ray")
     if ray is None or Path(sys.argv[0] or "python").name != WORKER:
@@ -50,58 +49,55 @@ def ray_role() -> str | None:
             return "pool:ray"
         name = context.get_actor_name() or str(context.get_task_function_name()).removesuffix(".__init__")
         return f"ray:{name.rpartition('.')[2]}"
-    except Exception:  # of a version that has no such question
+    except Exception:  # another version of Ray
         return "ray:worker"
 
 
 # --- children ---------------------------------------------------------------------------------------------------------
 #
-# Programs that a process starts: numbered as it starts them, since which of them comes first is a matter of timing.
-#
-# Owns how a child learns its number. Nothing is put into its arguments or its environment, which belong to the program
-# (and threads may be starting others at the same time): the parent writes down which number it gave to which process
-# id, and the child, long before it has imported torch, is in that list. Where it is not (started in another way than
-# through ``subprocess``) it is numbered by who came first, and the trace says so: it wanted the name without the
-# number.
+# Child programs are numbered by their parent in the order of their start; which of them runs first depends on timing.
+# Nothing is added to a child's arguments or environment, which belong to the program (and threads may be starting
+# others at the same time): the parent writes a list of process ids and numbers, and a child is on it long before it has
+# imported torch. One that is not (not started through ``subprocess``) is numbered by arrival, and the trace reports so.
 
 
 ENDING = ".children"
-"""Of the list of a process, beside its birth record: a line ``pid start number`` for each child."""
+"""Suffix of the list, beside the parent's start record: a line ``pid start number`` for each child."""
 
-MOST_ABOVE = 8
-"""Processes between a child and the one that started it that are looked through: shells, ``env``, ``timeout`` …"""
+MAX_ANCESTORS = 8
+"""Processes above a child that are searched for its parent: past shells, ``env``, ``timeout`` …"""
 
 
 class Children:
-    """In a parent: writes down the number of every program that it starts, from ``watch`` to ``ignore``."""
+    """In a parent: lists the number of every program that it starts, from ``install`` to ``uninstall``."""
 
     def __init__(self, trace: str, token: str) -> None:
-        self._list = Path(trace, FOLDER, f"{token}{ENDING}")
+        self._list = Path(trace, STARTS, f"{token}{ENDING}")
         self._lock = threading.Lock()
         self._counts: dict[str, int] = {}
         self._patches = Patches()
 
-    def watch(self) -> None:
+    def install(self) -> None:
         if not self._patches:
             self._patches.wrap(subprocess.Popen, "__init__", self._started)
 
-    def ignore(self) -> None:
+    def uninstall(self) -> None:
         self._patches.undo_all()
 
-    def _started(self, original: Callable[..., None], *given: Any, **named: Any) -> None:
-        number = self._number(_what_runs(given[1] if len(given) > 1 else named.get("args")))
-        original(*given, **named)
-        self._write(given[0].pid, number)
+    def _started(self, original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+        number = self._number(_program_of(args[1] if len(args) > 1 else kwargs.get("args")))
+        original(*args, **kwargs)
+        self._write(args[0].pid, number)
 
-    def _number(self, what: str) -> int:
-        """Taken before the start, so that of two threads the one that is first in the program's order stays it."""
+    def _number(self, program: str) -> int:
+        """Counted before the start, so that of two threads the first in the program's order has the lower number."""
         with self._lock:
-            number = self._counts[what] = self._counts.get(what, 0) + 1
+            number = self._counts[program] = self._counts.get(program, 0) + 1
             return number
 
     def _write(self, pid: int, number: int) -> None:
         with contextlib.suppress(OSError):  # the trace is gone
-            line = f"{pid} {process_start(pid)} {number}\n".encode()
+            line = f"{pid} {start_ticks(pid)} {number}\n".encode()
             descriptor = os.open(self._list, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 os.write(descriptor, line)
@@ -110,30 +106,30 @@ class Children:
 
 
 def own_number(trace: str) -> int | None:
-    """The number that the nearest process above that is recorded gave to this one, or to one in between; None: none."""
-    below = os.getpid()
+    """The number that the nearest recorded ancestor gave to this process, or to one in between; None: none did."""
+    child = os.getpid()
     with contextlib.suppress(OSError, ValueError):
-        for above in _above(below):
-            for listed in Path(trace, FOLDER).glob(f"{above}-*{ENDING}"):
-                wanted = f"{below} {process_start(below)}"
+        for parent in _ancestors(child):
+            for listed in Path(trace, STARTS).glob(f"{parent}-*{ENDING}"):
+                identity = f"{child} {start_ticks(child)}"
                 for line in listed.read_text().splitlines():
-                    if line.rpartition(" ")[0] == wanted:
+                    if line.rpartition(" ")[0] == identity:
                         return int(line.rpartition(" ")[2])
-            below = above
+            child = parent
     return None
 
 
-def _above(pid: int) -> Iterator[int]:
-    """The processes above, the nearest first."""
-    for _ in range(MOST_ABOVE):
+def _ancestors(pid: int) -> Iterator[int]:
+    """Process ids of the ancestors, the nearest first."""
+    for _ in range(MAX_ANCESTORS):
         pid = int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
         if pid <= 1:
             return
         yield pid
 
 
-def _what_runs(args: object) -> str:
-    """What a command line runs, as far as it tells: ``evaluate.py`` of ``python evaluate.py --seed 3``."""
+def _program_of(args: object) -> str:
+    """The program that a command line runs: ``evaluate.py`` of ``python evaluate.py --seed 3``; "" where unclear."""
     try:
         words = _words(args)
         script = next((word for word in words if re.search(r"\.py$", word)), None)
@@ -147,7 +143,7 @@ def _what_runs(args: object) -> str:
 def _words(args: Any) -> Sequence[str]:
     if isinstance(args, (str, bytes, os.PathLike)):
         return shlex.split(os.fsdecode(args))
-    if not isinstance(args, (list, tuple)):  # to go through it may use it up
+    if not isinstance(args, (list, tuple)):  # iterating may consume it
         return []
     words = [os.fsdecode(word) for word in args]
     if len(words) == 3 and words[1] == "-c" and not words[0].startswith(sys.executable):
@@ -159,8 +155,8 @@ def _words(args: Any) -> Sequence[str]:
 
 
 RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID", "LOCAL_RANK")
-"""Variables in which launchers tell a process its rank, the surest first: torchrun's, Open MPI's, other MPIs',
-Slurm's; one that is counted within a machine where there is no other."""
+"""Variables in which launchers pass a process its rank, the most reliable first: torchrun's, Open MPI's, other MPIs',
+Slurm's; the rank within a machine where there is no other."""
 
 LAUNCHERS = frozenset({"torchrun", "accelerate", "accelerate-launch", "deepspeed"})
 """Scripts that start the ranks of a program and compute nothing themselves, though they import torch."""
@@ -170,19 +166,18 @@ LAUNCHER_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accele
 
 
 _SPAWN = "multiprocessing.spawn"
-_MADE_UP = re.compile(r"(?:Spawn|ForkServer)(?:Process|PoolWorker)-([\d:]+)")
-"""Names that multiprocessing makes up of how a process counts its children."""
+_GENERATED_NAME = re.compile(r"(?:Spawn|ForkServer)(?:Process|PoolWorker)-([\d:]+)")
+"""Default names of multiprocessing, with the parent's count of its children."""
 
 POOLS = ("multiprocessing.pool", "torch.multiprocessing.pool", "concurrent.futures.process")
-"""Modules whose processes take tasks as timing has it."""
+"""Modules whose processes take tasks in an order that depends on timing."""
 
 
 def process_name(trace: str = "") -> str:
     """``rank0/main``; a multiprocessing child ``rank0/worker:1``; another program ``rank0/child:eval.py``.
 
-    One that takes tasks as timing has it is ``rank0/pool:1``, an actor of Ray's ``rank0/ray:Learner``.
-    ``trace``: where the process that started this one has left its number, if it has started several.
-    What starts the ranks is ``launcher:torchrun``; it has no rank itself.
+    A process of a pool is ``rank0/pool:1``, a Ray actor ``rank0/ray:Learner``, the launcher of the ranks
+    ``launcher:torchrun``. ``trace``: its path, to read the number that this process's parent gave it.
     """
     own = rank()
     process = multiprocessing.current_process()
@@ -193,18 +188,18 @@ def process_name(trace: str = "") -> str:
     ray = ray_role()
     if ray is not None:
         return f"rank{own or '0'}/{ray}"
-    starter = launcher()
-    if starter is not None:
-        return f"launcher:{starter}"
+    rank_launcher = launcher()
+    if rank_launcher is not None:
+        return f"launcher:{rank_launcher}"
     if os.environ.get(DEPTH, "0") != "0" and os.environ.get(PARENT_RANK, own) == own:
         number = own_number(trace) if trace else None
-        more = f"#{number}" if number is not None and number > 1 else ""
-        return f"rank{own or '0'}/child:{Path(portable_path(sys.argv[0] or 'python')).name}{more}"
+        suffix = f"#{number}" if number is not None and number > 1 else ""
+        return f"rank{own or '0'}/child:{Path(portable_path(sys.argv[0] or 'python')).name}{suffix}"
     return f"rank{own or '0'}/main"
 
 
 def fork_name(parent: str, number: int) -> str:
-    """What the ``number``th child that ``parent`` forked is called: ``rank0/fork:2``, one of its own ``fork:2.1``."""
+    """The name of the ``number``th child that ``parent`` forked: ``rank0/fork:2``, of a fork's child ``fork:2.1``."""
     start, _, last = parent.rpartition("/")
     if last == "main":
         return f"{start}/fork:{number}"
@@ -212,34 +207,34 @@ def fork_name(parent: str, number: int) -> str:
 
 
 def is_worker() -> bool:
-    """Whether multiprocessing started this process; so its parent may terminate it as a matter of course."""
+    """Whether multiprocessing started this process, so that its parent may terminate it routinely."""
     return multiprocessing.parent_process() is not None or _still_imports()
 
 
 def _still_imports() -> bool:
-    """Whether this process is spawned, imports the program's modules, and has not been told what it is to run."""
+    """Whether this process is spawned and still imports the program's modules, before it receives its target."""
     return getattr(multiprocessing.current_process(), "_inheriting", False)
 
 
 def _serves_a_pool(process: Any) -> bool:
-    """Whether it runs the loop in which a pool of processes takes its tasks."""
+    """Whether it runs the task loop of a process pool."""
     target = getattr(process, "_target", None)
     return getattr(target, "__module__", None) in POOLS
 
 
 def _number(process: Any) -> str:
-    """How its parent counts it, ``2`` or ``2.1``; by its name where that is the program's own."""
+    """Its number among its parent's children, ``2`` or ``2.1``; its name where the program chose one."""
     identity = getattr(process, "_identity", ())
     if identity:
         return ".".join(map(str, identity))
-    made_up = _MADE_UP.fullmatch(process.name)
-    return str(process.name) if made_up is None else made_up[1].replace(":", ".")
+    generated = _GENERATED_NAME.fullmatch(process.name)
+    return str(process.name) if generated is None else generated[1].replace(":", ".")
 
 
 def _will_serve_a_pool() -> bool:
-    """The same of a spawned process that still imports the program's modules.
+    """Whether a spawned process that still imports the program's modules will run the task loop of a pool.
 
-    What it is to run lies unread in the pipe from its parent. Looking at it takes nothing out.
+    Its target is unread in the pipe from its parent; peeking consumes nothing.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not (frame.f_code.co_name == "_main" and frame.f_globals.get("__name__") == _SPAWN):
@@ -252,14 +247,14 @@ def _will_serve_a_pool() -> bool:
 
 
 def rank() -> str:
-    """This process's rank as a launcher told it; empty where none did."""
+    """This process's rank as a launcher set it; empty where none did."""
     return next(filter(None, map(os.environ.get, RANKS)), "")
 
 
 def launcher() -> str | None:
-    """The name of the program that this process runs, where all it does is to start ranks.
+    """The name of the program that this process runs, where it only starts ranks; else None.
 
-    A rank is told its number in the first of ``RANKS``; in the others a job's launcher may have one of its own.
+    The first of ``RANKS`` is set only in a rank; a job's launcher may have a value in the others.
     """
     if os.environ.get(RANKS[0]):
         return None
@@ -271,9 +266,9 @@ def launcher() -> str | None:
     return name if name in LAUNCHERS else None
 
 
-def tell_children() -> None:
-    """Have programs that this process starts know that they are another program's children; ranks are not."""
-    if VARIABLE not in os.environ or launcher() is not None:  # nobody below is recorded, or ranks are
+def mark_children() -> None:
+    """Mark programs that this process starts as its children, by variables they inherit; ranks are not marked."""
+    if VARIABLE not in os.environ or launcher() is not None:  # no child is recorded, or the children are ranks
         return
     os.environ[DEPTH] = str(int(os.environ.get(DEPTH, "0")) + 1)
     os.environ[PARENT_RANK] = rank()

@@ -1,10 +1,10 @@
-"""What torch is set to while ops run: what can change an op's bits without being one of its arguments.
+"""Settings of torch while ops run: what can change an op's bits without being one of its arguments.
 
-Owns the table "settings" and how it is known, at each op, that nothing has changed since the last one. Some settings
-belong to the thread (grad mode, inference mode, denormals flushed to zero), others to the process (number of
-threads, deterministic algorithms, TF32, oneDNN, back ends). Most are asked at every op, by one call of the guard that
-torch's compiler checks its assumptions with; the rest (``fingerprint.torch_flags``) whenever one of those has changed,
-and at the first op of each step.
+Owns the table "settings" and the check, at each op, that nothing has changed since the last one. Some settings belong
+to the thread (grad mode, inference mode, denormals flushed to zero), others to the process (number of threads,
+deterministic algorithms, TF32, oneDNN, back ends). Most are checked at every op, by one call of the compiler's global
+state guard. The rest (``fingerprint.torch_flags``) take some 50 µs to read: they are read where the others form a new
+combination, at the first step after 1,024 rows and with each full segment of rows.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class Snapshot:
     number: int
     """Id in table "settings"."""
     is_unchanged: Callable[[], bool]
-    """Whether those that torch's guard looks at are in the calling thread what they were: grad mode,
-    deterministic algorithms, TF32, reduced precision, number of threads, default dtype."""
+    """Whether the settings that torch's guard covers are unchanged in the calling thread: grad mode, deterministic
+    algorithms, TF32, reduced precision, number of threads, default dtype."""
     inference: bool
     flushes: bool
     onednn: bool
 
-    def holds(self) -> bool:
-        """Whether all that is asked at each op is as it was."""
+    def is_current(self) -> bool:
+        """Whether all settings that are checked at each op are unchanged."""
         return (
             self.is_unchanged()
             and _is_inference() is self.inference
@@ -49,57 +49,57 @@ class Snapshot:
         )
 
 
-def never() -> bool:
-    """Stands for ``Snapshot.is_unchanged`` where nothing has been asked yet."""
+def _never() -> bool:
+    """``Snapshot.is_unchanged`` where nothing has been read yet."""
     return False
 
 
-NOT_ASKED = Snapshot(0, never, False, False, False)
+NO_SNAPSHOT = Snapshot(0, _never, False, False, False)
 
 
 class Settings:
-    """The settings of one process, as its threads come by them."""
+    """The settings of one process."""
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
         self._known: list[Snapshot] = []
-        """Under the flags that stand now; most programs have two or three (with gradients, without)."""
+        """Snapshots under the current flags; most programs have two or three (with gradients, without)."""
         self._flags: Mapping[str, object] = {}
         self.threads: dict[int, int] = {0: 0}
         """Number of threads by id in table "settings"."""
         self.payloads: dict[int, Mapping[str, object]] = {0: {}}
-        """What was set, by id."""
+        """Settings by id."""
 
-    def now(self, *, ask_all: bool) -> Snapshot:
-        """Those of the calling thread. ``ask_all``: also those that are too many to be asked at each op."""
-        if ask_all and (flags := torch_flags()) != self._flags:
+    def now(self, *, read_all: bool) -> Snapshot:
+        """The settings of the calling thread. ``read_all``: also those that are not checked at each op."""
+        if read_all and (flags := torch_flags()) != self._flags:
             self._flags = flags
             self._known = []
         for snapshot in self._known:
-            if snapshot.holds():
+            if snapshot.is_current():
                 return snapshot
-        return self._take()
+        return self._read()
 
-    def _take(self) -> Snapshot:
-        """A new snapshot; of the same settings as an older one where only what is not written down differs."""
+    def _read(self) -> Snapshot:
+        """A new snapshot; with the id of an older one where only settings differ that are not recorded."""
         guard = GlobalStateGuard()
         payload = thread_settings() | {name.removeprefix("flag."): value for name, value in torch_flags().items()}
         number = self._tables.intern("settings", portable_key("settings", payload), payload)
         self.threads[number] = torch.get_num_threads()
         self.payloads[number] = payload
-        made = Snapshot(number, guard.check, _is_inference(), SUBNORMAL == 0.0, _has_onednn())
-        self._known = [*self._known[-MOST_KNOWN:], made]
-        return made
+        snapshot = Snapshot(number, guard.check, _is_inference(), SUBNORMAL == 0.0, _has_onednn())
+        self._known = [*self._known[-MAX_KNOWN:], snapshot]
+        return snapshot
 
 
-MOST_KNOWN = 15
-"""Snapshots that are looked through before a new one is taken."""
+MAX_KNOWN = 15
+"""Older snapshots that are kept."""
 
 
 def thread_settings() -> dict[str, object]:
-    """Those of the calling thread, and the number of threads.
+    """The settings of the calling thread, and the number of threads.
 
-    Autocast is none of them: it has acted before an op is dispatched, and what it casts are ops of their own.
+    Without autocast: it acts before an op is dispatched, and its casts are separate ops.
     """
     return {
         "threads": torch.get_num_threads(),

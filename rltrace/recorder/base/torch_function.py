@@ -1,11 +1,11 @@
-"""What keeps the recorder out of the program's ``__torch_function__``: that of Tensor subclasses, and of modes.
+"""Keeping the recorder out of the program's ``__torch_function__``: that of Tensor subclasses, and of modes.
 
-torch asks ``__torch_function__`` where Python calls torch, and an attribute of a tensor is such a call. An op that has
-reached a dispatch mode has been asked about already, or was called by autograd, which does not ask. So the recorder
-reads tensors with ``__torch_function__`` disabled, and calls the op through the dispatcher, with it enabled as it was
-before: an operator that is written in Python may call torch itself, and is asked about that.
+``__torch_function__`` is called where Python calls torch, and an attribute of a tensor is such a call. For an op that
+has reached a dispatch mode it has been called already, or autograd called the op, which bypasses it. So the recorder
+reads tensors with ``__torch_function__`` disabled, and calls the op through the dispatcher, with it enabled as before:
+an operator written in Python may call torch itself.
 
-Disabling costs some 100 ns, so it is done only where somebody would be asked: ``would_be_asked`` says so.
+Disabling costs some 100 ns, so it is done only where ``has_torch_function``.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-would_be_asked: Callable[[Any], bool] = torch._C._has_torch_function_unary
-"""Whether an attribute of this object would be asked about; of None: whether a mode would be asked."""
+has_torch_function: Callable[[Any], bool] = torch._C._has_torch_function_unary
+"""Whether reading an attribute of this object calls a ``__torch_function__``; of None: whether a mode is active."""
 
-unasked = torch._C.DisableTorchFunction
-"""``with unasked():`` nobody is asked inside."""
+torch_function_disabled = torch._C.DisableTorchFunction
+"""A context manager: no ``__torch_function__`` is called inside."""
 
 _call_boxed: Any = torch._C._dispatch_call_boxed
 
 
 class OverriddenError(Exception):
-    """Somebody would be asked about a tensor among the arguments of an op; it has not been read yet."""
+    """A tensor among the arguments of an op has a ``__torch_function__``; it has not been read yet."""
 
     def __init__(self, integers: int, floats: int) -> None:
-        """How many numbers had been read before it."""
+        """``integers``, ``floats``: numbers read before it."""
         self.integers = integers
         self.floats = floats
 
 
-class StandIn:
-    """Looks like an operator to the recorder, and runs it through ``run``."""
+class OpWrapper:
+    """An operator as the recorder sees it, run through ``run``."""
 
     def __init__(self, func: OpOverload, run: Callable[..., Any]) -> None:
         self._func = func
@@ -52,12 +52,12 @@ class StandIn:
 
 
 class Overrides:
-    """Ops of one thread that somebody would be asked about."""
+    """Ops of one thread with a ``__torch_function__`` among their arguments."""
 
     def __init__(self) -> None:
-        self._stand_ins: dict[int, StandIn] = {}
+        self._wrappers: dict[int, OpWrapper] = {}
         self._guard: Any = None
-        """Of the op that is being handled: what disables ``__torch_function__``, and enables it again."""
+        """Disables ``__torch_function__`` for the current op."""
 
     def observe(
         self,
@@ -68,14 +68,14 @@ class Overrides:
         args: tuple[Any, ...],
         kwargs: dict[str, Any] | None,
     ) -> Any:
-        """``observe`` an op without asking anybody."""
-        stand_in = self._stand_ins.get(id(func))
-        if stand_in is None:
-            stand_in = self._stand_ins[id(func)] = StandIn(func, self._run)
-        before, self._guard = self._guard, unasked()
+        """``observe`` an op without calling ``__torch_function__``."""
+        wrapper = self._wrappers.get(id(func))
+        if wrapper is None:
+            wrapper = self._wrappers[id(func)] = OpWrapper(func, self._run)
+        before, self._guard = self._guard, torch_function_disabled()
         try:
             with self._guard:
-                return observe(by, stand_in, types, args, kwargs)
+                return observe(by, wrapper, types, args, kwargs)
         finally:
             self._guard = before
 
@@ -91,8 +91,8 @@ class Overrides:
             guard.__enter__()
 
 
-def any_would_be_asked(values: Any) -> bool:
-    """Whether somebody would be asked about one of these arguments of an op, or about any tensor."""
-    return would_be_asked(None) or any(
-        any_would_be_asked(value) if isinstance(value, (list, tuple)) else would_be_asked(value) for value in values
+def any_torch_function(values: Any) -> bool:
+    """Whether one of these arguments of an op has a ``__torch_function__``, or a mode is active."""
+    return has_torch_function(None) or any(
+        any_torch_function(value) if isinstance(value, (list, tuple)) else has_torch_function(value) for value in values
     )

@@ -1,7 +1,7 @@
-"""A table of the program's own objects, by which object it is.
+"""A weak dictionary of the program's objects, keyed by identity.
 
-Owns nothing but the entries: an entry goes when its object dies. It never hashes nor compares a key, so that no code of
-the program runs here: classes of real libraries define ``__eq__`` that returns a tensor, or one that raises.
+An entry is removed when its object dies. Keys are never hashed nor compared, so that no code of the program runs here:
+classes of real libraries define an ``__eq__`` that returns a tensor, or one that raises.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class WeakIdDict(Generic[K, V]):
         return len(self._entries)
 
     def __iter__(self) -> Iterator[K]:
-        """Keys that are alive, in the order in which they came in."""
+        """Keys that are alive, in the order of insertion."""
         for reference, _ in list(self._entries.values()):
             key = reference()
             if key is not None:

@@ -1,1 +1,1 @@
-"""What is captured beside rows where it was asked for: values of tensors, activations of modules."""
+"""Captures: values of tensors and activation rows, recorded beside the rows where they are requested."""

@@ -1,7 +1,7 @@
-"""From one tensor to the digests of its rows.
+"""The digests of a tensor's activation rows, and the queue that holds them until a commit writes them.
 
-Owns the moment at which a tensor's bytes are copied, which tensors have none, and which equal ones share their digests.
-Runs outside of any mode, subclass and autograd of the program's; keeps no tensor.
+Owns when a tensor's bytes are copied, which tensors have none, and which equal ones share their digests. Runs outside
+of the program's modes, subclasses and autograd; keeps no tensor.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from rltrace.digest.activation_rows import row_digests
 from rltrace.recorder.capture.values import (
     CAPTURED,
     COMPOUND,
-    HASTE,
-    MOST,
+    FLUSH_BYTES,
+    MAX_PENDING_BYTES,
     NO_MEMORY,
     NoBytesError,
     ValueQueue,
@@ -32,37 +32,33 @@ from rltrace.recorder.capture.values import (
     read_in_place,
 )
 from rltrace.recorder.core.process_state import ProcessState
-from rltrace.recorder.digests.cuda_graphs import is_captured, unseen
+from rltrace.recorder.digests.cuda_graphs import is_captured, overrides_disabled
 from rltrace.recorder.digests.layouts import Layout, dtype_name, is_compound
 from rltrace.trace.format.activation_rows import Part
 from rltrace.trace.format.records import ActivationRequest, LeftOut, add_up, axes_of
 from rltrace.trace.format.schema import LIMIT, ValueKind
 from rltrace.trace.write.packers import DigestBlock, NewActivations, NewCall, NewOp, NewTensor, NewValue
 
-# --- keeper -----------------------------------------------------------------------------------------------------------
+# --- queue ------------------------------------------------------------------------------------------------------------
 #
-# What calls and ops had of tensors' rows, from the moment they had it to the commit that writes it.
-#
-# Owns the limit, what of it is used, and the count of what was left out. Knows nothing of torch.
+# Owns the limit and the count of what was left out. Knows nothing of torch.
 
 
 OVERHEAD: Final = 88
-"""Bytes that a call, and each tensor of it or of an op, count for besides their digests."""
+"""Bytes that a call, and each tensor of a call or an op, use of the limit besides their digests."""
 
 
 class ActivationQueue:
-    """Rows of tensors on their way; used by all threads of the program and by the committer."""
+    """Activation rows that no commit has written yet; used by all threads of the program and by the committer."""
 
-    def __init__(self, asked: ActivationRequest) -> None:
-        self.asked = asked
-        self.hurry: Callable[[], None] = lambda: None
-        """Asks for a commit; set by the committer."""
-        self.wait: Callable[[], None] = lambda: None
-        """Waits for one."""
-        self.waiting = 0
-        """Bytes that no commit has taken yet."""
+    def __init__(self, request: ActivationRequest) -> None:
+        self.request = request
+        self.request_commit: Callable[[], None] = lambda: None
+        """Set by the committer, as the next one is."""
+        self.wait_for_commit: Callable[[], None] = lambda: None
+        self.pending_bytes = 0
         self.stopped = False
-        """Nobody comes for anything any more."""
+        """No commit follows."""
         self._lock = threading.Lock()
         self._streams: dict[int, deque[tuple[NewCall | NewOp, int]]] = {}
         self._left: list[LeftOut] = []
@@ -70,79 +66,79 @@ class ActivationQueue:
         self._full = False
 
     @property
-    def behind(self) -> bool:
-        """Whether what waits is still too much to go on."""
-        return self.waiting > MOST // 2
+    def is_behind(self) -> bool:
+        """Whether too much is pending for the program to go on."""
+        return self.pending_bytes > MAX_PENDING_BYTES // 2
 
     def has_room(self, digests: int) -> bool:
-        """Whether a tensor with so many new digests may be kept; from the first one on that may not, none may."""
-        if self._used + 8 * digests + OVERHEAD > self.asked.limit:
+        """Whether a tensor with so many new digests is within the limit; after the first one that is not, none is."""
+        if self._used + 8 * digests + OVERHEAD > self.request.limit:
             self._full = True
         return not self._full
 
     def use(self, digests: int) -> None:
-        """Room is taken, whether or not what it is for will be kept in the end."""
+        """Count so many digests against the limit, whether or not they will be written."""
         with self._lock:
             self._used += 8 * digests + OVERHEAD
 
-    def keep(self, entry: NewCall | NewOp, digests: int) -> None:
-        """Take a call that has ended in, or an op whose row is finished or about to be; so many digests are new."""
+    def add(self, entry: NewCall | NewOp, digests: int) -> None:
+        """Add a call that has ended, or an op whose row is the last or the next one; so many digests are new."""
         size = 8 * digests + OVERHEAD * (len(entry.tensors) + 1)
-        if self.waiting > MOST and not self.stopped:
-            self.wait()
+        if self.pending_bytes > MAX_PENDING_BYTES and not self.stopped:
+            self.wait_for_commit()
         with self._lock:
-            self.waiting += size
+            self.pending_bytes += size
             self._streams.setdefault(entry.stream, deque()).append((entry, size))
-        if self.waiting > HASTE:
-            self.hurry()
+        if self.pending_bytes > FLUSH_BYTES:
+            self.request_commit()
 
-    def leave(self, why: str, stream: int, row: int, digests: int) -> None:
-        """Rows of a tensor were asked for and are not kept."""
+    def leave_out(self, why: str, stream: int, row: int, digests: int) -> None:
+        """Requested rows of a tensor are not captured."""
         with self._lock:
             self._left = add_up([*self._left, LeftOut(why, stream, row, row, 1, 8 * digests)])
 
     def forget(self, stream: int, row: int) -> None:
-        """That row will never be: an interrupt came while it was written."""
+        """Drop the op of a row whose writing was interrupted."""
         with self._lock:
             own = self._streams.get(stream)
             if own and isinstance(own[-1][0], NewOp) and own[-1][0].row >= row:
-                self.waiting -= own.pop()[1]
+                self.pending_bytes -= own.pop()[1]
 
     def take(self, stream: int, end: int) -> NewActivations:
-        """Entries of the stream that need none but its rows before ``end``, and what was left out since last time."""
+        """Entries that need only the stream's rows before ``end``, and what was left out since the last call."""
         with self._lock:
             own, entries = self._streams.get(stream, deque()), []
-            while own and _needs(own[0][0]) <= end:
+            while own and _end_row(own[0][0]) <= end:
                 entry, size = own.popleft()
-                self.waiting -= size
+                self.pending_bytes -= size
                 entries.append(entry)
             left = [entry for entry in self._left if entry.stream == stream]
             self._left = [entry for entry in self._left if entry.stream != stream]
         return NewActivations(entries, left)
 
     def stop(self) -> None:
-        """Take nothing more in: nobody will come for it."""
+        """Take nothing more: no commit follows."""
         self.stopped = True
         with self._lock:
             self._streams.clear()
-            self.waiting = 0
+            self.pending_bytes = 0
 
 
-def _needs(entry: NewCall | NewOp) -> int:
-    """How many rows of the stream must be there for it."""
+def _end_row(entry: NewCall | NewOp) -> int:
+    """Rows that the stream must have before the entry can be written."""
     return entry.end_row if isinstance(entry, NewCall) else entry.row + 1
 
 
 # --- tensors ----------------------------------------------------------------------------------------------------------
 
 
-KNOWN: Final = 1 << 16
-"""Tensors whose rows' digests are known to have been taken: at least so many, at most twice."""
+MAX_KNOWN: Final = 1 << 16
+"""Tensors whose row digests are remembered, at least; at most twice as many."""
 
-SMALL: Final = 1 << 20
-"""Bytes up to which values of whole numbers and booleans are kept though nobody asked: rows are told by them."""
+MAX_KEY_BYTES: Final = 1 << 20
+"""Bytes up to which integer and boolean tensors of calls are captured without request: they identify rows."""
 
-COPIED: Final = 1 << 22
+MAX_COPIED_BYTES: Final = 1 << 22
 """Bytes up to which a tensor is copied before it is read; a larger one is read twice."""
 
 CHANGED: Final = "something wrote to the tensor while its rows were recorded"
@@ -154,12 +150,12 @@ PLAIN = (Tensor, torch.nn.Parameter)
 
 
 class RowDigests:
-    """Takes the rows of tensors of one stream."""
+    """Digests the rows of tensors of one stream."""
 
-    def __init__(self, process: ProcessState, stream: int, keeper: ActivationQueue, values: ValueQueue) -> None:
+    def __init__(self, process: ProcessState, stream: int, queue: ActivationQueue, values: ValueQueue) -> None:
         self._process = process
         self._stream = stream
-        self._keeper = keeper
+        self._queue = queue
         self._values = values
         self._names: dict[str, int] = {}
         self._blocks: dict[tuple[int, tuple[int, ...]], DigestBlock] = {}
@@ -169,7 +165,7 @@ class RowDigests:
         """Id in table "names"."""
         found = self._names.get(text)
         if found is None:
-            if len(self._names) >= KNOWN:
+            if len(self._names) >= MAX_KNOWN:
                 self._names.clear()
             found = self._names[text] = self._process.tables.intern_payload("names", text)
         return found
@@ -183,31 +179,31 @@ class RowDigests:
         *,
         digest: int | None = None,
         within_op: bool = False,
-        keep_value: bool = False,
-        told_by: bool = False,
+        with_value: bool = False,
+        is_key: bool = False,
     ) -> NewTensor | None:
-        """The rows of one tensor, as it is now; None where they cannot be had, which is told.
+        """The rows of one tensor, as it is now; None where it cannot be read, which is recorded.
 
-        ``digest``: of the tensor, where it has just been taken. ``row``: rows that the stream has now. ``keep_value``:
-        its value is wanted, too; ``told_by``: it is where rows may be told by it. ``within_op``: torch is inside of
-        the recorder, no mode of the program's is on.
+        ``digest``: of the tensor, where it has just been computed. ``row``: rows that the stream has now.
+        ``with_value``: its value is requested, too; ``is_key``: it may hold what identifies rows. ``within_op``: called
+        by the recorder of an op, where no mode of the program is on.
         """
-        around: AbstractContextManager[None] = nullcontext() if within_op else unseen()
+        around: AbstractContextManager[None] = nullcontext() if within_op else overrides_disabled()
         with around:
             try:
                 if type(tensor) not in PLAIN and is_compound(tensor):  # whose shape may be made of symbols
                     raise NoBytesError(COMPOUND)
                 layout = self._process.layouts.of(tensor)
-                axes = axes_of(self._keeper.asked.axes, tensor.dim())
-                wants = keep_value or (told_by and _tells(tensor, layout))
-                return self._take(part, name, tensor, row, layout, axes, digest, wants)
+                axes = axes_of(self._queue.request.axes, tensor.dim())
+                with_value = with_value or (is_key and _may_be_key(tensor, layout))
+                return self._take(part, name, tensor, row, layout, axes, digest, with_value)
             except NoBytesError as error:
                 why = str(error)
             except RuntimeError:
                 why = NO_MEMORY
-            except Exception as error:  # of a tensor that is like no other: the rest of the recording goes on
+            except Exception as error:  # of an unusual tensor: the rest of the recording goes on
                 why = f"it cannot be read: {type(error).__name__}"
-            self._keeper.leave(why, self._stream, row, 0)
+            self._queue.leave_out(why, self._stream, row, 0)
             return None
 
     def _take(
@@ -219,16 +215,16 @@ class RowDigests:
         layout: Layout,
         axes: tuple[int, ...],
         digest: int | None,
-        wants: bool,
+        with_value: bool,
     ) -> NewTensor | None:
-        keeper, shape = self._keeper, tuple(tensor.shape)
+        queue, shape = self._queue, tuple(tensor.shape)
         count = prod(shape[axis] for axis in axes)
-        if not keeper.has_room(0):
-            self._leave(row, count)
+        if not queue.has_room(0):
+            self._leave_out(row, count)
             return None
         block = self._known(digest, axes) if digest is not None else None
         new = 0
-        if block is None or (wants and not self._values.knows(digest or 0)):
+        if block is None or (with_value and not self._values.knows(digest or 0)):
             with _bytes(tensor, layout) as data:
                 whole = digest_buffer(data, layout.seed)
                 if digest is not None and whole != digest:
@@ -236,45 +232,45 @@ class RowDigests:
                 digest = whole
                 block = self._known(whole, axes)
                 if block is None:
-                    if not keeper.has_room(count):
-                        self._leave(row, count)
+                    if not queue.has_room(count):
+                        self._leave_out(row, count)
                         return None
                     digests = row_digests(data, dtype_name(tensor.dtype), shape, tensor.element_size(), axes)
                     if type(data) is memoryview and digest_buffer(data, layout.seed) != whole:
                         raise NoBytesError(CHANGED)
                     block, new = self._remember(whole, axes, DigestBlock(digests)), count
-                if wants and not self._values.knows(whole):
-                    self._keep_value(whole, layout, data, row)
+                if with_value and not self._values.knows(whole):
+                    self._add_value(whole, layout, data, row)
         assert digest is not None
-        keeper.use(new)
+        queue.use(new)
         return NewTensor(part, self.name(name), layout.id, axes, digest, block)
 
-    def _leave(self, row: int, count: int) -> None:
-        self._keeper.leave(LIMIT, self._stream, row, count)
+    def _leave_out(self, row: int, count: int) -> None:
+        self._queue.leave_out(LIMIT, self._stream, row, count)
 
-    def _keep_value(self, digest: int, layout: Layout, data: bytes | memoryview, row: int) -> None:
+    def _add_value(self, digest: int, layout: Layout, data: bytes | memoryview, row: int) -> None:
         if self._values.has_room(len(data)):
-            self._values.keep(NewValue(ValueKind.WITH_ROWS, digest, self._stream, row, 0, layout.id, bytes(data)))
+            self._values.add(NewValue(ValueKind.WITH_ROWS, digest, self._stream, row, 0, layout.id, bytes(data)))
         else:
-            self._values.leave(LIMIT, self._stream, row, len(data))
+            self._values.leave_out(LIMIT, self._stream, row, len(data))
 
     def _known(self, digest: int, axes: tuple[int, ...]) -> DigestBlock | None:
         return self._blocks.get((digest, axes)) or self._older.get((digest, axes))
 
     def _remember(self, digest: int, axes: tuple[int, ...], block: DigestBlock) -> DigestBlock:
         self._blocks[digest, axes] = block
-        if len(self._blocks) >= KNOWN:
+        if len(self._blocks) >= MAX_KNOWN:
             self._older, self._blocks = self._blocks, {}
         return block
 
 
-def _tells(tensor: Tensor, layout: Layout) -> bool:
-    """Whether what rows are told by may stand in it: ids, positions, masks."""
-    return layout.nbytes <= SMALL and not tensor.is_floating_point() and not tensor.is_complex()
+def _may_be_key(tensor: Tensor, layout: Layout) -> bool:
+    """Whether it may hold what identifies rows: ids, positions, masks."""
+    return layout.nbytes <= MAX_KEY_BYTES and not tensor.is_floating_point() and not tensor.is_complex()
 
 
 def _bytes(tensor: Tensor, layout: Layout) -> AbstractContextManager[bytes | memoryview]:
-    """The logical bytes: copied where they are few, so that nobody writes to them meanwhile."""
+    """The logical bytes: copied where they are few, so that no thread writes to them meanwhile."""
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         raise NoBytesError(WRAPPED)
     if not layout.dense:
@@ -282,49 +278,48 @@ def _bytes(tensor: Tensor, layout: Layout) -> AbstractContextManager[bytes | mem
             raise NoBytesError(TRACED)
         if is_captured(tensor.device):
             raise NoBytesError(CAPTURED)
-    return nullcontext(bytes_of(tensor, layout)) if layout.nbytes <= COPIED else read_in_place(tensor, layout)
+    return nullcontext(bytes_of(tensor, layout)) if layout.nbytes <= MAX_COPIED_BYTES else read_in_place(tensor, layout)
 
 
 # --- walk -------------------------------------------------------------------------------------------------------------
 #
-# The tensors among what a module is called with and what it returns, each with a name for where it stands.
-#
-# Owns which containers are looked into: tuples, lists, mappings, dataclasses, each by Python's own means, so that
-# nothing of the program's runs. What is held by an object of another kind (a cache, say) is not found.
+# The tensors among a module's arguments and results, each with a name for its place. Owns which containers are walked:
+# tuples, lists, mappings and dataclasses, by Python's own methods, so that no code of the program runs. Tensors inside
+# other objects (a cache, say) are not found.
 
 
-DEEPEST: Final = 8
+MAX_DEPTH: Final = 8
 MAX_TENSORS: Final = 1_024
-"""Tensors of one call that are taken, inputs and outputs apart."""
+"""Tensors of one call that are recorded; inputs and outputs are counted separately."""
 
-MOST_LOOKED_AT: Final = 16_384
-"""Things of one call that are looked at, to find them."""
+MAX_OBJECTS: Final = 16_384
+"""Objects of one call that are walked to find them."""
 
-LONGEST: Final = 200
+MAX_NAME: Final = 200
 """Characters of a name."""
 
 
 class WalkBudget:
-    """How many things may still be looked at."""
+    """How many objects may still be walked."""
 
-    def __init__(self, left: int = MOST_LOOKED_AT) -> None:
+    def __init__(self, left: int = MAX_OBJECTS) -> None:
         self.left = left
 
     @property
     def spent(self) -> bool:
-        """Whether there was more to look at than that."""
+        """Whether there were more."""
         return self.left < 0
 
 
 def named_tensors(
     value: object, name: str = "", budget: WalkBudget | None = None, depth: int = 0
 ) -> Iterator[tuple[str, Tensor]]:
-    """(where it stands, tensor), in order: ``0``, ``logits``, ``past.0.1``; "" for ``value`` itself."""
+    """(name, tensor), in order: ``0``, ``logits``, ``past.0.1``; "" for ``value`` itself."""
     budget = budget or WalkBudget()
     budget.left -= 1
-    if issubclass(type(value), Tensor):  # what an object says of its class is the program's own
-        yield name[:LONGEST], cast(Tensor, value)
-    elif depth < DEEPEST:
+    if issubclass(type(value), Tensor):  # ``__class__`` may be a property of the program
+        yield name[:MAX_NAME], cast(Tensor, value)
+    elif depth < MAX_DEPTH:
         for key, item in _items(value):
             if budget.spent:
                 return
@@ -356,7 +351,7 @@ def _items(value: Any) -> Iterator[tuple[str, object]]:
         for field in fields(kind):
             try:
                 yield field.name, object.__getattribute__(value, field.name)
-            except Exception:  # not given a value, or none that is kept
+            except Exception:  # not set
                 continue
 
 
@@ -369,18 +364,18 @@ class ForwardNames:
     def arguments(
         self, module: torch.nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]
     ) -> Iterator[tuple[str, object]]:
-        """(name, argument) of a call; one by position that has no name goes by its place."""
+        """(name, argument) of a call; a positional one without a name has its index."""
         if args:
             try:
                 names = self._of(module)
-            except Exception:  # compiled from a script, or with an attribute of its own in place of the method
+            except Exception:  # a scripted module, or an attribute in place of the method
                 names = ()
             for i, value in enumerate(args):
                 yield names[i] if i < len(names) else str(i), value
         yield from kwargs.items()
 
     def _of(self, module: torch.nn.Module) -> tuple[str, ...]:
-        forward = vars(module).get("forward", type(module).forward)  # one of its own, or its class's
+        forward = vars(module).get("forward", type(module).forward)  # the instance's, or its class's
         function = getattr(forward, "__func__", forward)
         known = self._known.get(function)
         if known is None:
@@ -391,7 +386,7 @@ class ForwardNames:
 
 
 def _positional(function: Any, *, bound: bool) -> tuple[str, ...]:
-    """Names of the arguments that can be given by position, without ``self``; ``bound``: it takes none."""
+    """Names of the positional arguments without ``self``, which a ``bound`` function does not take."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):

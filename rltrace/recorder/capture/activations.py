@@ -1,7 +1,7 @@
 """Activation capture: digests of the activation rows of selected ops and module calls.
 
-Owns what of an op is examined, and when. What it returned or wrote is examined right after its digest was taken; what
-it reads is, too, since the op has not changed it; what it is about to write is examined before it runs.
+Owns which tensors of an op are digested, and when: outputs and inputs right after the op's own digests, since the op
+has not changed its inputs; inputs that it writes, before it runs.
 """
 
 from __future__ import annotations
@@ -37,10 +37,8 @@ from rltrace.trace.write.packers import DigestBlock, NewCall, NewOp, NewTensor
 
 # --- calls ------------------------------------------------------------------------------------------------------------
 #
-# Calls of modules whose rows are kept, followed from their beginning to their end in one thread.
-#
-# Owns which calls a selector finds, their numbers and what encloses them. What a call was given is looked at before it
-# begins, since it may overwrite it.
+# Calls of modules in one thread. Owns which calls a selector finds, their numbers and parents. The arguments of a call
+# are digested before it begins, since it may overwrite them.
 
 
 TOO_MANY = f"a call has more than {MAX_TENSORS:,} tensors, or too many things to look through"
@@ -56,7 +54,7 @@ class OpenCall:
     first_row: int
     module: int
     phase: Phase
-    kept: bool
+    recorded: bool
     class_: int = 0
     step: int = 0
     grad: bool = False
@@ -64,19 +62,19 @@ class OpenCall:
 
 
 class CallRows:
-    """The calls of modules of one stream; its methods never raise an error of their own."""
+    """Records the module calls of one stream; its methods never raise."""
 
     def __init__(
         self,
         stream: OpRecorder,
-        keeper: ActivationQueue,
+        queue: ActivationQueue,
         digests: RowDigests,
         wanted: Wanted,
         with_values: Wanted,
         names: ForwardNames,
     ) -> None:
         self._stream = stream
-        self._keeper = keeper
+        self._queue = queue
         self._digests = digests
         self._wanted = wanted
         self._with_values = with_values
@@ -88,49 +86,49 @@ class CallRows:
         self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], depth: int
     ) -> OpenCall | None:
         """``module`` is about to be called, within ``depth`` other calls."""
-        if self._keeper.stopped:
+        if self._queue.stopped:
             return None
         try:
             return self._begin(module, args, kwargs, depth)
         except Exception as error:
-            self._lose(error)
+            self._leave_out(error)
             return None
 
     def ended(self, call: OpenCall | None, result: object) -> None:
         """The call has returned ``result``."""
-        if call is None or self._keeper.stopped:
+        if call is None or self._queue.stopped:
             return
         try:
             self._close(call)
-            if call.kept:
+            if call.recorded:
                 self._take(call, Part.OUTPUT, [("", result)])
                 self._finish(call, 0)
         except Exception as error:
-            self._lose(error)
+            self._leave_out(error)
 
     def raised(self, call: OpenCall | None) -> None:
         """The call has raised."""
-        if call is None or self._keeper.stopped:
+        if call is None or self._queue.stopped:
             return
         try:
             self._close(call)
-            if call.kept:
+            if call.recorded:
                 self._finish(call, CallFlag.RAISED)
         except Exception as error:
-            self._lose(error)
+            self._leave_out(error)
 
     def _begin(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], depth: int) -> OpenCall:
         stream, open_calls = self._stream, self._open
-        while open_calls and open_calls[-1].depth >= depth:  # an interrupt came before it could end
+        while open_calls and open_calls[-1].depth >= depth:  # interrupted before it could end
             open_calls.pop()
         parent = open_calls[-1].number if open_calls else None
         current = stream.modules.current
         phase = stream.current_phase if torch._C._current_autograd_node() is None else Phase.BACKWARD
-        kept = self._wanted.may_find_in(current, phase)
-        call = OpenCall(self._begun, parent, depth, stream.row, current, phase, kept)
+        recorded = self._wanted.may_find_in(current, phase)
+        call = OpenCall(self._begun, parent, depth, stream.row, current, phase, recorded)
         self._begun += 1
         open_calls.append(call)
-        if kept:
+        if recorded:
             call.class_ = self._digests.name(type(module).__name__)
             call.step = stream.process.step
             call.grad = torch.is_grad_enabled()
@@ -139,22 +137,22 @@ class CallRows:
 
     def _take(self, call: OpenCall, part: Part, values: Iterable[tuple[str, object]]) -> None:
         row = self._stream.row
-        keep_value = self._with_values.may_find_in(call.module, call.phase)
+        with_value = self._with_values.may_find_in(call.module, call.phase)
         budget, found = WalkBudget(), 0
         for name, value in values:
             for place, tensor in named_tensors(value, name, budget):
                 found += 1
                 if found > MAX_TENSORS:
                     break
-                taken = self._digests.take(part, place, tensor, row, keep_value=keep_value, told_by=True)
-                if taken is not None:
-                    call.tensors.append(taken)
+                new = self._digests.take(part, place, tensor, row, with_value=with_value, is_key=True)
+                if new is not None:
+                    call.tensors.append(new)
         if found > MAX_TENSORS or budget.spent:
-            self._keeper.leave(TOO_MANY, self._stream.number, row, 0)
+            self._queue.leave_out(TOO_MANY, self._stream.number, row, 0)
 
-    def _lose(self, error: Exception) -> None:
-        """Something about a call could not be found out: its rows are missing, the recording goes on."""
-        self._keeper.leave(f"a call of a module: {type(error).__name__}", self._stream.number, self._stream.row, 0)
+    def _leave_out(self, error: Exception) -> None:
+        """A call could not be read: its rows are missing, the recording goes on."""
+        self._queue.leave_out(f"a call of a module: {type(error).__name__}", self._stream.number, self._stream.row, 0)
 
     def _close(self, call: OpenCall) -> None:
         while self._open and self._open.pop() is not call:
@@ -176,11 +174,11 @@ class CallRows:
             stream.row,
             call.tensors,
         )
-        self._keeper.keep(made, new_digests(call.tensors))
+        self._queue.add(made, new_digests(call.tensors))
 
 
 def new_digests(tensors: Iterable[NewTensor]) -> int:
-    """Digests that are in no commit yet, counted once for each tensor."""
+    """Digests that no commit has written yet, each block counted once."""
     blocks: dict[int, DigestBlock] = {id(tensor.block): tensor.block for tensor in tensors}
     return sum(block.count for block in blocks.values() if block.digests is not None)
 
@@ -190,14 +188,14 @@ def new_digests(tensors: Iterable[NewTensor]) -> int:
 
 Tensor = torch.Tensor
 
-MOST_OF_OP = 1 << 30
-"""An op is given what it works on, however much."""
+OP_BUDGET = 1 << 30
+"""All arguments of an op are walked, however many."""
 
 _WITHOUT = RowFlag.VIEW | RowFlag.ALLOCATION
 
 
 class _Op:
-    """An op that is running, if it may be selected."""
+    """A running op that may be selected."""
 
     __slots__ = ("early", "inputs", "may_rows", "may_values", "plan")
 
@@ -207,19 +205,19 @@ class _Op:
         self.may_rows = may_rows
         self.may_values = may_values
         self.early: dict[str, NewTensor | None] = {}
-        """Inputs that the op may change, taken before it ran, by name."""
+        """By name, inputs that the op may change, digested before it ran."""
 
 
 def _inputs_of(plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, Tensor]]:
-    """The tensors that an op is given, in the order of its row, each by the operator's name for it."""
+    """(argument name, tensor) of an op's inputs, in the order of its row."""
     if args and type(args[0]) is RegionInputs:
-        return list(named_tensors(list(args[0].to_keep()), budget=WalkBudget(MOST_OF_OP)))
+        return list(named_tensors(list(args[0].retained()), budget=WalkBudget(OP_BUDGET)))
     found: list[tuple[str, Tensor]] = []
     for name, value in plan.named(args, kwargs).items():
         if type(value) is Tensor or type(value) is torch.nn.Parameter:
             found.append((name, value))
         elif value is not None and type(value) not in (int, float, bool):
-            found += named_tensors(value, name, WalkBudget(MOST_OF_OP))
+            found += named_tensors(value, name, WalkBudget(OP_BUDGET))
     return found
 
 
@@ -241,8 +239,8 @@ class ActivationCapture(OpHook[_Op]):
         self._digests = RowDigests(stream.process, stream.number, queue, values)
         self._wanted_rows = Wanted(selector.op_clauses, stream)
         self._wanted_values = Wanted(with_values, stream)
-        self._counts = Key.NTH in selector.keys | with_values.keys
-        """Whether occurrences matter: then ops that cannot be found are counted, too."""
+        self._counts_occurrences = Key.NTH in selector.keys | with_values.keys
+        """Whether a selector has an occurrence: then ops that cannot be found are counted, too."""
         stream.modules.call_hooks.append(
             CallRows(
                 stream,
@@ -262,21 +260,21 @@ class ActivationCapture(OpHook[_Op]):
             return None
         rows = self._wanted_rows.may_find(plan.id, plan.name)
         values = self._wanted_values.may_find(plan.id, plan.name)
-        if not rows and not (values and self._counts):
+        if not rows and not (values and self._counts_occurrences):
             return None
-        here = rows and self._wanted_rows.may_find_in(*self._surrounded_by())
-        if not here and not self._counts:
+        is_here = rows and self._wanted_rows.may_find_in(*self._module_and_phase())
+        if not is_here and not self._counts_occurrences:
             return None
         op = _Op(plan, _inputs_of(plan, args, kwargs), rows, values)
-        if here and plan.writes_any:
+        if is_here and plan.writes_any:
             written, row = self._written_memory(plan, op.inputs, args, kwargs), self._stream.row
             for name, tensor in op.inputs:
                 if address_of(tensor) in written:
                     op.early[name] = self._digests.take(Part.INPUT, name, tensor, row, within_op=True)
         return op
 
-    def _surrounded_by(self) -> tuple[int, Phase]:
-        """Module and phase of the op that is about to run."""
+    def _module_and_phase(self) -> tuple[int, Phase]:
+        """Of the op that is about to run."""
         node = torch._C._current_autograd_node()
         modules = self._stream.modules
         if node is None:
@@ -291,8 +289,8 @@ class ActivationCapture(OpHook[_Op]):
         if args and type(args[0]) is RegionInputs:
             return {address_of(inputs[place][1]) for place in args[0].written}
         named = plan.named(args, kwargs)
-        given = (named_tensors(named.get(name), budget=WalkBudget(MOST_OF_OP)) for name in plan.writes)
-        return {address_of(tensor) for tensors in given for _, tensor in tensors}
+        arguments = (named_tensors(named.get(name), budget=WalkBudget(OP_BUDGET)) for name in plan.writes)
+        return {address_of(tensor) for tensors in arguments for _, tensor in tensors}
 
     def finish(self, cells: FixedCells, call: Call, tensors: list[Tensor], out: Any) -> None:
         op = self.op
@@ -302,41 +300,43 @@ class ActivationCapture(OpHook[_Op]):
         found = op.may_rows and self._wanted_rows.finds(*ids)
         with_values = op.may_values and self._wanted_values.finds(*ids)
         if found:
-            self._record(op, *call.results(tensors, out), out, keep_value=with_values)
+            self._record(op, *call.results(tensors, out), out, with_value=with_values)
 
     def drop(self) -> None:
         self._queue.forget(self._stream.number, self._stream.row)
 
-    def _record(self, op: _Op, written: list[Tensor], returned: list[Tensor], out: Any, *, keep_value: bool) -> None:
-        taken: list[NewTensor | None] = []
+    def _record(self, op: _Op, written: list[Tensor], returned: list[Tensor], out: Any, *, with_value: bool) -> None:
+        recorded: list[NewTensor | None] = []
         stream, take, row = self._stream, self._digests.take, self._stream.row
         for place, (name, tensor) in enumerate(op.inputs, -len(op.inputs)):
             if stream.links[place] == OVERWRITTEN:
                 continue  # its bytes do not matter, and may be anything
             if name in op.early:
-                taken.append(op.early[name])
+                recorded.append(op.early[name])
             else:
-                taken.append(take(Part.INPUT, name, tensor, row, within_op=True, keep_value=keep_value))
+                recorded.append(take(Part.INPUT, name, tensor, row, within_op=True, with_value=with_value))
         outputs = [*written, *returned]
         names = {id(tensor): name for name, tensor in op.inputs} if written else {}
         names |= _names_of_returned(op.plan, out) if returned else {}
         for tensor, digest in zip(outputs, stream.digests[len(stream.digests) - len(outputs) :].tolist(), strict=True):
             if digest:  # 0: a library's workspace
                 name = names.get(id(tensor), "")
-                taken.append(take(Part.OUTPUT, name, tensor, row, digest=digest, within_op=True, keep_value=keep_value))
-        found = [tensor for tensor in taken if tensor is not None]
+                recorded.append(
+                    take(Part.OUTPUT, name, tensor, row, digest=digest, within_op=True, with_value=with_value)
+                )
+        found = [tensor for tensor in recorded if tensor is not None]
         if found:
-            self._queue.keep(NewOp(stream.number, row, found), new_digests(found))
+            self._queue.add(NewOp(stream.number, row, found), new_digests(found))
 
 
 def _names_of_returned(plan: OpPlan, out: Any) -> dict[int, str]:
-    """By ``id``, the name of each tensor of several that an op returned: of its schema, or else its index."""
+    """By ``id``, names of the tensors that an op returned: of its schema, else the index."""
     if not isinstance(out, (tuple, list)):
         return {}
     returns = getattr(getattr(plan.func, "_schema", None), "returns", ())
-    said = [returned.name or str(i) for i, returned in enumerate(returns)] if len(returns) > 1 else []
+    from_schema = [returned.name or str(i) for i, returned in enumerate(returns)] if len(returns) > 1 else []
     found: dict[int, str] = {}
     for i, item in enumerate(out):
-        for name, tensor in named_tensors(item, said[i] if i < len(said) else str(i)):
+        for name, tensor in named_tensors(item, from_schema[i] if i < len(from_schema) else str(i)):
             found[id(tensor)] = name
     return found

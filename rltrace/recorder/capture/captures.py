@@ -1,6 +1,6 @@
-"""Captures: what a recording keeps besides its rows, the values of tensors and activation rows, and the hooks for it.
+"""Captures: the values of tensors and the activation rows that a recording holds besides its rows, and their hooks.
 
-Owns that nothing of it is loaded, and nothing of it runs, where no option requests it.
+Owns that none of their code is loaded or runs where no option requests it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Captures:
     activations: ActivationQueue | None = None
 
     def stop(self) -> None:
-        """Take nothing more in: the recording is over, or another process's."""
+        """Take nothing more: the recording is over, or belongs to another process."""
         if self.activations is not None:
             self.activations.stop()
 
@@ -66,7 +66,7 @@ def make_captures(options: RecordOptions, process: ProcessState) -> Captures:
 
 
 class RecordingExtension(Protocol):
-    """What goes along with the recording of a process: hooks of its own, and records for the end of the journal."""
+    """Additional hooks of a recording, and records for the end of its journal."""
 
     def join(self, captures: Captures, process: ProcessState) -> Captures:
         """The captures of the recording, with the extension's."""
@@ -76,4 +76,4 @@ class RecordingExtension(Protocol):
 
 
 Extend = Callable[[str], RecordingExtension | None]
-"""Makes the extension of the process with a name; None: it has none."""
+"""Makes the extension of the process of that name; None: it has none."""

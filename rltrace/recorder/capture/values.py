@@ -18,7 +18,7 @@ import torch
 from torch._ops import OpOverload
 
 from rltrace.digest import digest_buffer
-from rltrace.recorder.base.torch_function import unasked
+from rltrace.recorder.base.torch_function import torch_function_disabled
 from rltrace.recorder.capture.selection import Wanted
 from rltrace.recorder.core.calls import Call, op_tensors
 from rltrace.recorder.core.hooks import FixedCells, OpHook
@@ -34,40 +34,37 @@ from rltrace.recorder.digests.rng_state import generator_of
 from rltrace.selectors import Selector
 from rltrace.trace.format import dtypes
 from rltrace.trace.format.records import LeftOut, ValueRequest, add_up
-from rltrace.trace.format.schema import LIMIT, LYING_SHIFT, Origin, RowFlag, ValueKind, pack_link
+from rltrace.trace.format.schema import LIMIT, PLACEMENT_SHIFT, Origin, RowFlag, ValueKind, pack_link
 from rltrace.trace.write.packers import NewValue, NewValues
 
-# --- keeper -----------------------------------------------------------------------------------------------------------
+# --- queue ------------------------------------------------------------------------------------------------------------
 #
-# The values of one process that are to be kept, from the op that had them to the commit that writes them.
-#
-# Owns the limit, what of it is used, and the count of what was left out. Knows nothing of torch: it is handed bytes.
+# The captured values of one process, from their op to the commit that writes them. Owns the limit and the count of what
+# was left out. Knows nothing of torch.
 
 
 OVERHEAD: Final = 64
-"""Bytes that a value counts for besides its own: its row in the index."""
+"""Bytes that a value uses of the limit besides its own: its row in the index."""
 
-HASTE: Final = 1 << 25
-"""Bytes waiting for a commit at which one is asked for,"""
+FLUSH_BYTES: Final = 1 << 25
+"""Pending bytes at which a commit is requested."""
 
-MOST: Final = 1 << 28
-"""and at which the program waits until it has been made."""
+MAX_PENDING_BYTES: Final = 1 << 28
+"""Pending bytes at which the program waits for a commit."""
 
-KNOWN: Final = 1 << 19
-"""Digests that are known to have been kept: at least so many, at most twice. A value forgotten is kept once more."""
+MAX_KNOWN: Final = 1 << 19
+"""Digests of captured values that are remembered, at least; at most twice as many. Others are captured again."""
 
 
 class ValueQueue:
-    """Values on their way; used by all threads of the program and by the committer."""
+    """Captured values that no commit has written yet; used by all threads of the program and by the committer."""
 
-    def __init__(self, asked: ValueRequest) -> None:
-        self.asked = asked
-        self.hurry: Callable[[], None] = lambda: None
-        """Asks for a commit; set by the committer."""
-        self.wait: Callable[[], None] = lambda: None
-        """Waits for one."""
-        self.waiting = 0
-        """Bytes that no commit has taken yet."""
+    def __init__(self, request: ValueRequest) -> None:
+        self.request = request
+        self.request_commit: Callable[[], None] = lambda: None
+        """Set by the committer, as the next one is."""
+        self.wait_for_commit: Callable[[], None] = lambda: None
+        self.pending_bytes = 0
         self._lock = threading.Lock()
         self._streams: dict[int, deque[NewValue]] = {}
         self._left: list[LeftOut] = []
@@ -77,59 +74,61 @@ class ValueQueue:
         self._older: set[int] = set()
 
     @property
-    def behind(self) -> bool:
-        """Whether what waits is still too much to go on."""
-        return self.waiting > MOST // 2
+    def is_behind(self) -> bool:
+        """Whether too much is pending for the program to go on."""
+        return self.pending_bytes > MAX_PENDING_BYTES // 2
 
     def knows(self, digest: int) -> bool:
-        """Whether a value with this digest has been kept before. False is possible for one kept long ago."""
+        """Whether a value with this digest has been captured; may be False for one captured long ago."""
         return digest in self._known or digest in self._older
 
     def has_room(self, size: int) -> bool:
-        """Whether a value of so many bytes may be kept; from the first one on that may not, none may."""
-        if self._used + size + OVERHEAD > self.asked.limit:
+        """Whether a value of ``size`` bytes is within the limit; after the first one that is not, none is."""
+        if self._used + size + OVERHEAD > self.request.limit:
             self._full = True
         return not self._full
 
-    def keep(self, value: NewValue) -> None:
-        """Take a value in. Its row must be finished next; ``has_room`` has just said yes."""
+    def add(self, value: NewValue) -> None:
+        """Add a value, after ``has_room`` has returned True. Its row must be the next to be finished."""
         size = len(value.data) + OVERHEAD
         own = self._streams.setdefault(value.stream, deque())
-        if self.waiting > MOST and not (own and own[-1].row == value.row):  # no commit takes an unfinished row's
-            self.wait()
+        if self.pending_bytes > MAX_PENDING_BYTES and not (
+            own and own[-1].row == value.row
+        ):  # no commit takes values of unfinished rows
+            self.wait_for_commit()
         with self._lock:
             self._used += size
-            self.waiting += size
+            self.pending_bytes += size
             own.append(value)
-            if value.kind not in (ValueKind.SAME_INPUT, ValueKind.LYING):
+            if value.kind not in (ValueKind.SAME_INPUT, ValueKind.PLACEMENT):
                 self._known.add(value.digest)
-                if len(self._known) >= KNOWN:
+                if len(self._known) >= MAX_KNOWN:
                     self._older, self._known = self._known, set()
-        if self.waiting > HASTE:
-            self.hurry()
+        if self.pending_bytes > FLUSH_BYTES:
+            self.request_commit()
 
-    def leave(self, why: str, stream: int, row: int, size: int) -> None:
-        """A value was asked for and is not kept."""
+    def leave_out(self, why: str, stream: int, row: int, size: int) -> None:
+        """A requested value is not captured."""
         with self._lock:
             self._left = add_up([*self._left, LeftOut(why, stream, row, row, 1, size)])
 
     def forget(self, stream: int, row: int) -> None:
-        """That row will never be: an interrupt came while it was written."""
+        """Drop the values of a row whose writing was interrupted."""
         with self._lock:
             own = self._streams.get(stream, deque())
             while own and own[-1].row >= row and own[-1].kind is not ValueKind.WITH_ROWS:
                 value = own.pop()
                 self._known.discard(value.digest)
                 self._used -= len(value.data) + OVERHEAD
-                self.waiting -= len(value.data) + OVERHEAD
+                self.pending_bytes -= len(value.data) + OVERHEAD
 
     def take(self, stream: int, end: int) -> NewValues:
-        """Values of the stream's rows before ``end``, and what has been left out since the last time."""
+        """Values of the stream's rows before ``end``, and what was left out since the last call."""
         with self._lock:
             own, values = self._streams.get(stream, deque()), []
-            while own and own[0].row < end + (own[0].kind is ValueKind.WITH_ROWS):  # that one needs no row of its own
+            while own and own[0].row < end + (own[0].kind is ValueKind.WITH_ROWS):  # that kind needs no finished row
                 values.append(own.popleft())
-            self.waiting -= sum(len(value.data) + OVERHEAD for value in values)
+            self.pending_bytes -= sum(len(value.data) + OVERHEAD for value in values)
             left = [entry for entry in self._left if entry.stream == stream]
             self._left = [entry for entry in self._left if entry.stream != stream]
         return NewValues(values, left)
@@ -137,10 +136,8 @@ class ValueQueue:
 
 # --- copies -----------------------------------------------------------------------------------------------------------
 #
-# The logical bytes of a tensor, copied out: what its digest was made of.
-#
-# Owns which tensors have plain bytes to keep, and the word for why another has none. Outside of autograd and of any
-# mode, like a digest; never changes the tensor or its version.
+# The logical bytes of a tensor, from which its digest is computed. Owns which tensors have plain bytes, and the reason
+# why others have none. Runs outside of autograd and of any mode; never changes the tensor or its version.
 
 
 COMPOUND = "a tensor that consists of several (sparse, nested, quantized, a subclass) has no plain bytes"
@@ -149,7 +146,7 @@ CAPTURED = "the program was being captured into a graph of a device"
 NO_DTYPE = "its dtype has no separate bytes"
 
 
-KEPT = frozenset(
+DTYPES = frozenset(
     dtype
     for dtype in vars(torch).values()
     if isinstance(dtype, torch.dtype) and dtypes.itemsize(dtype_name(dtype)) is not None
@@ -157,7 +154,7 @@ KEPT = frozenset(
 
 
 class NoBytesError(Exception):
-    """A tensor whose value cannot be kept; the text says why."""
+    """The value of a tensor cannot be captured; the message is the reason."""
 
 
 def bytes_of(tensor: torch.Tensor, layout: Layout) -> bytes:
@@ -165,39 +162,39 @@ def bytes_of(tensor: torch.Tensor, layout: Layout) -> bytes:
     address = _address(tensor, layout)
     if address:
         return string_at(address, layout.nbytes)
-    with unasked(), torch.no_grad():
+    with torch_function_disabled(), torch.no_grad():
         found = _of_unusual(tensor, layout)
         return string_at(found.data_ptr(), layout.nbytes) if isinstance(found, torch.Tensor) else found
 
 
 @contextmanager
 def read_in_place(tensor: torch.Tensor, layout: Layout) -> Iterator[memoryview]:
-    """The same without a copy that is not needed: for tensors too large to be held twice. Raises NoBytesError."""
+    """The same, copied only where it must be: for tensors too large to be held twice. Raises NoBytesError."""
     found: torch.Tensor | bytes = tensor
     address = _address(tensor, layout)
     if not address:
-        with unasked(), torch.no_grad():
+        with torch_function_disabled(), torch.no_grad():
             found = _of_unusual(tensor, layout)
             address = found.data_ptr() if isinstance(found, torch.Tensor) else 0
     yield memoryview((c_char * layout.nbytes).from_address(address)) if address else memoryview(bytes(found))
-    del found  # until here the memory was its own
+    del found  # it has held the memory until here
 
 
 def _address(tensor: torch.Tensor, layout: Layout) -> int:
-    """Where the logical bytes lie in this process's memory as they are; 0: nowhere. Raises NoBytesError."""
-    if tensor.dtype not in KEPT:
+    """Address of the logical bytes in this process's memory; 0: they must be copied. Raises NoBytesError."""
+    if tensor.dtype not in DTYPES:
         raise NoBytesError(COMPOUND if tensor.is_quantized else NO_DTYPE)
     kind = type(tensor)
     if layout.dense and (kind is torch.Tensor or kind is torch.nn.Parameter) and not tensor.is_neg():
         try:
             return tensor.data_ptr()
-        except RuntimeError:  # a sparse scalar looks like a dense one until it is asked for its memory
+        except RuntimeError:  # a sparse scalar looks dense until its memory is read
             pass
     return 0
 
 
 def _of_unusual(tensor: torch.Tensor, layout: Layout) -> torch.Tensor | bytes:
-    """The bytes, or a contiguous tensor of them in this process's memory."""
+    """The logical bytes, or a contiguous tensor of them in this process's memory."""
     if is_compound(tensor):
         raise NoBytesError(COMPOUND)
     if tensor.device.type == "meta":
@@ -215,7 +212,7 @@ def _of_unusual(tensor: torch.Tensor, layout: Layout) -> torch.Tensor | bytes:
         return plain.cpu()
 
 
-# --- keeping ----------------------------------------------------------------------------------------------------------
+# --- capture ----------------------------------------------------------------------------------------------------------
 
 
 CHANGED = "something wrote to the tensor while it was recorded"
@@ -228,7 +225,7 @@ Tensor = torch.Tensor
 
 
 class OpInFlight:
-    """An op that is running, with what had to be copied before it ran."""
+    """A running op, with what had to be copied before it ran."""
 
     __slots__ = ("args", "early", "kwargs", "lying", "plan", "state")
 
@@ -237,11 +234,11 @@ class OpInFlight:
         self.args = args
         self.kwargs = kwargs
         self.state: bytes | None = None
-        """Of the generator that the op draws from, before it does."""
+        """State of the generator that the op draws from, before it ran."""
         self.early: dict[int, bytes | str] = {}
-        """Inputs that the op may change, copied before it ran, by place; or why they have no bytes."""
+        """By place, inputs that the op may change, copied before it ran; or why they have no bytes."""
         self.lying: dict[int, TensorPlacement] = {}
-        """How its tensors lay in memory before it ran, by place."""
+        """By place, where its tensors were in memory before it ran."""
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -249,7 +246,7 @@ class OpInFlight:
         return op_tensors(self.args, self.kwargs)
 
     def in_written_memory(self) -> dict[int, Tensor]:
-        """Tensor arguments that lie in a storage that the op writes to, by place."""
+        """By place, tensor arguments whose storage the op writes to."""
         named, tensors = self.plan.named(self.args, self.kwargs), self.tensors
         written = {address_of(tensor) for name in self.plan.writes for tensor in op_tensors((named.get(name),), None)}
         if self.args and type(self.args[0]) is RegionInputs:
@@ -257,13 +254,13 @@ class OpInFlight:
         return {place: tensor for place, tensor in enumerate(tensors) if address_of(tensor) in written}
 
     def copy_early(self, layouts: Layouts) -> None:
-        """Copy what lies in a storage that the op writes to; before it runs."""
+        """Copy these before the op runs."""
         for place, tensor in self.in_written_memory().items():
-            self.early[place] = _bytes_or_why(tensor, layouts.of(tensor))
+            self.early[place] = _bytes_or_reason(tensor, layouts.of(tensor))
 
 
 class ValueCopier:
-    """Puts the values of one stream's ops into the queue, checked against the digests of their rows."""
+    """Adds the values of one stream's ops to the queue, after comparing them with the digests of their rows."""
 
     def __init__(self, stream: OpRecorder, queue: ValueQueue) -> None:
         self._stream = stream
@@ -279,7 +276,7 @@ class ValueCopier:
         for place, (tensor, digest) in enumerate(zip(results, digests, strict=True)):
             if digest and not self._queue.knows(digest):  # 0: a library's workspace
                 self._output(tensor, digest, place)
-        if self._queue.asked.inputs:
+        if self._queue.request.inputs:
             self._placements(op)
             tensors = op.tensors
             for place, tensor in enumerate(tensors):
@@ -293,21 +290,21 @@ class ValueCopier:
         self._add(ValueKind.GENERATOR, digest, 0, 0, state)
 
     def _placements(self, op: OpInFlight) -> None:
-        for place, lies in op.lying.items():
-            if not lies.is_plain(place) and self._queue.has_room(0):  # where there is none, the inputs will say so
-                bits = lies.alignment << LYING_SHIFT | lies.bits
-                cells = (self._stream.number, self._stream.row, place, bits, b"", lies.offset)
-                self._queue.keep(NewValue(ValueKind.LYING, lies.with_, *cells))
+        for place, placement in op.lying.items():
+            if not placement.is_plain(place) and self._queue.has_room(0):  # else the inputs are left out, with a reason
+                bits = placement.alignment << PLACEMENT_SHIFT | placement.bits
+                cells = (self._stream.number, self._stream.row, place, bits, b"", placement.offset)
+                self._queue.add(NewValue(ValueKind.PLACEMENT, placement.shared_with, *cells))
 
     def _output(self, tensor: Tensor, digest: int, place: int) -> None:
         layout = self._layouts.of(tensor)
         if not self._has_room(layout.nbytes):
             return
-        data = _bytes_or_why(tensor, layout)
+        data = _bytes_or_reason(tensor, layout)
         if isinstance(data, str):
-            self._leave(data, layout.nbytes)
+            self._leave_out(data, layout.nbytes)
         elif digest_buffer(data, layout.seed) != digest:
-            self._leave(CHANGED, layout.nbytes)
+            self._leave_out(CHANGED, layout.nbytes)
         else:
             self._add(ValueKind.OUTPUT, digest, place, layout.id, data)
 
@@ -315,9 +312,9 @@ class ValueCopier:
         layout = self._layouts.of(tensor)
         if not self._has_room(layout.nbytes):
             return
-        data = op.early.get(place) or _bytes_or_why(tensor, layout)
+        data = op.early.get(place) or _bytes_or_reason(tensor, layout)
         if isinstance(data, str):
-            self._leave(data, layout.nbytes)
+            self._leave_out(data, layout.nbytes)
             return
         digest = digest_buffer(data, layout.seed)
         if self._queue.knows(digest):
@@ -328,14 +325,14 @@ class ValueCopier:
     def _has_room(self, size: int) -> bool:
         if self._queue.has_room(size):
             return True
-        self._leave(LIMIT, size)
+        self._leave_out(LIMIT, size)
         return False
 
-    def _leave(self, why: str, size: int) -> None:
-        self._queue.leave(why, self._stream.number, self._stream.row, size)
+    def _leave_out(self, why: str, size: int) -> None:
+        self._queue.leave_out(why, self._stream.number, self._stream.row, size)
 
     def _add(self, kind: ValueKind, digest: int, place: int, layout: int, data: bytes) -> None:
-        self._queue.keep(NewValue(kind, digest, self._stream.number, self._stream.row, place, layout, data))
+        self._queue.add(NewValue(kind, digest, self._stream.number, self._stream.row, place, layout, data))
 
 
 class ValueCapture(OpHook[OpInFlight]):
@@ -348,12 +345,12 @@ class ValueCapture(OpHook[OpInFlight]):
         self._values = ValueCopier(stream, queue)
 
     def begin(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OpInFlight | None:
-        process, inputs = self._stream.process, self._queue.asked.inputs
+        process, inputs = self._stream.process, self._queue.request.inputs
         plan = process.calls.plan(func)
         if not self._wanted.may_find(plan.id, plan.name):
             return None
         if inputs and args and type(args[0]) is RegionInputs:
-            args = (args[0].to_keep(),)
+            args = (args[0].retained(),)
         op = OpInFlight(plan, args, kwargs)
         if plan.draws:
             op.state = state_bytes(args, kwargs)
@@ -377,7 +374,7 @@ class ValueCapture(OpHook[OpInFlight]):
         self._queue.forget(self._stream.number, self._stream.row)
 
 
-def _bytes_or_why(tensor: Tensor, layout: Layout) -> bytes | str:
+def _bytes_or_reason(tensor: Tensor, layout: Layout) -> bytes | str:
     try:
         return bytes_of(tensor, layout)
     except NoBytesError as error:

@@ -1,1 +1,1 @@
-"""From one dispatched op to one row: provenance of inputs, modules, call sites, storages."""
+"""From one dispatched op to one row: producers of inputs, modules, call sites, storages."""

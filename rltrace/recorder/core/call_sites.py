@@ -1,7 +1,7 @@
 """Call sites: the Python stack an op was called from, as one interned id.
 
-Owns the walk, and what of a frame is identity (portable path, qualified name, source line) and what is for display.
-Keeps code objects alive, never frames: a frame would keep the program's tensors alive.
+Owns the stack walk, and which fields of a frame are identity (portable path, qualified name, source line). Keeps code
+objects alive, never frames: a frame would keep the program's tensors alive.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from rltrace.masking import home_as_tilde
 from rltrace.portable_keys import frame_key, portable_path, site_key
 from rltrace.recorder.base.intern_tables import Tables
 
-MOST_CODES: Final = 20_000
-_NOT_THE_USERS: Final = ("torch/", "rltrace/", "typing_extensions.py")
-"""Files, or folders of them, whose frames are internal. The last one wraps functions of torch that are deprecated."""
+MAX_CODES: Final = 20_000
+_INTERNAL: Final = ("torch/", "rltrace/", "typing_extensions.py")
+"""Files, or folders, whose frames are internal. The last one wraps deprecated functions of torch."""
 
 
 class Frame(NamedTuple):
@@ -33,9 +33,9 @@ class Frame(NamedTuple):
 
 
 class Anchor:
-    """A frame that is still running, and the walk from its caller down to the bottom of the stack, taken once.
+    """A running frame, and the walk from its caller to the bottom of the stack, done once.
 
-    Every op that runs somewhere above that frame shares the walk below it. The frame is let go before it returns.
+    Ops above that frame share the walk below it. The reference to the frame is dropped before it returns.
     """
 
     __slots__ = ("frame", "prefix")
@@ -43,22 +43,21 @@ class Anchor:
     def __init__(self, frame: FrameType) -> None:
         self.frame = frame
         self.prefix = 0
-        """Interned walk below the frame; 0: not taken yet."""
+        """Interned walk below the frame; 0: not walked yet."""
 
 
 class Sites:
     """Interns the stacks of one process.
 
-    Code objects are kept alive while their ``id()`` stands in a key. A program that makes code as it runs (``exec``)
-    would have them pile up, so from time to time all keys are forgotten; ids of frames and sites stay, as those go by
-    content.
+    Code objects are kept alive while their ``id()`` is in a key. A program that creates code as it runs (``exec``)
+    would accumulate them, so past MAX_CODES all keys are dropped; ids of frames and sites remain, keyed by content.
     """
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
         self.known: dict[tuple[int, ...], int] = {}
-        """Site id by (id(code), lasti) of every frame, innermost first, down to an anchor's prefix. The hot path takes
-        that walk and looks here itself."""
+        """Site id by (id(code), lasti) of every frame, innermost first, down to an anchor's prefix. The hot path walks
+        the stack and reads this itself."""
         self._codes: dict[int, CodeType] = {}
         self._frames: dict[tuple[int, int], Frame] = {}
         self._prefixes: dict[tuple[int, ...], int] = {}
@@ -66,12 +65,12 @@ class Sites:
         self._by_content: dict[tuple[object, ...], Frame] = {}
         self._by_frames: dict[tuple[int, ...], int] = {}
         self.bottoms: set[CodeType] = set()
-        """Functions of the recorder whose callers have nothing to do with what they call."""
+        """Functions of the recorder at which a stack ends: their callers are unrelated to the ops above."""
 
     def prefix(self, anchors: list[Anchor]) -> int:
         """A number for the walk from the top anchor's caller down, to the anchor below it at most."""
         at = len(anchors) - 1
-        while at and not anchors[at - 1].prefix:  # from below up, without recursion: the program's stack may be deep
+        while at and not anchors[at - 1].prefix:  # iteratively: the program's stack may be deep
             at -= 1
         for place in range(at, len(anchors)):
             anchors[place].prefix = self._prefix(anchors[place], anchors[place - 1] if place else None)
@@ -89,7 +88,7 @@ class Sites:
             frame = frame.f_back
         key = tuple(stack)
         number = self._prefixes.get(key)
-        if number is None:  # counted down and never used again, also after keys were forgotten: anchors remember them
+        if number is None:  # counted down and never reused, also after keys were dropped: anchors hold them
             self._last_prefix -= 1
             number = self._prefixes[key] = self._last_prefix
         return number
@@ -97,10 +96,10 @@ class Sites:
     def make(self, key: tuple[int, ...], innermost: FrameType | None, below: FrameType | None = None) -> int:
         """Intern a stack not seen before; ``key`` is its walk.
 
-        ``below``: where the stack goes on when ``innermost`` is on another thread, which works for that one; such a
-        thread may have no frames of its own.
+        ``below``: the frame at which the stack continues where ``innermost`` belongs to a thread of autograd; such a
+        thread may have no Python frames (None).
         """
-        if len(self._codes) > MOST_CODES:
+        if len(self._codes) > MAX_CODES:
             for table in (self.known, self._codes, self._frames, self._prefixes):
                 table.clear()
         frames: list[Frame] = []
@@ -136,8 +135,8 @@ class Sites:
         content = (code.co_filename, code.co_qualname, line, source)
         found = self._by_content.get(content)
         if found is None:
-            file, function = portable_path(code.co_filename), _RESUMED.sub(r"\1", code.co_qualname)
-            internal = file.startswith(_NOT_THE_USERS) or code.co_filename.startswith("<frozen ")
+            file, function = portable_path(code.co_filename), _RESUME_FUNCTION.sub(r"\1", code.co_qualname)
+            internal = file.startswith(_INTERNAL) or code.co_filename.startswith("<frozen ")
             payload = {
                 "file": file,
                 "path": home_as_tilde(code.co_filename),
@@ -152,10 +151,10 @@ class Sites:
 
 
 def _is_recorder(code: CodeType) -> bool:
-    return code.co_filename.startswith(_HERE)
+    return code.co_filename.startswith(_RECORDER_FOLDER)
 
 
-_RESUMED = re.compile(r"\btorch_dynamo_resume_in_(.+)_at_\d+\b")
-"""How torch's compiler calls the rest of a function past a place where it paused: by a line number, too."""
+_RESUME_FUNCTION = re.compile(r"\btorch_dynamo_resume_in_(.+)_at_\d+\b")
+"""The name that torch's compiler gives the rest of a function past a graph break: it contains a line number."""
 
-_HERE = f"{Path(__file__).resolve().parent.parent}/"
+_RECORDER_FOLDER = f"{Path(__file__).resolve().parent.parent}/"

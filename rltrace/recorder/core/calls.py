@@ -1,7 +1,6 @@
-"""An operator called with arguments of one signature: everything about a row that follows from the two, made once.
+"""Calls: an operator with arguments of one signature, and everything about a row that follows from the two.
 
-Owns the tables "ops", "structures" and "scalars" and what the committer derives from their ids: how many cells of each
-kind a row has.
+Owns the tables "ops", "structures" and "scalars" and, for the committer, how many cells of each kind a row has.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from torch.nn import Parameter
 
 from rltrace.portable_keys import portable_key
 from rltrace.recorder.base.intern_tables import Tables
-from rltrace.recorder.base.torch_function import OverriddenError, would_be_asked
+from rltrace.recorder.base.torch_function import OverriddenError, has_torch_function
 from rltrace.recorder.core.op_info import (
     LABELS,
     OpPlan,
@@ -33,31 +32,29 @@ from rltrace.recorder.digests.layouts import Layout, Layouts, dtype_name, shape_
 
 # --- groups -----------------------------------------------------------------------------------------------------------
 #
-# Which processes take part in a collective, and how what they send is put together: what c10d hands over as an object.
-#
-# Owns what becomes of these objects in a row: a part of the call's signature, and an entry of table "scalars". Only
-# collectives pass here; whatever cannot be asked is no more than an object.
+# Process groups and reduction ops, which c10d passes to collectives as objects: in a call's signature and in table
+# "scalars". Objects that cannot be read are recorded by type only.
 
 
 GROUP_ARGUMENT = "group_name"
-"""Argument in which a functional collective has its group, by name."""
+"""Argument of a functional collective with the name of its group."""
 
 ScriptObject = torch.ScriptObject
 
 
 def signature_of(value: Any) -> object:
-    """What tells one process group or reduction from another; None for other objects."""
+    """Hashable identity of a process group or reduction op; None for other objects."""
     try:
         kind = value._type().name()
         if kind == "ProcessGroup":
             return str(torch.distributed.ProcessGroup.unbox(value).group_name)
         return int(value._get_method("op")()) if kind == "ReduceOp" else None
-    except Exception:  # of a build or version that has nothing of the kind
+    except Exception:  # another build or version of torch
         return None
 
 
 def payload_of(value: Any) -> dict[str, object] | None:
-    """The same for table "scalars": ``{"group": "0", "rank": 1, "ranks": [0, 1]}``, ``{"reduce": "SUM"}``."""
+    """Its entry in table "scalars": ``{"group": "0", "rank": 1, "ranks": [0, 1]}``, ``{"reduce": "SUM"}``."""
     try:
         kind = value._type().name()
         if kind == "ProcessGroup":
@@ -81,7 +78,7 @@ def named_group(name: object) -> dict[str, object] | None:
 
 
 def _group(group: Any) -> dict[str, object]:
-    """``rank`` is this process's own, and ``ranks`` are all members', counted over the whole program."""
+    """``rank`` is this process's, ``ranks`` are all members', both global."""
     name = str(group.group_name)
     members = sys.modules["torch.distributed.distributed_c10d"]._world.pg_group_ranks.get(group)
     if not members:
@@ -92,12 +89,10 @@ def _group(group: Any) -> dict[str, object]:
 
 # --- arguments --------------------------------------------------------------------------------------------------------
 #
-# The arguments of an op taken apart: its tensors in order, its numbers exactly, and a signature of all the rest.
-#
-# Owns the signature, a flat tuple of hashable parts: dtype, shape, strides and device of each tensor, the types of
-# numbers (their values stand in the cells, so that a learning rate which changes each step grows no table), the values
-# of everything else. ``1``, ``True`` and ``1.0`` never fall together. Never calls ``str`` on an unknown object: a
-# storage prints its bytes.
+# The arguments of an op, as tensors in order, numbers, and a signature: a flat tuple with dtype, shape, strides and
+# device of each tensor, the types of numbers (their values are cells, so that a changing learning rate adds no table
+# entries), and the values of everything else. ``1``, ``True`` and ``1.0`` are distinct. Never calls ``str`` on an
+# unknown object: a storage prints its bytes.
 
 
 Tensor = torch.Tensor
@@ -106,69 +101,68 @@ INT64 = 2**63
 _BY_VALUE = (int, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
-def take_apart(
-    values: Any, parts: list[object], tensors: list[torch.Tensor], integers: array[int], floats: array[float]
+def flatten_arguments(
+    values: Any, signature: list[object], tensors: list[torch.Tensor], integers: array[int], floats: array[float]
 ) -> tuple[int, int]:
-    """Sort ``values`` into ``tensors``, ``integers`` and ``floats`` and append their signature to ``parts``.
+    """Sort ``values`` into ``tensors``, ``integers`` and ``floats`` and append their signature to ``signature``.
 
-    Returns how many integers and how many floats there were. Raises OverriddenError where somebody would be asked about
-    a tensor.
+    Returns the numbers of integers and floats. Raises OverriddenError where a tensor has a ``__torch_function__``.
     """
-    whole = real = 0
+    integer_count = float_count = 0
     for value in values:
         kind = type(value)
         if kind is Tensor or kind is Parameter:
             tensors.append(value)
-            parts += tensor_parts(value)
+            signature += tensor_signature(value)
         elif kind is int and -INT64 <= value < INT64:
             integers.append(value)
-            whole += 1
-            parts.append(int)
+            integer_count += 1
+            signature.append(int)
         elif kind is float:
             floats.append(value)
-            real += 1
-            parts.append(float)
+            float_count += 1
+            signature.append(float)
         elif value is None or kind is bool:
-            parts += kind, value
+            signature += kind, value
         elif kind is list or kind is tuple or kind is RegionInputs:
-            if kind is RegionInputs and value.held is None:
-                value.held = tensors
-            parts.append("[")
+            if kind is RegionInputs and value.row_tensors is None:
+                value.row_tensors = tensors
+            signature.append("[")
             try:
-                inner = take_apart(value, parts, tensors, integers, floats)
+                inner = flatten_arguments(value, signature, tensors, integers, floats)
             except OverriddenError as error:
-                raise OverriddenError(whole + error.integers, real + error.floats) from None
-            whole += inner[0]
-            real += inner[1]
-            parts.append("]")
+                raise OverriddenError(integer_count + error.integers, float_count + error.floats) from None
+            integer_count += inner[0]
+            float_count += inner[1]
+            signature.append("]")
         elif isinstance(value, torch.Tensor):
-            if would_be_asked(value):
-                raise OverriddenError(whole, real)
+            if has_torch_function(value):
+                raise OverriddenError(integer_count, float_count)
             tensors.append(value)
-            parts.append(kind)
-            parts += tensor_parts(value)
+            signature.append(kind)
+            signature += tensor_signature(value)
         elif isinstance(value, complex):
             floats.extend((value.real, value.imag))
-            real += 2
-            parts.append(complex)
+            float_count += 2
+            signature.append(complex)
         else:
-            parts.append(kind)
+            signature.append(kind)
             if isinstance(value, _BY_VALUE):
-                parts.append(value)
+                signature.append(value)
             elif kind is ScriptObject:
-                parts.append(signature_of(value))
-    return whole, real
+                signature.append(signature_of(value))
+    return integer_count, float_count
 
 
 def op_tensors(args: Any, kwargs: dict[str, Any] | None) -> list[torch.Tensor]:
     """The tensors among the arguments of an op, in the order of its row."""
     tensors: list[torch.Tensor] = []
-    take_apart((*args, *(kwargs or {}).values()), [], tensors, array("q"), array("d"))
+    flatten_arguments((*args, *(kwargs or {}).values()), [], tensors, array("q"), array("d"))
     return tensors
 
 
-def tensor_parts(tensor: torch.Tensor) -> tuple[object, ...]:
-    """Signature of one tensor. Of one without strides (sparse, nested, lazy) only what there is to ask."""
+def tensor_signature(tensor: torch.Tensor) -> tuple[object, ...]:
+    """Signature of one tensor; without strides where it has none (sparse, nested, lazy)."""
     if not tensor.is_nested:
         with contextlib.suppress(RuntimeError, ValueError):
             return tensor.dtype, tensor.shape, tensor.stride(), tensor.is_cpu or tensor.device
@@ -176,7 +170,7 @@ def tensor_parts(tensor: torch.Tensor) -> tuple[object, ...]:
 
 
 def skeleton(args: Any, kwargs: dict[str, Any] | None) -> list[object]:
-    """What table "scalars" keeps: "T", "i", "f" and "c" for what stands elsewhere, JSON for the rest."""
+    """Entry of table "scalars": "T", "i", "f" and "c" for tensors and numbers, which have cells, JSON for the rest."""
     items = [_item(value) for value in args]
     return items + [[f"{name}=", _item(value)] for name, value in (kwargs or {}).items()]
 
@@ -207,7 +201,7 @@ def _item(value: Any) -> object:
 
 
 Signature = tuple[object, ...]
-"""``id()`` of the operator (hashing an operator itself runs Python code) and the parts of ``arguments.py``."""
+"""``id()`` of the operator (hashing an operator itself runs Python code) and the signature of its arguments."""
 
 
 class Call:
@@ -222,16 +216,16 @@ class Call:
         self.written = written.all
         """Places, among its tensors, of those it writes."""
         self.overwritten = written.unread
-        """Places of those it does not read, though it may write them."""
+        """Places of those it does not read, whether or not it writes them."""
         self.factor = written.factor
-        """What its first tensor is multiplied by: 0 means that it is not read."""
+        """The factor of its first tensor: where it is 0, that tensor is not read."""
         self.layouts = layouts
-        """Of its tensors, in order."""
+        """Layouts of its tensors, in order."""
         self.structure = structure
         self.scalars = scalars
 
     def results(self, tensors: Sequence[torch.Tensor], out: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """(written, returned): what has a digest at the end of the row, in its order, of a call on ``tensors``."""
+        """(written, returned) of a call on ``tensors``: the tensors with a digest at the end of its row, in order."""
         if self.plan.is_view or not self.plan.computes:
             return [], []
         written = [] if self.plan.arrives else [tensors[place] for place in self.written]
@@ -246,7 +240,7 @@ class Calls:
         self._layouts = layouts
         self._plans: dict[int, OpPlan] = {}
         self.known: dict[Signature, Call] = {}
-        """The hot path looks here itself."""
+        """Read by the hot path itself."""
         self.op_names: list[str] = []
         """By id in table "ops"."""
         self.structure_sizes = array("q")
@@ -270,7 +264,7 @@ class Calls:
         integers: int,
         floats: int,
     ) -> Call:
-        """Intern a call not seen before; ``integers`` and ``floats`` are how many numbers its arguments hold."""
+        """Intern a call not seen before; ``integers`` and ``floats`` count the numbers among its arguments."""
         layouts = tuple(self._layouts.of(tensor) for tensor in tensors)
         on_device = [layout.later or not tensor.is_cpu for tensor, layout in zip(tensors, layouts, strict=True)]
         plan = plan_of_call(self.plan(func), args, kwargs, on_device)
@@ -279,7 +273,7 @@ class Calls:
             layouts,
             written_places(plan, args, kwargs),
             self.structure(layouts, tensors),
-            self.scalars(_said(plan, args, kwargs), integers, floats),
+            self.scalars(_skeleton_of_call(plan, args, kwargs), integers, floats),
         )
         self.known[signature] = call
         return call
@@ -288,19 +282,19 @@ class Calls:
         """Id in table "structures" of tensors with these layouts."""
         keys = [self._tables.key_of("layouts", layout.id) for layout in layouts]
         number = self._tables.intern("structures", portable_key("structures", keys), [layout.id for layout in layouts])
-        _put(self.structure_sizes, number, len(layouts), 0)
-        _put(self.structure_devices, number, tensors[0].device.type if tensors else "cpu", "cpu")
+        _set_padded(self.structure_sizes, number, len(layouts), 0)
+        _set_padded(self.structure_devices, number, tensors[0].device.type if tensors else "cpu", "cpu")
         return number
 
     def scalars(self, payload: list[object], integers: int, floats: int) -> int:
         """Id in table "scalars" of a skeleton."""
         number = self._tables.intern_payload("scalars", payload)
-        _put(self.scalar_counts, 2 * number, integers, 0)
-        _put(self.scalar_counts, 2 * number + 1, floats, 0)
+        _set_padded(self.scalar_counts, 2 * number, integers, 0)
+        _set_padded(self.scalar_counts, 2 * number + 1, floats, 0)
         return number
 
     def plan(self, func: OpOverload) -> OpPlan:
-        """What is known of an operator, read from its schema at the first call."""
+        """The plan of an operator, made from its schema at the first call."""
         plan = self._plans.get(id(func))
         if plan is None:
             region = region_of(func)
@@ -309,26 +303,26 @@ class Calls:
         return plan
 
     def _op(self, name: str) -> int:
-        if isinstance(name, RegionName):  # each has kernels of its own
+        if isinstance(name, RegionName):  # regions have different kernels under one name
             number = self._tables.add("ops", portable_key("ops", str(name)), str(name))
         else:
             number = self._tables.intern_payload("ops", name)
-        _put(self.op_names, number, name, "")
+        _set_padded(self.op_names, number, name, "")
         return number
 
 
-def _said(plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> list[object]:
-    """The skeleton of a call, its labels left out, the members of a group that it names put in."""
-    said = skeleton(args, kwargs)
+def _skeleton_of_call(plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> list[object]:
+    """The skeleton of a call, without labels, with the members of a group that it names."""
+    items = skeleton(args, kwargs)
     if GROUP_ARGUMENT in plan.arguments and (place := plan.arguments.index(GROUP_ARGUMENT)) < len(args):
-        said[place] = named_group(args[place]) or said[place]
+        items[place] = named_group(args[place]) or items[place]
     for place in LABELS.get(plan.schema, ()):
         if place < len(args):
-            said[place] = {"object": "label"}
-    return said
+            items[place] = {"object": "label"}
+    return items
 
 
-def _put(sequence: Any, at: int, value: Any, filler: Any) -> None:
+def _set_padded(sequence: Any, at: int, value: Any, filler: Any) -> None:
     while len(sequence) <= at:
         sequence.append(filler)
     sequence[at] = value

@@ -1,7 +1,7 @@
-"""What selects the kernel of an op on a CPU: library, instruction set, thread count.
+"""Kernel evidence of ops on a CPU: library, instruction set, thread count.
 
-Owns the table of which ops go to which library and the reading of the process's settings. CUDA kernel names have their
-place in the same table ("names"); for ops on other devices only the device type stands there so far.
+Owns which ops run in which library, and reads the process's settings. CUDA kernel names are in the same table
+("names"); for other devices it holds only the device type so far.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class Kernels:
         self._blas = "MKL" if torch.backends.mkl.is_available() else "BLAS"
         self._made: dict[tuple[str, int], int] = {}
         self.payloads: dict[int, Evidence] = {}
-        """What was made, by its id."""
+        """Evidence by id."""
 
     def of(self, op_name: str, threads: int, device: str) -> int:
-        """Id in table "kernels" of what runs ``op_name`` ("aten.addmm.default") on ``device`` now."""
+        """Id in table "kernels" of the kernel that runs ``op_name`` ("aten.addmm.default") on ``device`` now."""
         if isinstance(op_name, RegionName):
             return self._of_region(op_name, threads, device)
         library = self.library(op_name) if device == "cpu" else device
@@ -62,12 +62,12 @@ class Kernels:
         return self._intern(payload)
 
     def _intern(self, payload: Evidence) -> int:
-        made = self._tables.intern("kernels", portable_key("kernel", payload), payload)
-        self.payloads[made] = payload
-        return made
+        number = self._tables.intern("kernels", portable_key("kernel", payload), payload)
+        self.payloads[number] = payload
+        return number
 
     def library(self, op_name: str) -> str:
-        """The library that computes an op on a CPU, as far as its name tells."""
+        """The library that computes an op on a CPU, by the op's name."""
         name = op_name.split(".")[1] if op_name.count(".") >= 2 else op_name
         bare = name.removesuffix("_backward").removesuffix("_")
         if name.startswith(_LAPACK):
@@ -80,7 +80,7 @@ class Kernels:
 
     def _describe(self, library: str, threads: int) -> dict[str, Any]:
         if library == "ATen":
-            # asked now that an op has run: asked before, the program could no longer choose (ATEN_CPU_CAPABILITY)
+            # read only after an op has run: read earlier, the program could no longer set ATEN_CPU_CAPABILITY
             isa = torch.backends.cpu.get_cpu_capability()
             return {"library": library, "isa": isa, "threads": threads}
         if library == "oneDNN":

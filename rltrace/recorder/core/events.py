@@ -1,17 +1,17 @@
-"""Events: rows that are no ops, for what happens around the ops, at its place among them.
+"""Events: rows that are no ops, for what happens between the ops.
 
-Owns the form of such a row. A form is made once (what happened, to whom, the names of its cells) and written often,
-with a value for each cell. Anything in ``rltrace.recorder`` writes an event so::
+Owns the form of such a row. A form is created once (what happened, to which object, the names of its cells) and
+written often, with a value for each cell::
 
     SCALED = EventForm(Kind.VALUE, "GradScaler 0", floats=("scale",), integers=("growth_tracker",))
     ...
     session.events.write(SCALED, integers=(tracker,), floats=(scale,))
 
-An event records what came in from outside torch, and that matters only where an op reads it. So two runs whose events
-differ in their cells alone do not diverge (``RowFlag.MARKED``): the difference is counted and listed, and it is the
-origin of what differs because of it. An event that only one run has is compared like an op that only one run has.
-*Evidence* is not compared at all, and is in no hash: what differs between unchanged runs, such as the state of a
-generator that nobody has seeded, or what an extra event in one of two runs shifts, such as a count.
+An event records data from outside torch, which matters only where an op reads it. So two runs whose events differ only
+in their cells do not diverge (``RowFlag.MARKED``): the difference is counted and listed, and it is the origin of ops
+that differ because of it. An event on one side only is compared like an op on one side only. *Evidence* is not
+compared and is in no hash: it differs between unchanged runs (the state of an unseeded generator), or an extra event
+shifts it (a count).
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from rltrace.trace.format.schema import Kind
 
 @dataclass(frozen=True, eq=False, slots=True)
 class EventForm:
-    """What events of one form have in common. Two forms are never equal: make each once and keep it.
+    """The common fields of events of one form. Two forms are never equal: create each once.
 
-    All of it is identity: two runs whose events differ in any of these had different things happen to them. So none of
-    it may hold an address, a process id or a count of what timing decides.
+    All fields are identity: events of two runs that differ in one of them are different events. So none may hold an
+    address, a process id or a count that depends on timing.
     """
 
     kind: Kind
     what: str
-    """What it happened to, in words: ``environment 3``."""
+    """The object it happened to: ``environment 3``."""
     owner: str = ""
-    """What stands in the row's module column: whose it is."""
+    """Content of the row's module column."""
     counts: tuple[str, ...] = ()
-    """Names of whole numbers from 0 to 2**64 that are evidence; with ``evidence`` at most 63."""
+    """Names of integers from 0 to 2**64 that are evidence; with ``evidence`` at most 63."""
     evidence: tuple[str, ...] = ()
-    """Of digests that are."""
+    """Names of digests that are evidence."""
     digests: tuple[str, ...] = ()
     integers: tuple[str, ...] = ()
-    """Of whole numbers between -2**63 and 2**63."""
+    """Names of integers between -2**63 and 2**63."""
     floats: tuple[str, ...] = ()
 
     def skeleton(self) -> list[object]:

@@ -1,4 +1,4 @@
-"""Hooks: what goes along with every op of one stream, called by the op recorder at defined moments.
+"""Hooks: called by the op recorder at defined moments of every op of a stream.
 
 Owns those moments and their order. A recording without hooks runs none of this.
 """
@@ -13,10 +13,10 @@ import torch
 from torch._ops import OpOverload
 
 from rltrace.recorder.base.dispatch_mode import Observer
-from rltrace.recorder.base.torch_function import Overrides, StandIn, any_would_be_asked
+from rltrace.recorder.base.torch_function import OpWrapper, Overrides, any_torch_function
 from rltrace.recorder.core.calls import Call
 from rltrace.recorder.core.events import EventForm
-from rltrace.recorder.core.torchscript_threads import runs_beside
+from rltrace.recorder.core.torchscript_threads import is_torchscript_thread
 
 FixedCells = tuple[int, int, int, int, int, int, int]
 """The cells that every row has: op, structure, site, module, scalars, flags with phase and kind above them, digests."""
@@ -27,75 +27,76 @@ State = TypeVar("State")
 
 
 class OpHook(Generic[State]):
-    """What is done beside an op's row; every method does nothing unless a hook overrides it.
+    """Work beside an op's row; methods do nothing unless overridden.
 
     An exception from a hook ends the recording, as any failure of the recorder does; the program goes on.
     """
 
     op: State | None = None
-    """What ``begin`` returned for the op at hand. Released when the op has ended, so that no tensor is held."""
+    """The result of ``begin`` for the current op. Dropped when the op has ended, so that no tensor is kept alive."""
 
     def begin(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> State | None:
-        """The op is about to run; nothing of its row exists yet. Returns what to remember of it, None for nothing."""
+        """The op is about to run; nothing of its row exists yet. Returns the hook's state for this op, or None."""
         return None
 
     def replacement(self, func: OpOverload) -> Run | None:
-        """What runs in the op's place, when its call site and inputs are known (``RowBuffer.site``); None: the op."""
+        """The function to run in place of the op, once call site and inputs are known (``RowBuffer.site``), or None."""
         return None
 
     def needs_digests(self) -> bool:
-        """Whether digests of the row at hand must not be deferred."""
+        """Whether digests of the current row must not be deferred."""
         return self.op is not None
 
     def finish(self, cells: FixedCells, call: Call, tensors: list[torch.Tensor], out: Any) -> None:
         """The op has run on ``tensors`` and returned ``out``; its row is complete but for ``cells``."""
 
     def end(self) -> None:
-        """The op has returned, and its row has been written. What this raises, the program sees."""
+        """The op has returned, and its row has been written. An exception raised here reaches the program."""
 
     def drop(self) -> None:
-        """An interrupt came: the row at hand will never be."""
+        """An interrupt came: the current row is dropped."""
 
     def event(self, form: EventForm, cells: EventCells, scalars: int, row: int, site: int) -> None:
         """An event has been written as ``row``; ``scalars`` is the id of its form in table "scalars"."""
 
     def window_row(self, cells: FixedCells, row: int, name: str, owner: str, digests: list[int]) -> None:
-        """The digest of a tensor that a window begins with has been written as ``row``."""
+        """The digest of a tensor at the beginning of a window has been written as ``row``."""
 
 
 EventCells = tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[float]]
-"""Of an event: evidence (counts, then digests), digests, integers, floats."""
+"""Cells of an event: evidence (counts, then digests), digests, integers, floats."""
 
 
 class HookedStream(Observer, Protocol):
-    """The recorder of one thread, as seen from here."""
+    """The op recorder of one thread."""
 
     owner: int
     hooks: Sequence[OpHook[Any]]
 
-    def passed_by(self) -> None:
-        """An op ran beside the stream's thread."""
+    def record_torchscript_op(self) -> None:
+        """An op ran in a TorchScript thread and gets no row."""
 
     def fail(self, error: Exception) -> None:
-        """An error of the recorder's own."""
+        """The recorder has failed."""
 
 
 class HookedOps:
-    """Hands the ops of a stream's thread to its hooks and its recorder. Calls no ``__torch_function__``."""
+    """Passes the ops of a stream's thread to its hooks and its recorder. Calls no ``__torch_function__``."""
 
     def __init__(self, stream: HookedStream) -> None:
         self.stream = stream
         self._overrides = Overrides()
-        self._replaced: dict[tuple[int, int], StandIn] = {}
-        """By ``id`` of op and hook. A call is known by the ``id`` of what is called, so there is one for each."""
+        self._replaced: dict[tuple[int, int], OpWrapper] = {}
+        """By ``id`` of op and hook: a call's signature contains the ``id`` of its function, so there is one wrapper
+        for each."""
 
     def observe(
         self, by: Any, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None, /
     ) -> Any:
-        if get_ident() != self.stream.owner and runs_beside(2):
-            self.stream.passed_by()
+        if get_ident() != self.stream.owner and is_torchscript_thread(2):
+            self.stream.record_torchscript_op()
             return func(*args, **kwargs) if kwargs else func(*args)
-        if any_would_be_asked((*args, *(kwargs or {}).values())):
+        if any_torch_function((*args, *(kwargs or {}).values())):
             return self._overrides.observe(self._observe, by, func, types, args, kwargs)
         return self._observe(by, func, types, args, kwargs)
 
@@ -120,9 +121,9 @@ class HookedOps:
             hook.end()
         return out
 
-    def _replace(self, func: Any, hook: OpHook[Any], run: Run) -> StandIn:
+    def _replace(self, func: Any, hook: OpHook[Any], run: Run) -> OpWrapper:
         key = id(func), id(hook)
-        found = self._replaced.get(key)
-        if found is None:
-            found = self._replaced[key] = StandIn(func, run)
-        return found
+        wrapper = self._replaced.get(key)
+        if wrapper is None:
+            wrapper = self._replaced[key] = OpWrapper(func, run)
+        return wrapper

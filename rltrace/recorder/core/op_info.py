@@ -1,6 +1,6 @@
-"""What is known of an operator before it is called: read once from its schema, kept for every later call.
+"""Static facts of an operator, read once from its schema.
 
-Owns the classes of operators (views, allocations, overwrites). Never looks at a tensor.
+Owns the classes of operators (views, allocations, overwrites).
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ import torch
 from torch._ops import OpOverload
 
 from rltrace.recorder.core.regions import RegionInputs, region_of
-from rltrace.recorder.core.storages import TOUCH
+from rltrace.recorder.core.storages import PARTIAL_WRITES
 from rltrace.trace.format.collectives import FUNCTIONAL
 
 # --- operators --------------------------------------------------------------------------------------------------------
 #
-# What operators do that their schemas do not say: which make views, allocate, overwrite, or are written by others.
-#
-# Owns these tables, by schema name. Each entry is checked by running the operator (``tests/recorder``).
+# Behaviour of operators that their schemas do not state, by schema name. Each entry is checked by running the operator
+# (``tests/recorder``).
 
 
 VIEWS = frozenset(
@@ -34,11 +33,11 @@ VIEWS = frozenset(
         "aten::lift_fresh",
         "aten::lift",
         "aten::_efficientzerotensor",  # zeros without memory: there is nothing to digest or to follow
-        "_c10d_functional::_wrap_tensor_autograd",  # what it wraps may be on its way
-        "aten::from_file",  # others can write the file at any time, so whoever reads it takes it from outside
+        "_c10d_functional::_wrap_tensor_autograd",  # wraps a tensor that may still be in flight
+        "aten::from_file",  # other programs can write the file at any time, so its bytes are outside data
     }
 )
-"""Make a view, or as little, though ``func.is_view`` does not say so on every version."""
+"""Return a view, or compute as little, though ``func.is_view`` is not True on every version."""
 
 ALLOCATIONS = frozenset(
     {
@@ -56,7 +55,7 @@ ALLOCATIONS = frozenset(
         "aten::set_",
     }
 )
-"""Return memory that nobody has written (or, ``set_``, memory that this op did not write): never a digest."""
+"""Return unwritten memory (or, ``set_``, memory that this op did not write): never a digest."""
 
 OVERWRITES = frozenset(
     {
@@ -77,7 +76,7 @@ OVERWRITES = frozenset(
         "aten::_cummin_helper",
     }
 )
-"""Write without reading what was there. Counting old bytes as an input makes a receiver of a cause."""
+"""Write without reading the old bytes. With those as an input, an origin would look like a propagated difference."""
 
 HIDDEN_WRITES = {
     "aten::native_batch_norm": ("running_mean", "running_var"),
@@ -85,7 +84,7 @@ HIDDEN_WRITES = {
     "aten::miopen_batch_norm": ("running_mean", "running_var"),
     "aten::batch_norm_update_stats": ("running_mean", "running_var"),
 }
-"""Arguments that an op writes though its schema does not say so."""
+"""Arguments that an op writes, against its schema."""
 
 ARRIVING: Mapping[str, Mapping[str, bool]] = MappingProxyType(
     {
@@ -108,22 +107,22 @@ ARRIVING: Mapping[str, Mapping[str, bool]] = MappingProxyType(
         "c10d::recv_any_source_": {"tensors": True},
     }
 )
-"""Arguments that other processes write, maybe only once the op has returned (True: it does not read them), though its
-schema does not say so. They have no digest in the op's row, and whoever reads them takes them from outside."""
+"""Arguments that other processes write, perhaps after the op has returned, against its schema (True: the op does not
+read them). They have no digest in the op's row; to later readers they are outside data."""
 
 IN_FLIGHT = frozenset(f"_c10d_functional::{name}" for name in FUNCTIONAL)
 """Return tensors that other processes may write once the op has returned, until ``ARRIVED`` has run on them."""
 
 ARRIVED = frozenset({"_c10d_functional::wait_tensor", "_c10d_functional::wait_tensors"})
-"""Return what they are given when other processes have written it: only now are its bytes what was sent."""
+"""Return their inputs once other processes have written them: only now do they hold the bytes that were sent."""
 
 LABELS = {
     "aten::from_file": (0,),
     "profiler::_record_function_enter": (0, 1),
     "profiler::_record_function_enter_new": (0, 1),
 }
-"""Arguments that say where something lies on this machine, or what a person calls it: a folder with a random name, a
-time of day. Their values are no part of what is computed."""
+"""Arguments with a path on this machine or a label for people: a folder with a random name, a time of day. They do not
+affect the result."""
 
 SCRATCH = {
     "aten::mkldnn_rnn_layer": (3,),
@@ -131,20 +130,20 @@ SCRATCH = {
     "aten::_cudnn_rnn": (3, 4),
     "aten::miopen_rnn": (3, 4),
 }
-"""Outputs that are a library's workspace: written in part, read back by the op's own backward. They have no digest;
-what counts of them follows from the op's inputs. Found by filling fresh memory with one byte or another."""
+"""Outputs that are a library's workspace: partly written, read only by the op's backward. They have no digest; their
+written bytes follow from the op's inputs. Found by filling fresh memory with different bytes."""
 
 COPIES = frozenset(
     {"aten::clone", "aten::copy_", "aten::_to_copy", "aten::_copy_from", "aten::contiguous", "aten::view_copy"}
 )
-"""Move bytes without computing: what nobody wrote in the source is unwritten in the destination as well."""
+"""Move bytes without computing: unwritten elements of the source are unwritten in the destination as well."""
 
 NON_BLOCKING = frozenset({"aten::copy_", "aten::_foreach_copy_", "aten::_to_copy"})
-"""Copy, and where ``non_blocking`` is asked for may return before they have. On the device all stays in order; of a
-copy to the host nobody knows when it is done but the program, which is to wait for it."""
+"""Copies that may return early if ``non_blocking``. On the device all stays in order; of a copy to the host only the
+program, which has to wait for it, knows when it is done."""
 
 RESIZES = frozenset({"aten::resize_", "aten::resize_as_"})
-"""Allocations that give a tensor more memory and keep what it has."""
+"""Allocations that enlarge a tensor's memory and preserve its content."""
 
 
 FACTORS = frozenset(
@@ -152,14 +151,14 @@ FACTORS = frozenset(
     for name in ("addbmm", "addmm", "addmv", "addr", "baddbmm", "_addmm_activation")
     for ending in ("", "_")
 )
-"""Multiply their first tensor by ``beta`` and do not read it where that is 0, whatever it holds."""
+"""Multiply their first tensor by ``beta``; do not read it where that is 0."""
 
 IN_TRAINING = {
     "aten::rrelu_with_noise": ("noise",),
     "aten::rrelu_with_noise_": ("noise",),
     "aten::rrelu_with_noise_backward": ("noise",),
 }
-"""Arguments that are overwritten in training (or, by a backward, read) and left alone otherwise."""
+"""Arguments that are overwritten in training (by a backward: read), and unused otherwise."""
 
 
 # --- plans ------------------------------------------------------------------------------------------------------------
@@ -184,7 +183,7 @@ class OpPlan:
     id: int
     """In table "ops"."""
     func: OpOverload
-    """Kept, so that its ``id()`` stays its own."""
+    """Kept alive, so that its ``id()`` stays unique."""
     name: str
     role: Role
     is_view: bool
@@ -196,13 +195,13 @@ class OpPlan:
     arguments: tuple[str, ...]
     """Names of all arguments that can be passed by position, in order."""
     writes_out: bool
-    """Some of them are ``out=``: it may resize what it writes."""
+    """Some of them are ``out=``: it may resize them."""
     writes_any: bool
     copies: bool
     partial: bool
-    """Leaves elements of what it writes as they were (``partial_writes.py``)."""
+    """Writes only some elements of its outputs (``storages.PARTIAL_WRITES``)."""
     arrives: bool
-    """What it writes comes from other processes (``operators.ARRIVING``)."""
+    """Other processes write its outputs (``ARRIVING``)."""
     resizes: bool
     returns_new: bool
     """Returns tensors besides the arguments it writes."""
@@ -221,9 +220,9 @@ class OpPlan:
 def plan_of_call(
     plan: OpPlan, args: Sequence[Any], kwargs: Mapping[str, Any] | None, on_device: Sequence[bool]
 ) -> OpPlan:
-    """The same for one call: what is copied to the host without waiting is not there when the op returns.
+    """The plan for one call: a non-blocking copy to the host is not done when the op returns.
 
-    ``on_device``: which of the call's tensors lie on a device.
+    ``on_device``: which of the call's tensors are on a device.
     """
     if plan.schema not in NON_BLOCKING or not any(on_device):
         return plan
@@ -238,11 +237,11 @@ def plan_of_call(
 
 
 class WrittenPlaces(NamedTuple):
-    """Places, among the tensors of a call in order, of those that are written."""
+    """Places of written tensors, among the tensors of a call in order."""
 
     all: tuple[int, ...]
     unread: tuple[int, ...]
-    """Those that are not read, though they may be written."""
+    """Places of tensors that are not read, whether or not they are written."""
     factor: Factor | None = None
 
 
@@ -251,13 +250,13 @@ class Factor(NamedTuple):
 
     is_float: bool
     from_end: int
-    """Its place among the call's numbers of that type, counted from the last one, which is 1."""
+    """Its place among the call's numbers of that type, counted from the end; 1 is the last one."""
 
 
 def make_plan(op_id: int, func: OpOverload) -> OpPlan:
     """Read the schema of ``func``. Works for ATen, custom and higher-order operators alike."""
     schema = getattr(func, "_schema", None)
-    if schema is None:  # a higher-order operator or a compiled region: what it does inside is not seen
+    if schema is None:  # a higher-order operator or a compiled region: ops inside are not seen
         region = region_of(func)
         return OpPlan(
             op_id,
@@ -304,7 +303,7 @@ def make_plan(op_id: int, func: OpOverload) -> OpPlan:
         writes_out=any(a.is_out for a in schema.arguments),
         writes_any=bool(writes),
         copies=schema.name in COPIES,
-        partial=schema.name in TOUCH,
+        partial=schema.name in PARTIAL_WRITES,
         resizes=schema.name in RESIZES,
         arrives=bool(arriving),
         returns_new=not arriving and (not writes or bool(hidden) or not all(aliased)),
@@ -315,7 +314,7 @@ def make_plan(op_id: int, func: OpOverload) -> OpPlan:
 
 
 def written_places(plan: OpPlan, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> WrittenPlaces:
-    """Which of the tensors in ``args`` and ``kwargs``, counted in order, the op writes, and which it does not read."""
+    """Places of the tensors in ``args`` and ``kwargs``, in order, that the op writes, and of those it does not read."""
     if args and type(args[0]) is RegionInputs:
         return WrittenPlaces(args[0].written, ())
     written: list[int] = []
@@ -371,18 +370,16 @@ def _role(func: OpOverload) -> Role:
 
 # --- results ----------------------------------------------------------------------------------------------------------
 #
-# What an op gives: the arguments that it wrote and the tensors that it returned, in the order of its row's digests.
-#
-# Owns that order for whoever has to find a recorded result again. The hot path goes the same way step by step
-# (``stream.py``).
+# The results of an op in the order of its row's digests: written arguments, then returned tensors. The hot path
+# (``OpRecorder.observe``) has the same order.
 
 
 def results_of(
     plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: Sequence[torch.Tensor], out: Any
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """(written, returned): tensors with a digest in the op's row, in its order.
+    """(written, returned): the tensors with a digest in the op's row, in order.
 
-    ``tensors`` are those among its arguments, ``out`` is what it returned.
+    ``tensors``: those among its arguments. ``out``: its return value.
     """
     if not plan.computes or plan.arrives:
         return [], []
@@ -390,7 +387,7 @@ def results_of(
 
 
 def new_results(plan: OpPlan, out: Any) -> list[torch.Tensor]:
-    """The tensors that an op returned which are none of its arguments."""
+    """The returned tensors, without those that are arguments."""
     if not plan.returns_new:
         return []
     if plan.aliased and isinstance(out, tuple):

@@ -1,9 +1,8 @@
 """From one dispatched op to one row: the hot path.
 
-Owns the rows of one thread that have not been committed yet. Every statement here runs once per op of the recorded
-program, so plain loops and local names stand where elsewhere a helper would; whatever is rare has a method of its
-own. It reads tensors and appends numbers to flat arrays. It keeps no reference to any tensor once ``observe`` has
-returned, and no failure of its own ever reaches the program.
+``observe`` runs once per op of the recorded program, so it has plain loops and local names instead of helpers; rare
+cases are separate methods. It reads tensors and appends numbers to flat arrays. It keeps no reference to any tensor
+once it has returned, and no failure of the recorder reaches the program.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from torch._ops import OpOverload
 from torch.nn import Parameter
 from xxhash import xxh3_64_intdigest
 
-from rltrace.recorder.base.settings import NOT_ASKED, SUBNORMAL
-from rltrace.recorder.base.stack_room import need_room
-from rltrace.recorder.base.torch_function import OverriddenError, unasked, would_be_asked
+from rltrace.recorder.base.settings import NO_SNAPSHOT, SUBNORMAL
+from rltrace.recorder.base.stack_space import check_stack_space
+from rltrace.recorder.base.torch_function import OverriddenError, has_torch_function, torch_function_disabled
 from rltrace.recorder.core import storages as storage_rules
 from rltrace.recorder.core.call_sites import Anchor
-from rltrace.recorder.core.calls import INT64, Call, op_tensors, take_apart, tensor_parts
+from rltrace.recorder.core.calls import INT64, Call, flatten_arguments, op_tensors, tensor_signature
 from rltrace.recorder.core.events import EventForm
 from rltrace.recorder.core.op_info import Factor, OpPlan, Role
 from rltrace.recorder.core.process_state import FULL_STACK, ProcessState
@@ -39,20 +38,20 @@ from rltrace.recorder.core.row_buffer import (
     PHASE_SHIFT,
     UNKNOWN,
     UNKNOWN_READ,
-    Later,
+    DeferredDigest,
     RowBuffer,
-    RowTaker,
+    RowConsumer,
     phase_bits,
 )
 from rltrace.recorder.core.storages import SWEEP_EVERY, View, overlaps_another, pack_read, pack_writer, row_of
-from rltrace.recorder.core.torchscript_threads import is_symbolic, runs_beside
+from rltrace.recorder.core.torchscript_threads import is_symbolic, is_torchscript_thread
 from rltrace.recorder.digests.readback import Pending
 from rltrace.trace.format.schema import GENERATOR_SHIFT, SLOT_UNKNOWN, Phase, RowFlag
 
 Tensor = torch.Tensor
 
-FEW = 4
-"""Ops with more inputs than this on a device have them digested together."""
+MAX_SEPARATE_READS = 4
+"""The inputs on a device of ops with more tensors than this are digested together."""
 
 _MARKED, _RNG, _VIEW = int(RowFlag.MARKED), int(RowFlag.RNG), int(RowFlag.VIEW)
 _ALLOCATION, _OVERLAPPING = int(RowFlag.ALLOCATION), int(RowFlag.OVERLAPPING)
@@ -65,19 +64,19 @@ _get_ident = get_ident
 _is_inference = torch.is_inference_mode_enabled
 _has_onednn = torch._C._get_mkldnn_enabled
 _storage_address = torch._C._storage_address  # type: ignore[attr-defined]
-_would_be_asked = would_be_asked
-_start_thread = start_new_thread  # of C, as is waiting for a lock: neither needs room on the stack
+_has_torch_function = has_torch_function
+_start_thread = start_new_thread  # in C, as is waiting for a lock: neither needs space on the stack
 
 
 class OpRecorder(RowBuffer):
-    """Writes the rows of one thread. Used by that thread alone; the committer takes finished rows off the front."""
+    """Writes the rows of one thread. Used only by that thread; the committer takes finished rows from the front."""
 
-    def __init__(self, process: ProcessState, number: int, name: str, committer: RowTaker) -> None:
+    def __init__(self, process: ProcessState, number: int, name: str, committer: RowConsumer) -> None:
         super().__init__(process, number, name)
         self.fail = process.fail
         self._committer = committer
         self._forms: dict[EventForm, tuple[int, int]] = {}
-        """By form: its ids in tables "modules" and "scalars"."""
+        """Ids in tables "modules" and "scalars", by form."""
 
     # --- the hot path -----------------------------------------------------------------------------------------------
 
@@ -85,42 +84,42 @@ class OpRecorder(RowBuffer):
         self, _by: Any, func: OpOverload, _types: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None, /
     ) -> Any:
         """Run one op and write its row."""
-        if _get_ident() != self.owner and runs_beside(2):
-            self.passed_by()
+        if _get_ident() != self.owner and is_torchscript_thread(2):
+            self.record_torchscript_op()
             return func(*args, **kwargs) if kwargs else func(*args)
-        if _would_be_asked(None):
+        if _has_torch_function(None):
             return self._overrides.observe(self.observe, _by, func, _types, args, kwargs)
         process = self.process
         tensors: list[Tensor] = []
         links = integers = floats = self._digested = 0  # cells appended so far
         try:
             row = self.row
-            parts: list[object] = [id(func)]
+            key: list[object] = [id(func)]
             if kwargs:
-                parts.append(tuple(kwargs))
+                key.append(tuple(kwargs))
             for value in (*args, *kwargs.values()) if kwargs else args:
                 kind = type(value)
                 if kind is Tensor or kind is Parameter:
                     tensors.append(value)
                     try:
-                        parts += value.dtype, value.shape, value.stride(), value.is_cpu or value.device
+                        key += value.dtype, value.shape, value.stride(), value.is_cpu or value.device
                     except RuntimeError:
-                        parts += tensor_parts(value)
+                        key += tensor_signature(value)
                 elif kind is float:
                     self._add_float(value)
                     floats += 1
-                    parts.append(float)
+                    key.append(float)
                 elif kind is int and -INT64 <= value < INT64:
                     self._add_integer(value)
                     integers += 1
-                    parts.append(int)
+                    key.append(int)
                 elif value is None or kind is bool:
-                    parts += kind, value
+                    key += kind, value
                 else:
-                    more_integers, more_floats = take_apart((value,), parts, tensors, self.integers, self.floats)
+                    more_integers, more_floats = flatten_arguments((value,), key, tensors, self.integers, self.floats)
                     integers += more_integers
                     floats += more_floats
-            signature = tuple(parts)
+            signature = tuple(key)
             call = self._calls.get(signature)
             if call is None:
                 call = process.calls.make(func, args, kwargs, signature, tensors, integers, floats)
@@ -129,7 +128,7 @@ class OpRecorder(RowBuffer):
 
             if tensors:
                 self._marked = False
-                here = row << 12
+                row_bits = row << 12
                 current = self._current
                 for tensor in tensors:
                     try:
@@ -138,7 +137,7 @@ class OpRecorder(RowBuffer):
                         address = 0
                     writer = current.get(address)
                     if writer is not None:
-                        self._add_link(here - writer)
+                        self._add_link(row_bits - writer)
                     elif is_view:
                         self._add_link(self._view_link(address))
                     else:
@@ -170,7 +169,7 @@ class OpRecorder(RowBuffer):
             frame: Any
             try:
                 frame = _get_frame(1)
-            except ValueError:  # a thread without Python below: the autograd engine's own
+            except ValueError:  # a thread of the autograd engine, without Python frames
                 frame = None
             first = frame
             below = None
@@ -182,11 +181,11 @@ class OpRecorder(RowBuffer):
                     frame = frame.f_back
                 if frame is not None:
                     stack.append(anchor.prefix or process.sites.prefix(self.anchors))
-                elif node is not None:  # a thread of the autograd engine's own, working for the call of backward
+                elif node is not None:  # a thread of the autograd engine, working for the call of backward
                     below = stop
                     stack.append(anchor.prefix or process.sites.prefix(self.anchors))
                 elif self._attempt_depth is not None:
-                    flags = self._attempt_raised(flags)
+                    flags = self._drop_attempt(flags)
             else:
                 while frame is not None:
                     stack += id(frame.f_code), frame.f_lasti
@@ -198,19 +197,19 @@ class OpRecorder(RowBuffer):
             self.site = site
             del first, frame, below
         except OverriddenError as error:
-            self._take_back([], 0, integers + error.integers, floats + error.floats)
+            self._roll_back([], 0, integers + error.integers, floats + error.floats)
             return self._overrides.observe(self.observe, _by, func, _types, args, kwargs)
         except Exception as error:
             try:
-                need_room(error)
+                check_stack_space(error)
                 if is_symbolic(error, tensors):
-                    self._take_back(tensors, links, integers, floats)
+                    self._roll_back(tensors, links, integers, floats)
                 else:
                     process.fail(error)
             except RecursionError:
-                _start_thread(self._lose, (args, kwargs))
-                self._lost.acquire()
-                func = getattr(func, "_op", func)  # a frame less
+                _start_thread(self._drop_row, (args, kwargs))
+                self._row_dropped.acquire()
+                func = getattr(func, "_op", func)  # one frame less
             return func(*args, **kwargs) if kwargs else func(*args)
         except BaseException:  # Ctrl-C, between two statements above
             self._interrupted(None, tensors)
@@ -218,12 +217,12 @@ class OpRecorder(RowBuffer):
 
         try:
             out = func(*args, **kwargs) if kwargs else func(*args)
-        except RecursionError:  # the op's own, or there is no room to call it
-            _start_thread(self._lose, (args, kwargs))
-            self._lost.acquire()
+        except RecursionError:  # raised by the op, or for lack of space to call it
+            _start_thread(self._drop_row, (args, kwargs))
+            self._row_dropped.acquire()
             raise
         except BaseException:
-            self._take_back(tensors, links, integers, floats)
+            self._roll_back(tensors, links, integers, floats)
             raise
 
         try:
@@ -232,7 +231,7 @@ class OpRecorder(RowBuffer):
             elif plan.computes:
                 slot = 0
                 if call.written:
-                    slot, overlapping = self._written(call, tensors, args, kwargs)
+                    slot, overlapping = self._record_written(call, tensors, args, kwargs)
                     flags |= overlapping
                 if plan.returns_new:
                     if type(out) is Tensor:
@@ -242,19 +241,19 @@ class OpRecorder(RowBuffer):
                 if tensors and self._marked:
                     flags |= _MARKED
             elif plan.role is Role.NUMBER:
-                flags |= _number(out, self.integers, self.floats)
+                flags |= _append_number(out, self.integers, self.floats)
                 if self._marked:
                     flags |= _MARKED
             else:
-                flags |= self._not_computed(call, tensors, out)
+                flags |= self._record_uncomputed(call, tensors, out)
             settings = self.settings
-            if (  # ``Settings.now`` without the call
+            if (  # ``Snapshot.is_current``, inlined
                 not settings.is_unchanged()
                 or _is_inference() is not settings.inference
                 or (SUBNORMAL == 0.0) is not settings.flushes
                 or _has_onednn() is not settings.onednn
             ):
-                self._settings_changed()
+                self._update_settings()
             cells = (plan.id, call.structure, site, module, call.scalars, flags, self._digested)
             if self.hooks:
                 for hook in self.hooks:
@@ -265,18 +264,18 @@ class OpRecorder(RowBuffer):
                 self._committer.wake(self)
         except Exception as error:
             try:
-                need_room(error)
+                check_stack_space(error)
                 process.fail(error)
             except RecursionError:
-                _start_thread(self._lose, (args, kwargs))
-                self._lost.acquire()
+                _start_thread(self._drop_row, (args, kwargs))
+                self._row_dropped.acquire()
         except BaseException:
             self._interrupted(call, tensors)
             raise
         return out
 
     def _fresh(self, out: Tensor, plan: OpPlan, tensors: list[Tensor], slot: int) -> None:
-        """An output that no argument aliases: digest it and follow its storage."""
+        """Digest an output that aliases no argument, and follow its storage."""
         try:
             layout = self._layouts[out.dtype, out.shape, out.stride(), out.is_cpu or out.device]
         except (KeyError, RuntimeError, TypeError):
@@ -286,10 +285,10 @@ class OpRecorder(RowBuffer):
             if small is not None and type(out) is Tensor:
                 digest = xxh3_64_intdigest(small(out.data_ptr()), layout.seed)
             elif layout.later:
-                digest = self._later(out, layout)
+                digest = self._defer_one(out, layout)
             else:
                 digest = self.process.digests.with_layout(out, layout)
-        except RuntimeError:  # a sparse scalar looks like a dense one until it is asked for its memory
+        except RuntimeError:  # a sparse scalar looks dense until its address is read
             digest = self.process.digests.with_layout(out, layout)
         self._add_digest(digest)
         self._digested += 1
@@ -299,36 +298,36 @@ class OpRecorder(RowBuffer):
             return
         handles = self._handles
         if address in handles or not address:
-            return  # the op handed back memory it was given
+            return  # the op returned memory of an argument
         raw: Any = out.untyped_storage()
         handles[address] = raw._weak_ref()
         self._current[address] = (self.row << 12) - (slot << 2)  # pack_writer
-        young = self._young
-        young.append(address)
-        if len(young) >= SWEEP_EVERY:
+        recent = self._recent
+        recent.append(address)
+        if len(recent) >= SWEEP_EVERY:
             self.process.storages.sweep()
         if plan.copies and tensors and self._marked:
             self._copy_marks(tensors[0], out)
 
-    # --- what is rare ---------------------------------------------------------------------------------------------
+    # --- rare cases -----------------------------------------------------------------------------------------------
 
     def _fresh_several(self, out: Any, plan: OpPlan, tensors: list[Tensor], slot: int) -> None:
-        """Several outputs, those aside that are arguments the op wrote."""
+        """Several outputs, without those that are arguments the op wrote."""
         if plan.aliased and isinstance(out, tuple):
             out = [item for item, aliased in zip(out, plan.aliased, strict=True) if not aliased]
         for item in tensors_in(out):
             self._fresh(item, plan, tensors, min(slot, SLOT_UNKNOWN))
             if slot in plan.scratch:
-                self._no_result()
+                self._clear_digest()
             slot += 1
 
-    def _take_back(self, tensors: list[Tensor], links: int, integers: int, floats: int) -> None:
-        """The op raised: no row will stand for what has been appended and read for it.
+    def _roll_back(self, tensors: list[Tensor], links: int, integers: int, floats: int) -> None:
+        """The op raised and gets no row: drop its cells, and forget its reads.
 
-        Counted from the end, since the committer may take from the front meanwhile.
+        Cells are counted from the end, since the committer may take from the front meanwhile.
         """
-        if self.raised is not None:
-            self.raised.append(self.row)
+        if self.raised_rows is not None:
+            self.raised_rows.append(self.row)
         for cells, count in (
             (self.links, links),
             (self.integers, integers),
@@ -337,14 +336,14 @@ class OpRecorder(RowBuffer):
         ):
             if count:
                 del cells[-count:]
-        self.drop_later(self.row)
+        self.drop_deferred(self.row)
         for tensor in tensors:
             self.process.storages.reads.pop(storage_rules.address_of(tensor), None)
 
     def _interrupted(self, call: Call | None, tensors: list[Tensor]) -> None:
-        """Something like Ctrl-C came while a row was being written: that row will never be.
+        """An exception such as Ctrl-C came while a row was being written: drop that row.
 
-        ``call`` where its op has run already. What it wrote then counts as written by nobody known.
+        ``call``: set where its op has run already. The writer of its outputs is then unknown.
         """
         for hook in self.hooks:
             hook.drop()
@@ -355,31 +354,31 @@ class OpRecorder(RowBuffer):
         for place in () if call is None else call.written:
             self._writers.drop(storage_rules.address_of(tensors[place]))
 
-    def _settings_changed(self) -> None:
-        """The op at hand ran under other settings than the last one, or nobody has asked yet."""
+    def _update_settings(self) -> None:
+        """The current op ran under other settings than the last one, or they have not been read yet."""
         before = self.settings
-        if before is NOT_ASKED:
-            self.asked_settings = self.row
-        self.settings = self.process.settings.now(ask_all=before is NOT_ASKED)
+        if before is NO_SNAPSHOT:
+            self.settings_read_at = self.row
+        self.settings = self.process.settings.now(read_all=before is NO_SNAPSHOT)
         if not self.epochs or self.epochs[-1][1] != self.settings.number:
             self.epochs.append((self.row, self.settings.number))
 
-    def _lose(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> None:
-        """The stack of the stream's thread is full (RecursionError): the row at hand will never be.
+    def _drop_row(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> None:
+        """The stack of the stream's thread is full (RecursionError): drop the current row.
 
-        Called in a thread of its own, which has room, while that thread waits for ``_lost``. Nobody knows what the op
-        has written, or will have when it has run without a row.
+        Runs in a new thread, which has stack space, while the stream's thread waits for ``_row_dropped``. Writers of
+        the op's tensors are forgotten: it may have written any, or will once it has run without a row.
         """
         try:
-            with unasked():
+            with torch_function_disabled():
                 self._interrupted(None, [])
                 for tensor in op_tensors(args, kwargs):
                     self._writers.drop(storage_rules.address_of(tensor))
-            self.process.missing(FULL_STACK, f"{self.name} at row {self.row}")
+            self.process.report_missing(FULL_STACK, f"{self.name} at row {self.row}")
         except Exception as error:
             self.process.fail(error)
         finally:
-            self._lost.release()
+            self._row_dropped.release()
 
     def begin_attempt(self, caller: FrameType) -> None:
         """An optimizer's step begins: ops above ``caller`` share the stack below it."""
@@ -392,8 +391,8 @@ class OpRecorder(RowBuffer):
             del self.anchors[self._attempt_depth :]
             self._attempt_depth = None
 
-    def _attempt_raised(self, flags: int) -> int:
-        """The optimizer's step that was under way is no longer on the stack; the row's flags, corrected."""
+    def _drop_attempt(self, flags: int) -> int:
+        """The current optimizer step is no longer on the stack; returns the row's corrected flags."""
         self.end_attempt()
         self.phase = phase_bits(self.process.phase)
         return flags & ((1 << PHASE_SHIFT) - 1) | self.phase
@@ -401,7 +400,7 @@ class OpRecorder(RowBuffer):
     # --- inputs -------------------------------------------------------------------------------------------------------
 
     def _input(self, call: Call, tensors: list[Tensor], address: int, place: int) -> int:
-        """Link of an input whose bytes were not all written by one op of this step; digests them where that decides."""
+        """Link of an input that no single op of this step wrote as a whole; digests it where no writer is known."""
         tensor = tensors[place]
         if place in call.overwritten or (place == 0 and call.factor is not None and self._is_zero(call.factor)):
             return OVERWRITTEN
@@ -410,7 +409,7 @@ class OpRecorder(RowBuffer):
             return UNKNOWN if role is Role.ALLOCATION else OUTSIDE
         storages, row, layout = self.process.storages, self.row, call.layouts[place]
         seen = storages.reads.get(address)
-        if seen is not None and address not in storages.special:  # nobody has written it since: the usual case, first
+        if seen is not None and address not in storages.special:  # not written since: the usual case, first
             read = seen.get((tensor.storage_offset(), layout.id))  # type: ignore[arg-type]
             if read is not None and read[0] == self.number and read[1] != row:
                 return (row << 12) - read[2]
@@ -427,12 +426,12 @@ class OpRecorder(RowBuffer):
             external, exposed = storage.external, storage.exposed
             if storage.mask is not True and not storage_rules.is_written(storage, tensor):
                 if call.plan.partial and place in call.written:
-                    return MIXED  # passed through; whether anything unwritten is left, ``_written`` finds out
+                    return MIXED  # passed through; ``_record_written`` checks whether anything unwritten is left
                 self._marked = True
             whole = storage.partial is None or storage.partial == view
         writer = self._writers.of(address)
         trusted = not external and not self.process.verify_inputs
-        if writer is not None and whole and trusted and not exposed and self._is_of_step(writer, address):
+        if writer is not None and whole and trusted and not exposed and self._is_of_current_step(writer, address):
             return (row << 12) - writer
         seen = storages.reads.get(address)
         if seen is not None and trusted:
@@ -457,12 +456,12 @@ class OpRecorder(RowBuffer):
         return OUTSIDE_READ if external else self._outside_link(address)
 
     def _read_later(self, call: Call, tensors: list[Tensor], place: int) -> int:
-        """The digest of an input on a device; of an op with many (an optimizer's) all that will be read are put off
-        with the first of them, in as few launches."""
+        """The digest of an input on a device. For an op with many inputs (an optimizer's), the digests of all that will
+        be read are deferred with the first of them, in few launches."""
         tensor, layouts = tensors[place], call.layouts
-        if len(tensors) <= FEW:
-            return self._later(tensor, layouts[place])
-        if self._ahead_of != self.row or place not in self._ahead:
+        if len(tensors) <= MAX_SEPARATE_READS:
+            return self._defer_one(tensor, layouts[place])
+        if self._prefetched_row != self.row or place not in self._prefetched:
             device, known, reads = tensor.device, self._current, self.process.storages.reads
             together = [
                 i
@@ -476,17 +475,17 @@ class OpRecorder(RowBuffer):
                     and address not in reads
                 )
             ]
-            put = self._put_off([tensors[i] for i in together], [layouts[i] for i in together])
-            self._ahead, self._ahead_of = dict(zip(together, put, strict=True)), self.row
-        return self._expect(self._ahead.pop(place), tensor, layouts[place])
+            put = self._defer([tensors[i] for i in together], [layouts[i] for i in together])
+            self._prefetched, self._prefetched_row = dict(zip(together, put, strict=True)), self.row
+        return self._pending_cell(self._prefetched.pop(place), tensor, layouts[place])
 
     def _is_zero(self, factor: Factor) -> bool:
-        """Whether the op at hand has the number 0 there."""
+        """Whether this factor of the current op is 0."""
         numbers: array[int] | array[float] = self.floats if factor.is_float else self.integers
         return numbers[-factor.from_end] == 0
 
     def _unknown_input(self, call: Call, tensors: list[Tensor], address: int, view: View, place: int) -> int:
-        """Memory that no recorded op wrote, seen for the first time."""
+        """Link of an input that no recorded op wrote, seen for the first time; digests it."""
         storages, tensor, layout = self.process.storages, tensors[place], call.layouts[place]
         if layout.later and self.process.readback.is_shut(tensor.device):
             return UNKNOWN
@@ -501,12 +500,12 @@ class OpRecorder(RowBuffer):
             storages.reads[address] = {view: (self.number, self.row, pack_read(self.row, place))}
         return OUTSIDE_READ
 
-    def _is_of_step(self, writer: int, address: int) -> bool:
-        """Whether the last write of a storage fell into the current step of this stream."""
-        return address in self._current or row_of(writer) >= max(self.steps[-1][0], self._writers.opened)
+    def _is_of_current_step(self, writer: int, address: int) -> bool:
+        """Whether the last write of a storage was in the current step of this stream."""
+        return address in self._current or row_of(writer) >= max(self.steps[-1][0], self._writers.window_rows)
 
     def _view_link(self, address: int) -> int:
-        """A view reads nothing: its link only says who wrote what it looks at."""
+        """Link of a view's input: a view reads nothing, its link only names the writer of its bytes."""
         writer = self._writers.of(address)
         if not address:
             return UNKNOWN
@@ -519,16 +518,16 @@ class OpRecorder(RowBuffer):
 
     # --- outputs ------------------------------------------------------------------------------------------------------
 
-    def _written(
+    def _record_written(
         self, call: Call, tensors: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any] | None
     ) -> tuple[int, int]:
         """Digest every argument that the op wrote and make it the last writer of their storages.
 
-        Returns how many, and the flag of ops whose memory to write and memory to read overlap.
+        Returns their number, and the flag of ops whose written and read memory overlap.
         """
         process, storages, plan = self.process, self.process.storages, call.plan
         if plan.arrives:
-            self._sent(tensors[place] for place in call.written)
+            self._follow_sent(tensors[place] for place in call.written)
             return 0, 0
         slot, flags = -1, 0
         several: Sequence[Pending | None] = ()
@@ -537,9 +536,9 @@ class OpRecorder(RowBuffer):
             tensor = tensors[place]
             layout = process.layouts.of(tensor) if plan.writes_out else call.layouts[place]  # out= may resize
             if layout.later:
-                several = several or self._put_off_written(call, tensors)
+                several = several or self._defer_written(call, tensors)
                 self._add_digest(
-                    self._expect(several[slot], tensor, layout) if several else self._later(tensor, layout)
+                    self._pending_cell(several[slot], tensor, layout) if several else self._defer_one(tensor, layout)
                 )
             else:
                 self._add_digest(process.digests.with_layout(tensor, layout))
@@ -553,7 +552,7 @@ class OpRecorder(RowBuffer):
             nbytes = tensor.untyped_storage().nbytes()
             whole = layout.dense and layout.nbytes >= nbytes
             plain = special is None and whole and not self._marked
-            storages.written_by(self._writers, address, pack_writer(self.row, min(slot, SLOT_UNKNOWN)), plain)
+            storages.record_write(self._writers, address, pack_writer(self.row, min(slot, SLOT_UNKNOWN)), plain)
             if plain:
                 if len(tensors) == 2 and call.layouts[1 - place] is not layout and overlaps_another(tensors, place):
                     flags = _OVERLAPPING
@@ -562,28 +561,30 @@ class OpRecorder(RowBuffer):
                 flags = _OVERLAPPING
             special = special or storages.special_of(address, tensor)
             if special.nbytes != nbytes:
-                storage_rules.resized(special, nbytes)
+                storage_rules.record_resize(special, nbytes)
             special.partial = None if whole else storage_rules.view_of(tensor, layout)
             copied = plan.copies and self._marked and len(tensors) > 1 and self._copy_marks(tensors[1], tensor)
             if plan.partial:
-                given = plan.named(args, kwargs)
-                if special.mask is not True and not storage_rules.mark_touched(special, tensor, plan.schema, given):
+                named = plan.named(args, kwargs)
+                if special.mask is not True and not storage_rules.mark_partial_write(
+                    special, tensor, plan.schema, named
+                ):
                     self._marked = True
             elif not copied:
                 storage_rules.mark_written(special, tensor)
             if special.partial is None and special.mask is True and not special.external:
-                storages.no_longer_special(address)
+                storages.drop_special(address)
         return slot + 1, flags
 
-    def _put_off_written(self, call: Call, tensors: list[Tensor]) -> Sequence[Pending | None]:
-        """Digests of all that was written, where all of it lies on one device; else of none."""
-        found, layouts = [tensors[place] for place in call.written], [call.layouts[place] for place in call.written]
-        if call.plan.writes_out or not all(layout.later for layout in layouts) or len({t.device for t in found}) > 1:
+    def _defer_written(self, call: Call, tensors: list[Tensor]) -> Sequence[Pending | None]:
+        """Defer the digests of all written tensors together, where all are on one device; else none: ()."""
+        written, layouts = [tensors[place] for place in call.written], [call.layouts[place] for place in call.written]
+        if call.plan.writes_out or not all(layout.later for layout in layouts) or len({t.device for t in written}) > 1:
             return ()
-        return self._put_off(found, layouts)
+        return self._defer(written, layouts)
 
     def _copy_marks(self, source: Tensor, target: Tensor) -> bool:
-        """``source``, partly unwritten, was copied into ``target``; True if that was so."""
+        """Copy the marks of ``source``, which was copied into ``target``; False where all of it is written."""
         storages = self.process.storages
         origin = storages.special.get(storage_rules.address_of(source))
         if origin is None or origin.mask is True:
@@ -591,63 +592,63 @@ class OpRecorder(RowBuffer):
         storage_rules.copy_written(origin, source, storages.special_of(_storage_address(target), target), target)
         return True
 
-    def _not_computed(self, call: Call, tensors: list[Tensor], out: Any) -> int:
-        """Take up what an op returned whose bytes are not there yet, or came from elsewhere; the row's flags."""
+    def _record_uncomputed(self, call: Call, tensors: list[Tensor], out: Any) -> int:
+        """Record an output whose bytes are not there yet, or come from another process; returns the row's flags."""
         role = call.plan.role
         if role is Role.ALLOCATION:
-            self._allocated(call, out)
+            self._follow_allocated(call, out)
             return _ALLOCATION
         if role is Role.TO_HOST:
-            self._copied_to_host(call, tensors, out)
+            self._record_host_copies(call, tensors, out)
         elif role is Role.ARRIVED:
-            self._arrived(out)
+            self._record_arrived(out)
         else:
-            self._sent(tensors_in(out))
+            self._follow_sent(tensors_in(out))
         return _MARKED if self._marked else 0
 
-    def _copied_to_host(self, call: Call, tensors: list[Tensor], out: Any) -> None:
-        """Memory of the host that a device writes, some time: what it will hold is what the device has, where that is
-        copied as it is, and unknown else. When it holds it is the program's to know: it is digested at every use."""
+    def _record_host_copies(self, call: Call, tensors: list[Tensor], out: Any) -> None:
+        """Record copies to the host that finish later. The digest is that of the source where the copy does not convert
+        it, else unknown. Only the program knows when the copy is done, so the host memory is digested at every use."""
         storages, half = self.process.storages, len(tensors) // 2
         targets, sources = (tensors[:half], tensors[half:]) if call.written else (list(tensors_in(out)), tensors)
         for slot, (target, source) in enumerate(zip(targets, sources, strict=True)):
             if (target.dtype, target.shape) == (source.dtype, source.shape):
                 self._add_digest(self._digest_of(source, self.process.layouts.of(source)))
             else:
-                self.later.append(Later(self.row, self._digested, self.process.readback.unread()))
+                self.later.append(DeferredDigest(self.row, self._digested, self.process.readback.unread()))
                 self._add_digest(0)
             self._digested += 1
             address = storage_rules.address_of(target)
             if not address:
                 continue
             raw = target.untyped_storage()
-            storages.aliased(address, raw)
+            storages.record_alias(address, raw)
             special = storages.special_of(address, target)
             whole = storage_rules.covers(target, raw.nbytes())
             special.partial = None if whole else storage_rules.view_of(target, self.process.layouts.of(target))
             storage_rules.mark_written(special, target)
-            storages.written_by(self._writers, address, pack_writer(self.row, min(slot, SLOT_UNKNOWN)), plain=False)
+            storages.record_write(self._writers, address, pack_writer(self.row, min(slot, SLOT_UNKNOWN)), plain=False)
 
-    def _sent(self, tensors: Iterable[Tensor]) -> None:
-        """Other processes write the tensors, now or soon; whoever reads one has it from this row."""
+    def _follow_sent(self, tensors: Iterable[Tensor]) -> None:
+        """Other processes write the tensors, now or soon; later readers link to this row."""
         self._arrivals += 1
         for tensor in tensors:
             address = storage_rules.address_of(tensor)
             if address:
-                self.process.storages.arrives(address, tensor, self.number, self._arrivals)
+                self.process.storages.record_arrival(address, tensor, self.number, self._arrivals)
 
-    def _arrived(self, out: Any) -> None:
-        """Other processes have written ``out``: it comes from outside, and whoever reads it has it from this op."""
-        came = list(tensors_in(out))  # what the op was given, in that order
-        digests = [self.process.digests.of(tensor) for tensor in came]
-        for place, digest in enumerate(digests, len(self.links) - len(came)):
+    def _record_arrived(self, out: Any) -> None:
+        """Other processes have written ``out``: it is outside data, and later readers link to this op."""
+        arrived = list(tensors_in(out))  # the op's inputs, in order
+        digests = [self.process.digests.of(tensor) for tensor in arrived]
+        for place, digest in enumerate(digests, len(self.links) - len(arrived)):
             if self.links[place] == OUTSIDE:
-                self.links[place] = self._outside_link(storage_rules.address_of(came[place - len(self.links)]))
+                self.links[place] = self._outside_link(storage_rules.address_of(arrived[place - len(self.links)]))
                 self._add_digest(digest)
                 self._digested += 1
         self.digests.extend(digests)
         self._digested += len(digests)
-        for slot, tensor in enumerate(came):
+        for slot, tensor in enumerate(arrived):
             self._follow_arrived(tensor, min(slot, SLOT_UNKNOWN))
 
     def _follow_arrived(self, tensor: Tensor, slot: int) -> None:
@@ -661,26 +662,26 @@ class OpRecorder(RowBuffer):
         special = storages.special.get(address) if whole else storages.special_of(address, tensor)
         if special is not None:
             special.partial = None if whole else storage_rules.view_of(tensor, self.process.layouts.of(tensor))
-        storages.written_by(self._writers, address, pack_writer(self.row, slot), plain=special is None)
+        storages.record_write(self._writers, address, pack_writer(self.row, slot), plain=special is None)
 
-    def _allocated(self, call: Call, out: Any) -> None:
-        """Memory nobody has written: follow what becomes of it."""
+    def _follow_allocated(self, call: Call, out: Any) -> None:
+        """Follow memory that is allocated and unwritten."""
         storages, plan = self.process.storages, call.plan
         for tensor in tensors_in(out):
             address = storage_rules.address_of(tensor)
             if not address:
                 continue
             if plan.resizes:
-                if address not in storages.handles:  # memory that ``set_`` gave it
+                if address not in storages.handles:  # memory from ``set_``
                     storages.follow_outside(address, tensor)
                 storages.reads.pop(address, None)
                 nbytes = tensor.untyped_storage().nbytes()
                 known = address in storages.special
                 storage = storages.special_of(address, tensor)
-                if not known:  # how large it was nobody noted; what the tensor spanned was there
+                if not known:  # its former size was not recorded; it was at least what the tensor spanned
                     spanned = int(tensor.storage_offset()) * tensor.element_size() + call.layouts[0].nbytes
                     storage.nbytes = min(nbytes, spanned)
-                storage_rules.resized(storage, nbytes)
+                storage_rules.record_resize(storage, nbytes)
             elif not plan.writes_any and address not in storages.handles:
                 storages.follow_new(address, tensor)
                 self._current[address] = pack_writer(self.row, 0)
@@ -697,7 +698,7 @@ class OpRecorder(RowBuffer):
         floats: Sequence[float],
         frame: FrameType,
     ) -> None:
-        """Write one event, called from ``frame``. Never while an op of this thread is under way."""
+        """Write one event, called from ``frame``. Never while an op of this thread is being handled."""
         module, scalars = self._forms.get(form) or self._intern(form)
         flags = self.phase & _PHASE | form.kind << KIND_SHIFT | len(evidence) << GENERATOR_SHIFT | _MARKED
         row, site = self.row, self._site_of(frame)
@@ -708,7 +709,7 @@ class OpRecorder(RowBuffer):
             count = len(evidence) + len(digests)
             self.fixed.extend((self.process.calls.no_op, 0, site, module, scalars, flags, count))
             self.row += 1
-        except BaseException:  # Ctrl-C, between two of them
+        except BaseException:  # Ctrl-C, between two statements
             self._committer.trim(self)
             raise
         if self.row > self.limit:
@@ -723,7 +724,7 @@ class OpRecorder(RowBuffer):
         return ids
 
     def _site_of(self, first: FrameType) -> int:
-        """The call site of ``first``, walked like that of an op."""
+        """The call site of ``first``, walked as for an op."""
         anchor = self.anchors[-1] if self.anchors else None
         frame: FrameType | None = first
         stack: list[int] = []
@@ -737,7 +738,7 @@ class OpRecorder(RowBuffer):
         return self.process.sites.make(key, first) if site is None else site
 
     def write_window_tensor(self, bits: int, name: str, owner: str, tensor: Tensor) -> None:
-        """A row for a tensor that a window begins with; whoever reads it later is linked to that row."""
+        """Write a row for a tensor at the beginning of a window; later readers link to it."""
         storages = self.process.storages
         self.write_window_row(bits, name, owner, [self.process.digests.of(tensor)], tensor)
         address = storage_rules.address_of(tensor)
@@ -747,10 +748,10 @@ class OpRecorder(RowBuffer):
             storages.follow_outside(address, tensor)
         if storage_rules.covers(tensor, tensor.untyped_storage().nbytes()):
             self._writers.earlier[address] = pack_writer(self.row - 1, 0)
-        self._writers.opened = self.row
+        self._writers.window_rows = self.row
 
     def write_window_row(self, bits: int, name: str, owner: str, digests: list[int], tensor: Tensor | None) -> None:
-        """A row for what a window begins with: ``bits`` of phase_bits, what it is, whose, and its digests."""
+        """Write a row for state at the beginning of a window: phase bits, name, owner's path and digests."""
         process = self.process
         scalars = process.calls.scalars([name], 0, 0)
         structure = 0
@@ -766,7 +767,7 @@ class OpRecorder(RowBuffer):
             hook.window_row(cells, self.row - 1, name, owner, digests)
 
     def forget_writer(self, tensor: Tensor) -> None:
-        """A tensor was overwritten by no op: whoever reads it next digests it."""
+        """Forget the writer of a tensor that was overwritten by no op: its next reader digests it."""
         self._writers.drop(storage_rules.address_of(tensor))
 
 
@@ -779,8 +780,8 @@ def tensors_in(out: Any) -> Iterator[Tensor]:
             yield from tensors_in(item)
 
 
-def _number(out: Any, integers: array[int], floats: array[float]) -> int:
-    """Put the Python number an op returned behind its arguments' numbers; the flag that says which kind it is."""
+def _append_number(out: Any, integers: array[int], floats: array[float]) -> int:
+    """Append the Python number that an op returned to its arguments' numbers; returns the flag of its type."""
     if isinstance(out, bool):
         integers.append(int(out))
         return int(RowFlag.VALUE_BOOL)

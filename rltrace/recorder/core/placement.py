@@ -1,7 +1,7 @@
-"""How the tensor arguments of one op lie in memory: which share a storage, where in it, at which alignment.
+"""Placement of an op's tensor arguments in memory: which share a storage, at which offset and alignment.
 
-Owns what a layout does not tell and a re-execution needs: an input that is written may be another one's memory, and
-kernels choose their loops by alignment. Reads addresses, never bytes.
+A re-execution needs it beside the layouts: an input that is written may share memory with another, and kernels choose
+their loops by alignment. Reads addresses, never bytes.
 """
 
 from __future__ import annotations
@@ -11,28 +11,28 @@ from dataclasses import dataclass
 
 import torch
 
-from rltrace.trace.format.schema import LYING_ALIGNMENT, PlacementBit
+from rltrace.trace.format.schema import PLACEMENT_ALIGNMENT, PlacementBit
 
 
 @dataclass(frozen=True, slots=True)
 class TensorPlacement:
-    """Where one tensor argument lies."""
+    """Placement of one tensor argument."""
 
-    with_: int
-    """Place of the first argument in the same storage; its own where it shares with none before it."""
+    shared_with: int
+    """Place of the first argument in the same storage; its own place where it is the first."""
     offset: int
-    """Bytes from the lowest address that any argument in this storage begins at."""
+    """Bytes from the lowest address at which an argument in this storage begins."""
     alignment: int
-    """That lowest address modulo LYING_ALIGNMENT."""
+    """That lowest address modulo PLACEMENT_ALIGNMENT."""
     bits: PlacementBit
 
     def is_plain(self, place: int) -> bool:
-        """Alone in its storage, as an allocator aligns it, its bytes what they look like."""
-        return self.with_ == place and not self.offset and not self.alignment and not self.bits
+        """Whether it shares no storage, is aligned as by an allocator, and is not lazily conjugated or negated."""
+        return self.shared_with == place and not self.offset and not self.alignment and not self.bits
 
 
 def placements(tensors: Sequence[torch.Tensor]) -> dict[int, TensorPlacement]:
-    """By place; without those that have no address to ask for (sparse, nested, a subclass, on device meta, empty)."""
+    """Placements by place; without tensors that have no address (sparse, nested, a subclass, on device meta, empty)."""
     storages: dict[int, int] = {}
     lowest: dict[int, int] = {}
     found = []
@@ -49,6 +49,6 @@ def placements(tensors: Sequence[torch.Tensor]) -> dict[int, TensorPlacement]:
             bits = PlacementBit(tensor.is_conj() * PlacementBit.CONJUGATED | tensor.is_neg() * PlacementBit.NEGATED)
             found.append((place, first, address, bits))
     return {
-        place: TensorPlacement(first, address - lowest[first], lowest[first] % LYING_ALIGNMENT, bits)
+        place: TensorPlacement(first, address - lowest[first], lowest[first] % PLACEMENT_ALIGNMENT, bits)
         for place, first, address, bits in found
     }

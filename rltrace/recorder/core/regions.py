@@ -1,8 +1,8 @@
-"""A region that torch's compiler has made, as the operator that a row is written of.
+"""Compiled regions, as operators that rows are written of.
 
-Owns what such a region looks like to the recorder: an operator whose one argument is the list of its inputs. What
-happens inside is not seen; which inputs it writes, whether it draws and which kernels it runs it is told when it is
-made (``inductor.py``). Knows nothing of the compiler.
+To the recorder a region is an operator whose one argument is the list of its inputs. Ops inside are not seen; which
+inputs it writes, whether it draws random numbers and which kernels it runs is passed in (``compiled.py``). Does not
+depend on the compiler.
 """
 
 from __future__ import annotations
@@ -15,76 +15,76 @@ import torch
 from rltrace.trace.kernels.evidence import Evidence
 
 BRACKET: Final = "rltrace region"
-"""What a profile shows around each call of a region, as it shows something of torch's own around each op."""
+"""The profiler range around each call of a region, as torch has one around each op."""
 
-_LET_GO = torch.empty(0)
-"""Stands where a tensor was that nobody needs any more."""
+_RELEASED = torch.empty(0)
+"""Replaces tensors that are no longer needed."""
 
 
 class RegionName(str):
-    """The name of a region's operator. Brings along what ran it: kernel evidence goes by the operator's name."""
+    """The name of a region's operator, with its kernel evidence: that is looked up by the operator's name."""
 
     __slots__ = ("evidence",)
     evidence: Evidence
 
     def __new__(cls, name: str, evidence: Evidence) -> RegionName:
-        made = super().__new__(cls, name)
-        made.evidence = evidence
-        return made
+        region_name = super().__new__(cls, name)
+        region_name.evidence = evidence
+        return region_name
 
 
 class RegionInputs(list[Any]):
     """The inputs of one call of a region.
 
-    Compiled code empties the list it is given, so that memory is free again as soon as it has been used. So whoever
-    takes this list apart to write a row notes its own list of tensors in ``held``, and has it emptied, too. The last
-    tensor stays with the loop that went through them.
+    Compiled code empties its list of inputs, so that memory is freed as soon as it has been used. So the list of
+    tensors from which a row is written is set as ``row_tensors`` and emptied as well; only a loop variable may still
+    hold the last tensor.
     """
 
-    __slots__ = ("held", "run", "written")
+    __slots__ = ("row_tensors", "run", "written")
 
     def __init__(self, inputs: list[Any], writes: tuple[int, ...], run: Callable[[], Any]) -> None:
         super().__init__(inputs)
         self.run = run
-        self.held: list[torch.Tensor] | None = None
+        self.row_tensors: list[torch.Tensor] | None = None
         places = [place for place, value in enumerate(inputs) if isinstance(value, torch.Tensor)]
         self.written = tuple(places.index(place) for place in sorted(writes) if place in places)
-        """Places, among its tensors in order, of those that the region writes."""
+        """Places of the tensors that the region writes, among its tensors in order."""
 
-    def to_keep(self) -> RegionInputs:
-        """The same for whoever needs the tensors when the region has run; that one is not emptied."""
-        kept = RegionInputs(list(self), (), self.run)
-        kept.written = self.written
-        return kept
+    def retained(self) -> RegionInputs:
+        """A copy that keeps the tensors when the region has run."""
+        inputs = RegionInputs(list(self), (), self.run)
+        inputs.written = self.written
+        return inputs
 
-    def let_go(self) -> None:
-        """Keep what the region writes, and nothing else."""
+    def release(self) -> None:
+        """Drop all tensors but those that the region writes."""
         self.clear()
-        for place in range(len(self.held or ())):
+        for place in range(len(self.row_tensors or ())):
             if place not in self.written:
-                self.held[place] = _LET_GO  # type: ignore[index]
+                self.row_tensors[place] = _RELEASED  # type: ignore[index]
 
 
 class Region:
-    """Regions of one kind: what they write, draw and run is the same."""
+    """Regions that write, draw and run the same."""
 
     def __init__(self, name: RegionName, *, writes: bool, draws: bool, forget_reads: Callable[[], None]) -> None:
         self.name = name
         self.writes = writes
-        """Some of its inputs: each call says which."""
+        """Writes some of its inputs (``RegionInputs.written``)."""
         self.draws = draws
         self._forget_reads = forget_reads
 
     @property
     def region(self) -> Region:
-        """Itself; a stand-in for an operator says so, too."""
+        """Itself; an ``OpWrapper`` of it has this attribute, too."""
         return self
 
     def __call__(self, inputs: RegionInputs) -> Any:
-        inputs.let_go()
+        inputs.release()
         try:
             return inputs.run()
-        except BaseException:  # there will be no row, and whose reading it stood for is no longer known
+        except BaseException:  # there will be no row, and links to its reads would be wrong
             self._forget_reads()
             raise
 
@@ -93,5 +93,5 @@ class Region:
 
 
 def region_of(func: Any) -> Region | None:
-    """The region that ``func`` is, or stands in for."""
+    """The region that ``func`` is, or wraps; None for an operator."""
     return getattr(func, "region", None)

@@ -1,6 +1,6 @@
-"""The rows of one thread that have not been committed yet, and what the row at hand needs of others.
+"""The rows of one thread that have not been committed yet, and the state of the current row.
 
-Owns these fields and the layout of the flat arrays. Reads no tensor.
+Owns these fields and the layout of the flat arrays.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from rltrace.recorder.base.settings import NOT_ASKED
+from rltrace.recorder.base.settings import NO_SNAPSHOT
 from rltrace.recorder.base.torch_function import Overrides
 from rltrace.recorder.core import torchscript_threads
 from rltrace.recorder.core.call_sites import Anchor
@@ -37,7 +37,7 @@ NO_LIMIT = sys.maxsize
 
 
 def phase_bits(phase: Phase, kind: Kind = Kind.OP) -> int:
-    """What stands above the flags of a row."""
+    """The bits above the flags of a row."""
     return int(phase) << PHASE_SHIFT | int(kind) << KIND_SHIFT
 
 
@@ -52,8 +52,8 @@ UNKNOWN_READ = pack_link(Origin.UNKNOWN, read=True)
 OUTSIDE_READ = pack_link(Origin.OUTSIDE, read=True)
 
 
-class Later(NamedTuple):
-    """A digest that is yet to come."""
+class DeferredDigest(NamedTuple):
+    """A digest that is not known yet."""
 
     row: int
     place: int
@@ -61,18 +61,18 @@ class Later(NamedTuple):
     pending: Pending
 
 
-class RowTaker(Protocol):
-    """Takes rows off the front of a stream."""
+class RowConsumer(Protocol):
+    """Takes finished rows from the front of a stream."""
 
     def wake(self, stream: RowBuffer) -> None:
         """The stream's rows have reached its limit."""
 
     def trim(self, stream: RowBuffer) -> None:
-        """Drop what a row that will never be has left behind."""
+        """Drop the cells of an unfinished row."""
 
 
 class RowBuffer:
-    """The rows of one thread that have not been committed, as flat arrays, and the state they are made with."""
+    """The rows of one thread that have not been committed, as flat arrays, and the state for writing them."""
 
     def __init__(self, process: ProcessState, number: int, name: str) -> None:
         self.process = process
@@ -81,38 +81,37 @@ class RowBuffer:
         self.hooks: Sequence[OpHook[Any]] = ()
         """Called for every op, in this order."""
         self.owner = get_ident()
-        """The thread whose rows these are."""
-        self.beside = False
-        """TorchScript has run ops beside this thread."""
+        """Ident of the thread whose rows these are."""
+        self.has_torchscript_ops = False
+        """TorchScript has run ops in threads that it forked from this one."""
         self.row = 0
         """Rows finished so far, from the start of the stream."""
         self.limit = 0
         """When ``row`` reaches it, the committer is woken; set by the committer."""
-        self.most = NO_LIMIT
-        """Row at which the committer is woken at the latest, where somebody else waits for that."""
-        self.raised: list[int] | None = None
-        """Where there is such a list: for each op that raised, and so has no row, the row that it would have had."""
+        self.wake_by = NO_LIMIT
+        """Upper bound of ``limit``; set by the profiler."""
+        self.raised_rows: list[int] | None = None
+        """For each op that raised, the row that it would have had; None: not noted."""
         self.fixed = array("I")
         self.links = array("q")
         self.integers = array("q")
         self.floats = array("d")
         self.digests = array("Q")
-        self.later: deque[Later] = deque()
-        """Which of the digests are yet to come, in their order: of the rows that are not committed, and the one at
-        hand."""
-        self._ahead: dict[int, Pending | None] = {}
-        """By place: inputs of the op of row ``_ahead_of`` that have been put off and are yet to be met."""
-        self._ahead_of = -1
+        self.later: deque[DeferredDigest] = deque()
+        """Digests that are not known yet, in order: of the rows that are not committed, and the current one."""
+        self._prefetched: dict[int, Pending | None] = {}
+        """By place: inputs of the op of row ``_prefetched_row`` whose digests were deferred ahead of their cells."""
+        self._prefetched_row = -1
         self.anchors: list[Anchor] = []
         self.modules = ModuleStack(process.module_names, self.anchors)
         self.phase = phase_bits(Phase.OTHER)
-        """Phase and kind that rows are given outside of backward."""
+        """Phase and kind of rows outside of backward."""
         self.site = 0
-        """Id of the call site of the op at hand."""
-        self.settings = NOT_ASKED
-        """What the last op ran under."""
-        self.asked_settings = 0
-        """Row at which all settings were asked for last."""
+        """Id of the call site of the current op."""
+        self.settings = NO_SNAPSHOT
+        """Settings of the last op."""
+        self.settings_read_at = 0
+        """Row at which all settings were read last."""
         self.epochs: list[tuple[int, int]] = []
         """(first row, id in table "settings") wherever the settings changed."""
         self.steps: list[tuple[int, int]] = [(0, process.step)]
@@ -122,21 +121,21 @@ class RowBuffer:
         self._node_module = 0
         self._attempt_depth: int | None = None
         self._marked = False
-        """The op at hand reads memory that may never have been written."""
+        """The current op reads memory that may never have been written."""
         self._arrivals = 0
-        """Rows so far that took in what other processes send."""
+        """Rows so far in which other processes sent tensors."""
         self._digested = 0
-        """Digests appended for the op at hand."""
+        """Digests appended for the current op."""
         self._overrides = Overrides()
-        self._lost = allocate_lock()
-        """Free for a moment when a row has been given up."""
-        self._lost.acquire()
-        # what the hot path uses of others, one attribute away
+        self._row_dropped = allocate_lock()
+        """Released once each time a row has been dropped."""
+        self._row_dropped.acquire()
+        # one attribute away, for the hot path
         self._calls = process.calls.known
         self._sites = process.sites.known
         self._layouts = process.layouts.known
         self._handles = process.storages.handles
-        self._young = process.storages.young
+        self._recent = process.storages.recent
         self._current = self._writers.current
         self._add_fixed = self.fixed.extend
         self._add_link = self.links.append
@@ -145,26 +144,26 @@ class RowBuffer:
         self._add_digest = self.digests.append
 
     def _outside_link(self, address: int) -> int:
-        """The link of bytes from outside that are read here; it says with which row other processes sent them."""
+        """The link of an input that no op wrote; it names the row in which other processes sent it, if they did."""
         arrival = self.process.storages.arrival(address, self.number)
         if arrival is None:
             return OUTSIDE_READ
         return pack_link(Origin.OUTSIDE, self._arrivals - arrival + 1, read=True)
 
-    def passed_by(self) -> None:
-        """An op ran beside this thread, on one of TorchScript's, and is no row."""
-        if not self.beside:
-            self.beside = True
-            self.process.missing(torchscript_threads.FACT, f"{self.name} from row {self.row}")
+    def record_torchscript_op(self) -> None:
+        """An op ran in a TorchScript thread and gets no row."""
+        if not self.has_torchscript_ops:
+            self.has_torchscript_ops = True
+            self.process.report_missing(torchscript_threads.FACT, f"{self.name} from row {self.row}")
 
-    def drop_later(self, row: int, place: int = 0) -> None:
-        """Cells from this one on will never be, or be others."""
-        self._ahead_of = -1
+    def drop_deferred(self, row: int, place: int = 0) -> None:
+        """Forget deferred digests from this cell on."""
+        self._prefetched_row = -1
         later = self.later
         try:
             while later and later[-1][:2] >= (row, place):
                 later.pop()
-        except IndexError:  # the committer takes from the front meanwhile
+        except IndexError:  # the committer emptied it from the front
             pass
 
     def enter_phase(self, phase: Phase) -> None:
@@ -176,58 +175,57 @@ class RowBuffer:
 
     # --- deferred digests -------------------------------------------------------------------------------------------
     #
-    # Of a tensor on a device, in a row that is written before its digest is known: a 0 stands in its place, and
-    # ``later`` says of which row's which cell, and what it comes from. The committer puts the digest in.
+    # A row may be written before the digest of a tensor on a device is known: its cell is 0 until then, and ``later``
+    # names row, cell and pending digest. The committer fills it in.
 
     def _digest_of(self, tensor: Tensor, layout: Layout) -> int:
-        """For the cell that is appended next."""
-        return self._later(tensor, layout) if layout.later else self.process.digests.with_layout(tensor, layout)
+        """The digest for the cell that is appended next; 0 where it is deferred."""
+        return self._defer_one(tensor, layout) if layout.later else self.process.digests.with_layout(tensor, layout)
 
-    def _later(self, tensor: Tensor, layout: Layout) -> int:
-        """The digest of a tensor on a device, for the cell that is appended next; 0 where it is yet to come."""
-        [pending] = self._put_off([tensor], [layout])
-        return self._expect(pending, tensor, layout)
+    def _defer_one(self, tensor: Tensor, layout: Layout) -> int:
+        """The digest of a tensor on a device, for the cell that is appended next; 0 where it is deferred."""
+        [pending] = self._defer([tensor], [layout])
+        return self._pending_cell(pending, tensor, layout)
 
-    def _put_off(self, tensors: Sequence[Tensor], layouts: Sequence[Layout]) -> Sequence[Pending | None]:
-        """What will be the digests of tensors of one device, as they are now; None for one that cannot be put off."""
+    def _defer(self, tensors: Sequence[Tensor], layouts: Sequence[Layout]) -> Sequence[Pending | None]:
+        """Defer the digests of tensors of one device, as they are now; None for a tensor that cannot be deferred."""
         readback, graphs = self.process.readback, self.process.graphs
-        graphs.watch()
+        graphs.install()
         if readback.is_shut(tensors[0].device):
             for tensor in tensors:
-                graphs.wrote(address_of(tensor))
+                graphs.add_write(address_of(tensor))
             return [readback.unread()] * len(tensors)
-        found: list[Pending | None] = [None] * len(tensors)
-        if not self._reads_at_once():
+        deferred: list[Pending | None] = [None] * len(tensors)
+        if not self._needs_digests():
             plain = [i for i, tensor in enumerate(tensors) if _is_plain(tensor, layouts[i])]
-            put = readback.put([tensors[i] for i in plain], [layouts[i] for i in plain]) if plain else None
+            put = readback.defer([tensors[i] for i in plain], [layouts[i] for i in plain]) if plain else None
             for i, pending in zip(plain, put or (), strict=False):
-                found[i] = pending
-        return found
+                deferred[i] = pending
+        return deferred
 
-    def _expect(self, pending: Pending | None, tensor: Tensor, layout: Layout) -> int:
-        """Of the cell that is appended next; the digest itself where it had to be waited for."""
+    def _pending_cell(self, pending: Pending | None, tensor: Tensor, layout: Layout) -> int:
+        """The cell that is appended next: 0 for a pending digest, else the digest itself, waited for."""
         if pending is None:
             return self.process.digests.with_layout(tensor, layout)
-        self.later.append(Later(self.row, self._digested, pending))
+        self.later.append(DeferredDigest(self.row, self._digested, pending))
         return 0
 
-    def _reads_at_once(self) -> bool:
-        """Whether a hook needs the digests of the row at hand while it is written."""
+    def _needs_digests(self) -> bool:
+        """Whether a hook needs the digests of the current row while it is written."""
         return any(hook.needs_digests() for hook in self.hooks)
 
-    def _no_result(self) -> None:
-        """The digest appended last is of nothing that counts."""
+    def _clear_digest(self) -> None:
+        """Set the digest appended last to 0: it is of no result."""
         self.digests[-1] = 0
-        self.drop_later(self.row, self._digested - 1)
+        self.drop_deferred(self.row, self._digested - 1)
 
 
 def _is_plain(tensor: Tensor, layout: Layout) -> bool:
-    """Whether its bytes lie in memory of its own: not of a compound tensor, of no elements, of zeros not written down,
-    of a storage that was given back."""
+    """Whether it has bytes in memory: not compound, not empty, no zero tensor, its storage not freed."""
     kind = type(tensor)
     if (kind is not Tensor and kind is not torch.nn.Parameter) or is_compound(tensor):
         return False
     try:
         return bool(layout.nbytes) and not tensor._is_zerotensor() and bool(tensor.data_ptr())
-    except RuntimeError:  # a wrapper, which has no memory
+    except RuntimeError:  # a wrapper without memory
         return False

@@ -1,7 +1,7 @@
-"""Ops that are no rows: on shapes that are symbols, or run by TorchScript beside the thread that they belong to.
+"""Ops without a row: on symbolic shapes, or run by a thread that TorchScript forked.
 
-Owns how such ops are recognised: a symbolic shape from a failure of the recorder, another thread's op by its stack. The
-dispatch mode of a thread is handed on to threads that TorchScript forks, which then run at the same time.
+Owns how such ops are recognised. Threads that TorchScript forks inherit the dispatch mode of their parent and run
+beside it.
 """
 
 from __future__ import annotations
@@ -12,13 +12,11 @@ from collections.abc import Iterable
 import torch
 
 FACT = "threads.beside"
-"""Streams beside which TorchScript ran ops, each with the row it was at when the first of them came."""
+"""A fact: streams beside which TorchScript ran ops, each with its row at the first of them."""
 
 
-def runs_beside(depth: int) -> bool:
-    """Whether the calling thread is one that TorchScript forked: it differentiates nothing, and there is no Python
-    below the frame ``depth`` up from here.
-    """
+def is_torchscript_thread(depth: int) -> bool:
+    """Whether TorchScript forked the calling thread: it runs no backward, and no Python below frame ``depth``."""
     if torch._C._current_autograd_node() is not None:
         return False
     try:
@@ -29,7 +27,7 @@ def runs_beside(depth: int) -> bool:
 
 
 def is_symbolic(error: Exception, tensors: Iterable[torch.Tensor]) -> bool:
-    """Whether ``error`` only says that a tensor of the op at hand, which has not run yet, has symbols for a shape."""
+    """Whether ``error`` only means that a tensor of the current op, which has not run yet, has a symbolic shape."""
     return isinstance(error, TypeError) and any(
         isinstance(size, torch.SymInt) for tensor in tensors for size in tensor.shape
     )

@@ -1,7 +1,7 @@
-"""How a kind of device is talked to: which stream work goes to, memory on both sides, copies, and waiting for them.
+"""Access to a kind of device: current stream, memory on both sides, copies, and waiting for them.
 
-Owns every call that is CUDA's own. Another kind of device needs a class like ``CudaAccelerator`` and an entry in
-``WAYS``; without one its digests are waited for, each by itself.
+Owns every CUDA-specific call. Another kind of device needs a class like ``CudaAccelerator`` and an entry in
+``ACCELERATORS``; without one its digests are not deferred, and the program waits for each.
 """
 
 from __future__ import annotations
@@ -25,54 +25,54 @@ class StreamEvent(Protocol):
     """A mark in the work of a stream."""
 
     def synchronize(self) -> None:
-        """Wait until all before it is done. Raises RuntimeError where the device has failed."""
+        """Wait until all work before it is done. Raises RuntimeError where the device has failed."""
 
 
 class Accelerator(Protocol):
     """One kind of device."""
 
     def stream(self, device: torch.device) -> int | None:
-        """The stream on which this thread's work goes to the device; None where nothing may be enqueued there later."""
+        """This thread's current stream of the device; None where nothing may be enqueued on it later."""
 
     def memory(self, device: torch.device, words: int) -> tuple[Tensor, Tensor]:
-        """Words there, and as many here that the device can write by itself, int64 each."""
+        """Memory of the device and pinned memory of the host, int64 [words] each."""
 
-    def used_on(self, memory: Tensor, device: torch.device, stream: int) -> None:
-        """``memory`` is about to be used on ``stream``: should it be given back, its allocator has to know."""
+    def record_use(self, memory: Tensor, device: torch.device, stream: int) -> None:
+        """``memory`` is about to be used on ``stream``: the allocator must not reuse it early."""
 
-    def copy(self, there: Tensor, here: Tensor, device: torch.device, stream: int) -> StreamEvent:
-        """Enqueue a copy to the host; the event that comes after it. Never waits."""
+    def copy(self, device_words: Tensor, host_words: Tensor, device: torch.device, stream: int) -> StreamEvent:
+        """Enqueue a copy to the host and an event after it. Never waits."""
 
     def is_captured(self, device: torch.device) -> bool:
-        """Whether this thread's work there becomes part of a graph."""
+        """Whether this thread's work on the device is being captured into a graph."""
 
     def has_failed(self, device: torch.device) -> bool:
-        """Whether an error of the device itself is why a call failed. Never waits."""
+        """Whether a call failed because of an error of the device. Never waits."""
 
 
 class CudaAccelerator:
-    """CUDA, and what calls itself so (ROCm)."""
+    """CUDA, and ROCm, which uses its name."""
 
     def stream(self, device: torch.device) -> int | None:
-        """By torch's number of it. One that torch did not make may be destroyed before its copy is enqueued: None.
+        """The stream's id in torch; None for an external stream, which may be destroyed before its copy is enqueued.
 
-        Numbers of torch's own streams are odd, or 0 (``StreamId assignment`` in c10/cuda/CUDAStream.cpp).
+        Ids of torch's streams are odd, or 0 (``StreamId assignment`` in c10/cuda/CUDAStream.cpp).
         """
         number: int = torch._C._cuda_getCurrentStream(device.index)[0]
         return number if number & 1 or not number else None
 
     def memory(self, device: torch.device, words: int) -> tuple[Tensor, Tensor]:
         with torch.inference_mode(mode=False):
-            there = torch.empty(words, dtype=torch.int64, device=device)
-            return there, torch.empty(words, dtype=torch.int64, device="cpu", pin_memory=True)
+            device_words = torch.empty(words, dtype=torch.int64, device=device)
+            return device_words, torch.empty(words, dtype=torch.int64, device="cpu", pin_memory=True)
 
-    def used_on(self, memory: Tensor, device: torch.device, stream: int) -> None:
+    def record_use(self, memory: Tensor, device: torch.device, stream: int) -> None:
         memory.record_stream(_stream(device, stream))
 
-    def copy(self, there: Tensor, here: Tensor, device: torch.device, stream: int) -> StreamEvent:
-        event, on = torch.cuda.Event(blocking=True), _stream(device, stream)  # who waits for such an event sleeps
+    def copy(self, device_words: Tensor, host_words: Tensor, device: torch.device, stream: int) -> StreamEvent:
+        event, on = torch.cuda.Event(blocking=True), _stream(device, stream)  # blocking: a wait sleeps
         with nullcontext() if self.stream(device) == stream else _current(on, device):
-            here.copy_(there, non_blocking=True)
+            host_words.copy_(device_words, non_blocking=True)
             event.record(on)
         return event
 
@@ -93,7 +93,7 @@ def _stream(device: torch.device, number: int) -> Any:
 
 @contextmanager
 def _current(stream: Any, device: torch.device) -> Iterator[None]:
-    """Not ``torch.cuda.stream``: leaving that would make a context on whichever device is this thread's own."""
+    """``torch.cuda.stream``, which on exit would create a context on this thread's current device."""
     with torch.cuda.device(device):
         before = torch.cuda.current_stream(device)
         torch.cuda.set_stream(stream)
@@ -103,14 +103,13 @@ def _current(stream: Any, device: torch.device) -> Iterator[None]:
             torch.cuda.set_stream(before)
 
 
-WAYS: Mapping[str, Accelerator] = {"cuda": CudaAccelerator()}
-"""By the type of a device."""
+ACCELERATORS: Mapping[str, Accelerator] = {"cuda": CudaAccelerator()}
+"""By device type."""
 
 
 @contextmanager
 def waiting_allowed(device: torch.device) -> Iterator[None]:
-    """The recorder is about to wait for a device: a program that wants no such waiting (``set_sync_debug_mode``) means
-    its own."""
+    """Waiting for the device inside does not trigger the program's ``set_sync_debug_mode``."""
     mode = torch._C._cuda_get_sync_debug_mode() if device.type == "cuda" else 0
     if mode:
         torch._C._cuda_set_sync_debug_mode(0)

@@ -1,8 +1,7 @@
-"""How tensors of a device are condensed: by the kernels where they can be had, else by torch operations.
+"""The backend that condenses tensors of a device: Triton kernels where available, else torch operations.
 
-Owns the choice, made once for each device when something on it is first condensed, and what the trace says of it. The
-kernels are believed once they have come to the same words as the torch operations. What it takes to have them is
-imported only then.
+Owns the choice, made once for each device when a tensor on it is first condensed, and its entry in the trace. Kernels
+are used once they have returned the same words as the torch operations. Their dependencies are imported only then.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ import torch
 from rltrace.digest import PAGE_BYTES
 from rltrace.digest.constants import SECRET
 from rltrace.digest.gpu import CHUNK_BYTES, WARPS
-from rltrace.digest.gpu.compile import SIGNATURES, Binaries, Binary
+from rltrace.digest.gpu.compiler import SIGNATURES, Binaries, Binary
 from rltrace.masking import masked_text
-from rltrace.recorder.base.isolation import keep_out_of_new
+from rltrace.recorder.base.isolation import exclude_new_modules
 from rltrace.recorder.digests import torch_backend
 from rltrace.recorder.digests.torch_backend import (
     PAGES_AT_ONCE,
@@ -35,49 +34,49 @@ from rltrace.recorder.digests.torch_backend import (
 )
 
 FACT = "digest.device"
-"""Under which the trace says it: a fact of the recorder, and no difference between two runs."""
+"""The fact with the choice; no difference between two runs."""
 
 Condense = Callable[[Sequence[torch.Tensor], Sequence[int], torch.Tensor, int], None]
 
-_chosen: dict[torch.device, Condense] = {}
-_said: dict[torch.device, str] = {}
+_backends: dict[torch.device, Condense] = {}
+_descriptions: dict[torch.device, str] = {}
 _lock = threading.Lock()
 
 
 def condense(tensors: Sequence[torch.Tensor], seeds: Sequence[int], into: torch.Tensor, at: int) -> None:
-    """Enqueue on the current stream, without waiting: these tensors condensed, one after the other, into ``into``.
+    """Condense tensors one after the other into ``into``, on the current stream, without waiting.
 
     ``tensors``: contiguous, on one device, each under its seed. ``into``: int64 [words], contiguous, on that device;
-    written from word ``at`` on. Bytes that fill up a last word are left as they are. On a CUDA device the first call
-    waits, for seconds where the kernels have to be compiled. Not while a stream is being captured.
+    written from word ``at`` on. Padding bytes of a last word are not written. On a CUDA device the first call waits,
+    for seconds where the kernels have to be compiled. Not while a stream is being captured.
     """
     device = into.device
-    (_chosen.get(device) or _choose(device))(tensors, seeds, into, at)
+    (_backends.get(device) or _choose(device))(tensors, seeds, into, at)
 
 
 def facts() -> Mapping[str, str]:
-    """How tensors on devices were condensed so far; nothing where none were."""
-    return {FACT: "; ".join(sorted(set(_said.values())))} if _said else {}
+    """The backends used so far; empty without any."""
+    return {FACT: "; ".join(sorted(set(_descriptions.values())))} if _descriptions else {}
 
 
 def _choose(device: torch.device) -> Condense:
     with _lock:
-        if device not in _chosen:
+        if device not in _backends:
             condense: Condense = torch_backend.condense
             try:
                 if device.type != "cpu":
-                    condense, _said[device] = _by_kernel(device)
-            except Exception as error:  # whatever it is, torch operations do without
+                    condense, _descriptions[device] = _kernel_backend(device)
+            except Exception as error:  # torch operations work without the kernels
                 first_line = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-                _said[device] = f"torch operations: {masked_text(first_line)}"
-            _chosen[device] = condense
-        return _chosen[device]
+                _descriptions[device] = f"torch operations: {masked_text(first_line)}"
+            _backends[device] = condense
+        return _backends[device]
 
 
-def _by_kernel(device: torch.device) -> tuple[Condense, str]:
-    from rltrace.digest.gpu.compile import UnavailableError, compiled
+def _kernel_backend(device: torch.device) -> tuple[Condense, str]:
+    from rltrace.digest.gpu.compiler import UnavailableError, compiled
 
-    keep_out_of_new()
+    exclude_new_modules()
     if device.type != "cuda" or torch.version.hip is not None:
         raise UnavailableError("the kernels are for CUDA")
     major, minor = torch.cuda.get_device_capability(device)
@@ -89,14 +88,14 @@ def _by_kernel(device: torch.device) -> tuple[Condense, str]:
 
 
 def agrees(condense: Condense, device: torch.device) -> bool:
-    """Whether it comes to the same words as the torch operations, of few tensors and of several."""
+    """Whether it returns the same words as the torch operations, for one tensor and for several."""
     with torch.inference_mode(mode=False), torch._C._DisableTorchDispatch():
         words = torch.arange(5 * PAGE_BYTES // 8, device=device) * 0x1E3779B97F4A7C15  # all different
         data = words.view(torch.uint8)
         ends = ((8, 3 * PAGE_BYTES + 1_777), (0, 9), (1, PAGE_BYTES + 2), (0, PAGE_BYTES), (16, 5_000)) * 3
         tensors = [data[start:end] for start, end in ends]
         seeds = [0x123456789ABCDEF1 * k % 2**64 for k in range(len(tensors))]
-        for count in (1, len(tensors)):  # in a launch of its own, and together
+        for count in (1, len(tensors)):  # in a separate launch, and together
             expected = torch.full((sum(condensed_words(len(each)) for each in tensors[:count]),), -1, device=device)
             found = expected.clone()
             torch_backend.condense(tensors[:count], seeds[:count], expected, 0)
@@ -108,38 +107,36 @@ def agrees(condense: Condense, device: torch.device) -> bool:
 
 # --- by kernel --------------------------------------------------------------------------------------------------------
 #
-# Tensors condensed by the kernels of ``rltrace.digest.gpu``: one launch for one tensor, or for many.
-#
-# Owns what is launched: where pages and rests lie, and where what becomes of them goes. How a kernel is launched
-# belongs to whoever gives ``Launches``: a GPU (``launching``), or Triton's interpreter in a test.
+# Tensors condensed by the kernels of ``rltrace.digest.gpu``: one launch for one tensor, or for many. Kernels are
+# launched on a GPU (``Launcher``), or by Triton's interpreter in a test.
 
 
-ONE_BY_ONE = 12
-"""Up to so many tensors have a launch each. More of them have one together, whose table takes the host about as long to
-make and to send as so many launches (docs/internals/benchmarks.md)."""
+MAX_SEPARATE_LAUNCHES = 12
+"""Up to so many tensors have a launch each. More share one, whose table costs the host about as much as so many
+launches (docs/internals/benchmarks.md)."""
 
-ALONE = 256
-"""From so many pages on a tensor has a launch of its own: a table of its pages would be long, and saves nothing."""
+SEPARATE_PAGES = 256
+"""From so many pages on a tensor has a separate launch: a table of its pages would be long, and saves nothing."""
 
 
 class Launches(Protocol):
-    """Launches kernels on the current stream. Addresses are of bytes on the device."""
+    """Launches kernels on the current stream. Addresses are bytes on the device."""
 
     def one(self, address: int, pages: int, rest: int, seed: int, into: int) -> None:
-        """``rltrace_condense_one``: whole pages from a word's address on, then less than a page of bytes."""
+        """``rltrace_condense_one``: whole pages from a word-aligned address on, then less than a page of bytes."""
 
     def many(self, table: torch.Tensor) -> None:
         """``rltrace_condense_many``: a table on the device, int64 [programs, 4]."""
 
 
 class KernelJob(NamedTuple):
-    """One tensor's part."""
+    """One tensor of a launch."""
 
     address: int
     pages: int
     rest: int
     seed: int
-    """As a signed number."""
+    """Signed."""
     into: int
     """Address of its first word."""
 
@@ -147,9 +144,9 @@ class KernelJob(NamedTuple):
 def condense_by_kernel(
     launches: Launches, tensors: Sequence[torch.Tensor], seeds: Sequence[int], into: torch.Tensor, at: int
 ) -> None:
-    """Enqueue on the current stream, without waiting: as ``by_operations.condense``."""
+    """As ``condense``, by kernels."""
     jobs = []
-    few = len(tensors) <= ONE_BY_ONE
+    few = len(tensors) <= MAX_SEPARATE_LAUNCHES
     place = into.data_ptr() + WORD * at
     for tensor, seed in zip(tensors, seeds, strict=True):
         size = tensor.numel() * tensor.element_size()
@@ -157,7 +154,7 @@ def condense_by_kernel(
         address = tensor.data_ptr()
         if pages and address % WORD:
             _condense_copied(launches, tensor, KernelJob(address, pages, rest, signed(seed), place))
-        elif few or pages >= ALONE:
+        elif few or pages >= SEPARATE_PAGES:
             if size:
                 launches.one(address, pages, rest, signed(seed), place)
         elif size:
@@ -168,7 +165,7 @@ def condense_by_kernel(
 
 
 def programs(jobs: Sequence[KernelJob]) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-    """What each program of one launch does, int64 [programs, 4]: address, seed, bytes to copy (0: a page), place."""
+    """The table of one launch, int64 [programs, 4]: address, seed, bytes to copy (0: digest a page), destination."""
     address, pages, rest, seed, into = np.array(jobs, np.int64).T
     counts = pages + -(-rest // CHUNK_BYTES)
     starts = np.cumsum(counts) - counts
@@ -206,10 +203,8 @@ def _condense_copied(launches: Launches, tensor: torch.Tensor, job: KernelJob) -
 
 # --- launching --------------------------------------------------------------------------------------------------------
 #
-# The kernels on one GPU: loaded, and launched on whatever stream is the current one.
-#
-# Owns the handles. Loads and launches through torch's own launcher for what Triton has compiled (the one that Inductor
-# uses): it needs neither triton nor a C compiler in this process, calls nobody's hooks, and costs the least of any.
+# The kernels on one GPU. They are loaded and launched by torch's static launcher for Triton kernels (Inductor's): it
+# needs neither triton nor a C compiler in this process, calls no hooks, and is the cheapest.
 
 
 LETTERS = {"i32": "i", "i64": "l"}
@@ -222,7 +217,7 @@ class Launcher:
     """Launches the kernels on one device."""
 
     def __init__(self, index: int, constants: torch.Tensor, binaries: Binaries) -> None:
-        """``index``: of the device. ``constants``: on it. Raises what torch raises where it cannot load them."""
+        """``index``: of the device. ``constants``: on it. Raises torch's errors where the kernels cannot be loaded."""
         self._constants = constants
         self._at = constants.data_ptr()
         with torch.cuda.device(index):
@@ -230,17 +225,15 @@ class Launcher:
             self._many = _Kernel(index, binaries.kernels["rltrace_condense_many"], SIGNATURES["rltrace_condense_many"])
 
     def one(self, address: int, pages: int, rest: int, seed: int, into: int) -> None:
-        """As ``by_kernel.Launches``."""
         programs = pages + -(-rest // CHUNK_BYTES)
         self._one.launch(programs, (address, pages, rest, seed, into, self._at))
 
     def many(self, table: torch.Tensor) -> None:
-        """As ``by_kernel.Launches``."""
         self._many.launch(len(table), (table.data_ptr(), self._at))
 
 
 def constants(device: torch.device) -> torch.Tensor:
-    """What the kernels read besides the tensors: the words of the secret, then the lanes' start values."""
+    """The kernels' constants, int64: the words of the secret, then the lanes' start values."""
     with torch.inference_mode(mode=False), torch._C._DisableTorchDispatch():
         return torch.tensor([*struct.unpack("<24q", SECRET), *map(signed, START)], dtype=torch.int64, device=device)
 
@@ -259,7 +252,7 @@ class _Kernel:
             file.write(binary.code)
             file.flush()
             loaded = launcher._load_kernel(file.name, binary.name, binary.shared, index)
-        self._function = loaded[-3]  # behind the module's handle, where torch gives one; then registers and spills
+        self._function = loaded[-3]  # after the module's handle, where torch returns one; then registers and spills
         self.registers, self.spills = loaded[-2:]
 
     def launch(self, programs: int, arguments: tuple[int, ...]) -> None:

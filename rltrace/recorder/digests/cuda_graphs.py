@@ -1,8 +1,8 @@
-"""While a program captures a graph of its device, nothing of the recorder's may reach that device.
+"""CUDA graphs of the program: while one is captured, the recorder must not use the device.
 
-Owns that one question, for all threads: what is enqueued on a stream that is being captured becomes part of the graph,
-and in CUDA's default mode a wait or a query from *any* thread makes the capture fail. So who is about to do either
-passes here, and a capture begins only when nobody is inside.
+Work enqueued on a captured stream becomes part of the graph, and in CUDA's default mode a wait or a query from *any*
+thread makes the capture fail. So the recorder's threads enter a lock for either, and a capture begins only when none is
+inside.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import torch
 from rltrace.recorder.base.patching import Patches
 
 SECONDS = 60.0
-"""A capture begins after so long at the latest, whoever is inside: it may fail then, but the program does not hang."""
+"""A capture begins after so long at the latest: it may fail then, but the program does not hang."""
 
 
 class CaptureLock:
-    """Shut while a graph is being captured, by whichever thread."""
+    """Shut while any thread captures a graph."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -35,34 +35,33 @@ class CaptureLock:
         return self._captures > 0
 
     def shut(self) -> None:
-        """A capture is about to begin; returns when nobody is inside."""
+        """A capture is about to begin; returns when no thread is inside."""
         with self._changed:
             self._captures += 1
             self._changed.wait_for(lambda: not self._inside, SECONDS)
 
     def open(self) -> None:
-        """It has ended, or did not begin."""
+        """The capture has ended, or did not begin."""
         with self._changed:
             self._captures -= 1
 
     @contextmanager
     def inside(self) -> Iterator[bool]:
-        """Within, what is asked of a device disturbs no capture; False: a capture is under way, ask nothing."""
+        """Yields whether the device may be used inside; False: a graph is being captured."""
         with self._changed:
-            may = not self._captures
-            self._inside += may
+            allowed = not self._captures
+            self._inside += allowed
         try:
-            yield may
+            yield allowed
         finally:
-            if may:
+            if allowed:
                 with self._changed:
                     self._inside -= 1
                     self._changed.notify_all()
 
 
 def is_captured(device: torch.device) -> bool:
-    """Whether what is done on this device now, in this thread, becomes part of a graph of the program's; or nothing can
-    be done there any more, since it has failed."""
+    """Whether this thread's work on the device is being captured into a graph, or the device has failed."""
     if device.type != "cuda":
         return False
     try:
@@ -72,55 +71,55 @@ def is_captured(device: torch.device) -> bool:
 
 
 @contextmanager
-def unseen() -> Iterator[None]:
-    """What is done with tensors inside, no mode, subclass or autograd of the program takes part in."""
+def overrides_disabled() -> Iterator[None]:
+    """Modes, subclasses and autograd of the program are off inside."""
     with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction(), torch.no_grad():
         yield
 
 
 # --- graphs -----------------------------------------------------------------------------------------------------------
 #
-# Graphs of a device that the program captures and replays: what they write, no op is seen to write.
-#
-# Owns what stands in for the methods of ``torch.cuda.CUDAGraph`` from the first digest on a device on. A capture shuts
-# the gate. It computes nothing: what its ops are said to write is written at each replay, so after the capture and
-# after each replay nobody is known to have written it. Of a graph whose capture was not followed, anything may be.
+# Patches of ``torch.cuda.CUDAGraph``, installed at the first digest on a device. A capture shuts the gate. It computes
+# nothing: its ops write at each replay, so after the capture and after each replay the writers of those storages are
+# unknown; after the replay of a graph whose capture was not followed, all writers are.
 
 
-Unseen = Callable[[Iterable[int] | None], None]
-"""Told of the addresses of storages that were written by no op; None: of any."""
+OnUnseenWrite = Callable[[Iterable[int] | None], None]
+"""Called with the addresses of storages that were written by no op; None: any may have been."""
 
 
 Fail = Callable[[Exception], None]
 
 
 class Graphs:
-    """Those of one process."""
+    """The CUDA graphs of one process."""
 
-    def __init__(self, gate: CaptureLock, unseen: Unseen, fail: Fail, graph: type = torch.cuda.CUDAGraph) -> None:
-        """``graph``: the class that captures."""
+    def __init__(
+        self, gate: CaptureLock, on_unseen_write: OnUnseenWrite, fail: Fail, graph: type = torch.cuda.CUDAGraph
+    ) -> None:
+        """``graph``: the class to patch."""
         self._gate = gate
-        self._told = unseen
+        self._on_unseen_write = on_unseen_write
         self._fail = fail
         self._graph = graph
         self._written: weakref.WeakKeyDictionary[Any, set[int]] = weakref.WeakKeyDictionary()
-        """By graph that was captured from beginning to end: what it writes."""
+        """Addresses that a graph writes, by graph whose capture was followed from beginning to end."""
         self._capturing: dict[int, set[int]] = {}
-        """The same of those that are being captured, by ``id``."""
+        """The same by ``id`` of a graph that is being captured."""
         self._patches = Patches()
 
-    def watch(self) -> None:
+    def install(self) -> None:
         if self._patches:
             return
         for name, around in (("capture_begin", self._begin), ("capture_end", self._end), ("replay", self._replay)):
-            self._patches.wrap(self._graph, name, _of_a_graph(around))
+            self._patches.wrap(self._graph, name, _graph_method(around))
 
-    def ignore(self) -> None:
+    def uninstall(self) -> None:
         self._patches.undo_all()
 
-    def wrote(self, address: int) -> None:
-        """An op that is being captured writes the storage there, whenever its graph is replayed."""
-        for written in list(self._capturing.values()):  # of several at a time it may be either's
+    def add_write(self, address: int) -> None:
+        """An op that is being captured will write the storage at each replay."""
+        for written in list(self._capturing.values()):  # of several captures at a time it may be part of any
             written.add(address)
 
     def _begin(self, call: Callable[[], Any], graph: Any) -> Any:
@@ -139,17 +138,17 @@ class Graphs:
             written = self._finish(graph)
             if written is not None:
                 self._written[graph] = written
-            self._unseen(written)
+            self._report_write(written)
 
-    def _unseen(self, addresses: set[int] | None) -> None:
+    def _report_write(self, addresses: set[int] | None) -> None:
         try:
-            self._told(addresses)
-        except Exception as error:  # never in place of what the program did
+            self._on_unseen_write(addresses)
+        except Exception as error:  # must not reach the program
             self._fail(error)
 
     def _finish(self, graph: Any) -> set[int] | None:
         written = self._capturing.pop(id(graph), None)
-        if written is not None:  # it began while this was watched
+        if written is not None:  # its capture began after ``install``
             self._gate.open()
         return written
 
@@ -157,10 +156,10 @@ class Graphs:
         try:
             return call()
         finally:
-            self._unseen(self._written.get(graph))
+            self._report_write(self._written.get(graph))
 
 
-def _of_a_graph(around: Callable[..., Any]) -> Callable[..., Any]:
+def _graph_method(around: Callable[..., Any]) -> Callable[..., Any]:
     def method(original: Callable[..., Any], graph: Any, *args: Any, **kwargs: Any) -> Any:
         return around(functools.partial(original, graph, *args, **kwargs), graph)
 

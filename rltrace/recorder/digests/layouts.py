@@ -1,6 +1,6 @@
-"""Dtype, shape, strides and device of a tensor as one interned object that also knows how to digest such a tensor.
+"""Layouts: dtype, shape, strides and device of a tensor, as one interned object with the seed of its digest.
 
-Owns the table "layouts" and the seed of each. Holds no tensor.
+Owns the table "layouts". Holds no tensor.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ class Layout:
         self.nbytes = nbytes
         """Size of its logical bytes."""
         self.dense = dense
-        """Its logical bytes lie in this process's memory one after the other (unless negated lazily); real numbers."""
+        """Contiguous real numbers in host memory: the logical bytes as they are (unless negated lazily)."""
         self.later = later
-        """Its digest need not be waited for: it lies on a device from which digests are read back in batches."""
-        here = dense and not later
-        self.small: Any = (c_char * nbytes).from_address if here and 0 < nbytes <= PAGE_BYTES else None
+        """Its digest can be deferred: it is on a device from which digests are read back in batches."""
+        on_host = dense and not later
+        self.small: Any = (c_char * nbytes).from_address if on_host and 0 < nbytes <= PAGE_BYTES else None
         """For a dense tensor of at most one page: address to buffer."""
 
 
 class Layouts:
-    """Interns layouts. The hot path looks up ``known`` itself, keyed as in ``of``: True stands for the CPU."""
+    """Interns layouts. The hot path reads ``known`` itself, keyed as in ``of``: True means the CPU."""
 
     def __init__(self, tables: Tables, later: Callable[[torch.device], bool] | None = None) -> None:
-        """``later``: whether digests are put off of tensors that lie on a device."""
+        """``later``: whether digests of tensors on a device can be deferred."""
         self._tables = tables
         self._later = later
         self.known: dict[tuple[object, ...], Layout] = {}
@@ -62,12 +62,12 @@ class Layouts:
     def _make_strided(self, tensor: torch.Tensor, key: tuple[object, ...]) -> Layout:
         dtype, shape, strides = dtype_name(tensor.dtype), list(map(int, tensor.shape)), list(map(int, tensor.stride()))
         plain = tensor.device.type == "cpu" and tensor.layout is torch.strided and not tensor.is_complex()
-        # a stride of 0 is also what a sparse tensor says of itself: such a layout may stand for either
+        # a sparse tensor reports strides of 0, too: such a layout may be of either kind
         dense = plain and tensor.is_contiguous() and not tensor.is_quantized and 0 not in strides
         later = self._later is not None and self._later(tensor.device)
-        made = self._make([dtype, shape, strides, str(tensor.device)], tensor, dense, later)
-        self.known[key] = made
-        return made
+        layout = self._make([dtype, shape, strides, str(tensor.device)], tensor, dense, later)
+        self.known[key] = layout
+        return layout
 
     def _of_unstrided(self, tensor: torch.Tensor) -> Layout:
         shape = shape_of(tensor)
@@ -88,7 +88,7 @@ class Layouts:
 
 
 def shape_of(tensor: torch.Tensor) -> list[object]:
-    """Its sizes, or a word where there are none to ask."""
+    """Its sizes; ``["nested"]`` or ``["uninitialized"]`` where it has none."""
     if tensor.is_nested:
         return ["nested"]
     try:
@@ -98,7 +98,7 @@ def shape_of(tensor: torch.Tensor) -> list[object]:
 
 
 def _size(size: Any) -> object:
-    """One that is no plain number. A symbol must not be asked for its value: it would have one from then on."""
+    """A size that is no plain int. Reading the value of a symbol would fix it."""
     return str(size) if isinstance(size, torch.SymInt) else int(size)
 
 
@@ -109,26 +109,24 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 # --- logical ----------------------------------------------------------------------------------------------------------
 #
-# The logical bytes of a tensor that lies anyhow: lazy conjugation and negation carried out, in row-major order.
-#
-# Owns how a tensor is seen as plain words, and which tensors have none of their own. Reads no bytes by itself; what it
-# enqueues goes to the current stream.
+# The logical bytes of non-contiguous tensors: in row-major order, lazy conjugation and negation carried out. Work on a
+# device is enqueued on the current stream.
 
 
 OWN_WORK: Final = "rltrace"
-"""What a profile shows around operators that the recorder runs for itself, so that they are taken for nobody else's."""
+"""The profiler range around operators of the recorder, which tells them from the program's."""
 
 
 @contextmanager
 def own_work() -> Iterator[None]:
-    """Operators inside are the recorder's: no mode, subclass, default device or autograd of the program takes part."""
+    """Operators inside are the recorder's: modes, subclasses, default device and autograd of the program are off."""
     modes = torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction()
     with modes[0], modes[1], torch.no_grad(), _RecordFunctionFast(OWN_WORK):
         yield
 
 
 WORDS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""An integer dtype for each size of element."""
+"""Integer dtypes by element size."""
 
 
 def logical_bytes(tensor: torch.Tensor) -> torch.Tensor:
@@ -138,7 +136,7 @@ def logical_bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def as_words(tensor: torch.Tensor) -> torch.Tensor:
-    """Its elements as integers, in the order in which they lie; of complex128, which has no such integer, two each."""
+    """Its elements as integers, with the same strides; two per element of complex128."""
     return _in_words(tensor.detach().resolve_neg().resolve_conj())
 
 
@@ -149,12 +147,12 @@ def _in_words(data: torch.Tensor) -> torch.Tensor:
 
 
 def is_compound(tensor: torch.Tensor) -> bool:
-    """Whether it is made up of other tensors, and has no logical bytes of its own."""
+    """Whether it consists of other tensors, and has no logical bytes itself."""
     return is_subclass(tensor) or tensor.is_nested or tensor.layout is not torch.strided or tensor.is_quantized
 
 
 def is_subclass(tensor: torch.Tensor) -> bool:
-    """Whether its class handles operators by itself."""
+    """Whether its class has a ``__torch_dispatch__``."""
     kind = type(tensor)
     return (
         kind is not torch.Tensor

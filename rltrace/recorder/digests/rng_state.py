@@ -1,7 +1,7 @@
-"""Digests of generator states: torch's own, those of its devices, and Python's and NumPy's global ones.
+"""Digests of RNG states: torch's default generators of CPU and devices, and Python's and NumPy's global ones.
 
-Owns which bytes of a state count, and by which number a row tells its generator from others of the process. Reads
-states, never draws and never seeds; a device that was not initialised stays so; no generator is held on to.
+Owns which bytes of a state are digested, and the numbers of generators in rows. Reads states, never draws and never
+seeds; does not initialise a device; keeps no generator alive.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from xxhash import xxh3_64, xxh3_64_intdigest
 
 from rltrace.digest import digest_address, digest_pages
-from rltrace.recorder.base.torch_function import unasked
+from rltrace.recorder.base.torch_function import torch_function_disabled
 from rltrace.recorder.digests.cuda_graphs import is_captured
 from rltrace.trace.format.schema import GENERATOR_NUMBERS, Generator
 
@@ -31,30 +31,29 @@ class RngStates(NamedTuple):
 
 
 UNTOUCHED = 1
-"""In place of a digest: nobody has seeded the generator, or drawn from it, since it was there.
+"""In place of a digest: the generator has been neither seeded nor drawn from.
 
-What stands in it then is of no account, and differs in every process: torch, Python and NumPy all begin with a seed
-from the system.
+Its state is then random and unused: torch, Python and NumPy all start from a seed of the system.
 """
 
 _TORCH = int(Generator.TORCH)
 
 
 class GlobalGenerators:
-    """The global generators of one process, seen from when recording began."""
+    """The global generators of one process since recording began."""
 
     def __init__(self, first: RngStates | None = None) -> None:
         self._first = first or all_states()
 
     def states(self) -> RngStates:
-        """As they are now, UNTOUCHED ones as that."""
+        """Their states now; UNTOUCHED where unchanged."""
         now = all_states()
         return RngStates(*(UNTOUCHED if n == first != 0 else n for n, first in zip(now, self._first, strict=True)))
 
 
 @cache
 def first_states() -> RngStates:
-    """Those of when this process was first recorded: what a second recording begins with, somebody has touched."""
+    """The states when this process was first recorded; a second recording compares with these, too."""
     return all_states()
 
 
@@ -62,28 +61,26 @@ class RngUse:
     """The generators that ops of one process draw from."""
 
     def __init__(self) -> None:
-        self._own: dict[int, int] = {}
-        """Numbers of the program's own generators, by address.
+        self._program_generators: dict[int, int] = {}
+        """Numbers of generators that the program created, by address.
 
-        A new one may get the address of one that is gone, and with it its number: nobody draws from that any more.
+        A new one may get the address of a dead one, and with it its number.
         """
 
     def before_op(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int]:
         """Digest of the state of the generator that an op is about to draw from, and its number (``Generator``)."""
         generator = kwargs.get("generator")
-        if generator is None:  # a few ops take it by place
+        if generator is None:  # a few ops take it by position
             generator = next((value for value in args if torch.Generator in type(value).__mro__), None)
         if generator is not None:
-            if is_captured(
-                generator.device
-            ):  # where it will stand is known at each replay only, and it must not be asked
-                return 0, Generator.NOT_SAID
+            if is_captured(generator.device):  # its state is set at each replay, and must not be read now
+                return 0, Generator.UNKNOWN
             return state_digest(generator), self._number_of(generator)
         device = _device_of(args, kwargs)
         if device.type == "cpu":
             return state_digest(torch.default_generator), _TORCH
         generator = None if is_captured(device) else _default_of(device)
-        return (0, Generator.NOT_SAID) if generator is None else (state_digest(generator), _default_number(device))
+        return (0, Generator.UNKNOWN) if generator is None else (state_digest(generator), _default_number(device))
 
     def _number_of(self, generator: torch.Generator) -> int:
         address = generator._cdata  # type: ignore[attr-defined]
@@ -91,31 +88,31 @@ class RngUse:
         default: Any = torch.default_generator if device.type == "cpu" else _default_of(device)
         if default is not None and default._cdata == address:
             return _default_number(device)
-        number = self._own.get(address)
+        number = self._program_generators.get(address)
         if number is None:
-            number = Generator.OWN + len(self._own)
+            number = Generator.OWN + len(self._program_generators)
             if number >= GENERATOR_NUMBERS:
-                return Generator.NOT_SAID
-            self._own[address] = number
+                return Generator.UNKNOWN
+            self._program_generators[address] = number
         return number
 
 
 def _default_number(device: torch.device) -> int:
-    """The number of the generator that a device has by itself."""
+    """The number of a device's default generator."""
     if device.type == "cpu":
         return _TORCH
     index = device.index
     if index is None:
         index = torch.cuda.current_device() if device.type == "cuda" else 0
     number = Generator.DEVICE + index
-    return number if number < Generator.OWN else Generator.NOT_SAID
+    return number if number < Generator.OWN else Generator.UNKNOWN
 
 
 def generator_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Generator | None:
-    """The generator that an op with these arguments draws from; None where there is none to ask."""
-    given = (value for value in (kwargs.get("generator"), *args) if torch.Generator in type(value).__mro__)
+    """The generator that an op with these arguments draws from; None where its device has none."""
+    passed = (value for value in (kwargs.get("generator"), *args) if torch.Generator in type(value).__mro__)
     device = _device_of(args, kwargs)
-    return next(given, None) or (torch.default_generator if device.type == "cpu" else _default_of(device))
+    return next(passed, None) or (torch.default_generator if device.type == "cpu" else _default_of(device))
 
 
 def state_digest(generator: torch.Generator) -> int:
@@ -127,10 +124,10 @@ def state_digest(generator: torch.Generator) -> int:
 def all_states() -> RngStates:
     """The states of every global generator of the process.
 
-    Apart, because two of them nobody has to seed: Python's and NumPy's differ in every run of a program that leaves
-    them alone, and must not hide the others.
+    Separate digests: Python's and NumPy's states differ in every run of a program that does not seed them, and must
+    not hide the others.
     """
-    with unasked():
+    with torch_function_disabled():
         return RngStates(state_digest(torch.default_generator), _of_devices(), _of_python(), _of_numpy())
 
 
@@ -144,16 +141,16 @@ def _of_devices() -> int:
 
 
 def is_unused(state: bytes) -> bool:
-    """Whether nothing has been drawn from a device's generator since it was made or seeded.
+    """Whether nothing has been drawn from a device's generator since it was created or seeded: its offset is 0.
 
-    Its state is a seed and how far the sequence of that seed has been used (Philox). Devices get their generators when
-    they are first used, later than recording begins, so what they began with is not known here.
+    The state is a seed and an offset (Philox). Generators of devices are created at first use, after recording began,
+    so their first state is not known.
     """
     return not any(state[PHILOX_SEED:])
 
 
 PHILOX_SEED = 8
-"""Bytes of the seed, in front of the offset."""
+"""Bytes of the seed, before the offset."""
 
 
 def _of_python() -> int:
@@ -169,12 +166,12 @@ def _of_numpy() -> int:
     if numpy_random is None:
         return 0
     digest = xxh3_64()
-    _add_state(digest, numpy_random.get_state(legacy=False))  # the legacy form warns where the algorithm is another
+    _add_state(digest, numpy_random.get_state(legacy=False))  # the legacy form warns for other bit generators
     return digest.intdigest()
 
 
 def _add_state(digest: xxh3_64, state: Any) -> None:
-    """NumPy's state by its words: the ``repr`` of NumPy's types differs between versions."""
+    """Add NumPy's state by its words: the ``repr`` of NumPy's types differs between versions."""
     if isinstance(state, Mapping):
         for name in sorted(state):
             digest.update(name.encode())

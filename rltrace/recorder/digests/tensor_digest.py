@@ -1,8 +1,7 @@
-"""The digest of a tensor, wherever it lives and however it is laid out.
+"""The digest of a tensor of any device and layout.
 
-Owns the way from a tensor to its logical bytes. The plain case (dense, on the CPU) reads memory in place; every other
-case makes a contiguous copy first, outside of autograd and of any mode. Never changes the tensor, its version or its
-generator.
+Owns the way from a tensor to its logical bytes. A dense tensor on the CPU is read in place; any other is first copied
+to contiguous memory, outside of autograd and of any mode. Never changes the tensor or its version.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from torch._C._profiler import _RecordFunctionFast
 from xxhash import xxh3_64_intdigest
 
 from rltrace.digest import digest_address, digest_buffer, digest_pages
-from rltrace.recorder.base.torch_function import unasked
+from rltrace.recorder.base.torch_function import torch_function_disabled
 from rltrace.recorder.digests.accelerator import waiting_allowed
 from rltrace.recorder.digests.backend import condense
 from rltrace.recorder.digests.cuda_graphs import is_captured
@@ -33,14 +32,12 @@ from rltrace.recorder.digests.torch_backend import condensed_words, finished
 
 # --- device reading ---------------------------------------------------------------------------------------------------
 #
-# Digests of tensors on a device, waited for: what they are made of is made there and read back, of many at once.
-#
-# Owns that wait. Everything is enqueued on the current stream, behind what wrote the tensors and before what will
-# overwrite them; the host waits once, at the end.
+# Digests of tensors on a device, waited for: condensed there, and read back together. All work is enqueued on the
+# current stream, after the tensors are written and before they are overwritten; the host waits once, at the end.
 
 
 _array: Any = TensorBase.numpy
-"""torch's own method: what stands in for it while ops are recorded follows the program's arrays, not these."""
+"""The original method: its patch follows the program's arrays."""
 
 
 def digest_on_device(tensor: torch.Tensor, seed: int) -> int:
@@ -74,31 +71,31 @@ class TensorDigests:
         self._layouts = layouts
 
     def of(self, tensor: torch.Tensor) -> int:
-        """Digest of any tensor. What has no bytes to read (meta, fake) has the digest of no bytes; 0 where the program
-        is capturing a graph of the tensor's device, which nobody may ask then."""
+        """Digest of any tensor. One without bytes (meta, fake) has the digest of no bytes; 0 while the program captures
+        a graph of the tensor's device."""
         if type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter:
             return self.with_layout(tensor, self._layouts.of(tensor))
-        with unasked():  # a subclass's own __torch_function__ is the program's
+        with torch_function_disabled():  # a subclass's own __torch_function__ is the program's
             return self.with_layout(tensor, self._layouts.of(tensor))
 
     def several(self, tensors: Iterable[torch.Tensor | None]) -> list[int]:
-        """Of each, 0 for None. Those that lie on a device are read back together: the program waits once for them."""
+        """Digests of several tensors, 0 for None. Those on a device are read back together: the program waits once."""
         digests: list[int] = []
-        waiting: _Batches | None = None
+        batches: _Batches | None = None
         for tensor in tensors:
             if tensor is None:
                 digests.append(0)
             elif tensor.is_cpu:
                 digests.append(self.of(tensor))
             else:
-                waiting = waiting or _Batches()
-                digests.append(self._of_one_of_several(tensor, len(digests), waiting))
-        for place, digest in waiting.read() if waiting is not None else ():
+                batches = batches or _Batches()
+                digests.append(self._digest_or_batch(tensor, len(digests), batches))
+        for place, digest in batches.read() if batches is not None else ():
             digests[place] = digest
         return digests
 
-    def _of_one_of_several(self, tensor: torch.Tensor, place: int, waiting: _Batches) -> int:
-        """Its digest; 0 for one that has been put among those that are read back later."""
+    def _digest_or_batch(self, tensor: torch.Tensor, place: int, batches: _Batches) -> int:
+        """Its digest; 0 where it was added to ``batches``."""
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.is_meta:
             return self.of(tensor)
         if is_captured(tensor.device):
@@ -106,29 +103,29 @@ class TensorDigests:
         with own_work():
             if is_compound(tensor) or not (plain := logical_bytes(tensor)).data_ptr():
                 return self.of(tensor)
-            waiting.add(place, plain, self._layouts.of(tensor).seed)
+            batches.add(place, plain, self._layouts.of(tensor).seed)
         return 0
 
     def with_layout(self, tensor: torch.Tensor, layout: Layout) -> int:
-        """The same when the layout is at hand already."""
+        """The digest of a tensor with this layout."""
         kind = type(tensor)
         if layout.dense and (kind is torch.Tensor or kind is torch.nn.Parameter) and not tensor.is_neg():
             try:
                 return _in_place(tensor, layout)
-            except RuntimeError:  # a sparse scalar looks like a dense one until it is asked for its memory
+            except RuntimeError:  # a sparse scalar looks dense until its address is read
                 pass
-        if tensor.is_cpu:  # common enough in programs for the price of ``own_work`` to count
-            with unasked(), torch.no_grad(), _RecordFunctionFast(OWN_WORK):
-                return self._of_unusual(tensor, layout)
+        if tensor.is_cpu:  # common in programs, so that the cost of ``own_work`` matters
+            with torch_function_disabled(), torch.no_grad(), _RecordFunctionFast(OWN_WORK):
+                return self._digest_copied(tensor, layout)
         if is_captured(tensor.device):
             return 0
         with own_work():
-            return self._of_unusual(tensor, layout)
+            return self._digest_copied(tensor, layout)
 
-    def _of_unusual(self, tensor: torch.Tensor, layout: Layout) -> int:
-        parts = _parts(tensor)
-        if parts is not None:
-            digests = [self.of(part) for part in parts]
+    def _digest_copied(self, tensor: torch.Tensor, layout: Layout) -> int:
+        components = _components(tensor)
+        if components is not None:
+            digests = [self.of(component) for component in components]
             return digest_pages(digests, layout.seed)
         if tensor.device.type == "meta":
             return digest_buffer(b"", layout.seed)
@@ -145,18 +142,18 @@ class _Batches:
     """Tensors that are read back together, device by device."""
 
     def __init__(self) -> None:
-        self._waiting: dict[torch.device, list[tuple[int, torch.Tensor, int]]] = {}
+        self._tensors: dict[torch.device, list[tuple[int, torch.Tensor, int]]] = {}
 
     def add(self, place: int, plain: torch.Tensor, seed: int) -> None:
         """``plain``: contiguous."""
-        self._waiting.setdefault(plain.device, []).append((place, plain, seed))
+        self._tensors.setdefault(plain.device, []).append((place, plain, seed))
 
     def read(self) -> Iterator[tuple[int, int]]:
-        """(place, digest) of all."""
-        for device, waiting in self._waiting.items():
+        """(place, digest) of all tensors."""
+        for device, entries in self._tensors.items():
             with own_work(), waiting_allowed(device):
-                found = digests_on_device([plain for _, plain, _ in waiting], [seed for _, _, seed in waiting])
-            yield from zip((place for place, _, _ in waiting), found, strict=True)
+                found = digests_on_device([plain for _, plain, _ in entries], [seed for _, _, seed in entries])
+            yield from zip((place for place, _, _ in entries), found, strict=True)
 
 
 def _in_place(tensor: torch.Tensor, layout: Layout) -> int:
@@ -169,7 +166,7 @@ def _in_place(tensor: torch.Tensor, layout: Layout) -> int:
 
 
 def _without_memory(tensor: torch.Tensor, layout: Layout) -> int:
-    """Of nothing, of zeros that autograd never wrote down, or of a storage that was given back (FSDP)."""
+    """The digest of an empty tensor, of a zero tensor of autograd, or of a tensor with a freed storage (FSDP)."""
     zeros = tensor._is_zerotensor()
     return digest_buffer(bytes(layout.nbytes) if zeros else b"", layout.seed)
 
@@ -177,7 +174,7 @@ def _without_memory(tensor: torch.Tensor, layout: Layout) -> int:
 def _has_memory(raw: torch.UntypedStorage) -> bool:
     try:
         return bool(raw.data_ptr())
-    except RuntimeError:  # a wrapper, which says nothing of what it wraps
+    except RuntimeError:  # a wrapper without memory
         return False
 
 
@@ -190,7 +187,7 @@ _SPARSE: dict[torch.layout, tuple[Callable[[torch.Tensor], torch.Tensor], ...]] 
 }
 
 
-def _parts(tensor: torch.Tensor) -> list[torch.Tensor] | None:
+def _components(tensor: torch.Tensor) -> list[torch.Tensor] | None:
     """The dense tensors that make up a compound one; None for an ordinary tensor."""
     if is_subclass(tensor):
         return _inside(tensor)
@@ -206,14 +203,14 @@ def _parts(tensor: torch.Tensor) -> list[torch.Tensor] | None:
 
 
 def _inside(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """The tensors that a subclass with a dispatch of its own wraps, or the memory it has itself."""
+    """The tensors that a subclass with a ``__torch_dispatch__`` wraps, or a plain tensor of its own memory."""
     wait = getattr(tensor, "trigger_wait", None)
-    if wait is not None:  # the result of a collective, which may be on its way; the op that reads it waits as well
+    if wait is not None:  # the result of a collective, maybe still in flight; the op that reads it waits as well
         wait()
     names = getattr(tensor, "__tensor_flatten__", None)
     if names is not None:
         inner = [getattr(tensor, name) for name in names()[0]]
-        return [part for part in inner if isinstance(part, torch.Tensor)]
+        return [component for component in inner if isinstance(component, torch.Tensor)]
     raw = tensor.untyped_storage()
     if raw.device.type == "meta" or not tensor.numel() or not _has_memory(raw):
         return []

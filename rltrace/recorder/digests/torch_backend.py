@@ -1,8 +1,8 @@
-"""Tensors condensed by plain torch operations, so on any device torch has.
+"""Tensors condensed by plain torch operations, on any device.
 
 Owns the parallel form of one page of XXH3 (16 KiB): the sixteen blocks' multiply-and-add terms at once, then sixteen
-steps of scrambling over all pages together. Works on so many pages at a time, so that what it needs beside the tensors
-is bounded. No state beyond constants.
+steps of scrambling over all pages together. The pages at a time are limited, so that extra memory is bounded. No state
+beyond constants.
 
 Unsigned 64-bit arithmetic is done on int64: addition and multiplication wrap alike, a logical shift is an arithmetic
 one with the upper bits masked off.
@@ -23,10 +23,8 @@ from rltrace.digest.constants import SECRET
 
 # --- condensed --------------------------------------------------------------------------------------------------------
 #
-# What the digest of a tensor is finished from: the tensor *condensed*.
-#
-# Owns its form, in 64-bit words: the digest of each whole page, then the bytes that are left over, in whole words. Of a
-# large tensor it is some two thousandth, of one below a page the tensor itself.
+# A *condensed* tensor, from which its digest is finished, in 64-bit words: the digest of each whole page, then the
+# remaining bytes, padded to whole words. About 1/2000 of a large tensor; below a page the tensor itself.
 
 
 WORD = 8
@@ -34,13 +32,13 @@ WORD = 8
 
 
 def condensed_words(nbytes: int) -> int:
-    """Into how many words a contiguous tensor of so many bytes is condensed."""
+    """Number of words of a condensed tensor of ``nbytes`` bytes."""
     whole, rest = divmod(nbytes, PAGE_BYTES)
     return whole + (rest + WORD - 1) // WORD
 
 
 def finished(words: np.ndarray[Any, np.dtype[np.int64]], nbytes: int, seed: int) -> int:
-    """The digest of a tensor of so many bytes, from its ``condensed_words``, contiguous on the host."""
+    """The digest of a tensor of ``nbytes`` bytes, from its condensed words, int64, contiguous on the host."""
     whole, rest = divmod(nbytes, PAGE_BYTES)
     pages: list[int] = words[:whole].view(np.uint64).tolist()
     if rest or not whole:
@@ -49,7 +47,7 @@ def finished(words: np.ndarray[Any, np.dtype[np.int64]], nbytes: int, seed: int)
 
 
 def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    """All bytes of a contiguous tensor, uint8 [n], where they lie."""
+    """All bytes of a contiguous tensor, uint8 [n], as a view."""
     flat = tensor.detach()
     return flat.as_strided((flat.numel(),), (1,)).view(torch.uint8)  # a single element may have any stride
 
@@ -61,7 +59,7 @@ def signed(value: int) -> int:
 
 
 def to_device(values: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Numbers of the host, sent without waiting for the device: memory that is not pinned waits for its stream."""
+    """Copy a host tensor to a device without waiting; a copy of memory that is not pinned would wait."""
     return (values.pin_memory() if device.type == "cuda" else values).to(device, non_blocking=True)
 
 
@@ -76,17 +74,17 @@ START = (_PRIME32_3, _PRIME64_1, _PRIME64_2, _PRIME64_3, _PRIME64_4, _PRIME32_2,
 
 
 PAGES_AT_ONCE = 4_096
-"""Pages that are digested in one go: 64 MiB, and some times that beside it while it is done."""
+"""Pages that are digested at once: 64 MiB, plus a few times that of temporary memory."""
 
-ALONE = 256
-"""From so many pages on a tensor is digested where it lies; the pages of smaller ones are laid side by side first."""
+SEPARATE_PAGES = 256
+"""From so many pages on a tensor is digested in place; the pages of smaller ones are concatenated first."""
 
 
 def condense(tensors: Sequence[torch.Tensor], seeds: Sequence[int], into: torch.Tensor, at: int) -> None:
-    """Enqueue on the current stream, without waiting: these tensors condensed, one after the other, into ``into``.
+    """Condense tensors one after the other into ``into``, on the current stream, without waiting.
 
     ``tensors``: contiguous, on one device, each under its seed. ``into``: int64 [words], contiguous, on that device;
-    written from word ``at`` on. Bytes that fill up a last word are left as they are.
+    written from word ``at`` on. Padding bytes of a last word are not written.
     """
     pages: list[_Pages] = []
     rests: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -102,19 +100,19 @@ def condense(tensors: Sequence[torch.Tensor], seeds: Sequence[int], into: torch.
             rests.append((as_bytes[start : start + len(rest)], rest))
         at += condensed_words(len(data))
     for each in pages:
-        if len(each.words) >= ALONE:
-            for part, place in zip(each.words.split(PAGES_AT_ONCE), each.place.split(PAGES_AT_ONCE), strict=True):
-                place.copy_(page_digests(part, each.seed))
-    _side_by_side([each for each in pages if len(each.words) < ALONE])
+        if len(each.words) >= SEPARATE_PAGES:
+            for batch, place in zip(each.words.split(PAGES_AT_ONCE), each.place.split(PAGES_AT_ONCE), strict=True):
+                place.copy_(page_digests(batch, each.seed))
+    _digest_together([each for each in pages if len(each.words) < SEPARATE_PAGES])
     if rests:
         torch._foreach_copy_([place for place, _ in rests], [rest for _, rest in rests], non_blocking=True)
 
 
 def whole_pages(data: torch.Tensor) -> torch.Tensor:
-    """Bytes as int64 [whole pages, words of a page]; copied where their address is no word's."""
+    """Bytes as int64 [whole pages, words of a page]; copied where they are not word-aligned."""
     whole = len(data) // PAGE_BYTES
     pages = data[: whole * PAGE_BYTES]
-    if pages.storage_offset() % WORD or pages.data_ptr() % WORD:  # a storage that another library lent begins anywhere
+    if pages.storage_offset() % WORD or pages.data_ptr() % WORD:  # a storage of another library may be unaligned
         pages = pages.clone()
     return pages.view(torch.int64).view(whole, PAGE_BYTES // WORD)
 
@@ -129,18 +127,18 @@ class _Pages(NamedTuple):
     """Where their digests go, int64 [pages]."""
 
 
-def _side_by_side(waiting: Sequence[_Pages]) -> None:
+def _digest_together(remaining: Sequence[_Pages]) -> None:
     """Digest the pages of many small tensors at once."""
-    while waiting:
-        taken, count = 0, 0
-        while taken < len(waiting) and count < PAGES_AT_ONCE:
-            count += len(waiting[taken].words)
-            taken += 1
-        now, waiting = waiting[:taken], waiting[taken:]
-        counts = [len(each.words) for each in now]
-        seeds = torch.tensor([signed(each.seed) for each in now]).repeat_interleave(torch.tensor(counts))
-        digests = page_digests(torch.cat([each.words for each in now]), to_device(seeds, now[0].words.device))
-        torch._foreach_copy_([each.place for each in now], list(digests.split(counts)), non_blocking=True)
+    while remaining:
+        tensors, pages = 0, 0
+        while tensors < len(remaining) and pages < PAGES_AT_ONCE:
+            pages += len(remaining[tensors].words)
+            tensors += 1
+        batch, remaining = remaining[:tensors], remaining[tensors:]
+        counts = [len(each.words) for each in batch]
+        seeds = torch.tensor([signed(each.seed) for each in batch]).repeat_interleave(torch.tensor(counts))
+        digests = page_digests(torch.cat([each.words for each in batch]), to_device(seeds, batch[0].words.device))
+        torch._foreach_copy_([each.place for each in batch], list(digests.split(counts)), non_blocking=True)
 
 
 def page_digests(pages: torch.Tensor, seeds: int | torch.Tensor) -> torch.Tensor:
@@ -152,7 +150,7 @@ def page_digests(pages: torch.Tensor, seeds: int | torch.Tensor) -> torch.Tensor
     secret = _seeded_words(seeds, len(pages), constants)
     values = pages.view(-1, _BLOCKS, _STRIPES, _LANES)
     keyed = values ^ secret[:, None, constants.places]
-    keyed[:, -1, -1] = values[:, -1, -1] ^ _unaligned(secret, 192 - 64 - 7)  # a page's last stripe has its own keys
+    keyed[:, -1, -1] = values[:, -1, -1] ^ _unaligned(secret, 192 - 64 - 7)  # a page's last stripe has other keys
     products = (keyed & 0xFFFFFFFF) * _shift(keyed, 32)
     swapped = values.view(-1, _BLOCKS, _STRIPES, _LANES // 2, 2).flip(-1).view_as(values)
     sums = (products + swapped).sum(dim=2)
@@ -184,14 +182,14 @@ def _shift(value: torch.Tensor, by: int) -> torch.Tensor:
 
 
 class _Constants(NamedTuple):
-    """What stands on a device once: making it there would make the program wait each time."""
+    """Constants on a device, created once: creating them makes the program wait."""
 
     words: torch.Tensor
     """The secret, int64 [24]."""
     signs: torch.Tensor
-    """Whether a word of it gets the seed added or taken away."""
+    """1 or -1: whether the seed is added to a word of it or subtracted, int64 [24]."""
     places: torch.Tensor
-    """Which word of the secret keys a lane of a stripe, int64 [stripe, lane]."""
+    """Index of the word of the secret that keys a lane of a stripe, int64 [stripe, lane]."""
     start: torch.Tensor
 
 
@@ -213,7 +211,7 @@ def _seeded_words(seeds: int | torch.Tensor, count: int, constants: _Constants) 
 
 
 def _unaligned(secret: torch.Tensor, at: int) -> torch.Tensor:
-    """Eight words of the secret from byte ``at`` on, which is no multiple of eight: int64 [n, 8]."""
+    """Eight words of the secret from the unaligned byte ``at`` on, int64 [n, 8]."""
     first, byte = divmod(at, 8)
     low, high = secret[:, first : first + 8], secret[:, first + 1 : first + 9]
     return _shift(low, 8 * byte) | (high << (64 - 8 * byte))

@@ -1,1 +1,1 @@
-"""Patches of libraries around an RL program: environments, vectors of them, spaces, checkpoints."""
+"""Patches of libraries of an RL program: environments, vectors of them, spaces, checkpoints."""

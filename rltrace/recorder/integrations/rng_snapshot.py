@@ -1,9 +1,8 @@
-"""How the generators of Python and NumPy, and an environment's own, stand at an event: evidence, so it must be cheap.
+"""Digests of the generator states of Python, NumPy and environments: evidence of every event, so they must be cheap.
 
-Owns the quick look at a state: ``random.getstate()`` and ``numpy.random.get_state()`` make Python objects of 624 words
-(16 and 44 µs, measured), an event happens every few dozen ops. Where the memory of a Mersenne Twister is laid out as
-CPython and NumPy lay it out, which is checked against what they say themselves, its bytes are hashed in place. Reads
-states, never draws, and holds no generator.
+Owns how a state is read: ``random.getstate()`` and ``numpy.random.get_state()`` make Python objects of 624 words (16
+and 44 µs, measured), and an event happens every few dozen ops. Where the memory of a Mersenne Twister is laid out as in
+CPython and NumPy, which is checked against their own answers, its bytes are hashed in place. Never draws.
 """
 
 from __future__ import annotations
@@ -22,51 +21,52 @@ WORDS: Final = 624
 SIZE: Final = 4 * WORDS + 4
 """Bytes of a Mersenne Twister: its words and its position."""
 
-Look = Callable[[], int]
+StateReader = Callable[[], int]
+"""Returns the digest of a generator's current state."""
 
 
 class GeneratorStates:
-    """The global generators of this process that no torch op draws from; UNTOUCHED as long as nobody has."""
+    """The global generators of this process that no torch op draws from; UNTOUCHED until their state changes."""
 
     def __init__(self) -> None:
-        self._looks: dict[str, tuple[Look, int | None] | None] = {}
-        """By module: how to look at its generator, and how that stood as recording began, if it was there; None: it
-        cannot be looked at."""
+        self._readers: dict[str, tuple[StateReader, int | None] | None] = {}
+        """By module: the reader of its generator, and the digest as recording began, None where the module was not
+        imported then; None: its state cannot be read."""
         self._began = False
 
     def python(self) -> int:
-        return self._look("random", _python_look)
+        return self._digest("random", _python_reader)
 
     def numpy(self) -> int:
-        return self._look("numpy.random", _numpy_look)
+        return self._digest("numpy.random", _numpy_reader)
 
     def begin(self) -> None:
-        """What the generators hold now nobody has put there, as far as is known."""
+        """The current states count as untouched."""
         self.python()
         self.numpy()
         self._began = True
 
-    def _look(self, name: str, make: Callable[[Any], Look | None]) -> int:
+    def _digest(self, name: str, make_reader: Callable[[Any], StateReader | None]) -> int:
         try:
-            known = self._looks[name]
+            known = self._readers[name]
         except KeyError:
             module = sys.modules.get(name)
             if module is None:
                 return 0
-            look = make(module)
-            known = self._looks[name] = None if look is None else (look, None if self._began else look())
+            read = make_reader(module)
+            known = self._readers[name] = None if read is None else (read, None if self._began else read())
         if known is None:
             return 0
         now = known[0]()
         return UNTOUCHED if now == known[1] else now
 
 
-def own_look(generator: Any) -> Look | None:
-    """How to look at an environment's ``np_random``; None where its state cannot be read. Keeps the generator alive."""
+def generator_reader(generator: Any) -> StateReader | None:
+    """The reader of an environment's ``np_random``; None where its state cannot be read. Keeps the generator alive."""
     bits = getattr(generator, "bit_generator", None)
     if bits is None or not hasattr(bits, "state"):
         return None
-    return _pcg_look(bits) or (lambda: _digest(bits.state))
+    return _pcg_reader(bits) or (lambda: _digest(bits.state))
 
 
 def _digest(state: Any) -> int:
@@ -85,53 +85,53 @@ def _add(digest: xxh3_64, state: Any) -> None:
         digest.update(repr(state).encode())
 
 
-def _python_look(module: Any) -> Look | None:
-    """CPython's ``random``: behind the object's head stand an int, the position, and the words."""
+def _python_reader(module: Any) -> StateReader | None:
+    """CPython's ``random``: after the object's header an int, the position, and the words."""
     generator: Any = module._inst
-    head = object.__basicsize__
-    if type(generator) is not module.Random or type(generator).__basicsize__ < head + SIZE:
+    header = object.__basicsize__
+    if type(generator) is not module.Random or type(generator).__basicsize__ < header + SIZE:
         return None
-    memory = (c_char * SIZE).from_address(id(generator) + head)
+    memory = (c_char * SIZE).from_address(id(generator) + header)
     words = generator.getstate()[1]
-    return _checked(generator, memory, array("I", [words[-1], *words[:-1]]).tobytes())
+    return _checked_reader(generator, memory, array("I", [words[-1], *words[:-1]]).tobytes())
 
 
-def _numpy_look(module: Any) -> Look | None:
+def _numpy_reader(module: Any) -> StateReader | None:
     """NumPy's Mersenne Twister: the words, then the position."""
     generator: Any = module.mtrand._rand._bit_generator
     if type(generator).__name__ != "MT19937":
         return None
     memory = (c_char * SIZE).from_address(generator.ctypes.state_address)
     state = generator.state["state"]
-    said = state["key"].astype("uint32").tobytes() + array("i", [state["pos"]]).tobytes()
-    look, legacy = _checked(generator, memory, said), module.mtrand._rand
-    if look is None:
+    expected = state["key"].astype("uint32").tobytes() + array("i", [state["pos"]]).tobytes()
+    read, legacy = _checked_reader(generator, memory, expected), module.mtrand._rand
+    if read is None:
         return None
-    return lambda: look() if legacy._bit_generator is generator else 0  # set_bit_generator puts another in its place
+    return lambda: read() if legacy._bit_generator is generator else 0  # set_bit_generator replaces it
 
 
-def _pcg_look(bits: Any) -> Look | None:
-    """NumPy's default: a pointer to state and increment of 16 bytes each, an int and the half of a word left over."""
+def _pcg_reader(bits: Any) -> StateReader | None:
+    """NumPy's default: a pointer to state and increment of 16 bytes each, an int and the unused half of a word."""
     state = bits.state
     if type(bits).__name__ != "PCG64":
         return None
-    numbers, at = state["state"], bits.ctypes.state_address
-    memory = (c_char * 32).from_address(c_void_p.from_address(at).value or at)
-    rest = (c_char * 8).from_address(at + sizeof(c_void_p))
-    said = b"".join(int(numbers[name]).to_bytes(16, sys.byteorder) for name in ("state", "inc"))
-    if bytes(memory) != said or bytes(rest) != array("I", [state["has_uint32"], state["uinteger"]]).tobytes():
+    numbers, address = state["state"], bits.ctypes.state_address
+    memory = (c_char * 32).from_address(c_void_p.from_address(address).value or address)
+    rest = (c_char * 8).from_address(address + sizeof(c_void_p))
+    expected = b"".join(int(numbers[name]).to_bytes(16, sys.byteorder) for name in ("state", "inc"))
+    if bytes(memory) != expected or bytes(rest) != array("I", [state["has_uint32"], state["uinteger"]]).tobytes():
         return None
 
-    def look(_alive: Any = bits) -> int:
+    def read(_alive: Any = bits) -> int:
         return xxh3_64_intdigest(memory, xxh3_64_intdigest(rest))
 
-    return look
+    return read
 
 
-def _checked(owner: Any, memory: Any, said: bytes) -> Look | None:
-    """A look at ``memory`` of ``owner``, if that holds what the generator itself says it does."""
+def _checked_reader(owner: Any, memory: Any, expected: bytes) -> StateReader | None:
+    """A reader of ``memory`` of ``owner``, if that holds the state that the generator itself returns."""
 
-    def look(_alive: Any = owner) -> int:
+    def read(_alive: Any = owner) -> int:
         return xxh3_64_intdigest(memory)
 
-    return look if bytes(memory) == said else None
+    return read if bytes(memory) == expected else None

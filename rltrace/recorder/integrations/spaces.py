@@ -1,9 +1,9 @@
-"""Spaces being seeded, or sampled from though nobody has: the generators from which a program draws its actions.
+"""Spaces that are seeded, or sampled from unseeded: the generators from which a program draws its actions.
 
-Stands in for ``seed`` and ``sample`` of ``gymnasium.spaces.Space`` and of every class below it, and of Gym's. A space
-that nobody has seeded seeds itself, with another seed in every run; that is told when it is first sampled from, as
-its generator also comes about where nothing is drawn (a vector looks at those of its environments). How the generator
-stands after that is evidence.
+Patches ``seed`` and ``sample`` of ``gymnasium.spaces.Space``, of all of its subclasses, and of Gym's. A space that the
+program has not seeded seeds itself, with another seed in every run; that is recorded at its first sample, since its
+generator may be created without a draw (a vector reads those of its environments). The generator's state afterwards is
+evidence.
 """
 
 from __future__ import annotations
@@ -16,89 +16,85 @@ from typing import Any
 from rltrace.digest import digest_pages
 from rltrace.recorder.base.weak_id_dict import WeakIdDict
 from rltrace.recorder.core.events import EventForm
-from rltrace.recorder.integrations.environments import EnvironmentRegistry, Teller, in_program, remember, seed_of
-from rltrace.recorder.integrations.method_patching import Around, CallDepth, Method
-from rltrace.recorder.integrations.rng_snapshot import own_look
-from rltrace.recorder.integrations.value_digests import ValueDigests
+from rltrace.recorder.integrations.environments import IntegrationContext, program_frame, remember, seed_of
+from rltrace.recorder.integrations.method_patching import Method, MethodDecorator
+from rltrace.recorder.integrations.rng_snapshot import generator_reader
 from rltrace.trace.format.schema import Kind
 
 
 class Spaces:
-    """What stands in for the method. ``seeding``: how deep a thread is in it."""
+    """Patches ``seed`` and ``sample``."""
 
-    def __init__(
-        self, register: EnvironmentRegistry, contents: ValueDigests, seeding: CallDepth, teller: Teller
-    ) -> None:
-        self._register = register
-        self._contents = contents
-        self._seeding = seeding
-        self._teller = teller
+    def __init__(self, context: IntegrationContext) -> None:
+        self._context = context
         self._forms: dict[tuple[str, str], EventForm] = {}
-        self._known: WeakIdDict[Any, bool] = WeakIdDict()
-        """Spaces of which it has been told how they were seeded."""
+        self._seeded: WeakIdDict[Any, bool] = WeakIdDict()
+        """Spaces whose seeding has been recorded."""
 
     @property
-    def methods(self) -> dict[str, Around]:
-        return {"seed": self._around_seed, "sample": self._around_sample}
+    def methods(self) -> dict[str, MethodDecorator]:
+        return {"seed": self._decorate_seed, "sample": self._decorate_sample}
 
-    def _around_seed(self, original: Method) -> Method:
-        def stand_in(space: Any, *args: Any, **kwargs: Any) -> Any:
+    def _decorate_seed(self, original: Method) -> Method:
+        def replacement(space: Any, *args: Any, **kwargs: Any) -> Any:
             seed = args[0] if args else kwargs.get("seed")
-            return self._told(original, space, args, kwargs, seed, is_told=seed is not None)
+            return self._call(original, space, args, kwargs, seed, is_seeding=seed is not None)
 
-        return stand_in
+        return replacement
 
-    def _around_sample(self, original: Method) -> Method:
-        known = self._known
+    def _decorate_sample(self, original: Method) -> Method:
+        seeded = self._seeded
 
-        def stand_in(space: Any, *args: Any, **kwargs: Any) -> Any:
-            return self._told(original, space, args, kwargs, None, is_told=space not in known)
+        def replacement(space: Any, *args: Any, **kwargs: Any) -> Any:
+            return self._call(original, space, args, kwargs, None, is_seeding=space not in seeded)
 
-        return stand_in
+        return replacement
 
-    def _told(self, original: Method, space: Any, args: Any, kwargs: Any, seed: Any, *, is_told: bool) -> Any:
-        """Call it; then tell of the seed, if it is that of no part of a space."""
-        seeding = self._seeding
-        if seeding.depth or not is_told:
+    def _call(self, original: Method, space: Any, args: Any, kwargs: Any, seed: Any, *, is_seeding: bool) -> Any:
+        """Call it, then record the seed; spaces inside another space are recorded with that."""
+        seedings, events = self._context.seedings, self._context.events
+        if seedings.depth or not is_seeding:
             return original(space, *args, **kwargs)
-        seeding.depth = 1
+        seedings.depth = 1
         try:
             result = original(space, *args, **kwargs)
         finally:
-            seeding.depth = 0
+            seedings.depth = 0
         try:
-            for part in _parts(space):
-                remember(self._known, part, True)
-            if self._teller.is_told():
-                self._tell(space, seed, sys._getframe(2))
+            for member in _members(space):
+                remember(self._seeded, member, True)
+            if events.can_write():
+                self._write(space, seed, sys._getframe(2))
         except Exception as error:
-            self._teller.fail(error)
+            events.fail(error)
         return result
 
-    def _tell(self, space: Any, seed: Any, frame: FrameType) -> None:
-        what, owner, made = self._register.whose(space)
-        form = self._forms.get((what, owner))
+    def _write(self, space: Any, seed: Any, frame: FrameType) -> None:
+        role, owner, construction = self._context.registry.owner_of(space)
+        form = self._forms.get((role, owner))
         if form is None:
-            form = EventForm(Kind.SEED, what, owner, ("made", "seed"), ("state",), ("given",))
-            self._forms[what, owner] = form
-        self._teller.event(
+            form = EventForm(Kind.SEED, role, owner, ("made", "seed"), ("state",), ("given",))
+            self._forms[role, owner] = form
+        self._context.events.write(
             form,
-            evidence=(made, seed_of(seed), _state(space)),
-            digests=(self._contents.digest(seed),),
+            evidence=(construction, seed_of(seed), _state(space)),
+            digests=(self._context.digests.digest(seed),),
             integers=(),
             floats=(),
-            frame=in_program(frame),
+            frame=program_frame(frame),
         )
 
 
 def _state(space: Any) -> int:
-    """Digest of the states of its generators, those of its parts included; 0: none can be read."""
-    looks = [look() for part in _parts(space) if (look := own_look(vars(part).get("_np_random"))) is not None]
-    return digest_pages(looks, len(looks)) if looks else 0
+    """Digest of the generator states of a space and of the spaces inside it; 0: none can be read."""
+    generators = (vars(member).get("_np_random") for member in _members(space))
+    states = [read() for generator in generators if (read := generator_reader(generator)) is not None]
+    return digest_pages(states, len(states)) if states else 0
 
 
-def _parts(space: Any) -> Iterator[Any]:
+def _members(space: Any) -> Iterator[Any]:
+    """``space`` and the spaces inside it."""
     yield space
     inside = vars(space).get("spaces", ())
-    for part in inside.values() if isinstance(inside, Mapping) else inside:
-        yield from _parts(part)
+    for member in inside.values() if isinstance(inside, Mapping) else inside:
+        yield from _members(member)

@@ -1,8 +1,8 @@
-"""Digests of what crosses a boundary: observations, actions and rewards, of whatever they are made.
+"""Digests of observations, actions, rewards and other values, whatever their type.
 
-Owns the rule for each kind of value. An array has the digest of the tensor that holds the same (``rltrace.digest``),
-so an observation can be recognised where an op takes it in. A number has that of NumPy's own of its kind. An object
-that is none of these counts by its class alone: its ``repr`` may hold an address.
+Owns the rule for each type. An array has the digest of the tensor with the same contents (``rltrace.digest``), so an
+observation can be recognised as the input of an op. A number has the digest of a NumPy scalar. Of any other object only
+its class is digested: its ``repr`` may hold an address.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from xxhash import xxh3_64_intdigest
 
 from rltrace.digest import PAGE_BYTES, digest_buffer, digest_pages, seed_of
 
-DEEPEST = 32
-"""Levels of nesting; what lies below counts by its class."""
+MAX_DEPTH = 32
+"""Levels of nesting; of what lies deeper only the class is digested."""
 
 _FLOAT, _INTEGER, _BOOL = seed_of("float64", ()), seed_of("int64", ()), seed_of("bool", ())
 _pack_float = struct.Struct("<d").pack
@@ -32,7 +32,7 @@ class ValueDigests:
         self._seeds: dict[tuple[Any, tuple[int, ...]], tuple[int, bool]] = {}
 
     def digest(self, value: Any) -> int:
-        """Of any value. One whose own code fails while it is read counts by its class."""
+        """Digest of any value; of its class where reading it raises."""
         try:
             return self._digest(value, 0)
         except Exception:
@@ -59,24 +59,24 @@ class ValueDigests:
             return _named(kind.__name__, str(value).encode("utf-8", "surrogatepass"))
         if isinstance(value, (bytes, bytearray)):
             return _named("bytes", bytes(value))
-        if depth < DEEPEST:
+        if depth < MAX_DEPTH:
             if isinstance(value, Mapping):
-                keys = sorted(value, key=str)  # the order of a dict may come from that of a set
-                parts = [part for key in keys for part in (str(key), value[key])]
-                return self._of_parts("mapping", parts, depth)
+                keys = sorted(value, key=str)  # a dict may have been filled from a set, in its order
+                items = [item for key in keys for item in (str(key), value[key])]
+                return self._of_items("mapping", items, depth)
             if isinstance(value, (list, tuple)):
-                return self._of_parts("sequence", value, depth)
+                return self._of_items("sequence", value, depth)
         return _by_class(kind)
 
-    def _of_parts(self, what: str, parts: Any, depth: int) -> int:
-        return digest_pages([_named(what, b""), *(self._digest(part, depth + 1) for part in parts)], len(parts))
+    def _of_items(self, what: str, items: Any, depth: int) -> int:
+        return digest_pages([_named(what, b""), *(self._digest(item, depth + 1) for item in items)], len(items))
 
     def _of_array(self, array: Any) -> int:
         key = array.dtype, array.shape
         known = self._seeds.get(key)
         if known is None:
             if array.dtype.hasobject:
-                return self._of_parts(f"objects{array.shape}", array.ravel().tolist(), DEEPEST - 1)
+                return self._of_items(f"objects{array.shape}", array.ravel().tolist(), MAX_DEPTH - 1)
             known = self._seeds[key] = seed_of(_dtype_name(array.dtype), array.shape), array.dtype.str[0] == ">"
         seed, is_big_endian = known
         if is_big_endian or not array.flags.c_contiguous:
@@ -87,7 +87,7 @@ class ValueDigests:
 
 
 def _dtype_name(dtype: np.dtype[Any]) -> str:
-    """torch's name of a data type where it has it, NumPy's else."""
+    """torch's name of a dtype where it has one, else NumPy's."""
     return str(dtype.newbyteorder("=")) if dtype.fields is None else str(dtype.descr)
 
 

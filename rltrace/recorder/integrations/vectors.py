@@ -1,9 +1,9 @@
-"""Vectors of environments: Gymnasium's and Stable-Baselines3's, where the environments themselves are out of sight.
+"""Vectors of environments, Gymnasium's and Stable-Baselines3's, whose environments cannot be seen one by one.
 
-Stands in for ``step`` and ``reset`` of ``gymnasium.vector.VectorEnv`` and of Stable-Baselines3's ``VecEnv``. A vector
-that steps its environments in this process writes nothing: each of them is an event of its own (``environments.py``).
-Of one that has them in other processes, or in one batch, the batch is told, with a digest for what each environment
-returned. ``step_async`` and ``step_wait`` called apart are not seen.
+Patches ``step`` and ``reset`` of ``gymnasium.vector.VectorEnv`` and of Stable-Baselines3's ``VecEnv``. A vector that
+steps its environments in this process has no events: each environment has them (``environments.py``). Of one that runs
+them in other processes, or in one batch, the batch is recorded, with a digest of what each environment returned.
+Separate calls of ``step_async`` and ``step_wait`` are not seen.
 """
 
 from __future__ import annotations
@@ -16,20 +16,11 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from rltrace.digest import digest_pages
-from rltrace.recorder.integrations.environments import (
-    IN_VECTOR,
-    Environment,
-    EnvironmentRegistry,
-    Teller,
-    remember,
-    seed_of,
-)
-from rltrace.recorder.integrations.method_patching import Around, CallDepth, Method
-from rltrace.recorder.integrations.rng_snapshot import GeneratorStates
-from rltrace.recorder.integrations.value_digests import ValueDigests
+from rltrace.recorder.integrations.environments import IN_VECTOR, Environment, IntegrationContext, remember, seed_of
+from rltrace.recorder.integrations.method_patching import Method, MethodDecorator
 from rltrace.trace.format.schema import Kind
 
-MOST_TOLD: Final = 256
+MAX_DIGESTS: Final = 256
 """Environments of a vector that have a digest each."""
 
 _NAMES: Final = {
@@ -39,119 +30,111 @@ _NAMES: Final = {
 
 
 class VectorCall(NamedTuple):
-    """What is told of a call as it begins."""
+    """What is recorded before a call."""
 
-    told: int
+    argument: int
     """Digest of the actions; of a reset its seed."""
     states: tuple[int, int, int]
 
 
 class Vectors:
-    """What stands in for the methods."""
+    """Patches ``step`` and ``reset``."""
 
-    def __init__(
-        self,
-        register: EnvironmentRegistry,
-        contents: ValueDigests,
-        states: GeneratorStates,
-        within: CallDepth,
-        teller: Teller,
-    ) -> None:
-        self._register = register
-        self._contents = contents
-        self._states = states
-        self._within = within
-        self._teller = teller
+    def __init__(self, context: IntegrationContext) -> None:
+        self._context = context
 
     @property
-    def methods(self) -> dict[str, Around]:
+    def methods(self) -> dict[str, MethodDecorator]:
         return {
-            "step": lambda original: self._around(original, is_step=True),
-            "reset": lambda original: self._around(original, is_step=False),
+            "step": lambda original: self._decorate(original, is_step=True),
+            "reset": lambda original: self._decorate(original, is_step=False),
         }
 
-    def _around(self, original: Method, *, is_step: bool) -> Method:
-        within, known_of, transparent = self._within, self._register.vector, self._register.transparent
-        is_told, begin, end, fail = self._teller.is_told, self._begin, self._after, self._teller.fail
-        is_transparent = transparent.get
+    def _decorate(self, original: Method, *, is_step: bool) -> Method:
+        context, begin, end = self._context, self._begin, self._end
+        calls, environment_of, transparent = context.calls, context.registry.vector, context.registry.transparent
+        can_write, fail, is_transparent = context.events.can_write, context.events.fail, transparent.get
 
-        def stand_in(vector: Any, *args: Any, **kwargs: Any) -> Any:
-            if within.depth or is_transparent(vector):
+        def replacement(vector: Any, *args: Any, **kwargs: Any) -> Any:
+            if calls.depth or is_transparent(vector):
                 return original(vector, *args, **kwargs)
             try:
-                environment = known_of(vector)
-                given = begin(vector, args, kwargs, is_step) if is_told() else None
+                environment = environment_of(vector)
+                before = begin(vector, args, kwargs, is_step) if can_write() else None
             except Exception as error:
                 fail(error)
                 return original(vector, *args, **kwargs)
-            events, within.depth = within.seen, IN_VECTOR
+            events, calls.depth = calls.nested_events, IN_VECTOR
             try:
                 result = original(vector, *args, **kwargs)
             finally:
-                within.depth = 0
+                calls.depth = 0
             try:
-                if within.seen != events:
+                if calls.nested_events != events:
                     remember(transparent, vector, True)
                 else:
-                    end(vector, environment, given, result, sys._getframe(1), is_step)
+                    end(vector, environment, before, result, sys._getframe(1), is_step)
             except Exception as error:
                 fail(error)
             return result
 
-        return stand_in
+        return replacement
 
     def _begin(self, vector: Any, args: tuple[Any, ...], kwargs: dict[str, Any], is_step: bool) -> VectorCall:
-        given = args[0] if args else kwargs.get("actions") if is_step else kwargs.get("seed", _seeds_of(vector))
-        told = self._contents.digest(given) if is_step else seed_of(given)
-        return VectorCall(told, (0, self._states.python(), self._states.numpy()))
+        digests, generators = self._context.digests, self._context.generators
+        value = args[0] if args else kwargs.get("actions") if is_step else kwargs.get("seed", _seeds_of(vector))
+        argument = digests.digest(value) if is_step else seed_of(value)
+        return VectorCall(argument, (0, generators.python(), generators.numpy()))
 
-    def _after(
+    def _end(
         self,
         vector: Any,
         environment: Environment,
-        given: VectorCall | None,
+        before: VectorCall | None,
         result: Any,
         frame: FrameType,
         is_step: bool,
     ) -> None:
-        count = int(vector.num_envs)
+        digest, count = self._context.digests.digest, int(vector.num_envs)
         environment.steps += is_step
         environment.resets += not is_step
-        self._teller.passed(environment, count if is_step else 0, frame)
-        told = None if given is None else _told(result, is_step)
-        if given is None or told is None:
+        self._context.steps.add(environment, count if is_step else 0, frame)
+        batch = None if before is None else _named_batch(result, is_step)
+        if before is None or batch is None:
             return
-        names, parts = told
-        digests = [self._contents.digest(part) for part in parts]
-        each = [self._of_one(parts, k) for k in range(count)] if count <= MOST_TOLD and _are_arrays(parts) else []
+        names, values = batch
+        digests = [digest(value) for value in values]
+        each = (
+            [self._digest_one(values, k) for k in range(count)] if count <= MAX_DIGESTS and _are_arrays(values) else []
+        )
         names = (*names, *(f"of {k}" for k in range(len(each))))
-        counts: tuple[int, ...] = environment.resets, given.told, environment.made
+        counts: tuple[int, ...] = environment.resets, before.argument, environment.construction
         kind = Kind.ENVIRONMENT_RESET
         if is_step:
-            names, digests, counts = ("action", *names), [given.told, *digests], (environment.steps,)
+            names, digests, counts = ("action", *names), [before.argument, *digests], (environment.steps,)
             kind = Kind.ENVIRONMENT_STEP
-        self._teller.event(
+        self._context.events.write(
             environment.form(kind, names, (), ()),
-            evidence=(*counts, *given.states),
+            evidence=(*counts, *before.states),
             digests=[*digests, *each],
             integers=(),
             floats=(),
             frame=frame,
         )
 
-    def _of_one(self, parts: Sequence[Any], place: int) -> int:
-        """What one of the environments returned."""
-        return digest_pages([self._contents.digest(_part(part, place)) for part in parts], place)
+    def _digest_one(self, batch: Sequence[Any], index: int) -> int:
+        """Digest of what one of the environments returned."""
+        return digest_pages([self._context.digests.digest(_item(value, index)) for value in batch], index)
 
 
 def _seeds_of(vector: Any) -> Any:
-    """The seeds that the next reset will give to the environments, as Stable-Baselines3 keeps them; None: none."""
+    """The seeds that the next reset of Stable-Baselines3 gives to the environments; None: none."""
     seeds = getattr(vector.unwrapped, "_seeds", None)
     return seeds if isinstance(seeds, list) and any(seed is not None for seed in seeds) else None
 
 
-def _told(result: Any, is_step: bool) -> tuple[tuple[str, ...], list[Any]] | None:
-    """What a call returned, by name, its ``info`` aside; None: something that is not known here."""
+def _named_batch(result: Any, is_step: bool) -> tuple[tuple[str, ...], list[Any]] | None:
+    """Names and values of what a call returned, without its ``info``; None: in another form."""
     if is_step:
         known = isinstance(result, tuple) and len(result) in _NAMES
         return (_NAMES[len(result)], list(result[:-1])) if known else None
@@ -160,16 +143,16 @@ def _told(result: Any, is_step: bool) -> tuple[tuple[str, ...], list[Any]] | Non
 
 
 def _are_arrays(batch: Any) -> bool:
-    """Whether it is made of NumPy arrays: to take a part of a tensor would be an op."""
+    """Whether it consists of NumPy arrays: indexing a tensor would be an op."""
     if isinstance(batch, Mapping):
         return all(map(_are_arrays, batch.values()))
     return all(map(_are_arrays, batch)) if isinstance(batch, (list, tuple)) else isinstance(batch, np.ndarray)
 
 
-def _part(batch: Any, place: int) -> Any:
-    """What of a batch is the environment's at this place."""
+def _item(batch: Any, index: int) -> Any:
+    """The item of a batch that belongs to one environment."""
     if isinstance(batch, Mapping):
-        return {name: _part(value, place) for name, value in batch.items()}
+        return {name: _item(value, index) for name, value in batch.items()}
     if isinstance(batch, (list, tuple)):
-        return [_part(value, place) for value in batch]
-    return batch[place] if batch.ndim and place < len(batch) else batch
+        return [_item(value, index) for value in batch]
+    return batch[index] if batch.ndim and index < len(batch) else batch

@@ -1,7 +1,7 @@
-"""Ways to end that run no exit hook, and what is still written down before them: ``os._exit``, an ``exec``.
+"""Ends of a process that run no exit hook: ``os._exit``, an ``exec``, a termination by its parent.
 
-Owns what stands in for these functions while a process is recorded. Each goes on to the real one within SECONDS,
-whatever becomes of the trace: a disk that hangs, or a lock that the caller holds itself, must not keep a program alive.
+Owns the patches of these functions, which commit what is recorded. Each calls the original within a bounded time: a
+disk that hangs, or a lock that the caller holds, must not keep a program alive.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ from rltrace.recorder.base.background_thread import BackgroundThread
 from rltrace.recorder.base.patching import Patches
 
 EXIT_SECONDS = 3.0
-"""How long such an ending may be held up."""
+"""Longest delay of such an end."""
 
 
 def bounded(action: Callable[[], None], seconds: float = EXIT_SECONDS) -> None:
-    """Have ``action`` done by a thread, and wait for it for a while. Its errors are its own to handle."""
+    """Run ``action`` in a thread, and wait up to ``seconds`` for it. It must handle its own errors."""
     thread = BackgroundThread(action)
     try:
         thread.start()
-    except RuntimeError:  # no thread can be started any more
+    except RuntimeError:  # no thread can be started now
         return
     thread.join(seconds)
 
 
 class Endings:
-    """Watches for these endings, from ``watch`` to ``ignore``."""
+    """Patches ``os._exit`` and ``exec``, from ``install`` to ``uninstall``."""
 
-    def __init__(self, finish: Callable[[], None], last: Callable[[str | None], None]) -> None:
-        """``finish`` ends the recording; ``last`` is told of the program that takes over, None: it did not."""
+    def __init__(self, finish: Callable[[], None], replace: Callable[[str | None], None]) -> None:
+        """``finish`` ends the recording; ``replace`` is called with the program of an ``exec``, None: it failed."""
         self._finish = finish
-        self._last = last
+        self._replace = replace
         self._patches = Patches()
 
-    def watch(self) -> None:
+    def install(self) -> None:
         self._patches.wrap(os, "_exit", self._exit)
         for name in ("execv", "execve"):  # the others call these
             self._patches.wrap(os, name, self._exec)
 
-    def ignore(self) -> None:
+    def uninstall(self) -> None:
         self._patches.undo_all()
 
     def _exit(self, original: Callable[..., NoReturn], *args: Any, **kwargs: Any) -> NoReturn:
@@ -56,26 +56,26 @@ class Endings:
         original(*args, **kwargs)
 
     def _exec(self, original: Callable[..., NoReturn], path: Any, *args: Any, **kwargs: Any) -> NoReturn:
-        bounded(lambda: self._last(_program(path)))
+        bounded(lambda: self._replace(_program(path)))
         try:
             original(path, *args, **kwargs)
         except BaseException:
-            bounded(lambda: self._last(None))
+            bounded(lambda: self._replace(None))
             raise
 
 
 def _program(path: Any) -> str:
     try:
         return Path(os.fsdecode(path)).name
-    except (TypeError, ValueError):  # an open file, or nothing that can be executed
+    except (TypeError, ValueError):  # a file descriptor, or nothing executable
         return "another program"
 
 
 def stay_interrupted() -> None:
-    """At exit: have a program that Ctrl-C ended die of it, as it would have.
+    """At exit: have a program that Ctrl-C ended exit as interrupted, as it would unrecorded.
 
-    The interpreter remembers that nobody caught the KeyboardInterrupt, and forgets it with the next text that is
-    executed: many imports do so (a namedtuple is made that way), and the recorder may import while it ends.
+    The interpreter remembers an uncaught KeyboardInterrupt until it next executes source text, as many imports do (a
+    namedtuple is made that way), and the recorder may import while it ends.
     """
     if isinstance(getattr(sys, "last_value", None), KeyboardInterrupt) and not hasattr(sys, "ps1"):
         with contextlib.suppress(KeyboardInterrupt):
@@ -84,40 +84,37 @@ def stay_interrupted() -> None:
 
 # --- terminations -----------------------------------------------------------------------------------------------------
 #
-# Workers that their parent terminates: what they have computed is committed before the signal comes.
-#
-# ``multiprocessing`` ends the workers of a pool, and every daemon, with SIGTERM, as a matter of course. So before it is
-# sent the parent asks the worker's recorder to commit, and goes on when that has answered or SECONDS are over. Nothing
-# of the worker changes: no signal handler, no ending of its own. Owns the question and the answer. Where the system has
-# no socket addresses apart from its files (only Linux does) nobody is asked, and the last rows of such a worker may be
-# lost.
+# ``multiprocessing`` ends the workers of a pool, and every daemon, with SIGTERM. Before it sends that, the parent
+# requests a commit from the worker's recorder, and goes on when it is answered or after TERMINATION_SECONDS. The worker
+# gets no signal handler. Without abstract socket addresses (only Linux has them) nothing is requested, and the last
+# rows of such a worker may be lost.
 
 
 TERMINATION_SECONDS = 2.0
-"""How long a termination may be held up, for each worker."""
+"""Longest delay of a termination, for each worker."""
 
 
 class Terminations:
-    """In a parent: asks the workers that it terminates, from ``watch`` to ``ignore``."""
+    """In a parent: has workers commit before it terminates them, from ``install`` to ``uninstall``."""
 
     def __init__(self, trace: str) -> None:
         self._trace = trace
         self._patches = Patches()
 
-    def watch(self) -> None:
+    def install(self) -> None:
         if not self._patches and sys.platform == "linux":
             self._patches.wrap(popen_fork.Popen, "terminate", self._terminate)
 
-    def ignore(self) -> None:
+    def uninstall(self) -> None:
         self._patches.undo_all()
 
     def _terminate(self, original: Callable[[Any], None], popen: Any) -> None:
         if popen.returncode is None:
-            ask_to_commit(self._trace, popen.pid)
+            request_commit(self._trace, popen.pid)
         original(popen)
 
 
-class Answering:
+class CommitServer:
     """In a worker: commits when its parent is about to terminate it."""
 
     def __init__(self, trace: str, commit: Callable[[], None]) -> None:
@@ -130,37 +127,37 @@ class Answering:
         if sys.platform != "linux":
             return
         with contextlib.suppress(OSError):
-            own = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            own.bind(_address(self._trace, os.getpid()))
-            own.listen()
-            self._socket = own
-            BackgroundThread(functools.partial(self._answer, own)).start()
+            server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            server.bind(_address(self._trace, os.getpid()))
+            server.listen()
+            self._socket = server
+            BackgroundThread(functools.partial(self._serve, server)).start()
 
     def end(self) -> None:
-        """Answer no more. In a forked child the parent goes on answering."""
-        own, self._socket = self._socket, None
-        if own is not None:
+        """Stop. In a forked child the parent's server goes on."""
+        server, self._socket = self._socket, None
+        if server is not None:
             with contextlib.suppress(OSError):
                 if os.getpid() == self._pid:
-                    own.shutdown(socket.SHUT_RDWR)  # wakes the thread; to close it would not
-            own.close()
+                    server.shutdown(socket.SHUT_RDWR)  # wakes the thread; closing would not
+            server.close()
 
-    def _answer(self, own: socket.socket) -> None:
+    def _serve(self, server: socket.socket) -> None:
         with contextlib.suppress(OSError):  # it was closed
             while True:
-                asking, _ = own.accept()
-                with asking:
-                    if _user_of(asking) == os.getuid():
+                client, _ = server.accept()
+                with client:
+                    if _user_of(client) == os.getuid():
                         self._commit()
-                        asking.sendall(b"1")
+                        client.sendall(b"1")
 
 
-def ask_to_commit(trace: str, pid: int) -> None:
-    """Have the recorder of a worker commit; returns when it has, when there is none, or after SECONDS."""
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
-        asking.settimeout(TERMINATION_SECONDS)
-        asking.connect(_address(trace, pid))
-        asking.recv(1)
+def request_commit(trace: str, pid: int) -> None:
+    """Have a worker's recorder commit; returns when it has, when there is none, or after TERMINATION_SECONDS."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(TERMINATION_SECONDS)
+        client.connect(_address(trace, pid))
+        client.recv(1)
 
 
 def _address(trace: str, pid: int) -> str:
@@ -168,6 +165,6 @@ def _address(trace: str, pid: int) -> str:
     return f"\0rltrace-{folder.st_dev:x}-{folder.st_ino:x}-{pid}"
 
 
-def _user_of(connected: socket.socket) -> int:
+def _user_of(client: socket.socket) -> int:
     size = struct.calcsize("3i")
-    return int(struct.unpack("3i", connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))[1])
+    return int(struct.unpack("3i", client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))[1])

@@ -1,9 +1,9 @@
-"""A forked child: a process of its own, recorded into a part of the trace of its own.
+"""Forked children: each is recorded as a separate process of the trace.
 
-Owns what becomes of a child between its fork and the beginning of its recording. Nothing of the parent's recording is
-used on: its threads do not exist here, its locks may be held for ever by one of them, its files are the parent's. Most
-children of a fork never compute (a daemon on its way into the background, an ``exec``), so recording begins with the
-first op; workers of multiprocessing have a name and a task, and begin at once.
+Owns a child between its fork and the start of its recording. Nothing of the parent's recording is reused: its threads
+do not exist here, one of them may hold its locks forever, its files are the parent's. Most forked children never
+compute (a daemon, an ``exec``), so recording begins with the first op; workers of multiprocessing have a name and a
+task, and begin at once.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from torch._ops import OpOverload
 
 from rltrace.masking import masked_arguments
 from rltrace.recorder.base.process_names import fork_name
-from rltrace.recorder.base.torch_function import unasked
+from rltrace.recorder.base.torch_function import torch_function_disabled
 from rltrace.recorder.capture.captures import Extend
 from rltrace.recorder.streams.threads import observer_of
 from rltrace.trace.format import chunk_codec
-from rltrace.trace.format.process_start import note_failure, write_birth
+from rltrace.trace.format.process_start import note_failure, write_start
 
 if TYPE_CHECKING:
     from rltrace.recorder.base.dispatch_mode import Engine
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 
 class Inheritance(NamedTuple):
-    """What a child is given by the recording of its parent."""
+    """What a child takes over from the recording of its parent."""
 
     options: RecordOptions
     name: str
-    """What it is called in the trace, unless it has a name from elsewhere."""
+    """Name of the child in the trace, unless multiprocessing has named it."""
     module_names: ModuleNames
     engine: Engine
     extend: Extend | None
@@ -46,62 +46,62 @@ class Recording(Protocol):
     """The session of a process."""
 
     def stream_here(self) -> OpRecorder | None:
-        """Who takes the ops of the calling thread."""
+        """The stream of the calling thread."""
 
 
 Start = Callable[[Inheritance, str, str | None], "Recording"]
-"""Begins to record, under the name if one is given, with the token of the birth record."""
+"""Starts to record, with the token of the start record and the name if there is one."""
 
 
 class ForkedChild:
-    """A child of which nothing is recorded yet. Handed every op of its only thread, it begins with the first."""
+    """A child that is not recorded yet: observes the ops of its only thread, and starts with the first."""
 
-    def __init__(self, given: Inheritance, start: Start) -> None:
-        self.given = given
+    def __init__(self, inheritance: Inheritance, start: Start) -> None:
+        self.inheritance = inheritance
         self._start = start
         self._token = ""
         self.begun = False
 
     def wait(self) -> None:
-        """Leave the birth record; begin when there is something to record."""
-        options = self.given.options
+        """Write the start record; begin at the first op."""
+        options = self.inheritance.options
         if _on_the_way_to_exec():
             self.forget()
             return
-        birth = {"parent": os.getppid(), "forked": True, "argv": masked_arguments(sys.argv)}
+        start_record = {"parent": os.getppid(), "forked": True, "argv": masked_arguments(sys.argv)}
         try:
-            self._token = write_birth(options.trace, birth)
+            self._token = write_start(options.trace, start_record)
         except OSError:  # the trace is gone: nothing can be recorded
             self.forget()
             return
         if options.level == "op" and options.first_step == 0:
-            self.given.engine.enter(self)
-        elif not _is_forked_by("multiprocessing"):  # in the middle of an optimizer's step would be too late
-            self.begin(self.given.name)
+            self.inheritance.engine.enter(self)
+        elif not _is_forked_by("multiprocessing"):  # it could otherwise begin inside an optimizer step
+            self.begin(self.inheritance.name)
 
     def begin(self, name: str | None) -> Recording | None:
-        """Record from now on; None where that cannot be, which is noted, or where it has begun before.
+        """Record from now on; None where that failed, which is noted, or where it has begun before.
 
-        ``name``: None asks for the one that multiprocessing has given.
+        ``name``: None: the one of multiprocessing.
         """
         if self.begun or not self._token:
             return None
         self.begun = True
         try:
-            with unasked():
-                return self._start(self.given, self._token, name)
+            with torch_function_disabled():
+                return self._start(self.inheritance, self._token, name)
         except Exception as error:
-            self.given.engine.silence()
-            note_failure(self.given.options.trace, self._token, f"{type(error).__name__}: {error}")
+            self.inheritance.engine.silence()
+            note_failure(self.inheritance.options.trace, self._token, f"{type(error).__name__}: {error}")
             return None
 
     def forget(self) -> None:
-        """Begin no more."""
+        """Never begin."""
         self.begun = True
-        self.given.engine.leave()
+        self.inheritance.engine.leave()
 
     def observe(self, by: Any, func: OpOverload, types: Any, args: tuple[Any, ...], kwargs: Any = None, /) -> Any:
-        session = self.begin(self.given.name)
+        session = self.begin(self.inheritance.name)
         stream = session.stream_here() if session is not None else None
         if stream is None:
             return func(*args, **kwargs) if kwargs else func(*args)
@@ -109,40 +109,40 @@ class ForkedChild:
 
 
 class Forks:
-    """The forks of this process: which are its own, and what a child is to begin with."""
+    """The forks of this process, and the child that waits in it."""
 
     def __init__(self) -> None:
         self.number = 0
-        """Children that the program has forked by itself, not through a library that names them."""
+        """Children that the program itself has forked, not a library that names them."""
         self.child: ForkedChild | None = None
-        """What waits in this process, which is a child, for its first op."""
+        """This process where it is a child that waits for its first op."""
 
     def before(self) -> None:
-        """In the parent, before any fork: what its child is called must not hang on whether others are forked."""
+        """In the parent, before any fork: a child's name must not depend on which other forks are recorded."""
         if _is_forked_by("subprocess"):
             return
         chunk_codec.load()  # else every child would import it
         if not _is_forked_by("multiprocessing"):
             self.number += 1
 
-    def in_child(self, given: Inheritance | None, start: Start) -> None:
-        """In a child: wait for its first op, with what its parent's recording gave it, or the parent waited with."""
+    def in_child(self, inheritance: Inheritance | None, start: Start) -> None:
+        """In a child: wait for its first op, with the inheritance of its parent, or the one the parent waited with."""
         waiting, self.child = self.child, None
-        if given is None and waiting is not None and not waiting.begun:
-            given = waiting.given._replace(name=fork_name(waiting.given.name, self.number))
+        if inheritance is None and waiting is not None and not waiting.begun:
+            inheritance = waiting.inheritance._replace(name=fork_name(waiting.inheritance.name, self.number))
         self.number = 0
-        if given is not None:
-            self.child = ForkedChild(given, start)
+        if inheritance is not None:
+            self.child = ForkedChild(inheritance, start)
             self.child.wait()
 
     def worker_begins(self) -> None:
-        """In a worker of multiprocessing, when it knows what it is called."""
+        """In a worker of multiprocessing, once it has its name."""
         child = self.child
         if child is not None:
             child.begin(None)
 
     def forget(self) -> None:
-        """Whatever waits in this process begins no more."""
+        """The child that waits in this process never begins."""
         child, self.child = self.child, None
         if child is not None and not child.begun:
             child.forget()

@@ -1,13 +1,13 @@
-"""When the profiler runs beside a recording: in cycles of rows of the first stream, by the thread that writes it.
+"""Runs the profiler during a recording, in cycles of rows of the first stream, in the thread of that stream.
 
-Owns the decision where a cycle begins and ends. That is between ops, not within a backward pass, not in the ``forward``
-of an ``autograd.Function`` or a region that torch has compiled (either is a scope of the profiler's that would outlive
-the cycle), not while a CUDA graph is being captured, and not while a profiler of the program's own runs. At the end of
-a cycle its rows are committed, then what was launched for them (``seen.py``): a program that is killed loses the names
-of one cycle and no row. Whatever cannot be told is told of with the reason.
+Owns where a cycle begins and ends: between ops, not in a backward pass, not in the ``forward`` of an
+``autograd.Function`` or a compiled region (a scope of the profiler that would outlive the cycle), not while a CUDA
+graph is captured, and not while the program runs a profiler. At the end of a cycle its rows are committed, then their
+launches: a program that is killed loses the kernel names of one cycle and no row. Unknown launches are recorded with
+the reason.
 
-Nothing of this is loaded where kernels are not asked for, nothing begins where the program uses no device, and no
-failure of it is one of the recording: it costs the names.
+Nothing of this is loaded where kernels are not requested, nothing starts where the program uses no device, and its
+failures do not end the recording: they cost the names.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from rltrace.recorder.profiler.launch_matching import Joined, Launch, ProfilerEv
 from rltrace.trace.format.rows import Rows
 from rltrace.trace.format.schema import Column, Kind
 from rltrace.trace.kernels.evidence import LAUNCHES
-from rltrace.trace.kernels.launches import NewLaunched, Unknown
+from rltrace.trace.kernels.launches import NewLaunches, Unknown
 
 if TYPE_CHECKING:
     from rltrace.recorder.core.op_recorder import OpRecorder
@@ -42,45 +42,43 @@ if TYPE_CHECKING:
     from rltrace.recorder.streams.threads import Streams
 
 
-# --- programs own -----------------------------------------------------------------------------------------------------
+# --- profilers of the program -----------------------------------------------------------------------------------------
 #
-# Profilers that the recorded program starts itself: the recorder's steps aside before, and may go on after.
-#
-# Owns what stands in for the functions of torch that begin and end one: ``torch.profiler``,
-# ``torch.autograd.profiler``, its older form, ``emit_nvtx`` and ``emit_itt`` all call these. Kineto runs one session at
-# a time, and a session of the program's own must neither fail nor hold anything of the recorder's.
+# The recorder's session is paused before the program starts a profiler: Kineto runs one session at a time, and the
+# program's must neither fail nor contain events of the recorder. ``torch.profiler``, ``torch.autograd.profiler``, its
+# older form, ``emit_nvtx`` and ``emit_itt`` all call the functions patched here.
 
 
 BEGIN: Final = ("_prepare_profiler", "_enable_profiler", "_enable_profiler_legacy")
 END: Final = ("_disable_profiler", "_disable_profiler_legacy")
 
 MODULES: Final = ("torch._C._autograd", "torch.autograd", "torch.autograd.profiler", "torch.autograd.profiler_legacy")
-"""All that have these functions under their names."""
+"""Modules that have these functions."""
 
 
-class ProgramsOwn:
-    """Those of one process, from ``watch`` to ``ignore``. What began before is not known here."""
+class ProgramProfilers:
+    """Those of one process that start between ``watch`` and ``ignore``."""
 
-    def __init__(self, begins: Callable[[], None]) -> None:
-        """``begins``: called before each, in the thread that starts it; must not raise."""
+    def __init__(self, on_start: Callable[[], None]) -> None:
+        """``on_start``: called before each, in the thread that starts it; must not raise."""
         self.running = False
-        """One has been prepared, or started, and has not ended."""
-        self._begins = begins
+        """Whether one has been prepared or started, and has not ended."""
+        self._on_start = on_start
         self._patches = Patches()
 
-    def watch(self) -> None:
+    def install(self) -> None:
         for name in (*BEGIN, *END):
             modules = (sys.modules.get(module) for module in MODULES)
             around = self._before if name in BEGIN else self._after
             self._patches.wrap_all((torch._C._autograd, *modules), name, around)
 
-    def ignore(self) -> None:
+    def uninstall(self) -> None:
         self.running = False
         self._patches.undo_all()
 
     def _before(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         self.running = True
-        self._begins()
+        self._on_start()
         return original(*args, **kwargs)
 
     def _after(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -90,110 +88,108 @@ class ProgramsOwn:
             self.running = False
 
 
-# --- seen -------------------------------------------------------------------------------------------------------------
+# --- launches ---------------------------------------------------------------------------------------------------------
 #
-# What the profiler saw of a stretch of rows of the first stream, and what could not be seen: from there to the trace.
-#
-# Owns which rows a stretch has, and that they are committed before anything is told of them. A row whose launches are
-# known gets the evidence that it was written with (what it ran on) and the launches; all others keep what they have.
+# Owns the range of rows of each cycle, and that they are committed before their launches. A row whose launches are
+# known gets them with its earlier kernel evidence (the device that it ran on); others keep that evidence.
 
 
 OTHER_THREADS = "they ran in other threads, which the profiler does not record"
 NOT_SEEN = "their launches were not recorded on the device: they were captured into a CUDA graph, or lost"
 BLIND = "the profiler recorded nothing of the device: another tool may use it (nsys, ncu), or permission is missing"
 
-MOST_STRAYS: Final = 200
-"""Of what was launched for no row, so many kinds are told of one stretch; the others together."""
+MAX_STRAYS: Final = 200
+"""Kinds of launches for no row that are recorded for one cycle; the others are added up."""
 
-MOST_RUNS: Final = 64
-"""Of a stretch, so many runs of unknown rows are told by their places; of more how many rows, from the first on."""
+MAX_RUNS: Final = 64
+"""Runs of unknown rows that are recorded by place for one cycle; of more only the number of rows."""
 
-MOST_KNOWN: Final = 1 << 16
+MAX_KNOWN: Final = 1 << 16
 
-NEEDED: Final = [Column.OP, Column.KERNEL, Column.KIND]
+JOIN_COLUMNS: Final = [Column.OP, Column.KERNEL, Column.KIND]
 
 
-class Seen:
-    """One process's."""
+class LaunchRecorder:
+    """Records the launches of one process."""
 
     def __init__(self, process: ProcessState, streams: Streams, committer: Committer) -> None:
         self._process = process
         self._streams = streams
         self._committer = committer
         self.first = 0
-        """Row with which the stretch begins that nothing is told of yet."""
+        """First row whose launches are not recorded yet."""
         self._rows: list[NDArray[np.uint32]] | None = None
-        """What the join needs of the rows of this stretch that are committed; None: nothing is to be joined."""
-        self._others: dict[int, int] = {}
+        """JOIN_COLUMNS of the committed rows of this cycle; None: none is running."""
+        self._other_streams: dict[int, int] = {}
         self._unknown: list[Unknown] = []
         self._raised: list[int] = []
         self._known: dict[tuple[int, tuple[Launch, ...]], int] = {}
 
     def begin(self) -> None:
-        """Rows are being written from now on."""
+        """Rows are written from now on."""
         self.first = self._streams.main.row
-        self._others = {stream.number: stream.row for stream in self._streams.others}
-        self._committer.taken = self._taken
+        self._other_streams = {stream.number: stream.row for stream in self._streams.others}
+        self._committer.on_commit = self._add_rows
 
     def collect(self) -> None:
-        """The profiler runs from now on."""
+        """A cycle begins."""
         self._rows = []
         self._raised.clear()
-        self._streams.main.raised = self._raised
+        self._streams.main.raised_rows = self._raised
 
-    def tell(self, events: Sequence[ProfilerEvent], why: str | None) -> None:
-        """Commit the rows so far, and what events tell of those since ``collect``; ``why``: nothing can be told."""
-        self._streams.main.raised = None
-        self._committer.settle(self._streams.main, lambda: self._told(events, why))
+    def write(self, events: Sequence[ProfilerEvent], why: str | None) -> None:
+        """Commit the rows so far, and the launches of those since ``collect``; ``why``: they are unknown."""
+        self._streams.main.raised_rows = None
+        self._committer.flush_stream(self._streams.main, lambda: self._new_launched(events, why))
         self._rows = None
 
     def drop(self, why: str) -> None:
-        """Nothing is known of the rows since, nor what the profiler saw."""
-        self._rows = self._streams.main.raised = None
+        """Drop the cycle: the launches of its rows are unknown."""
+        self._rows = self._streams.main.raised_rows = None
         self.miss(why)
 
     def miss(self, why: str) -> None:
-        """Nothing is known of the rows up to here."""
+        """The launches of the rows up to here are unknown."""
         main = self._streams.main
         if main.row > self.first:
             self._unknown.append(Unknown(why, main.number, self.first, main.row - self.first))
             self.first = main.row
 
     def end(self, why: str | None) -> None:
-        """Rows are not written any more. ``why``: of those nothing is told of yet; None: nobody needs to know."""
+        """Rows are no longer written. ``why``: the remaining launches are unknown; None: need not be recorded."""
         if why is not None:
             self.miss(why)
             if self._unknown:
-                self._committer.settle(self._streams.main, lambda: self._told((), None))
+                self._committer.flush_stream(self._streams.main, lambda: self._new_launched((), None))
         self.abandon()
 
     def abandon(self) -> None:
-        self._committer.taken = None
-        self._rows = self._streams.main.raised = None
+        self._committer.on_commit = None
+        self._rows = self._streams.main.raised_rows = None
         self._unknown.clear()
 
-    def _taken(self, stream: int, rows: Rows) -> None:
-        """Rows are being committed. Called by whoever does it, one at a time; the first stream waits, or goes on."""
+    def _add_rows(self, stream: int, rows: Rows) -> None:
+        """Rows are being committed; called by the thread that commits, one at a time."""
         if self._rows is not None and stream == self._streams.main.number and rows.first + len(rows) > self.first:
-            self._rows.append(rows.columns[max(self.first - rows.first, 0) :, NEEDED])
+            self._rows.append(rows.columns[max(self.first - rows.first, 0) :, JOIN_COLUMNS])
 
-    def _told(self, events: Sequence[ProfilerEvent], why: str | None) -> NewLaunched | None:
+    def _new_launched(self, events: Sequence[ProfilerEvent], why: str | None) -> NewLaunches | None:
         main = self._streams.main
-        rows = np.concatenate([np.zeros((0, len(NEEDED)), np.uint32), *(self._rows or ())])
+        rows = np.concatenate([np.zeros((0, len(JOIN_COLUMNS)), np.uint32), *(self._rows or ())])
         first, self.first = self.first, main.row
         unknown, self._unknown = [*self._unknown, *self._of_other_threads()], []
         try:
-            ids, strays, reasons = self._joined(rows, events, why)
-        except Exception as error:  # whatever it is, it is no failure of the recording
+            ids, strays, reasons = self._join(rows, events, why)
+        except Exception as error:  # whatever it is, the recording goes on
             ids, strays = np.zeros(0, np.uint32), ()
             reasons = [(f"{type(error).__name__}: {error}", 0, len(rows))] if len(rows) else []
-        unknown += [Unknown(reason, main.number, first + at, count) for reason, at, count in reasons]
-        return NewLaunched(main.number, first, ids, tuple(unknown), strays) if len(ids) or unknown or strays else None
+        unknown += [Unknown(reason, main.number, first + start, count) for reason, start, count in reasons]
+        return NewLaunches(main.number, first, ids, tuple(unknown), strays) if len(ids) or unknown or strays else None
 
-    def _joined(
+    def _join(
         self, rows: NDArray[np.uint32], events: Sequence[ProfilerEvent], why: str | None
     ) -> tuple[NDArray[np.uint32], tuple[tuple[str, str, int], ...], list[tuple[str, int, int]]]:
-        """Ids of evidence, what was launched for no row, and (why, place, rows) of what cannot be told."""
+        """Ids of evidence, launches for no row, and (why, first row, rows) of unknown launches."""
         ids = np.zeros(len(rows), np.uint32)
         if why is not None or not len(rows):
             return ids[:0], (), [(why, 0, len(rows))] if why is not None and len(rows) else []
@@ -209,59 +205,58 @@ class Seen:
         lost = places[sorted(found.lost)] if found.lost else places[:0]
         ids[lost] = 0
         runs = list(_runs(lost))
-        if len(runs) > MOST_RUNS:
+        if len(runs) > MAX_RUNS:
             runs = [(runs[0][0], len(lost))]
-        return ids, _most(found.strays), [(NOT_SEEN, first, count) for first, count in runs]
+        return ids, _merge_rest(found.strays), [(NOT_SEEN, first, count) for first, count in runs]
 
     def _is_blind(self, rows: NDArray[np.uint32], found: Joined) -> bool:
-        """Whether ops ran on a device and nothing at all is known to have been launched."""
+        """Whether ops ran on a device and no launch at all is known."""
         if found.strays or found.lost or any(found.launches):
             return False
         payloads = self._process.kernels.payloads
         return any("device" in payloads.get(kernel, {}) for kernel in np.unique(rows[:, 1]).tolist())
 
     def _evidence(self, kernel: int, launches: tuple[Launch, ...]) -> int:
-        """Id of what is known of a row that was written with evidence ``kernel``; 0: nothing more than that."""
+        """Id of the evidence ``kernel`` of a row with its launches; 0: there is nothing to add."""
         found = self._known.get((kernel, launches))
         if found is None:
-            if len(self._known) >= MOST_KNOWN:
+            if len(self._known) >= MAX_KNOWN:
                 self._known.clear()
-            found = self._known[kernel, launches] = self._made(kernel, launches)
+            found = self._known[kernel, launches] = self._intern(kernel, launches)
         return found
 
-    def _made(self, kernel: int, launches: tuple[Launch, ...]) -> int:
+    def _intern(self, kernel: int, launches: tuple[Launch, ...]) -> int:
         plain = self._process.kernels.payloads.get(kernel, {})
         if not launches and "device" not in plain:
             return 0
-        told: dict[str, Any] = {"names": [launch.name for launch in launches]}
-        told[LAUNCHES] = [[list(launch.grid), list(launch.block)] for launch in launches]
-        payload = {**plain, **told}
+        geometry = [[list(launch.grid), list(launch.block)] for launch in launches]
+        payload = {**plain, "names": [launch.name for launch in launches], LAUNCHES: geometry}
         return self._process.tables.intern("kernels", portable_key("kernel", payload), payload)
 
     def _places_of_raised(self, ops: NDArray[np.bool_]) -> list[int]:
-        """Of the calls that raised: how many ops of the stretch came before each."""
+        """Of each call that raised: the number of ops of the cycle before it."""
         before = np.concatenate([[0], np.cumsum(ops)])
         start = self.first - len(ops)
         return [int(before[min(max(row - start, 0), len(ops))]) for row in self._raised]
 
     def _of_other_threads(self) -> Iterator[Unknown]:
-        """Rows that other streams got since the last time."""
+        """Rows of other streams since the last call."""
         for stream in self._streams.others:
-            before, now = self._others.get(stream.number, 0), stream.row
+            before, now = self._other_streams.get(stream.number, 0), stream.row
             if now > before:
-                self._others[stream.number] = now
+                self._other_streams[stream.number] = now
                 yield Unknown(OTHER_THREADS, stream.number, before, now - before)
 
 
-def _most(strays: tuple[tuple[str, str, int], ...]) -> tuple[tuple[str, str, int], ...]:
-    if len(strays) <= MOST_STRAYS:
+def _merge_rest(strays: tuple[tuple[str, str, int], ...]) -> tuple[tuple[str, str, int], ...]:
+    if len(strays) <= MAX_STRAYS:
         return strays
-    rest = strays[MOST_STRAYS:]
-    return (*strays[:MOST_STRAYS], (f"{len(rest):,} others", "", sum(count for *_, count in rest)))
+    rest = strays[MAX_STRAYS:]
+    return (*strays[:MAX_STRAYS], (f"{len(rest):,} others", "", sum(count for *_, count in rest)))
 
 
 def _runs(rows: NDArray[np.intp]) -> Iterator[tuple[int, int]]:
-    """Ascending numbers as (first, how many) of those that follow each other."""
+    """Ascending numbers as (first, count) of consecutive ones."""
     for run in np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1):
         if len(run):
             yield int(run[0]), len(run)
@@ -271,22 +266,22 @@ def _runs(rows: NDArray[np.intp]) -> Iterator[tuple[int, int]]:
 
 
 CYCLE_ROWS: Final = 8_192
-"""A cycle ends at the first chance after so many rows; what the profiler keeps of them is some 10 kB a row."""
+"""A cycle ends at the first possible moment after so many rows, of which the profiler holds some 10 kB each."""
 
-LONGEST: Final = 4
-"""So many times as long a cycle gets at most where no chance comes."""
+MAX_CYCLES: Final = 4
+"""Longest cycle, in multiples of CYCLE_ROWS, where no such moment comes."""
 
 SCOPES: Final = (("autograd/function.py", "apply"), ("_dynamo/eval_frame.py", "compile_wrapper"))
-"""Functions of torch that are on the stack while a scope is open that it opens itself: endings of files, and names."""
+"""File suffixes and names of torch's functions that are on the stack while torch itself has a scope open."""
 
 ModuleCalled = Callable[[FrameType], None]
 
 NOT_BEGUN = "the profiler had not started"
-ANOTHER = "a profiler of the program ran"
+OTHER_PROFILER = "a profiler of the program ran"
 NO_MOMENT = "no point between two ops was reached"
 OVERRUN = "the profiler's memory for the device was full"
 STILL_OPEN = "a scope of the profiler was not closed: {}"
-ELSEWHERE = "the recording ended in another thread"
+OTHER_THREAD = "the recording ended in another thread"
 
 
 class Cycles:
@@ -296,17 +291,17 @@ class Cycles:
         self._streams = streams
         self._committer = committer
         self._owner = get_ident()
-        self._seen = Seen(process, streams, committer)
-        self._own = ProgramsOwn(self._step_aside)
+        self._launches = LaunchRecorder(process, streams, committer)
+        self._program_profilers = ProgramProfilers(self._before_program_profiler)
         self._kinds: tuple[str, ...] | None = None
-        """Kinds of devices of the cycle that is under way; None: none is."""
+        """Kinds of devices of the current cycle; None: there is none."""
         self._why = NOT_BEGUN
-        """Why none is."""
+        """Why there is none."""
         self._over = False
-        """There will be no more."""
+        """No cycle follows."""
         self._ever = False
-        self._told_before: ModuleCalled | None = None
-        self._watching = False
+        self._on_outermost: ModuleCalled | None = None
+        self._is_watching = False
 
     @property
     def _main(self) -> OpRecorder:
@@ -314,73 +309,73 @@ class Cycles:
 
     # --- the window ---------------------------------------------------------------------------------------------------
 
-    def watch(self) -> None:
-        """Rows are being written from now on, or go on."""
-        if not self._watching:
-            self._watching = True
-            self._seen.begin()
-            self._own.watch()
-            self._committer.full = self.full
+    def install(self) -> None:
+        """Rows are written from now on, or still."""
+        if not self._is_watching:
+            self._is_watching = True
+            self._launches.begin()
+            self._program_profilers.install()
+            self._committer.on_full = self.full
             self._main.modules.on_outermost = self._module_called(self._main.modules.on_outermost)
         self.between_ops()
 
-    def ignore(self) -> None:
-        """They are not any more; what was seen is told."""
-        if not self._watching:
+    def uninstall(self) -> None:
+        """Rows are no longer written; the launches so far are."""
+        if not self._is_watching:
             return
-        if self._kinds is not None and get_ident() != self._owner:  # no other thread can stop it
-            self._kinds, self._why, self._over = None, ELSEWHERE, True
+        if self._kinds is not None and get_ident() != self._owner:  # only its own thread can stop it
+            self._kinds, self._why, self._over = None, OTHER_THREAD, True
         self.pause(self._why)
-        self._watching = False
-        self._own.ignore()
-        self._committer.full = None
-        self._main.modules.on_outermost = self._told_before
-        self._seen.end(self._why if self._ever or kineto.devices() else None)
+        self._is_watching = False
+        self._program_profilers.uninstall()
+        self._committer.on_full = None
+        self._main.modules.on_outermost = self._on_outermost
+        self._launches.end(self._why if self._ever or kineto.devices() else None)
 
     def abandon(self) -> None:
-        """In a forked child: nothing here is its own."""
-        self._watching, self._kinds = False, None
-        self._own.ignore()
-        self._seen.abandon()
+        """In a forked child: the profiler is the parent's."""
+        self._is_watching, self._kinds = False, None
+        self._program_profilers.uninstall()
+        self._launches.abandon()
 
     # --- moments ------------------------------------------------------------------------------------------------------
 
-    def _module_called(self, told: ModuleCalled | None) -> ModuleCalled:
-        """``told`` of the call of an outermost module, which is a moment, too."""
-        self._told_before = told
+    def _module_called(self, original: ModuleCalled | None) -> ModuleCalled:
+        """Wrap the hook for calls of outermost modules, which are moments between ops, too."""
+        self._on_outermost = original
 
         def called(frame: FrameType) -> None:
             self.between_ops()
-            if told is not None:
-                told(frame)
+            if original is not None:
+                original(frame)
 
         return called
 
     def between_ops(self) -> None:
-        """The calling thread is between ops, as far as the caller knows: a cycle may end here, and one begin."""
-        if not self._watching or self._over or get_ident() != self._owner:
+        """The calling thread may be between ops: a cycle may end here, and another begin."""
+        if not self._is_watching or self._over or get_ident() != self._owner:
             return
-        if self._kinds is not None and self._main.row - self._seen.first < CYCLE_ROWS:
+        if self._kinds is not None and self._main.row - self._launches.first < CYCLE_ROWS:
             return
         try:
-            if self._own.running or not (self._kinds or kineto.devices()) or not _is_safe(self._streams):
+            if self._program_profilers.running or not (self._kinds or kineto.devices()) or not _is_safe(self._streams):
                 return
             if self._kinds is not None:
                 self._end()
             if not self._over:
                 self._begin()
-        except Exception as error:  # whatever it is, it is the profiler's
+        except Exception as error:  # whatever it is, it costs only the names
             self._give_up(error)
 
     def full(self, stream: RowBuffer) -> None:
-        """Many rows have come together, the last of which is being written: longer than that no cycle gets."""
-        if stream is not self._main or self._kinds is None or stream.row < stream.most:
+        """End a cycle that has reached its longest; called while its last row is being written."""
+        if stream is not self._main or self._kinds is None or stream.row < stream.wake_by:
             return
         if torch._C._current_autograd_node() is None and not kineto.is_captured():
             self.pause(NO_MOMENT)
 
     def pause(self, why: str) -> None:
-        """End the cycle that is under way, wherever that is; what follows is not known until the next one begins."""
+        """End the current cycle, wherever the thread is; launches are unknown until the next one begins."""
         if self._kinds is None or get_ident() != self._owner:
             return
         try:
@@ -389,50 +384,50 @@ class Cycles:
         except Exception as error:
             self._give_up(error)
 
-    def _step_aside(self) -> None:
+    def _before_program_profiler(self) -> None:
         """The program is about to start a profiler."""
-        if self._watching:
+        if self._is_watching:
             if self._kinds is None and not self._over:
-                self._seen.miss(self._why)
-                self._why = ANOTHER
-            self.pause(ANOTHER)
+                self._launches.miss(self._why)
+                self._why = OTHER_PROFILER
+            self.pause(OTHER_PROFILER)
 
     # --- cycles -------------------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        if torch._C._autograd._profiler_enabled():  # since before anybody looked
-            self._why = ANOTHER
+        if torch._C._autograd._profiler_enabled():  # since before ``watch``
+            self._why = OTHER_PROFILER
             return
         kinds = kineto.devices()
-        self._seen.miss(self._why)
+        self._launches.miss(self._why)
         kineto.start(kinds)
         self._kinds, self._ever = kinds, True
-        self._main.most = self._main.row + LONGEST * CYCLE_ROWS
-        self._main.limit = min(self._main.limit, self._main.most)
-        self._seen.collect()
+        self._main.wake_by = self._main.row + MAX_CYCLES * CYCLE_ROWS
+        self._main.limit = min(self._main.limit, self._main.wake_by)
+        self._launches.collect()
 
     def _end(self) -> None:
         kinds, self._kinds = self._kinds or (), None
-        self._main.most = NO_LIMIT
+        self._main.wake_by = NO_LIMIT
         overrun = kineto.is_overrun()
         with _without_collections():
             events, still_open = kineto.stop(kinds)
-            self._seen.tell(events, OVERRUN if overrun else None)
+            self._launches.write(events, OVERRUN if overrun else None)
             del events
         self._why = NOT_BEGUN
         scope = next((name for name in still_open if "::" not in name and name not in kineto.OF_ONE_OP), None)
-        if scope is not None:  # it writes into memory of this session when it ends, if another one runs then
+        if scope is not None:  # if another session runs when it ends, it writes into memory of this one
             self._over, self._why = True, STILL_OPEN.format(scope)
 
     def _give_up(self, error: Exception) -> None:
         self._over, self._kinds = True, None
         self._why = f"{type(error).__name__}: {error}"
-        self._seen.drop(self._why)
+        self._launches.drop(self._why)
 
 
 @contextmanager
 def _without_collections() -> Iterator[None]:
-    """No garbage is collected for what lives within: each would go through the program's objects (half of the time)."""
+    """Collect no garbage: each collection would traverse the program's objects (half of the time)."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -443,7 +438,7 @@ def _without_collections() -> Iterator[None]:
 
 
 def _is_safe(streams: Streams) -> bool:
-    """Whether nothing is under way in the calling thread of which the profiler keeps an account."""
+    """Whether the calling thread has nothing open that the profiler tracks."""
     if streams.between_ops() is not streams.main or torch._C._current_autograd_node() is not None:
         return False
     frame: FrameType | None = sys._getframe()

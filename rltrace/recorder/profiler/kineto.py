@@ -1,11 +1,11 @@
-"""torch's profiler, as the recorder uses it: started and stopped without a word, and its events read.
+"""torch's profiler, as the recorder uses it: started and stopped silently, and its events read.
 
-Owns every call into it, and these rules. It is of the calling thread and of the autograd engine's threads that work for
-it: the form that sees all threads writes into freed memory where one of them is within an op as it ends (torch up to
-2.13; later ones number their sessions). The form for one thread does the same to an op or a scope that outlives one
-session and ends within the next, so scopes of the program's own (``record_function``) are left out, and whoever starts
-a session after another one asks first whether anything was still open at its end. Kineto prints a line as it starts and
-as it stops; that is turned off around these calls and nowhere else, so that a profiler of the program's own prints its.
+Owns every call into it, and these rules. It profiles the calling thread and the autograd engine's threads that work for
+it: profiling all threads writes into freed memory where one of them is in an op as the session ends (torch up to 2.13;
+later ones number their sessions). Profiling one thread does the same for an op or scope that outlives one session and
+ends in the next, so scopes of the program (``record_function``) are left out, and before a session starts the caller
+checks that nothing was open at the end of the last one. Kineto prints a line at start and stop; that is turned off
+around these calls only, so that a profiler of the program still prints its lines.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ from torch._C._profiler import _RecordFunctionFast
 from rltrace.recorder.profiler.launch_matching import BRACKET, ProfilerEvent
 
 END: Final = "rltrace ends"
-"""What a profile shows last; whatever ends later was still open."""
+"""Last event of a profile; events that end later were still open."""
 
 DEVICES: Final = ("cuda", "xpu")
-"""Kinds of devices that are looked at, where torch can and the program has begun to use one."""
+"""Kinds of devices that are profiled, where torch can and the program uses one."""
 
 HOST_CALLS: Final = ("cuda_runtime", "cuda_driver", "privateuse1_runtime", "privateuse1_driver", "xpu_runtime")
 ON_DEVICE: Final = ("kernel", "gpu_memcpy", "gpu_memset")
-"""What Kineto calls activities of these kinds. Others (annotations on the device's line, waiting) launched nothing."""
+"""Kineto's names of these activities. Others (annotations on the device's timeline, waits) launched nothing."""
 
 OF_ONE_OP: Final = frozenset({BRACKET})
-"""Names of what is open while an op runs, those of operators (``aten::mm``) aside."""
+"""Names of events that are open while an op runs, besides operators (``aten::mm``)."""
 
-NOTHING_IS_SAID: Final = 99
+SILENT: Final = 99
 LEVEL: Final = "KINETO_LOG_LEVEL"
 
 
 _prepare: Any = torch._C._autograd._prepare_profiler
 _enable: Any = torch._C._autograd._enable_profiler
 _disable: Any = torch._C._autograd._disable_profiler
-# as they are now, before anything stands in for them (programs_own.py)
+# the originals, before ``cycles.ProgramProfilers`` patches them
 
 
 def devices() -> tuple[str, ...]:
-    """Kinds of devices whose kernels can be looked at now: the program uses them, and the profiler knows them.
+    """Kinds of devices that the program uses and the profiler supports.
 
-    In that order: to ask torch what it knows may wake a driver, after which a forked child cannot use the device.
+    In that order: asking torch what it supports may wake a driver, after which a forked child cannot use the device.
     """
     used = [kind for kind in DEVICES if _module(kind).is_initialized()]
     known = {activity.name.lower() for activity in _supported()} if used else ()
@@ -69,22 +69,22 @@ def _module(kind: str) -> Any:
 
 
 def is_captured() -> bool:
-    """Whether what the calling thread launches now goes into a CUDA graph: no moment to start or stop, or wait."""
+    """Whether the calling thread is capturing a CUDA graph: then nothing may start, stop or wait."""
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 def start(kinds: Collection[str]) -> None:
-    """Begin in the calling thread. Raises what torch raises where it cannot, and leaves nothing begun then."""
+    """Start in the calling thread. Raises torch's error where it cannot, and then leaves nothing started."""
     activity = torch._C._profiler.ProfilerActivity
     activities = {activity.CPU, *(getattr(activity, kind.upper()) for kind in kinds)}
-    with _first_said_nowhere():
+    with _first_silent():
         _prepare(_config(), activities)
     with _silent():
         _enable(_config(), activities, {torch._C._profiler.RecordScope.FUNCTION})
 
 
 def stop(kinds: Collection[str]) -> tuple[list[ProfilerEvent], list[str]]:
-    """End it, in the thread that began: its events, and the names of those that were still open."""
+    """Stop, in the thread that started; returns the events, and the names of those that were still open."""
     if not is_captured():
         for kind in kinds:
             _wait_for(kind)
@@ -99,7 +99,7 @@ def stop(kinds: Collection[str]) -> tuple[list[ProfilerEvent], list[str]]:
 
 
 def _wait_for(kind: str) -> None:
-    """For all of its devices that the program has begun to use; the others are not begun with."""
+    """Synchronize the devices that the program uses; others are not initialised."""
     module = _module(kind)
     in_use: Callable[[int], bool] | None = getattr(torch._C, f"_{kind}_hasPrimaryContext", None)
     if in_use is None:
@@ -111,7 +111,7 @@ def _wait_for(kind: str) -> None:
 
 
 def is_overrun() -> bool:
-    """Whether Kineto has stopped to listen to the device, its memory being full."""
+    """Whether Kineto has stopped recording the device because its buffers are full."""
     stopped = getattr(torch._C._autograd, "_is_kineto_stopped", None)
     return bool(stopped is not None and stopped())
 
@@ -119,18 +119,18 @@ def is_overrun() -> bool:
 def _config() -> Any:
     profiler: Any = torch._C._profiler
     try:
-        config = profiler._ExperimentalConfig(expose_kineto_event_metadata=True)  # grid and block stand there
-    except TypeError:  # before that could be asked for, it was always there
+        config = profiler._ExperimentalConfig(expose_kineto_event_metadata=True)  # has grid and block
+    except TypeError:  # older versions always expose it
         config = profiler._ExperimentalConfig()
     return profiler.ProfilerConfig(profiler.ProfilerState.KINETO, False, False, False, False, False, config, "")
 
 
-# --- without a word ---------------------------------------------------------------------------------------------------
+# --- log level --------------------------------------------------------------------------------------------------------
 
 
 @cache
 def _level() -> Any:
-    """Kineto's own variable that says which of its lines are printed; None: this build of torch does not show it."""
+    """Kineto's variable of the lowest level that it prints; None: this build of torch does not export it."""
     try:
         library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
         return ctypes.c_int.in_dll(library, "_ZN9libkineto6Logger14severityLevel_E")
@@ -144,7 +144,7 @@ def _silent() -> Iterator[None]:
     if level is None:
         yield
         return
-    before, level.value = level.value, NOTHING_IS_SAID
+    before, level.value = level.value, SILENT
     try:
         yield
     finally:
@@ -152,32 +152,32 @@ def _silent() -> Iterator[None]:
 
 
 @contextmanager
-def _first_said_nowhere() -> Iterator[None]:
-    """The first preparation of a process sets the level itself, by a variable; what it would have been comes after.
+def _first_silent() -> Iterator[None]:
+    """The first preparation of a process sets the level from an environment variable; restore that afterwards.
 
-    Where Kineto does not show its level the variable is all there is: it then stays silent for good.
+    Where Kineto does not export its level, it stays silent permanently.
     """
     level = _level()
     if level is not None and _prepared:
         with _silent():
             yield
         return
-    asked = os.environ.get(LEVEL)
-    os.environ[LEVEL] = str(NOTHING_IS_SAID)
+    requested = os.environ.get(LEVEL)
+    os.environ[LEVEL] = str(SILENT)
     try:
         yield
     finally:
         _prepared.append(True)
-        if asked is None:
+        if requested is None:
             del os.environ[LEVEL]
         else:
-            os.environ[LEVEL] = asked
-        if level is not None and level.value == NOTHING_IS_SAID:
-            level.value = int(asked) if asked is not None and asked.isdigit() else ERRORS
+            os.environ[LEVEL] = requested
+        if level is not None and level.value == SILENT:
+            level.value = int(requested) if requested is not None and requested.isdigit() else ERRORS
 
 
 ERRORS: Final = 4
-"""The level that torch sets where nothing else is asked for."""
+"""The level that torch sets by default."""
 
 _prepared: list[bool] = []
 
@@ -186,12 +186,12 @@ _prepared: list[bool] = []
 
 
 def events_of(result: Any) -> list[ProfilerEvent]:
-    """The events of a finished profile: ``torch.profiler.profile``, or what ``_disable_profiler`` gives."""
+    """The events of a finished profile: ``torch.profiler.profile``, or the result of ``_disable_profiler``."""
     profiler = getattr(result, "profiler", None)
     events: list[ProfilerEvent] = []
     add, new = events.append, tuple.__new__  # a hundred thousand at a time: half of what Event(…) takes
     for event in (result if profiler is None else profiler.kineto_results).events():
-        kind = event.activity_type() if KINDS_ARE_TOLD else ""
+        kind = event.activity_type() if HAS_ACTIVITY_TYPE else ""
         if kind == "cpu_op":
             start, end, thread = event.start_ns(), event.end_ns(), event.device_resource_id()
             add(new(ProfilerEvent, (event.name(), start, end, thread, event.correlation_id(), *REST)))
@@ -201,18 +201,18 @@ def events_of(result: Any) -> list[ProfilerEvent]:
 
 
 REST: Final = tuple(ProfilerEvent._field_defaults[name] for name in ProfilerEvent._fields[5:])
-KINDS_ARE_TOLD: Final = hasattr(torch._C._autograd._KinetoEvent, "activity_type")
+HAS_ACTIVITY_TYPE: Final = hasattr(torch._C._autograd._KinetoEvent, "activity_type")
 
 
 def _other(event: Any, kind: str) -> ProfilerEvent | None:
-    """An event that is no op, or may be none; None for what is no call of the runtime and launched nothing."""
+    """An event that is not an op, or may not be; None for what neither calls the runtime nor was launched."""
     on_host = event.device_type() == DeviceType.CPU
     name, start, end, correlation = event.name(), event.start_ns(), event.end_ns(), event.correlation_id()
     linked = event.linked_correlation_id()
     if on_host:
         calls = kind in HOST_CALLS if kind else bool(linked or re.match(r"(?:cuda|cu|hip)[A-Z]", name))
         if not calls and kind:
-            return None  # overhead of the profiler's own, and the like
+            return None  # the profiler's overhead and the like
         thread = event.device_resource_id()
         return ProfilerEvent(name, start, end, thread, correlation, linked if calls else 0, runtime=calls)
     if kind not in ON_DEVICE if kind else event.is_user_annotation():
@@ -221,10 +221,12 @@ def _other(event: Any, kind: str) -> ProfilerEvent | None:
 
 
 def _geometry(event: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Grid and block of a kernel, from what Kineto writes down of it."""
+    """Grid and block of a kernel, from Kineto's metadata."""
     try:
-        told = json.loads(f"{{{event.metadata_json()}}}")
+        metadata = json.loads(f"{{{event.metadata_json()}}}")
     except (ValueError, AttributeError):
         return (), ()
-    grid, block = (tuple(map(int, told[key])) if isinstance(told.get(key), list) else () for key in ("grid", "block"))
+    grid, block = (
+        tuple(map(int, metadata[key])) if isinstance(metadata.get(key), list) else () for key in ("grid", "block")
+    )
     return grid, block

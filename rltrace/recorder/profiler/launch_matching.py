@@ -1,15 +1,14 @@
-"""Which kernels were launched for which recorded op: torch.profiler's events joined to the rows of a stream.
+"""Matches kernel launches to recorded ops: torch.profiler's events joined to the rows of a stream.
 
-Owns that join, pure on data. Nothing is added to an op for it: torch itself brackets every call of a dispatch mode with
-an event of its own (``PythonDispatchMode``), one for each op that the recorder sees, in the same order; a region of
-torch.compile has a bracket that the recorder makes (``REGION``). The operator within each bracket must be that of its
-row, and there must be as many of one as of the other, calls that raised and have no row counted in: else nothing is
-said at all, since a wrong name would be worse than none.
+Owns that join, pure on data. It needs nothing around an op: torch emits an event for every call of a dispatch mode
+(``PythonDispatchMode``), one for each op that the recorder sees, in the same order; for a region of torch.compile the
+recorder emits one (``REGION``). The operator within each such bracket must be that of its row, and both must be equally
+many, calls that raised and have no row included: else all launches are unknown, since a wrong name is worse than none.
 
-How Kineto ties the two sides: an op has an id of torch's, a call of the CUDA runtime and what it started on the device
-share an id of CUPTI's, and both name the innermost op around the call (``linked``). The two kinds of ids are counted
-apart and overlap. A call that should have started something, and of which nothing is known on the device (captured into
-a CUDA graph, or lost), makes its row's launches unknown. The part that needs a device has not been run on one.
+How Kineto ties both sides: an op has an id of torch, a call of the CUDA runtime and what it started on the device share
+an id of CUPTI, and both name the innermost op around the call (``linked``). The two kinds of ids overlap. A call that
+should have started something of which the profile has nothing on the device (captured into a CUDA graph, or lost) makes
+its row's launches unknown. The code for devices has not been run on one.
 """
 
 from __future__ import annotations
@@ -27,20 +26,18 @@ from rltrace.recorder.core.compiled import NAME as REGION_OP
 from rltrace.recorder.core.regions import BRACKET as REGION
 from rltrace.recorder.digests.layouts import OWN_WORK
 
-# --- demangled --------------------------------------------------------------------------------------------------------
+# --- kernel names -----------------------------------------------------------------------------------------------------
 #
-# The whole name of a GPU kernel, as C++ writes it. Owns that a mangled one is put into words where it is recorded.
-#
-# Whether Kineto hands out mangled names depends on its version and on where they come from (CUPTI has them mangled); a
-# reader of traces has no torch that could tell.
+# Kernel names are demangled where they are recorded: readers of traces have no torch for it. Whether Kineto's names are
+# mangled depends on its version and their source (those of CUPTI are).
 
 
 _DESCRIPTORS = (" [clone .kd]", ".kd")
-"""Endings of ROCm: the symbol of a kernel's descriptor, which is not the kernel's."""
+"""Suffixes of ROCm's symbols of kernel descriptors."""
 
 
 @lru_cache(maxsize=4096)
-def whole_name(name: str) -> str:
+def demangle(name: str) -> str:
     """``void at::native::…<…>(…)`` of ``_ZN2at6native…``; any other name as it is."""
     for ending in _DESCRIPTORS:
         name = name.removesuffix(ending)
@@ -50,13 +47,13 @@ def whole_name(name: str) -> str:
     return demangled or name
 
 
-# --- profiled ---------------------------------------------------------------------------------------------------------
+# --- events -----------------------------------------------------------------------------------------------------------
 
 
 BRACKET: Final = "PythonDispatchMode"
 
 DETACH: Final = "aten::detach"
-"""Where autograd calls it the mode gets it by a way that has no bracket, or does not get it. It launches nothing."""
+"""Called by autograd it reaches the mode without a bracket, or not at all. It launches nothing."""
 
 STARTS: Final = re.compile(
     r"(?:cuda|hip|cu)(?:Ext)?(?:Module)?(?:Launch(?:Cooperative)?Kernel|Mem(?:cpy|set)\w*Async|GraphLaunch)"
@@ -72,17 +69,17 @@ class ProfilerEvent(NamedTuple):
     """Nanoseconds; on a device as on the host."""
     end: int
     thread: int
-    """Of the host that began it; of a device's event nothing that matters."""
+    """Host thread; meaningless for an event of a device."""
     correlation: int = 0
-    """Of an op torch's id; of a call of the runtime, and of what ran on the device, CUPTI's."""
+    """torch's id of an op; CUPTI's id of a runtime call and of what ran on the device."""
     linked: int = 0
-    """Of these two: torch's id of the innermost op around the call; 0: there was none."""
+    """Of the latter two: torch's id of the innermost op around the call; 0: none."""
     device: bool = False
     """It ran on a device."""
     grid: tuple[int, ...] = ()
     block: tuple[int, ...] = ()
     runtime: bool = False
-    """It is a call of the device's runtime or driver."""
+    """It is a call of the runtime or driver."""
 
 
 class Launch(NamedTuple):
@@ -94,21 +91,21 @@ class Launch(NamedTuple):
 
 
 class Bracket(NamedTuple):
-    """One call of the recorder's mode, and what was run in it, one after the other, the recorder's own work aside."""
+    """One call of the recorder's mode, and the operators run in it, in order, without the recorder's own work."""
 
     start: int
     thread: int
     ran: tuple[tuple[str, tuple[Launch, ...]], ...] = ()
-    """(``aten::addmm``, what it launched), for each."""
+    """(``aten::addmm``, its launches), for each."""
     launches: tuple[Launch, ...] = ()
-    """All that was launched."""
+    """All launches."""
     region: bool = False
     """It is of a region of torch.compile."""
     lost: bool = False
-    """Something was started in it of which nothing is known on the device."""
+    """A launch in it has no event on the device."""
 
     def is_of(self, op: str) -> bool:
-        """Whether the row of ``op`` may be this call's; an operator of which the profiler has no event may be any."""
+        """Whether the row of ``op`` may be of this call; where the profiler has no operator, any may be."""
         if self.region or op == REGION_PLAIN:
             return self.region and op == REGION_PLAIN
         return not self.ran or any(name == op for name, _ in self.ran)
@@ -118,16 +115,16 @@ class Bracket(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """What the profile tells of rows."""
+    """The result of a join."""
 
     launches: tuple[tuple[Launch, ...], ...] = ()
-    """Of each row, in order; empty where nothing can be said."""
+    """Of each row, in order; empty where they are unknown."""
     why: str = ""
-    """Why nothing can."""
+    """Why they are unknown."""
     lost: frozenset[int] = frozenset()
-    """Rows of which it cannot: something was started of which nothing is known on the device."""
+    """Rows whose launches are unknown: one has no event on the device."""
     strays: tuple[tuple[str, str, int], ...] = ()
-    """What was launched for no row: its name, what launched it ("": nobody knows), how often."""
+    """Launches for no row: name, what launched it ("": unknown), count."""
 
 
 def join(events: Iterable[ProfilerEvent], ops: Sequence[str], raised: Sequence[int] = ()) -> Joined:
@@ -135,18 +132,18 @@ def join(events: Iterable[ProfilerEvent], ops: Sequence[str], raised: Sequence[i
 
     ``raised``: for each call that raised, and so has no row, the number of the row that would have been its.
 
-    Where a program has several threads, it is those of one thread whose operators are these, or of all together (the
-    autograd engine works in a thread of its own for a stream that waits).
+    Where a program has several threads, the operators are those of one thread, or of all together (the autograd engine
+    runs in another thread for a stream that waits).
     """
     profile = _Profile(list(events))
     strays = profile.strays()
     calls = sorted(profile.brackets, key=lambda bracket: bracket.start)
     found = [bracket for bracket in calls if [name for name, _ in bracket.ran] != [DETACH]]
     threads = dict.fromkeys(bracket.thread for bracket in found)
-    alone = [[bracket for bracket in found if bracket.thread == thread] for thread in threads]
+    by_thread = [[bracket for bracket in found if bracket.thread == thread] for thread in threads]
     rows = list(_expected(ops, raised))
-    for chosen in (found, *(alone if len(alone) > 1 else ())):
-        if len(chosen) == len(rows) and _first_other(chosen, rows) is None:
+    for chosen in (found, *(by_thread if len(by_thread) > 1 else ())):
+        if len(chosen) == len(rows) and _first_mismatch(chosen, rows) is None:
             pairs = [(row, call, op) for (row, op), call in zip(rows, chosen, strict=True) if row is not None]
             launched = {row: call.of(op) for row, call, op in pairs}
             lost = frozenset(row for row, call, _ in pairs if call.lost)
@@ -154,26 +151,28 @@ def join(events: Iterable[ProfilerEvent], ops: Sequence[str], raised: Sequence[i
     if len(found) != len(rows):
         why = f"the profile has {len(found):,} calls of the recorder, but there are {len(rows):,} rows"
         return Joined(why=why, strays=strays)
-    at = _first_other(found, rows) or 0
-    ran = ", ".join(name for name, _ in found[at].ran)
-    row = rows[at][0]
-    return Joined(why=f"call {at:,} of the profile ran {ran or 'nothing'}, its row has {ops[row or 0]}", strays=strays)
+    index = _first_mismatch(found, rows) or 0
+    ran = ", ".join(name for name, _ in found[index].ran)
+    row = rows[index][0]
+    return Joined(
+        why=f"call {index:,} of the profile ran {ran or 'nothing'}, its row has {ops[row or 0]}", strays=strays
+    )
 
 
 def _expected(ops: Sequence[str], raised: Sequence[int]) -> Iterator[tuple[int | None, str]]:
     """(row or None, operator or "" for any) of each call that must have a bracket, in order."""
-    waiting = Counter(raised)
+    raised_before = Counter(raised)
     for row, op in enumerate(ops):
-        yield from [(None, "")] * waiting[row]
+        yield from [(None, "")] * raised_before[row]
         if _plain(op) != DETACH:
             yield row, _plain(op)
-    yield from [(None, "")] * waiting[len(ops)]
+    yield from [(None, "")] * raised_before[len(ops)]
 
 
-def _first_other(found: Sequence[Bracket], rows: Sequence[tuple[int | None, str]]) -> int | None:
-    """The first call that is not of the operator of its row."""
+def _first_mismatch(found: Sequence[Bracket], rows: Sequence[tuple[int | None, str]]) -> int | None:
+    """Index of the first call whose operator is not that of its row."""
     pairs = enumerate(zip(found, rows, strict=False))
-    return next((at for at, (bracket, (row, op)) in pairs if row is not None and not bracket.is_of(op)), None)
+    return next((i for i, (bracket, (row, op)) in pairs if row is not None and not bracket.is_of(op)), None)
 
 
 def brackets(events: Sequence[ProfilerEvent]) -> Iterator[Bracket]:
@@ -182,36 +181,36 @@ def brackets(events: Sequence[ProfilerEvent]) -> Iterator[Bracket]:
 
 
 class _Call:
-    """A bracket while it is being looked through."""
+    """A bracket whose events are being collected."""
 
-    __slots__ = ("event", "handed_on", "launched", "lost", "parts", "ran")
+    __slots__ = ("event", "launched", "launchers", "lost", "passed_down", "ran")
 
     def __init__(self, event: ProfilerEvent) -> None:
         self.event = event
-        self.handed_on = False
-        """Another mode's bracket lies in it: that one was handed the op first."""
+        self.passed_down = False
+        """Another mode's bracket is inside it: this call only passed the op down."""
         self.ran: list[str] = []
-        self.parts: list[int] | None = None
-        """Of each of ``launched``: which of ``ran`` it was launched in; -1: in none."""
+        self.launchers: list[int] | None = None
+        """By launch: the index of its operator in ``ran``; -1: none."""
         self.launched: list[Launch] | None = None
         self.lost = False
 
-    def launch(self, part: int, event: ProfilerEvent) -> None:
-        if self.launched is None or self.parts is None:
-            self.launched, self.parts = [], []
-        self.launched.append(Launch(whole_name(event.name), event.grid, event.block))
-        self.parts.append(part)
+    def launch(self, operator: int, event: ProfilerEvent) -> None:
+        if self.launched is None or self.launchers is None:
+            self.launched, self.launchers = [], []
+        self.launched.append(Launch(demangle(event.name), event.grid, event.block))
+        self.launchers.append(operator)
 
     def bracket(self) -> Bracket:
         event = self.event
         launched: tuple[Launch, ...] = tuple(self.launched or ())
-        pairs = list(zip(self.parts or (), launched, strict=True))
-        ran = [(name, tuple([one for at, one in pairs if at == part])) for part, name in enumerate(self.ran)]
+        pairs = list(zip(self.launchers or (), launched, strict=True))
+        ran = [(name, tuple([one for i, one in pairs if i == index])) for index, name in enumerate(self.ran)]
         return Bracket(event.start, event.thread, tuple(ran), launched, event.name == REGION, self.lost)
 
 
 class _Profile:
-    """Whose every event of a profile is, found in one pass over them as they began."""
+    """Finds the bracket of every event of a profile, in one pass in the order of their starts."""
 
     def __init__(self, events: Sequence[ProfilerEvent]) -> None:
         self._device = sorted((event for event in events if event.device), key=itemgetter(CORRELATION, START))
@@ -219,92 +218,92 @@ class _Profile:
         self._ops = {event.correlation: event.linked for event in (*self._calls, *self._device) if event.linked}
         """By CUPTI's ids: torch's id of the innermost op around the call."""
         self._names: dict[int, str] = {}
-        """By torch's ids: ops."""
-        self._whose: dict[int, tuple[_Call | None, int]] = {}
-        """By torch's ids: the bracket that an op lies in (None: it is the recorder's own), and which of its parts."""
-        self._within_calls: set[int] = set()
-        """CUPTI's ids of calls that another call made, a driver's within the runtime's: that one starts something."""
+        """By torch's ids: names of ops."""
+        self._owners: dict[int, tuple[_Call | None, int]] = {}
+        """By torch's ids: the bracket of an op (None: the recorder's own work), and its operator's index in ``ran``."""
+        self._inner_calls: set[int] = set()
+        """CUPTI's ids of calls inside another call, the driver's in the runtime's: the outer one launches."""
         self._found: list[_Call] = []
         self._threads = {event.thread for event in events if not event.device and not event.runtime}
-        for own in _threads(events):
-            self._go_through(own)
+        for thread in _threads(events):
+            self._collect(thread)
         self._attribute()
-        self.brackets = [call.bracket() for call in self._found if not call.handed_on]
+        self.brackets = [call.bracket() for call in self._found if not call.passed_down]
 
-    def _go_through(self, events: Sequence[ProfilerEvent]) -> None:
-        """``events`` of one thread, as they began, outer ones first."""
-        names, whose, found = self._names, self._whose, self._found
+    def _collect(self, events: Sequence[ProfilerEvent]) -> None:
+        """Assign ``events`` of one thread, in the order of their starts, outer ones first."""
+        names, owners, found = self._names, self._owners, self._found
         ends: list[int] = []
         called = -1
         around: list[tuple[int, _Call | None, int, bool]] = []
-        """Of each event around: its id, its bracket, which part of that it lies in, whether it is the recorder's."""
+        """Of each enclosing event: its id, its bracket, its operator's index, whether it is the recorder's own work."""
         for event in events:
             name, start, end, _, correlation = event[:5]
             while ends and (ends[-1] < end or ends[-1] <= start):
                 ends.pop(), around.pop()
-            _, call, part, is_own = around[-1] if around else NOBODY
+            _, call, operator, is_own = around[-1] if around else NOTHING
             if event.runtime:
                 if around and correlation not in self._ops:
                     self._ops[correlation] = around[-1][0]
                 if end <= called:
-                    self._within_calls.add(correlation)
+                    self._inner_calls.add(correlation)
                 called = max(called, end)
                 continue
             names[correlation] = name
             if is_own or name == OWN_WORK:
                 is_own = True
-                whose[correlation] = None, -1
+                owners[correlation] = None, -1
             elif name == REGION or (name == BRACKET and (call is None or call.event.name != REGION)):
                 if call is not None:
-                    call.handed_on = True
-                call, part = _Call(event), -1
+                    call.passed_down = True
+                call, operator = _Call(event), -1
                 found.append(call)
-                whose[correlation] = call, part
+                owners[correlation] = call, operator
             elif call is not None:
-                if part < 0:
-                    part = len(call.ran)
+                if operator < 0:
+                    operator = len(call.ran)
                     call.ran.append(name)
-                whose[correlation] = call, part
+                owners[correlation] = call, operator
             ends.append(end)
-            around.append((correlation, call, part, is_own))
+            around.append((correlation, call, operator, is_own))
 
     def _attribute(self) -> None:
-        """What ran on the device, and what should have, to the brackets."""
+        """Assign what ran on the device, and what should have, to the brackets."""
         for event in self._device:
-            call, part = self._whose.get(self._ops.get(event.correlation, 0), (None, -1))
+            call, operator = self._owners.get(self._ops.get(event.correlation, 0), (None, -1))
             if call is not None:
-                call.launch(part, event)
-        known = {event.correlation for event in self._device} | self._within_calls
+                call.launch(operator, event)
+        known = {event.correlation for event in self._device} | self._inner_calls
         for event in self._calls:
             if event.correlation not in known and STARTS.match(event.name):
-                call, _ = self._whose.get(self._ops.get(event.correlation, 0), (None, -1))
+                call, _ = self._owners.get(self._ops.get(event.correlation, 0), (None, -1))
                 if call is not None:
                     call.lost = True
 
     def strays(self) -> tuple[tuple[str, str, int], ...]:
-        """What was launched for no row, in the order in which it came first."""
-        runtimes = {call.correlation: self._call_in_words(call) for call in self._calls}
+        """Launches for no row, in the order of their first."""
+        runtimes = {call.correlation: self._describe(call) for call in self._calls}
         found: Counter[tuple[str, str]] = Counter()
         for event in self._device:
             op = self._ops.get(event.correlation, 0)
-            call, _ = whose = self._whose.get(op, (None, 0))
-            if whose != (None, -1) and (call is None or call.handed_on):
+            call, _ = owner = self._owners.get(op, (None, 0))
+            if owner != (None, -1) and (call is None or call.passed_down):
                 launcher = self._names.get(op) or runtimes.get(event.correlation, "")
-                found[whole_name(event.name), launcher] += 1
+                found[demangle(event.name), launcher] += 1
         return tuple((name, launcher, count) for (name, launcher), count in found.items())
 
-    def _call_in_words(self, call: ProfilerEvent) -> str:
-        """CUPTI sees all threads of a process, the profiler's events of ops are of some."""
+    def _describe(self, call: ProfilerEvent) -> str:
+        """CUPTI sees all threads of a process, the profiler the ops of some."""
         return call.name if call.thread in self._threads else f"{call.name} in another thread"
 
 
-NOBODY: Final = (0, None, -1, False)
+NOTHING: Final = (0, None, -1, False)
 START: Final = ProfilerEvent._fields.index("start")
 CORRELATION: Final = ProfilerEvent._fields.index("correlation")
 
 
 def _threads(events: Sequence[ProfilerEvent]) -> Iterator[list[ProfilerEvent]]:
-    """Events of each thread of the host as they began; of two that began at once the first given is the outer one."""
+    """Events of each host thread in the order of their starts; of two equal starts the first in ``events`` is outer."""
     threads: dict[int, list[ProfilerEvent]] = {}
     for event in events:
         if not event.device:

@@ -1,6 +1,6 @@
 """Recording as a library: a ``with`` block instead of a launched command.
 
-Owns the making and ending of such a trace; the recording itself is the session's, as under the launcher.
+Owns the creation and the end of such a trace; the session records, as under the launcher.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rltrace.recorder.base.options import RecordOptions, check_axes
 from rltrace.recorder.capture.captures import Extend
 from rltrace.recorder.session import session as sessions
 from rltrace.selectors import parse_selectors
-from rltrace.trace.format.process_start import write_birth
+from rltrace.trace.format.process_start import write_start
 from rltrace.trace.format.root import create_trace, end_launch
 
 
@@ -41,7 +41,7 @@ def record_block(
     compile: str | None,
     force: bool,
 ) -> Iterator[None]:
-    """Record the block's ops, as ``rltrace.record`` says."""
+    """Implements ``rltrace.record``."""
     if sessions.current.session is not None:
         raise UsageError("this process is already being recorded; recordings cannot be nested")
     if level not in ("op", "step"):
@@ -84,27 +84,27 @@ def record_block(
 
 @contextmanager
 def recording(options: RecordOptions, *, force: bool, extend: Extend | None = None) -> Iterator[None]:
-    """Record the block's ops into a new trace, as the options say. Raises RecordError where that broke off."""
+    """Record the block's ops into a new trace. Raises RecordError where the recording failed."""
     trace = Path(options.trace)
     create_trace(trace, _launch(options), force=force)
     started, owner = time.monotonic(), os.getpid()
-    token = write_birth(trace, {"argv": masked_arguments(sys.argv), "pid": os.getpid()})
+    token = write_start(trace, {"argv": masked_arguments(sys.argv), "pid": os.getpid()})
     session = sessions.start(options, token, extend)
-    trouble = None
+    failure = None
     try:
         yield
     finally:
         session.finish()
-        if os.getpid() != owner:  # a forked child that leaves the block ends its own part, not the launch
+        if os.getpid() != owner:  # a forked child that leaves the block does not end the launch
             sessions.end()
         else:
             try:
                 end_launch(trace, {"status": 0, "seconds": time.monotonic() - started, "library": True})
-            except (RecordError, OSError) as error:  # not in place of what the block may have raised
-                trouble = str(error)
-    trouble = session.failure or trouble
-    if trouble is not None:
-        raise RecordError(f"the recording in {trace} failed: {trouble}")
+            except (RecordError, OSError) as error:  # an exception of the block comes first
+                failure = str(error)
+    failure = session.failure or failure
+    if failure is not None:
+        raise RecordError(f"the recording in {trace} failed: {failure}")
 
 
 def _launch(options: RecordOptions) -> dict[str, object]:

@@ -1,6 +1,6 @@
-"""Events and phases: what a session is notified of besides ops, written into the stream of the calling thread.
+"""Writes events and phases into the stream of the calling thread.
 
-Owns whether a row can be written at that moment. Who notifies it knows nothing of streams.
+Owns whether a row can be written at that moment. Its callers know nothing of streams.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class EventWriter:
-    """Writes events into the stream of whichever thread they happen in."""
+    """Writes events into the stream of the thread in which they happen."""
 
     def __init__(
         self,
@@ -54,11 +54,9 @@ class EventWriter:
     ) -> bool:
         """Write an event (``core/events.py``), with a value for each cell of its form.
 
-        ``evidence``: its counts, then its digests that are evidence.
-
-        ``frame``: where it happened; the caller's own where not given (frames of rltrace are never shown). Returns
-        False where nothing can be written: ops are not rows now (``--level step``, outside of the window), the thread
-        is not recorded, or an op of it is running. Never raises an error of its own.
+        ``evidence``: its counts, then its digests that are evidence. ``frame``: its call site; None: the caller's
+        (frames of rltrace are never shown). Returns False where nothing can be written: ops are not recorded now
+        (``--level step``, outside of the window), the thread is not recorded, or it is running an op. Never raises.
         """
         try:
             stream = self._streams.between_ops() if self._window.is_open else None
@@ -71,7 +69,7 @@ class EventWriter:
         return True
 
     def environment_passed(self, environment: str, frame: FrameType) -> bool:
-        """An environment was stepped or reset by the calling thread, in ``frame``; whether an evaluation did that."""
+        """The calling thread stepped or reset an environment in ``frame``; whether that belongs to an evaluation."""
         if self._profiler is not None:
             self._profiler.between_ops()
         return self._process.phases.environment_event(self._window.stream_here(), environment, frame)
@@ -82,9 +80,9 @@ class EventWriter:
         process = self._process
         outer = process.phase
         self._streams.set_phase(phase)
-        process.phases.said += 1
+        process.phases.overrides += 1
         try:
             yield
         finally:
-            process.phases.said -= 1
+            process.phases.overrides -= 1
             self._streams.set_phase(outer)

@@ -1,9 +1,8 @@
-"""Optimizer attempts: when a step ends, which optimizer it was, and what its parameters, gradients and generators are
-then.
+"""Optimizer attempts: the end of each step, its optimizer, and digests of parameters, gradients and generators then.
 
-Owns the step number of the process. Counts attempts through torch's optimizer hooks and, for those a GradScaler
-skips, around ``GradScaler.step``; counts backward passes around the autograd engine's entry. All of it is undone by
-``remove``.
+Owns the step number of the process. Counts attempts through torch's optimizer hooks and, where a GradScaler skips one,
+in a patch of ``GradScaler.step``; counts backward passes in a patch of the autograd engine's entry. ``remove`` undoes
+all of it.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from torch.optim import optimizer as torch_optimizer
 from rltrace.digest import digest_pages
 from rltrace.portable_keys import portable_key
 from rltrace.recorder.base.patching import Patches
-from rltrace.recorder.base.torch_function import unasked
+from rltrace.recorder.base.torch_function import torch_function_disabled
 from rltrace.recorder.core.compiled import CompiledSteps, goes_into_graph
 from rltrace.recorder.core.modules import ModuleCalls
 from rltrace.recorder.core.process_state import ProcessState
@@ -47,63 +46,61 @@ from rltrace.trace.format.schema import Phase
 
 # --- step hooks -------------------------------------------------------------------------------------------------------
 #
-# What torch calls around each step of an optimizer: two functions, the same for all recordings of a process.
-#
-# Owns them and their places among torch's hooks. torch's compiler reads the hooks with the step that it compiles, and
-# compiles it anew when they are others: so nothing about them differs from one recording to the next, and what it reads
-# in them adds nothing to what it makes.
+# Two global hooks that torch calls before and after each optimizer step, the same for all recordings of a process:
+# torch's compiler reads the hooks with the step that it compiles, and compiles it again when they change. What it reads
+# in them adds nothing to the graph.
 
 
 KEY: Final = "rltrace"
-"""Of the hooks in torch's tables, where others have numbers."""
+"""Key of the hooks in torch's tables, where other hooks have numbers."""
 
 
 class HookListener(Protocol):
-    """Who is told."""
+    """Receives the calls of the hooks."""
 
     def step_begins(self, optimizer: Any, caller: FrameType) -> None:
         """``caller`` is the frame that runs the step."""
 
-    def step_ends(self, optimizer: Any) -> None:
+    def end_step(self, optimizer: Any) -> None:
         """The step that began last has ended."""
 
     def compiled_step_ends(self, optimizer: Any) -> None:
-        """A step has ended whose beginning nobody was told of."""
+        """A step has ended whose beginning was not reported."""
 
 
-_told: list[HookListener] = []
+_listeners: list[HookListener] = []
 
 
-def _begins(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+def _before_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
     if not is_dynamo_compiling():
-        for listener in _told:
+        for listener in _listeners:
             listener.step_begins(optimizer, sys._getframe(1))
 
 
-def _ends(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+def _after_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
     if not is_dynamo_compiling():
-        for listener in _told:
-            listener.step_ends(optimizer)
+        for listener in _listeners:
+            listener.end_step(optimizer)
     elif not goes_into_graph(optimizer):
-        _ends_between(optimizer)
+        _after_compiled_step(optimizer)
 
 
-@_disable_dynamo  # where the compiler meets it, it pauses
-def _ends_between(optimizer: Any) -> None:
-    for listener in _told:
+@_disable_dynamo  # a graph break
+def _after_compiled_step(optimizer: Any) -> None:
+    for listener in _listeners:
         listener.compiled_step_ends(optimizer)
 
 
-def tell(listener: HookListener) -> Callable[[], None]:
-    """From now on tell ``listener``; what is returned ends that."""
-    _told.append(listener)
+def add_listener(listener: HookListener) -> Callable[[], None]:
+    """Have ``listener`` called from now on; returns the function that ends that."""
+    _listeners.append(listener)
     before: dict[Any, Any] = torch_optimizer._global_optimizer_pre_hooks
     after: dict[Any, Any] = torch_optimizer._global_optimizer_post_hooks
-    before[KEY], after[KEY] = _begins, _ends
+    before[KEY], after[KEY] = _before_step, _after_step
 
     def stop() -> None:
-        _told.remove(listener)
-        if not _told:
+        _listeners.remove(listener)
+        if not _listeners:
             before.pop(KEY, None)
             after.pop(KEY, None)
 
@@ -121,7 +118,7 @@ class OptimizerState:
     """Order of first attempt, from 0."""
     name: str
     owner: str = ""
-    """Path of the module whose parameters it has; empty: none is known."""
+    """Path of the module that has its parameters; empty: unknown."""
     count: int = 0
     """Attempts finished."""
 
@@ -132,51 +129,51 @@ class Attempt:
 
     optimizer: OptimizerState
     count: int
-    """Attempts this optimizer had made before."""
+    """Attempts of this optimizer before this one."""
     skipped: int
-    """0 no, 1 yes, 2 not known."""
+    """0 no, 1 yes, 2 unknown."""
     backwards: int
     parameters: int | None
     gradients: int | None
     generators: RngStates
     groups: Sequence[Mapping[str, Any]] = ()
-    """The optimizer's parameter groups, with the rates that it was made with."""
+    """The optimizer's parameter groups, with the learning rates of this attempt."""
 
 
 class AttemptListener(Protocol):
-    """Who is told of attempts."""
+    """Receives the attempts and backward passes of a process."""
 
     def owner_of(self, parameters: Iterable[torch.Tensor]) -> str:
-        """Path of the module that has these parameters, for people."""
+        """Path of the module that has these parameters, for display."""
 
     def before_attempt(self, caller: FrameType) -> None:
         """An attempt begins; ``caller`` is the frame that runs it."""
 
     def after_attempt(self, attempt: Attempt) -> None:
-        """It has ended, or was skipped."""
+        """An attempt has ended, or was skipped."""
 
     def after_scaler(self, scaler: Any, optimizer: Any, attempt: Attempt) -> None:
         """The attempt was made through this gradient scaler; called after ``after_attempt``."""
 
     def backward_begins(self, frame: FrameType) -> bool:
-        """A backward pass begins, called from ``frame``; whether ``backward_ended`` is to be called."""
+        """A backward pass begins, called from ``frame``; whether to call ``backward_ended``."""
 
     def backward_ended(self) -> None:
-        """It has ended, or raised."""
+        """A backward pass has ended, or raised."""
 
     def fail(self, error: Exception) -> None:
-        """Something went wrong here; the program must not notice."""
+        """An internal error of the recorder; the program must not notice."""
 
 
 class ManualSteps:
-    """Stands for the optimizer where a program counts its steps through ``rltrace.step()``."""
+    """The optimizer of attempts that a program counts through ``rltrace.step()``."""
 
     param_groups: tuple[Any, ...] = ()
     state: Mapping[Any, Any] = MappingProxyType({})
 
 
 class StepCounter:
-    """Watches every optimizer of the process."""
+    """Counts the attempts of every optimizer of the process."""
 
     def __init__(self, digests: TensorDigests, listener: AttemptListener) -> None:
         self._digests = digests
@@ -185,8 +182,8 @@ class StepCounter:
         self._states: weakref.WeakKeyDictionary[Any, OptimizerState] = weakref.WeakKeyDictionary()
         self._local = threading.local()
         self._manual = ManualSteps()
-        self._born = 0
-        """Optimizers that have made an attempt, dead ones included: no two ever share an ordinal."""
+        self._optimizer_count = 0
+        """Optimizers that have made an attempt, deleted ones included: no two ever share an ordinal."""
         self.attempts = 0
         """Attempts finished, skipped ones included."""
         self._backwards = 0
@@ -195,76 +192,76 @@ class StepCounter:
         self._compiled = CompiledSteps(self._around_compiled, listener.fail)
 
     def install(self) -> None:
-        self._stop_hooks = tell(self)
+        self._stop_hooks = add_listener(self)
         self._patches.wrap(grad_scaler.GradScaler, "step", self._around_scaler)
         self._patches.wrap_all((graph, torch.autograd), "_engine_run_backward", self._around_backward)
-        self._compiled.watch()
+        self._compiled.install()
 
     def remove(self) -> None:
-        self._compiled.ignore()
+        self._compiled.uninstall()
         self._patches.undo_all()
         self._stop_hooks()
 
     def count_manual(self) -> None:
-        """A step that the program marks by itself (``rltrace.step()``), as an attempt of an optimizer of that name."""
+        """Count a step that the program marks (``rltrace.step()``) as an attempt of ``ManualSteps``."""
         self._local.digest = 0
         self._finish(self._manual, skipped=0)
 
     def optimizers(self) -> list[tuple[int, Any]]:
-        """(ordinal, optimizer) of those that have made an attempt and still live, in order."""
+        """(ordinal, optimizer) of those alive that have made an attempt, in order."""
         return sorted(((state.ordinal, optimizer) for optimizer, state in self._states.items()), key=lambda o: o[0])
 
     def _around_backward(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         self._backwards += 1
         listener = self._listener
-        begun = listener.backward_begins(sys._getframe())
+        report_end = listener.backward_begins(sys._getframe())
         try:
             return original(*args, **kwargs)
         finally:
-            if begun:
+            if report_end:
                 listener.backward_ended()
 
     def _around_scaler(
         self, original: Callable[..., Any], scaler: Any, optimizer: Any, *args: Any, **kwargs: Any
     ) -> Any:
         attempts = self.attempts
-        made: list[Attempt] = []
-        self._local.made = made
+        new: list[Attempt] = []
+        self._local.new_attempts = new
         try:
             result = original(scaler, optimizer, *args, **kwargs)
             if self.attempts == attempts and scaler.is_enabled():
                 self.step_begins(optimizer, sys._getframe())
                 self._finish(optimizer, skipped=1)
         finally:
-            self._local.made = None
-        if made and scaler.is_enabled():
-            self._listener.after_scaler(scaler, optimizer, made[-1])
+            self._local.new_attempts = None
+        if new and scaler.is_enabled():
+            self._listener.after_scaler(scaler, optimizer, new[-1])
         return result
 
     def _around_compiled(
         self, optimizers: list[Any], run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """``run`` makes an attempt of each of these optimizers, all at once."""
+        """``run`` makes an attempt of each of these optimizers."""
         for optimizer in optimizers:
             self.step_begins(optimizer, sys._getframe())
         result = run(*args, **kwargs)
         for optimizer in optimizers:
-            self.step_ends(optimizer)
+            self.end_step(optimizer)
         return result
 
     def step_begins(self, optimizer: Any, caller: FrameType) -> None:
-        """torch's hook, as ``step_ends`` is."""
+        """Called by torch's hook, as ``end_step`` is."""
         try:
             self._local.digest = self._digest(p.grad for p in _parameters(optimizer))
             self._listener.before_attempt(caller)
         except Exception as error:
             self._listener.fail(error)
 
-    def step_ends(self, optimizer: Any) -> None:
+    def end_step(self, optimizer: Any) -> None:
         self._finish(optimizer, _skipped_inside(optimizer))
 
     def compiled_step_ends(self, optimizer: Any) -> None:
-        """A step ends of which the compiler made graphs, but its end is in none of them, nor was its beginning seen."""
+        """A step ends that ran in compiled graphs: its end is in none of them, and its beginning was not seen."""
         try:
             self._local.digest = self._digest(p.grad for p in _parameters(optimizer))
         except Exception as error:
@@ -278,8 +275,8 @@ class StepCounter:
             state = self._states.get(optimizer)
             if state is None:
                 owner = self._listener.owner_of(_parameters(optimizer))
-                state = self._states[optimizer] = OptimizerState(self._born, type(optimizer).__name__, owner)
-                self._born += 1
+                state = self._states[optimizer] = OptimizerState(self._optimizer_count, type(optimizer).__name__, owner)
+                self._optimizer_count += 1
             count = state.count
             state.count += 1
             attempt = Attempt(
@@ -292,23 +289,23 @@ class StepCounter:
                 generators=self.generator_states(),
                 groups=optimizer.param_groups,
             )
-            made = getattr(self._local, "made", None)
-            if made is not None:
-                made.append(attempt)
+            new = getattr(self._local, "new_attempts", None)
+            if new is not None:
+                new.append(attempt)
             self._listener.after_attempt(attempt)
         except Exception as error:
             self._listener.fail(error)
 
     def _digest(self, tensors: Iterable[torch.Tensor | None]) -> int | None:
-        """None where they lie on a device that cannot be asked: the attempt is being captured into a graph."""
-        with unasked(), torch._C._DisableTorchDispatch():
+        """Digest of all; None where they cannot be read: the attempt is being captured into a graph of their device."""
+        with torch_function_disabled(), torch._C._DisableTorchDispatch():
             known = list(tensors)
             if any(is_captured(device) for device in {tensor.device for tensor in known if tensor is not None}):
                 return None
             return digest_pages(self._digests.several(known), 0)
 
     def last_parameters(self) -> dict[int, int]:
-        """By ordinal, the digest of the parameters of every optimizer that still lives, as they are now."""
+        """By ordinal, the digest of the current parameters of every optimizer that is alive."""
         found = {}
         for ordinal, optimizer in self.optimizers():
             if optimizer is self._manual:
@@ -320,7 +317,7 @@ class StepCounter:
         return found
 
     def generator_states(self) -> RngStates:
-        """Of every global generator, as they are now."""
+        """Current states of the global generators."""
         with torch._C._DisableTorchDispatch():
             return self._generators.states()
 
@@ -331,17 +328,17 @@ def _parameters(optimizer: Any) -> Iterable[torch.Tensor]:
 
 
 def _skipped_inside(optimizer: Any) -> int:
-    """Fused optimizers skip by themselves where a scaler has handed them ``found_inf``."""
+    """Fused optimizers skip a step themselves where a scaler has set their ``found_inf``."""
     found = getattr(optimizer, "found_inf", None)
     if not isinstance(found, torch.Tensor):
         return 0
-    with unasked(), torch._C._DisableTorchDispatch():
+    with torch_function_disabled(), torch._C._DisableTorchDispatch():
         if found.device.type != "cpu":
             return 2  # reading it would make the program wait for its device
         return int(bool(found))
 
 
-# --- what is written as a step ends -----------------------------------------------------------------------------------
+# --- step records -----------------------------------------------------------------------------------------------------
 
 
 class StepLife(Protocol):
@@ -358,7 +355,7 @@ class StepLife(Protocol):
         """``step`` has been written; may end the program."""
 
     def fail(self, error: Exception) -> None:
-        """An error of the recorder's own."""
+        """An internal error of the recorder."""
 
 
 class StepWriter:
@@ -398,7 +395,7 @@ class StepWriter:
             return
         ended = self._process.step
         try:
-            with unasked():
+            with torch_function_disabled():
                 self._end_step(attempt)
         except Exception as error:
             self.fail(error)
@@ -417,7 +414,7 @@ class StepWriter:
         """Every op of a backward pass has the stack of the call that started it."""
         stream = self._window.backward_begins()
         self._process.phases.backward_begins(stream)
-        self._integrations.backward_begins()
+        self._integrations.steps.backward_begins()
         if stream is None:
             return False
         stream.modules.begin_backward(frame)
@@ -429,11 +426,11 @@ class StepWriter:
             stream.modules.leave()
 
     def _end_step(self, attempt: Attempt) -> None:
-        process, own = self._process, self._streams.here()
-        if own is not None:
-            own.phase = phase_bits(process.phase)  # other, unless the program says what it is doing
-            own.end_attempt()
-        stream = own or self._streams.main
+        process, current = self._process, self._streams.here()
+        if current is not None:
+            current.phase = phase_bits(process.phase)  # other, unless the program sets one
+            current.end_attempt()
+        stream = current or self._streams.main
         ended = process.step
         self._committer.add_step(
             StepRecord(
@@ -443,7 +440,7 @@ class StepWriter:
                 count=attempt.count,
                 skipped=attempt.skipped,
                 backwards=attempt.backwards,
-                environment_steps=self._integrations.environment_steps,
+                environment_steps=self._integrations.steps.count,
                 end_row=stream.row,
                 recorded=self._window.is_open,
                 parameters=attempt.parameters,
@@ -454,7 +451,7 @@ class StepWriter:
         self._series.rates(attempt.optimizer.ordinal, attempt.groups, ended)
         process.step = ended + 1
         process.attempt = attempt.optimizer.ordinal, attempt.count
-        process.storages.step_ends()
+        process.storages.end_step()
         if ended == 0:
             self._session.first_step_ended()
         self._streams.step_began(ended + 1)

@@ -23,10 +23,10 @@ from rltrace import fingerprint
 from rltrace.digest import ALGORITHM
 from rltrace.masking import home_as_tilde, masked_arguments
 from rltrace.recorder.base.dispatch_mode import DispatchEngine, Engine
-from rltrace.recorder.base.isolation import EagerStance, compiler_kept_out
+from rltrace.recorder.base.isolation import EagerStance, compiler_exclusion
 from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.base.process_names import Children, fork_name, is_worker, process_name
-from rltrace.recorder.base.stack_room import need_room
+from rltrace.recorder.base.stack_space import check_stack_space
 from rltrace.recorder.capture.captures import Extend, make_captures
 from rltrace.recorder.core.modules import ModuleNames
 from rltrace.recorder.core.op_recorder import OpRecorder
@@ -34,7 +34,7 @@ from rltrace.recorder.core.process_state import FULL_STACK, ProcessState
 from rltrace.recorder.digests.backend import facts as device_facts
 from rltrace.recorder.integrations.install import Integrations
 from rltrace.recorder.processes import exits
-from rltrace.recorder.processes.exits import TERMINATION_SECONDS, Answering, Endings, Terminations
+from rltrace.recorder.processes.exits import TERMINATION_SECONDS, CommitServer, Endings, Terminations
 from rltrace.recorder.processes.forks import Inheritance, forks
 from rltrace.recorder.session import window
 from rltrace.recorder.session.event_writer import EventWriter
@@ -76,9 +76,9 @@ class Session:
         self._finished = False
         self._closed = threading.Event()
         self._trace, self._token = Path(options.trace), token
-        self._writer = ProcessWriter.open(self._trace, _birth(token, name or process_name(options.trace)))
+        self._writer = ProcessWriter.open(self._trace, _start_record(token, name or process_name(options.trace)))
         self._process = ProcessState(self.fail, verify_inputs=options.verify_inputs)
-        self._process.missing = self._note_missing
+        self._process.report_missing = self._note_missing
         self._extension = extend and extend(self._writer.name)
         self._captures = make_captures(options, self._process)
         if self._extension is not None:
@@ -88,11 +88,11 @@ class Session:
         self._streams = Streams(self._process, self._committer, self._writer.name, DispatchEngine, hooks)
         if engine is not None:
             self._streams.adopt(engine)
-        closely = self._captures.activations is not None
-        self._patches = TorchPatches(self._process, self._streams.modules_here, self.fail, closely=closely)
+        with_calls = self._captures.activations is not None
+        self._patches = TorchPatches(self._process, self._streams.modules_here, self.fail, with_calls=with_calls)
         self._modules = self._patches.modules
         self._profiler = self._make_profiler()
-        self._series = SeriesSampler(self._process.tables, self._streams.place_here, self._committer.hurry)
+        self._series = SeriesSampler(self._process.tables, self._streams.position_here, self._committer.request_commit)
         self._committer.series = self._series
         self._scalers = Scalers(self._series, self.fail)
         self.window = OpWindow(
@@ -112,15 +112,15 @@ class Session:
             self,
         )
         self.steps = StepCounter(self._process.digests, self._step_writer)
-        self._compiler = compiler_kept_out(self.fail)
+        self._compiler = compiler_exclusion(self.fail)
         self._stance = EagerStance(self.fail) if options.compile else None
         self._endings = Endings(self.finish, self._exec)
         self._children = Children(options.trace, token)
         self._terminations = Terminations(options.trace)
-        self._answering = Answering(options.trace, self._terminated)
+        self._commit_server = CommitServer(options.trace, self._terminated)
         self._facts: Mapping[str, fingerprint.Fact] = {}
         self._missing: dict[str, list[str]] = {}
-        """By fact: what is not in the trace."""
+        """By fact: what is missing in the trace."""
 
     def _make_profiler(self) -> Cycles | None:
         """The profiler of kernel launches; None where no option requests it."""
@@ -146,41 +146,41 @@ class Session:
         except Exception as error:
             self.fail(error)
 
-    # --- life -------------------------------------------------------------------------------------------------------
+    # --- start and end ----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin: everything is installed when this returns."""
-        self._compiler.watch()
+        """Install everything, and begin to record."""
+        self._compiler.install()
         if self._stance is not None:
             self._stance.begin()
         engine = self._engine_name()
         self._facts = {"digest": ALGORITHM, **running_before(), **fingerprint.start()}
         self._writer.facts(self.options.level, engine, self._facts)
         if self._captures.values is not None:
-            self._writer.request_values(self._captures.values.asked)
+            self._writer.request_values(self._captures.values.request)
         if self._captures.activations is not None:
-            self._writer.request_activations(self._captures.activations.asked)
+            self._writer.request_activations(self._captures.activations.request)
         self._streams.open_main()
         self._committer.start()
         self.steps.install()
-        self._integrations.watch()
+        self._integrations.install()
         self._scalers.install()
         if self.options.level == "op" and self.options.first_step == 0 and self.options.end_step != 0:
             self.window.open()
-        self._endings.watch()
-        self._children.watch()
-        self._terminations.watch()
+        self._endings.install()
+        self._children.install()
+        self._terminations.install()
         if is_worker():
-            self._answering.begin()
+            self._commit_server.begin()
         atexit.register(self._at_exit)
 
     def _at_exit(self) -> None:
         self.finish()
-        self._terminations.watch()  # multiprocessing ends its daemons after this
+        self._terminations.install()  # multiprocessing ends its daemons after this
         exits.stay_interrupted()
 
     def finish(self) -> None:
-        """End: put everything back, commit what is left, say how it ended. Safe to call twice."""
+        """Undo all patches, commit the remaining rows, record how the process ended. Safe to call twice."""
         if self._finished or self._pid != os.getpid():
             return
         self._finished = True
@@ -192,7 +192,7 @@ class Session:
             self._close()
         finally:
             self._closed.set()
-            self._answering.end()
+            self._commit_server.end()
 
     def _close(self) -> None:
         if self._failure is not None:
@@ -202,48 +202,48 @@ class Session:
             self._committer.stop()
             self._write_facts()
             for record in self._extension.records() if self._extension is not None else ():
-                self._writer.say(record)
+                self._writer.append(record)
             steps = self.steps
             with contextlib.suppress(Exception):  # released, or moved to where they cannot be read
-                self._writer.say(window.last_state(self._process.digests, steps.optimizers(), self._modules.roots()))
+                self._writer.append(window.last_state(self._process.digests, steps.optimizers(), self._modules.roots()))
             state = "stopped" if self._stopped else "complete"
             self._writer.close(state, _ending(), steps.generator_states(), steps.last_parameters())
         except Exception as error:
             self.fail(error)
 
     def _exec(self, program: str | None) -> None:
-        """Another program is about to take this process over; None: it could not."""
+        """``exec`` of ``program`` is about to replace this process; None: it failed."""
         if self._profiler is not None and program is not None:
             self._profiler.pause("another program was about to replace the process")
-        self._end_for_now(None if program is None else "complete", {"exec": program})
+        self._end_provisionally(None if program is None else "complete", {"exec": program})
 
     def _terminated(self) -> None:
-        """The parent is about to terminate this process, which may be about to end by itself."""
+        """The parent is about to terminate this process, which may already be ending."""
         if self._finished:
             self._closed.wait(TERMINATION_SECONDS)
-        self._end_for_now("stopped", {"why": "its parent terminated it"})
+        self._end_provisionally("stopped", {"why": "its parent terminated it"})
 
-    def _end_for_now(self, state: str | None, ending: Mapping[str, object]) -> None:
-        """Commit what there is, and say how the process ends unless more follows; None: it does not."""
+    def _end_provisionally(self, state: str | None, ending: Mapping[str, object]) -> None:
+        """Commit all rows, and record how the process ends if nothing follows; None: it goes on."""
         if self.is_over:
             return
         try:
             self._committer.flush()
-            self._writer.say({"type": "provisional_end", "state": state, "exit": dict(ending)})
+            self._writer.append({"type": "provisional_end", "state": state, "exit": dict(ending)})
         except Exception as error:
             self.fail(error)
 
     def first_step_ended(self) -> None:
-        """Facts that need ops of the program's own are known now."""
+        """Record the facts that are known only after the first ops."""
         self._write_facts()
 
     def _write_facts(self) -> None:
-        """What can only be asked once the program has run ops of its own: asking earlier would settle it."""
+        """Record facts that torch fixes when they are first read, so not before the program has run ops."""
         self._facts = {"digest": ALGORITHM, **fingerprint.facts(self._facts), **device_facts()}
         self._writer.facts(self.options.level, self._engine_name(), self._facts)
 
     def _note_missing(self, fact: str, what: str) -> None:
-        """Said at once, from whichever thread: a program that is killed is to have said it."""
+        """Record at once, from any thread, so that it is in the trace of a program that is killed."""
         known = self._missing.setdefault(fact, [])
         if self.is_over or what in known or len(known) >= MAX_MISSING:
             return
@@ -255,7 +255,7 @@ class Session:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is recorded any more: it has ended, or failed."""
+        """Whether the recording has ended or failed."""
         return self._finished or self._failure is not None
 
     def step_ended(self, step: int) -> None:
@@ -264,7 +264,7 @@ class Session:
             self.stop_program()
 
     def stop_program(self) -> None:
-        """End the program as Ctrl-C would; the trace says that it was requested."""
+        """End the program as Ctrl-C would; the trace records that this was requested."""
         self._stopped = True
         if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a job that a script put into the background
             if threading.current_thread() is not threading.main_thread():
@@ -274,7 +274,7 @@ class Session:
 
     @property
     def failure(self) -> str | None:
-        """Why the recorder broke off; None while it did not."""
+        """Why the recording failed; None: it has not."""
         return self._failure
 
     def _engine_name(self) -> str:
@@ -286,22 +286,22 @@ class Session:
         self.steps.remove()
         if self._stance is not None:
             self._stance.end()
-        self._compiler.ignore()
-        self._integrations.ignore()
+        self._compiler.uninstall()
+        self._integrations.uninstall()
         self._patches.remove(but_subclasses=but_subclasses)
-        self._endings.ignore()
-        self._children.ignore()
-        self._terminations.ignore()
+        self._endings.uninstall()
+        self._children.uninstall()
+        self._terminations.uninstall()
 
     def fail(self, error: Exception) -> None:
-        """An error of the recorder's own: recording ends here, the program goes on as if it had never been.
+        """An internal error of the recorder: the recording ends, the program goes on.
 
-        It goes on where all there is to say is that the stack of a thread of the program's is full.
+        Where the stack of one of the program's threads is full, the recording goes on too.
         """
         if self._failure is not None:
             return
         try:
-            need_room(error)
+            check_stack_space(error)
         except RecursionError:
             _thread.start_new_thread(self._note_missing, (FULL_STACK, f"after step {self._process.step}"))
             return
@@ -317,13 +317,13 @@ class Session:
         why = f"the recorder failed: {self._failure}"
         with contextlib.suppress(Exception):
             self._writer.close("damaged", {"why": why})
-        if not self._writer.ended and self._pid == os.getpid():  # the journal takes no more
+        if not self._writer.ended and self._pid == os.getpid():  # the journal cannot be written
             note_failure(self._trace, self._token, why)
 
     def forked(self, number: int) -> Inheritance | None:
-        """In a forked child, its parent's ``number``th: nothing here is its own; what it may begin with.
+        """In a forked child, its parent's ``number``th: drop the parent's recording, return what the child's needs.
 
-        None where nothing of the parent was recorded any more. Takes no lock: a thread that holds it may not be here.
+        None where the parent was no longer recorded. Takes no lock: the thread that holds it may not exist here.
         """
         if self._finished:
             return None
@@ -333,23 +333,23 @@ class Session:
         if self._profiler is not None:
             self._profiler.abandon()
         self._captures.stop()
-        self._uninstall(but_subclasses=True)  # they are in the way of a mode that only waits, too
-        self._answering.end()
+        self._uninstall(but_subclasses=True)  # a waiting mode needs them too
+        self._commit_server.end()
         name = fork_name(self._writer.name, number)
         names = self._process.module_names
         return None if self._failure else Inheritance(self.options, name, names, engine, self._extend)
 
     def before_fork(self) -> None:
-        """The process is about to fork: a child has no use for what the profiler has begun."""
+        """The process is about to fork: a child cannot use the parent's profiler."""
         if self._profiler is not None:
             self._profiler.pause("the process was being forked")
 
     def inherit(self, module_names: ModuleNames) -> None:
-        """Know the modules that the parent of this process has made."""
+        """Take over the names of the modules that the parent process has created."""
         self._process.module_names.inherit(module_names)
 
 
-def _birth(token: str, name: str) -> dict[str, object]:
+def _start_record(token: str, name: str) -> dict[str, object]:
     return {
         "name": name,
         "token": token,
@@ -362,7 +362,7 @@ def _birth(token: str, name: str) -> dict[str, object]:
 
 
 def _ending() -> dict[str, object]:
-    """What a process knows of its own end: the exception that nobody caught, if there was one."""
+    """The uncaught exception that ends the process, if any."""
     error: Any = getattr(sys, "last_value", None)
     return {"exception": type(error).__name__} if error is not None else {}
 
@@ -390,15 +390,15 @@ def start(options: RecordOptions, token: str, extend: Extend | None = None) -> S
 
 
 def end() -> None:
-    """End the recording of this process, or see to it that none begins."""
+    """End the recording of this process, or prevent that one begins."""
     forks.forget()
     if current.session is not None:
         current.session.finish()
 
 
-def _start_forked(given: Inheritance, token: str, name: str | None) -> Session:
-    session = Session(given.options, token, name, given.extend, given.engine)
-    session.inherit(given.module_names)
+def _start_forked(inheritance: Inheritance, token: str, name: str | None) -> Session:
+    session = Session(inheritance.options, token, name, inheritance.extend, inheritance.engine)
+    session.inherit(inheritance.module_names)
     session.start()
     current.session = session
     return session
@@ -416,4 +416,4 @@ def _after_fork() -> None:
     forks.in_child(None if session is None else session.forked(forks.number), _start_forked)
 
 
-os.register_at_fork(before=_before_fork, after_in_child=_after_fork)  # once: it cannot be taken back
+os.register_at_fork(before=_before_fork, after_in_child=_after_fork)  # cannot be undone

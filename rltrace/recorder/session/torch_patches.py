@@ -1,6 +1,6 @@
-"""What is watched in a process only while its ops become rows: modules, aliases, subclasses, compiled functions.
+"""Patches of torch while ops are recorded: modules, aliases, subclasses, compiled functions, composite operators.
 
-Owns that these begin and end together, and in which order. Knows no steps and no windows: the session says when.
+Owns that they are installed and removed together, and in which order. Knows no steps and no windows.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import torch
 
-from rltrace.recorder.base.dispatch_mode import out_of_the_way, recorder_is_next
+from rltrace.recorder.base.dispatch_mode import recorder_disabled, recorder_is_next
 from rltrace.recorder.base.patching import Patches
-from rltrace.recorder.base.torch_function import unasked
+from rltrace.recorder.base.torch_function import torch_function_disabled
 from rltrace.recorder.core.compiled import CompiledCalls
 from rltrace.recorder.core.modules import ModuleCalls, ModuleStack
 from rltrace.recorder.core.process_state import ProcessState
@@ -21,12 +21,9 @@ from rltrace.recorder.core.storages import Storages, address_of
 
 # --- composites -------------------------------------------------------------------------------------------------------
 #
-# Operators that are made of others and write memory with code of their own in between: each recorded as one op.
-#
-# A dispatch mode sees only the ops that such an operator calls. What the operator itself writes belongs to none of
-# them: its results would stay unwritten memory, its state would change behind a stale link. Below autograd, where these
-# operators do nothing (they are integer work), the mode is handed the operator as it was called. Owns their table and
-# what stands in for them while ops are recorded.
+# Operators that call others and also write memory themselves: each is recorded as one op. A dispatch mode sees only the
+# ops that such an operator calls, so its results would stay unwritten memory and its state would have a stale link.
+# Called below autograd, where these operators do nothing (they compute integers), the operator reaches the mode whole.
 
 
 NAMES: Final = ("_sobol_engine_draw", "_sobol_engine_ff_", "_sobol_engine_initialize_state_", "_sobol_engine_scramble_")
@@ -34,49 +31,47 @@ NAMES: Final = ("_sobol_engine_draw", "_sobol_engine_ff_", "_sobol_engine_initia
 
 
 class Composites:
-    """Hands these operators on as a whole, from ``watch`` to ``ignore``."""
+    """Dispatches these operators whole, from ``install`` to ``uninstall``."""
 
     def __init__(self) -> None:
         self._patches = Patches()
 
-    def watch(self) -> None:
+    def install(self) -> None:
         for name in () if self._patches else NAMES:
-            self._patches.wrap(torch, name, _as_one)
+            self._patches.wrap(torch, name, _dispatch_whole)
 
-    def ignore(self) -> None:
+    def uninstall(self) -> None:
         self._patches.undo_all()
 
 
-def _as_one(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _dispatch_whole(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     with torch._C._AutoDispatchBelowAutograd():
         return original(*args, **kwargs)
 
 
 # --- subclasses -------------------------------------------------------------------------------------------------------
 #
-# Subclasses of Tensor that a program makes by calling them, which torch refuses while any dispatch mode is active.
-#
-# ``MyTensor([1.0])`` has torch make a tensor and turn it into ``MyTensor``. Under a mode what torch made has come out
-# of an op as a Python object already, and cannot become another. Owns what stands in for ``torch.Tensor.__new__`` while
-# there may be modes of the recorder; all other constructors (``as_subclass``, ``_make_subclass``) work under a mode.
+# Tensor subclasses whose class the program calls, which torch refuses while any dispatch mode is active: for
+# ``MyTensor([1.0])`` torch creates a tensor and turns it into ``MyTensor``, but under a mode that tensor is the result
+# of an op and already a Python object. All other constructors (``as_subclass``, ``_make_subclass``) work under a mode.
 
 
 _original: Any = torch.Tensor.__new__
 
 
 def _new(cls: type[torch.Tensor], *args: Any, **kwargs: Any) -> Any:
-    """What ``torch.Tensor.__new__`` does, the recorder aside."""
+    """``torch.Tensor.__new__`` as it works without the recorder."""
     if cls is torch.Tensor or not recorder_is_next():
         return _original(cls, *args, **kwargs)
     if args and isinstance(args[0], torch.Tensor):
-        with out_of_the_way():  # an alias of what is there; nothing that a row would be needed for
+        with recorder_disabled():  # an alias of that tensor, which needs no row
             return _original(cls, *args, **kwargs)
-    made = _original(torch.Tensor, *args, **kwargs)  # memory from an op or from outside: that op has its row
-    return torch.Tensor._make_subclass(cls, made)
+    tensor = _original(torch.Tensor, *args, **kwargs)  # an op, with its row, or outside data
+    return torch.Tensor._make_subclass(cls, tensor)
 
 
 class _Constructor:
-    """``torch.Tensor.__new__`` for the program. torch's compiler looks it up as well, and has to find its own."""
+    """``torch.Tensor.__new__`` for the program. torch's compiler looks it up too, and must find the original."""
 
     def __get__(self, _instance: object, owner: type) -> Any:
         if owner is torch.Tensor and sys._getframe(1).f_globals.get("__name__", "").startswith("torch."):
@@ -85,91 +80,89 @@ class _Constructor:
 
 
 class SubclassCalls:
-    """The stand-in, from ``watch`` to ``ignore``."""
+    """Patches the constructor, from ``install`` to ``uninstall``."""
 
     def __init__(self) -> None:
-        self._standing = False
+        self._is_installed = False
 
-    def watch(self) -> None:
-        there = vars(torch.Tensor).get("__new__")
-        if isinstance(there, _Constructor):  # of the process that this one is a fork of
-            self._standing = True
-        elif there is None:
-            self._standing = True
+    def install(self) -> None:
+        current = vars(torch.Tensor).get("__new__")
+        if isinstance(current, _Constructor):  # of the process that forked this one
+            self._is_installed = True
+        elif current is None:
+            self._is_installed = True
             torch.Tensor.__new__ = _Constructor()  # type: ignore[assignment]
 
-    def ignore(self) -> None:
-        if self._standing and isinstance(vars(torch.Tensor).get("__new__"), _Constructor):
-            self._standing = False
-            del torch.Tensor.__new__  # its own stands in TensorBase
+    def uninstall(self) -> None:
+        if self._is_installed and isinstance(vars(torch.Tensor).get("__new__"), _Constructor):
+            self._is_installed = False
+            del torch.Tensor.__new__  # TensorBase has the original
 
 
 # --- aliases ----------------------------------------------------------------------------------------------------------
 #
-# Memory that the program hands out of torch: to NumPy, through DLPack, to other processes.
-#
-# Owns what stands in for the few methods that do so while ops are recorded. From then on others can write that memory
-# without an op, so it is digested at every use: as long as the NumPy array lives (its views keep it alive), else for
-# good. What leaves by a bare address (``data_ptr``) cannot be seen.
+# Memory that the program shares with NumPy, through DLPack, or with other processes. Others can write it without an op,
+# so it is digested at every use: as long as the NumPy array is alive (its views keep it alive), else permanently. What
+# is shared by address (``data_ptr``) cannot be seen.
 
 
 Fail = Callable[[Exception], None]
 
 
 class Aliases:
-    """Follows what is handed out, from ``watch`` to ``ignore``."""
+    """Records which storages are shared, from ``install`` to ``uninstall``."""
 
     def __init__(self, storages: Storages, fail: Fail) -> None:
         self._storages = storages
         self._fail = fail
         self._patches = Patches()
 
-    def watch(self) -> None:
+    def install(self) -> None:
         if self._patches:
             return
         self._after(torch.Tensor, "numpy", self._to_array)
-        self._after(torch.Tensor, "__dlpack__", self._for_good)
+        self._after(torch.Tensor, "__dlpack__", self._permanent)
         for holder in (torch, torch.utils.dlpack):
-            self._after(holder, "to_dlpack", self._for_good)
+            self._after(holder, "to_dlpack", self._permanent)
         for name in ("share_memory_", "_share_fd_cpu_", "_share_filename_cpu_"):
             self._after(torch.UntypedStorage, name, self._shared)
 
-    def ignore(self) -> None:
+    def uninstall(self) -> None:
         self._patches.undo_all()
 
     def _after(self, holder: Any, name: str, note: Callable[..., None]) -> None:
-        """Call ``note`` with what ``holder.name`` returned and what it was called on."""
+        """Call ``note`` with the result of ``holder.name`` and the object that it was called on."""
         fail = self._fail
 
-        def handing_out(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        def share(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
             try:
-                with unasked():
+                with torch_function_disabled():
                     note(result, *args[:1])
             except Exception as error:
                 fail(error)
             return result
 
-        self._patches.wrap(holder, name, handing_out)
+        self._patches.wrap(holder, name, share)
 
     def _to_array(self, array: Any, tensor: torch.Tensor) -> None:
         address = address_of(tensor)
         if address and tensor.is_cpu:
-            self._storages.aliased(address, tensor.untyped_storage(), array)
+            self._storages.record_alias(address, tensor.untyped_storage(), array)
 
-    def _for_good(self, _capsule: Any, tensor: torch.Tensor) -> None:
+    def _permanent(self, _capsule: Any, tensor: torch.Tensor) -> None:
         self._to_array(None, tensor)
 
     def _shared(self, _what: Any, storage: torch.UntypedStorage) -> None:
         if storage.device.type == "cpu":
-            self._storages.aliased(storage._cdata, storage)
+            self._storages.record_alias(storage._cdata, storage)
 
 
-# --- instruments ------------------------------------------------------------------------------------------------------
+# --- all patches ------------------------------------------------------------------------------------------------------
 
 
 class TorchPatches:
-    """Those of one process."""
+    """The patches of one process."""
 
     def __init__(
         self,
@@ -177,35 +170,35 @@ class TorchPatches:
         modules_here: Callable[[], ModuleStack | None],
         fail: Callable[[Exception], None],
         *,
-        closely: bool = False,
+        with_calls: bool = False,
     ) -> None:
-        """``closely``: each stream may look at what its modules are called with, and at what they return."""
+        """``with_calls``: hooks of streams see the arguments and results of module calls."""
         self._process = process
-        self.modules = ModuleCalls(process.module_names, modules_here, closely=closely)
+        self.modules = ModuleCalls(process.module_names, modules_here, with_hooks=with_calls)
         self._aliases = Aliases(process.storages, fail)
         self._subclasses = SubclassCalls()
         self._composites = Composites()
         self._compiled = CompiledCalls(process)
 
-    def watch(self) -> None:
-        self.modules.watch()
-        self._aliases.watch()
-        self._subclasses.watch()  # until the end: a silent mode is in the way as much as one that observes
-        self._composites.watch()
-        self._compiled.watch()
+    def install(self) -> None:
+        self.modules.install()
+        self._aliases.install()
+        self._subclasses.install()  # until the end: a silenced mode interferes as much as an active one
+        self._composites.install()
+        self._compiled.install()
 
-    def ignore(self) -> None:
-        """Until ``watch`` is called again."""
-        self.modules.ignore()
-        self._aliases.ignore()
-        self._composites.ignore()
-        self._compiled.ignore()
+    def uninstall(self) -> None:
+        """Until ``install`` is called again."""
+        self.modules.uninstall()
+        self._aliases.uninstall()
+        self._composites.uninstall()
+        self._compiled.uninstall()
 
     def remove(self, *, but_subclasses: bool = False) -> None:
-        """For good. ``but_subclasses``: those stay watched."""
-        self.ignore()
+        """Undo permanently. ``but_subclasses``: the subclass constructor stays patched."""
+        self.uninstall()
         self.modules.remove()
-        self._process.graphs.ignore()
+        self._process.graphs.uninstall()
         self._process.readback.leave_to_parent()
         if not but_subclasses:
-            self._subclasses.ignore()
+            self._subclasses.uninstall()

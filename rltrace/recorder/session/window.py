@@ -1,8 +1,8 @@
-"""The window: the steps whose ops are recorded, and what it begins with.
+"""The window: the steps whose ops are recorded, and the state that it begins with.
 
-Owns when ops become rows and the profiler of kernels is on, and the rows of kind WINDOW: one for every tensor that has
-a history as the window begins. Each holds its digest, its name as its scalars and its owner as its module, so that a
-difference from before the window is named as such.
+Owns when ops become rows and the kernel profiler runs, and the rows of kind WINDOW: one for every tensor that existed
+before the window. Each has its digest, its name as scalars and its owner as module, so that a difference from before
+the window is named as such.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 
 from rltrace.digest import digest_pages
 from rltrace.recorder.base.options import RecordOptions
-from rltrace.recorder.base.torch_function import unasked
+from rltrace.recorder.base.torch_function import torch_function_disabled
 from rltrace.recorder.core.modules import tensors_of
 from rltrace.recorder.core.op_recorder import OpRecorder
 from rltrace.recorder.core.process_state import ProcessState
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class OpWindow:
-    """Turns the recording of ops on and off, and the profiler within it."""
+    """Turns the recording of ops and the kernel profiler on and off."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class OpWindow:
         profiler: Cycles | None,
         write_state: Callable[[], None],
     ) -> None:
-        """``write_state`` writes the rows that a window begins with, where it does not begin with the program."""
+        """``write_state`` writes the WINDOW rows, where the window does not begin with the program."""
         self._options = options
         self._process = process
         self._writer = writer
@@ -59,9 +59,9 @@ class OpWindow:
         return self._streams.here() if self.is_open else None
 
     def open(self) -> None:
-        """From now on ops become rows."""
+        """Ops become rows from now on."""
         self.is_open = True
-        self._patches.watch()
+        self._patches.install()
         main, step = self._streams.main, self._process.step
         self._writer.window(main.number, step, self._options.end_step, main.row)
         self._streams.enter()
@@ -74,14 +74,14 @@ class OpWindow:
         if not self.is_open:
             return
         if self._profiler is not None:
-            self._profiler.ignore()
+            self._profiler.uninstall()
         self.is_open = False
         self._streams.leave()
-        self._patches.ignore()
+        self._patches.uninstall()
         self._process.storages.clear()
 
     def move(self, step: int) -> None:
-        """``step`` begins: opens or closes the window where the options say so."""
+        """``step`` begins: open or close the window according to the options."""
         options = self._options
         if options.level != "op":
             return
@@ -93,21 +93,21 @@ class OpWindow:
             self._move_profiler(step)
 
     def backward_begins(self) -> OpRecorder | None:
-        """A backward pass begins in the calling thread; its stream, where its ops become rows."""
+        """A backward pass begins in the calling thread; return its stream, where its ops become rows."""
         if self._profiler is not None:
             self._profiler.between_ops()
         return self.stream_here()
 
     def _move_profiler(self, step: int) -> None:
-        """Between two steps: the profiler begins, ends, or goes on in another cycle."""
+        """Between two steps: start, stop or continue the profiler."""
         profiler, steps = self._profiler, self._options.kernels
         if profiler is None or steps is None:
             return
         first, end = steps
         if first <= step and (end is None or step < end):
-            profiler.watch()
+            profiler.install()
         else:
-            profiler.ignore()
+            profiler.uninstall()
 
 
 def write_state(
@@ -116,9 +116,9 @@ def write_state(
     roots: Iterable[tuple[str, torch.nn.Module]],
     states: RngStates,
 ) -> None:
-    """Rows for parameters, buffers, optimizer state and generators; ``optimizers`` with their ordinals."""
+    """Write rows for parameters, buffers, optimizer state and generators; ``optimizers``: with ordinals."""
     bits = phase_bits(Phase.OTHER, Kind.WINDOW)
-    with unasked(), torch._C._DisableTorchDispatch():
+    with torch_function_disabled(), torch._C._DisableTorchDispatch():
         for owner, name, tensor in _tensors(optimizers, roots):
             stream.write_window_tensor(bits, name, owner, tensor)
         for name, state in states._asdict().items():
@@ -128,8 +128,8 @@ def write_state(
 def last_state(
     digests: TensorDigests, optimizers: Iterable[tuple[int, Any]], roots: Iterable[tuple[str, torch.nn.Module]]
 ) -> dict[str, Any]:
-    """The journal record ``state``: one digest over all that ``write_state`` would tell of now, gradients aside."""
-    with unasked(), torch._C._DisableTorchDispatch():
+    """The journal record ``state``: one digest of all that ``write_state`` would record now, except gradients."""
+    with torch_function_disabled(), torch._C._DisableTorchDispatch():
         found = digests.several(t for _, name, t in _tensors(optimizers, roots) if not name.endswith(".grad"))
     return {"type": "state", "tensors": len(found), "digest": f"{digest_pages(found, 0):016x}"}
 
@@ -138,7 +138,7 @@ def _tensors(
     optimizers: Iterable[tuple[int, Any]], roots: Iterable[tuple[str, torch.nn.Module]]
 ) -> Iterator[tuple[str, str, torch.Tensor]]:
     named: dict[int, tuple[str, str]] = {}
-    graded: set[int] = set()  # two optimizers may share a parameter
+    with_gradient: set[int] = set()  # two optimizers may share a parameter
     for root, module in roots:
         for name, tensor in tensors_of(module):
             if id(tensor) not in named:
@@ -151,8 +151,8 @@ def _tensors(
             root, name = named.get(id(parameter), (owner, f"parameter {index}"))
             if id(parameter) not in named:
                 yield root, name, parameter
-            if parameter.grad is not None and id(parameter) not in graded:
-                graded.add(id(parameter))
+            if parameter.grad is not None and id(parameter) not in with_gradient:
+                with_gradient.add(id(parameter))
                 yield root, f"{name}.grad", parameter.grad
             for key, value in sorted(optimizer.state.get(parameter, {}).items(), key=lambda item: str(item[0])):
                 if isinstance(value, torch.Tensor):

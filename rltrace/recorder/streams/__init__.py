@@ -1,1 +1,1 @@
-"""The streams of a process, their threads, and the thread that commits their rows."""
+"""The streams of a process, their threads, and the background thread that commits their rows."""

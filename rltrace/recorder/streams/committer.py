@@ -1,8 +1,8 @@
-"""From the streams' flat arrays to the trace, behind the program's back.
+"""Commits the rows of the streams to the trace, in a background thread.
 
-Owns the background thread and the moment of each commit: when a stream has SEGMENT_ROWS rows, and at the latest
-COMMIT_SECONDS after a row was written. It alone takes rows off the front of a stream, and only finished ones, so the
-recording thread never waits for it unless it is MOST_SEGMENTS behind.
+Owns that thread and the moment of each commit: when a stream has SEGMENT_ROWS rows, and at the latest COMMIT_SECONDS
+after a row was written. Only the committer removes rows from a stream, and only finished ones, so a recording thread
+never waits for it unless it is MAX_PENDING_SEGMENTS behind.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.recorder.base.background_thread import BackgroundThread
+from rltrace.recorder.base.settings import NO_SNAPSHOT
 from rltrace.recorder.capture.captures import Captures
 from rltrace.recorder.core.process_state import ProcessState
-from rltrace.recorder.core.row_buffer import FIXED, KIND_SHIFT, PHASE_SHIFT, Later, RowBuffer
+from rltrace.recorder.core.row_buffer import FIXED, KIND_SHIFT, PHASE_SHIFT, DeferredDigest, RowBuffer
 from rltrace.recorder.digests.readback import ReadBack
 from rltrace.recorder.streams.series import SeriesSampler
 from rltrace.trace.format.rows import Rows, StepRecord
@@ -28,38 +29,36 @@ from rltrace.trace.write.writer import ProcessWriter
 if TYPE_CHECKING:
     from rltrace.recorder.capture.activation_tensors import ActivationQueue
     from rltrace.recorder.capture.values import ValueQueue
-    from rltrace.trace.kernels.launches import NewLaunched
+    from rltrace.trace.kernels.launches import NewLaunches
 
 
-# --- awaited ----------------------------------------------------------------------------------------------------------
+# --- pending digests --------------------------------------------------------------------------------------------------
 #
-# Digests that were yet to come when their rows were written, put in before the rows leave for the trace.
-#
-# Owns the front of a stream's ``later``, as the committer owns that of its rows. Waits for devices; never in the thread
-# of the stream, but as the recording ends.
+# Digests that were still being computed on a device when their rows were written. Waits for devices; in the thread of
+# the stream only as the recording ends.
 
 
-def come(stream: RowBuffer, end: int, readback: ReadBack, *, last: bool) -> tuple[int, list[Later]]:
-    """The end of the rows before ``end`` whose digests are all known, and those of them that had to be awaited.
+def settle_digests(stream: RowBuffer, end: int, readback: ReadBack, *, last: bool) -> tuple[int, list[DeferredDigest]]:
+    """The end of the rows before ``end`` whose digests are all known, and their digests that were pending.
 
-    ``last``: there will be no later; what cannot be had now is not known.
+    ``last``: no call follows; a digest that cannot be read now is unknown.
     """
-    came: list[Later] = []
+    settled: list[DeferredDigest] = []
     while stream.later and stream.later[0].row < end:
-        awaited = stream.later.popleft()
-        if not readback.settle(awaited.pending, last=last):
-            stream.later.appendleft(awaited)
-            end = awaited.row
-            while came and came[-1].row >= end:
-                stream.later.appendleft(came.pop())
+        later = stream.later.popleft()
+        if not readback.settle(later.pending, last=last):
+            stream.later.appendleft(later)
+            end = later.row
+            while settled and settled[-1].row >= end:
+                stream.later.appendleft(settled.pop())
             break
-        came.append(awaited)
-    return end, came
+        settled.append(later)
+    return end, settled
 
 
-def put_in(rows: Rows, came: list[Later]) -> None:
-    """The digests that were awaited. A row with one that is not known may hold anything, as far as anybody can tell."""
-    for row, place, pending in came:
+def write_digests(rows: Rows, settled: list[DeferredDigest]) -> None:
+    """Write the digests that were pending. A row with an unknown one is marked, as it may hold anything."""
+    for row, place, pending in settled:
         i = row - rows.first
         rows.digests[rows.digest_offsets[i] + place] = pending.digest
         if pending.unread:
@@ -70,7 +69,7 @@ def put_in(rows: Rows, came: list[Later]) -> None:
 
 
 COMMIT_SECONDS: Final = 5.0
-MOST_SEGMENTS: Final = 4
+MAX_PENDING_SEGMENTS: Final = 4
 
 
 class Committer:
@@ -84,25 +83,25 @@ class Committer:
         captures: Captures,
     ) -> None:
         self.series: SeriesSampler | None = None
-        """Samples that are committed with the rows of the first stream, once there are any."""
-        self.taken: Callable[[int, Rows], None] | None = None
-        """Told of rows as they are committed, with the number of their stream; by whichever thread commits."""
-        self.full: Callable[[RowBuffer], None] | None = None
-        """Told of a stream that has a segment's worth of rows, by its thread, in the middle of an op."""
+        """Samples, committed with the rows of the first stream."""
+        self.on_commit: Callable[[int, Rows], None] | None = None
+        """Called with a stream's number and its rows as they are committed, by the thread that commits."""
+        self.on_full: Callable[[RowBuffer], None] | None = None
+        """Called with a stream that has SEGMENT_ROWS rows, by its thread, inside an op."""
         self._process = process
         self._writer = writer
         self._fail = fail
         self._values = captures.values
-        self._kept_rows = captures.activations
-        self._hurried = False
-        for keeper in (self._values, self._kept_rows):
-            if keeper is not None:
-                keeper.hurry, keeper.wait = self.hurry, partial(self._wait_for, keeper)
+        self._activations = captures.activations
+        self._commit_requested = False
+        for queue in (self._values, self._activations):
+            if queue is not None:
+                queue.request_commit, queue.wait_for_commit = self.request_commit, partial(self._wait_for, queue)
         self._streams: list[tuple[RowBuffer, int]] = []
-        self._taken: dict[int, int] = {}
+        self._committed: dict[int, int] = {}
         self._steps: list[StepRecord] = []
         self._wake = threading.Event()
-        self._room = threading.Condition()
+        self._progress = threading.Condition()
         self._commits = threading.Lock()
         self._stopping = False
         self._thread: BackgroundThread | None = None
@@ -111,8 +110,8 @@ class Committer:
         """Start to commit a stream."""
         number = self._writer.stream(stream.name)
         if number != stream.number:
-            raise AssertionError("streams are numbered in the order of their birth")
-        self._taken[number] = 0
+            raise AssertionError("streams are numbered in the order in which they are opened")
+        self._committed[number] = 0
         stream.limit = SEGMENT_ROWS - 1
         self._streams.append((stream, number))
 
@@ -125,36 +124,38 @@ class Committer:
         self._steps.append(step)
 
     def wake(self, stream: RowBuffer) -> None:
-        """``stream`` has a segment's worth of rows; waits only when the disk is far behind."""
-        if self.full is not None:
-            self.full(stream)
+        """``stream`` has SEGMENT_ROWS rows; waits only when the disk is far behind."""
+        if self.on_full is not None:
+            self.on_full(stream)
         self._wake.set()
-        waiting = stream.row - self._taken[stream.number]
+        stream.settings = NO_SNAPSHOT  # a program without steps changes them, too
+        waiting = stream.row - self._committed[stream.number]
         stream.limit = stream.row + SEGMENT_ROWS // 16
-        if waiting > MOST_SEGMENTS * SEGMENT_ROWS and not self._process.readback.gate.is_shut:
-            with self._room:
-                self._room.wait_for(
-                    lambda: self._stopping or stream.row - self._taken[stream.number] <= 2 * SEGMENT_ROWS, timeout=60
+        if waiting > MAX_PENDING_SEGMENTS * SEGMENT_ROWS and not self._process.readback.gate.is_shut:
+            with self._progress:
+                self._progress.wait_for(
+                    lambda: self._stopping or stream.row - self._committed[stream.number] <= 2 * SEGMENT_ROWS,
+                    timeout=60,
                 )
 
-    def hurry(self) -> None:
-        """Much of what is waiting are values or samples: commit whatever rows there are."""
-        self._hurried = True
+    def request_commit(self) -> None:
+        """Commit all finished rows soon, not only full segments."""
+        self._commit_requested = True
         self._wake.set()
 
-    def _wait_for(self, keeper: ValueQueue | ActivationQueue) -> None:
-        """The disk is far behind what is kept."""
-        self.hurry()
-        with self._room:
-            self._room.wait_for(lambda: self._stopping or not keeper.behind, timeout=60)
+    def _wait_for(self, queue: ValueQueue | ActivationQueue) -> None:
+        """Block the program until the disk has caught up with a queue."""
+        self.request_commit()
+        with self._progress:
+            self._progress.wait_for(lambda: self._stopping or not queue.is_behind, timeout=60)
 
     def give_up(self) -> None:
-        """End the thread, whatever is left; may be called from any thread."""
+        """End the thread, whatever is uncommitted; may be called from any thread."""
         self._stopping = True
         self._wake.set()
 
     def end_thread(self) -> None:
-        """Give up and wait for the thread."""
+        """Give up, and wait for the thread."""
         self.give_up()
         if self._thread is not None:
             self._thread.join(30)
@@ -171,15 +172,15 @@ class Committer:
                 while self._commit(stream, number):
                     pass
 
-    def settle(self, stream: RowBuffer, told: Callable[[], NewLaunched | None]) -> None:
-        """Commit every finished row of a stream, then what there is to tell of its rows."""
+    def flush_stream(self, stream: RowBuffer, launches: Callable[[], NewLaunches | None]) -> None:
+        """Commit every finished row of a stream, then the kernel launches of these rows."""
         try:
             with self._commits:
                 while self._commit(stream, stream.number):
                     pass
-                launched = told()
+                launched = launches()
                 if launched is not None:
-                    self._writer.commit(stream.number, None, self._process.tables.take(), launched=launched)
+                    self._writer.commit(stream.number, None, self._process.tables.take(), launches=launched)
         except Exception as error:
             self._fail(error)
 
@@ -187,71 +188,71 @@ class Committer:
         """Drop what an interrupted op has appended; called by the stream's own thread."""
         with self._commits:
             count = len(stream.fixed) // FIXED
-            stream.row = self._taken[stream.number] + count
+            stream.row = self._committed[stream.number] + count
             counts = self._counts(np.frombuffer(stream.fixed[: count * FIXED], dtype=np.uint32).reshape(count, FIXED))
             links, integers, floats, digests = counts.sum(axis=0, dtype=np.int64).tolist()
             del stream.fixed[count * FIXED :], stream.links[links:], stream.integers[integers:]
             del stream.floats[floats:], stream.digests[digests:]
-            stream.drop_later(stream.row)
+            stream.drop_deferred(stream.row)
 
     def _run(self) -> None:
         try:
             while not self._stopping:
                 self._wake.wait(COMMIT_SECONDS)
-                full_only = self._wake.is_set() and not self._hurried
-                self._hurried = False
+                full_only = self._wake.is_set() and not self._commit_requested
+                self._commit_requested = False
                 self._wake.clear()
                 if not self._stopping:
                     self._round(full_only)
         except Exception as error:
             self._fail(error)
         finally:
-            with self._room:
-                self._room.notify_all()
+            with self._progress:
+                self._progress.notify_all()
 
     def _round(self, full_only: bool) -> None:
         with self._commits:
             for stream, number in list(self._streams):
-                while stream.row - self._taken[number] >= SEGMENT_ROWS:
+                while stream.row - self._committed[number] >= SEGMENT_ROWS:
                     self._commit(stream, number)
                 if not full_only:
                     self._commit(stream, number)
 
     def _commit(self, stream: RowBuffer, number: int) -> bool:
         rows = self._take(stream, number)
-        if rows is not None and self.taken is not None:
-            self.taken(number, rows)
+        if rows is not None and self.on_commit is not None:
+            self.on_commit(number, rows)
         steps = self._take_steps(number)
-        values = self._values.take(number, self._taken[number]) if self._values is not None else None
-        kept = self._kept_rows.take(number, self._taken[number]) if self._kept_rows is not None else None
+        values = self._values.take(number, self._committed[number]) if self._values is not None else None
+        activations = self._activations.take(number, self._committed[number]) if self._activations is not None else None
         samples = self._samples() if number == 0 else None
         entries = self._process.tables.take()
-        beside = bool(values) or bool(kept) or (samples is not None and len(samples) > 0)
+        beside = bool(values) or bool(activations) or (samples is not None and len(samples) > 0)
         if rows is None and not steps and not entries and not beside:
             return False
-        self._writer.commit(number, rows, entries, steps, values, samples, kept)
-        with self._room:
-            self._room.notify_all()
+        self._writer.commit(number, rows, entries, steps, values, samples, activations)
+        with self._progress:
+            self._progress.notify_all()
         return rows is not None
 
     def _samples(self) -> NDArray[np.uint64] | None:
-        """Samples of series since the last time; None: none, or not now, since some may lie on a device."""
+        """Samples of series since the last call; None: none, or not now, since some may be on a device."""
         with self._process.readback.gate.inside() as may:
             return self.series.take() if self.series is not None and (may or self._stopping) else None
 
     def _take_steps(self, number: int) -> list[StepRecord]:
-        """Finished attempts of a stream whose rows have all been taken."""
-        end = self._taken[number]
+        """Finished attempts of a stream whose rows are all committed."""
+        end = self._committed[number]
         ready = [s for s in self._steps if s.stream == number and s.end_row <= end]
         for step in ready:
             self._steps.remove(step)
         return ready
 
     def _take(self, stream: RowBuffer, number: int) -> Rows | None:
-        """Finished rows off the front, at most a segment's worth. Each slice and each deletion is one atomic step."""
-        first = self._taken[number]
+        """Remove finished rows, at most SEGMENT_ROWS. Each slice and each deletion is one atomic operation."""
+        first = self._committed[number]
         end = min(stream.row, first + SEGMENT_ROWS)
-        end, came = come(stream, end, self._process.readback, last=self._stopping)
+        end, settled = settle_digests(stream, end, self._process.readback, last=self._stopping)
         count = end - first
         if count <= 0:
             return None
@@ -269,15 +270,15 @@ class Committer:
             floats=np.frombuffer(stream.floats[:floats], dtype=np.float64),
             digests=np.frombuffer(stream.digests[:digests], dtype=np.uint64),
         )
-        put_in(rows, came)
+        write_digests(rows, settled)
         del stream.fixed[: count * FIXED], stream.links[:links], stream.integers[:integers]
         del stream.floats[:floats], stream.digests[:digests]
-        self._taken[number] = first + count
-        stream.limit = min(max(first + count + SEGMENT_ROWS - 1, stream.row), stream.most)
+        self._committed[number] = first + count
+        stream.limit = min(max(first + count + SEGMENT_ROWS - 1, stream.row), stream.wake_by)
         return rows
 
     def _columns(self, stream: RowBuffer, first: int, fixed: NDArray[np.uint32]) -> NDArray[np.uint32]:
-        """The full columns of rows, from what the hot path kept of them and what follows from it."""
+        """All columns of rows, from the cells that the hot path wrote."""
         count = len(fixed)
         op, structure, site, module, scalars, flags, _ = fixed.T
         columns = np.empty((count, len(Column)), dtype=np.uint32)
@@ -297,7 +298,7 @@ class Committer:
         return columns
 
     def _counts(self, fixed: NDArray[np.uint32]) -> NDArray[np.uint32]:
-        """How many links, integers, floats and digests each row has, shape [n, 4]."""
+        """Numbers of links, integers, floats and digests of each row, shape [n, 4]."""
         _, structure, _, _, scalars, flags, digests = fixed.T
         sizes = np.array(self._process.calls.structure_sizes, dtype=np.uint32)
         numbers = np.array(self._process.calls.scalar_counts, dtype=np.uint32).reshape(-1, 2)
@@ -317,17 +318,17 @@ class Committer:
         idle = ((flags & (RowFlag.VIEW | RowFlag.ALLOCATION)) != 0) | (flags >> KIND_SHIFT != Kind.OP)
         keys = op.astype(np.uint64) << np.uint64(40) | structure.astype(np.uint64) << np.uint64(12) | threads
         distinct, inverse = np.unique(keys, return_inverse=True)
-        made = [
+        kernels = [
             process.kernels.of(calls.op_names[key >> 40], key & 0xFFF, calls.structure_devices[(key >> 12) & 0xFFFFFFF])
             for key in distinct.tolist()
         ]
-        ids = np.array(made, dtype=np.uint32)[inverse]
+        ids = np.array(kernels, dtype=np.uint32)[inverse]
         ids[idle] = 0
         return ids
 
 
 def _spread(changes: list[tuple[int, int]], first: int, count: int) -> NDArray[np.uint32]:
-    """A value per row from (first row, value) changes; drops changes that no later row can need."""
+    """One value per row, from (first row, value) changes; drops changes that no later row needs."""
     values = np.zeros(count, dtype=np.uint32)
     known = list(changes)
     starts = [max(row - first, 0) for row, _ in known] + [count]

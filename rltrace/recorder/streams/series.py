@@ -1,7 +1,7 @@
-"""Numbers that move in time, taken down beside the ops: what the program watches, and learning rates.
+"""Series of numbers recorded beside the ops: logged scalars, learning rates, gradient scalers.
 
-Owns the samples until they are committed, and how a number is read: no op is dispatched for it, and nothing waits for
-a device. A number on a device is copied there, and read back where the samples are taken, behind the program's back.
+Owns the samples until they are committed, and how a number is read: without an op, and without waiting for a device. A
+number on a device is copied there, and read back when the samples are committed.
 """
 
 from __future__ import annotations
@@ -18,64 +18,66 @@ from numpy.typing import NDArray
 
 from rltrace.portable_keys import portable_key
 from rltrace.recorder.base.intern_tables import Tables
-from rltrace.recorder.digests.cuda_graphs import is_captured, unseen
+from rltrace.recorder.digests.cuda_graphs import is_captured, overrides_disabled
 from rltrace.trace.format.schema import Sample
 
 Tensor = torch.Tensor
 
-HURRY_AT: Final = 1 << 16
-"""Samples that wait; then they are committed before it is time."""
+FLUSH_SAMPLES: Final = 1 << 16
+"""Pending samples at which a commit is requested."""
 
 
 class StreamPosition(NamedTuple):
-    """Where a sample is taken."""
+    """Where a number is sampled."""
 
     stream: int
     step: int
     row: int
     thread: str
-    """Of a thread that has no stream, its name; "" else."""
+    """Name of a thread without a stream; else ""."""
 
 
 class OnDevice:
-    """A number on a device: a copy made in the order of the program's own work there, to be read back later."""
+    """A number on a device: a copy made in the order of the program's work there, to be read back later."""
 
     def __init__(self, tensor: Tensor) -> None:
         wide = torch.float32 if tensor.device.type == "mps" else torch.float64
         self._copy = tensor.detach().reshape(()).to(wide, copy=True)
-        self._made = torch.Event(device=tensor.device)
-        self._made.record()
+        self._copied = torch.Event(device=tensor.device)
+        self._copied.record()
 
     def read(self) -> float:
-        self._made.synchronize()
+        self._copied.synchronize()
         return float(self._copy.item())
 
 
 class SeriesSampler:
-    """Everything that becomes samples in one process."""
+    """The samples of one process."""
 
-    def __init__(self, tables: Tables, here: Callable[[], StreamPosition], hurry: Callable[[], None]) -> None:
+    def __init__(
+        self, tables: Tables, position: Callable[[], StreamPosition], request_commit: Callable[[], None]
+    ) -> None:
         self._tables = tables
-        self._here = here
-        self._hurry = hurry
+        self._position = position
+        self._request_commit = request_commit
         self._lock = threading.Lock()
         self._numbers: dict[tuple[str, str, str], int] = {}
         """By kind, name and thread: id in table "series"."""
         self._places: array[int] = array("Q")
         self._values: array[float] = array("d")
         self._later: list[tuple[int, OnDevice]] = []
-        """Samples whose value is still on a device."""
+        """(index, number) of samples whose number is still on a device."""
         self._rates: dict[tuple[int, int], float] = {}
         self._stopped = False
 
     def watch(self, name: str, value: object) -> None:
-        """What the program says; a value that is no number is left out."""
+        """A number of ``rltrace.watch``; a value that is not a number is left out."""
         number = number_of(value)
         if number is not None:
             self.add("watch", name, number)
 
     def rates(self, optimizer: int, groups: Sequence[Mapping[str, Any]], step: int) -> None:
-        """Learning rates with which attempt ``step`` was made, where they are others than at the last one."""
+        """Learning rates of attempt ``step`` that differ from those of the attempt before."""
         for place, group in enumerate(groups):
             rate = number_of(group.get("lr")) if isinstance(group, Mapping) else None
             if rate is None or (isinstance(rate, float) and self._rates.get((optimizer, place)) == rate):
@@ -85,31 +87,31 @@ class SeriesSampler:
             self.add("learning-rate", f"optimizer:{optimizer}/group:{place}/lr", rate, step)
 
     def add(self, kind: str, name: str, value: float | OnDevice, step: int | None = None) -> None:
-        """One more number of a series; ``step``: which it belongs to, the current one unless said."""
+        """Add a number to a series; ``step``: the step that it belongs to, None: the current one."""
         if self._stopped:
             return
-        here = self._here()
-        number = self._numbers.get((kind, name, here.thread))
+        position = self._position()
+        number = self._numbers.get((kind, name, position.thread))
         if number is None:
-            number = self._intern(kind, name, here.thread)
+            number = self._intern(kind, name, position.thread)
         later = isinstance(value, OnDevice)
         with self._lock:
             if later:
                 self._later.append((len(self._values), value))  # type: ignore[arg-type]
             self._values.append(np.nan if later else value)  # type: ignore[arg-type]
-            self._places.extend((number, here.stream, here.step if step is None else step, here.row))
-            waiting = len(self._values)
-        if waiting % HURRY_AT == 0:
-            self._hurry()
+            self._places.extend((number, position.stream, position.step if step is None else step, position.row))
+            pending = len(self._values)
+        if pending % FLUSH_SAMPLES == 0:
+            self._request_commit()
 
     def take(self) -> NDArray[np.uint64]:
         """Samples since the last call, shape [n, len(Sample)]; waits for a device that still computes one of them."""
         with self._lock:
             places, values, later = self._places, self._values, self._later
             self._places, self._values, self._later = array("Q"), array("d"), []
-        with unseen():
+        with overrides_disabled():
             for place, value in later:
-                with suppress(Exception):  # the device has failed; the program is about to find out
+                with suppress(Exception):  # the device has failed; the program will raise
                     values[place] = value.read()
         samples = np.empty((len(values), len(Sample)), np.uint64)
         samples[:, : Sample.VALUE] = np.frombuffer(places, np.uint64).reshape(-1, Sample.VALUE)
@@ -117,7 +119,7 @@ class SeriesSampler:
         return samples
 
     def stop(self) -> None:
-        """Take nothing more: nobody will come for it."""
+        """Take nothing more: no commit follows."""
         self._stopped = True
         self.take()
 
@@ -130,14 +132,17 @@ class SeriesSampler:
 
 
 def number_of(value: object) -> float | OnDevice | None:
-    """A number, read without a trace; None for what is none."""
+    """A number, read without dispatching an op; None for a value that is not a number."""
     kind = type(value)
     if kind is float or kind is int:
         return _float(value)
     try:
-        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():  # as ``unseen``, at half its price
+        with (
+            torch._C._DisableTorchDispatch(),
+            torch._C.DisableTorchFunction(),
+        ):  # ``overrides_disabled`` at half its cost
             return _of_tensor(value) if isinstance(value, Tensor) else _float(_scalar(value))
-    except Exception:  # whatever it is, a number cannot be had of it, and the program is to go on
+    except Exception:  # whatever it is, it is not a number, and the program goes on
         return None
 
 

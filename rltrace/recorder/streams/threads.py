@@ -1,6 +1,6 @@
-"""The streams of one process: one per thread that dispatches an op, named alike in every run of the same program.
+"""The streams of one process: one per thread that dispatches an op, with the same name in every run of the program.
 
-Owns which thread writes which stream, and the engine of each thread. What a process is called is not its concern.
+Owns which thread writes which stream, and the engine of each thread. Does not name processes.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from torch._ops import OpOverload
 
 from rltrace.recorder.base.dispatch_mode import Engine, Observer
 from rltrace.recorder.base.patching import Patches
-from rltrace.recorder.base.process_names import tell_children
-from rltrace.recorder.base.settings import NOT_ASKED
+from rltrace.recorder.base.process_names import mark_children
+from rltrace.recorder.base.settings import NO_SNAPSHOT
 from rltrace.recorder.base.weak_id_dict import WeakIdDict
 from rltrace.recorder.capture.captures import MakeHook
 from rltrace.recorder.core.hooks import HookedOps
@@ -25,64 +25,62 @@ from rltrace.recorder.core.modules import ModuleStack
 from rltrace.recorder.core.op_recorder import OpRecorder
 from rltrace.recorder.core.process_state import ProcessState
 from rltrace.recorder.core.row_buffer import phase_bits
-from rltrace.recorder.core.torchscript_threads import runs_beside
+from rltrace.recorder.core.torchscript_threads import is_torchscript_thread
 from rltrace.recorder.streams.committer import Committer
 from rltrace.recorder.streams.series import StreamPosition
 from rltrace.trace.format.schema import Phase
 
 # --- thread names -----------------------------------------------------------------------------------------------------
 #
-# What a thread is called in a trace: the same in every run of the same program.
-#
-# Owns the names and the numbers of threads that share one. A name that Python made up (``Thread-7 (work)``) counts all
-# threads of the process, those of libraries too; what lasts of it is what the thread runs. Threads of one name are
-# numbered in the order in which they were started, since which of them computes first is a matter of timing.
+# Names of threads, the same in every run of the program. A default name of Python (``Thread-7 (work)``) counts all
+# threads of the process, those of libraries too; it is replaced by what the thread runs. Threads of one name are
+# numbered in the order of their start, since their first ops have no fixed order.
 
 
-_MADE_UP = re.compile(r"Thread-\d+( \(.*\))?", re.DOTALL)
+_DEFAULT_NAME = re.compile(r"Thread-\d+( \(.*\))?", re.DOTALL)
 
 
 class ThreadNames:
-    """Names of the threads that were started while it was told of them."""
+    """Names of the threads that were started during the recording."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._births: dict[str, int] = {}
-        self._given: WeakIdDict[threading.Thread, tuple[str, str]] = WeakIdDict()
-        """By thread: its own name as it started, and its name here."""
+        self._started: dict[str, int] = {}
+        self._names: WeakIdDict[threading.Thread, tuple[str, str]] = WeakIdDict()
+        """By thread: its Python name at its start, and its name in the trace."""
 
-    def starts(self, thread: threading.Thread) -> None:
-        """``thread`` is about to be started, and has not been before."""
-        base = _lasting_name(thread)
+    def add(self, thread: threading.Thread) -> None:
+        """``thread`` is about to be started for the first time."""
+        base = _stable_name(thread)
         with self._lock:
-            number = self._births[base] = self._births.get(base, 0) + 1
-            self._given[thread] = (thread.name, base if number == 1 else f"{base}#{number}")
+            number = self._started[base] = self._started.get(base, 0) + 1
+            self._names[thread] = (thread.name, base if number == 1 else f"{base}#{number}")
 
     def of(self, thread: threading.Thread) -> str:
-        """The name of a thread that runs; by itself where the program has renamed it since it started."""
-        given = self._given.get(thread)
-        return thread.name if given is None or given[0] != thread.name else given[1]
+        """The name of a running thread; its Python name where the program has renamed it since its start."""
+        names = self._names.get(thread)
+        return thread.name if names is None or names[0] != thread.name else names[1]
 
 
 HELPERS = frozenset({"ray", "IPython", "ipykernel", "ipyparallel", "tqdm", "wandb", "debugpy", "_pydevd_bundle"})
-"""Packages whose threads run nothing of the program's."""
+"""Packages whose threads run no code of the program."""
 
 
 def running_before() -> dict[str, str]:
-    """A fact: the threads that run as recording begins, other than the one that begins it. None of them is recorded."""
+    """A fact: the threads that ran before the recording began, other than the current one. None is recorded."""
     own = threading.current_thread()
-    names = {_lasting_name(t) for t in threading.enumerate() if t is not own and not _package(t) & HELPERS}
+    names = {_stable_name(t) for t in threading.enumerate() if t is not own and not _package(t) & HELPERS}
     return {"threads.before": ", ".join(sorted(names))} if names else {}
 
 
 def _package(thread: threading.Thread) -> set[str]:
-    """Where its class comes from, and what it runs."""
-    parts = type(thread), getattr(thread, "_target", None)
-    return {str(getattr(part, "__module__", None)).partition(".")[0] for part in parts}
+    """Packages of its class and of the function that it runs."""
+    objects = type(thread), getattr(thread, "_target", None)
+    return {str(getattr(item, "__module__", None)).partition(".")[0] for item in objects}
 
 
-def _lasting_name(thread: threading.Thread) -> str:
-    if _MADE_UP.fullmatch(thread.name) is None:
+def _stable_name(thread: threading.Thread) -> str:
+    if _DEFAULT_NAME.fullmatch(thread.name) is None:
         return thread.name
     target = getattr(thread, "_target", None)
     if target is None:
@@ -94,35 +92,33 @@ def _lasting_name(thread: threading.Thread) -> str:
 
 # --- callbacks --------------------------------------------------------------------------------------------------------
 #
-# Callbacks of futures: they run in whatever thread completes the future, or at once in the one that asks for them.
-#
-# Which it is, timing decides; so what they compute is written to streams of their own in both cases, without the stack
-# of whom they happened to interrupt. Owns the standing in for ``Future.then`` and ``add_done_callback``.
+# Callbacks of futures run in the thread that completes the future, or at once in the one that adds them, depending on
+# timing; so their ops are written to separate streams, without the stack of the code that they interrupt.
 
 
 Run = Callable[[Callable[[Any], Any], Any], Any]
 
 NAME = "pool:future"
-"""What their streams are called: they have no order, like those of a pool's threads."""
+"""Name of their streams, which have no order, like those of a pool's threads."""
 
-_TAKING_CALLBACKS = "then", "add_done_callback"
+_CALLBACK_METHODS = "then", "add_done_callback"
 
 
 class Callbacks:
-    """While ops are recorded, callbacks given to futures are run by ``run(callback, future)``."""
+    """Has callbacks of futures run by ``run(callback, future)`` while ops are recorded."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
         self._patches = Patches()
 
-    def watch(self) -> None:
-        for name in () if self._patches else _TAKING_CALLBACKS:
-            self._patches.wrap(torch._C.Future, name, self._take)
+    def install(self) -> None:
+        for name in () if self._patches else _CALLBACK_METHODS:
+            self._patches.wrap(torch._C.Future, name, self._add)
 
-    def ignore(self) -> None:
+    def uninstall(self) -> None:
         self._patches.undo_all()
 
-    def _take(self, original: Callable[..., Any], future: Any, callback: Callable[[Any], Any], *more: Any) -> Any:
+    def _add(self, original: Callable[..., Any], future: Any, callback: Callable[[Any], Any], *more: Any) -> Any:
         run = self._run
 
         def called_back(done: Any) -> Any:
@@ -136,21 +132,21 @@ class Callbacks:
 
 Start = Callable[[threading.Thread], None]
 
-ASK_ROWS = 1_024
-"""All settings of torch are asked for again at the first op of a step, where so many rows have come since."""
+SETTINGS_ROWS = 1_024
+"""All settings of torch are read again at the first op of a step, after at least so many rows."""
 
 POOLS = ("concurrent.futures.thread", "multiprocessing.pool")
-"""Modules whose threads take tasks as timing has it."""
+"""Modules whose threads take tasks in no fixed order."""
 
 
 class _FirstOp:
-    """Stands in for the recorder of a thread until that thread dispatches its first op."""
+    """Observes the first op of a thread, and opens its stream."""
 
     def __init__(self, streams: Streams) -> None:
         self._streams = streams
 
     def observe(self, by: Any, func: OpOverload, types: Any, args: tuple[Any, ...], kwargs: Any = None, /) -> Any:
-        if runs_beside(2):
+        if is_torchscript_thread(2):
             return func(*args, **kwargs) if kwargs else func(*args)
         return observer_of(self._streams.open_here()).observe(by, func, types, args, kwargs)
 
@@ -180,7 +176,7 @@ class Streams:
         self._patches = Patches()
         self._callbacks = Callbacks(self._call_back)
         self._idle: list[OpRecorder] = []
-        """Streams of callbacks, as many as ran at once: Python knows a thread that is not its own anew each time."""
+        """Streams of callbacks that are not running; Python names a C++ thread anew at each callback."""
         process.sites.bottoms.add(Streams._call_back.__code__)
         self._on = False
 
@@ -193,12 +189,12 @@ class Streams:
         return self._all[1:]
 
     def open_main(self) -> None:
-        """The stream of the thread that starts recording; the first one, always there."""
-        tell_children()
+        """The first stream, of the thread that starts recording."""
+        mark_children()
         self._local.stream = self._open(self._name)
 
     def adopt(self, engine: Engine) -> None:
-        """Use an engine that the calling thread has already."""
+        """Use an engine that the calling thread already has."""
         self._engines[threading.get_ident()] = engine
 
     def engine_here(self) -> Engine | None:
@@ -210,14 +206,14 @@ class Streams:
         return getattr(self._local, "stream", None)
 
     def between_ops(self) -> OpRecorder | None:
-        """The stream of the calling thread, where something other than an op can be written into it now."""
+        """The stream of the calling thread, where an event can be written into it now."""
         engine = self._engines.get(threading.get_ident()) if self._on else None
         if engine is None or not engine.is_between_ops():
             return None
         return self.here() or self.open_here()
 
-    def place_here(self) -> StreamPosition:
-        """Where the calling thread is in its stream; a thread that has none is beside the first one."""
+    def position_here(self) -> StreamPosition:
+        """Position of the calling thread in its stream; of a thread without one, in the first stream."""
         stream: OpRecorder | None = getattr(self._local, "stream", None)
         thread = "" if stream is not None else self._threads.of(threading.current_thread())
         stream = stream or self.main
@@ -248,10 +244,10 @@ class Streams:
         if not self._patches:
             self._patches.wrap(threading.Thread, "start", self._start_named)  # of classes of the program's, too
             self._patches.wrap(threading.Thread, "_bootstrap_inner", self._run_recorded)
-            self._callbacks.watch()
+            self._callbacks.install()
 
     def leave(self) -> None:
-        """Ops no longer become rows. Threads that are in the middle of their work merely pass theirs through."""
+        """Ops no longer become rows. The engines of other threads stay, and pass ops through."""
         self._on = False
         own = threading.get_ident()
         for ident, engine in list(self._engines.items()):
@@ -261,9 +257,9 @@ class Streams:
                 engine.silence()
 
     def close(self) -> None:
-        """Leave for good."""
+        """Leave permanently."""
         self.leave()
-        self._callbacks.ignore()
+        self._callbacks.uninstall()
         self._patches.undo_all()
 
     def silence(self) -> None:
@@ -278,8 +274,8 @@ class Streams:
                 stream.steps[-1] = (stream.row, step)
             else:
                 stream.steps.append((stream.row, step))
-            if stream.row >= stream.asked_settings + ASK_ROWS:
-                stream.settings = NOT_ASKED
+            if stream.row >= stream.settings_read_at + SETTINGS_ROWS:
+                stream.settings = NO_SNAPSHOT
 
     def set_phase(self, phase: Phase) -> None:
         self._process.phase = phase
@@ -288,11 +284,11 @@ class Streams:
             stream.phase = phase_bits(phase)
 
     def _start_named(self, start: Start, thread: threading.Thread) -> None:
-        self._threads.starts(thread)
+        self._threads.add(thread)
         start(thread)
 
     def _run_recorded(self, run: Start, thread: threading.Thread) -> None:
-        """All that a thread does, in that thread; ``run`` of a class of the program's is below it."""
+        """Run a thread with its ops recorded; an overridden ``run`` is called inside."""
         if not self._on:
             run(thread)
             return
@@ -307,40 +303,40 @@ class Streams:
             self._engines.pop(ident, None)
 
     def _call_back(self, callback: Callable[[Any], Any], future: Any) -> Any:
-        """Run a future's callback, in whichever thread; its ops are rows of a stream that is no thread's own."""
+        """Run a future's callback in the calling thread, with its ops in a stream of callbacks."""
         ident = threading.get_ident()
-        engine, own = self._engines.get(ident), self.here()
+        engine, outer = self._engines.get(ident), self.here()
         if not self._on or (engine is not None and not engine.is_between_ops()):
             return callback(future)
-        if own is not None and f"/{NAME}" in own.name:  # one within another
+        if outer is not None and f"/{NAME}" in outer.name:  # a callback within another
             return callback(future)
         stream = self._idle.pop() if self._idle else self._open(f"{self._name}/{NAME}")
-        here = self._engines[ident] = engine or self._make_engine()
+        used = self._engines[ident] = engine or self._make_engine()
         self._local.stream = stream
-        here.enter(observer_of(stream))
+        used.enter(observer_of(stream))
         try:
             return callback(future)
         finally:
             self._idle.append(stream)
-            self._local.stream = own
+            self._local.stream = outer
             if engine is None:
-                here.leave()
+                used.leave()
                 self._engines.pop(ident, None)
             elif self._on:
-                engine.enter(self._observer_of(own))
+                engine.enter(self._observer_of(outer))
 
     def _observer_of(self, stream: OpRecorder | None) -> Observer:
-        """Who is handed the ops of a thread, with its stream or before it has one."""
+        """What observes the ops of a thread, with its stream or before it has one."""
         return _FirstOp(self) if stream is None else observer_of(stream)
 
-    def _open(self, wanted: str) -> OpRecorder:
+    def _open(self, base: str) -> OpRecorder:
         with self._lock:
-            births = self._names[wanted] = self._names.get(wanted, 0) + 1
-            name = wanted if births == 1 else f"{wanted}#{births}"
+            count = self._names[base] = self._names.get(base, 0) + 1
+            name = base if count == 1 else f"{base}#{count}"
             stream = OpRecorder(self._process, len(self._all), name, self._committer)
             stream.hooks = tuple(make_hook(stream) for make_hook in self._hooks)
             first = Phase.OTHER if self._all or self._process.step else Phase.INIT
-            stream.phase = phase_bits(self._process.phase if self._process.phases.said else first)
+            stream.phase = phase_bits(self._process.phase if self._process.phases.overrides else first)
             stream.modules.on_outermost = functools.partial(self._process.phases.module_called, stream)
             self._all.append(stream)
             self._committer.add(stream)
@@ -348,10 +344,10 @@ class Streams:
 
 
 def observer_of(stream: OpRecorder) -> Observer:
-    """Who is handed the ops of a stream's thread: without hooks the stream itself, which saves a call an op."""
+    """What observes the ops of a stream's thread: without hooks the stream itself, which saves a call per op."""
     return HookedOps(stream) if stream.hooks else stream
 
 
 def _serves_a_pool(thread: threading.Thread) -> bool:
-    """Whether a pool of the standard library started it; before it runs, as it forgets its target then."""
+    """Whether a pool of the standard library started it. Call before it runs: it then drops its target."""
     return getattr(getattr(thread, "_target", None), "__module__", None) in POOLS

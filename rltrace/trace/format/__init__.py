@@ -1,1 +1,1 @@
-"""What a trace consists of: schema, journal, records, arrays, hashes. Neither reads nor writes a trace."""
+"""The trace format: schema, journal, records, arrays, hashes. Neither reads nor writes a trace."""

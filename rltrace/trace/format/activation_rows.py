@@ -1,9 +1,7 @@
-"""Rows of tensors that were kept beside the whole tensor's digest: what a module's call, or an op, read and gave, row
-by row.
+"""Recorded activation rows: digests of the inputs and outputs of a module's call, or of an op, row by row.
 
-Owns what they are called when they are passed around. A *tensor row* is what stays comparable when batch and sequence
-differ in shape: a tensor ``[4, 20, H]`` has 80 rows of ``[H]``, twenty tensors ``[1, 1, H]`` have twenty. (A *row*
-alone is a row of a stream: an op.) No torch.
+An activation row stays comparable when batch and sequence differ in shape: a tensor ``[4, 20, H]`` has 80 rows of
+``[H]``, twenty tensors ``[1, 1, H]`` have twenty. No torch.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from numpy.typing import NDArray
 
 
 class Part(IntEnum):
-    """Where a tensor stood in a call."""
+    """Whether a tensor was an input or an output of a call."""
 
     INPUT = 0
     OUTPUT = 1
@@ -24,32 +22,31 @@ class Part(IntEnum):
 
 @dataclass(frozen=True, eq=False)
 class ActivationRows:
-    """The rows of one tensor."""
+    """The activation rows of one tensor."""
 
     part: Part
     name: str
-    """Where it stood: an argument's name with what leads into it (``input_ids``, ``past.0.1``), or for a result what
-    leads into it (``logits``, ``0``; "" where the result is the tensor itself)."""
+    """Path of an input (``input_ids``, ``past.0.1``) or an output (``logits``, ``0``; "": the output is the tensor)."""
     dtype: str
     """Torch's name without ``torch.``."""
     shape: tuple[int, ...]
     axes: tuple[int, ...]
-    """Along which rows are counted, ascending; the others make up a row."""
+    """Axes along which rows are counted, ascending; a row has the other axes."""
     digests: NDArray[np.uint64]
-    """One a row, shaped as the lengths of ``axes``: the digest of a tensor of this dtype whose shape is that of the
-    other axes, so that equal rows of tensors of other shapes have equal digests."""
+    """Digest of each row as a separate tensor, in an array shaped as the lengths of ``axes``. Equal rows of tensors of
+    different shapes have equal digests."""
     whole: int
-    """Digest of the whole tensor: ``process.values.get(whole)`` gives its value where it was kept."""
+    """Digest of the whole tensor: ``process.values.get(whole)`` returns its value where that was recorded."""
 
 
 @dataclass(frozen=True, eq=False)
 class ModuleCall:
-    """One call of one ``nn.Module`` whose rows were kept."""
+    """One call of an ``nn.Module`` with recorded activation rows."""
 
     number: int
-    """Of the calls of the stream, in the order in which they began; those that were not kept count too."""
+    """Index among the calls of the stream, in the order of their start; calls that were not recorded count."""
     parent: int | None
-    """Number of the call it ran in; None: it is an outermost one."""
+    """Number of the calling module's call; None: outermost."""
     module: str
     """Module path."""
     kind: str
@@ -59,20 +56,18 @@ class ModuleCall:
     grad: bool
     """Whether gradients were recorded."""
     first_row: int
-    """Row of the stream that came next when it began, and when it ended: its ops are those from here …"""
+    """Its ops are the rows ``first_row`` to ``end_row`` (exclusive) of the stream."""
     end_row: int
-    """… up to, not with, this one."""
     tensors: tuple[ActivationRows, ...]
-    """Inputs, then outputs, each in the order in which they stand."""
+    """Inputs, then outputs, in order."""
     raised: bool = False
-    """It ended with an exception: there are no outputs."""
+    """It raised an exception: there are no outputs."""
 
 
 @dataclass(frozen=True, eq=False)
 class OpRows:
-    """One op whose rows were kept."""
+    """One op with recorded activation rows."""
 
     row: int
-    """Of the stream."""
     tensors: tuple[ActivationRows, ...]
-    """Inputs (named by the operator's schema), then outputs."""
+    """Inputs, named by the operator's schema, then outputs."""

@@ -1,7 +1,7 @@
-"""The zarr arrays of a trace: their shapes, the names of their chunks and their ``zarr.json``.
+"""The zarr arrays of a trace: shapes, chunk names and ``zarr.json``.
 
-Owns what a zarr reader sees of a trace. Every array grows by whole chunks along its first axis; its ``zarr.json`` is
-written again at each new chunk, its chunks never are. Imports neither zarr nor NumPy.
+Owns what a zarr reader sees of a trace. Every array grows by whole chunks along its first axis. Its ``zarr.json`` is
+rewritten for each new chunk; chunks never are. Imports neither zarr nor NumPy.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from rltrace.trace.format.schema import (
     DIGEST_CHUNK,
     FORMAT,
     INDEX_CHUNK,
-    KEPT_CHUNK,
     SAMPLE_CHUNK,
     SEGMENT_CELLS,
     SEGMENT_ROWS,
     STEP_CHUNK,
     TABLE_CHUNK,
+    TENSOR_CHUNK,
     VALUE_CHUNK,
     ActivationColumn,
     Column,
@@ -45,7 +45,7 @@ class ArraySpec(NamedTuple):
     level: int
     """zstd level, chosen by measurement (docs/reference/trace-format.md)."""
     order: tuple[int, ...] | None = None
-    """Axes of a chunk in the order they are stored, where it is not the order of ``chunk``."""
+    """Axes of a chunk in stored order; None: the order of ``chunk``."""
     attributes: Mapping[str, object] = MappingProxyType({})
 
     @property
@@ -58,11 +58,11 @@ class ArraySpec(NamedTuple):
         return prod(self.chunk) * self.itemsize
 
     def key(self, chunk: int) -> str:
-        """File of one chunk within the folder of the array."""
+        """File name of one chunk in the folder of the array."""
         return ".".join(["c", str(chunk), *(["0"] * (len(self.chunk) - 1))])
 
     def document(self, chunks: int) -> bytes:
-        """``zarr.json`` of the array when it has so many chunks."""
+        """``zarr.json`` of the array with this number of chunks."""
         codecs: list[dict[str, object]] = []
         if self.order:
             codecs.append({"name": "transpose", "configuration": {"order": list(self.order)}})
@@ -83,47 +83,23 @@ class ArraySpec(NamedTuple):
         )
 
 
-def _names(columns: type[IntEnum]) -> list[str]:
-    return [column.name.lower() for column in columns]
+def _table(name: str, columns: type[IntEnum], length: int, dtype: str = "uint64") -> ArraySpec:
+    """A table, stored column by column; ``length``: rows of a chunk."""
+    names = [column.name.lower() for column in columns]
+    return ArraySpec(name, dtype, (length, len(columns)), level=1, order=(1, 0), attributes={"columns": names})
 
 
-ROWS: Final = ArraySpec(
-    "rows", "uint32", (SEGMENT_ROWS, len(Column)), level=1, order=(1, 0), attributes={"columns": _names(Column)}
-)
+ROWS: Final = _table("rows", Column, SEGMENT_ROWS, "uint32")
 CELLS: Final = ArraySpec("cells", "uint64", (SEGMENT_CELLS,), level=3)
 TABLES: Final = ArraySpec("tables", "uint8", (TABLE_CHUNK,), level=3)
-STEPS: Final = ArraySpec(
-    "steps", "uint64", (STEP_CHUNK, len(Step)), level=1, order=(1, 0), attributes={"columns": _names(Step)}
-)
-SERIES: Final = ArraySpec(
-    "series", "uint64", (SAMPLE_CHUNK, len(Sample)), level=1, order=(1, 0), attributes={"columns": _names(Sample)}
-)
+STEPS: Final = _table("steps", Step, STEP_CHUNK)
+SERIES: Final = _table("series", Sample, SAMPLE_CHUNK)
 VALUE_BYTES: Final = ArraySpec("values/bytes", "uint8", (VALUE_CHUNK,), level=1)
-VALUE_INDEX: Final = ArraySpec(
-    "values/index",
-    "uint64",
-    (INDEX_CHUNK, len(ValueIndex)),
-    level=1,
-    order=(1, 0),
-    attributes={"columns": _names(ValueIndex)},
-)
-KEPT_CALLS: Final = ArraySpec(
-    "activations/calls",
-    "uint64",
-    (CALL_CHUNK, len(ModuleCallColumn)),
-    level=1,
-    order=(1, 0),
-    attributes={"columns": _names(ModuleCallColumn)},
-)
-KEPT_TENSORS: Final = ArraySpec(
-    "activations/tensors",
-    "uint64",
-    (KEPT_CHUNK, len(ActivationColumn)),
-    level=1,
-    order=(1, 0),
-    attributes={"columns": _names(ActivationColumn)},
-)
-KEPT_DIGESTS: Final = ArraySpec("activations/digests", "uint64", (DIGEST_CHUNK,), level=1)
+VALUE_INDEX: Final = _table("values/index", ValueIndex, INDEX_CHUNK)
+ACTIVATION_CALLS: Final = _table("activations/calls", ModuleCallColumn, CALL_CHUNK)
+ACTIVATION_TENSORS: Final = _table("activations/tensors", ActivationColumn, TENSOR_CHUNK)
+ACTIVATION_DIGESTS: Final = ArraySpec("activations/digests", "uint64", (DIGEST_CHUNK,), level=1)
+ACTIVATION_ARRAYS: Final = (ACTIVATION_CALLS, ACTIVATION_TENSORS, ACTIVATION_DIGESTS)
 
 
 def _document(**fields: object) -> bytes:
@@ -136,12 +112,12 @@ def group_document(attributes: Mapping[str, object] | None = None) -> bytes:
 
 
 def root_document() -> bytes:
-    """``zarr.json`` of the trace itself: what makes a folder a trace."""
+    """``zarr.json`` of the root of a trace."""
     return group_document({"rltrace": {"format": list(FORMAT)}})
 
 
 def folder_document(holds: str) -> bytes:
-    """``zarr.json`` of a folder of plain files: an empty array, so that zarr walks past the files."""
+    """``zarr.json`` of a folder of plain files: an empty array, so that zarr ignores the files."""
     return _document(
         node_type="array",
         shape=[0],
@@ -155,4 +131,4 @@ def folder_document(holds: str) -> bytes:
 
 
 JOURNAL_FOLDER: Final = folder_document("log: framed records, see docs/reference/trace-format.md of rltrace")
-BIRTHS_FOLDER: Final = folder_document("one small file for every process that started, and one for every name taken")
+STARTS_FOLDER: Final = folder_document("one small file for every process that started, and one for every name taken")

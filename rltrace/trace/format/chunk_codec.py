@@ -1,7 +1,7 @@
-"""One chunk, encoded and decoded as zarr v3 does it: transpose, little-endian bytes, zstd, crc32c.
+"""Encoding and decoding of chunks as in zarr v3: transpose, little-endian bytes, zstd, crc32c.
 
-Owns the bytes of a chunk file. Works without zarr; loads the codec libraries when the first chunk passes. A chunk
-whose declared size is not the one its array asks for is refused before anything is allocated.
+Owns the bytes of a chunk file. Works without zarr; imports the codec libraries at the first chunk. A chunk that
+declares another size than its array has is refused before anything is allocated.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ from rltrace.trace.format.arrays import ArraySpec
 
 CHECKSUM_BYTES = 4
 SLACK = 1 << 12
-"""What zstd may add to bytes that don't compress, its own bound (1/256) aside."""
+"""Bytes that zstd may add to incompressible data, beside 1/256 of its size."""
 
 
 class CodecError(Exception):
-    """Bytes that are no chunk of this array."""
+    """The bytes are not a chunk of this array."""
 
 
 @cache
 def load() -> tuple[Any, Any]:
-    """The codec libraries, imported at the first call (tens of milliseconds) and kept: at exit imports end first."""
+    """The codec libraries, imported at the first call (tens of milliseconds); exit may come too late to import."""
     import google_crc32c
     from numcodecs import zstd
 
     return zstd, google_crc32c
 
 
-def longest(spec: ArraySpec) -> int:
-    """No encoded chunk of this array is longer, in bytes."""
+def max_bytes(spec: ArraySpec) -> int:
+    """Upper bound of the length of an encoded chunk, in bytes."""
     return spec.nbytes + spec.nbytes // 256 + SLACK
 
 
 def stored_shape(spec: ArraySpec) -> tuple[int, ...]:
-    """Shape of a chunk as it is stored (C order)."""
+    """Shape of a chunk in stored order."""
     return tuple(spec.chunk[axis] for axis in spec.order) if spec.order else spec.chunk
 
 
 def encode(spec: ArraySpec, stored: NDArray[Any]) -> bytes:
-    """The chunk file of ``stored``: a whole chunk, C-contiguous, axes already in stored order."""
+    """The chunk file of ``stored``: a whole chunk, C-contiguous, axes in stored order."""
     zstd, google_crc32c = load()
     if stored.shape != stored_shape(spec) or stored.dtype != np.dtype(spec.dtype):
         raise ValueError(
@@ -57,7 +57,7 @@ def encode(spec: ArraySpec, stored: NDArray[Any]) -> bytes:
 
 
 def decode(spec: ArraySpec, encoded: bytes) -> NDArray[Any]:
-    """The chunk in its stored order. Raises CodecError where the bytes are none."""
+    """The chunk, axes in stored order. Raises CodecError."""
     zstd, google_crc32c = load()
     body, checksum = encoded[:-CHECKSUM_BYTES], encoded[-CHECKSUM_BYTES:]
     if len(encoded) <= CHECKSUM_BYTES or google_crc32c.value(body) != int.from_bytes(checksum, "little"):
@@ -73,7 +73,7 @@ def decode(spec: ArraySpec, encoded: bytes) -> NDArray[Any]:
 
 
 def content_size(frame: bytes) -> int | None:
-    """Size that a zstd frame says it unpacks to (RFC 8878, section 3.1.1.1); None: it doesn't say, or is no frame."""
+    """Unpacked size that a zstd frame declares (RFC 8878, section 3.1.1.1); None: none, or not a frame."""
     if len(frame) < 6 or frame[:4] != b"\x28\xb5\x2f\xfd":
         return None
     descriptor = frame[4]
@@ -87,15 +87,15 @@ def content_size(frame: bytes) -> int | None:
 
 
 def rows_to_text(spec: ArraySpec, rows: NDArray[Any]) -> str:
-    """A few rows of an array as a journal record holds them."""
+    """Rows of an array as text for a journal record."""
     return b64encode(encode(_cut(spec, len(rows)), np.ascontiguousarray(rows.T))).decode()
 
 
 def rows_from_text(spec: ArraySpec, text: str, count: int) -> NDArray[Any]:
-    """The rows, shape [count, columns]. Raises CodecError where the text is none of so many."""
+    """The rows, shape [count, columns]. Raises CodecError."""
     spec = _cut(spec, count)
-    if len(text) > longest(spec) * 2:
-        raise CodecError("it is longer than so many rows can be")
+    if len(text) > max_bytes(spec) * 2:
+        raise CodecError(f"it is longer than {count} rows can be")
     try:
         encoded = b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:

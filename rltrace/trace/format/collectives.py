@@ -1,4 +1,4 @@
-"""The functional collectives: their names, for whoever records them and whoever reads what was recorded."""
+"""Names of the functional collectives."""
 
 from __future__ import annotations
 
@@ -22,4 +22,4 @@ FUNCTIONAL: Final = (
     "reduce_scatter_tensor_coalesced",
     "reduce_scatter_tensor_out",
 )
-"""Of namespace ``_c10d_functional``: those that return before what they return has been sent."""
+"""In namespace ``_c10d_functional``: they return before the communication has finished."""

@@ -1,7 +1,6 @@
-"""What the bytes of a tensor mean: each dtype's size, and its numbers as NumPy can hold them.
+"""The dtypes of recorded values: their sizes, and their numbers as NumPy arrays.
 
-Owns the dtypes that a value may have. Exact: every number of a dtype is one of the NumPy type it is widened to, NaN
-payloads of the types that NumPy lacks aside. No torch.
+A dtype that NumPy lacks is widened exactly, but for NaN payloads. No torch.
 """
 
 from __future__ import annotations
@@ -29,26 +28,26 @@ PLAIN: Final[Mapping[str, str]] = {
     "complex64": "<c8",
     "complex128": "<c16",
 }
-"""dtypes that NumPy has, by torch's name without ``torch.``."""
+"""NumPy type of the dtypes that NumPy has, by torch's name without ``torch.``."""
 
 
 def itemsize(dtype: str) -> int | None:
-    """Bytes of one element; None: not a dtype that values are kept in."""
+    """Bytes of one element; None: values of this dtype are not recorded."""
     if dtype in PLAIN:
         return np.dtype(PLAIN[dtype]).itemsize
-    found = _OWN.get(dtype)
+    found = _WIDENED.get(dtype)
     return None if found is None else np.dtype(found[0]).itemsize
 
 
 def raw(dtype: str, data: bytes | bytearray | memoryview) -> NDArray[Any]:
-    """The elements as they are stored, flat: of dtypes that NumPy lacks, their bits as unsigned integers."""
-    found = _OWN.get(dtype)
+    """The stored elements, shape [n]; of dtypes that NumPy lacks, their bits as unsigned integers."""
+    found = _WIDENED.get(dtype)
     return np.frombuffer(data, PLAIN[dtype] if found is None else found[0])
 
 
 def numbers(dtype: str, stored: NDArray[Any]) -> NDArray[Any]:
-    """What ``raw`` returned, in any shape, as numbers: those that NumPy lacks widened to float32 or complex64."""
-    found = _OWN.get(dtype)
+    """The numbers of a result of ``raw``, of any shape; dtypes that NumPy lacks are widened to float32 or complex64."""
+    found = _WIDENED.get(dtype)
     return stored if found is None else found[1](stored)
 
 
@@ -74,16 +73,16 @@ def _small_float(exponent: int, mantissa: int, bias: int, kind: str) -> Callable
         powers, parts = (bits >> mantissa) & ((1 << exponent) - 1), bits & ((1 << mantissa) - 1)
         fractions = parts / (1 << mantissa)
         sizes = np.where(powers > 0, (1 + fractions) * 2.0 ** (powers - bias), fractions * 2.0 ** (1 - bias))
-        made = np.where(bits & 128, -sizes, sizes)
+        values = np.where(bits & 128, -sizes, sizes)
         top = powers == (1 << exponent) - 1
         if kind == "ieee":
-            made[top & (parts == 0)] *= np.inf
-            made[top & (parts != 0)] = np.nan
+            values[top & (parts == 0)] *= np.inf
+            values[top & (parts != 0)] = np.nan
         elif kind == "fn":
-            made[(bits & 127) == 127] = np.nan
+            values[(bits & 127) == 127] = np.nan
         else:
-            made[128] = np.nan
-        return made.astype(np.float32)
+            values[128] = np.nan
+        return values.astype(np.float32)
 
     return lambda stored: table()[stored]
 
@@ -94,7 +93,7 @@ def _power_of_two(stored: NDArray[Any]) -> NDArray[Any]:
     return np.take(table, stored)
 
 
-_OWN: Final[Mapping[str, tuple[str, Callable[[NDArray[Any]], NDArray[Any]]]]] = {
+_WIDENED: Final[Mapping[str, tuple[str, Callable[[NDArray[Any]], NDArray[Any]]]]] = {
     "bfloat16": ("<u2", _bfloat16),
     "complex32": ("<u4", _complex32),
     "float8_e4m3fn": ("u1", _small_float(4, 3, 7, "fn")),
@@ -103,4 +102,4 @@ _OWN: Final[Mapping[str, tuple[str, Callable[[NDArray[Any]], NDArray[Any]]]]] = 
     "float8_e5m2fnuz": ("u1", _small_float(5, 2, 16, "fnuz")),
     "float8_e8m0fnu": ("u1", _power_of_two),
 }
-"""dtypes that NumPy lacks: how they are stored, and how their numbers come about."""
+"""dtypes that NumPy lacks: how they are stored, and how they are widened."""

@@ -1,6 +1,6 @@
-"""Rows that are no ops, read: what happened to whom, and the cells of each by name.
+"""Events, decoded: their subject, and their cells by name.
 
-Owns the reading of an event's skeleton (table "scalars"). Pure; what a skeleton does not explain is left out.
+Owns the meaning of an event's skeleton (table "scalars"). Cells that the skeleton does not name are left out.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import ClassVar, NamedTuple
 from rltrace.trace.format.rows import Rows
 
 COUNT, EVIDENCE, DIGEST, INTEGER, FLOAT = "n", "e", "d", "i", "f"
-"""Letters of a skeleton: a number that is evidence, a digest that is, and three kinds of cell that are compared."""
+"""Letters of a skeleton: two kinds of evidence (a count, a digest), and three kinds of cell that are compared."""
 
 NONE = 2**64 - 1
-"""A count that there is none of: no seed was given."""
+"""A count that is absent: no seed was passed."""
 
 
 class Cell(NamedTuple):
@@ -34,7 +34,7 @@ class Cell(NamedTuple):
 
     @property
     def text(self) -> str:
-        """A digest as 16 hex digits, a number as it is."""
+        """16 hex digits of a digest, or the number."""
         if self.letter in (DIGEST, EVIDENCE):
             return f"{int(self.value):016x}"
         if self.letter == COUNT and self.value == NONE:
@@ -44,10 +44,10 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Event:
-    """What an event tells."""
+    """One event."""
 
     what: str
-    """What it happened to: ``environment 3``."""
+    """``environment 3``."""
     cells: tuple[Cell, ...]
 
     KEYS: ClassVar = ("what", "fields", "context")
@@ -66,13 +66,13 @@ class Event:
         return next((int(cell.value) for cell in self.cells if cell.name == name and cell.is_evidence), None)
 
     @property
-    def told(self) -> dict[str, Cell]:
-        """The cells that are compared."""
+    def compared(self) -> dict[str, Cell]:
+        """The cells that are compared, by name."""
         return {cell.name: cell for cell in self.cells if not cell.is_evidence}
 
 
 def event_of(rows: Rows, i: int, skeleton: object) -> Event:
-    """Row ``i`` of ``rows``, which is an event; ``skeleton``: its entry in table "scalars"."""
+    """The event in row ``i`` of ``rows``; ``skeleton``: its entry in table "scalars"."""
     if not isinstance(skeleton, list) or not skeleton:
         return Event("", ())
     digests = iter(rows.digests[rows.digest_offsets[i] : rows.digest_offsets[i + 1]].tolist())

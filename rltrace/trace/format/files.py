@@ -1,7 +1,7 @@
-"""Files of a trace: written whole or not at all, read without leaving the folder.
+"""Files of a trace: written atomically, read without leaving the folder.
 
-Owns temp-and-rename on the way out, and size limits, links and odd files on the way in. Uses ``os`` alone, which works
-while the interpreter shuts down.
+Owns write-and-rename, and the refusal of oversized files, links and special files. Uses ``os`` alone, which works while
+the interpreter shuts down.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ import stat
 from pathlib import Path
 from typing import Any, Final
 
-# Plain os calls: no pathlib object for each chunk, and flags that pathlib has no word for.
+# Plain os calls: no pathlib object for each chunk, and flags that pathlib lacks.
 # ruff: noqa: PTH105, PTH108, PTH118, PTH120, PTH123, PTH208
 
 
 PARTIAL = ".partial"
-"""Suffix of a file that is being written; one that is left over was never part of the trace."""
+"""Suffix of a file that is being written; a leftover one does not belong to the trace."""
 
 
 MISSING = "is missing"
 
 
 class UnreadableError(Exception):
-    """A file of a trace that cannot be read; the text says why, without the path."""
+    """A file of a trace cannot be read; the text is the reason, without the path."""
 
 
-def open_above(path: str, flags: int = 0) -> int:
-    """Open a file for writing, never as one of the three standard streams, which a program may have closed."""
+def open_for_writing(path: str, flags: int = 0) -> int:
+    """Open a file, never as descriptor 0 to 2, which a program may have closed."""
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o600)
     if descriptor > 2:
         return descriptor
@@ -42,10 +42,10 @@ def open_above(path: str, flags: int = 0) -> int:
 
 
 def write_whole(path: str, data: bytes) -> None:
-    """Write ``path`` so that it is there whole or not at all. Raises OSError; leaves nothing behind then."""
+    """Write ``path`` atomically. Raises OSError, and then leaves no file."""
     partial = path + PARTIAL
     try:
-        descriptor = open_above(partial, os.O_CREAT | os.O_TRUNC)
+        descriptor = open_for_writing(partial, os.O_CREAT | os.O_TRUNC)
         try:
             write_all(descriptor, data)
         finally:
@@ -58,14 +58,14 @@ def write_whole(path: str, data: bytes) -> None:
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """All of ``data``; a write cut short is followed by the next, which names the reason."""
+    """Write all of ``data``. Raises OSError."""
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
 
 
 class Folder:
-    """A trace's folder for reading: files in it by their keys, and nothing outside of it."""
+    """The folder of a trace, read by key; never a file outside of it."""
 
     def __init__(self, path: Path) -> None:
         self.root = os.path.realpath(path)
@@ -76,7 +76,7 @@ class Folder:
         return self._stat(key).st_size
 
     def holds(self, key: str) -> bool:
-        """Whether something stands there."""
+        """Whether a file, folder or link of this key exists."""
         return self._is_inside(os.path.dirname(key)) and os.path.lexists(os.path.join(self.root, key))
 
     def read(self, key: str, limit: int) -> bytes:
@@ -90,10 +90,10 @@ class Folder:
         except OSError as error:
             raise UnreadableError(f"cannot be read ({error.strerror})") from None
         with open(descriptor, "rb") as file:
-            return file.read(min(os.fstat(descriptor).st_size, limit))  # read() makes room for all it is asked for
+            return file.read(min(os.fstat(descriptor).st_size, limit))  # read() allocates all it may return
 
     def names(self, key: str) -> list[str]:
-        """Names in one folder, sorted; empty where there is none."""
+        """Names in one folder, sorted; empty where the folder does not exist."""
         if not self._is_inside(key):
             return []
         try:
@@ -124,35 +124,32 @@ class Folder:
         return self._inside[folder]
 
 
-# --- plain ------------------------------------------------------------------------------------------------------------
+# --- JSON -------------------------------------------------------------------------------------------------------------
 #
-# JSON from a trace, which anybody may have written: as much as fits, and nothing that a terminal would act on.
-#
-# Owns how many values are taken out of one text and out of all texts of a process, and how they are rid of control
-# characters, so that whoever shows a name shows a name.
+# JSON from an untrusted trace: a bounded number of values, without control characters.
 
 
-MOST_AT_ONCE: Final = 1 << 20
-"""Values in one text: a journal's record, a line of a table, a birth record."""
+MAX_VALUES_AT_ONCE: Final = 1 << 20
+"""Values in one text: a journal record, a line of a table, a process start."""
 
-MOST: Final = 1 << 24
-"""Values in all texts of one process. An empty list, the least of them, takes 3 bytes on disk and 64 in memory."""
+MAX_VALUES: Final = 1 << 24
+"""Values in all texts of one process. An empty list takes 3 bytes on disk and 64 in memory."""
 
 _CONTROL = re.compile(rb"\\u00[0189][0-9a-f]|\\u007f|\\[bfr]|\x7f|\xc2[\x80-\x9f]", re.IGNORECASE)
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class ValueBudget:
-    """How many values may still be taken."""
+    """A bound of the number of values that are parsed."""
 
-    def __init__(self, most: int = MOST) -> None:
-        self._left = most
+    def __init__(self, limit: int = MAX_VALUES) -> None:
+        self._left = limit
 
     def load(self, text: bytes) -> Any:
-        """What a text holds. Raises ValueError where it is no JSON, or more than is taken."""
+        """Parse a text. Raises ValueError where it is not JSON, or has too many values."""
         values = text.count(b",") + text.count(b"[") + text.count(b"{") + 1
-        if values > MOST_AT_ONCE:
-            raise ValueError(f"holds more than {MOST_AT_ONCE:,} values")
+        if values > MAX_VALUES_AT_ONCE:
+            raise ValueError(f"holds more than {MAX_VALUES_AT_ONCE:,} values")
         self._left -= values
         if self._left < 0:
             raise ValueError("exceeds the limit of a reader for one process")
@@ -163,12 +160,12 @@ class ValueBudget:
 
 
 def has_control(text: bytes) -> bool:
-    """Whether a JSON text holds control characters, so that what it says is to be made ``printable``."""
+    """Whether a JSON text holds control characters, and needs ``printable``."""
     return _CONTROL.search(text) is not None
 
 
 def printable(found: Any) -> Any:
-    """The same without control characters, tabs and line ends aside."""
+    """The value with control characters replaced, tabs and line ends aside."""
     if isinstance(found, str):
         return _UNPRINTABLE.sub("\ufffd", found)
     if isinstance(found, list):

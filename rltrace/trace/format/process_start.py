@@ -1,7 +1,7 @@
-"""Birth records: a small file that every process of the program leaves as soon as it starts.
+"""Process starts: a small file that every process of the program writes when it starts.
 
-Owns what is known of a process before anything of it is recorded, and whether a process is still alive. Standard
-library only, and nothing of rltrace: it runs at the start of every interpreter under the recorder.
+Owns the facts of a process before it records anything, and whether it is still alive. Imports the standard library
+only, and nothing of rltrace: it runs at the start of every interpreter under the recorder.
 """
 
 from __future__ import annotations
@@ -15,35 +15,35 @@ import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
-FOLDER = "births"
-LONGEST = 1 << 20
+STARTS = "starts"
+MAX_START_BYTES = 1 << 20
 
 
-def write_birth(path: str | os.PathLike[str], birth: Mapping[str, object]) -> str:
-    """Leave the birth record of this process in the trace ``path``; returns its token. Raises OSError."""
+def write_start(path: str | os.PathLike[str], facts: Mapping[str, object]) -> str:
+    """Write the start of this process to the trace ``path``; returns its token. Raises OSError."""
     token = f"{os.getpid()}-{time.time_ns():x}-{os.urandom(4).hex()}"
-    payload = json.dumps({**this_process(), **birth, "token": token}, default=str).encode()
-    partial = Path(path, FOLDER, f"{token}.partial")
+    payload = json.dumps({**this_process(), **facts, "token": token}, default=str).encode()
+    partial = Path(path, STARTS, f"{token}.partial")
     with partial.open("xb") as file:
         file.write(checked(payload))
     partial.rename(partial.with_suffix(".json"))
     return token
 
 
-def note_failure(path: str | os.PathLike[str], token: str, why: str) -> None:
-    """Say in the trace why the process of that birth record could not be recorded."""
-    payload = json.dumps({"token": token, "pid": os.getpid(), "why": " ".join(why.split())}).encode()
-    with contextlib.suppress(OSError):  # the trace cannot be written: the parent sees that for itself
-        Path(path, FOLDER, f"{token}.failed").write_bytes(checked(payload))
+def note_failure(path: str | os.PathLike[str], token: str, reason: str) -> None:
+    """Write to the trace why the process with this token could not be recorded."""
+    payload = json.dumps({"token": token, "pid": os.getpid(), "why": " ".join(reason.split())}).encode()
+    with contextlib.suppress(OSError):  # the trace cannot be written: the parent reports that
+        Path(path, STARTS, f"{token}.failed").write_bytes(checked(payload))
 
 
 def checked(payload: bytes) -> bytes:
-    """The file of a birth record: its JSON and, on a second line, the JSON's CRC-32."""
+    """The content of the file: JSON and, on a second line, its CRC-32."""
     return b"%s\n%08x\n" % (payload, zlib.crc32(payload))
 
 
-def parse_birth(data: bytes) -> dict[str, object] | None:
-    """A birth record's content; None: it is not what was written."""
+def parse_start(data: bytes) -> dict[str, object] | None:
+    """The JSON object of the file; None: it is damaged."""
     payload = data.partition(b"\n")[0]
     try:
         record = json.loads(payload) if data == checked(payload) else None
@@ -53,25 +53,25 @@ def parse_birth(data: bytes) -> dict[str, object] | None:
 
 
 def this_process() -> dict[str, object]:
-    """What tells this process from every other one, now and later, here and elsewhere."""
+    """Facts that identify this process among all processes of all hosts, at any time."""
     pid = os.getpid()
     return {
         "pid": pid,
         "parent": os.getppid(),
         "host": platform.node(),
         "boot": _boot(),
-        "started": process_start(pid),
+        "started": start_ticks(pid),
         "time": time.time(),
     }
 
 
-def is_alive(birth: Mapping[str, object]) -> bool:
-    """Whether the process of this record still runs, as far as it can be known: on this host, since the same moment."""
-    pid, started = birth.get("pid"), birth.get("started")
-    if not isinstance(pid, int) or pid <= 0 or birth.get("host") != platform.node() or birth.get("boot") != _boot():
+def is_alive(start: Mapping[str, object]) -> bool:
+    """Whether the process is known to run still: on this host, with the same start time."""
+    pid, started = start.get("pid"), start.get("started")
+    if not isinstance(pid, int) or pid <= 0 or start.get("host") != platform.node() or start.get("boot") != _boot():
         return False
     if started is not None:
-        return process_start(pid) == started
+        return start_ticks(pid) == started
     try:
         os.kill(pid, 0)
     except (PermissionError, OverflowError):
@@ -81,8 +81,8 @@ def is_alive(birth: Mapping[str, object]) -> bool:
     return True
 
 
-def process_start(pid: int) -> int | None:
-    """When a process began, in clock ticks since boot; None: no such process, or a system without /proc."""
+def start_ticks(pid: int) -> int | None:
+    """Start time of a process in clock ticks since boot; None: no such process, or a system without /proc."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
         return None if fields[0] in (b"Z", b"X") else int(fields[19])

@@ -1,6 +1,6 @@
-"""Journal records, checked: bounded numbers, files that are where they must be, marks where they are due.
+"""Journal records, parsed and checked: bounds of numbers, keys of files, rows of marks.
 
-Owns what a record may say. Everything raises ValueError (KeyError, TypeError) with a sentence; nothing is read.
+Functions raise ValueError, KeyError or TypeError for an invalid record. Reads no file.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Any
 
 from rltrace.trace.format import chunk_codec
 from rltrace.trace.format.arrays import (
+    ACTIVATION_CALLS,
+    ACTIVATION_DIGESTS,
+    ACTIVATION_TENSORS,
     CELLS,
-    KEPT_CALLS,
-    KEPT_DIGESTS,
-    KEPT_TENSORS,
     ROWS,
     VALUE_BYTES,
     VALUE_INDEX,
@@ -24,37 +24,36 @@ from rltrace.trace.format.journal import Record
 from rltrace.trace.format.rows import ChunkFile, Segment, expected_marks
 from rltrace.trace.format.schema import GENERATORS, INDEX_CHUNK, SEGMENT_CELLS, SEGMENT_ROWS
 
-MOST = 1 << 48
-"""No count in a trace is larger."""
+MAX_COUNT = 1 << 48
+"""Of any count in a trace."""
 
-MOST_STREAMS = 1 << 20
-"""Nor is the number of a stream."""
+MAX_STREAMS = 1 << 20
 
-LATEST = 253_402_300_799
+MAX_TIME = 253_402_300_799
 """Seconds since the epoch at the end of the year 9999."""
 
 
 def check_fields(record: Record, **kinds: type) -> None:
-    """Refuse a record in which one of these fields, where it is there, is of another kind."""
+    """Refuse a record that has one of these fields with another type."""
     for name, kind in kinds.items():
         if name in record and not isinstance(record[name], kind):
             raise ValueError(f'"{name}" is {record[name]!r:.40}, not a {kind.__name__}')
 
 
 def check_facts(facts: Mapping[str, object]) -> None:
-    """Refuse facts that are no plain values."""
+    """Refuse facts that are not text, a number or None."""
     for name, value in facts.items():
         if value is not None and not isinstance(value, (str, int, float)):
             raise ValueError(f'fact "{name}" is not a plain value')
 
 
 def check_launch(record: Record) -> None:
-    """Refuse a launch record whose known fields are of other kinds."""
+    """Refuse a launch record whose known fields have other types."""
     check_fields(record, command=list, options=dict, host=str, cwd=str)
     created = record.get("created", 0)  # the command line writes ISO 8601, the library seconds
     if isinstance(created, str):
         return
-    if not isinstance(created, (int, float)) or not 0 <= created <= LATEST:
+    if not isinstance(created, (int, float)) or not 0 <= created <= MAX_TIME:
         raise ValueError(f'"created" is {created!r:.40}, not a time')
 
 
@@ -63,27 +62,27 @@ def check_slice(record: Record) -> None:
     number(record, "first_step"), number(record, "end_step")
 
 
-def number(record: Mapping[str, Any], name: str, most: int = MOST) -> int:
-    """A count of a record, from 0 to ``most``."""
+def number(record: Mapping[str, Any], name: str, limit: int = MAX_COUNT) -> int:
+    """A count of a record, from 0 to ``limit``."""
     value = record[name]
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
-        raise ValueError(f'"{name}" is {value!r}, not a number from 0 to {most}')
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= limit:
+        raise ValueError(f'"{name}" is {value!r}, not a number from 0 to {limit}')
     return value
 
 
 def chunk_files(record: Record, folder: str, spec: ArraySpec) -> list[ChunkFile]:
-    """The files of a record that holds consecutive chunks of one array."""
+    """The files of a record of consecutive chunks of one array."""
     first = number(record, "chunk")
     return [_file(entry, f"{folder}/{spec.key(first + i)}", spec) for i, entry in enumerate(record["files"])]
 
 
 def chunk_file(entry: Sequence[object], spec: ArraySpec, chunk: int) -> ChunkFile:
-    """One file of a process's own array, named as its place below the process."""
+    """One file of an array, keyed by its path below the process."""
     return _file(entry, f"{spec.name}/{spec.key(chunk)}", spec)
 
 
 def parse_segment(record: Record, *, sliced: bool) -> Segment:
-    """The segment of a commit record; one without files only in a slice."""
+    """The segment of a commit record; only in a slice may it have no files."""
     stream, index, first = number(record, "stream"), number(record, "segment"), number(record, "first")
     rows = number(record, "rows", SEGMENT_ROWS)
     sections = tuple(number({"sections": count}, "sections", SEGMENT_CELLS) for count in record["sections"])
@@ -107,7 +106,7 @@ def parse_segment(record: Record, *, sliced: bool) -> Segment:
 
 
 def parse_generators(record: Record) -> tuple[int, ...] | None:
-    """Digests of generators' states in the record of an ending; None where it has none."""
+    """Digests of the RNG states in an end record; None: it has none."""
     if "generators" not in record:
         return None
     check_fields(record, generators=list)
@@ -118,7 +117,7 @@ def parse_generators(record: Record) -> tuple[int, ...] | None:
 
 
 def parse_parameters(record: Record) -> dict[int, int]:
-    """Digests of optimizers' parameters in the record of an ending, by the optimizer's ordinal."""
+    """Digests of parameters in an end record, by the ordinal of their optimizer."""
     if "parameters" not in record:
         return {}
     check_fields(record, parameters=list)
@@ -142,46 +141,42 @@ def _file(entry: Sequence[object], key: str, spec: ArraySpec) -> ChunkFile:
     found, length, digest = entry
     if found != key:
         raise ValueError(f"it names the file {found!r} instead of {key}")
-    size = number({"length": length}, "length", chunk_codec.longest(spec))
+    size = number({"length": length}, "length", chunk_codec.max_bytes(spec))
     return ChunkFile(key, size, f"{_digest(digest):016x}")
 
 
-# --- valuerecords -----------------------------------------------------------------------------------------------------
-#
-# What a journal says of values: which were asked for, where they stand, and which of them were left out.
-#
-# Owns the records ``keeps`` and ``values``, written and checked; reads no file.
+# --- values: records ``value_request`` and ``values`` -----------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class ValueRequest:
-    """What of the values was to be kept."""
+    """Which values to record."""
 
     selectors: tuple[str, ...]
-    """As they were written; one must hold. None: values are kept only of tensors whose rows are, and need them."""
+    """As text; one of them must match. Empty: only values that recorded activation rows need."""
     inputs: bool
-    """What the ops read too, not only what they returned and wrote."""
+    """Whether values of inputs are recorded, beside those that the ops returned and wrote."""
     limit: int
-    """Bytes in all, as tensors hold them."""
+    """Bytes in total, before compression."""
 
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Values that were asked for and not kept, for one reason, in one stream."""
+    """Requested values of one stream that were not recorded, for one reason."""
 
     why: str
-    """A few words: ``the limit was reached``."""
+    """``the limit was reached``."""
     stream: int
     first: int
+    """First row that lacks values."""
     last: int
-    """The first and the last row they belong to."""
     values: int
     bytes: int
 
 
 @dataclass(frozen=True)
 class ValuePart:
-    """What one commit wrote of values."""
+    """The values that one commit wrote."""
 
     count: int
     """Rows of ``values/index``."""
@@ -189,18 +184,17 @@ class ValuePart:
     first_chunk: int
     """Number of the first chunk of ``values/bytes``."""
     files: tuple[ChunkFile | None, ...]
-    """Chunks of ``values/bytes``; None where a slice left one out."""
+    """Chunks of ``values/bytes``; None: left out of a slice."""
     left_out: tuple[LeftOut, ...]
     index_chunk: int = 0
     """Number of the first chunk of ``values/index``."""
 
 
-def asked_record(asked: ValueRequest) -> dict[str, object]:
-    return {"type": "value_request", **asdict(asked)}
+def value_request_record(request: ValueRequest) -> dict[str, object]:
+    return {"type": "value_request", **asdict(request)}
 
 
-def parse_asked(record: Record) -> ValueRequest:
-    """Raises ValueError, KeyError or TypeError where the record makes no sense."""
+def parse_value_request(record: Record) -> ValueRequest:
     selectors, inputs = record["selectors"], record["inputs"]
     if not isinstance(inputs, bool) or not isinstance(selectors, list) or not all(type(s) is str for s in selectors):
         raise ValueError("its request is not a list of selectors")
@@ -208,7 +202,7 @@ def parse_asked(record: Record) -> ValueRequest:
 
 
 def values_record(part: ValuePart) -> dict[str, object]:
-    """The journal's record of one commit's values."""
+    """The journal record of one commit's values."""
     return {
         "type": "values",
         "count": part.count,
@@ -221,7 +215,6 @@ def values_record(part: ValuePart) -> dict[str, object]:
 
 
 def parse_values(record: Record, *, sliced: bool) -> ValuePart:
-    """Raises ValueError, KeyError or TypeError where the record makes no sense."""
     count, index_chunk, first_chunk = (number(record, name) for name in ("count", "chunk", "bytes_chunk"))
     index_files = [chunk_file(entry, VALUE_INDEX, index_chunk + i) for i, entry in enumerate(record["files"])]
     if len(index_files) != -(-count // INDEX_CHUNK):
@@ -234,7 +227,7 @@ def parse_values(record: Record, *, sliced: bool) -> ValuePart:
 
 
 def add_part(parts: list[ValuePart], part: ValuePart) -> None:
-    """Take a part in. Raises ValueError where its chunks are there already."""
+    """Append a part. Raises ValueError where its chunks exist already."""
     if parts:
         last = parts[-1]
         index, stop = last.index_chunk + len(last.index_files), last.first_chunk + len(last.files)
@@ -244,16 +237,16 @@ def add_part(parts: list[ValuePart], part: ValuePart) -> None:
 
 
 def add_up(left_out: Sequence[LeftOut]) -> list[LeftOut]:
-    """One entry for each reason and stream, in the order of the first."""
-    found: dict[tuple[str, int], LeftOut] = {}
+    """One entry for each reason and stream, in the order of first occurrence."""
+    merged: dict[tuple[str, int], LeftOut] = {}
     for entry in left_out:
-        before = found.get((entry.why, entry.stream))
-        found[entry.why, entry.stream] = entry if before is None else _joined(before, entry)
-    return list(found.values())
+        before = merged.get((entry.why, entry.stream))
+        merged[entry.why, entry.stream] = entry if before is None else _joined(before, entry)
+    return list(merged.values())
 
 
 def by_reason(left_out: Iterable[LeftOut]) -> list[LeftOut]:
-    """One entry for each reason; whose rows they are is no longer said."""
+    """One entry for each reason; rows and streams are 0."""
     return add_up([LeftOut(entry.why, 0, 0, 0, entry.values, entry.bytes) for entry in left_out])
 
 
@@ -263,10 +256,9 @@ def _joined(a: LeftOut, b: LeftOut) -> LeftOut:
 
 
 def parse_left_out(entry: Mapping[str, Any]) -> LeftOut:
-    """Raises ValueError, KeyError or TypeError where the entry makes no sense."""
     if not isinstance(entry["why"], str):
         raise ValueError("a reason is not text")
-    stream = number(entry, "stream", MOST_STREAMS)
+    stream = number(entry, "stream", MAX_STREAMS)
     first, last, values, size = (number(entry, name) for name in ("first", "last", "values", "bytes"))
     return LeftOut(entry["why"], stream, first, last, values, size)
 
@@ -275,43 +267,39 @@ def _entry(file: ChunkFile | None) -> list[object] | None:
     return None if file is None else [file.key, file.length, file.digest]
 
 
-# --- keptrecords ------------------------------------------------------------------------------------------------------
-#
-# What a journal says of tensors' rows: of which they were asked for, where they stand, what was left out.
-#
-# Owns the records ``activation_request`` and ``activations``, written and checked; reads no file.
+# --- activations: records ``activation_request`` and ``activations`` --------------------------------------------------
 
 
-MOST_AXES = 64
-"""No tensor has more."""
+MAX_AXES = 64
+"""Axes of a tensor, at most."""
 
 
 @dataclass(frozen=True)
 class ActivationRequest:
-    """Of which calls and ops the tensors' rows were to be kept."""
+    """Which calls and ops to record activation rows of."""
 
     selectors: tuple[str, ...]
-    """As they were written; one must hold."""
+    """As text; one of them must match."""
     axes: tuple[int, ...] | None
-    """Along which rows are counted, as far as a tensor has them; None: along all but its last."""
+    """Axes along which rows are counted, if a tensor has them; None: all but its last."""
     limit: int
-    """Bytes in all: of digests, and of what says whose they are."""
+    """Bytes in total, of digests and descriptions."""
 
 
 @dataclass(frozen=True)
 class ArrayPart:
-    """Some adjacent rows of one array."""
+    """Adjacent rows of one array."""
 
     count: int
     chunk: int
     """Number of the first chunk."""
     files: tuple[ChunkFile | None, ...]
-    """None where a slice left one out."""
+    """None: left out of a slice."""
 
 
 @dataclass(frozen=True)
 class ActivationPart:
-    """What one commit wrote of tensors' rows."""
+    """The activation rows that one commit wrote."""
 
     calls: ArrayPart
     tensors: ArrayPart
@@ -320,47 +308,45 @@ class ActivationPart:
 
     @property
     def arrays(self) -> tuple[tuple[ArraySpec, ArrayPart], ...]:
-        return (KEPT_CALLS, self.calls), (KEPT_TENSORS, self.tensors), (KEPT_DIGESTS, self.digests)
+        return (ACTIVATION_CALLS, self.calls), (ACTIVATION_TENSORS, self.tensors), (ACTIVATION_DIGESTS, self.digests)
 
 
-def axes_of(asked: tuple[int, ...] | None, dimensions: int) -> tuple[int, ...]:
-    """Along which axes the rows of a tensor with so many dimensions are counted."""
-    if asked is None:
+def axes_of(axes: tuple[int, ...] | None, dimensions: int) -> tuple[int, ...]:
+    """The axes of a tensor with ``dimensions`` axes along which rows are counted."""
+    if axes is None:
         return tuple(range(dimensions - 1))
-    return tuple(axis for axis in asked if axis < dimensions)
+    return tuple(axis for axis in axes if axis < dimensions)
 
 
-def asked_rows_record(asked: ActivationRequest) -> dict[str, object]:
-    return {"type": "activation_request", **asdict(asked)}
+def activation_request_record(request: ActivationRequest) -> dict[str, object]:
+    return {"type": "activation_request", **asdict(request)}
 
 
-def parse_asked_rows(record: Record) -> ActivationRequest:
-    """Raises ValueError, KeyError or TypeError where the record makes no sense."""
+def parse_activation_request(record: Record) -> ActivationRequest:
     selectors, axes = record["selectors"], record["axes"]
     if not isinstance(selectors, list) or not all(type(s) is str for s in selectors):
         raise ValueError("its request is not a list of selectors")
     if axes is not None:
-        axes = tuple(number({"axis": axis}, "axis", MOST_AXES - 1) for axis in axes)
+        axes = tuple(number({"axis": axis}, "axis", MAX_AXES - 1) for axis in axes)
         if list(axes) != sorted(set(axes)):
             raise ValueError("its axes are not in order")
     return ActivationRequest(tuple(selectors), axes, number(record, "limit"))
 
 
-def kept_record(part: ActivationPart) -> dict[str, object]:
-    """The journal's record of one commit's rows of tensors."""
+def activations_record(part: ActivationPart) -> dict[str, object]:
+    """The journal record of one commit's activation rows."""
     arrays = {spec.name.split("/")[1]: _array_record(array) for spec, array in part.arrays}
     return {"type": "activations", **arrays, "left_out": [asdict(entry) for entry in part.left_out]}
 
 
-def parse_kept(record: Record, *, sliced: bool) -> ActivationPart:
-    """Raises ValueError, KeyError or TypeError where the record makes no sense."""
-    calls, tensors = _array(record["calls"], KEPT_CALLS), _array(record["tensors"], KEPT_TENSORS)
-    digests = _array(record["digests"], KEPT_DIGESTS, sliced=sliced)
+def parse_activations(record: Record, *, sliced: bool) -> ActivationPart:
+    calls, tensors = _array(record["calls"], ACTIVATION_CALLS), _array(record["tensors"], ACTIVATION_TENSORS)
+    digests = _array(record["digests"], ACTIVATION_DIGESTS, sliced=sliced)
     return ActivationPart(calls, tensors, digests, tuple(map(parse_left_out, record["left_out"])))
 
 
-def add_kept(parts: list[ActivationPart], part: ActivationPart) -> None:
-    """Take a part in. Raises ValueError where its chunks are there already."""
+def add_activations(parts: list[ActivationPart], part: ActivationPart) -> None:
+    """Append a part. Raises ValueError where its chunks exist already."""
     if parts:
         for (_, before), (_, array) in zip(parts[-1].arrays, part.arrays, strict=True):
             if array.chunk < before.chunk + len(before.files):

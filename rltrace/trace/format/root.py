@@ -1,6 +1,6 @@
-"""The trace as a whole: made before any process starts, ended after the last one.
+"""The root of a trace: created before any process starts, ended after the last one.
 
-Owns the folder, its root group and the launch's journal. Cheap to import: no NumPy, no codec.
+Owns the folder, its root group and the launch's journal. Imports neither NumPy nor a codec.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Final
 from xxhash import xxh3_64_hexdigest
 
 from rltrace.errors import RecordError, UsageError
-from rltrace.trace.format.arrays import BIRTHS_FOLDER, JOURNAL_FOLDER, group_document, root_document
+from rltrace.trace.format.arrays import JOURNAL_FOLDER, STARTS_FOLDER, group_document, root_document
 from rltrace.trace.format.journal import MAGIC, JournalWriter, heads_record, parse_journal
-from rltrace.trace.format.process_start import FOLDER as BIRTHS
+from rltrace.trace.format.process_start import STARTS
 from rltrace.trace.format.schema import FORMAT
 
 JOURNAL: Final = "journal/log"
@@ -26,19 +26,19 @@ PROCESSES: Final = "processes"
 
 
 def create_trace(path: Path, launch: Mapping[str, object], *, force: bool = False) -> None:
-    """Make an empty trace at ``path``, readable by its owner alone. ``force`` replaces a trace, nothing else.
+    """Create an empty trace at ``path``, readable by its owner only. ``force`` replaces a trace, nothing else.
 
-    Raises UsageError where something is in the way, RecordError where the folder cannot be written.
+    Raises UsageError where ``path`` exists, RecordError where the folder cannot be written.
     """
     path = Path(path)
     if path.is_symlink() or path.exists():
-        make_way(path, force)
+        remove_existing(path, force)
     try:
         path.mkdir(mode=0o700)
         for folder, document in (
             ("", root_document()),
             ("journal", JOURNAL_FOLDER),
-            (BIRTHS, BIRTHS_FOLDER),
+            (STARTS, STARTS_FOLDER),
             (PROCESSES, group_document()),
         ):
             (path / folder).mkdir(mode=0o700, exist_ok=True)
@@ -46,14 +46,14 @@ def create_trace(path: Path, launch: Mapping[str, object], *, force: bool = Fals
         journal = JournalWriter(os.fspath(path / JOURNAL))
         journal.append([{"type": "launch", "format": list(FORMAT), "created": time.time(), **launch}])
     except OSError as error:
-        why = "" if path.absolute().parent.is_dir() else f"there is no folder {path.parent}"
-        raise record_error(f"the trace {path} cannot be created", error, why) from error
+        reason = "" if path.absolute().parent.is_dir() else f"there is no folder {path.parent}"
+        raise record_error(f"the trace {path} cannot be created", error, reason) from error
 
 
 def end_launch(path: Path, ending: Mapping[str, object], launch: int | None = None) -> None:
-    """Write down how the launch ended, and how far every process had come. Raises RecordError.
+    """Record how the launch ended, and the heads of all journals. Raises RecordError.
 
-    ``launch``: digest of its first record; where another one stands there by now, nothing is written.
+    ``launch``: digest of the launch's first record; nothing is written to the trace of another launch.
     """
     log = Path(path) / JOURNAL
     try:
@@ -68,7 +68,7 @@ def end_launch(path: Path, ending: Mapping[str, object], launch: int | None = No
 
 
 def add_to_launch(path: Path, records: Sequence[Mapping[str, object]]) -> None:
-    """Append records to the launch's journal, when nothing of it is being recorded any more. Raises RecordError."""
+    """Append records to the journal of a launch that has ended. Raises RecordError."""
     log = Path(path) / JOURNAL
     try:
         found = parse_journal(log.read_bytes())
@@ -79,22 +79,22 @@ def add_to_launch(path: Path, records: Sequence[Mapping[str, object]]) -> None:
         raise record_error(f"{path} cannot be added to", error) from error
 
 
-def record_error(what: str, error: OSError, why: str = "") -> RecordError:
-    """The error for a failed write, with its errno; ``why``: in place of what the system says."""
-    raised = RecordError(f"{what}: {why or error.strerror or error}")
+def record_error(what: str, error: OSError, reason: str = "") -> RecordError:
+    """The error for a failed write, with its errno; ``reason`` replaces the system's message."""
+    raised = RecordError(f"{what}: {reason or error.strerror or error}")
     raised.errno = error.errno
     return raised
 
 
 def name_file(name: bytes) -> str:
-    """File in ``births/`` whose making claims the name of a process."""
+    """File in ``starts/`` whose exclusive creation claims the name of a process."""
     return f"{xxh3_64_hexdigest(name)}.name"
 
 
 def is_trace(path: Path) -> bool:
-    """Whether the folder is a trace, however damaged."""
+    """Whether the folder is a trace, damaged or not."""
     try:
-        if not stat.S_ISREG((path / JOURNAL).lstat().st_mode):  # nothing to wait for, nor to be led elsewhere by
+        if not stat.S_ISREG((path / JOURNAL).lstat().st_mode):  # no pipe, no link
             return False
         with (path / JOURNAL).open("rb") as file:
             return file.read(len(MAGIC)) == MAGIC
@@ -102,8 +102,8 @@ def is_trace(path: Path) -> bool:
         return False
 
 
-def make_way(path: Path, force: bool) -> None:
-    """Remove what stands at ``path``, if it is a trace and ``force`` is given; else raise UsageError."""
+def remove_existing(path: Path, force: bool) -> None:
+    """Remove the trace at ``path`` if ``force``. Raises UsageError otherwise, or where it is not a trace."""
     if not force:
         raise UsageError(f"{path} exists already; choose another name, or replace it with --force")
     if path.is_symlink() or not is_trace(path):
@@ -114,9 +114,7 @@ def make_way(path: Path, force: bool) -> None:
         raise record_error(f"the old trace {path} cannot be removed", error) from error
 
 
-# --- states -----------------------------------------------------------------------------------------------------------
-#
-# The words for the states that a process of a trace can be in (docs/reference/trace-format.md).
+# --- states of a process (docs/reference/trace-format.md) -------------------------------------------------------------
 
 
 RUNNING: Final = "running"

@@ -1,8 +1,7 @@
-"""Row hashes: 64 bits that stand for what a row is, and for what it computed.
+"""Row hashes: 64 bits each for the identity of a row and for the values that it computed.
 
-Owns their definition, which is part of the format (docs/reference/trace-format.md, "Prefix digests"). Ids never enter
-a hash, only the portable keys behind them, so two traces agree whatever order they interned things in. ``chains``
-makes digests of many rows from them.
+Owns their definition, which is part of the format (docs/reference/trace-format.md, "Prefix digests"). Portable keys
+enter a hash, never ids, so two traces agree whatever order they interned entries in.
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ KEYED: Final = (
     (Column.MODULE, "modules"),
     (Column.SCALARS, "scalars"),
 )
-"""The columns that make the structure of a row, besides KIND, and the tables their ids are of."""
+"""The columns that are the structure of a row, besides KIND, and the tables of their ids."""
 
 INTEGERS, FLOATS, DIGESTS = 101, 102, 103
-"""Sections of cells in the salt of a hash; columns use their own number."""
+"""Sections of cells in the salt of a hash; a column uses its number."""
 
 GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Keyed(Protocol):
-    """A table, as far as hashing needs it."""
+    """The keys of a table, by id."""
 
     @property
     def keys(self) -> NDArray[np.uint64]: ...
@@ -46,11 +45,11 @@ class RowHashes(NamedTuple):
     values: Hashes
     marked: Hashes
     results: Hashes
-    """Structure and values in one, without what the row read: equal in whatever order rows first read a tensor."""
+    """Of structure and values without the reads: independent of which row reads a tensor first."""
 
 
 def splitmix64(x: Hashes) -> Hashes:
-    """The finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014), element by element, on a fresh array."""
+    """The finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014), elementwise, in a new array."""
     z = x + GOLDEN
     z ^= z >> np.uint64(30)
     z *= np.uint64(0xBF58476D1CE4E5B9)
@@ -61,12 +60,12 @@ def splitmix64(x: Hashes) -> Hashes:
 
 
 def salt(section: int, position: Hashes) -> Hashes:
-    """What keeps apart equal cells of several sections, and of several positions within a section."""
+    """A salt that differs by section and by position within the section."""
     return splitmix64(splitmix64(position) ^ np.uint64(section << 32))
 
 
 def row_hashes(rows: Rows, tables: Mapping[str, Keyed]) -> RowHashes:
-    """The hashes of every row, each of shape [n]. The marked hash of an unmarked row is 0."""
+    """The hashes of all rows, each of shape [n]. The marked hash of an unmarked row is 0."""
     zero = np.zeros(1, np.uint64)
     sums = splitmix64(rows.column(Column.KIND).astype(np.uint64) ^ salt(Column.KIND, zero))
     for column, table in KEYED:
@@ -105,7 +104,7 @@ def _mixed(keys: NDArray[np.uint64], ids: NDArray[np.uint32], salts: Hashes) -> 
 
 
 def cell_sums(cells: NDArray[np.uint64], offsets: Offsets, section: int) -> Hashes:
-    """Per row, the sum modulo 2^64 of its cells, each mixed with its place in the row and its section."""
+    """Per row, the sum modulo 2^64 of its cells, each mixed with its position and its section."""
     if not len(cells):
         return np.zeros(len(offsets) - 1, np.uint64)
     counts = np.diff(offsets)
@@ -122,59 +121,56 @@ def row_sums(terms: Hashes, offsets: Offsets) -> Hashes:
     return sums
 
 
-# --- anyorder ---------------------------------------------------------------------------------------------------------
+# --- any order --------------------------------------------------------------------------------------------------------
 #
-# Hashes of rows that do not change when independent ops change places: what a step computed, in any order.
-#
-# Owns their definition, part of the format (docs/reference/trace-format.md, "Steps in any order"). Links count back in
-# rows and the first reader of a tensor digests it for all that follow, so neither a link nor a read is the same in
-# another order. Here an input stands for its bytes where a row of the step digested them, and else for what the row
-# that wrote them computed. Rows whose order matters and of which no link would tell are named, so that a digest can
-# keep it.
+# Hashes of rows that do not change when independent ops are reordered; part of the format
+# (docs/reference/trace-format.md, "Steps in any order"). Links are distances in rows, and only the first reader of a
+# tensor digests it, so both depend on the order. Here an input is its bytes where a row of the step digested them, else
+# the result of the row that wrote them.
 
 
 BYTES, WRITER, ORIGIN = 105, 106, 107
-"""Sections in the salt of a hash, after those of ``prefix``."""
+"""More sections in the salt of a hash."""
 
 BEFORE, UNWRITTEN, OTHER = 4, 5, 6
-"""Places in section ORIGIN after the negated values of ``schema.Origin``: a row before the step, and not digested;
-digested by a row that may hold bytes nobody wrote; anything else."""
+"""Positions in section ORIGIN after the negated values of ``schema.Origin``: written before the step and not digested;
+digested by a row that may read uninitialised memory; anything else."""
 
-LONGEST: Final = 1 << 18
-"""Rows of a step. Of a longer one no digest in any order is taken, so that what is kept of an open step has a bound."""
+MAX_STEP_ROWS: Final = 1 << 18
+"""A longer step has no digest in any order, which bounds the memory for an open step."""
 
-PART: Final = 1 << 14
-"""Rows taken in at a time: what they need fits a processor's cache, and a third of the time is saved."""
+BATCH: Final = 1 << 14
+"""Rows hashed at a time: their data fits a processor's cache, which saves a third of the time."""
 
 Indices = NDArray[np.int64]
 
 
 class Unordered(NamedTuple):
-    """The rows of a stretch, each for itself."""
+    """Hashes of adjacent rows."""
 
     hashes: Hashes
-    """Shape [n]: what the row is, what it computed, and from what."""
+    """Shape [n]: of the row, its results and its inputs."""
     ordered: NDArray[np.bool_]
-    """Whether its place among the others that are ordered matters: it overwrites memory without reading it, works on
-    memory that cannot be followed, or is an event."""
+    """Whether its place among the other ordered rows matters: it overwrites memory without reading it, uses untracked
+    memory, or is an event. Shape [n]."""
 
 
 class AnyOrder:
-    """The order-free hashes of a stream while it grows; remembers the rows of the step that has not ended yet."""
+    """The order-free hashes of a growing stream; remembers the rows of the open step."""
 
     def __init__(self, start: int = 0) -> None:
         self._start = start
-        """First row of the open step; of its rows so far what later ones can refer to:"""
+        """First row of the open step. The arrays below hold what later rows of it can refer to."""
         self._results: Hashes = np.empty(0, np.uint64)
         self._read_keys: Indices = np.empty(0, np.int64)
         self._read_digests: Hashes = np.empty(0, np.uint64)
 
     def advance(self, rows: Rows, hashes: RowHashes, ends: list[int]) -> Unordered:
-        """Take in the next rows; a step ends before each of ``ends`` (ascending row numbers of the stream)."""
+        """Hash the next rows; a step ends before each of ``ends`` (ascending rows of the stream)."""
         parts = []
-        for start in range(0, max(len(rows), 1), PART):
-            own = slice(start, min(start + PART, len(rows)))
-            part = rows if len(rows) <= PART else rows.cut(own.start, own.stop)
+        for start in range(0, max(len(rows), 1), BATCH):
+            own = slice(start, min(start + BATCH, len(rows)))
+            part = rows if len(rows) <= BATCH else rows.cut(own.start, own.stop)
             parts.append(self._advance(part, RowHashes(*(h[own] for h in hashes)), ends))
         return Unordered(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
@@ -185,15 +181,15 @@ class AnyOrder:
         links = _Links(rows, step_start, first - len(self._results))
         links.look_up(self._read_keys, self._read_digests)
         sums = links.sums(np.concatenate([self._results, hashes.results]))
-        self._keep(rows, hashes.results, links, starts[-1])
+        self._remember(rows, hashes.results, links, starts[-1])
         return Unordered(splitmix64(hashes.results + sums), links.ordered())
 
-    def _keep(self, rows: Rows, results: Hashes, links: _Links, start: int) -> None:
-        """Remember what later rows of the step can refer to."""
+    def _remember(self, rows: Rows, results: Hashes, links: _Links, start: int) -> None:
+        """Store what later rows of the step can refer to."""
         if start >= rows.first:
             self._forget()
         self._start = start
-        if rows.first + len(rows) - start > LONGEST:
+        if rows.first + len(rows) - start > MAX_STEP_ROWS:
             self._forget()
             return
         cut = max(start - rows.first, 0)
@@ -208,7 +204,7 @@ class AnyOrder:
 
 
 def input_digests(rows: Rows) -> tuple[NDArray[np.bool_], Hashes]:
-    """For every link, whether a row among these digested the bytes it stands for, and their digest."""
+    """Whether one of these rows digested the bytes of each link, and their digests; shape [number of links] each."""
     links = _Links(rows, np.full(len(rows), rows.first), rows.first)
     links.look_up(np.empty(0, np.int64), np.empty(0, np.uint64))
     known, digests = np.zeros(len(rows.links), dtype=bool), np.zeros(len(rows.links), np.uint64)
@@ -218,12 +214,12 @@ def input_digests(rows: Rows) -> tuple[NDArray[np.bool_], Hashes]:
 
 
 class _Links:
-    """The links of some rows, unpacked, each with the digest of its bytes where one is known."""
+    """The links of adjacent rows, unpacked, with the digests of their bytes where these are known."""
 
     def __init__(self, rows: Rows, step_start: Indices, known_from: int) -> None:
         self._rows = rows
         self._base = known_from
-        """First row of the stream that a link can be followed to."""
+        """First row of the stream whose results are known."""
         offsets = rows.link_offsets
         self.owner = np.repeat(np.arange(len(rows)), np.diff(offsets))
         self.distance = rows.links >> 12
@@ -232,29 +228,29 @@ class _Links:
         reach = np.arange(rows.first, rows.first + len(rows)) - np.maximum(step_start, known_from)
         self.inside = (self.distance > 0) & (self.distance <= reach[self.owner])
         self.reads = np.flatnonzero(rows.links & 1)
-        """Places of the links that are digested by their row."""
+        """Indices of the links that their row digested."""
         rank = np.concatenate([[0], np.cumsum(rows.reads)])
         owner = self.owner[self.reads]
         self._read_digests = rows.digests[rows.digest_offsets[owner] + np.arange(len(owner)) - rank[owner]]
         self.known = self.reads
-        """Places of the links whose bytes some row of the step digested."""
+        """Indices of the links whose bytes a row of the step digested."""
         self.bytes = self._read_digests
 
     def look_up(self, keys: Indices, digests: Hashes) -> None:
-        """Give a link to a row that read the same view the digest which that row took; ``keys``: of earlier rows."""
+        """Set the digests of links to rows that read the same view; ``keys``, ``digests``: reads of earlier rows."""
         own_keys, own_digests = self.reads_from(0)
         keys, digests = np.concatenate([keys, own_keys]), np.concatenate([digests, own_digests])
-        asked = np.flatnonzero(((self._rows.links & 3) == 2) & self.inside)
-        if not len(keys) or not len(asked):
+        same_view = np.flatnonzero(((self._rows.links & 3) == 2) & self.inside)
+        if not len(keys) or not len(same_view):
             return
-        wanted = _key(self.target[asked], (self._rows.links[asked] >> 2) & SLOT_UNKNOWN)
-        found = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-        right = keys[found] == wanted
-        self.known = np.concatenate([self.known, asked[right]])
-        self.bytes = np.concatenate([self.bytes, digests[found[right]]])
+        targets = _key(self.target[same_view], (self._rows.links[same_view] >> 2) & SLOT_UNKNOWN)
+        found = np.minimum(np.searchsorted(keys, targets), len(keys) - 1)
+        equal = keys[found] == targets
+        self.known = np.concatenate([self.known, same_view[equal]])
+        self.bytes = np.concatenate([self.bytes, digests[found[equal]]])
 
     def sums(self, results: Hashes) -> Hashes:
-        """Per row, the sum modulo 2^64 of what its inputs stand for. ``results``: of all rows that can be reached."""
+        """Per row, the sum modulo 2^64 of the terms of its inputs. ``results``: of the rows from ``known_from`` on."""
         links = self._rows.links
         origins = salt(ORIGIN, np.arange(OTHER + 1, dtype=np.uint64))
         terms = np.take(origins, np.where(self.distance > 0, BEFORE, np.minimum(-self.distance, OTHER)))
@@ -273,15 +269,15 @@ class _Links:
         flags, kinds = self._rows.column(Column.FLAGS), self._rows.column(Column.KIND)
         allocation = (flags & np.uint32(RowFlag.ALLOCATION)) != 0
         view = (flags & np.uint32(RowFlag.VIEW)) != 0
-        apart: NDArray[np.bool_] = kinds != Kind.OP
-        apart |= allocation & (self._rows.column(Column.LINKS) > 0)  # set_ and resize_ change what their argument is
-        apart[self.owner[self.distance == Origin.OVERWRITTEN]] = True
+        ordered: NDArray[np.bool_] = kinds != Kind.OP
+        ordered |= allocation & (self._rows.column(Column.LINKS) > 0)  # set_ and resize_ change what their argument is
+        ordered[self.owner[self.distance == Origin.OVERWRITTEN]] = True
         untracked = self.owner[self.distance == Origin.UNKNOWN]
-        apart[untracked[~view[untracked]]] = True
-        return apart
+        ordered[untracked[~view[untracked]]] = True
+        return ordered
 
     def reads_from(self, cut: int) -> tuple[Indices, Hashes]:
-        """(key, digest) of every read of rows ``cut`` on (counted within the rows), by ascending key."""
+        """Keys, ascending, and digests of the reads from row ``cut`` on (counted within these rows)."""
         first = int(np.searchsorted(self.reads, self._rows.link_offsets[cut]))
         at = self.reads[first:]
         place = at - self._rows.link_offsets[self.owner[at]]
@@ -295,10 +291,8 @@ def _key(row: Indices, place: Indices) -> Indices:
 
 # --- chains -----------------------------------------------------------------------------------------------------------
 #
-# Digests over the rows of a stream: of all rows so far, and of the current step alone.
-#
-# Owns what is chained over what (docs/reference/trace-format.md, "Prefix digests", "Steps in any order"). Streaming
-# XXH3-64 can be asked at any row, so where rows were cut on their way in never matters.
+# Digests of all rows so far, and of the current step (docs/reference/trace-format.md, "Prefix digests"). They do not
+# depend on how the rows were split into segments.
 
 
 class Digests(NamedTuple):
@@ -315,32 +309,32 @@ class StepDigests(NamedTuple):
     structure: int
     values: int
     any_order: int
-    """Equal where the step holds the same rows in another order that computes the same; 0: too long for one."""
+    """Equal for steps whose independent ops are reordered; 0: the step is too long."""
 
 
 class Chains:
-    """The digests of a stream while it grows."""
+    """The digests of a growing stream."""
 
     def __init__(self) -> None:
         self.rows = 0
-        """Rows taken in so far."""
+        """Rows chained so far."""
         self._prefix = (xxh3_64(), xxh3_64(), xxh3_64())
         self._any_order = AnyOrder()
-        self._held: tuple[int, RowHashes, Unordered] | None = None
+        self._loaded: tuple[int, RowHashes, Unordered] | None = None
         self._step = (xxh3_64(), xxh3_64())
         self._ordered = xxh3_64()
         self._sum = self._step_rows = 0
 
-    def hold(self, rows: Rows, tables: Mapping[str, Keyed], ends: Iterable[int]) -> None:
-        """Look at the rows that come next; ``advance_to`` takes them in. Steps end at the rows ``ends``."""
+    def load(self, rows: Rows, tables: Mapping[str, Keyed], ends: Iterable[int]) -> None:
+        """Hash the next rows, which ``advance_to`` then chains. Steps end at the rows ``ends``."""
         hashes = row_hashes(rows, tables)
-        self._held = rows.first, hashes, self._any_order.advance(rows, hashes, sorted(ends))
+        self._loaded = rows.first, hashes, self._any_order.advance(rows, hashes, sorted(ends))
 
     def advance_to(self, stop: int) -> None:
-        """Take in the held rows before row ``stop`` of the stream."""
-        if self._held is None:
+        """Chain the loaded rows before row ``stop`` of the stream."""
+        if self._loaded is None:
             return
-        first, hashes, unordered = self._held
+        first, hashes, unordered = self._loaded
         part = slice(self.rows - first, stop - first)
         data = [_bytes(column[part]) for column in hashes]
         for chain, chunk in zip((*self._prefix, *self._step), (*data[:3], *data[:2]), strict=True):
@@ -351,16 +345,16 @@ class Chains:
         self._step_rows += len(free)
         self.rows = stop
         if stop == first + len(hashes.structure):
-            self._held = None
+            self._loaded = None
 
     def digests(self) -> Digests:
-        """Of all rows so far."""
+        """Digests of all rows so far."""
         return Digests(*(chain.intdigest() for chain in self._prefix))
 
     def end_step(self) -> StepDigests:
-        """Digests of the rows since the last call."""
+        """Digests of the rows since the last call, which are those of the step."""
         self._ordered.update(self._sum.to_bytes(8, "little"))
-        any_order = self._ordered.intdigest() if self._step_rows <= LONGEST else 0
+        any_order = self._ordered.intdigest() if self._step_rows <= MAX_STEP_ROWS else 0
         ended = StepDigests(self._step[0].intdigest(), self._step[1].intdigest(), any_order)
         self._step = (xxh3_64(), xxh3_64())
         self._ordered = xxh3_64()
@@ -369,7 +363,7 @@ class Chains:
 
 
 def chain_digests(hashes: RowHashes, at: Iterable[int]) -> list[Digests]:
-    """Prefix digests at the given ascending rows of a stream whose rows from 0 on have these hashes."""
+    """Prefix digests at the rows ``at`` (ascending) of a stream with these hashes from row 0 on."""
     columns = hashes[:3]
     return [Digests(*(xxh3_64(_bytes(column[:row])).intdigest() for column in columns)) for row in at]
 

@@ -1,6 +1,6 @@
-"""A stretch of a stream in memory: what the recorder hands to the writer and the reader hands to everyone else.
+"""Adjacent rows of a stream in memory, as the recorder passes them to the writer and the reader returns them.
 
-Owns the column view of rows and their ragged cells. Pure NumPy; no I/O, no torch.
+Owns the columns of rows and their ragged cells. NumPy only; no I/O, no torch.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ Offsets = NDArray[np.int64]
 FLAGS, RNG = int(Column.FLAGS), int(RowFlag.RNG)
 
 FLAG_BITS = (1 << GENERATOR_SHIFT) - 1
-"""What of ``Column.FLAGS`` is flags; above stands the number of a generator."""
+"""The bits of ``Column.FLAGS`` that are flags; the higher ones are the number of a generator."""
 
 
 class Link(NamedTuple):
-    """Where one tensor input of a row came from, unpacked."""
+    """The producer of one tensor input of a row, unpacked."""
 
     distance: int
-    """Rows back to the target row when > 0, else a ``schema.Origin``."""
+    """Rows back to the target row where > 0, else a ``schema.Origin``."""
     slot: int | None
-    """Which output of the target (which input, when ``known``) carries the bytes; None: not said."""
+    """Output of the target row (input, where ``known``) that holds the bytes; None: unknown."""
     known: bool
-    """The target row read the same view rather than wrote it."""
+    """Whether the target row read the same view instead of writing it."""
     digest: int | None
-    """Digest of the bytes as this row read them; None: not read here."""
+    """Digest of the bytes; None: this row did not digest them."""
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Rows ``first`` to ``first + len(self)`` of one stream, and the cells that are theirs."""
+    """Rows ``first`` to ``first + len(self)`` of one stream, with their cells."""
 
     first: int
     """Index in the stream of the first row."""
@@ -85,7 +85,7 @@ class Rows:
 
     @cached_property
     def evidence(self) -> NDArray[np.int64] | None:
-        """How many of each row's first digest cells are evidence (events alone have any), shape [n]; None: no row's."""
+        """Number of each row's first digest cells that are evidence (0 for ops), shape [n]; None: all are 0."""
         events = self.column(Column.KIND) != Kind.OP
         if not events.any():
             return None
@@ -94,7 +94,7 @@ class Rows:
 
     @cached_property
     def hashed(self) -> tuple[NDArray[np.uint64], Offsets]:
-        """The digest cells without evidence, and where each row's begin."""
+        """The digest cells without evidence, and the offset of each row's."""
         if self.evidence is None:
             return self.digests, self.digest_offsets
         keep = self.is_hashed
@@ -102,20 +102,20 @@ class Rows:
 
     @property
     def is_hashed(self) -> NDArray[np.bool_]:
-        """Which of the digest cells are not evidence."""
+        """Mask of the digest cells that are not evidence."""
         counts = np.diff(self.digest_offsets)
         place = np.arange(len(self.digests)) - np.repeat(self.digest_offsets[:-1], counts)
-        kept: NDArray[np.bool_] = place >= (0 if self.evidence is None else np.repeat(self.evidence, counts))
-        return kept
+        hashed: NDArray[np.bool_] = place >= (0 if self.evidence is None else np.repeat(self.evidence, counts))
+        return hashed
 
     @cached_property
     def reads(self) -> NDArray[np.int64]:
-        """How many of each row's digest cells are input reads, shape [n]."""
+        """Number of each row's digest cells that are input reads, shape [n]."""
         read: Offsets = np.concatenate([[0], np.cumsum(self.links & 1)])
         return read[self.link_offsets[1:]] - read[self.link_offsets[:-1]]
 
     def has(self, i: int, flag: int) -> bool:
-        """Whether row ``i`` has a flag. Plain integers: the arithmetic of an IntFlag costs as much as the rest."""
+        """Whether row ``i`` has a flag. Plain integers: IntFlag arithmetic costs as much as the rest."""
         return bool(int(self.columns[i, FLAGS]) & flag)
 
     def flags(self, i: int) -> RowFlag:
@@ -123,12 +123,12 @@ class Rows:
 
     @cached_property
     def generators(self) -> NDArray[np.int64]:
-        """Number of the generator that each row drew from (``schema.Generator``), shape [n]."""
+        """The ``schema.Generator`` that each row drew from, shape [n]."""
         numbers: NDArray[np.int64] = (self.column(Column.FLAGS) >> np.uint32(GENERATOR_SHIFT)).astype(np.int64)
         return numbers & (GENERATOR_NUMBERS - 1)
 
     def inputs(self, i: int) -> Iterator[Link]:
-        """The tensor inputs of row ``i`` (counted within this stretch), in argument order."""
+        """The tensor inputs of row ``i`` (counted from ``first``), in argument order."""
         read_at = int(self.digest_offsets[i])
         for cell in self.links[self.link_offsets[i] : self.link_offsets[i + 1]].tolist():
             slot = (cell >> 2) & SLOT_UNKNOWN
@@ -139,13 +139,13 @@ class Rows:
             yield Link(cell >> 12, None if slot == SLOT_UNKNOWN else slot, bool(cell & 2), digest)
 
     def rng(self, i: int) -> int | None:
-        """Digest of the generator's state before row ``i``; None where it drew nothing."""
+        """Digest of the RNG state before row ``i``; None where it drew nothing."""
         if not self.has(i, RNG):
             return None
         return int(self.digests[self.digest_offsets[i] + self.reads[i]])
 
     def outputs(self, i: int) -> list[int]:
-        """Digests of what row ``i`` returned and wrote, in order; empty for views and allocations."""
+        """Digests of the tensors that row ``i`` returned and wrote, in order; empty for views and allocations."""
         start = int(self.digest_offsets[i] + self.reads[i])
         start += self.has(i, RNG)
         if self.evidence is not None:
@@ -167,7 +167,7 @@ class Rows:
         return complex(self.floats[end - 2], self.floats[end - 1])
 
     def cut(self, start: int, stop: int) -> Rows:
-        """Rows ``start`` to ``stop`` of this stretch (counted within it), as a stretch of their own."""
+        """Rows ``start`` to ``stop``, counted from ``first``."""
         return Rows(
             first=self.first + start,
             columns=self.columns[start:stop],
@@ -179,7 +179,7 @@ class Rows:
 
     @staticmethod
     def join(parts: list[Rows]) -> Rows:
-        """Adjacent stretches as one."""
+        """Concatenate adjacent rows."""
         return Rows(
             first=parts[0].first,
             columns=np.concatenate([p.columns for p in parts]),
@@ -203,12 +203,12 @@ class TableEntry(NamedTuple):
     key: int
     """Portable 64-bit key (see ``rltrace.portable_keys``)."""
     payload: object
-    """JSON-able; for display and for reading the row."""
+    """JSON-able."""
 
 
 @dataclass(frozen=True)
 class StepRecord:
-    """One finished optimizer attempt, as the recorder knows it; the writer adds the digests over rows."""
+    """One finished optimizer attempt; the writer adds the digests over its rows."""
 
     step: int
     stream: int
@@ -220,24 +220,20 @@ class StepRecord:
     backwards: int
     environment_steps: int
     end_row: int
-    """Rows of the stream when the attempt had ended."""
+    """Rows of the stream at the end of the attempt."""
     recorded: bool
-    """Every op of the step is a row."""
+    """Whether every op of the step is a row."""
     parameters: int | None
     gradients: int | None
     generators: tuple[int, int, int, int] | None
-    """Digests, None where not taken; of generators in the order of ``schema.GENERATORS``."""
+    """In the order of ``schema.GENERATORS``. This and the two above are digests; None: not computed."""
 
 
-# --- segment ----------------------------------------------------------------------------------------------------------
-#
-# A segment: what the journal says of it, and its rows put together from two decoded chunks.
-#
-# Owns the agreement between the journal's counts, the rows and the cells; reads no file.
+# --- segments ---------------------------------------------------------------------------------------------------------
 
 
 class ChunkFile(NamedTuple):
-    """A chunk as the journal names it."""
+    """A chunk as the journal describes it."""
 
     key: str
     length: int
@@ -247,18 +243,18 @@ class ChunkFile(NamedTuple):
 
 @dataclass(frozen=True)
 class Segment:
-    """What one commit wrote of a stream."""
+    """The rows that one commit wrote of a stream."""
 
     index: int
     """Number of the chunk in ``rows`` and ``cells``."""
     first: int
     rows: int
     sections: tuple[int, int, int, int]
-    """Cells: links, integers, floats, digests."""
+    """Counts of cells: links, integers, floats, digests."""
     marks: tuple[tuple[int, int, int, int], ...]
-    """(row, structure, values, marked), ascending, the end of the segment included."""
+    """(row, structure, values, marked), ascending, including the end of the segment."""
     files: tuple[ChunkFile, ...]
-    """Of ``rows`` and ``cells``; empty where a slice left the rows out."""
+    """Of ``rows`` and ``cells``; empty: left out of a slice."""
 
     @property
     def stop(self) -> int:
@@ -266,12 +262,12 @@ class Segment:
 
 
 def expected_marks(first: int, rows: int) -> list[int]:
-    """Rows at which a segment has marks: the multiples of MARK_ROWS within it, and its end."""
+    """Rows of a segment that have marks: the multiples of MARK_ROWS within it, and its end."""
     return [*range(first // MARK_ROWS * MARK_ROWS + MARK_ROWS, first + rows, MARK_ROWS), first + rows]
 
 
 def empty_rows(first: int) -> Rows:
-    """A stretch of no rows."""
+    """No rows."""
     return Rows(
         first,
         np.zeros((0, len(Column)), np.uint32),
@@ -283,7 +279,7 @@ def empty_rows(first: int) -> Rows:
 
 
 def assemble(segment: Segment, columns: NDArray[np.uint32], cells: NDArray[np.uint64]) -> Rows:
-    """Rows of the decoded chunks. Raises UnreadableError where they are not the rows the journal tells of."""
+    """The rows of decoded chunks. Raises UnreadableError where they do not match the journal, or each other."""
     used = sum(segment.sections)
     if segment.rows * 2 < columns.shape[1]:
         columns = columns[:, : segment.rows].copy()
@@ -310,13 +306,13 @@ def assemble(segment: Segment, columns: NDArray[np.uint32], cells: NDArray[np.ui
 
 
 def _links_lead_back(rows: Rows) -> bool:
-    """Whether every link leads to an earlier row of the stream, or says why it does not."""
+    """Whether the target of every link is an earlier row of the stream, or an Origin."""
     if not len(rows.links):
         return True
     distances = rows.links >> 12
     if distances.min() < min(Origin):
         return False
-    far = np.flatnonzero(distances > rows.first)  # the others cannot lead to before the first row
+    far = np.flatnonzero(distances > rows.first)  # the others cannot reach before row 0
     if not len(far):
         return True
     owners = np.searchsorted(rows.link_offsets, far, side="right") - 1
@@ -324,7 +320,7 @@ def _links_lead_back(rows: Rows) -> bool:
 
 
 def _has_own_cells(rows: Rows) -> bool:
-    """Whether every row has the cells that its links and its flags speak of."""
+    """Whether every row has the cells that its links and flags require."""
     flags = rows.column(Column.FLAGS)
     digests = rows.reads + ((flags & np.uint32(RowFlag.RNG)) != 0)
     integers = (flags & np.uint32(RowFlag.VALUE_BOOL | RowFlag.VALUE_INTEGER)) != 0

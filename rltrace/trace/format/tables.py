@@ -1,7 +1,7 @@
-"""The interned tables of a process: JSON lines in chunks of bytes, written once and read back with or without holes.
+"""The interned tables of a process: JSON lines, packed into chunks of bytes.
 
-Owns lines, their packing into chunks, and the arrays of keys that hashing looks rows up in. An entry that a hole took
-stays an entry: its id is known, its key and payload are not.
+Owns the lines, their packing, and the arrays of keys for hashing. An entry lost to damage keeps its id; its key and
+payload are unknown.
 """
 
 from __future__ import annotations
@@ -19,14 +19,12 @@ from rltrace.trace.format.schema import TABLE_CHUNK, TABLES
 
 # --- payloads ---------------------------------------------------------------------------------------------------------
 #
-# What the payload of a table entry may be, table by table.
-#
-# Owns the shapes that readers of payloads rely on, so that none of them has to ask. An entry of any other shape counts
-# as lost: rows that name it are a hole. More fields, and longer lists, are a newer version's and let through.
+# The types that readers of payloads rely on. An entry of another type counts as lost: rows with its id are a hole. More
+# fields and longer lists are allowed, for newer versions of the format.
 
 
 def fits(table: str, payload: object) -> bool:
-    """Whether a payload is what an entry of this table holds; anything will do for a table not known here."""
+    """Whether a payload is valid in this table; any is in an unknown table."""
     shape = SHAPES.get(table)
     return shape is None or shape(payload)
 
@@ -40,7 +38,7 @@ def _is_list(payload: object) -> bool:
 
 
 def _is_layout(payload: Any) -> bool:
-    """dtype, shape (words where a tensor has none), strides (or the name of another layout), device."""
+    """dtype, shape, strides (or the name of a layout without strides), device."""
     if not isinstance(payload, list) or len(payload) < 4:
         return False
     dtype, shape, strides, device = payload[:4]
@@ -85,16 +83,16 @@ SHAPES: Final[Mapping[str, Callable[[object], bool]]] = {
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
-MOST_LOST, MOST_GAPS = 1 << 18, 16
-"""No id is believed that is larger than this, and so many for each line that could be read. Damage can take that many
-entries; a lying count or id could ask for any number of them."""
+MAX_LOST, MAX_GAPS = 1 << 18, 16
+"""Ids are accepted up to MAX_LOST plus MAX_GAPS for each readable line: damage can take entries, but a false count
+or id must not allocate any number of them."""
 
-PARTS = {"structures": "layouts", "sites": "frames"}
+ID_LISTS = {"structures": "layouts", "sites": "frames"}
 """Tables whose payloads are lists of ids of another table."""
 
 
 class KeyTable:
-    """The keys of one table while it grows."""
+    """The keys of one growing table."""
 
     def __init__(self) -> None:
         self._keys = np.zeros(64, np.uint64)
@@ -112,7 +110,7 @@ class KeyTable:
 
 
 class KeyTables(dict[str, KeyTable]):
-    """Every table of the format, empty to begin with."""
+    """The keys of all tables of the format, empty at first."""
 
     def __init__(self) -> None:
         super().__init__({name: KeyTable() for name in TABLES})
@@ -130,41 +128,41 @@ class KeyTables(dict[str, KeyTable]):
 
 
 def table_line(entry: TableEntry) -> bytes:
-    """One entry as it stands in the ``tables`` array."""
+    """One entry as a line of the ``tables`` array."""
     line = [entry.table, entry.id, f"{entry.key:016x}", entry.payload]
     return json.dumps(line, separators=(",", ":"), default=str).encode() + b"\n"
 
 
 def pack_lines(lines: Sequence[bytes]) -> list[bytes]:
-    """Lines packed into chunks. A line goes on in the next chunk only where no chunk could hold it whole."""
+    """Pack lines into chunks. A line is split across chunks only where it is longer than a chunk."""
     chunks: list[bytes] = []
-    held: list[bytes] = []
+    pending: list[bytes] = []
     size = 0
     for line in lines:
-        if size + len(line) > TABLE_CHUNK and held:
-            chunks.append(b"".join(held))
-            held, size = [], 0
+        if size + len(line) > TABLE_CHUNK and pending:
+            chunks.append(b"".join(pending))
+            pending, size = [], 0
         while len(line) > TABLE_CHUNK:
             chunks.append(line[:TABLE_CHUNK])
             line = line[TABLE_CHUNK:]
-        held.append(line)
+        pending.append(line)
         size += len(line)
-    if held:
-        chunks.append(b"".join(held))
+    if pending:
+        chunks.append(b"".join(pending))
     return chunks
 
 
 class Table:
-    """One table of a trace that is being read."""
+    """One table of a trace."""
 
     def __init__(self, name: str, count: int) -> None:
         self.name = name
         self.keys: NDArray[np.uint64] = np.zeros(count, np.uint64)
-        """Portable keys by id; 0 where the entry is lost."""
+        """Portable keys by id; 0: the entry is lost."""
         self.payloads: list[object] = [None] * count
-        """By id; None where the entry is lost."""
+        """By id; None: the entry is lost."""
         self.present: NDArray[np.bool_] = np.zeros(count, bool)
-        """Which entries could be read."""
+        """Whether each entry could be read, by id."""
         self.ids: dict[int, int] = {}
         """The first id of each key."""
 
@@ -172,7 +170,7 @@ class Table:
         return len(self.payloads)
 
     def lacks(self, ids: NDArray[np.uint32]) -> int | None:
-        """The first of these ids that has no readable entry; None: all have."""
+        """The first of these ids without a readable entry; None: all have one."""
         missing = ids >= len(self)
         missing |= ~np.take(self.present, ids, mode="clip") if len(self) else True
         found = np.flatnonzero(missing)
@@ -180,20 +178,20 @@ class Table:
 
 
 def parse_tables(data: bytes, counts: Mapping[str, int]) -> dict[str, Table]:
-    """Tables of at most the given sizes from the lines that could be read; never raises.
+    """Tables of at most ``counts`` entries from the readable lines; never raises.
 
-    A table ends with its last readable entry: what is made is bounded by what is there, whatever the counts say.
+    A table ends with its last readable entry, so that its size is bounded by the data.
     """
     lines = data.split(b"\n")
-    most = MOST_LOST + MOST_GAPS * len(lines)
-    entries = {name: _Entries(min(counts.get(name, 0), most)) for name in TABLES}
+    limit = MAX_LOST + MAX_GAPS * len(lines)
+    entries = {name: _Entries(min(counts.get(name, 0), limit)) for name in TABLES}
     budget = ValueBudget()
     for line in lines:
         if line:
-            _take_line(entries, budget, line)
+            _add_line(entries, budget, line)
     tables = {name: _table(name, found) for name, found in entries.items()}
-    for whole, part in PARTS.items():
-        _drop_incomplete(tables[whole], tables[part])
+    for name, other in ID_LISTS.items():
+        _drop_incomplete(tables[name], tables[other])
     return tables
 
 
@@ -206,7 +204,7 @@ class _Entries:
         """(id, key, payload)."""
 
 
-def _take_line(entries: Mapping[str, _Entries], budget: ValueBudget, line: bytes) -> None:
+def _add_line(entries: Mapping[str, _Entries], budget: ValueBudget, line: bytes) -> None:
     try:
         name, number, text, payload = budget.load(line)
         payload = printable(payload) if has_control(line) else payload
@@ -230,16 +228,16 @@ def _table(name: str, entries: _Entries) -> Table:
     return table
 
 
-def _drop_incomplete(whole: Table, part: Table) -> None:
-    """An entry that names an entry which is lost is lost too."""
-    readable = part.present.tolist()
-    for number, payload in enumerate(whole.payloads):
-        if whole.present[number] and not _names_readable(payload, readable):
-            whole.present[number] = False
-            whole.payloads[number] = None
+def _drop_incomplete(table: Table, other: Table) -> None:
+    """Drop the entries of ``table`` that refer to a lost entry of ``other``."""
+    readable = other.present.tolist()
+    for number, payload in enumerate(table.payloads):
+        if table.present[number] and not _are_readable(payload, readable):
+            table.present[number] = False
+            table.payloads[number] = None
 
 
-def _names_readable(payload: object, readable: list[bool]) -> bool:
+def _are_readable(payload: object, readable: list[bool]) -> bool:
     if not isinstance(payload, list):
         return False
     ids = cast(list[object], payload)

@@ -1,1 +1,1 @@
-"""Kernel evidence: its entries, names of GPU kernels, launches seen by a profiler, reports of libraries."""
+"""Kernel evidence: its entries, names of GPU kernels, launches that a profiler saw, reports of libraries."""

@@ -1,6 +1,6 @@
-"""Kernel evidence (table "kernels") in words. Owns how an entry reads, for people and for ``kernel=`` selectors.
+"""Kernel evidence (table "kernels") as text, for people and for ``kernel=`` selectors.
 
-Of an op on a GPU whose kernels a profiler saw, an entry is ``{"device": "cuda", "names": [whole name, …], "launches":
+For an op on a GPU whose kernels a profiler saw, an entry is ``{"device": "cuda", "names": [full name, …], "launches":
 [[grid, block], …]}``: a pair of lists of three numbers for each name, empty lists for copies and memsets.
 """
 
@@ -16,15 +16,15 @@ Geometry = tuple[tuple[int, ...], tuple[int, ...]]
 KNOWN = ("library", "isa", "device")
 
 REPORTED = "reported"
-"""What the libraries said in full, a line for each of "names"; where it is there, they were asked."""
+"""Key: the output of the libraries, a line for each of "names"; only where they were queried."""
 
 LAUNCHES = "launches"
-"""Grid and block of each of "names"; where it is there, a profiler looked at what ran."""
+"""Key: grid and block of each of "names"; only where a profiler was active."""
 
-SAID = ("names", REPORTED, LAUNCHES)
+DETAILS = ("names", REPORTED, LAUNCHES)
 
-GUESSED = ("library", "isa")
-"""What is taken from an operator's name and from settings, where no library was asked."""
+INFERRED = ("library", "isa")
+"""Keys inferred from the operator's name and from settings, where no library was queried."""
 
 SILENT = "neither oneDNN nor MKL reports anything"
 NOTHING = "no kernel was launched"
@@ -33,60 +33,60 @@ REORDER = "oneDNN reorder "
 
 
 def kernel_text(evidence: Evidence) -> str | None:
-    """``oneDNN AVX2, 4 threads``; what the libraries said, or CUDA kernel names, in order; None without evidence."""
+    """``oneDNN AVX2, 4 threads``, or the names that libraries or a profiler reported, in order; None: no evidence."""
     if not evidence:
         return None
     names = evidence.get("names")
     if REPORTED in evidence and (names or evidence.get("library") != ATEN):
-        ran = telling(list(map(str, names))) if isinstance(names, list) and names else [SILENT]
+        ran = without_reorders(list(map(str, names))) if isinstance(names, list) and names else [SILENT]
         return f"{', '.join(ran)}, {_threads(evidence.get('threads'))}"
     if isinstance(names, list) and names:
-        from rltrace.trace.kernels.names import in_words  # many patterns, which a recorder needs none of
+        from rltrace.trace.kernels.names import distinct_names  # many patterns, which a recorder does not need
 
         made_for = evidence.get("vectors")
-        return listed(in_words(list(map(str, names)))) + (f", made for {made_for}" if made_for else "")
+        return joined(distinct_names(list(map(str, names)))) + (f", made for {made_for}" if made_for else "")
     words = " ".join(str(evidence[key]) for key in ("library", "isa", "device") if evidence.get(key) is not None)
-    rest = [_threads(v) if k == "threads" else f"{k} {v}" for k, v in evidence.items() if k not in (*KNOWN, *SAID)]
+    rest = [_threads(v) if k == "threads" else f"{k} {v}" for k, v in evidence.items() if k not in (*KNOWN, *DETAILS)]
     return ", ".join(filter(None, [words, *rest, NOTHING if LAUNCHES in evidence else ""]))
 
 
 def kernel_texts(a: Evidence, b: Evidence) -> tuple[str | None, str | None]:
-    """Of the two sides of a comparison: where they would read alike and are not, in more words, or with the grids."""
+    """The texts of both sides of a comparison; longer, or with grids, where they differ and short texts do not."""
     texts = kernel_text(a), kernel_text(b)
     names = whole_names(a), whole_names(b)
     if texts[0] != texts[1] or not names[0] or not names[1] or REPORTED in a:
         return texts
     if names[0] != names[1]:
-        from rltrace.trace.kernels.names import in_words
+        from rltrace.trace.kernels.names import distinct_names
 
-        words = in_words([*names[0], *names[1]])
-        return listed(words[: len(names[0])]), listed(words[len(names[0]) :])
+        words = distinct_names([*names[0], *names[1]])
+        return joined(words[: len(names[0])]), joined(words[len(names[0]) :])
     on_a, on_b = launches(a), launches(b)
     if on_a is not None and on_b is not None and on_a != on_b:
-        from rltrace.trace.kernels.names import in_words
+        from rltrace.trace.kernels.names import distinct_names
 
-        words = in_words(names[0])
+        words = distinct_names(names[0])
         return _on_grids(words, on_a), _on_grids(words, on_b)
     return texts
 
 
-def _on_grids(words: Sequence[str], told: Sequence[Geometry]) -> str:
-    return listed([f"{word} in {geometry_text(one)}" for word, one in zip(words, told, strict=True)])
+def _on_grids(words: Sequence[str], geometries: Sequence[Geometry]) -> str:
+    return joined([f"{word} in {geometry_text(one)}" for word, one in zip(words, geometries, strict=True)])
 
 
 def launches(evidence: Evidence) -> tuple[Geometry, ...] | None:
     """Grid and block of each of the names; None: not known."""
-    names, told = evidence.get("names"), evidence.get(LAUNCHES)
-    if not isinstance(names, list) or not isinstance(told, list) or len(told) != len(names):
+    names, found = evidence.get("names"), evidence.get(LAUNCHES)
+    if not isinstance(names, list) or not isinstance(found, list) or len(found) != len(names):
         return None
     try:
-        return tuple((tuple(map(int, grid)), tuple(map(int, block))) for grid, block in told)
+        return tuple((tuple(map(int, grid)), tuple(map(int, block))) for grid, block in found)
     except (ValueError, TypeError):
         return None
 
 
 def geometry_text(geometry: Geometry) -> str:
-    """``160 blocks of 256 threads``, ``32×8 blocks of 64×4 threads``; sides of 1 at the end are left out."""
+    """``160 blocks of 256 threads``, ``32×8 blocks of 64×4 threads``; trailing sides of 1 are left out."""
     grid, block = (_product(sides) for sides in geometry)
     return f"{grid} {'block' if grid == '1' else 'blocks'} of {block} {'thread' if block == '1' else 'threads'}"
 
@@ -98,24 +98,24 @@ def _product(sides: Sequence[int]) -> str:
 
 
 def whole_names(evidence: Evidence) -> tuple[str, ...] | None:
-    """Every name in full, in order; None: nothing is known by name."""
+    """The full names, in order; None: no names are known."""
     names = evidence.get("names")
     return tuple(map(str, names)) if isinstance(names, list) else None
 
 
 def kernel_names(evidence: Evidence) -> list[str]:
-    """What a ``kernel=`` selector is matched against."""
+    """The names that a ``kernel=`` selector matches."""
     names = evidence.get("names")
     return [str(name) for name in names] if isinstance(names, list) and names else [kernel_text(evidence) or ""]
 
 
-def telling(names: list[str]) -> list[str]:
-    """Each once, without the copies into another layout that oneDNN makes on the way, if anything else ran."""
+def without_reorders(names: list[str]) -> list[str]:
+    """The distinct names, without oneDNN's copies into another layout if anything else ran."""
     return [name for name in dict.fromkeys(names) if not name.startswith(REORDER)] or names[:1]
 
 
-def listed(words: Sequence[str], between: str = ", ") -> str:
-    """With commas, what comes several times in a row once: ``add ×3, mul``."""
+def joined(words: Sequence[str], between: str = ", ") -> str:
+    """The words with ``between`` between them, repetitions counted: ``add ×3, mul``."""
     runs = [(word, len(list(same))) for word, same in groupby(words)]
     return between.join(word if count == 1 else f"{word} ×{count}" for word, count in runs)
 

@@ -1,8 +1,7 @@
-"""What was launched on a device for rows, as a profiler saw it: records ``launched`` of a process's journal.
+"""Launches on a device, as a profiler saw them: records ``launches`` of a process's journal.
 
-Owns the record's form, and how what it tells gets to be the kernel evidence of rows as they are read. A record is of
-some adjacent rows of a stream: ids in table ``kernels``, packed, 0 where no more is known than what the row was written
-with. It comes after the rows. Nothing of this is in any hash.
+Owns the form of the record, and how it replaces the kernel evidence of rows that are read. A record is of adjacent rows
+of a stream and follows them: packed ids in table ``kernels``, 0 where the profiler adds nothing. In no hash.
 """
 
 from __future__ import annotations
@@ -18,20 +17,20 @@ from numpy.typing import NDArray
 from rltrace.trace.format.arrays import ArraySpec
 from rltrace.trace.format.chunk_codec import CodecError, rows_from_text, rows_to_text
 from rltrace.trace.format.journal import Record
-from rltrace.trace.format.records import MOST, MOST_STREAMS, check_fields, number
+from rltrace.trace.format.records import MAX_COUNT, MAX_STREAMS, check_fields, number
 from rltrace.trace.format.rows import Rows
 from rltrace.trace.format.schema import Column, Kind
 from rltrace.trace.format.tables import Table
 
-MOST_ROWS: Final = 1 << 24
+MAX_ROWS: Final = 1 << 24
 """Of one record."""
 
-IDS: Final = ArraySpec("launches", "uint32", (MOST_ROWS, 1), level=3, order=(1, 0))
-"""How ids are packed: as a chunk of so many rows would be."""
+IDS: Final = ArraySpec("launches", "uint32", (MAX_ROWS, 1), level=3, order=(1, 0))
+"""The array as a chunk of which ids are packed."""
 
 
 class Unknown(NamedTuple):
-    """Rows of which it is not known what was launched."""
+    """Rows with unknown launches."""
 
     why: str
     stream: int
@@ -40,22 +39,22 @@ class Unknown(NamedTuple):
 
 
 Stray = tuple[str, str, int]
-"""What was launched for no row: its name, the innermost op or call around that ("": not known), how often."""
+"""A launch outside of rows: its name, the innermost op or call around it ("": not known), and the count."""
 
 
-class NewLaunched(NamedTuple):
-    """What is known of some adjacent rows."""
+class NewLaunches(NamedTuple):
+    """Launches of adjacent rows."""
 
     stream: int
     first: int
     ids: NDArray[np.uint32]
-    """In table "kernels"; 0: no more than is known already."""
+    """In table "kernels"; 0: the row's own holds."""
     unknown: tuple[Unknown, ...] = ()
     strays: tuple[Stray, ...] = ()
 
 
-def launched_record(new: NewLaunched) -> Record:
-    """The journal's record; its table entries are in records before it."""
+def launches_record(new: NewLaunches) -> Record:
+    """The journal record; earlier records hold its table entries."""
     packed = rows_to_text(IDS, new.ids.reshape(-1, 1)) if len(new.ids) else ""
     return {
         "type": "launches",
@@ -68,13 +67,13 @@ def launched_record(new: NewLaunched) -> Record:
     }
 
 
-class Launched:
-    """All that was told of one process."""
+class RecordedLaunches:
+    """All recorded launches of one process."""
 
     def __init__(self) -> None:
         self.unknown: list[Unknown] = []
         self.strays: dict[tuple[str, str], int] = {}
-        """How often each was launched, by its name and what launched it."""
+        """Counts by name and launcher."""
         self._parts: dict[int, list[tuple[int, int, str]]] = {}
         """By stream: (first, rows, ids), ascending."""
 
@@ -83,19 +82,19 @@ class Launched:
 
     @property
     def rows(self) -> int:
-        """How many were looked at."""
+        """Number of rows that were profiled."""
         return sum(rows for parts in self._parts.values() for _, rows, _ in parts)
 
     def parts(self, stream: int) -> list[tuple[int, int]]:
-        """(first, rows) of what was looked at of a stream, ascending."""
+        """(first, rows) of the profiled rows of a stream, ascending."""
         return [(first, rows) for first, rows, _ in self._parts.get(stream, ())]
 
-    def take(self, record: Record) -> None:
-        """One more record. Raises ValueError, KeyError, TypeError where it makes no sense."""
+    def add(self, record: Record) -> None:
+        """Add a record. Raises ValueError, KeyError or TypeError."""
         check_fields(record, ids=str, unknown=list, strays=list)
         stream, first, rows = (
             number(record, name, most)
-            for name, most in (("stream", MOST_STREAMS), ("first", MOST), ("rows", MOST_ROWS))
+            for name, most in (("stream", MAX_STREAMS), ("first", MAX_COUNT), ("rows", MAX_ROWS))
         )
         parts = self._parts.get(stream, [])
         if not rows and record["ids"]:
@@ -110,8 +109,8 @@ class Launched:
         for name, launcher, count in strays:
             self.strays[name, launcher] = self.strays.get((name, launcher), 0) + count
 
-    def put(self, stream: int, rows: Rows, kernels: Table) -> Rows:
-        """The same rows; those whose launches are known have them as their kernels."""
+    def apply(self, stream: int, rows: Rows, kernels: Table) -> Rows:
+        """The rows, with the known launches as their kernels."""
         ids = self._ids(stream, rows.first, rows.first + len(rows))
         if ids is None:
             return rows
@@ -123,7 +122,7 @@ class Launched:
 
     def _ids(self, stream: int, start: int, stop: int) -> NDArray[np.uint32] | None:
         parts: Sequence[tuple[int, int, str]] = self._parts.get(stream, ())
-        at = max(bisect_right(parts, (start, MOST, "")) - 1, 0)
+        at = max(bisect_right(parts, (start, MAX_COUNT, "")) - 1, 0)
         found = None
         for first, rows, packed in parts[at:]:
             if first >= stop:
@@ -136,7 +135,7 @@ class Launched:
 
 
 def _unpack(packed: str, rows: int) -> NDArray[np.uint32]:
-    """Zeros where these are not so many ids."""
+    """The ids, shape [rows]; zeros where the text is invalid."""
     try:
         return rows_from_text(IDS, packed, rows)[:, 0].astype(np.uint32)
     except CodecError:

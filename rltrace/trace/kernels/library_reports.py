@@ -1,8 +1,8 @@
-"""What the libraries under torch said that they ran, call by call: records ``ran`` of the launch's journal.
+"""Kernels that libraries under torch reported, call by call: records ``library_reports`` of the launch's journal.
 
-Owns the key of a call, the record's form, and how what it tells gets to be the kernel evidence of rows as they are
-read. A call is an operator, what went into it and its other arguments; all rows of one call in one process run the same
-code, so it is asked once (``rltrace.rerun_op.kernel_queries``). Nothing of this is in any hash.
+Owns the key of a call, the form of the record, and how it replaces the kernel evidence of rows that are read. A call is
+an operator, the layouts of its inputs and its other arguments. All rows of one call in one process run the same code,
+so it is queried once (``rltrace.rerun_op.kernel_queries``). In no hash.
 """
 
 from __future__ import annotations
@@ -23,81 +23,81 @@ from rltrace.trace.format.schema import Column, Kind
 from rltrace.trace.format.tables import Table
 
 CALL = ((Column.OP, "ops"), (Column.STRUCTURE, "structures"), (Column.SCALARS, "scalars"))
-"""The columns that make a call, and the tables their ids are of; the row's numbers come to them."""
+"""The columns that identify a call, with the row's numbers, and the tables of their ids."""
 
 
 @dataclass(frozen=True)
 class ReportedCall:
-    """One kind of call of a process, and what ran for it."""
+    """One distinct call of a process, and the kernels that ran for it."""
 
     key: int
-    """As ``call_keys`` has it: equal in every process and trace."""
+    """As in ``call_keys``: equal in every process and trace."""
     kernel: int
-    """Id in table "kernels" that its rows were written with; the threads are told there."""
+    """Id in table "kernels" of its rows as they were written, which names the number of threads."""
     stream: int
     row: int
-    """Where it was met first."""
+    """Of the first occurrence."""
     times: int
-    """Rows of it, in the part of the trace that was looked through."""
+    """Number of its rows, in the part of the trace that was searched."""
     names: tuple[str, ...]
-    """What ran, in order; empty: no library said anything."""
+    """In order; empty: no library reported any."""
     reported: tuple[str, ...] = ()
-    """What the libraries said, without times and addresses; a line for each of ``names``."""
+    """Output of the libraries without times and addresses, a line for each of ``names``."""
 
 
 @dataclass
 class LibraryReports:
-    """All that was told of one process."""
+    """All reports of one process."""
 
     libraries: dict[str, str] = field(default_factory=dict)
-    """By name, what each said of itself: version, instruction set."""
+    """Version and instruction set of each library, by name."""
     calls: dict[tuple[int, int], ReportedCall] = field(default_factory=dict)
     """By key and kernel."""
     unknown: list[tuple[str, int]] = field(default_factory=list)
-    """Why calls could not be asked for, and how many."""
+    """Reasons why calls could not be queried, and their counts."""
 
-    def take(self, record: Record) -> None:
-        """One more record; what it says of a call that was told of counts. Raises ValueError, KeyError, TypeError."""
+    def add(self, record: Record) -> None:
+        """Add a record; it replaces earlier reports of the same calls. Raises ValueError, KeyError or TypeError."""
         check_fields(record, libraries=dict, said=list, calls=list, unknown=list)
-        said = [_said(entry) for entry in record["said"]]
-        calls = [_call(entry, said) for entry in record["calls"]]
+        outputs = [_output(entry) for entry in record["said"]]
+        calls = [_call(entry, outputs) for entry in record["calls"]]
         unknown = [(str(why), number({"unknown": count}, "unknown")) for why, count in record["unknown"]]
-        libraries = {str(name): str(told) for name, told in record["libraries"].items()}
+        libraries = {str(name): str(version) for name, version in record["libraries"].items()}
         self.calls |= {(call.key, call.kernel): call for call in calls}
         self.libraries |= libraries
         self.unknown = unknown
 
 
-def ran_record(
+def library_reports_record(
     process: int, libraries: Mapping[str, str], calls: Iterable[ReportedCall], unknown: Iterable[tuple[str, int]]
 ) -> Record:
     """The record for process number ``process``."""
-    said: dict[tuple[tuple[str, ...], tuple[str, ...]], int] = {}
+    outputs: dict[tuple[tuple[str, ...], tuple[str, ...]], int] = {}
     entries = [
-        [f"{c.key:016x}", c.kernel, c.stream, c.row, c.times, said.setdefault((c.names, c.reported), len(said))]
+        [f"{c.key:016x}", c.kernel, c.stream, c.row, c.times, outputs.setdefault((c.names, c.reported), len(outputs))]
         for c in calls
     ]
-    told: Record = {"type": "library_reports", "process": process, "libraries": dict(libraries)}
-    return told | {"said": [list(map(list, one)) for one in said], "calls": entries, "unknown": list(unknown)}
+    record: Record = {"type": "library_reports", "process": process, "libraries": dict(libraries)}
+    return record | {"said": [list(map(list, one)) for one in outputs], "calls": entries, "unknown": list(unknown)}
 
 
-def _said(entry: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _output(entry: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
     names, reported = entry
     return tuple(map(str, names)), tuple(map(str, reported))
 
 
-def _call(entry: Any, said: Sequence[tuple[tuple[str, ...], tuple[str, ...]]]) -> ReportedCall:
+def _call(entry: Any, outputs: Sequence[tuple[tuple[str, ...], tuple[str, ...]]]) -> ReportedCall:
     key, *counts = entry
     known = dict(zip(("kernel", "stream", "row", "times", "said"), counts, strict=True))
-    which = number(known, "said", len(said) - 1)
+    index = number(known, "said", len(outputs) - 1)
     if not isinstance(key, str) or len(key) != 16:
         raise ValueError(f"{key!r} is no key of a call")
     kernel, stream, row, times = (number(known, name) for name in ("kernel", "stream", "row", "times"))
-    return ReportedCall(int(key, 16), kernel, stream, row, times, *said[which])
+    return ReportedCall(int(key, 16), kernel, stream, row, times, *outputs[index])
 
 
 def call_keys(rows: Rows, tables: Mapping[str, Keyed]) -> Hashes:
-    """For every row, 64 bits that stand for its call: operator, tensors' layouts, arguments, numbers. Shape [n]."""
+    """A 64-bit hash of each row's call: operator, tensors' layouts, arguments, numbers. Shape [n]."""
     zero = np.zeros(1, np.uint64)
     sums = cell_sums(rows.integers.view(np.uint64), rows.integer_offsets, INTEGERS)
     sums += cell_sums(rows.floats.view(np.uint64), rows.float_offsets, FLOATS)
@@ -107,23 +107,23 @@ def call_keys(rows: Rows, tables: Mapping[str, Keyed]) -> Hashes:
 
 
 class ReportedKernels:
-    """The kernel evidence of a process's rows, with what the libraries said added."""
+    """The kernel evidence of a process, extended by the reports of libraries."""
 
     def __init__(self, stored: Table, calls: Iterable[ReportedCall]) -> None:
         self.table = Table(stored.name, 0)
         self.table.payloads = list(stored.payloads)
-        keys, made, found = stored.keys.tolist(), dict[tuple[object, ...], int](), dict[int, int]()
+        keys, entries, found = stored.keys.tolist(), dict[tuple[object, ...], int](), dict[int, int]()
         for call in calls:
             plain = stored.payloads[call.kernel] if call.kernel < len(stored) else None
             if not isinstance(plain, dict):
-                continue  # damage took what the rows were written with, and so the rows
-            same = (call.kernel, call.names, call.reported)
-            if same not in made:
-                made[same] = len(self.table.payloads)
+                continue  # lost to damage, and so are the rows
+            entry = (call.kernel, call.names, call.reported)
+            if entry not in entries:
+                entries[entry] = len(self.table.payloads)
                 payload = plain | {"names": list(call.names), "reported": list(call.reported)}
                 self.table.payloads.append(payload)
                 keys.append(portable_key("kernel", payload))
-            found[_with_kernel(call.key, call.kernel)] = made[same]
+            found[_with_kernel(call.key, call.kernel)] = entries[entry]
         self.table.keys = np.array(keys, np.uint64)
         self.table.present = np.concatenate([stored.present, np.ones(len(keys) - len(stored), bool)])
         self.table.ids = {key: i for i, key in reversed(list(enumerate(keys)))}
@@ -131,16 +131,16 @@ class ReportedKernels:
         self._known = np.array(order, np.uint64)
         self._ids = np.array([found[key] for key in order], np.uint32)
 
-    def put(self, rows: Rows, tables: Mapping[str, Keyed]) -> Rows:
-        """The same rows; the kernel of those whose calls were asked for is what ran."""
+    def apply(self, rows: Rows, tables: Mapping[str, Keyed]) -> Rows:
+        """The rows, with the reported kernels of the calls that were queried."""
         if not len(self._known) or not len(rows):
             return rows
         kernels = rows.column(Column.KERNEL)
         keys = call_keys(rows, tables) + kernels.astype(np.uint64) * GOLDEN
         at = np.minimum(np.searchsorted(self._known, keys), len(self._known) - 1)
-        asked = (self._known[at] == keys) & (rows.column(Column.KIND) == Kind.OP)
+        reported = (self._known[at] == keys) & (rows.column(Column.KIND) == Kind.OP)
         columns: NDArray[np.uint32] = rows.columns.copy(order="K")
-        columns[asked, Column.KERNEL] = self._ids[at[asked]]
+        columns[reported, Column.KERNEL] = self._ids[at[reported]]
         return replace(rows, columns=columns)
 
 

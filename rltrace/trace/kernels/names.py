@@ -1,7 +1,6 @@
-"""Names of GPU kernels, read: library, architecture, tile and precision where the name tells, and short enough to show.
+"""Names of GPU kernels, parsed: library, architecture, tile and precision, and a short name to show.
 
-Owns what a name is for a reader. What libraries call their kernels is known in ``kernel_forms``, what is left of a
-template in ``kernel_shorts``. Pure; a name of nobody's is left as it is. What a name does not say is not guessed.
+A field that a name does not contain is not guessed, and an unknown name is left as it is.
 """
 
 from __future__ import annotations
@@ -13,17 +12,15 @@ from functools import lru_cache
 
 # --- kernel forms -----------------------------------------------------------------------------------------------------
 #
-# What libraries call their GPU kernels: CUTLASS (its profiler's documentation of procedural names), cuBLAS and cuDNN
-# (``ampere_…``, ``sm80_xmma_…``, ``nvjet_…``; not documented, told by their own tokens), Tensile (rocBLAS and
-# hipBLASLt), attention kernels, PyTorch's own templates, CUB, Inductor, NCCL.
-#
-# Owns the forms of names, and what each of their tokens says. Pure.
+# Naming schemes: CUTLASS (its profiler's documentation of procedural names), cuBLAS and cuDNN (``ampere_…``,
+# ``sm80_xmma_…``, ``nvjet_…``; undocumented), Tensile (rocBLAS and hipBLASLt), attention kernels,
+# PyTorch's templates, CUB, Inductor, NCCL.
 
 
-Told = tuple[str, str, str, str]
-"""Library, architecture, tile, precision; "" where the name does not say."""
+Fields = tuple[str, str, str, str]
+"""Library, architecture, tile, precision; "": not in the name."""
 
-Reader = Callable[[str, "re.Match[str]"], Told]
+Reader = Callable[[str, "re.Match[str]"], Fields]
 
 # --- precision ------------------------------------------------------------------------------------------------------
 
@@ -42,7 +39,7 @@ _TYPES = {
 }
 
 _SUMMED = {"s": "fp32", "d": "fp64", "i": ""}
-"""The letter before ``gemm``, or before the shape of the tensor core's instruction: what is summed in."""
+"""Accumulator type by the letter before ``gemm``, or before the shape of the tensor core's instruction."""
 
 
 _PRODUCT = re.compile(
@@ -52,25 +49,25 @@ _PRODUCT = re.compile(
 
 
 def _gemm_precision(full: str, *, tensor_cores: bool) -> str:
-    """Of a name with ``[type_]s16816gemm[_type]`` or ``sgemm`` in it."""
+    """Precision of a name with ``[type_]s16816gemm[_type]`` or ``sgemm`` in it."""
     found = _PRODUCT.search(full)
     if found is None:
         return ""
     letter, shape, inside, after = found.groups()
     before = re.search(r"_(tf32|bf16|f16|fp16|e4m3|e5m2|s8)_$", full[: found.start(1)])
-    told = inside or after or (before[1] if before else "")
-    if told:
-        multiplied = _TYPES[told]
+    named = inside or after or (before[1] if before else "")
+    if named:
+        multiplied = _TYPES[named]
         return f"{multiplied} summed in fp16" if letter == "h" else multiplied
     if letter == "h":
         return "fp16 summed in fp16"
     if letter == "s" and (shape == "1688" or (shape is not None and tensor_cores)):
-        return "tf32"  # CUTLASS names float32 on tensor cores so, where no other type is said
+        return "tf32"  # CUTLASS's name for float32 on tensor cores
     return _SUMMED[letter]
 
 
 def _xmma_precision(full: str) -> str:
-    """``f32f32_tf32f32_f32``: types of A and B, of what is multiplied and summed in, of the output."""
+    """``f32f32_tf32f32_f32``: types of A and B, of the multiplication and the accumulator, of the output."""
     kind = "tf32|bf16|f16|f32|f64|e4m3|e5m2|i8"
     found = re.search(rf"_(?:{kind}){{2}}_({kind})(f16|f32|f64|i32)_", full)
     return "" if found is None else _multiplied(found[1], found[2])
@@ -84,39 +81,39 @@ def _multiplied(kind: str, summed: str) -> str:
 # --- products and convolutions --------------------------------------------------------------------------------------
 
 
-def _cutlass(full: str, found: re.Match[str]) -> Told:
+def _cutlass(full: str, found: re.Match[str]) -> Fields:
     library = "cuDNN" if "cudnn" in full[: found.start()] else "cutlass"
     architecture = f"sm{found['arch']}" if found["arch"] else ""
     precision = _gemm_precision(found[0], tensor_cores="tensorop" in found[0])
     return library, architecture, _tile(found["tile"]), precision
 
 
-def _cutlass_3(full: str, found: re.Match[str]) -> Told:
-    """``…gemm_bf16_bf16_f32_void_bf16_128x128x64``: A, B, what is summed in, C, D, and the tile of a block."""
-    tensor_cores = found["a"] == "f32" and "tensorop" in found[0]  # which have float32 as tf32 only
+def _cutlass_3(full: str, found: re.Match[str]) -> Fields:
+    """``…gemm_bf16_bf16_f32_void_bf16_128x128x64``: A, B, accumulator, C, D, and the tile of a block."""
+    tensor_cores = found["a"] == "f32" and "tensorop" in found[0]  # for which float32 is tf32
     precision = "tf32" if tensor_cores else _multiplied(found["a"], found["summed"])
     return "cutlass", f"sm{found['arch']}", _tile(found["tile"]), precision
 
 
-def _cublas(full: str, found: re.Match[str]) -> Told:
+def _cublas(full: str, found: re.Match[str]) -> Fields:
     return "cuBLAS", found["arch"], _tile(found["tile"]), _gemm_precision(full, tensor_cores=False)
 
 
-def _cudnn(full: str, found: re.Match[str]) -> Told:
+def _cudnn(full: str, found: re.Match[str]) -> Fields:
     return "cuDNN", found["arch"], _tile(found["tile"]), _gemm_precision(full, tensor_cores=False)
 
 
-def _xmma(full: str, found: re.Match[str]) -> Told:
+def _xmma(full: str, found: re.Match[str]) -> Fields:
     library = "cuDNN" if "cudnn" in full or "implicit_gemm" in full else "cuBLAS"
     tile = re.search(r"tilesize(\d+x\d+)", full)
     return library, found["arch"], _tile(tile and tile[1]), _xmma_precision(full)
 
 
 _NVJET = {"t": "bf16", "h": "fp16", "q": "fp8", "r": "fp8", "d": "fp64"}
-"""The first letter: what is multiplied. ``s`` is float32, of which the name says by itself where it is tf32."""
+"""Precision by the first letter. For ``s``, float32, the name itself contains tf32 or not."""
 
 
-def _nvjet(full: str, found: re.Match[str]) -> Told:
+def _nvjet(full: str, found: re.Match[str]) -> Fields:
     precision = found["more"] or _NVJET.get(found["types"][0], "")
     return "cuBLAS", found["arch"] or "", _tile(found["tile"]), precision
 
@@ -124,7 +121,7 @@ def _nvjet(full: str, found: re.Match[str]) -> Told:
 _TENSILE = {"H": "fp16", "B": "bf16", "S": "fp32", "D": "fp64", "F8": "fp8", "B8": "fp8", "I8": "int8", "X": "tf32"}
 
 
-def _tensile(full: str, found: re.Match[str]) -> Told:
+def _tensile(full: str, found: re.Match[str]) -> Fields:
     """``Cijk_Alik_Bljk_HHS_BH_…_MT64x64x32_…_ISA1201_…``: types, the tile of a work group, the instruction set."""
     tile, isa = re.search(r"_MT(\d+x\d+)", full), re.search(r"_ISA([1-9]\w*?)_|_(gfx\w+)$", f"{full}_")
     architecture = "" if isa is None else isa[2] or f"gfx{isa[1]}"
@@ -137,7 +134,7 @@ def _tensile(full: str, found: re.Match[str]) -> Told:
 _CONSTANTS = re.compile(r"cute::tuple<" + r",\s*".join([r"cute::C<(?:\(int\))?(\d+)>"] * 3))
 
 
-def _attention(full: str, found: re.Match[str]) -> Told:
+def _attention(full: str, found: re.Match[str]) -> Fields:
     efficient = re.search(r"fmha_cutlass[FB]_(f16|bf16|f32)_(?:not)?aligned_(\d+x\d+)(?:_\w*?)?_(sm\d+)", full)
     if efficient is not None:
         return "memory-efficient attention", efficient[3], _tile(efficient[2]), _TYPES[efficient[1]]
@@ -148,21 +145,21 @@ def _attention(full: str, found: re.Match[str]) -> Told:
     return "flash attention", f"sm{architecture[1]}" if architecture else "", _tile(tile), kind
 
 
-def _cudnn_attention(full: str, found: re.Match[str]) -> Told:
+def _cudnn_attention(full: str, found: re.Match[str]) -> Fields:
     return "cuDNN attention", found["arch"], _tile(found["tile"]), ""
 
 
-def _cute(full: str, found: re.Match[str]) -> Told:
+def _cute(full: str, found: re.Match[str]) -> Fields:
     kinds = [
         kind for name, kind in (("bfloat16_t", "bf16"), ("half_t", "fp16"), ("tfloat32_t", "tf32")) if name in full
     ]
     architecture = re.search(r"arch::Sm(\d+)|[Mm]ainloopSm(\d+)", full)
-    told = f"sm{architecture[1] or architecture[2]}" if architecture else ""
-    return "cutlass", told, _tile(_cute_tile(full)), kinds[0] if kinds else ""
+    version = f"sm{architecture[1] or architecture[2]}" if architecture else ""
+    return "cutlass", version, _tile(_cute_tile(full)), kinds[0] if kinds else ""
 
 
 def _cute_tile(full: str) -> str | None:
-    """The first shape of constants that is no cluster of blocks, of which there are fewer."""
+    """The first shape of constants that is too large to be a cluster of blocks."""
     shapes = (found.groups() for found in _CONSTANTS.finditer(full))
     return next(
         (f"{rows}x{columns}" for rows, columns, depth in shapes if min(map(int, (rows, columns, depth))) > 8), None
@@ -223,20 +220,16 @@ FORMS: tuple[tuple[re.Pattern[str], Reader], ...] = (
     (re.compile(r"^(?:void )?rocprim::"), _plain("rocPRIM")),
     (re.compile(r"\bat::|\bat_cuda_detail::|softmax_warp_|^_ZN2at"), _plain("ATen")),
 )
-"""The first that is found counts."""
+"""The first pattern that is found counts."""
 
 
-# --- kernel shorts ----------------------------------------------------------------------------------------------------
-#
-# The name of a GPU kernel, short enough to show: what is left of a template over several lines.
-#
-# Owns which words in template brackets say nothing of what is computed. Pure.
+# --- short names ------------------------------------------------------------------------------------------------------
 
 
-LONGEST = 60
+MAX_SHORT = 60
 """Characters of a short name."""
 
-_WRAPPERS = frozenset(
+_BOILERPLATE = frozenset(
     """
     at native std array detail char long int unsigned signed short bool void const c10 cuda lambda operator
     anonymous namespace unnamed TensorIteratorBase TensorIterator TensorBase Tensor Array gpu_kernel_impl
@@ -251,17 +244,17 @@ _WRAPPERS = frozenset(
     ADAM_MODE cute tuple flash arch Flash_fwd_kernel_traits Flash_bwd_kernel_traits Flash_kernel_traits
     """.split()  # noqa: SIM905  forty lines are not clearer
 )
-"""Words in template brackets that say nothing of what is computed."""
+"""Words in template brackets that do not describe the computation."""
 
 _VERSIONED = re.compile(r"_V_\d+(?:_SM_\w+)?|THRUST_\d+\w*|CUB_\d+\w*")
-"""Namespaces that CUB and Thrust put their version and architectures into."""
+"""Namespaces of CUB and Thrust that contain their version and architectures."""
 
 _KINDS = {"float": "float", "double": "double", "Half": "half", "__half": "half", "BFloat16": "bfloat16"}
 _KINDS |= {"__nv_bfloat16": "bfloat16", "bfloat16_t": "bfloat16", "half_t": "half", "nv_bfloat16": "bfloat16"}
 
 
 def shortened(full: str) -> str:
-    """``vectorized_elementwise_kernel<4 CUDAFunctor_add float>``."""
+    """A short name such as ``vectorized_elementwise_kernel<4 CUDAFunctor_add float>``."""
     plain = full.strip().replace("(anonymous namespace)::", "").replace("<unnamed>::", "")
     if plain.startswith("_ZN"):
         return _cut(_last_part(plain))
@@ -271,18 +264,18 @@ def shortened(full: str) -> str:
         return _cut(plain if " " in name else name.rpartition("::")[2] or name)
     head, inside = name[:start], name[start + 1 :]
     base = head.rpartition("::")[2]
-    if base == "kernel":  # which of many, its namespace says
+    if base == "kernel":  # distinct only with its namespace
         base = "::".join(head.split("::")[-2:])
     if "::Kernel" in head or base.startswith("Kernel"):  # cutlass: the one argument is the name
         inner = re.match(r"\w+", inside)
         if inner is not None and inner[0].startswith("cutlass"):
             return _cut(inner[0])
-    told = _telling(inside[: _closing(inside)])
-    return _cut(f"{base}<{' '.join(told)}>" if told else base)
+    words = _main_words(inside[: _closing(inside)])
+    return _cut(f"{base}<{' '.join(words)}>" if words else base)
 
 
 def _last_part(mangled: str) -> str:
-    """Of what nobody could demangle (some of nvcc's lambdas): the function, past its namespaces."""
+    """The function in a name that cannot be demangled (some of nvcc's lambdas), without namespaces."""
     last, at = mangled, len("_ZN")
     while (length := re.match(r"\d+", mangled[at:])) is not None:
         at += len(length[0])
@@ -292,7 +285,7 @@ def _last_part(mangled: str) -> str:
 
 
 def _function(name: str) -> str:
-    """Without the type that it returns and the types of its arguments; as it is where it is no function of C++."""
+    """The name without return type and argument types; unchanged where it is not a C++ function."""
     depth, start = 0, 0
     for at, letter in enumerate(name):
         if letter == "<":
@@ -315,21 +308,21 @@ def _closing(text: str) -> int:
     return len(text)
 
 
-def _telling(inside: str) -> list[str]:
-    """A first number, up to two words that name what is computed, and the type."""
+def _main_words(inside: str) -> list[str]:
+    """The first number, up to two words that name the computation, and the type."""
     first = re.match(r"\s*(?:\(\w+\)|\w+=)?(\d+)", inside)
-    words = [word for word in re.findall(r"(?<!\w)[A-Za-z_]\w+", inside) if not _says_nothing(word)]
+    words = [word for word in re.findall(r"(?<!\w)[A-Za-z_]\w+", inside) if not _is_boilerplate(word)]
     kinds = list(dict.fromkeys(_KINDS[word] for word in words if word in _KINDS))
     named = list(dict.fromkeys(word for word in words if word not in _KINDS))
     return [*([first[1]] if first else []), *named[:2], *kinds[:1]]
 
 
-def _says_nothing(word: str) -> bool:
-    return word in _WRAPPERS or _VERSIONED.fullmatch(word) is not None
+def _is_boilerplate(word: str) -> bool:
+    return word in _BOILERPLATE or _VERSIONED.fullmatch(word) is not None
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+    return text if len(text) <= MAX_SHORT else f"{text[: MAX_SHORT - 1]}…"
 
 
 # --- kernel names -----------------------------------------------------------------------------------------------------
@@ -337,23 +330,23 @@ def _cut(text: str) -> str:
 
 @dataclass(frozen=True)
 class KernelName:
-    """What one name says; what it does not is ""."""
+    """One name, parsed; a field that the name does not contain is ""."""
 
     full: str
     short: str
-    """Without return type, arguments, namespaces and most of what stands in template brackets."""
+    """Without return type, arguments, namespaces and most template arguments."""
     library: str = ""
     """cutlass, cuBLAS, cuDNN, ATen, Inductor, NCCL …"""
     architecture: str = ""
     """``sm80``, ``ampere``, ``gfx942``."""
     tile: str = ""
-    """``128×64``: rows and columns of the output that a block of threads computes."""
+    """``128×64``: rows and columns of the output tile of a block of threads."""
     precision: str = ""
-    """What is multiplied, and summed in where that is said: ``tf32``, ``bf16``, ``fp16 summed in fp16``."""
+    """Of the multiplication, and of the accumulator if named: ``tf32``, ``bf16``, ``fp16 summed in fp16``."""
 
     @property
     def words(self) -> str:
-        """``cutlass 128×128 tf32`` where the name tells so much; else the short name."""
+        """``cutlass 128×128 tf32`` if these fields are known; else the short name."""
         if not (self.library and (self.tile or self.precision)):
             return self.short
         return " ".join(filter(None, [self.library, self.tile, self.precision]))
@@ -361,7 +354,7 @@ class KernelName:
 
 @lru_cache(maxsize=4096)
 def read_name(full: str) -> KernelName:
-    """What a (demangled) name tells."""
+    """Parse a demangled name."""
     for pattern, read in FORMS:
         found = pattern.search(full)
         if found is not None:
@@ -369,10 +362,10 @@ def read_name(full: str) -> KernelName:
     return KernelName(full, shortened(full))
 
 
-def in_words(names: Sequence[str]) -> list[str]:
-    """Each in as few words as tell it from the others: its words, or the short name, or all of it."""
+def distinct_names(names: Sequence[str]) -> list[str]:
+    """The shortest form that keeps the names distinct: their words, their short names, or the full names."""
     read = [read_name(name) for name in names]
-    for told in ([name.words for name in read], [name.short for name in read]):
-        if len(set(told)) == len(set(names)):
-            return told
+    for shown in ([name.words for name in read], [name.short for name in read]):
+        if len(set(shown)) == len(set(names)):
+            return shown
     return list(names)

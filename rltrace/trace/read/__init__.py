@@ -1,1 +1,1 @@
-"""Verified reading of a trace: rows, values, activations; what cannot be read is a hole."""
+"""Verified reading of a trace: rows, values, activations; unreadable rows are holes."""

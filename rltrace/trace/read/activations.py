@@ -1,7 +1,7 @@
-"""The rows of tensors of one process that are in a trace: calls of modules, ops, and the digest of each row.
+"""The recorded activation rows of one process: module calls, ops, and a digest for each row.
 
-Owns look-up, and what makes sense. What is given out of a call or an op is all that was kept of it, or nothing: one of
-which a part cannot be read is left away, and told of. No torch, no zarr.
+Owns lookup and verification. A call or an op of which a tensor cannot be read is left out as a whole, and reported. No
+torch, no zarr.
 """
 
 from __future__ import annotations
@@ -15,66 +15,63 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.trace.format.activation_rows import ActivationRows, ModuleCall, OpRows, Part
-from rltrace.trace.format.arrays import KEPT_CALLS, KEPT_DIGESTS, KEPT_TENSORS, ArraySpec
+from rltrace.trace.format.arrays import ACTIVATION_CALLS, ACTIVATION_DIGESTS, ACTIVATION_TENSORS, ArraySpec
 from rltrace.trace.format.files import Folder, UnreadableError
-from rltrace.trace.format.records import MOST, MOST_AXES, ActivationPart, ActivationRequest, ArrayPart, LeftOut
+from rltrace.trace.format.records import MAX_AXES, MAX_COUNT, ActivationPart, ActivationRequest, ArrayPart, LeftOut
 from rltrace.trace.format.rows import ChunkFile
 from rltrace.trace.format.schema import DIGEST_CHUNK, ActivationColumn, CallFlag, ModuleCallColumn, Phase, TensorOwner
 from rltrace.trace.format.tables import Table
 from rltrace.trace.read.chunks import Counter, missing_or_cut, read_chunk
 
-# --- keptarrays -------------------------------------------------------------------------------------------------------
-#
-# The three arrays of kept rows of one process, read: calls, tensors and, by their offset, digests; verified.
-#
-# Owns which chunk holds what, and which tensors are of one call or op. What a row of them means is for
-# ``rltrace.trace.read.activations``.
+# --- arrays -----------------------------------------------------------------------------------------------------------
 
 
-NO_SENSE = "its description is inconsistent"
+INCONSISTENT = "its description is inconsistent"
 
 
-class NotThereError(Exception):
-    """The digests of a tensor's rows were left out of a slice."""
+class NotInSliceError(Exception):
+    """The digests of activation rows are not in this slice."""
 
 
 class ActivationArrays:
-    """What stands in ``activations`` of one process, as far as it can be read."""
+    """The arrays in ``activations`` of one process, as far as they can be read."""
 
-    def __init__(self, folder: Folder, base: str, parts: Sequence[ActivationPart], miss: Callable[[str], None]) -> None:
-        """``miss`` is told of damage."""
+    def __init__(
+        self, folder: Folder, base: str, parts: Sequence[ActivationPart], report: Callable[[str], None]
+    ) -> None:
+        """``report`` gets a sentence for each damage."""
         self.counter = Counter()
         self._folder = folder
         self._base = base
         self._parts = parts
-        self._miss = miss
+        self._report = report
         self._digest_chunks: dict[int, NDArray[np.uint64]] = {}
 
     def check_sizes(self) -> None:
-        """Find the chunks that are missing or of another length, without reading any."""
+        """Report chunks that are missing or of another length, without reading any."""
         for file in self.files:
             if (why := missing_or_cut(self._folder, self._base, file)) is not None:
-                self._miss(why)
+                self._report(why)
 
     @property
     def files(self) -> Iterator[ChunkFile]:
-        """All chunks that are here."""
+        """All chunks, but for those left out of a slice."""
         arrays = (array for part in self._parts for _, array in part.arrays)
         return (file for array in arrays for file in array.files if file is not None)
 
     @cached_property
     def calls(self) -> NDArray[np.uint64]:
-        """Every call of a module that can be read, shape [n, len(Called)]."""
-        return self._array(KEPT_CALLS, [part.calls for part in self._parts])
+        """The readable module calls, shape [n, len(ModuleCallColumn)]."""
+        return self._array(ACTIVATION_CALLS, [part.calls for part in self._parts])
 
     @cached_property
     def tensors(self) -> NDArray[np.uint64]:
-        """Every tensor that can be read, shape [n, len(Kept)]."""
-        return self._array(KEPT_TENSORS, [part.tensors for part in self._parts])
+        """The readable tensors, shape [n, len(ActivationColumn)]."""
+        return self._array(ACTIVATION_TENSORS, [part.tensors for part in self._parts])
 
     @cached_property
     def by_owner(self) -> NDArray[np.uint64]:
-        """Tensors, those of one call or op next to each other and in the order in which they stand."""
+        """The tensors sorted by call or op, in recorded order within each."""
         table = self.tensors
         return table[
             np.lexsort(
@@ -83,7 +80,7 @@ class ActivationArrays:
         ]
 
     def places(self, owner: TensorOwner, stream: int) -> Mapping[int, tuple[int, int]]:
-        """Where in ``by_owner`` the tensors of each call, or op, of a stream stand."""
+        """(first, stop) in ``by_owner`` of the tensors of each call, or op, of a stream."""
         return self._all_places.get((int(owner), stream), {})
 
     @cached_property
@@ -98,36 +95,36 @@ class ActivationArrays:
         return found
 
     def _array(self, spec: ArraySpec, parts: Sequence[ArrayPart]) -> NDArray[np.uint64]:
-        """Every row of an array that could be read, shape [n, columns]."""
+        """The readable rows of an array, shape [n, columns]."""
         found = [np.zeros((0, spec.chunk[1]), np.uint64)]
         for part in parts:
             for i, file in enumerate(part.files):
-                assert file is not None  # slices carry these whole
+                assert file is not None  # slices have these arrays in full
                 rows = min(spec.chunk[0], part.count - i * spec.chunk[0])
                 try:
                     found.append(read_chunk(self._folder, self._base, spec, file, self.counter)[:, :rows].T)
                 except UnreadableError as error:
-                    self._miss(f"{self._base}/{file.key} {error}; the activation rows that it describes are lost")
+                    self._report(f"{self._base}/{file.key} {error}; the activation rows that it describes are lost")
         return np.concatenate(found)
 
     def digests(self, offset: int, count: int) -> NDArray[np.uint64]:
-        """``count`` digests from ``offset`` on. Raises UnreadableError, NotThereError."""
+        """``count`` digests from ``offset`` on. Raises UnreadableError, NotInSliceError."""
         first, stop = offset // DIGEST_CHUNK, -(-(offset + count) // DIGEST_CHUNK)
         if not count:
             return np.zeros(0, np.uint64)
         start = offset - first * DIGEST_CHUNK
         if stop - first > len(self._digest_files):
-            raise UnreadableError(NO_SENSE)
+            raise UnreadableError(INCONSISTENT)
         chunks = [self._digest_chunk(number) for number in range(first, stop)]
         found = chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
         own: NDArray[np.uint64] = found[start : start + count]
         if len(own) < count:
-            raise UnreadableError(NO_SENSE)
+            raise UnreadableError(INCONSISTENT)
         return own
 
     @cached_property
     def _digest_files(self) -> Mapping[int, tuple[ChunkFile | None, int]]:
-        """Chunks of ``activations/digests`` by number (None: left out by a slice), and how many digests are in each."""
+        """Chunks of ``activations/digests`` by number (None: left out of a slice), with their number of digests."""
         return {
             part.digests.chunk + i: (file, min(DIGEST_CHUNK, part.digests.count - i * DIGEST_CHUNK))
             for part in self._parts
@@ -138,53 +135,53 @@ class ActivationArrays:
         """The digests of one chunk, without its padding."""
         if number not in self._digest_chunks:
             if number not in self._digest_files:
-                raise UnreadableError(f"chunk {number} of {KEPT_DIGESTS.name}, which it needs, is missing")
+                raise UnreadableError(f"chunk {number} of {ACTIVATION_DIGESTS.name}, which it needs, is missing")
             file, count = self._digest_files[number]
             if file is None:
-                raise NotThereError
+                raise NotInSliceError
             try:
-                chunk = read_chunk(self._folder, self._base, KEPT_DIGESTS, file, self.counter)
+                chunk = read_chunk(self._folder, self._base, ACTIVATION_DIGESTS, file, self.counter)
             except UnreadableError as error:
                 raise UnreadableError(f"{self._base}/{file.key} {error}") from None
             self._digest_chunks[number] = chunk[:count]
         return self._digest_chunks[number]
 
 
-# --- kept -------------------------------------------------------------------------------------------------------------
+# --- activations ------------------------------------------------------------------------------------------------------
 
 
 class Activations:
-    """Everything kept of tensors' rows in one process. Falsy where nothing was asked for."""
+    """The recorded activation rows of one process. Falsy where none were requested."""
 
     def __init__(
         self,
         folder: Folder,
         base: str,
-        asked: ActivationRequest | None,
+        request: ActivationRequest | None,
         parts: Sequence[ActivationPart],
         tables: Callable[[], Mapping[str, Table]],
         rows: Callable[[int], int],
-        miss: Callable[[str], None],
+        report: Callable[[str], None],
     ) -> None:
-        """``rows``: how many rows a stream has, by its number; ``miss`` is told of damage."""
-        self.asked = asked
-        """What was to be kept; None: nothing was."""
+        """``rows``: number of rows of a stream, by its number. ``report`` gets a sentence for each damage."""
+        self.request = request
+        """None: none."""
         self.left_out: tuple[LeftOut, ...] = tuple(entry for part in parts for entry in part.left_out)
-        """Tensors that were asked for and whose rows are not there, in the order of recording."""
+        """Requested tensors whose activation rows were not recorded, in the order of recording."""
         self.unread = 0
-        """Calls and ops that were asked for since and could not be given: damaged, or not in this slice."""
+        """Number of calls and ops that could not be read so far: damaged, or not in this slice."""
         self._base = base
         self._parts = parts
         self._tables = tables
         self._rows = rows
-        self._report = miss
-        self._missed: set[str] = set()
-        self._arrays = ActivationArrays(folder, base, parts, self._miss)
+        self._report = report
+        self._reported: set[str] = set()
+        self._arrays = ActivationArrays(folder, base, parts, self._report_once)
         self._calls: dict[int, tuple[ModuleCall, ...]] = {}
         self._ops: dict[int, Mapping[int, OpRows]] = {}
 
     def __bool__(self) -> bool:
-        return self.asked is not None
+        return self.request is not None
 
     @property
     def chunks_read(self) -> int:
@@ -196,66 +193,66 @@ class Activations:
 
     @property
     def call_count(self) -> int:
-        """Calls that the journal tells of."""
+        """Number of calls in the journal."""
         return sum(part.calls.count for part in self._parts)
 
     @property
     def tensor_count(self) -> int:
-        """Tensors that the journal tells of."""
+        """Number of tensors in the journal."""
         return sum(part.tensors.count for part in self._parts)
 
     @property
     def digest_count(self) -> int:
-        """Digests of rows that the journal tells of; equal tensors share theirs."""
+        """Number of digests in the journal; equal tensors share theirs."""
         return sum(part.digests.count for part in self._parts)
 
     def calls(self, stream: int) -> Sequence[ModuleCall]:
-        """Calls of modules of one stream, in the order in which they began; those that can be read."""
+        """The readable module calls of one stream, in the order of their start."""
         if stream not in self._calls:
             table = self._arrays.calls
             own = table[table[:, ModuleCallColumn.STREAM] == stream]
             own = own[np.argsort(own[:, ModuleCallColumn.NUMBER], kind="stable")]
-            made = {row[ModuleCallColumn.NUMBER]: self._call(stream, row) for row in own.tolist()}
-            if len(made) < len(own):
-                self._miss(f"activation rows of stream {stream} of {self._base}: two calls have the same number")
-            self._calls[stream] = tuple(call for call in made.values() if call is not None)
+            calls = {row[ModuleCallColumn.NUMBER]: self._call(stream, row) for row in own.tolist()}
+            if len(calls) < len(own):
+                self._report_once(f"activation rows of stream {stream} of {self._base}: two calls have the same number")
+            self._calls[stream] = tuple(call for call in calls.values() if call is not None)
         return self._calls[stream]
 
     def ops(self, stream: int) -> Mapping[int, OpRows]:
-        """Ops of one stream whose tensors' rows were kept, by row; those that can be read."""
+        """The readable ops of one stream with activation rows, by row."""
         if stream not in self._ops:
             self._ops[stream] = _Ops(list(self._arrays.places(TensorOwner.OP, stream)), partial(self._op, stream))
         return self._ops[stream]
 
     def why_missing(self, stream: int, first: int, stop: int) -> str | None:
-        """Why rows of tensors of these rows of the stream may not be there though they were asked for."""
+        """Why requested activation rows of these rows may not have been recorded; None: no reason is known."""
         found = (gap for gap in self.left_out if gap.stream == stream and gap.first < stop and first <= gap.last)
         return next((gap.why for gap in found), None)
 
     def check_sizes(self) -> None:
-        """Find the chunks that are missing or of another length, without reading any."""
+        """Report chunks that are missing or of another length, without reading any."""
         self._arrays.check_sizes()
 
     @property
     def files(self) -> Iterator[ChunkFile]:
-        """All chunks that are here."""
+        """All chunks, but for those left out of a slice."""
         return self._arrays.files
 
     def read_all(self, streams: Sequence[int]) -> int:
-        """Read everything; returns how many calls and ops could be. Damage is reported."""
+        """Read everything and report damage. Returns the number of readable calls and ops."""
         for stream in {
             *streams,
             *self._arrays.calls[:, ModuleCallColumn.STREAM].tolist(),
             *self._arrays.tensors[:, ActivationColumn.STREAM].tolist(),
         }:
             if stream not in streams:
-                self._miss(f"activation rows of stream {stream} of {self._base}: there is no such stream")
+                self._report_once(f"activation rows of stream {stream} of {self._base}: there is no such stream")
         return sum(len(self.calls(stream)) + len(self.ops(stream)) for stream in streams)
 
-    def digest_chunks_of(self, wanted: Callable[[int, int, int], bool]) -> tuple[set[int], NDArray[np.uint64]]:
-        """What a part of the trace needs: numbers of chunks of ``activations/digests``, and the digests of the tensors.
+    def digest_chunks_of(self, selects: Callable[[int, int, int], bool]) -> tuple[set[int], NDArray[np.uint64]]:
+        """The chunk numbers of ``activations/digests`` and the digests of the tensors of selected calls and ops.
 
-        ``wanted(stream, first row, stop)``: whether calls and ops there belong to it.
+        ``selects(stream, first row, stop)``: whether calls and ops with these rows are selected.
         """
         spans = {
             (TensorOwner.CALL, *row[:2]): (row[2], max(row[3], row[2] + 1))
@@ -278,7 +275,7 @@ class Activations:
                 if row[ActivationColumn.OWNER] == TensorOwner.OP
                 else spans.get((TensorOwner.CALL, stream, number))
             )
-            if span is not None and wanted(stream, *span):
+            if span is not None and selects(stream, *span):
                 first, stop = row[ActivationColumn.OFFSET], row[ActivationColumn.OFFSET] + row[ActivationColumn.COUNT]
                 chunks.update(range(first // DIGEST_CHUNK, -(-stop // DIGEST_CHUNK)))
                 wholes.append(row[ActivationColumn.WHOLE])
@@ -293,12 +290,12 @@ class Activations:
             return None
         try:
             if not row[ModuleCallColumn.FLAGS] & CallFlag.CALL or not row[ModuleCallColumn.PARENT] <= number:
-                raise UnreadableError(NO_SENSE)
+                raise UnreadableError(INCONSISTENT)
             if (
                 not row[ModuleCallColumn.FIRST_ROW] <= row[ModuleCallColumn.END_ROW] <= self._rows(stream)
-                or row[ModuleCallColumn.STEP] > MOST
+                or row[ModuleCallColumn.STEP] > MAX_COUNT
             ):
-                raise UnreadableError(NO_SENSE)
+                raise UnreadableError(INCONSISTENT)
             return ModuleCall(
                 number=number,
                 parent=row[ModuleCallColumn.PARENT] - 1 if row[ModuleCallColumn.PARENT] else None,
@@ -313,7 +310,7 @@ class Activations:
                 raised=bool(row[ModuleCallColumn.FLAGS] & CallFlag.RAISED),
             )
         except UnreadableError as error:
-            self._lose(TensorOwner.CALL, stream, number, error)
+            self._report_lost(TensorOwner.CALL, stream, number, error)
             return None
 
     def _op(self, stream: int, row: int) -> OpRows | None:
@@ -321,54 +318,54 @@ class Activations:
         if tensors is None:
             return None
         if row >= self._rows(stream):
-            self._lose(TensorOwner.OP, stream, row, UnreadableError("there is no such row"))
+            self._report_lost(TensorOwner.OP, stream, row, UnreadableError("there is no such row"))
             return None
         return OpRows(row, tensors)
 
     def _tensors_of(
         self, owner: TensorOwner, stream: int, number: int, count: int | None
     ) -> tuple[ActivationRows, ...] | None:
-        """The tensors of one call or op, of which there are ``count``; None where one of them cannot be had."""
+        """The tensors of one call or op, ``count`` if known; None: one of them cannot be read."""
         first, stop = self._arrays.places(owner, stream).get(number, (0, 0))
         rows = self._arrays.by_owner[first:stop].tolist()
         try:
-            wanted = count if count is not None else rows[0][ActivationColumn.TENSORS]
-            if len(rows) != wanted or any(row[ActivationColumn.TENSORS] != wanted for row in rows):
-                raise UnreadableError(f"{wanted} tensors of it were recorded, but {len(rows)} can be read")
+            expected = count if count is not None else rows[0][ActivationColumn.TENSORS]
+            if len(rows) != expected or any(row[ActivationColumn.TENSORS] != expected for row in rows):
+                raise UnreadableError(f"{expected} tensors of it were recorded, but {len(rows)} can be read")
             return tuple(map(self._tensor, rows))
-        except NotThereError:
+        except NotInSliceError:
             self.unread += 1
         except UnreadableError as error:
-            self._lose(owner, stream, number, error)
+            self._report_lost(owner, stream, number, error)
         return None
 
     def _tensor(self, row: list[int]) -> ActivationRows:
-        """One tensor. Raises UnreadableError, NotThereError."""
+        """One tensor. Raises UnreadableError, NotInSliceError."""
         payload: Any = self._payload("layouts", row[ActivationColumn.LAYOUT])
         dtype, shape = payload[0], payload[1]
         if row[ActivationColumn.PART] not in (Part.INPUT, Part.OUTPUT):
-            raise UnreadableError(NO_SENSE)
-        if len(shape) > MOST_AXES or row[ActivationColumn.AXES] >= 1 << len(shape):
-            raise UnreadableError(NO_SENSE)
-        if not all(type(size) is int and 0 <= size < MOST for size in shape):
-            raise UnreadableError(NO_SENSE)
+            raise UnreadableError(INCONSISTENT)
+        if len(shape) > MAX_AXES or row[ActivationColumn.AXES] >= 1 << len(shape):
+            raise UnreadableError(INCONSISTENT)
+        if not all(type(size) is int and 0 <= size < MAX_COUNT for size in shape):
+            raise UnreadableError(INCONSISTENT)
         axes = tuple(axis for axis in range(len(shape)) if row[ActivationColumn.AXES] >> axis & 1)
         lengths = [shape[axis] for axis in axes]
         if prod(lengths) != row[ActivationColumn.COUNT]:
-            raise UnreadableError(NO_SENSE)
+            raise UnreadableError(INCONSISTENT)
         try:
             digests = self._arrays.digests(row[ActivationColumn.OFFSET], row[ActivationColumn.COUNT]).reshape(lengths)
-        except ValueError:  # no rows of more than an array can have
-            raise UnreadableError(NO_SENSE) from None
+        except ValueError:  # larger than an array can be
+            raise UnreadableError(INCONSISTENT) from None
         name = self._text("names", row[ActivationColumn.NAME])
         return ActivationRows(
             Part(row[ActivationColumn.PART]), name, dtype, tuple(shape), axes, digests, row[ActivationColumn.WHOLE]
         )
 
-    def _lose(self, owner: TensorOwner, stream: int, number: int, error: Exception) -> None:
+    def _report_lost(self, owner: TensorOwner, stream: int, number: int, error: Exception) -> None:
         what = f"call {number}" if owner is TensorOwner.CALL else f"row {number}"
         self.unread += 1
-        self._miss(f"activation rows of {what} of stream {stream} of {self._base} cannot be read: {error}")
+        self._report_once(f"activation rows of {what} of stream {stream} of {self._base} cannot be read: {error}")
 
     # --- tables -------------------------------------------------------------------------------------------------------
 
@@ -381,9 +378,9 @@ class Activations:
     def _text(self, table: str, number: int) -> str:
         return str(self._payload(table, number))
 
-    def _miss(self, what: str) -> None:
-        if what not in self._missed:
-            self._missed.add(what)
+    def _report_once(self, what: str) -> None:
+        if what not in self._reported:
+            self._reported.add(what)
             self._report(what)
 
 
@@ -391,11 +388,11 @@ def _phase(number: int) -> str:
     try:
         return Phase(number).name.lower()
     except ValueError:
-        raise UnreadableError(NO_SENSE) from None
+        raise UnreadableError(INCONSISTENT) from None
 
 
 class _Ops(Mapping[int, OpRows]):
-    """Ops by row, each read when it is asked for: whoever looks into one module needs few of them."""
+    """Ops by row, each read when it is first used."""
 
     def __init__(self, places: Sequence[int], read: Callable[[int], OpRows | None]) -> None:
         self._read = read

@@ -1,6 +1,6 @@
-"""Chunks of a trace being read: taken only when length and digest of the encoded bytes are those the journal tells.
+"""Chunks of a trace, verified: length and digest of the encoded bytes must match the journal.
 
-Owns that check, and the count of what was read. Which rows a chunk holds is for those who ask.
+Owns that check, and the counts of chunks and bytes read.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from rltrace.trace.format.arrays import SERIES, STEPS, ArraySpec
 from rltrace.trace.format.chunk_codec import CodecError, rows_from_text
 from rltrace.trace.format.files import Folder, UnreadableError
 from rltrace.trace.format.journal import Record
-from rltrace.trace.format.records import MOST
+from rltrace.trace.format.records import MAX_COUNT
 from rltrace.trace.format.rows import ChunkFile
 from rltrace.trace.format.schema import Sample, Step
 from rltrace.trace.write.packers import StepPart, add_part, parse_part
 
 
 class Counter:
-    """What was read from disk so far."""
+    """Chunks and bytes read so far."""
 
     def __init__(self) -> None:
         self.chunks = 0
@@ -33,10 +33,10 @@ class Counter:
 
 
 def read_chunk(folder: Folder, base: str, spec: ArraySpec, file: ChunkFile, counter: Counter) -> NDArray[Any]:
-    """One chunk, verified. Raises UnreadableError saying what is wrong with it."""
+    """One chunk, verified. Raises UnreadableError with the reason."""
     key = f"{base}/{file.key}"
     try:
-        encoded = folder.read(key, chunk_codec.longest(spec))
+        encoded = folder.read(key, chunk_codec.max_bytes(spec))
         counter.chunks += 1
         counter.bytes += len(encoded)
         if len(encoded) != file.length:
@@ -49,7 +49,7 @@ def read_chunk(folder: Folder, base: str, spec: ArraySpec, file: ChunkFile, coun
 
 
 def missing_or_cut(folder: Folder, base: str, file: ChunkFile) -> str | None:
-    """What is wrong with a chunk as far as shows without reading it, its path included; None: nothing."""
+    """A sentence on a chunk that is missing or of another length, found without reading it; None: it is not."""
     try:
         size = folder.size(f"{base}/{file.key}")
     except UnreadableError as error:
@@ -61,43 +61,40 @@ def _other_size(size: int, file: ChunkFile) -> str:
     return f"has {size} bytes; {file.length} were written"
 
 
-# --- attempts ---------------------------------------------------------------------------------------------------------
+# --- incremental arrays -----------------------------------------------------------------------------------------------
 #
-# What a process writes a little of with every commit, read part by part, from chunks or from the journal.
-#
-# That are its finished optimizer attempts, and the samples of its series. Owns what stands in for a chunk that is
-# damaged, and when steps or samples make no sense.
+# Finished optimizer attempts and samples of series: a few rows with every commit, in chunks or in the journal.
 
 
-class Parted:
+class IncrementalArray:
     """Rows of one array by the part that holds them; each part is read once."""
 
     spec: ArraySpec
     noun: str
-    """What a row is one of; the field of a record that counts them, too."""
+    """Plural noun for rows, and the field of a record that counts them."""
 
     def __init__(self, folder: Folder, base: str, counter: Counter, damage: list[str]) -> None:
         self.parts: list[StepPart] = []
-        """Where they stand, in the order in which they were written."""
+        """In the order of writing."""
         self._folder = folder
         self._base = base
         self._counter = counter
         self._damage = damage
-        """Told of every part that cannot be read."""
+        """Gets a sentence for every part that cannot be read."""
         self._read: dict[int, NDArray[np.uint64]] = {}
         """By the number of the first row of the part."""
 
-    def take(self, record: Record) -> None:
-        """A journal record of theirs. Raises ValueError, KeyError or TypeError where it makes no sense."""
+    def add_record(self, record: Record) -> None:
+        """Add the part of a journal record. Raises ValueError, KeyError or TypeError."""
         add_part(self.parts, parse_part(record, self.spec, self.noun))
 
     @cached_property
     def all(self) -> NDArray[np.uint64]:
-        """Those that could be read, shape [n, columns]; to be asked for once all records are taken."""
+        """All readable rows, shape [n, columns]. Use it after all records are added."""
         return np.concatenate([self._none(), *(self.of(part) for part in self.parts)])
 
     def of(self, part: StepPart) -> NDArray[np.uint64]:
-        """The rows of one part, without reading the others; those that can be read."""
+        """The readable rows of one part."""
         if part.first not in self._read:
             self._read[part.first] = self._read_part(part)
         return self._read[part.first]
@@ -109,10 +106,10 @@ class Parted:
             return rows
         except (UnreadableError, CodecError) as error:
             where = f"{self._base}/{part.file.key}" if part.file else "their journal record"
-            left = [rows for own in part.instead if len(rows := self._read_part(own))]
-            kept = f"; {sum(map(len, left))} of them are in the journal" if left else ""
-            self._damage.append(f"{self.noun} {part.first} to {part.stop - 1}: {where} {error}{kept}")
-            return np.concatenate([self._none(), *left])
+            copies = [rows for own in part.journal_parts if len(rows := self._read_part(own))]
+            rest = f"; {sum(map(len, copies))} of them are in the journal" if copies else ""
+            self._damage.append(f"{self.noun} {part.first} to {part.stop - 1}: {where} {error}{rest}")
+            return np.concatenate([self._none(), *copies])
 
     def _stored(self, part: StepPart) -> NDArray[np.uint64]:
         if part.file is None:
@@ -125,11 +122,11 @@ class Parted:
         return np.zeros((0, self.spec.chunk[1]), np.uint64)
 
     def _check(self, rows: NDArray[np.uint64]) -> None:
-        """Refuse rows that make no sense. Raises UnreadableError."""
+        """Raise UnreadableError for inconsistent rows."""
 
 
-class StoredAttempts(Parted):
-    """Finished optimizer attempts, in the order of their ending."""
+class StoredAttempts(IncrementalArray):
+    """Finished optimizer attempts, in the order of their end."""
 
     spec, noun = STEPS, "steps"
 
@@ -138,10 +135,10 @@ class StoredAttempts(Parted):
     ) -> None:
         super().__init__(folder, base, counter, damage)
         self._latest_end = latest_end
-        """Number of a stream to the last row at which a step of it can end."""
+        """Upper bound of the rows at which steps of a stream end, by its number."""
 
     def _check(self, steps: NDArray[np.uint64]) -> None:
-        """Refuse steps that are in no order, or end where no row is. Raises UnreadableError."""
+        """Raise UnreadableError for steps out of order, or with an end beyond the rows."""
         in_order = bool((steps[1:, Step.STEP] > steps[:-1, Step.STEP]).all())
         for stream in np.unique(steps[:, Step.STREAM]).tolist():
             ends = steps[steps[:, Step.STREAM] == stream, Step.END_ROW]
@@ -150,12 +147,12 @@ class StoredAttempts(Parted):
             raise UnreadableError("is inconsistent")
 
 
-class Samples(Parted):
-    """Samples of series, in the order in which they were taken."""
+class Samples(IncrementalArray):
+    """Samples of series, in the order of sampling."""
 
     spec, noun = SERIES, "samples"
 
     def _check(self, samples: NDArray[np.uint64]) -> None:
-        """Refuse samples with counts that none can have. Raises UnreadableError."""
-        if (samples[:, : Sample.VALUE] > np.uint64(MOST)).any():
+        """Raise UnreadableError for samples with impossible counts."""
+        if (samples[:, : Sample.VALUE] > np.uint64(MAX_COUNT)).any():
             raise UnreadableError("is inconsistent")

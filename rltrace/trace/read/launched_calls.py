@@ -1,7 +1,7 @@
-"""Kinds of call whose launches a profiler saw: which kernels ran for each, and where it was met first.
+"""Distinct calls whose launches a profiler saw, with the kernels that ran for each.
 
-Owns going through the rows for that, of which it reads so many at most. One kind of call may run other kernels on
-another row: by where its tensors begin in memory, by what was fastest when it was tried.
+Owns the search of the rows for them, up to a limit. One call may run other kernels on another row, depending on
+alignment or on autotuning.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from rltrace.trace.kernels.library_reports import call_keys
 from rltrace.trace.read.process import ProcessTrace
 
 MAX_ROWS_READ = 1 << 18
-"""Of one process."""
+"""In one process."""
 
 
 @dataclass
 class SeenCall:
-    """One kind of call of a process."""
+    """One distinct call of a process."""
 
     key: int
-    """As ``call_keys`` has it: equal in every process and trace."""
+    """As in ``call_keys``: equal in every process and trace."""
     stream: int
     row: int
-    """Where it was met first."""
+    """Of the first occurrence."""
     kernels: Counter[int] = field(default_factory=Counter)
-    """Ids in table "kernels", and how many rows have each."""
+    """Number of rows by id in table "kernels"."""
 
     @property
     def times(self) -> int:
@@ -43,25 +43,27 @@ class SeenCall:
 
 
 def seen_calls(process: ProcessTrace) -> list[SeenCall]:
-    """In the order in which they were met first."""
+    """The distinct calls, in the order of first occurrence."""
     found: dict[int, SeenCall] = {}
-    room = MAX_ROWS_READ
+    budget = MAX_ROWS_READ
     words = process.words
     seen = np.array([LAUNCHES in words.evidence(kernel) for kernel in range(words.size("kernels"))], bool)
     for stream in process.streams:
-        for first, count in process.launched.parts(stream.index):
-            stop = min(first + count, first + room, stream.rows)
+        for first, count in process.launches.parts(stream.index):
+            stop = min(first + count, first + budget, stream.rows)
             if stop <= first:
                 continue
-            room -= stop - first
+            budget -= stop - first
             try:
                 rows = stream.read(first, stop)
             except HoleError:
                 continue
             kernels = rows.column(Column.KERNEL)
-            told = np.flatnonzero(seen[kernels] & (rows.column(Column.KIND) == Kind.OP))
+            profiled = np.flatnonzero(seen[kernels] & (rows.column(Column.KIND) == Kind.OP))
             keys = call_keys(rows, process.tables)
-            for place, key, kernel in zip(told.tolist(), keys[told].tolist(), kernels[told].tolist(), strict=True):
+            for place, key, kernel in zip(
+                profiled.tolist(), keys[profiled].tolist(), kernels[profiled].tolist(), strict=True
+            ):
                 call = found.get(key)
                 if call is None:
                     call = found[key] = SeenCall(key, stream.index, first + place)

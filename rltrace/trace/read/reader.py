@@ -1,7 +1,7 @@
 """A trace, opened for reading.
 
-Owns what is a trace, which format it has, and which processes are in it. Reads nothing that it has not verified,
-follows no link out of the folder, and never writes. Needs neither zarr nor torch.
+Owns the check of the format, and which processes a trace has. Verifies what it reads, follows no link out of the
+folder, and never writes. Needs neither zarr nor torch.
 """
 
 from __future__ import annotations
@@ -14,21 +14,19 @@ from pathlib import Path
 from rltrace.errors import DamagedTraceError, FormatVersionError, NotATraceError
 from rltrace.trace.format.files import MISSING, Folder, UnreadableError, printable
 from rltrace.trace.format.journal import (
-    LARGEST,
     MAGIC,
+    MAX_JOURNAL_BYTES,
     Head,
     Journal,
     Record,
-    birth_of,
     is_another,
     is_number,
     lost_records,
     parse_heads,
     parse_journal,
+    start_record_of,
 )
-from rltrace.trace.format.process_start import FOLDER as BIRTHS
-from rltrace.trace.format.process_start import LONGEST as LONGEST_BIRTH
-from rltrace.trace.format.process_start import is_alive, parse_birth
+from rltrace.trace.format.process_start import MAX_START_BYTES, STARTS, is_alive, parse_start
 from rltrace.trace.format.records import check_launch, check_slice, number
 from rltrace.trace.format.root import JOURNAL, KILLED, NEVER_RECORDED, PROCESSES, RUNNING, name_file
 from rltrace.trace.format.rows import Segment
@@ -42,26 +40,26 @@ __all__ = ["ProcessTrace", "Segment", "StreamTrace", "Table", "Trace", "TraceHol
 
 LONGEST_DOCUMENT = 1 << 20
 
-MOST_NAMED = 16
-"""Missing processes that are named one by one."""
+MAX_NAMED = 16
+"""Missing processes named one by one."""
 
 
 @dataclass(frozen=True)
 class UnrecordedProcess:
-    """A process that started under the recorder and opened no part of the trace."""
+    """A process that started under the recorder and has no folder in the trace."""
 
     token: str
     record: Record
-    """argv, pid, time and what else it left; empty where the record is damaged."""
+    """argv, pid, time and more; empty where the record is damaged."""
     state: str
     """"running" (it may still begin) or "never-recorded"."""
     why: str | None
     failed: bool = False
-    """The recorder tried to start there and could not; else the process never imported torch, as far as is known."""
+    """Whether the recorder failed to start there; otherwise the process probably never imported torch."""
 
     @property
     def name(self) -> str:
-        """What it ran, without the arguments: ``python train.py``."""
+        """The program without arguments: ``python train.py``."""
         argv = self.record.get("argv")
         words = [str(word).rpartition("/")[2] for word in argv[:2]] if isinstance(argv, list) else []
         return " ".join(words) or self.token
@@ -74,20 +72,20 @@ class Trace:
         self.path = path
         self.format = format_
         self.launch: Record = {}
-        """What was launched, how, where and when."""
+        """The launch record: command, options, host and time."""
         self.exit: Record | None = None
-        """How the launch ended; None: nobody wrote it down."""
+        """How the launch ended; None: not recorded."""
         self.slice: Record | None = None
-        """Which steps a slice carries in full ("first_step", "end_step"); None: this is no slice."""
+        """The steps of a slice ("first_step", "end_step"); None: this is not a slice."""
         self.journal = journal
         self.folder = folder
         self._heads: dict[int, Head] | None = None
-        self._ran: dict[int, LibraryReports] = {}
+        self._library_reports: dict[int, LibraryReports] = {}
         first_is_whole = bool(journal.ends) and 0 not in journal.damaged_before
         self._launch_digest = f"{next(iter(journal.ends.values())):016x}" if first_is_whole else None
         self.other_holes = [f"{why} ({JOURNAL})" for why in journal.damage]
         self._lost: list[str] = []
-        self._room = LARGEST
+        self._journal_budget = MAX_JOURNAL_BYTES
         """Bytes of journals that may still be read."""
         self._journals = self._read_journals()
         if any(self._is_of_this_trace(found) for found in self._journals.values() if self._is_of_another_launch(found)):
@@ -95,28 +93,28 @@ class Trace:
             self._launch_digest = None
         else:
             for record in printable(journal.records) if journal.unprintable else journal.records:
-                self._take(record)
+                self._read_record(record)
         if not self.launch and not self.other_holes:
             self.other_holes.append(f"{JOURNAL} has no launch record")
         self.processes: tuple[ProcessTrace, ...] = tuple(self._processes())
-        self.births: tuple[UnrecordedProcess, ...] = tuple(self._births())
+        self.unrecorded: tuple[UnrecordedProcess, ...] = tuple(self._unrecorded())
         self._check_names()
 
     @property
     def level(self) -> str:
         """ "step" or "op"."""
         options = self.launch.get("options")
-        asked = options.get("level") if isinstance(options, dict) else None
-        return next((p.level for p in self.processes if p.level), str(asked or ""))
+        requested = options.get("level") if isinstance(options, dict) else None
+        return next((p.level for p in self.processes if p.level), str(requested or ""))
 
     @property
     def engine(self) -> str:
-        """What intercepted the ops; rows of two engines are not compared."""
+        """How ops were intercepted; rows of two engines are not compared."""
         return next((p.engine for p in self.processes if p.engine), "")
 
     @property
     def created(self) -> object:
-        """When, as the launcher wrote it; None: not known."""
+        """Time of the launch, as recorded; None: not known."""
         return self.launch.get("created")
 
     @property
@@ -127,10 +125,10 @@ class Trace:
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """Why more may have been recorded than the journals now tell of; empty: nothing more was."""
+        """Sentences on records that the journals have lost; empty: none."""
         return (*self._lost, *(why for process in self.processes for why in process.record_damage))
 
-    def _take(self, record: Record) -> None:
+    def _read_record(self, record: Record) -> None:
         try:
             match record["type"]:
                 case "launch":
@@ -144,42 +142,42 @@ class Trace:
                 case "exit":
                     self.exit = record
                 case "library_reports":
-                    self._ran.setdefault(number(record, "process"), LibraryReports()).take(record)
+                    self._library_reports.setdefault(number(record, "process"), LibraryReports()).add(record)
         except (ValueError, KeyError, TypeError) as error:
             self.other_holes.append(f"the {record['type']} record of {JOURNAL} is inconsistent: {error}")
 
     def _read_journals(self) -> dict[int, Journal]:
-        """The journal of every process folder, an empty one where none can be read."""
+        """The journal of every process folder; an empty one where it cannot be read."""
         numbers = sorted(int(name) for name in self.folder.names(PROCESSES) if is_number(name))
         return {number: self._read_journal(number) for number in numbers}
 
     def _read_journal(self, number: int) -> Journal:
-        """One journal; of a process that ended while it was read, all that it left."""
+        """One journal, read again where its process ended meanwhile."""
         try:
-            found = parse_journal(self.folder.read(f"{PROCESSES}/{number}/{JOURNAL}", self._room))
-            self._room -= found.length
-            birth = birth_of(found)
-            if birth and not any(record["type"] == "end" for record in found.records):
-                found.alive = is_alive(birth)
+            found = parse_journal(self.folder.read(f"{PROCESSES}/{number}/{JOURNAL}", self._journal_budget))
+            self._journal_budget -= found.length
+            start = start_record_of(found)
+            if start and not any(record["type"] == "end" for record in found.records):
+                found.alive = is_alive(start)
                 if not found.alive:
-                    found = parse_journal(self.folder.read(f"{PROCESSES}/{number}/{JOURNAL}", LARGEST))
+                    found = parse_journal(self.folder.read(f"{PROCESSES}/{number}/{JOURNAL}", MAX_JOURNAL_BYTES))
         except UnreadableError as error:
             return Journal(unreadable=str(error))
         return found
 
     def _is_of_another_launch(self, journal: Journal) -> bool:
-        launch = birth_of(journal).get("launch")
+        launch = start_record_of(journal).get("launch")
         return launch is not None and self._launch_digest not in (None, launch)
 
     def _is_of_this_trace(self, journal: Journal) -> bool:
-        """Whether the process of a journal left its birth record here."""
-        return self.folder.holds(f"{BIRTHS}/{birth_of(journal).get('token')}.json")
+        """Whether the process of a journal wrote its start to this trace."""
+        return self.folder.holds(f"{STARTS}/{start_record_of(journal).get('token')}.json")
 
     def _processes(self) -> list[ProcessTrace]:
-        there = [number for number, head in (self._heads or {}).items() if head.size]
-        last = max([*self._journals, *there], default=-1)
+        begun = [number for number, head in (self._heads or {}).items() if head.size]
+        last = max([*self._journals, *begun], default=-1)
         gaps = (number for number in range(last + 1) if number not in self._journals)
-        self._missing = list(islice(gaps, MOST_NAMED))
+        self._missing = list(islice(gaps, MAX_NAMED))
         self._lost += [f"{PROCESSES}/{number} is missing" for number in self._missing]
         found = [self._process(number, journal) for number, journal in self._journals.items()]
         owners: dict[str, ProcessTrace] = {}
@@ -188,26 +186,26 @@ class Trace:
             if twin is not process:
                 self._lost.append(f"{process.base} and {twin.base} both have the name {process.name}")
         for process in owners.values():
-            if process.token is not None and not self.folder.holds(f"{BIRTHS}/{process.token}.json"):
-                self._lost.append(f"{BIRTHS}/{process.token}.json of {process.name} is missing")
+            if process.token is not None and not self.folder.holds(f"{STARTS}/{process.token}.json"):
+                self._lost.append(f"{STARTS}/{process.token}.json of {process.name} is missing")
         return [process for process in found if owners[process.name] is process]
 
     def _check_names(self) -> None:
-        """Miss the processes that took a name and are not here, unless they may still be about to begin."""
+        """Report the processes that claimed a name and are missing, unless they may still begin."""
         known = {process.name for process in self.processes}
         missing = [name for name in self._names() if name not in known]
         if self._heads is not None and not self._missing:
-            return  # everything that had begun by the end of the launch is here
-        if len(missing) > sum(birth.state == RUNNING for birth in self.births):
+            return  # all processes that began before the end of the launch are here
+        if len(missing) > sum(process.state == RUNNING for process in self.unrecorded):
             self._lost += [f"process {name} took its name and is missing" for name in missing]
 
     def _names(self) -> list[str]:
-        """Names that processes of this trace took."""
+        """Names that processes of this trace claimed."""
         names = []
-        for file in self.folder.names(BIRTHS):
+        for file in self.folder.names(STARTS):
             if file.endswith(".name"):
                 try:
-                    data = self.folder.read(f"{BIRTHS}/{file}", LONGEST_BIRTH)
+                    data = self.folder.read(f"{STARTS}/{file}", MAX_START_BYTES)
                 except UnreadableError:
                     continue
                 if name_file(data) == file:
@@ -218,9 +216,9 @@ class Trace:
         base, head = f"{PROCESSES}/{number}", (self._heads or {}).get(number)
         wrong = None
         if journal.unreadable or not (journal.records or journal.damage):
-            odd = journal.unreadable not in (None, MISSING)  # a link, say; no writer leaves such
-            missed = odd or bool(head and head.size) or self._has_rows(base)
-            wrong = journal.unreadable or "is empty" if missed else None
+            odd = journal.unreadable not in (None, MISSING)  # a link, say, which no writer leaves
+            is_lost = odd or bool(head and head.size) or self._has_rows(base)
+            wrong = journal.unreadable or "is empty" if is_lost else None
         elif self._is_of_another_launch(journal) or (head is not None and is_another(head, journal)):
             wrong, journal = "is not the journal that was written there", Journal()
         elif head is not None:
@@ -231,31 +229,31 @@ class Trace:
         if self.slice:
             steps = f"{self.slice.get('first_step')}:{self.slice.get('end_step')}"
             left_out = f"are not in this slice, which carries steps {steps}"
-        process = ProcessTrace(self.folder, base, journal, left_out, self._ran.get(number))
+        process = ProcessTrace(self.folder, base, journal, left_out, self._library_reports.get(number))
         failure = self._failure(process.token) if process.token is not None and process.state == KILLED else None
         if failure is not None:
-            process.broke_off(failure)
+            process.mark_failed(failure)
         return process
 
     def _has_rows(self, base: str) -> bool:
         return any(is_number(name) for name in self.folder.names(f"{base}/streams"))
 
-    def _births(self) -> list[UnrecordedProcess]:
+    def _unrecorded(self) -> list[UnrecordedProcess]:
         opened = {process.token for process in self.processes}
-        tokens = [name.removesuffix(".json") for name in self.folder.names(BIRTHS) if name.endswith(".json")]
-        return [self._birth(token) for token in tokens if token not in opened and token != "zarr"]
+        tokens = [name.removesuffix(".json") for name in self.folder.names(STARTS) if name.endswith(".json")]
+        return [self._unrecorded_process(token) for token in tokens if token not in opened and token != "zarr"]
 
-    def _birth(self, token: str) -> UnrecordedProcess:
+    def _unrecorded_process(self, token: str) -> UnrecordedProcess:
         try:
-            record = printable(parse_birth(self.folder.read(f"{BIRTHS}/{token}.json", LONGEST_BIRTH)))
+            record = printable(parse_start(self.folder.read(f"{STARTS}/{token}.json", MAX_START_BYTES)))
             if record is not None and record.get("token", token) != token:
-                record = None  # another process's
+                record = None  # of another process
             why = None if record else "is not what was written"
         except UnreadableError as error:
             record, why = None, str(error)
         if record is None:
-            self.other_holes.append(f"{BIRTHS}/{token}.json {why}")
-            return UnrecordedProcess(token, {}, NEVER_RECORDED, f"its birth record {why}")
+            self.other_holes.append(f"{STARTS}/{token}.json {why}")
+            return UnrecordedProcess(token, {}, NEVER_RECORDED, f"its start record {why}")
         if is_alive(record):
             return UnrecordedProcess(token, record, RUNNING, f"process {record.get('pid')} has not begun to record")
         failure = self._failure(token)
@@ -267,20 +265,20 @@ class Trace:
         return UnrecordedProcess(token, record, NEVER_RECORDED, why)
 
     def _failure(self, token: str) -> str | None:
-        """Why the recorder could not start in a process, or broke off; None: it left no word beside the journal."""
-        if not self.folder.holds(f"{BIRTHS}/{token}.failed"):
+        """Why the recorder failed in a process; None: no failure note."""
+        if not self.folder.holds(f"{STARTS}/{token}.failed"):
             return None
         try:
-            note = parse_birth(self.folder.read(f"{BIRTHS}/{token}.failed", LONGEST_BIRTH)) or {}
+            note = parse_start(self.folder.read(f"{STARTS}/{token}.failed", MAX_START_BYTES)) or {}
         except UnreadableError:
             note = {}
         return str(printable(note.get("why", "for an unreadable reason")))
 
 
 def open_trace(path: Path | str) -> Trace:
-    """Open a trace, whatever state it is in.
+    """Open a trace in any state.
 
-    Raises NotATraceError, FormatVersionError, or DamagedTraceError where nothing at all can be read.
+    Raises NotATraceError, FormatVersionError, or DamagedTraceError where nothing can be read.
     """
     path = Path(path)
     folder = Folder(path)
@@ -309,9 +307,9 @@ def open_trace(path: Path | str) -> Trace:
 
 
 def _root_journal(path: Path, folder: Folder) -> Journal:
-    """The launch's journal. Raises NotATraceError where neither it nor the root group is one of ours."""
+    """The launch's journal. Raises NotATraceError where neither it nor the root group is that of a trace."""
     try:
-        data = folder.read(JOURNAL, LARGEST)
+        data = folder.read(JOURNAL, MAX_JOURNAL_BYTES)
     except UnreadableError as error:
         data, trouble = b"", f"{JOURNAL} {error}"
     else:
@@ -322,7 +320,7 @@ def _root_journal(path: Path, folder: Folder) -> Journal:
 
 
 def _root_document(folder: Folder) -> tuple[object, str | None]:
-    """The format that the root group names, and what is wrong with the group."""
+    """The format in the root group, and a sentence on an invalid group, or None."""
     try:
         document = json.loads(folder.read("zarr.json", LONGEST_DOCUMENT))
         return document["attributes"]["rltrace"]["format"], None

@@ -1,7 +1,6 @@
-"""One stream of a trace being read: which rows there are, and the rows themselves, verified.
+"""One stream of a trace: its rows, verified.
 
-Owns segments, marks and holes of a stream. A chunk counts as read only when its content agrees with the journal's
-counts, too; else its rows are a named hole.
+Owns segments, marks and holes of a stream. Rows whose chunks do not match the counts in the journal are a hole.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from rltrace.trace.format.tables import Table
 from rltrace.trace.read.chunks import Counter, missing_or_cut, read_chunk
 
 CACHED_SEGMENTS = 2
-"""Decoded segments a stream keeps, of at most 8 MB each."""
+"""Decoded segments in the cache of a stream, of at most 8 MB each."""
 
 EMPTY = xxh3_64_intdigest(b"")
-"""Every prefix digest at row 0."""
+"""The prefix digests at row 0."""
 
 TABLE_COLUMNS = {
     Column.OP: "ops",
@@ -53,16 +52,16 @@ class StreamTrace:
         slice_: str | None,
         finish: Callable[[Rows], Rows] = lambda rows: rows,
     ) -> None:
-        """``finish``: what is told of rows beside the arrays, put into them."""
+        """``finish`` adds to rows the facts recorded outside their arrays."""
         self.name = name
         self.index = index
         self.segments: list[Segment] = []
-        """Ascending. Rows between two of them are a hole."""
+        """Ascending. Rows between two segments are a hole."""
         self.windows: list[tuple[int, int | None, int]] = []
         """(first step, end step or None, row at which recording of ops began)."""
         self.holes: list[tuple[int, int, str]] = []
         """(first row, rows, why) of all damage found so far; reading finds more."""
-        self._missed = 0
+        self._lost_end = 0
         self._counter = Counter()
         self._folder = folder
         self._base = base
@@ -73,8 +72,8 @@ class StreamTrace:
 
     @property
     def rows(self) -> int:
-        """How many rows are visible: those the journal tells of, holes included."""
-        return max(self.segments[-1].stop if self.segments else 0, self._missed)
+        """Number of rows in the journal, holes included."""
+        return max(self.segments[-1].stop if self.segments else 0, self._lost_end)
 
     @property
     def chunks_read(self) -> int:
@@ -86,7 +85,7 @@ class StreamTrace:
 
     @property
     def left_out(self) -> list[tuple[int, int]]:
-        """(first row, rows) that a slice does not carry."""
+        """(first row, rows) of the rows left out of a slice."""
         return [(s.first, s.rows) for s in self.segments if not s.files]
 
     @cached_property
@@ -98,7 +97,7 @@ class StreamTrace:
         return np.array(marks, np.uint64)
 
     def read(self, start: int, stop: int) -> Rows:
-        """Rows ``start`` to ``stop``. Raises HoleError (LeftOutError in a slice) naming what is in the way."""
+        """Rows ``start`` to ``stop``. Raises HoleError, or LeftOutError in a slice."""
         if not 0 <= start <= stop <= self.rows:
             raise ValueError(f"{self.name} has rows 0 to {self.rows}, not {start} to {stop}")
         parts = []
@@ -136,19 +135,19 @@ class StreamTrace:
         return rows
 
     def check_sizes(self) -> None:
-        """Find the chunks that are missing or of another length, without reading any."""
+        """Add holes for chunks that are missing or of another length, without reading any."""
         for segment in self.segments:
             for file in segment.files:
                 if (why := missing_or_cut(self._folder, self._base, file)) is not None:
                     self.add_hole(segment.first, segment.rows, why)
 
-    def miss_rows(self, stop: int, why: str) -> None:
-        """Rows up to ``stop`` were there, and no segment is known that holds them."""
+    def add_lost_rows(self, stop: int, why: str) -> None:
+        """Add a hole for rows up to ``stop`` that are in no known segment."""
         self.add_hole(self.rows, stop - self.rows, why)
-        self._missed = stop
+        self._lost_end = stop
 
     def add_hole(self, first: int, rows: int, why: str) -> None:
-        """Note damage, once for the same rows."""
+        """Add a hole, once for the same rows."""
         if not any(hole[:2] == (first, rows) for hole in self.holes):
             self.holes.append((first, rows, why))
             self.holes.sort()

@@ -1,7 +1,7 @@
-"""The values of one process that are in a trace: found by digest, read, and never read wrong.
+"""The recorded values of one process, found by digest.
 
-Owns look-up and verification. A value is given out only when the bytes that were read have the digest they were asked
-for by: dtype and shape are part of it. No torch, no zarr.
+Owns lookup and verification: a value is returned only if its bytes, dtype and shape have the requested digest. No
+torch, no zarr.
 """
 
 from __future__ import annotations
@@ -23,90 +23,90 @@ from rltrace.trace.format.arrays import VALUE_BYTES, VALUE_INDEX
 from rltrace.trace.format.files import Folder, UnreadableError
 from rltrace.trace.format.records import LeftOut, ValuePart, ValueRequest
 from rltrace.trace.format.rows import ChunkFile
-from rltrace.trace.format.schema import INDEX_CHUNK, LYING_SHIFT, VALUE_CHUNK, PlacementBit, ValueIndex, ValueKind
+from rltrace.trace.format.schema import INDEX_CHUNK, PLACEMENT_SHIFT, VALUE_CHUNK, PlacementBit, ValueIndex, ValueKind
 from rltrace.trace.format.tables import Table
 from rltrace.trace.read.chunks import Counter, missing_or_cut, read_chunk
 
 CACHED_CHUNKS = 16
-"""Decoded chunks of ``values/bytes`` that a process keeps, of 4 MiB each."""
+"""Decoded chunks of ``values/bytes`` in the cache of a process, of 4 MiB each."""
 
 GENERATOR = "generator"
-"""In place of a dtype: the state of a generator, as torch's ``Generator.get_state`` gives it."""
+"""Replaces the dtype for an RNG state, as torch's ``Generator.get_state`` returns it."""
 
 
-_WITHOUT_BYTES = (ValueKind.SAME_INPUT, ValueKind.LYING, ValueKind.PADDING)
+_WITHOUT_BYTES = (ValueKind.SAME_INPUT, ValueKind.PLACEMENT, ValueKind.PADDING)
 
 
 @dataclass(frozen=True)
 class StoredPlacement:
-    """How one tensor lay in memory, where that was not alone in a storage, aligned as an allocator aligns."""
+    """Placement of a tensor in memory, where it shared a storage or was not aligned as a fresh allocation."""
 
     with_: int
-    """Place of the first tensor of the row in the same storage; its own where none before it was."""
+    """Index of the first tensor of the row in the same storage; may be its own."""
     offset: int
-    """Bytes from the lowest address at which a tensor of the row in this storage began."""
+    """Bytes from the lowest start address of the row's tensors in this storage."""
     alignment: int
-    """That lowest address modulo LYING_ALIGNMENT."""
+    """That lowest address modulo PLACEMENT_ALIGNMENT."""
     conjugated: bool
     negated: bool
-    """The storage held the lazy conjugate, the negative, of the value."""
+    """Whether the storage held the lazy conjugate, or the lazy negative, of the value."""
 
 
 @dataclass(frozen=True)
 class Value:
-    """One tensor's dtype, shape and logical bytes; or a generator's state."""
+    """Dtype, shape and logical bytes of a tensor, or an RNG state."""
 
     digest: int
     dtype: str
     """torch's name without ``torch.``, or GENERATOR."""
     shape: tuple[int, ...]
     data: memoryview
-    """The elements in row-major order, little endian. Read only."""
+    """The elements in row-major order, little endian. Read-only."""
 
     @property
     def raw(self) -> NDArray[Any]:
-        """The elements as they are stored; of dtypes that NumPy lacks (bfloat16, float8), their bits as integers."""
+        """The stored elements; of dtypes that NumPy lacks (bfloat16, float8), their bits as integers."""
         return dtypes.raw("uint8" if self.dtype == GENERATOR else self.dtype, self.data).reshape(self.shape)
 
     @property
     def numbers(self) -> NDArray[Any]:
-        """The elements as numbers: those of dtypes that NumPy lacks widened, exactly, to float32 or complex64."""
+        """The elements as numbers; dtypes that NumPy lacks are widened exactly to float32 or complex64."""
         return dtypes.numbers(self.dtype, self.raw)
 
 
 class Values:
-    """Every value of one process. Falsy where none was asked for (a few are kept with rows of tensors)."""
+    """The values of one process. Falsy where none were requested (activation rows may need a few)."""
 
     def __init__(
         self,
         folder: Folder,
         base: str,
-        asked: ValueRequest | None,
+        request: ValueRequest | None,
         parts: Sequence[ValuePart],
         layouts: Table,
         left_out: str | None,
-        miss: Callable[[str], None],
+        report: Callable[[str], None],
     ) -> None:
-        self.asked = asked
-        """What was to be kept; None: nothing was."""
+        self.request = request
+        """None: none."""
         self.left_out: tuple[LeftOut, ...] = tuple(entry for part in parts for entry in part.left_out)
-        """What was asked for and is not there, in the order of recording."""
+        """Requested values that were not recorded, in the order of recording."""
         self._folder = folder
         self._base = base
         self._parts = parts
         self._layouts = layouts
         self._left_out = left_out
-        self._report = miss
-        self._missed: set[str] = set()
+        self._report = report
+        self._reported: set[str] = set()
         self._lost_index: list[str] = []
         self._counter = Counter()
         self._chunks: OrderedDict[int, NDArray[np.uint8]] = OrderedDict()
 
     def __bool__(self) -> bool:
-        return self.asked is not None and bool(self.asked.selectors)
+        return self.request is not None and bool(self.request.selectors)
 
     def __len__(self) -> int:
-        """How many values there are."""
+        """Number of values."""
         return len(self.digests)
 
     def __contains__(self, digest: int) -> bool:
@@ -114,12 +114,12 @@ class Values:
 
     @cached_property
     def digests(self) -> NDArray[np.uint64]:
-        """Of every value, ascending."""
+        """Digests of all values, ascending."""
         return np.unique(self._stored[:, ValueIndex.DIGEST])
 
     @cached_property
     def nbytes(self) -> int:
-        """Of all values together, before compression."""
+        """Bytes of all values, before compression."""
         _, first = np.unique(self._stored[:, ValueIndex.DIGEST], return_index=True)
         return int(self._stored[first, ValueIndex.LENGTH].sum())
 
@@ -132,7 +132,7 @@ class Values:
         return self._counter.bytes
 
     def get(self, digest: int) -> Value | None:
-        """The value with this digest; None where it was not kept. Raises HoleError naming what is in the way."""
+        """The value with this digest; None: not recorded. Raises HoleError where it cannot be read."""
         trouble: HoleError | None = None
         for place in self._places(digest):
             try:
@@ -141,7 +141,7 @@ class Values:
                 trouble = trouble or error
             except UnreadableError as error:
                 trouble = HoleError(f"value {digest:016x} of {self._base} cannot be read: {error}")
-                self._miss(str(trouble))
+                self._report_once(str(trouble))
         if trouble is None and self._lost_index:
             trouble = HoleError(f"value {digest:016x} may have been recorded: {self._lost_index[0]}")
         if trouble is not None:
@@ -149,39 +149,41 @@ class Values:
         return None
 
     def inputs(self, stream: int, row: int) -> Mapping[int, int]:
-        """Digests of the inputs that were kept of one row, by place among its tensors."""
+        """Digests of the recorded inputs of one row, by index among its tensors."""
         kinds = self.index[:, ValueIndex.KIND]
-        read = (kinds == ValueKind.INPUT) | (kinds == ValueKind.SAME_INPUT)
-        found = self.index[read & (self.index[:, ValueIndex.STREAM] == stream) & (self.index[:, ValueIndex.ROW] == row)]
+        is_input = (kinds == ValueKind.INPUT) | (kinds == ValueKind.SAME_INPUT)
+        found = self.index[
+            is_input & (self.index[:, ValueIndex.STREAM] == stream) & (self.index[:, ValueIndex.ROW] == row)
+        ]
         return {int(entry[ValueIndex.PLACE]): int(entry[ValueIndex.DIGEST]) for entry in found}
 
-    def lying(self, stream: int, row: int) -> Mapping[int, StoredPlacement]:
-        """How tensors of one row whose inputs were kept lay in memory, by place; those that lay plainly aside."""
+    def placements(self, stream: int, row: int) -> Mapping[int, StoredPlacement]:
+        """Placements of a row's tensors, by index, where they are not those of fresh allocations."""
         index = self.index
         found = index[
-            (index[:, ValueIndex.KIND] == ValueKind.LYING)
+            (index[:, ValueIndex.KIND] == ValueKind.PLACEMENT)
             & (index[:, ValueIndex.STREAM] == stream)
             & (index[:, ValueIndex.ROW] == row)
         ].tolist()
-        told = [(entry, int(entry[ValueIndex.LAYOUT])) for entry in found]
+        rows = [(entry, int(entry[ValueIndex.LAYOUT])) for entry in found]
         return {
             int(entry[ValueIndex.PLACE]): StoredPlacement(
                 int(entry[ValueIndex.DIGEST]),
                 int(entry[ValueIndex.OFFSET]),
-                layout >> LYING_SHIFT,
+                layout >> PLACEMENT_SHIFT,
                 bool(layout & PlacementBit.CONJUGATED),
                 bool(layout & PlacementBit.NEGATED),
             )
-            for entry, layout in told
+            for entry, layout in rows
         }
 
     def why_missing(self, stream: int, row: int) -> str | None:
-        """Why values of a row may not be there though they were asked for; None: nothing says so."""
+        """Why requested values of a row may not have been recorded; None: no reason is known."""
         return next((gap.why for gap in self.left_out if gap.stream == stream and gap.first <= row <= gap.last), None)
 
     @cached_property
     def index(self) -> NDArray[np.uint64]:
-        """Every row of ``values/index`` that could be read, shape [n, len(Held)]."""
+        """The readable rows of ``values/index``, shape [n, len(ValueIndex)]."""
         found = [np.zeros((0, len(ValueIndex)), np.uint64)]
         for part in self._parts:
             for number, file in enumerate(part.index_files):
@@ -191,17 +193,17 @@ class Values:
                     found.append(chunk[:, :rows].T)
                 except UnreadableError as error:
                     self._lost_index.append(f"{self._base}/{file.key} {error}; the values it describes cannot be found")
-                    self._miss(self._lost_index[-1])
+                    self._report_once(self._lost_index[-1])
         return np.concatenate(found)
 
     def check_sizes(self) -> None:
-        """Find the chunks that are missing or of another length, without reading any."""
+        """Report chunks that are missing or of another length, without reading any."""
         for file in [file for part in self._parts for file in (*part.index_files, *part.files) if file is not None]:
             if (why := missing_or_cut(self._folder, self._base, file)) is not None:
-                self._miss(why)
+                self._report_once(why)
 
     def read_all(self) -> int:
-        """Read every value, in the order in which they stand; returns how many could be. Damage is reported."""
+        """Read every value, in stored order, and report damage. Returns the number of readable values."""
         read = set()
         for entry in sorted(self._stored.tolist(), key=lambda entry: int(entry[ValueIndex.OFFSET])):
             try:
@@ -209,24 +211,24 @@ class Values:
             except LeftOutError:
                 continue
             except UnreadableError as error:
-                self._miss(f"value {entry[ValueIndex.DIGEST]:016x} of {self._base} cannot be read: {error}")
+                self._report_once(f"value {entry[ValueIndex.DIGEST]:016x} of {self._base} cannot be read: {error}")
         return len(read)
 
     def rows_of(self, digests: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """Rows of the index where the bytes of these values stand, duplicates included."""
+        """Rows of the index with bytes of these values, duplicates included."""
         return self._stored[np.isin(self._stored[:, ValueIndex.DIGEST], digests)]
 
     @cached_property
     def _stored(self) -> NDArray[np.uint64]:
-        """Rows of the index with bytes of their own, by digest; equal ones in the order of recording."""
+        """Rows of the index that have bytes, by digest; equal digests in the order of recording."""
         kinds = self.index[:, ValueIndex.KIND]
         stored: NDArray[np.uint64] = self.index[~np.isin(kinds, _WITHOUT_BYTES)]
         return stored[np.argsort(stored[:, ValueIndex.DIGEST], kind="stable")]
 
     def _places(self, digest: int) -> range:
         column = self._stored[:, ValueIndex.DIGEST]
-        wanted = np.uint64(digest)
-        return range(int(np.searchsorted(column, wanted)), int(np.searchsorted(column, wanted, side="right")))
+        value = np.uint64(digest)
+        return range(int(np.searchsorted(column, value)), int(np.searchsorted(column, value, side="right")))
 
     def _read(self, entry: list[int]) -> Value:
         """The value of one row of the index. Raises UnreadableError, LeftOutError."""
@@ -250,12 +252,12 @@ class Values:
         return payload[0], tuple(payload[1])
 
     def _bytes(self, offset: int, length: int) -> memoryview:
-        """``length`` bytes of the value stream from ``offset`` on."""
+        """``length`` bytes of ``values/bytes`` from ``offset`` on."""
         first, stop = offset // VALUE_CHUNK, -(-(offset + length) // VALUE_CHUNK)
         files = [self._file(number) for number in range(first, min(stop, first + len(self._files) + 1))]
         start = offset - first * VALUE_CHUNK
         if len(files) == 1:
-            return memoryview(self._chunk(files[0], first)[start : start + length].tobytes())  # lets go of the chunk
+            return memoryview(self._chunk(files[0], first)[start : start + length].tobytes())  # no view of the chunk
         joined = np.empty(length, np.uint8)
         at = 0
         for i, file in enumerate(files):
@@ -266,7 +268,7 @@ class Values:
 
     @cached_property
     def _files(self) -> Mapping[int, ChunkFile | None]:
-        """Chunks of ``values/bytes`` by number; None where a slice left one out."""
+        """Chunks of ``values/bytes`` by number; None: left out of a slice."""
         return {part.first_chunk + i: file for part in self._parts for i, file in enumerate(part.files)}
 
     def _file(self, number: int) -> ChunkFile:
@@ -290,7 +292,7 @@ class Values:
         self._chunks.move_to_end(number)
         return chunk
 
-    def _miss(self, what: str) -> None:
-        if what not in self._missed:
-            self._missed.add(what)
+    def _report_once(self, what: str) -> None:
+        if what not in self._reported:
+            self._reported.add(what)
             self._report(what)

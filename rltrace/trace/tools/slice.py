@@ -1,7 +1,7 @@
-"""A part of a trace to carry to another machine: all digests, full rows of a few steps only.
+"""Slices: traces with all digests, but rows of a few steps only, to copy to another machine.
 
-Owns what a slice keeps. Chunks are copied as they are, verified on the way; journals are written anew, with commit
-records that name no files where the rows were left out.
+Owns the contents of a slice. Chunks are copied unchanged and verified; journals are rewritten, with commit records
+without files where the rows are left out.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ from xxhash import xxh3_64_hexdigest
 from rltrace.errors import DamagedTraceError, HoleError, UsageError
 from rltrace.trace.format import chunk_codec as codec
 from rltrace.trace.format.arrays import (
+    ACTIVATION_ARRAYS,
+    ACTIVATION_DIGESTS,
     CELLS,
-    KEPT_CALLS,
-    KEPT_DIGESTS,
-    KEPT_TENSORS,
     ROWS,
     SERIES,
     STEPS,
@@ -33,9 +32,8 @@ from rltrace.trace.format.arrays import (
 )
 from rltrace.trace.format.files import UnreadableError, write_whole
 from rltrace.trace.format.journal import JournalWriter, Record, heads_record
-from rltrace.trace.format.process_start import FOLDER as BIRTHS
-from rltrace.trace.format.process_start import LONGEST as LONGEST_BIRTH
-from rltrace.trace.format.root import JOURNAL, PROCESSES, make_way, record_error
+from rltrace.trace.format.process_start import MAX_START_BYTES, STARTS
+from rltrace.trace.format.root import JOURNAL, PROCESSES, record_error, remove_existing
 from rltrace.trace.format.rows import ChunkFile, Segment
 from rltrace.trace.format.schema import VALUE_CHUNK, Column, ValueIndex, ValueKind
 from rltrace.trace.read.process import ProcessTrace
@@ -46,12 +44,12 @@ SPECS = {"rows": ROWS, "cells": CELLS}
 
 
 @dataclass(frozen=True)
-class Sliced:
-    """What came of slicing."""
+class SliceResult:
+    """A slice that was written."""
 
     path: Path
     rows: int
-    """Rows carried in full. Segments are carried whole, so a few rows before and after the steps are among them."""
+    """Rows in the slice. Segments are copied whole, so a few rows before and after the steps are included."""
     of: int
     """Rows of the source."""
     bytes: int
@@ -59,11 +57,11 @@ class Sliced:
 
 def slice_trace(
     source: Path | str, first_step: int, end_step: int, destination: Path | str, *, force: bool = False
-) -> Sliced:
-    """Write steps ``first_step`` to ``end_step`` (half open) of ``source`` to ``destination``, a trace of its own.
+) -> SliceResult:
+    """Write steps ``first_step`` to ``end_step`` (half open) of ``source`` to ``destination``, a new trace.
 
-    Raises UsageError for steps that are not there or a destination in the way, HoleError where damage lies in the
-    window, DamagedTraceError for a damaged journal, RecordError where the destination cannot be written.
+    Raises UsageError for missing steps or an existing destination, HoleError for damage in these steps,
+    DamagedTraceError for a damaged journal, RecordError where the destination cannot be written.
     """
     if not 0 <= first_step < end_step:
         raise UsageError(f"--steps {first_step}:{end_step} holds no step; give the first and the one after the last")
@@ -75,7 +73,7 @@ def slice_trace(
     chosen = {p.base: _chosen(trace, p, first_step, end_step) for p in trace.processes}
     _check_chosen(trace, chosen, first_step, end_step)
     if destination.is_symlink() or destination.exists():
-        make_way(destination, force)
+        remove_existing(destination, force)
     building = destination.with_name(destination.name + ".partial")
     try:
         building.mkdir(mode=0o700)
@@ -96,11 +94,11 @@ def slice_trace(
         if (st.index, s.index) in chosen[p.base]
     )
     size = sum(path.stat().st_size for path in destination.rglob("*") if path.is_file())
-    return Sliced(destination, rows, sum(p.after_op for p in trace.processes), size)
+    return SliceResult(destination, rows, sum(p.after_op for p in trace.processes), size)
 
 
 Chosen = set[tuple[int, int]]
-"""(stream, segment) of the segments that are carried."""
+"""(stream, segment) of the segments in the slice."""
 
 
 def _check_source(trace: Trace, first_step: int, end_step: int) -> None:
@@ -132,7 +130,7 @@ def _chosen(trace: Trace, process: ProcessTrace, first_step: int, end_step: int)
 
 
 def _step_ranges(trace: Trace, process: ProcessTrace, stream: StreamTrace) -> Iterator[tuple[Segment, int, int]]:
-    """Each segment there is with its lowest and highest step; as wide as its neighbours leave it if unreadable."""
+    """Each segment with its lowest and highest step, bounded by its neighbours' steps where it is unreadable."""
     ranges: list[tuple[int, int] | None] = []
     for segment in stream.segments:
         try:
@@ -152,13 +150,13 @@ def _step_ranges(trace: Trace, process: ProcessTrace, stream: StreamTrace) -> It
 
 
 def _copy_root(trace: Trace, building: Path) -> None:
-    for folder in ("journal", BIRTHS, PROCESSES):
+    for folder in ("journal", STARTS, PROCESSES):
         (building / folder).mkdir(mode=0o700)
-    for key in ("", "journal/", f"{BIRTHS}/", f"{PROCESSES}/"):
+    for key in ("", "journal/", f"{STARTS}/", f"{PROCESSES}/"):
         _copy_document(trace, building, key)
-    for name in trace.folder.names(BIRTHS):
+    for name in trace.folder.names(STARTS):
         if name != "zarr.json" and name.endswith((".json", ".name", ".failed")):
-            write_whole(os.fspath(building / BIRTHS / name), _read(trace, f"{BIRTHS}/{name}", LONGEST_BIRTH))
+            write_whole(os.fspath(building / STARTS / name), _read(trace, f"{STARTS}/{name}", MAX_START_BYTES))
 
 
 def _root_records(trace: Trace, building: Path, first_step: int, end_step: int) -> list[Record]:
@@ -188,16 +186,16 @@ def _copy_process(trace: Trace, process: ProcessTrace, building: Path, chosen: C
             if (stream.index, segment.index) in chosen:
                 for spec, file in zip(SPECS.values(), segment.files, strict=True):
                     _copy_chunk(trace, process, building, spec, file)
-    kept_chunks, tensors = _copy_kept(trace, process, building, chosen)
-    chunks = _copy_values(trace, process, building, chosen, tensors) if process.asked is not None else set()
-    _write_journal(base, [_thinned(record, chosen, chunks, kept_chunks) for record in process.journal.records])
+    digest_chunks, tensors = _copy_activations(trace, process, building, chosen)
+    chunks = _copy_values(trace, process, building, chosen, tensors) if process.value_request is not None else set()
+    _write_journal(base, [_thinned(record, chosen, chunks, digest_chunks) for record in process.journal.records])
 
 
-def _thinned(record: Record, chosen: Chosen, value_chunks: set[int], kept_chunks: set[int]) -> Record:
+def _thinned(record: Record, chosen: Chosen, value_chunks: set[int], digest_chunks: set[int]) -> Record:
     if record["type"] == "activations":
         digests = record["digests"]
         files = enumerate(digests["files"], digests["chunk"])
-        carried = [file if chunk in kept_chunks else None for chunk, file in files]
+        carried = [file if chunk in digest_chunks else None for chunk, file in files]
         return {**record, "digests": {**digests, "files": carried}}
     if record["type"] == "values":
         chunks = enumerate(record["bytes_files"], record["bytes_chunk"])
@@ -207,28 +205,28 @@ def _thinned(record: Record, chosen: Chosen, value_chunks: set[int], kept_chunks
     return {**record, "files": []}
 
 
-def _copy_kept(
+def _copy_activations(
     trace: Trace, process: ProcessTrace, building: Path, chosen: Chosen
 ) -> tuple[set[int], NDArray[np.uint64]]:
-    """Copy what is told of tensors' rows, and the digests of those that belong to chosen segments.
+    """Copy the descriptions of activation rows, and the digests of those in chosen segments.
 
-    Returns the numbers of those chunks, and the digests of the tensors.
+    Returns the numbers of the copied chunks of digests, and the digests of the tensors.
     """
-    kept = process.kept_rows
-    if not kept:
+    activations = process.activations
+    if not activations:
         return set(), np.zeros(0, np.uint64)
-    _copy_folders(trace, process, building, "activations", KEPT_CALLS.name, KEPT_TENSORS.name, KEPT_DIGESTS.name)
+    _copy_folders(trace, process, building, "activations", *(spec.name for spec in ACTIVATION_ARRAYS))
     segments = {
         stream.index: [(s.first, s.stop) for s in stream.segments if (stream.index, s.index) in chosen]
         for stream in process.streams
     }
-    needed, tensors = kept.digest_chunks_of(
+    needed, tensors = activations.digest_chunks_of(
         lambda stream, first, stop: any(first < end and begin < stop for begin, end in segments.get(stream, ()))
     )
-    for part in process.kept_parts:
+    for part in process.activation_parts:
         for spec, array in part.arrays:
             for chunk, file in enumerate(array.files, array.chunk):
-                if file is not None and (spec is not KEPT_DIGESTS or chunk in needed):
+                if file is not None and (spec is not ACTIVATION_DIGESTS or chunk in needed):
                     _copy_chunk(trace, process, building, spec, file)
     return needed, tensors
 
@@ -242,9 +240,9 @@ def _copy_folders(trace: Trace, process: ProcessTrace, building: Path, *folders:
 def _copy_values(
     trace: Trace, process: ProcessTrace, building: Path, chosen: Chosen, tensors: NDArray[np.uint64]
 ) -> set[int]:
-    """Copy the index of values and what the chosen rows need of their bytes; the numbers of those chunks.
+    """Copy the index of values, and the bytes that chosen rows need; returns the numbers of the copied chunks.
 
-    ``tensors``: digests of those whose rows are carried.
+    ``tensors``: digests of the tensors whose activation rows are in the slice.
     """
     _copy_folders(trace, process, building, "values", VALUE_INDEX.name, VALUE_BYTES.name)
     found = process.values.rows_of(np.concatenate([_digests_of(process, chosen), tensors]))
@@ -261,7 +259,7 @@ def _copy_values(
 
 
 def _digests_of(process: ProcessTrace, chosen: Chosen) -> NDArray[np.uint64]:
-    """Digests that the chosen rows tell of, and those of the inputs that were kept of them."""
+    """Digests in the chosen rows, and those of their recorded inputs."""
     index = process.values.index
     inputs = (index[:, ValueIndex.KIND] == ValueKind.INPUT) | (index[:, ValueIndex.KIND] == ValueKind.SAME_INPUT)
     digests = [np.zeros(0, np.uint64)]
@@ -277,7 +275,7 @@ def _digests_of(process: ProcessTrace, chosen: Chosen) -> NDArray[np.uint64]:
 
 def _copy_chunk(trace: Trace, process: ProcessTrace, building: Path, spec: ArraySpec, file: ChunkFile) -> None:
     key = f"{process.base}/{file.key}"
-    data = _read(trace, key, codec.longest(spec))
+    data = _read(trace, key, codec.max_bytes(spec))
     if len(data) != file.length or xxh3_64_hexdigest(data) != file.digest:
         raise HoleError(f"{key} is not what was written; the slice would lack it")
     write_whole(os.fspath(building / key), data)

@@ -1,6 +1,6 @@
-"""Checks a whole trace: every chunk, every digest, every file in the folder.
+"""Verification of a whole trace: every chunk, every digest, every file in the folder.
 
-Owns the list of what can be wrong and what merely lies about. Reads everything and changes nothing.
+Owns the list of possible damage and of harmless leftovers. Reads everything and changes nothing.
 """
 
 from __future__ import annotations
@@ -17,14 +17,12 @@ from numpy.typing import NDArray
 
 from rltrace.errors import HoleError
 from rltrace.trace.format.arrays import (
-    BIRTHS_FOLDER,
+    ACTIVATION_ARRAYS,
     CELLS,
     JOURNAL_FOLDER,
-    KEPT_CALLS,
-    KEPT_DIGESTS,
-    KEPT_TENSORS,
     ROWS,
     SERIES,
+    STARTS_FOLDER,
     STEPS,
     TABLES,
     VALUE_BYTES,
@@ -34,9 +32,7 @@ from rltrace.trace.format.arrays import (
     root_document,
 )
 from rltrace.trace.format.files import PARTIAL, UnreadableError
-from rltrace.trace.format.process_start import FOLDER as BIRTHS
-from rltrace.trace.format.process_start import LONGEST as LONGEST_BIRTH
-from rltrace.trace.format.process_start import parse_birth
+from rltrace.trace.format.process_start import MAX_START_BYTES, STARTS, parse_start
 from rltrace.trace.format.root import COMPLETE, JOURNAL, PROCESSES, RUNNING, STOPPED, name_file
 from rltrace.trace.format.row_hashes import Chains
 from rltrace.trace.format.rows import Segment
@@ -45,18 +41,14 @@ from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import LONGEST_DOCUMENT, Trace, open_trace
 from rltrace.trace.read.stream import StreamTrace
 
-# --- proof ------------------------------------------------------------------------------------------------------------
-#
-# Whether the digests that were written of a stream are those of its rows, computed again from the first row on.
-#
-# Owns the end of what can be proved: the first row that is missing. Reads the stream segment by segment, in order.
+# --- digests of streams -----------------------------------------------------------------------------------------------
 
 
 STEP_DIGESTS = (Step.PREFIX_STRUCTURE, Step.PREFIX_VALUES, Step.STRUCTURE, Step.VALUES, Step.ANY_ORDER)
 
 
-class StreamProof:
-    """Reads a stream from its first row on and compares the digests that were written with those of the rows."""
+class StreamCheck:
+    """Compares the recorded digests of a stream with those computed from its rows, up to the first missing row."""
 
     def __init__(self, process: ProcessTrace, stream: StreamTrace, steps: NDArray[np.uint64] | None) -> None:
         self.read = 0
@@ -79,9 +71,9 @@ class StreamProof:
             self._chains = None
             return
         marks = {mark[0]: mark[1:] for mark in segment.marks}
-        to_come = (step[Step.END_ROW] for step in islice(self._steps, self._next, None))
-        ends = set(takewhile(lambda row: row <= segment.stop, to_come))
-        self._chains.hold(rows, self._process.tables, ends)
+        pending = (step[Step.END_ROW] for step in islice(self._steps, self._next, None))
+        ends = set(takewhile(lambda row: row <= segment.stop, pending))
+        self._chains.load(rows, self._process.tables, ends)
         for row in sorted({row for row in marks.keys() | ends if row >= segment.first}):
             self._chains.advance_to(row)
             if row in marks and marks[row] != tuple(self._chains.digests()):
@@ -95,8 +87,8 @@ class StreamProof:
         while self._next < len(self._steps) and self._steps[self._next][Step.END_ROW] == chains.rows:
             step = self._steps[self._next]
             self._next += 1
-            alone = list(chains.end_step())
-            expected = alone if step[Step.FLAGS] & StepFlag.RECORDED else [0, 0, 0]
+            digests = list(chains.end_step())
+            expected = digests if step[Step.FLAGS] & StepFlag.RECORDED else [0, 0, 0]
             found = [step[column] for column in STEP_DIGESTS]
             if found != [prefix.structure, prefix.values, *expected]:
                 self.damage.append(f"digests of step {step[Step.STEP]} of {self._stream.name} do not match its rows")
@@ -109,30 +101,27 @@ class StreamProof:
 # --- verify -----------------------------------------------------------------------------------------------------------
 
 
-KEPT = (KEPT_CALLS, KEPT_TENSORS, KEPT_DIGESTS)
-
-
 @dataclass(frozen=True)
 class CheckedProcess:
-    """What was found of one process."""
+    """The result for one process."""
 
     name: str
     state: str
     rows: int
     rows_read: int
-    """Rows that could be read; the rest is damaged, or left out of a slice."""
+    """Readable rows; the others are damaged, or left out of a slice."""
     rows_proved: int
-    """Rows whose prefix digests were computed again and agree; rows after the first missing one cannot be proved."""
+    """Rows with matching prefix digests; those after the first missing row cannot be checked."""
     why: str | None
     values: int = 0
-    """Tensor values that were kept."""
+    """Number of recorded values."""
     values_read: int = 0
-    """Those whose bytes have the digest that they stand under; the rest is damaged, or left out of a slice."""
+    """Values that match their digests; the others are damaged, or left out of a slice."""
 
 
 @dataclass(frozen=True)
 class Verification:
-    """Everything ``verify`` found out about a trace."""
+    """The result of ``verify``."""
 
     SCHEMA: ClassVar = "rltrace.verify/1"
     COMPUTED: ClassVar = ("sound",)
@@ -142,11 +131,11 @@ class Verification:
     chunks: int
     bytes: int
     damage: tuple[str, ...]
-    """Each part that is not what was written."""
+    """A sentence for each damaged part."""
     notes: tuple[str, ...]
-    """What is worth saying and no damage: torn tails, leftovers, rows a slice left out."""
+    """Sentences on harmless findings: torn tails, leftovers, rows left out of a slice."""
     lost_steps: tuple[int, int] | None = None
-    """Steps (half open) whose rows cannot all be read; None: none are known to be."""
+    """Steps (half open) with unreadable rows; None: none."""
 
     @property
     def sound(self) -> bool:
@@ -155,9 +144,9 @@ class Verification:
 
 
 def verify(path: Path | str, progress: Callable[[int, int], None] | None = None) -> Verification:
-    """Read and check everything. ``progress`` is called with (segments done, segments in all).
+    """Read and check everything. ``progress`` is called with (segments done, segments in total).
 
-    Raises what ``open_trace`` raises.
+    Raises the errors of ``open_trace``.
     """
     trace = open_trace(path)
     total = sum(len(s.segments) for p in trace.processes for s in p.streams)
@@ -168,7 +157,7 @@ def verify(path: Path | str, progress: Callable[[int, int], None] | None = None)
         work.notes.append(f"{JOURNAL}: {trace.journal.torn}")
     if trace.exit is None:
         work.notes.append("the end of the launch was not recorded; it was killed, or is still running")
-    work.check_births()
+    work.check_process_starts()
     work.check_leftovers()
     damage = tuple(dict.fromkeys([*map(_hole_text, trace.holes), *work.damage]))
     lost = [steps for process in trace.processes for steps in _lost_steps(process)]
@@ -192,7 +181,7 @@ class _Work:
         read = proved = 0
         for stream in process.streams:
             steps = process.steps[process.steps[:, Step.STREAM] == stream.index] if process.has_all_steps else None
-            check = StreamProof(process, stream, steps)
+            check = StreamCheck(process, stream, steps)
             for segment in stream.segments:
                 check.segment(segment)
                 self._advance()
@@ -205,11 +194,11 @@ class _Work:
             self.bytes += stream.bytes_read
         values = process.values
         values_read = values.read_all()
-        kept = process.kept_rows
-        kept.read_all([stream.index for stream in process.streams])
-        if kept.unread and self.trace.slice is not None:
-            self.notes.append(f"activation rows of {kept.unread} calls and ops of {process.name} are not in this slice")
-        for part in (process, values, kept):
+        activations = process.activations
+        activations.read_all([stream.index for stream in process.streams])
+        if (unread := activations.unread) and self.trace.slice is not None:
+            self.notes.append(f"activation rows of {unread} calls and ops of {process.name} are not in this slice")
+        for part in (process, values, activations):
             self.chunks += part.chunks_read
             self.bytes += part.bytes_read
         if values_read < len(values) and self.trace.slice is not None:
@@ -221,32 +210,32 @@ class _Work:
         )
 
     def check_documents(self) -> None:
-        """Compare every ``zarr.json`` with the one that the journal makes necessary."""
-        for key, wanted in self._documents():
+        """Compare every ``zarr.json`` with the one that follows from the journal."""
+        for key, expected in self._documents():
             try:
                 found = self.trace.folder.read(f"{key}zarr.json", LONGEST_DOCUMENT)
             except UnreadableError as error:
                 self.damage.append(f"{key}zarr.json {error}")
                 continue
-            if found not in wanted:
+            if found not in expected:
                 self.damage.append(f"{key}zarr.json is not what was written; zarr may show this array wrong")
 
-    def check_births(self) -> None:
-        """Check the small files of processes that started and of names taken."""
-        for name in self.trace.folder.names(BIRTHS):
+    def check_process_starts(self) -> None:
+        """Check the small files of process starts and of claimed names."""
+        for name in self.trace.folder.names(STARTS):
             if not name.endswith((".json", ".name")) or name == "zarr.json":
                 continue
             try:
-                data = self.trace.folder.read(f"{BIRTHS}/{name}", LONGEST_BIRTH)
+                data = self.trace.folder.read(f"{STARTS}/{name}", MAX_START_BYTES)
                 if not data and name.endswith(".name"):
-                    self.notes.append(f"{BIRTHS}/{name} was being written when its process ended")
+                    self.notes.append(f"{STARTS}/{name} was being written when its process ended")
                 elif not _is_own(name, data):
-                    self.damage.append(f"{BIRTHS}/{name} is not what was written")
+                    self.damage.append(f"{STARTS}/{name} is not what was written")
             except UnreadableError as error:
-                self.damage.append(f"{BIRTHS}/{name} {error}")
+                self.damage.append(f"{STARTS}/{name} {error}")
 
     def check_leftovers(self) -> None:
-        """Name the files that nothing speaks of."""
+        """Report files that do not belong to the trace."""
         known = set(self._known())
         running = [process for process in self.trace.processes if process.state == RUNNING]
         self.notes += [f"{p.name} is still being recorded; what it wrote since was not read" for p in running]
@@ -262,13 +251,13 @@ class _Work:
                 self.notes.append(f"{key} does not belong to the trace")
 
     def _documents(self) -> Iterator[tuple[str, list[bytes]]]:
-        """Folder and the documents it may have."""
+        """(folder, valid documents) of every ``zarr.json``."""
         yield "", [root_document()]
         yield "journal/", [JOURNAL_FOLDER]
-        yield f"{BIRTHS}/", [BIRTHS_FOLDER]
+        yield f"{STARTS}/", [STARTS_FOLDER]
         yield f"{PROCESSES}/", [group_document()]
         for process in self.trace.processes:
-            if process.birth:
+            if process.start_record:
                 yield from self._process_documents(process)
 
     def _process_documents(self, process: ProcessTrace) -> Iterator[tuple[str, list[bytes]]]:
@@ -283,17 +272,17 @@ class _Work:
         if process.sample_parts:
             series = max((part.chunk + 1 for part in process.sample_parts if part.chunk is not None), default=0)
             yield self._array(process, f"{base}/series/", SERIES, series)
-        if process.asked is not None:
+        if process.value_request is not None:
             yield f"{base}/values/", [group_document()]
             last = process.value_parts[-1] if process.value_parts else None
             index = last.index_chunk + len(last.index_files) if last else 0
             yield self._array(process, f"{base}/{VALUE_INDEX.name}/", VALUE_INDEX, index)
             chunks = last.first_chunk + len(last.files) if last else 0
             yield self._array(process, f"{base}/{VALUE_BYTES.name}/", VALUE_BYTES, chunks)
-        if process.kept_rows:
+        if process.activations:
             yield f"{base}/activations/", [group_document()]
-            for spec in KEPT:
-                parts = (array for part in process.kept_parts for own, array in part.arrays if own is spec)
+            for spec in ACTIVATION_ARRAYS:
+                parts = (array for part in process.activation_parts for own, array in part.arrays if own is spec)
                 chunks = max((array.chunk + len(array.files) for array in parts), default=0)
                 yield self._array(process, f"{base}/{spec.name}/", spec, chunks)
         for stream in process.streams:
@@ -303,19 +292,19 @@ class _Work:
                 yield self._array(process, f"{base}/streams/{stream.index}/{spec.name}/", spec, segments)
 
     def _array(self, process: ProcessTrace, key: str, spec: ArraySpec, chunks: int) -> tuple[str, list[bytes]]:
-        """Documents an array may have: killed before its record, a writer leaves the shape as far as its chunks go."""
-        most = chunks
-        while process.state not in (COMPLETE, STOPPED) and self.trace.folder.holds(f"{key}{spec.key(most)}"):
-            most += 1
-        return key, [spec.document(number) for number in range(chunks, most + 1)]
+        """The valid documents of an array: a writer killed before a record has counted the chunks after it."""
+        last = chunks
+        while process.state not in (COMPLETE, STOPPED) and self.trace.folder.holds(f"{key}{spec.key(last)}"):
+            last += 1
+        return key, [spec.document(number) for number in range(chunks, last + 1)]
 
     def _known(self) -> Iterator[str]:
         yield JOURNAL
         for key, _ in self._documents():
             yield f"{key}zarr.json"
-        for name in self.trace.folder.names(BIRTHS):
+        for name in self.trace.folder.names(STARTS):
             if name.endswith((".json", ".name", ".failed", ".children")):
-                yield f"{BIRTHS}/{name}"
+                yield f"{STARTS}/{name}"
         for process in self.trace.processes:
             yield f"{process.base}/{JOURNAL}"
             files = [f for _, _, fs in process.table_records for f in fs]
@@ -323,7 +312,7 @@ class _Work:
             files += [part.file for part in parts if part.file is not None]
             files += [f for stream in process.streams for segment in stream.segments for f in segment.files]
             files += [f for part in process.value_parts for f in (*part.index_files, *part.files) if f is not None]
-            files += process.kept_rows.files
+            files += process.activations.files
             yield from (f"{process.base}/{file.key}" for file in files)
 
     def _advance(self) -> None:
@@ -333,11 +322,11 @@ class _Work:
 
 
 def _is_own(name: str, data: bytes) -> bool:
-    """Whether a file of ``births/`` holds what its name says."""
+    """Whether the content of a file of ``starts/`` matches its name."""
     if name.endswith(".name"):
         return name_file(data) == name
-    birth, token = parse_birth(data), name.removesuffix(".json")
-    return birth is not None and birth.get("token", token) == token
+    start, token = parse_start(data), name.removesuffix(".json")
+    return start is not None and start.get("token", token) == token
 
 
 def _walk(root: str) -> Iterator[str]:
@@ -348,7 +337,7 @@ def _walk(root: str) -> Iterator[str]:
 
 
 def _lost_steps(process: ProcessTrace) -> Iterator[tuple[int, int]]:
-    """(first, end) of the steps that each hole in the rows reaches into, as far as the steps are known."""
+    """(first, end) of the steps that each hole overlaps, as far as the steps are known."""
     for stream in process.streams:
         steps = process.steps[process.steps[:, Step.STREAM] == stream.index]
         for first, rows, _ in stream.holes:

@@ -1,6 +1,6 @@
-"""Steps on their way into a full chunk: each commit's own in its journal record, and a whole chunk once there is one.
+"""Packers: steps, samples, values and activation rows, from a commit to full chunks.
 
-Owns the text form of a few steps and the moment a chunk is due. A chunk of its own for the steps of each commit would
+Steps and samples of a commit stay in its journal record until they fill a chunk. A separate chunk for each commit would
 be a tenth full, and a comparison that needs all steps would read ten times as many.
 """
 
@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from rltrace.trace.format import chunk_codec
 from rltrace.trace.format.activation_rows import Part
 from rltrace.trace.format.arrays import (
-    KEPT_CALLS,
-    KEPT_DIGESTS,
-    KEPT_TENSORS,
+    ACTIVATION_ARRAYS,
+    ACTIVATION_CALLS,
+    ACTIVATION_DIGESTS,
+    ACTIVATION_TENSORS,
     SERIES,
     STEPS,
     VALUE_BYTES,
@@ -33,8 +34,8 @@ from rltrace.trace.format.records import (
     ArrayPart,
     LeftOut,
     ValuePart,
+    activations_record,
     chunk_files,
-    kept_record,
     number,
     values_record,
 )
@@ -57,23 +58,23 @@ from rltrace.trace.format.schema import (
 )
 
 WriteChunk = Callable[[str, ArraySpec, int, NDArray[Any]], list[Any]]
-"""Folder, array, number of the chunk, the chunk as it is stored; writes it, and returns its journal entry."""
+"""Folder, array, chunk number, chunk in stored order; writes the chunk and returns its journal entry."""
 
 
 class StepPacker:
-    """Rows of ``steps`` that are in no chunk yet."""
+    """Packs rows of ``steps``."""
 
     def __init__(self) -> None:
         self.packed = 0
-        """Rows that are in chunks."""
+        """Rows in chunks so far."""
         self.chunks = 0
         self._tail: list[list[int]] = []
 
     def add(self, rows: list[list[int]]) -> None:
         self._tail += rows
 
-    def take_chunk(self, *, last: bool = False) -> NDArray[np.uint64] | None:
-        """The next chunk, as it is stored, once it is full; ``last``: with whatever there is. None: not yet."""
+    def next_chunk(self, *, last: bool = False) -> NDArray[np.uint64] | None:
+        """Remove and return the next full chunk, in stored order; ``last``: a partial one, too. None: there is none."""
         if len(self._tail) < STEP_CHUNK and not (last and self._tail):
             return None
         part, self._tail = self._tail[:STEP_CHUNK], self._tail[STEP_CHUNK:]
@@ -84,50 +85,50 @@ class StepPacker:
         return stored
 
     def write(self, rows: list[list[int]], write_chunk: WriteChunk, *, last: bool = False) -> list[Record]:
-        """Take rows in, write the chunks that are full now; their records, and that of new rows that are in none."""
+        """Add rows and write the full chunks; returns their records, and that of new rows in no chunk."""
         records: list[Record] = []
         self.add(rows)
         first = self.packed
-        while (chunk := self.take_chunk(last=last)) is not None:
+        while (chunk := self.next_chunk(last=last)) is not None:
             file = write_chunk("steps", STEPS, self.chunks - 1, chunk)
             record = {"type": "steps", "first": first, "steps": self.packed - first}
             records.append({**record, "chunk": self.chunks - 1, "files": [file]})
             first = self.packed
-        first, waiting = self.newest(len(rows))
-        if waiting:
-            text = steps_to_text(waiting)
-            records.append({"type": "steps", "first": first, "steps": len(waiting), "rows": text})
+        first, pending = self.newest(len(rows))
+        if pending:
+            text = steps_to_text(pending)
+            records.append({"type": "steps", "first": first, "steps": len(pending), "rows": text})
         return records
 
     def newest(self, count: int) -> tuple[int, list[list[int]]]:
-        """(number of the first, rows) of those of the ``count`` rows added last that are in no chunk."""
+        """(number of the first, rows) of those among the last ``count`` rows that are in no chunk."""
         rows = self._tail[-count:] if count else []
         return self.packed + len(self._tail) - len(rows), rows
 
 
 def steps_to_text(rows: Sequence[Sequence[int]]) -> str:
-    """A few rows of ``steps`` as a journal record holds them: base64 of a chunk of just as many rows."""
+    """Rows of ``steps`` as text for a journal record: base64 of a chunk of these rows."""
     return rows_to_text(STEPS, np.array(rows, np.uint64))
 
 
 def steps_from_text(text: str, count: int) -> NDArray[np.uint64]:
-    """The rows, shape [count, columns of ``steps``]. Raises CodecError where the text is none of so many."""
+    """The rows, shape [count, len(Step)]. Raises CodecError."""
     return rows_from_text(STEPS, text, count)
 
 
 @dataclass(frozen=True)
 class StepPart:
-    """Some adjacent rows of ``steps`` (or of ``series``, which is packed alike), as the journal tells of them."""
+    """Adjacent rows of ``steps`` or ``series``, as the journal describes them."""
 
     first: int
-    """Number of the first, counted over all of the process."""
+    """Number of the first row in the process."""
     count: int
     chunk: int | None
-    """Number of the chunk they are in; None: their journal record holds them."""
+    """Number of their chunk; None: their journal record holds them."""
     file: ChunkFile | None
     text: str = ""
-    instead: tuple[StepPart, ...] = ()
-    """Of a chunk: what journal records hold of it as well, from the time before there was one."""
+    journal_parts: tuple[StepPart, ...] = ()
+    """Of a chunk: the parts in earlier journal records that hold its rows, too."""
 
     @property
     def stop(self) -> int:
@@ -135,9 +136,9 @@ class StepPart:
 
 
 def parse_part(record: Record, spec: ArraySpec = STEPS, counted: str = "steps") -> StepPart:
-    """What a journal record says of rows of ``spec``; ``counted``: the field that says how many.
+    """The part of a journal record of rows of ``spec``; ``counted``: the field with their number.
 
-    Raises ValueError, KeyError or TypeError where it makes no sense.
+    Raises ValueError, KeyError or TypeError.
     """
     first, count = number(record, "first"), number(record, counted, spec.chunk[0])
     if not count:
@@ -153,69 +154,67 @@ def parse_part(record: Record, spec: ArraySpec = STEPS, counted: str = "steps") 
 
 
 def add_part(parts: list[StepPart], part: StepPart) -> None:
-    """Take a part in; a chunk takes the place of those that journal records held until then."""
-    kept = len(parts)
+    """Append a part; a chunk replaces the parts in journal records that hold its rows."""
+    end = len(parts)
     if part.chunk is not None:
-        while kept and parts[kept - 1].chunk is None and parts[kept - 1].first >= part.first:
-            kept -= 1
+        while end and parts[end - 1].chunk is None and parts[end - 1].first >= part.first:
+            end -= 1
         last = next((p.chunk for p in reversed(parts) if p.chunk is not None), -1)
         if part.chunk <= last:
             raise ValueError("its chunk exists already")
-    if kept and part.first < parts[kept - 1].stop:
+    if end and part.first < parts[end - 1].stop:
         raise ValueError("its steps exist already")
-    inside = tuple(old for old in parts[kept:] if old.stop <= part.stop)
-    parts[kept:] = [replace(part, instead=inside) if inside else part]
+    inside = tuple(old for old in parts[end:] if old.stop <= part.stop)
+    parts[end:] = [replace(part, journal_parts=inside) if inside else part]
 
 
-# --- waiting ----------------------------------------------------------------------------------------------------------
+# --- pending steps ----------------------------------------------------------------------------------------------------
 #
-# Steps that have ended, until the rows before their end are written.
-#
-# Owns the filling in of what only the writer knows of a step: the digests of its rows. Writes nothing itself.
+# Ended steps, until their rows are written and the digests of these rows are known.
 
 
 @dataclass
-class _Waiting:
+class _PendingStep:
     record: StepRecord
     filled: list[int] | None = None
 
 
-class WaitingSteps:
-    """Ended steps in the order of their ending; each leaves once it and all before it are filled in."""
+class PendingSteps:
+    """Ended steps in the order of their end; a step is ready once it and all before it are filled in."""
 
     def __init__(self) -> None:
-        self._steps: deque[_Waiting] = deque()
+        self._steps: deque[_PendingStep] = deque()
 
     def add(self, step: StepRecord, rows: int) -> None:
-        """Take in a step of a stream that has ``rows`` rows so far."""
+        """Add a step of a stream with ``rows`` rows so far."""
         if step.end_row < rows:
             raise ValueError(f"step {step.step} ended at row {step.end_row}; rows up to {rows} are written already")
-        self._steps.append(_Waiting(step))
+        self._steps.append(_PendingStep(step))
 
     def ends(self, stream: int) -> set[int]:
-        """Rows of the stream at which a step ends that is not filled in yet."""
-        return {w.record.end_row for w in self._steps if w.filled is None and w.record.stream == stream}
+        """End rows of the stream's steps that are not filled in yet."""
+        return {s.record.end_row for s in self._steps if s.filled is None and s.record.stream == stream}
 
-    def reached(self, stream: int, chains: Chains) -> None:
-        """Fill in the steps of the stream that end where its chains now stand."""
-        for waiting in self._steps:
-            record = waiting.record
-            if waiting.filled is None and record.stream == stream and record.end_row == chains.rows:
-                waiting.filled = _fill(record, chains)
+    def fill(self, stream: int, chains: Chains) -> None:
+        """Fill in the steps of the stream that end at the current row of its chains."""
+        for step in self._steps:
+            record = step.record
+            if step.filled is None and record.stream == stream and record.end_row == chains.rows:
+                step.filled = _fill(record, chains)
 
-    def take(self, streams: Sequence[Chains], *, give_up: bool = False) -> list[list[int]]:
-        """Rows for the ``steps`` array. ``give_up``: those whose rows never came too, as not recorded."""
-        taken = []
+    def pop_ready(self, streams: Sequence[Chains], *, give_up: bool = False) -> list[list[int]]:
+        """Remove the ready steps; returns their rows. ``give_up``: all steps, unfilled ones as not recorded."""
+        ready = []
         for stream, chains in enumerate(streams):
-            self.reached(stream, chains)
+            self.fill(stream, chains)
         while self._steps and (self._steps[0].filled is not None or give_up):
-            waiting = self._steps.popleft()
-            taken.append(waiting.filled or _fill(waiting.record, streams[waiting.record.stream], complete=False))
-        return taken
+            step = self._steps.popleft()
+            ready.append(step.filled or _fill(step.record, streams[step.record.stream], complete=False))
+        return ready
 
 
 def _fill(record: StepRecord, chains: Chains, *, complete: bool = True) -> list[int]:
-    alone = chains.end_step()
+    digests = chains.end_step()
     recorded = record.recorded and complete
     digested = None not in (record.parameters, record.gradients, record.generators)
     prefix = chains.digests()
@@ -228,7 +227,7 @@ def _fill(record: StepRecord, chains: Chains, *, complete: bool = True) -> list[
     row[Step.BACKWARDS] = record.backwards
     row[Step.ENVIRONMENT_STEPS] = record.environment_steps
     row[Step.END_ROW] = chains.rows
-    row[Step.STRUCTURE], row[Step.VALUES], row[Step.ANY_ORDER] = alone if recorded else (0, 0, 0)
+    row[Step.STRUCTURE], row[Step.VALUES], row[Step.ANY_ORDER] = digests if recorded else (0, 0, 0)
     row[Step.PREFIX_STRUCTURE], row[Step.PREFIX_VALUES] = prefix.structure, prefix.values
     row[Step.PARAMETERS] = record.parameters or 0
     row[Step.GRADIENTS] = record.gradients or 0
@@ -238,16 +237,13 @@ def _fill(record: StepRecord, chains: Chains, *, complete: bool = True) -> list[
     return row
 
 
-# --- samplepack -------------------------------------------------------------------------------------------------------
+# --- samples ----------------------------------------------------------------------------------------------------------
 #
-# Samples of series on their way into full chunks; until there is one, each commit's own are in its journal record.
-#
-# Owns the journal's records of series, as they are written. Steps are packed alike (``packing.py``); but a program may
-# watch a number at every environment step, so samples stay arrays.
+# Packed as steps are, but as arrays: a program may watch a number at every environment step.
 
 
 class SamplePacker:
-    """Samples that are in no chunk yet."""
+    """Packs rows of ``series``."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -256,13 +252,13 @@ class SamplePacker:
         self._tail: NDArray[np.uint64] = np.zeros((0, len(Sample)), np.uint64)
 
     def write(self, new: NDArray[np.uint64] | None, write_chunk: WriteChunk, *, last: bool = False) -> list[Record]:
-        """Records of the chunks that are full now, and of new samples that are in none; ``last``: all go into one."""
-        waiting = self._tail if new is None else np.concatenate([self._tail, new])
+        """Write the full chunks (``last``: a partial one, too); returns their records, and that of samples in none."""
+        pending = self._tail if new is None else np.concatenate([self._tail, new])
         first = self.count - len(self._tail)
-        self.count = first + len(waiting)
+        self.count = first + len(pending)
         records: list[Record] = []
-        while len(waiting) >= SAMPLE_CHUNK or (last and len(waiting)):
-            part, waiting = waiting[:SAMPLE_CHUNK], waiting[SAMPLE_CHUNK:]
+        while len(pending) >= SAMPLE_CHUNK or (last and len(pending)):
+            part, pending = pending[:SAMPLE_CHUNK], pending[SAMPLE_CHUNK:]
             stored = np.zeros(chunk_codec.stored_shape(SERIES), np.uint64)
             stored[:, : len(part)] = part.T
             file = write_chunk(SERIES.name, SERIES, self._chunks, stored)
@@ -270,43 +266,40 @@ class SamplePacker:
             records[-1]["files"] = [file]
             first += len(part)
             self._chunks += 1
-        told = 0 if new is None else min(len(new), len(waiting))
-        if told:
-            text = rows_to_text(SERIES, waiting[-told:])
-            records.append({"type": "series", "first": self.count - told, "samples": told, "rows": text})
-        self._tail = waiting.copy()
+        count = 0 if new is None else min(len(new), len(pending))
+        if count:
+            text = rows_to_text(SERIES, pending[-count:])
+            records.append({"type": "series", "first": self.count - count, "samples": count, "rows": text})
+        self._tail = pending.copy()
         return records
 
 
-# --- valuepack --------------------------------------------------------------------------------------------------------
+# --- values -----------------------------------------------------------------------------------------------------------
 #
-# Values on their way into the trace: laid one after the other and cut into chunks.
-#
-# Owns what a commit writes of values. Runs inside the recorded program: imports neither zarr nor torch, and verifies
-# nothing; whoever hands a value over vouches that its digest is that of its bytes.
+# Concatenated and split into chunks. Digests are not verified: the recorder computed them from the same bytes.
 
 
 @dataclass(frozen=True, slots=True)
 class NewValue:
-    """One value that an op of the recorded program had."""
+    """One value of an op of the recorded program."""
 
     kind: ValueKind
     digest: int
     stream: int
     row: int
     place: int
-    """Which input or output it was of that row."""
+    """Index of the input or output of that row."""
     layout: int
     """Id in table "layouts"; 0 where the kind has none."""
     data: bytes
-    """Its logical bytes; none for SAME_INPUT and LYING."""
+    """Logical bytes; empty for SAME_INPUT and PLACEMENT."""
     offset: int = 0
-    """LYING: of the tensor within its storage."""
+    """PLACEMENT only: of the tensor within its storage."""
 
 
 @dataclass(frozen=True)
 class NewValues:
-    """What has come together since the last commit."""
+    """The values since the last commit."""
 
     values: Sequence[NewValue] = ()
     left_out: Sequence[LeftOut] = ()
@@ -316,7 +309,7 @@ class NewValues:
 
 
 class ValuePacker:
-    """Counts chunks; every commit begins new ones, because a chunk is written once."""
+    """Counts chunks. Every commit begins new chunks, because a chunk is written once."""
 
     def __init__(self) -> None:
         self.chunks = 0
@@ -324,7 +317,7 @@ class ValuePacker:
         self.index_chunks = 0
 
     def write(self, new: NewValues, write_chunk: WriteChunk) -> dict[str, object]:
-        """Write what a commit has of values; returns its journal record."""
+        """Write the values of a commit; returns its journal record."""
         index, first = self.index_chunks, self.chunks
         index_files, files = (
             [ChunkFile(*write_chunk(spec.name, spec, number, stored)) for number, stored in chunks]
@@ -335,7 +328,7 @@ class ValuePacker:
         )
 
     def _bytes(self, values: Sequence[NewValue]) -> Iterator[tuple[int, NDArray[np.uint8]]]:
-        """(number, chunk) of as many chunks as the values fill; the last one is padded. A chunk is overwritten then."""
+        """(number, chunk) of the chunks, the last one padded. All share one buffer."""
         chunk = np.zeros(VALUE_CHUNK, np.uint8)
         filled = 0
         for value in values:
@@ -353,7 +346,7 @@ class ValuePacker:
             self.chunks += 1
 
     def _index(self, values: Sequence[NewValue]) -> Iterator[tuple[int, NDArray[np.uint64]]]:
-        """(number, chunk as it is stored) for the index of values whose bytes begin with the next chunk."""
+        """(number, chunk in stored order) of the index of values whose bytes begin at the next chunk."""
         rows = np.zeros((len(values), len(ValueIndex)), np.uint64)
         at = self.chunks * VALUE_CHUNK
         for row, value in zip(rows, values, strict=True):
@@ -369,30 +362,25 @@ class ValuePacker:
             self.index_chunks += 1
 
 
-# --- keptpack ---------------------------------------------------------------------------------------------------------
-#
-# Tensors' rows on their way into the trace: what calls and ops had, laid into three arrays and cut into chunks.
-#
-# Owns what a commit writes of them. Runs inside the recorded program: imports neither zarr nor torch, and verifies
-# nothing; whoever hands digests over vouches for them.
+# --- activations ------------------------------------------------------------------------------------------------------
 
 
 class DigestBlock:
-    """Digests of the rows of one tensor. Tensors that are equal share one: it is written with the first of them."""
+    """Digests of the rows of one tensor. Equal tensors share a block, which is written once."""
 
     __slots__ = ("count", "digests", "offset")
 
     def __init__(self, digests: NDArray[np.uint64]) -> None:
         self.digests: NDArray[np.uint64] | None = digests
-        """None: they are written."""
+        """None: written already."""
         self.count = digests.size
         self.offset = 0
-        """Where they stand, once they are written."""
+        """In ``activations/digests``, once written."""
 
 
 @dataclass(slots=True)
 class NewTensor:
-    """One tensor of a call or an op. Made by the thousand, and so not frozen: that would take three times as long."""
+    """One tensor of a call or an op. Not frozen, which would triple the time to create one."""
 
     part: Part
     name: int
@@ -407,7 +395,7 @@ class NewTensor:
 
 @dataclass(frozen=True, slots=True)
 class NewCall:
-    """One call of a module that has ended."""
+    """One finished call of a module."""
 
     stream: int
     number: int
@@ -436,7 +424,7 @@ class NewOp:
 
 @dataclass(frozen=True)
 class NewActivations:
-    """What has come together since the last commit."""
+    """The calls and ops with activation rows since the last commit."""
 
     entries: Sequence[NewCall | NewOp] = ()
     left_out: Sequence[LeftOut] = ()
@@ -446,26 +434,26 @@ class NewActivations:
 
 
 class ActivationPacker:
-    """Counts chunks; every commit begins new ones, because a chunk is written once."""
+    """Counts chunks. Every commit begins new chunks, because a chunk is written once."""
 
     def __init__(self) -> None:
-        self._chunks = {spec.name: 0 for spec in (KEPT_CALLS, KEPT_TENSORS, KEPT_DIGESTS)}
+        self._chunks = {spec.name: 0 for spec in ACTIVATION_ARRAYS}
 
     def write(self, new: NewActivations, write_chunk: WriteChunk) -> dict[str, object]:
-        """Write what a commit has of tensors' rows; returns its journal record."""
-        digests = self._write(KEPT_DIGESTS, self._digests(new.entries), write_chunk)
+        """Write the activation rows of a commit; returns its journal record."""
+        digests = self._write(ACTIVATION_DIGESTS, self._digests(new.entries), write_chunk)
         call_rows = [_call(entry) for entry in new.entries if isinstance(entry, NewCall)]
         tensor_rows = [row for entry in new.entries for row in _tensors(entry)]
         calls, tensors = (
             self._write(spec, np.array(rows, np.uint64).reshape(-1, spec.chunk[1]), write_chunk)
-            for spec, rows in ((KEPT_CALLS, call_rows), (KEPT_TENSORS, tensor_rows))
+            for spec, rows in ((ACTIVATION_CALLS, call_rows), (ACTIVATION_TENSORS, tensor_rows))
         )
-        return kept_record(ActivationPart(calls, tensors, digests, tuple(new.left_out)))
+        return activations_record(ActivationPart(calls, tensors, digests, tuple(new.left_out)))
 
     def _digests(self, entries: Sequence[NewCall | NewOp]) -> NDArray[np.uint64]:
-        """The digests that no commit has written, one block after the other; each block is told its place."""
+        """The digests of all unwritten blocks, concatenated; sets the offset of each block."""
         found: list[NDArray[np.uint64]] = [np.zeros(0, np.uint64)]
-        at = self._chunks[KEPT_DIGESTS.name] * KEPT_DIGESTS.chunk[0]
+        at = self._chunks[ACTIVATION_DIGESTS.name] * ACTIVATION_DIGESTS.chunk[0]
         for entry in entries:
             for tensor in entry.tensors:
                 block = tensor.block
@@ -483,7 +471,7 @@ class ActivationPacker:
 
 
 def _chunks(spec: ArraySpec, rows: NDArray[np.uint64]) -> Iterator[NDArray[np.uint64]]:
-    """The rows of an array in chunks as they are stored, the last one padded."""
+    """The chunks of an array in stored order, the last one padded."""
     for at in range(0, len(rows), spec.chunk[0]):
         part = rows[at : at + spec.chunk[0]].T
         stored = np.zeros(chunk_codec.stored_shape(spec), np.uint64)

@@ -1,8 +1,8 @@
-"""What the recorded program writes: one process's rows, tables and steps, chunk by chunk.
+"""The writer of one process's rows, tables and steps, chunk by chunk.
 
 Owns the order of a commit (chunks, then ``zarr.json``, then the journal's record) and the splitting of batches into
 segments. Runs inside the recorded program, from a background thread and at exit: imports neither zarr nor torch, starts
-no thread, draws no random number. After an error it takes nothing more; what was committed before stays readable.
+no thread, draws no random number. After an error it writes nothing more; earlier commits stay readable.
 """
 
 from __future__ import annotations
@@ -21,11 +21,9 @@ from xxhash import xxh3_64_hexdigest
 from rltrace.errors import RecordError
 from rltrace.trace.format import chunk_codec as codec
 from rltrace.trace.format.arrays import (
+    ACTIVATION_ARRAYS,
     CELLS,
     JOURNAL_FOLDER,
-    KEPT_CALLS,
-    KEPT_DIGESTS,
-    KEPT_TENSORS,
     ROWS,
     SERIES,
     STEPS,
@@ -37,30 +35,28 @@ from rltrace.trace.format.arrays import (
 )
 from rltrace.trace.format.files import write_whole
 from rltrace.trace.format.journal import JournalWriter, first_digest
-from rltrace.trace.format.process_start import FOLDER as BIRTHS
-from rltrace.trace.format.process_start import this_process
+from rltrace.trace.format.process_start import STARTS, this_process
 from rltrace.trace.format.root import JOURNAL, PROCESSES, name_file, record_error
 from rltrace.trace.format.row_hashes import Chains, Digests
 from rltrace.trace.format.rows import Rows, StepRecord, TableEntry
 from rltrace.trace.format.schema import MARK_ROWS, SEGMENT_CELLS, SEGMENT_ROWS
 from rltrace.trace.format.tables import KeyTables, pack_lines, table_line
-from rltrace.trace.write.packers import SamplePacker, StepPacker, WaitingSteps
+from rltrace.trace.write.packers import PendingSteps, SamplePacker, StepPacker
 
 if TYPE_CHECKING:
     from rltrace.trace.format.records import ActivationRequest, ValueRequest
-    from rltrace.trace.kernels.launches import NewLaunched
+    from rltrace.trace.kernels.launches import NewLaunches
     from rltrace.trace.write.packers import ActivationPacker, NewActivations, NewValues, ValuePacker
 
 
-# --- cut --------------------------------------------------------------------------------------------------------------
-#
-# Where a batch of rows is cut into segments.
-#
-# Owns nothing but the rule: a segment has at most SEGMENT_ROWS rows and SEGMENT_CELLS cells.
+# --- segments ---------------------------------------------------------------------------------------------------------
 
 
 def split_segments(rows: Rows) -> list[Rows]:
-    """The stretch cut into as few segments as hold its rows and its cells. Raises ValueError for a row too wide."""
+    """Split rows into as few segments as possible, of at most SEGMENT_ROWS rows and SEGMENT_CELLS cells each.
+
+    Raises ValueError for a row with too many cells.
+    """
     if len(rows) <= SEGMENT_ROWS and _cells(rows) <= SEGMENT_CELLS:
         return [rows]
     cells = rows.link_offsets + rows.integer_offsets + rows.float_offsets + rows.digest_offsets
@@ -81,24 +77,22 @@ def _cells(rows: Rows) -> int:
 
 # --- claims -----------------------------------------------------------------------------------------------------------
 #
-# How processes that start at the same moment each get a name and a folder of their own.
-#
-# Owns exclusive making: whoever makes the file or the folder first has it, the other takes the next.
+# Processes that start at the same time get different names and folders by exclusive creation.
 
 
 def make_node(folder: Path, document: bytes) -> None:
-    """A zarr node: its folder and its ``zarr.json``."""
+    """Create a zarr node: its folder and its ``zarr.json``."""
     folder.mkdir(mode=0o700, exist_ok=True)
     write_whole(os.fspath(folder / "zarr.json"), document)
 
 
-def claim_name(trace: Path, wanted: str) -> str:
-    """The first of ``wanted``, ``wanted#2``, … that no process of the trace has, claimed by an exclusive file."""
+def claim_name(trace: Path, base: str) -> str:
+    """Claim the first of ``base``, ``base#2``, … that no process of the trace has."""
     count = 1
     while True:
-        name = wanted if count == 1 else f"{wanted}#{count}"
+        name = base if count == 1 else f"{base}#{count}"
         try:
-            with (trace / BIRTHS / name_file(name.encode())).open("xb") as file:
+            with (trace / STARTS / name_file(name.encode())).open("xb") as file:
                 file.write(name.encode())
         except FileExistsError:
             count += 1
@@ -107,7 +101,7 @@ def claim_name(trace: Path, wanted: str) -> str:
 
 
 def claim_folder(trace: Path) -> Path:
-    """The first free ``processes/N``, claimed by making it."""
+    """Claim the first free ``processes/N``."""
     number = 0
     while True:
         folder = trace / PROCESSES / str(number)
@@ -126,11 +120,11 @@ Record = dict[str, object]
 
 
 class ProcessWriter:
-    """Writes the part of a trace that is one process's own. Thread-safe; useless in a forked child."""
+    """Writes one process of a trace. Thread-safe; refuses to write in a forked child."""
 
     def __init__(self, folder: Path, name: str, journal: JournalWriter) -> None:
         self.name = name
-        """The name got: the one wanted, with ``#2``, ``#3`` … where it was taken."""
+        """The claimed name: the requested one, with ``#2``, ``#3`` … where that was taken."""
         self._folder = os.fspath(folder)
         self._journal = journal
         self._pid = os.getpid()
@@ -138,81 +132,82 @@ class ProcessWriter:
         self._failure: str | None = None
         self._closed = False
         self.ended = False
-        """Whether the journal says how the process ended."""
+        """Whether the end record is written."""
         self._streams: list[Chains] = []
         self._segments: list[int] = []
         self._tables = KeyTables()
         self._table_chunks = 0
-        self._waiting = WaitingSteps()
+        self._pending = PendingSteps()
         self._steps = StepPacker()
         self._samples = SamplePacker()
         self._columns_buffer = np.zeros(codec.stored_shape(ROWS), np.uint32)
         self._cells_buffer = np.zeros(SEGMENT_CELLS, np.uint64)
 
     @classmethod
-    def open(cls, trace: Path, birth: Mapping[str, object]) -> ProcessWriter:
+    def open(cls, trace: Path, facts: Mapping[str, object]) -> ProcessWriter:
         """Claim a name and a folder in the trace for this process. Raises RecordError.
 
-        ``birth`` holds the "name" wanted and whatever else is to be kept; pid, host and start time are added.
+        ``facts``: the requested "name" and more for the first record; pid, host and start time are added.
         """
-        wanted = str(birth.get("name", "main"))
+        requested = str(facts.get("name", "main"))
         try:
-            name = claim_name(Path(trace), wanted)
+            name = claim_name(Path(trace), requested)
             folder = claim_folder(Path(trace))
             for group, document in (("", group_document()), ("journal", JOURNAL_FOLDER), ("streams", group_document())):
                 make_node(folder / group, document)
             for spec in (TABLES, STEPS):
                 make_node(folder / spec.name, spec.document(0))
             launch = first_digest(os.fspath(Path(trace, JOURNAL)))
-            own = {"name": name, "wanted": wanted, "launch": None if launch is None else f"{launch:016x}"}
+            own = {"name": name, "requested": requested, "launch": None if launch is None else f"{launch:016x}"}
             journal = JournalWriter(os.fspath(folder / JOURNAL))
-            journal.append([{"type": "birth", **this_process(), **birth, **own}])
+            journal.append([{"type": "start", **this_process(), **facts, **own}])
         except OSError as error:
             raise record_error(f"{trace} cannot be written", error) from error
         return cls(folder, name, journal)
 
     def facts(self, level: str, engine: str, facts: Mapping[str, str | int | float | bool | None]) -> None:
-        """Facts about the machine and the process. Called again, all are kept and the later of one name counts."""
-        self._append({"type": "facts", "level": level, "engine": engine, "facts": dict(facts)})
+        """Record facts about the machine and the process; the later of one name counts."""
+        self.append({"type": "facts", "level": level, "engine": engine, "facts": dict(facts)})
 
-    def say(self, record: Mapping[str, object]) -> None:
-        """A record of another kind, which readers that don't know it pass over."""
-        self._append(dict(record))
+    def append(self, record: Mapping[str, object]) -> None:
+        """Append a record of another type; readers skip types that they do not know."""
+        with self._lock, self._writing("the journal cannot be written"):
+            self._journal.append([record])
 
     def window(self, stream: int, first_step: int, end_step: int | None, row: int) -> None:
-        """Recording of ops began at ``row`` of the stream, for these steps (half open; None: to the end)."""
-        self._append({"type": "window", "stream": stream, "first_step": first_step, "end_step": end_step, "row": row})
+        """Record that recording of ops began at ``row``, for these steps (half open; None: to the end)."""
+        self.append({"type": "window", "stream": stream, "first_step": first_step, "end_step": end_step, "row": row})
 
     @cached_property
     def _values(self) -> ValuePacker:
-        from rltrace.trace.write.packers import ValuePacker  # most recordings keep none, and load none of it
+        from rltrace.trace.write.packers import ValuePacker  # most recordings have no values
 
         return ValuePacker()
 
     @cached_property
-    def _kept(self) -> ActivationPacker:
+    def _activations(self) -> ActivationPacker:
         from rltrace.trace.write.packers import ActivationPacker
 
         return ActivationPacker()
 
-    def request_values(self, asked: ValueRequest) -> None:
-        """Values are going to be kept; called before the first of them."""
-        from rltrace.trace.format.records import asked_record
+    def request_values(self, request: ValueRequest) -> None:
+        """Record the request for values, before the first of them."""
+        from rltrace.trace.format.records import value_request_record
 
         with self._lock, self._writing("values cannot be recorded"):
             self._make_group("values", VALUE_BYTES, VALUE_INDEX)
-            self._journal.append([asked_record(asked)])
+            self._journal.append([value_request_record(request)])
 
-    def request_activations(self, asked: ActivationRequest) -> None:
-        """Rows of tensors are going to be kept; called before the first of them."""
-        from rltrace.trace.format.records import asked_rows_record
+    def request_activations(self, request: ActivationRequest) -> None:
+        """Record the request for activation rows, before the first of them."""
+        from rltrace.trace.format.records import activation_request_record
 
         with self._lock, self._writing("activation rows cannot be recorded"):
-            self._make_group("activations", KEPT_CALLS, KEPT_TENSORS, KEPT_DIGESTS)
-            self._journal.append([asked_rows_record(asked)])
+            self._make_group("activations", *ACTIVATION_ARRAYS)
+            self._journal.append([activation_request_record(request)])
 
     def stream(self, name: str) -> int:
-        """Begin a stream; returns its number."""
+        """Create a stream; returns its number."""
         with self._lock, self._writing("a stream cannot be started"):
             number = len(self._streams)
             folder = Path(self._folder, "streams", str(number))
@@ -232,19 +227,16 @@ class ProcessWriter:
         steps: Sequence[StepRecord] = (),
         values: NewValues | None = None,
         samples: NDArray[np.uint64] | None = None,
-        kept: NewActivations | None = None,
-        launched: NewLaunched | None = None,
+        activations: NewActivations | None = None,
+        launches: NewLaunches | None = None,
     ) -> None:
-        """Write rows of one stream, the table entries and values that go with them, and the steps that ended.
+        """Write rows of one stream with their table entries and values, and the steps that ended.
 
-        ``samples``: what was added to series since, shape [n, len(Sample)]; their series are among the entries so far.
+        ``rows.first`` is the number of rows committed so far; a step waits for its last row. ``samples``: new samples,
+        shape [n, len(Sample)], of series among the entries so far. ``activations``: finished calls, and ops among the
+        rows so far. ``launches``: of rows committed earlier.
 
-        ``activations``: calls that have ended and ops among the rows so far, and the rows of their tensors.
-
-        ``launched``: what is known of rows that are committed already.
-
-        ``rows.first`` is the number of rows committed so far. A step whose last row is still to come waits for it.
-        Raises RecordError; ``errno`` says why where the system did.
+        Raises RecordError, with ``errno`` after a system error.
         """
         with self._lock, self._writing("rows cannot be written"):
             records: list[Record] = []
@@ -252,10 +244,10 @@ class ProcessWriter:
                 records += self._write_entries(entries)
             if values:
                 records.append(self._values.write(values, self._write_chunk))
-            if kept:
-                records.append(self._kept.write(kept, self._write_chunk))
+            if activations:
+                records.append(self._activations.write(activations, self._write_chunk))
             for step in steps:
-                self._waiting.add(step, self._streams[step.stream].rows)
+                self._pending.add(step, self._streams[step.stream].rows)
             chains = self._streams[stream]
             if rows is not None and len(rows):
                 if rows.first != chains.rows:
@@ -264,13 +256,13 @@ class ProcessWriter:
                     records.append(self._write_segment(stream, part))
                     self._journal.append(records)
                     records = []
-            records += self._write_steps(self._waiting.take(self._streams))
+            records += self._write_steps(self._pending.pop_ready(self._streams))
             if samples is not None and len(samples):
                 records += self._write_samples(samples)
-            if launched is not None:
-                from rltrace.trace.kernels.launches import launched_record
+            if launches is not None:
+                from rltrace.trace.kernels.launches import launches_record
 
-                records.append(launched_record(launched))
+                records.append(launches_record(launches))
             if records:
                 self._journal.append(records)
 
@@ -281,10 +273,10 @@ class ProcessWriter:
         generators: tuple[int, int, int, int] | None = None,
         parameters: Mapping[int, int] | None = None,
     ) -> None:
-        """Write the end record; ``state`` is "complete", "stopped" or "damaged". The second call does nothing.
+        """Write the end record; ``state`` is "complete", "stopped" or "damaged". A second call does nothing.
 
-        ``generators``: digests of their states, in the order of ``schema.GENERATORS``; None: not known.
-        ``parameters``: by ordinal of an optimizer, the digest of its parameters then; those not known are left out.
+        ``generators``: digests of RNG states, in the order of ``schema.GENERATORS``; None: not known.
+        ``parameters``: digests of parameters by the ordinal of their optimizer, where known.
         """
         with self._lock:
             if self._closed or os.getpid() != self._pid:
@@ -293,7 +285,7 @@ class ProcessWriter:
             try:
                 records: list[Record] = []
                 if not self._failure:
-                    records = self._write_steps(self._waiting.take(self._streams, give_up=True), last=True)
+                    records = self._write_steps(self._pending.pop_ready(self._streams, give_up=True), last=True)
                     records += self._write_samples(None, last=True)
                 end: Record = {"type": "end", "state": state, "exit": dict(ending)}
                 if generators is not None:
@@ -303,10 +295,6 @@ class ProcessWriter:
                 self.ended = True
             except OSError as error:
                 raise record_error(f"the end of {self.name} cannot be written", error) from error
-
-    def _append(self, record: Record) -> None:
-        with self._lock, self._writing("the journal cannot be written"):
-            self._journal.append([record])
 
     def _make_group(self, name: str, *arrays: ArraySpec) -> None:
         make_node(Path(self._folder, name), group_document())
@@ -351,26 +339,26 @@ class ProcessWriter:
         }
 
     def _advance(self, stream: int, rows: Rows) -> list[tuple[int, Digests]]:
-        """Chain the rows, stopping where a mark is due or a step ends; returns the marks within the segment."""
+        """Chain the rows, stopping at marks and ends of steps; returns the marks within the segment."""
         chains = self._streams[stream]
         end = rows.first + len(rows)
         due = set(range(rows.first // MARK_ROWS * MARK_ROWS + MARK_ROWS, end, MARK_ROWS))
-        ending = {row for row in self._waiting.ends(stream) if rows.first <= row <= end}
-        chains.hold(rows, self._tables, ending)
+        ending = {row for row in self._pending.ends(stream) if rows.first <= row <= end}
+        chains.load(rows, self._tables, ending)
         marks = []
         for row in sorted(due | ending | {end}):
             chains.advance_to(row)
-            self._waiting.reached(stream, chains)
+            self._pending.fill(stream, chains)
             if row in due:
                 marks.append((row, chains.digests()))
         return marks
 
     def _write_steps(self, rows: list[list[int]], *, last: bool = False) -> list[Record]:
-        """Write the chunks that are full now; steps that are in none stand in a journal record until they are."""
+        """Write the full chunks; steps in none go to a journal record."""
         return self._steps.write(rows, self._write_chunk, last=last)
 
     def _write_samples(self, new: NDArray[np.uint64] | None, *, last: bool = False) -> list[Record]:
-        """As ``_write_steps``, for the samples of series; their array is there from the first of them on."""
+        """As ``_write_steps``, for samples; the first of them creates their array."""
         samples = self._samples
         if new is not None and not samples.count:
             make_node(Path(self._folder, SERIES.name), SERIES.document(0))
@@ -398,7 +386,7 @@ class ProcessWriter:
 
 
 class _Guard:
-    """Turns what goes wrong while writing into RecordError, once and for all."""
+    """Turns an error while writing into RecordError, and refuses all later writes."""
 
     def __init__(self, writer: ProcessWriter, what: str) -> None:
         self._writer = writer

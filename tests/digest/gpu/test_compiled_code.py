@@ -24,8 +24,8 @@ pytestmark = pytest.mark.skipif(not interpreted.HERE, reason="needs triton")
 
 COMPILE = """
 import json, sys
-from rltrace.digest.gpu.compile import by_triton
-print(json.dumps({name: kernel.asm["ptx"] for name, kernel in by_triton(int(sys.argv[1])).items()}))
+from rltrace.digest.gpu.compiler import compile_by_triton
+print(json.dumps({name: kernel.asm["ptx"] for name, kernel in compile_by_triton(int(sys.argv[1])).items()}))
 """
 
 

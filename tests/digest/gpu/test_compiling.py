@@ -11,7 +11,7 @@ from pathlib import Path
 import interpreted
 import pytest
 
-from rltrace.digest.gpu.compile import SIGNATURES, UnavailableError, compiled
+from rltrace.digest.gpu.compiler import SIGNATURES, UnavailableError, compiled
 
 needs_triton = pytest.mark.skipif(not interpreted.HERE, reason="needs triton")
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from spoken import Spoken
 
 from rltrace.parity.call_range import works_itself
-from rltrace.parity.impact.attribution import Contributions, PatchTrial, Share, chosen, related
+from rltrace.parity.impact.attribution import Contributions, PatchTrial, Share, choose_modules, related
 from rltrace.trace.format.activation_rows import Part
 
 
@@ -78,18 +78,22 @@ def model(layers: int) -> list[str]:
 
 def test_modules_are_of_the_level_of_what_parts_by_itself() -> None:
     """None lies in another; what ends above that level stands in its own place."""
-    found = chosen(model(1), "M.body.0.attention", 8)
+    found = choose_modules(model(1), "M.body.0.attention", 8)
     assert found == ("M.body.0.norm", "M.body.0.attention", "M.body.0.mlp", "M.body.norm", "M.head")
 
 
 def test_many_modules_are_taken_a_level_higher() -> None:
     """Whole layers rather than a part of what is in them."""
-    assert chosen(model(4), "M.body.0.attention", 8) == (*(f"M.body.{i}" for i in range(4)), "M.body.norm", "M.head")
+    assert choose_modules(model(4), "M.body.0.attention", 8) == (
+        *(f"M.body.{i}" for i in range(4)),
+        "M.body.norm",
+        "M.head",
+    )
 
 
 def test_layers_of_which_there_are_too_many_are_spread_evenly() -> None:
     """First and last of the level, and what holds the module that parts by itself, are among them."""
-    found = chosen(model(40), "M.body.7.attention", 8)
+    found = choose_modules(model(40), "M.body.7.attention", 8)
     assert len(found) == 8
     assert "M.body.7" in found and found[-1] == "M.head"
     assert list(found) == [path for path in model(40) if path in found]
@@ -98,7 +102,7 @@ def test_layers_of_which_there_are_too_many_are_spread_evenly() -> None:
 def test_modules_that_work_with_what_theirs_gave_are_tried_too() -> None:
     """A layer that scales what its last module gave is none of these; tried after them, what is left is its own."""
     around = {"M.body.0", "M"}
-    assert chosen(model(1), "M.body.0.attention", 8, around) == (
+    assert choose_modules(model(1), "M.body.0.attention", 8, around) == (
         "M.body.0.norm",
         "M.body.0.attention",
         "M.body.0.mlp",
@@ -107,14 +111,14 @@ def test_modules_that_work_with_what_theirs_gave_are_tried_too() -> None:
         "M.head",
         "M",
     )
-    assert chosen(model(1), "M.body.0.attention", 5, around) == ("M.body.0", "M.body.norm", "M.head", "M")
+    assert choose_modules(model(1), "M.body.0.attention", 5, around) == ("M.body.0", "M.body.norm", "M.head", "M")
 
 
 def test_one_module_is_tried_alone() -> None:
     """A model of one module, or of which one differs."""
-    assert chosen(["M"], "M", 8) == ("M",)
-    assert chosen(["M.head", "M"], "M.head", 8) == ("M.head",)
-    assert chosen(["M.head", "M"], None, 1) == ("M.head",)
+    assert choose_modules(["M"], "M", 8) == ("M",)
+    assert choose_modules(["M.head", "M"], "M.head", 8) == ("M.head",)
+    assert choose_modules(["M.head", "M"], None, 1) == ("M.head",)
 
 
 @given(st.integers(1, 12), st.integers(1, 10), st.data())
@@ -124,7 +128,7 @@ def test_what_is_chosen_never_lies_in_another(layers: int, most: int, data: st.D
     paths = data.draw(st.lists(st.sampled_from(model(layers)), unique=True, min_size=1))
     paths.sort(key=model(layers).index)
     working = data.draw(st.sets(st.sampled_from(paths)))
-    found = chosen(paths, data.draw(st.sampled_from([*paths, None])), most, working)
+    found = choose_modules(paths, data.draw(st.sampled_from([*paths, None])), most, working)
     assert 0 < len(found) <= most
     assert list(found) == [path for path in paths if path in found]
     assert not any(related(x, y) for i, x in enumerate(found) for y in found[:i] if x not in working)
@@ -138,6 +142,6 @@ def test_a_module_that_hands_on_what_another_gave_does_no_work_itself() -> None:
         [("M", None, made), ("M.body", 0, given), ("M.body.layer", 1, given), ("M.head", 0, made)]
     ):
         side.call(number, parent, path, "Module", number, 4 if number < 1 else 3, (side.kept(Part.OUTPUT, "", array),))
-    assert [works_itself(side.stretch, path) for path in ("M", "M.body", "M.body.layer")] == [False, False, True]
+    assert [works_itself(side.call_range, path) for path in ("M", "M.body", "M.body.layer")] == [False, False, True]
     side.call(4, None, "M", "Module", 4, 5, (side.kept(Part.OUTPUT, "", 2 * made),))
-    assert works_itself(side.stretch, "M")
+    assert works_itself(side.call_range, "M")

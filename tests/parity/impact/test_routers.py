@@ -12,7 +12,7 @@ from torch import nn
 
 from rltrace.parity.compare import compare
 from rltrace.parity.impact.summary import Effects, effects_of
-from rltrace.parity.inputs import open_stretches, parse_given
+from rltrace.parity.inputs import open_ranges, parse_given
 
 PROMPTS = torch.tensor([[3, 4, 5], [6, 7, 8]])
 EXPERTS, CHOSEN = 6, 2
@@ -76,7 +76,7 @@ class Run:
 
 def effects(folder: Path, run: Run, routing: str | None = None, **options: Any) -> Effects:
     path = recorder(folder)(run, rows="all", **options).path
-    return effects_of(compare(*open_stretches(*(parse_given(str(path), [], side) for side in "ab"))), None, routing)
+    return effects_of(compare(*open_ranges(*(parse_given(str(path), [], side) for side in "ab"))), None, routing)
 
 
 @pytest.mark.parametrize("values", [(), ("op=topk",)])

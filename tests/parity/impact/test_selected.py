@@ -18,7 +18,7 @@ from rltrace.parity.compare import compare
 from rltrace.parity.impact.chosen_logprobs import ElementPlacement, element_tokens, gap_of_selected, parse_both
 from rltrace.parity.impact.logprobs import Gap, Policy
 from rltrace.parity.impact.token_order import NONE, Tokens
-from rltrace.parity.inputs import open_stretches, parse_given
+from rltrace.parity.inputs import open_ranges, parse_given
 from rltrace.selectors import parse_selectors
 from rltrace.trace.format.activation_rows import Part
 
@@ -157,7 +157,7 @@ def test_observations_are_told_by_themselves() -> None:
         acted(a, [observation])
     acted(b, [[5.0, 6.0], [1.0, 2.0]])
     acted(b, [[3.0, 4.0], [7.0, 8.0]], shift=0.5)
-    found = compare(a.stretch, b.stretch)
+    found = compare(a.call_range, b.call_range)
     gap = gap_of_selected(Policy(found.a, found.ranks), Policy(found.b), *parse_both("module=Actor", "--logprobs"))
     assert isinstance(gap, Gap)
     assert (gap.n, gap.equal, gap.largest) == (3, 2, 0.5)
@@ -200,7 +200,7 @@ def test_what_was_computed_with_other_weights_does_not_count(tmp_path: Path) -> 
     """A second epoch computes the same observations again after a step of the optimizer: no partner is in A, and its
     numbers are not taken for those of the first, whose calls are compared. Neither are those of a later rollout."""
     path = str(recorder(tmp_path)(epochs, rows="all", values="op=gather").path)
-    found = compare(*open_stretches(*(parse_given(path, [], side) for side in "ab")))
+    found = compare(*open_ranges(*(parse_given(path, [], side) for side in "ab")))
     gap = gap_of_selected(Policy(found.a, found.ranks), Policy(found.b), *parse_both("op=gather", "--logprobs"))
     assert isinstance(gap, Gap)
     assert (gap.n, gap.only_a, gap.only_b) == (12, 0, 0)

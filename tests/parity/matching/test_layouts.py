@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rltrace.parity.matching.layouts import RowLayout, layouts, lie
+from rltrace.parity.matching.layouts import RowLayout, layouts, placement
 
 
 @pytest.mark.parametrize(
@@ -40,16 +40,16 @@ def test_shapes_that_allow_a_reading(shape: tuple[int, ...], grid: tuple[int, ..
 
 def test_heads_of_a_token_are_its_own() -> None:
     """[2 sequences, 3 heads, 2 tokens]: token 1 of sequence 0 has rows 1, 3, 5; token 0 of sequence 1 rows 6, 8, 10."""
-    lying = lie((2, 3, 2), (2, 2), RowLayout.HEADS_FIRST)
-    assert lying.parts.tolist() == [[0, 2, 4], [1, 3, 5], [6, 8, 10], [7, 9, 11]]
+    placed = placement((2, 3, 2), (2, 2), RowLayout.HEADS_FIRST)
+    assert placed.tensor_rows.tolist() == [[0, 2, 4], [1, 3, 5], [6, 8, 10], [7, 9, 11]]
 
 
 def test_what_all_sequences_share_is_each_ones() -> None:
-    lying = lie((1, 2, 2), (2, 2), RowLayout.SHARED_GROUPED)
-    assert lying.parts.tolist() == [[0, 1], [2, 3], [0, 1], [2, 3]]
-    assert lying.rows.tolist() == [0, 1, 2, 3]
+    placed = placement((1, 2, 2), (2, 2), RowLayout.SHARED_GROUPED)
+    assert placed.tensor_rows.tolist() == [[0, 1], [2, 3], [0, 1], [2, 3]]
+    assert placed.tokens.tolist() == [0, 1, 2, 3]
 
 
 def test_a_tail_belongs_to_the_last_tokens() -> None:
-    lying = lie((2, 1), (2, 3), RowLayout.TAIL)
-    assert lying.rows.tolist() == [2, 5]
+    placed = placement((2, 1), (2, 3), RowLayout.TAIL)
+    assert placed.tokens.tolist() == [2, 5]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rltrace.parity.matching.forward_passes import Forward
-from rltrace.parity.matching.layouts import RowLayout, lie
+from rltrace.parity.matching.layouts import RowLayout, placement
 from rltrace.parity.matching.row_keying import KeyedRows
 from rltrace.parity.matching.row_pairs import LAST, KeyedTable, disagreeing, pair, partners, table_of
 from rltrace.parity.matching.token_grids import TokenGrid, token_grids
@@ -36,10 +36,10 @@ def table(grids: list[TokenGrid], ranks: np.ndarray | None = None, salt: int = 0
     """Rows whose digest is their place in their sequence, plus ``salt``."""
     sources = []
     for grid in grids:
-        lying = lie(grid.shape, grid.shape, RowLayout.PLAIN)
+        placed = placement(grid.shape, grid.shape, RowLayout.PLAIN)
         digests = (grid.places + salt).astype(np.uint64).reshape(grid.shape)
         tensor = ActivationRows(Part.OUTPUT, "", "float32", (*grid.shape, 4), (0, 1), digests, 0)
-        sources.append((grid.anchor, KeyedRows(tensor, grid, lying.rows, lying.parts)))
+        sources.append((grid.anchor, KeyedRows(tensor, grid, placed.tokens, placed.tensor_rows)))
     return table_of(sources, ranks)
 
 

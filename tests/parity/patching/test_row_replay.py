@@ -30,7 +30,7 @@ def outputs(path: Path, module: str, name: str = "") -> list[tuple[ModuleCall, A
     """Every call of a module with the numbers of one of its outputs."""
     process = open_trace(path).processes[0]
     found = []
-    for call in process.kept_rows.calls(0):
+    for call in process.activations.calls(0):
         for tensor in call.tensors:
             if (call.module, tensor.part, tensor.name) == (module, Part.OUTPUT, name):
                 value = process.values.get(tensor.whole)
@@ -42,7 +42,7 @@ def outputs(path: Path, module: str, name: str = "") -> list[tuple[ModuleCall, A
 def by_token(path: Path, module: str, name: str = "") -> dict[tuple[int, ...], Any]:
     """Rows of a module's output by the tokens up to them, told from the ids that the outermost call was given."""
     process = open_trace(path).processes[0]
-    calls = process.kept_rows.calls(0)
+    calls = process.activations.calls(0)
     roots = [call for call in calls if call.module == "Policy"]
     so_far: list[list[int]] = []
     found: dict[tuple[int, ...], Any] = {}
@@ -362,10 +362,10 @@ def test_the_replay_keeps_what_the_generators_recording_kept(generated: Generate
     """Rows and values of the same, so that the two can be compared."""
     found = replay(ROUTERS)
     process = open_trace(found.path).processes[0]
-    assert process.kept_rows.asked is not None
-    assert process.kept_rows.asked.selectors == ("all",)
-    assert process.values.asked is not None
-    assert process.values.asked.selectors == ("all",)
+    assert process.activations.request is not None
+    assert process.activations.request.selectors == ("all",)
+    assert process.values.request is not None
+    assert process.values.request.selectors == ("all",)
 
 
 class Single(nn.Module):
@@ -409,7 +409,7 @@ def results(path: Path) -> list[tuple[Tensor, Tensor]]:
     """What each ``max`` gave: values and indices."""
     process = open_trace(path).processes[0]
     found = []
-    for op in process.kept_rows.ops(0).values():
+    for op in process.activations.ops(0).values():
         named = {tensor.name: tensor.whole for tensor in op.tensors if tensor.part is Part.OUTPUT}
         if {"values", "indices"} == set(named):
             pair = [torch.from_numpy(process.values.get(named[name]).numbers.copy()) for name in ("values", "indices")]  # type: ignore[union-attr]

@@ -64,7 +64,7 @@ def train(ids: torch.Tensor, *, anew: bool) -> list[torch.Tensor]:
 def chosen(path: Path) -> list[np.ndarray]:
     """What each ``topk`` of the trace chose, in order; what was computed anew left out."""
     process = open_trace(path).processes[0]
-    calls = [call for call in process.kept_rows.calls(0) if call.module.endswith("gate") and call.phase != "backward"]
+    calls = [call for call in process.activations.calls(0) if call.module.endswith("gate") and call.phase != "backward"]
     tensors = [tensor for call in calls for tensor in call.tensors if tensor.name == "2"]
     return [process.values.get(tensor.whole).numbers for tensor in tensors]  # type: ignore[union-attr]
 

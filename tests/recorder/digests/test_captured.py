@@ -19,8 +19,8 @@ from rltrace.trace.format.schema import Generator, Step, StepFlag
 def test_a_generator_is_not_asked_where_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the one that is given nor the device's own; its number is not said, and the row has the digest 0."""
     monkeypatch.setattr(rng_state, "is_captured", lambda _: True)
-    assert RngUse().before_op((), {"generator": torch.Generator()}) == (0, Generator.NOT_SAID)
-    assert RngUse().before_op((), {"device": torch.device("meta")}) == (0, Generator.NOT_SAID)
+    assert RngUse().before_op((), {"generator": torch.Generator()}) == (0, Generator.UNKNOWN)
+    assert RngUse().before_op((), {"device": torch.device("meta")}) == (0, Generator.UNKNOWN)
 
 
 def test_an_attempt_within_a_capture_has_no_digests(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from rltrace.digest import PAGE_BYTES, digest_buffer
-from rltrace.digest.gpu import compile
-from rltrace.digest.gpu.compile import Binaries, UnavailableError
+from rltrace.digest.gpu import compiler
+from rltrace.digest.gpu.compiler import Binaries, UnavailableError
 from rltrace.recorder.digests import backend, torch_backend
 from rltrace.recorder.digests.backend import condense, facts
 from rltrace.recorder.digests.torch_backend import condensed_words, finished
@@ -22,8 +22,8 @@ GPU = torch.device("cuda", 0)
 @pytest.fixture(autouse=True)
 def nothing_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a process that has not condensed anything."""
-    monkeypatch.setattr(backend, "_chosen", {})
-    monkeypatch.setattr(backend, "_said", {})
+    monkeypatch.setattr(backend, "_backends", {})
+    monkeypatch.setattr(backend, "_descriptions", {})
 
 
 def test_a_cpu_has_no_kernels_and_nothing_is_said_of_it() -> None:
@@ -52,7 +52,7 @@ def _of_a_gpu(monkeypatch: pytest.MonkeyPatch, made: Binaries | Exception) -> ba
 
     monkeypatch.setattr(torch.version, "hip", None)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 9))
-    monkeypatch.setattr(compile, "compiled", compiled)
+    monkeypatch.setattr(compiler, "compiled", compiled)
     return backend._choose(GPU)
 
 
@@ -79,7 +79,7 @@ def test_a_torch_without_the_launcher_takes_torch_operations(monkeypatch: pytest
     monkeypatch.delattr(torch._C, "_StaticCudaLauncher", raising=False)
     monkeypatch.setattr(torch.cuda, "device", lambda index: torch.inference_mode(mode=False))
     monkeypatch.setattr("rltrace.recorder.digests.backend.constants", lambda device: torch.zeros(32))
-    kernels = {name: compile.Binary(name, b"", 0, 2) for name in compile.SIGNATURES}
+    kernels = {name: compiler.Binary(name, b"", 0, 2) for name in compiler.SIGNATURES}
     assert _of_a_gpu(monkeypatch, Binaries("Triton 3.7.1", kernels)) is torch_backend.condense
     assert "_StaticCudaLauncher" in facts()["digest.device"]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from lying_there import HostWays, lying_there
+from host_as_device import HostAccelerator, host_as_device
 from recorded import Record, Recorded
 from torch import nn
 
@@ -115,7 +115,7 @@ def _same(here: Recorded, there: Recorded) -> None:
 
 
 def _at_once_and_later(
-    record: Record, program: Callable[[], None], ways: HostWays | None = None, **options: object
+    record: Record, program: Callable[[], None], accelerator: HostAccelerator | None = None, **options: object
 ) -> list[Recorded]:
     """From one line, whose text is part of each row's call site; once more before, for what torch makes only once."""
     traces = []
@@ -124,7 +124,7 @@ def _at_once_and_later(
         torch.manual_seed(2)
         program()
 
-    for around in (nullcontext(), nullcontext(), lying_there(ways)):
+    for around in (nullcontext(), nullcontext(), host_as_device(accelerator)):
         with around:
             traces.append(record(seeded, **options))
     return traces[1:]
@@ -133,9 +133,9 @@ def _at_once_and_later(
 @pytest.mark.parametrize("program", [_update, _overwritten, _shapes, _raising, _threads, _losses])
 def test_the_same_trace(program: Callable[[], None], record: Record) -> None:
     """A program recorded as always, and with its tensors taken for a device's: nothing in the traces differs."""
-    ways = HostWays()
-    _same(*_at_once_and_later(record, program, ways))
-    assert ways.copies
+    accelerator = HostAccelerator()
+    _same(*_at_once_and_later(record, program, accelerator))
+    assert accelerator.copies
 
 
 def test_each_op_verified_reads_its_inputs_later(record: Record) -> None:
@@ -183,7 +183,7 @@ def test_ctrl_c_at_every_statement(tmp_path: Path) -> None:
             torch.full((20,), float(n)).add_(n)
         return seen
 
-    with lying_there():
+    with host_as_device():
         with rltrace.record(tmp_path / "all.zarr"):
             lines = program(0)
         assert lines > 60

@@ -7,9 +7,9 @@ from queue import SimpleQueue
 
 import pytest
 import torch
+from host_as_device import HostAccelerator
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lying_there import HostWays
 
 from rltrace.recorder.base.intern_tables import Tables
 from rltrace.recorder.digests.layouts import Layouts
@@ -21,7 +21,7 @@ AT_ONCE = TensorDigests(LAYOUTS)
 
 
 def _put(readback: ReadBack, *tensors: torch.Tensor) -> list[Pending]:
-    put = readback.put(tensors, [LAYOUTS.of(tensor) for tensor in tensors])
+    put = readback.defer(tensors, [LAYOUTS.of(tensor) for tensor in tensors])
     assert put is not None
     return put
 
@@ -52,15 +52,15 @@ STEP = st.one_of(
 def test_every_digest_is_of_what_stood_there_when_it_was_put_off(steps: list[tuple], buffers: int) -> None:  # type: ignore[type-arg]
     """Streams take turns, tensors are overwritten at once, digests are awaited in any order: each is right, or known
     not to be known, which happens within captures and once the device has failed only."""
-    ways = HostWays()
-    readback = ReadBack({"cpu": ways}, buffers=buffers, words=2_600)
+    accelerator = HostAccelerator()
+    readback = ReadBack({"cpu": accelerator}, buffers=buffers, words=2_600)
     put: list[tuple[Pending, int, bool]] = []
     for what, a, b in steps:
         if what == "put":
-            ways.current = b
+            accelerator.current = b
             tensors = [_tensor(*each) for each in a]
             expected = [AT_ONCE.of(tensor) for tensor in tensors]
-            known = not (readback.gate.is_shut or ways.failed)
+            known = not (readback.gate.is_shut or accelerator.failed)
             put += [(*each, known) for each in zip(_put(readback, *tensors), expected, strict=True)]
             for tensor in tensors:
                 tensor.resolve_conj()
@@ -73,49 +73,49 @@ def test_every_digest_is_of_what_stood_there_when_it_was_put_off(steps: list[tup
             readback.gate.shut() if a and not readback.gate.is_shut else None
             readback.gate.open() if not a and readback.gate.is_shut else None
         elif what == "fail":
-            ways.failed = True
+            accelerator.failed = True
     if readback.gate.is_shut:
         readback.gate.open()
     for pending, expected_digest, known in put:
         assert readback.settle(pending)
         assert pending.unread or (known and pending.digest == expected_digest)
-        assert not pending.unread or not known or ways.failed or any(step[0] == "capture" for step in steps)
+        assert not pending.unread or not known or accelerator.failed or any(step[0] == "capture" for step in steps)
 
 
 def test_what_is_read_is_what_has_arrived() -> None:
     """Nothing waits when a digest is put off, and nothing is read before its event."""
-    ways = HostWays()
-    readback = ReadBack({"cpu": ways}, buffers=8, words=2_600)
+    accelerator = HostAccelerator()
+    readback = ReadBack({"cpu": accelerator}, buffers=8, words=2_600)
     values = torch.arange(100.0)
     put = [_put(readback, values + n)[0] for n in range(300)]
-    assert ways.waits == 0, "no buffer is needed twice"
+    assert accelerator.waits == 0, "no buffer is needed twice"
     assert all(readback.settle(pending) for pending in put)
     assert [pending.digest for pending in put] == [AT_ONCE.of(values + n) for n in range(300)]
 
 
 def test_only_when_all_buffers_are_on_their_way_the_program_waits() -> None:
     """Back-pressure: for the oldest of them, once for each buffer."""
-    ways = HostWays()
-    readback = ReadBack({"cpu": ways}, buffers=2, words=100)
+    accelerator = HostAccelerator()
+    readback = ReadBack({"cpu": accelerator}, buffers=2, words=100)
     for _ in range(5):
         _put(readback, torch.ones(150))
-    assert (len(ways.copies), ways.waits) == (4, 3)
+    assert (len(accelerator.copies), accelerator.waits) == (4, 3)
 
 
 def test_a_stream_that_torch_did_not_make_and_what_no_buffer_holds_are_not_put_off() -> None:
     """Nobody knows how long such a stream lives."""
-    ways = HostWays()
-    readback = ReadBack({"cpu": ways}, buffers=2, words=100)
+    accelerator = HostAccelerator()
+    readback = ReadBack({"cpu": accelerator}, buffers=2, words=100)
     large = torch.ones(1_000, dtype=torch.float64)
-    assert readback.put([large], [LAYOUTS.of(large)]) is None
-    ways.current = None
-    assert readback.put([large[:5]], [LAYOUTS.of(large[:5])]) is None
+    assert readback.defer([large], [LAYOUTS.of(large)]) is None
+    accelerator.current = None
+    assert readback.defer([large[:5]], [LAYOUTS.of(large[:5])]) is None
 
 
 def test_threads_put_while_another_settles() -> None:
     """Three threads on streams of their own, each digest awaited by a fourth as soon as it was put off: all right."""
-    ways = HostWays()
-    readback = ReadBack({"cpu": ways}, buffers=3, words=600)
+    accelerator = HostAccelerator()
+    readback = ReadBack({"cpu": accelerator}, buffers=3, words=600)
     put: SimpleQueue[tuple[Pending, int] | None] = SimpleQueue()
     wrong: list[int] = []
 
@@ -141,7 +141,7 @@ def test_threads_put_while_another_settles() -> None:
     put.put(None)
     settling.join()
     assert not wrong
-    assert sum(words for _, words in ways.copies) > 600 * 10
+    assert sum(words for _, words in accelerator.copies) > 600 * 10
 
 
 def test_a_capture_begins_when_nobody_waits_for_the_device() -> None:
@@ -172,8 +172,8 @@ def test_a_capture_begins_when_nobody_waits_for_the_device() -> None:
 @pytest.mark.parametrize("where", ["put", "close"])
 def test_ctrl_c_within_the_device_s_calls_loses_nothing_else(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An exception from outside in the midst of it: what was put off before and after has its digest."""
-    ways = HostWays()
-    readback = ReadBack({"cpu": ways}, buffers=2, words=100)
+    accelerator = HostAccelerator()
+    readback = ReadBack({"cpu": accelerator}, buffers=2, words=100)
     values = torch.ones(60)
     before = [_put(readback, values * n)[0] for n in range(3)]
 
@@ -181,7 +181,7 @@ def test_ctrl_c_within_the_device_s_calls_loses_nothing_else(where: str, monkeyp
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(*((ways, "copy") if where == "close" else (torch.Tensor, "copy_")), interrupted)
+        patch.setattr(*((accelerator, "copy") if where == "close" else (torch.Tensor, "copy_")), interrupted)
         patch.setattr(torch, "_foreach_copy_", interrupted)
         with pytest.raises(KeyboardInterrupt):
             _put(readback, values.expand(2, 60).t() if where == "put" else values * 9)
@@ -192,17 +192,17 @@ def test_ctrl_c_within_the_device_s_calls_loses_nothing_else(where: str, monkeyp
 
 def test_a_signal_handler_in_the_midst_of_it_is_turned_away() -> None:
     """What it puts off is to be waited for, what it awaits is not to be had now; afterwards all is as it was."""
-    ways = HostWays()
-    readback = ReadBack({"cpu": ways}, buffers=2, words=100)
+    accelerator = HostAccelerator()
+    readback = ReadBack({"cpu": accelerator}, buffers=2, words=100)
     values = torch.ones(60)
     [before] = _put(readback, values)
-    used_on, seen = ways.used_on, []
+    record_use, seen = accelerator.record_use, []
 
     def interrupted(*args: object) -> None:
-        seen.append((readback.put([values], [LAYOUTS.of(values)]), readback.settle(before)))
-        used_on(*args)  # type: ignore[arg-type]
+        seen.append((readback.defer([values], [LAYOUTS.of(values)]), readback.settle(before)))
+        record_use(*args)  # type: ignore[arg-type]
 
-    ways.used_on = interrupted  # type: ignore[method-assign,assignment]
+    accelerator.record_use = interrupted  # type: ignore[method-assign,assignment]
     put = [_put(readback, values * n)[0] for n in range(2, 6)]
     assert seen and all(each[0] is None for each in seen) and not seen[0][1]
     assert all(readback.settle(pending) for pending in (before, *put))
@@ -211,7 +211,7 @@ def test_a_signal_handler_in_the_midst_of_it_is_turned_away() -> None:
 
 def test_buffers_that_are_made_in_inference_mode_serve_afterwards() -> None:
     """And what is made in it can be put off outside."""
-    readback = ReadBack({"cpu": HostWays()}, buffers=2, words=100)
+    readback = ReadBack({"cpu": HostAccelerator()}, buffers=2, words=100)
     with torch.inference_mode():
         inferred = torch.arange(40.0)
         put = [*_put(readback, inferred), *_put(readback, inferred.view(5, 8).t())]
@@ -224,19 +224,19 @@ def test_buffers_that_are_made_in_inference_mode_serve_afterwards() -> None:
 
 def test_a_device_without_memory_for_buffers_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Digests are waited for then; what the digests of one op need beside it costs that op's alone."""
-    ways, asked = HostWays(), []
+    accelerator, asked = HostAccelerator(), []
 
     def none(*_: object, **__: object) -> None:
         asked.append(1)
         raise torch.OutOfMemoryError
 
-    monkeypatch.setattr(ways, "memory", none)
-    readback = ReadBack({"cpu": ways}, buffers=2, words=100)
+    monkeypatch.setattr(accelerator, "memory", none)
+    readback = ReadBack({"cpu": accelerator}, buffers=2, words=100)
     values = torch.ones(5)
-    assert [readback.put([values], [LAYOUTS.of(values)]) for _ in range(3)] == [None] * 3
+    assert [readback.defer([values], [LAYOUTS.of(values)]) for _ in range(3)] == [None] * 3
     assert len(asked) == 1
 
-    readback = ReadBack({"cpu": HostWays()}, buffers=2, words=100)
+    readback = ReadBack({"cpu": HostAccelerator()}, buffers=2, words=100)
     [before] = _put(readback, values)
     with monkeypatch.context() as patch:
         patch.setattr(torch, "_foreach_copy_", none)

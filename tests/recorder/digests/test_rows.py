@@ -6,7 +6,7 @@ import contextlib
 
 import pytest
 import torch
-from lying_there import HostGraph, HostWays, lying_there
+from host_as_device import HostAccelerator, HostGraph, host_as_device
 from recorded import Record
 
 from rltrace.recorder.base.intern_tables import Tables
@@ -21,23 +21,23 @@ AT_ONCE = TensorDigests(Layouts(Tables()))
 
 def test_nothing_is_asked_of_a_device_while_a_graph_is_captured(record: Record) -> None:
     """Rows of a capture have no digests, which is said: they are marked. Those before and after have theirs."""
-    ways = HostWays()
+    accelerator = HostAccelerator()
     asked: list[tuple[int, int]] = []
 
     def program() -> None:
         first = torch.ones(5).mul(2)
-        graph = HostGraph(ways)
+        graph = HostGraph(accelerator)
         graph.capture_begin()
-        asked.append((len(ways.copies), ways.waits))
+        asked.append((len(accelerator.copies), accelerator.waits))
         first.add(1)
         first.sub_(1)
         torch._foreach_mul_([first, first], 1.0)
         torch.randn(3)
-        asked.append((len(ways.copies), ways.waits))
+        asked.append((len(accelerator.copies), accelerator.waits))
         graph.capture_end()
         first.div(2)
 
-    with lying_there(ways):
+    with host_as_device(accelerator):
         found = record(program)
     assert asked[0] == asked[1]
     captured = [row for row in found.rows if row.op.split(".")[1] in ("add", "sub_", "_foreach_mul_", "randn")]
@@ -51,12 +51,12 @@ def test_nothing_is_asked_of_a_device_while_a_graph_is_captured(record: Record) 
 
 def test_after_a_replay_nobody_is_known_to_have_written_what_the_graph_writes(record: Record) -> None:
     """Who reads it digests it; what the graph does not write keeps its writer."""
-    ways = HostWays()
+    accelerator = HostAccelerator()
     kept: list[torch.Tensor] = []
 
     def program() -> None:
         given, other = torch.ones(5).mul(2), torch.ones(5).mul(3)
-        graph = HostGraph(ways, lambda: result.fill_(7))
+        graph = HostGraph(accelerator, lambda: result.fill_(7))
         graph.capture_begin()
         result = given.add(1)
         graph.capture_end()
@@ -69,7 +69,7 @@ def test_after_a_replay_nobody_is_known_to_have_written_what_the_graph_writes(re
         other.tan()
         kept.append(result)
 
-    with lying_there(ways):
+    with host_as_device(accelerator):
         found = record(program)
     seven, three = AT_ONCE.of(torch.full((5,), 7.0)), AT_ONCE.of(torch.full((5,), 3.0))
     [before] = found.one("neg").inputs
@@ -85,21 +85,21 @@ def test_after_a_replay_nobody_is_known_to_have_written_what_the_graph_writes(re
 
 def test_a_graph_whose_capture_was_not_followed_may_write_anything(record: Record) -> None:
     """Every link after its replay is read."""
-    ways = HostWays()
+    accelerator = HostAccelerator()
 
     def program() -> None:
         other = torch.ones(5).mul(3)
-        HostGraph(ways).replay()
+        HostGraph(accelerator).replay()
         other.tan()
 
-    with lying_there(ways):
+    with host_as_device(accelerator):
         [link] = record(program).one("tan").inputs
     assert (link.origin, link.digest) == (Origin.UNKNOWN, AT_ONCE.of(torch.full((5,), 3.0)))
 
 
 def test_a_capture_that_does_not_begin_leaves_the_gate_open(record: Record) -> None:
     """Its error is the program's, and what comes after has digests."""
-    ways = HostWays()
+    accelerator = HostAccelerator()
 
     class Broken(HostGraph):
         def capture_begin(self, pool: object = None) -> None:
@@ -108,11 +108,11 @@ def test_a_capture_that_does_not_begin_leaves_the_gate_open(record: Record) -> N
     def program() -> None:
         torch.ones(3).add(1)
         try:
-            Broken(ways).capture_begin()
+            Broken(accelerator).capture_begin()
         except TypeError:
             torch.ones(3).sub(1)
 
-    with lying_there(ways) as made:
+    with host_as_device(accelerator) as made:
         found = record(program)
     assert not made[0].gate.is_shut
     assert found.one("sub").outputs == [AT_ONCE.of(torch.zeros(3))]
@@ -120,16 +120,16 @@ def test_a_capture_that_does_not_begin_leaves_the_gate_open(record: Record) -> N
 
 def test_a_device_that_fails_costs_digests_and_no_rows(record: Record) -> None:
     """Rows that were on their way then are marked; the recording does not break off, nor does it raise."""
-    ways = HostWays()
+    accelerator = HostAccelerator()
 
     def program() -> None:
         for n in range(40):
             torch.full((60,), float(n)).add_(1)
-        ways.failed = True
+        accelerator.failed = True
         for n in range(40):
             torch.full((60,), float(n)).mul_(2)
 
-    with lying_there(ways, buffers=2, words=100):
+    with host_as_device(accelerator, buffers=2, words=100):
         found = record(program)
     assert len(found.named("add_")) == len(found.named("mul_")) == 40
     known = [row for row in found.rows if not row.marked]
@@ -151,7 +151,7 @@ def test_a_copy_to_the_host_that_does_not_wait_has_the_digest_of_what_is_copied(
         copy(there, dtype=torch.float64, device="cpu", non_blocking=True)
         copy(there, device="cpu", non_blocking=False)
 
-    with lying_there():
+    with host_as_device():
         found = record(program)
     same, converted, waited = found.named("_to_copy")
     two = AT_ONCE.of(torch.full((5,), 2.0))
@@ -167,13 +167,13 @@ def test_what_an_optimizer_s_op_reads_and_writes_is_put_off_together(
 ) -> None:
     """Not one by one: each would be a launch of its own. An op that raises leaves nothing to the next one."""
     sizes: list[int] = []
-    put = ReadBack.put
+    put = ReadBack.defer
 
     def counted(self: ReadBack, tensors: list[torch.Tensor], layouts: list[Layout]) -> object:
         sizes.append(len(tensors))
         return put(self, tensors, layouts)
 
-    monkeypatch.setattr(ReadBack, "put", counted)
+    monkeypatch.setattr(ReadBack, "defer", counted)
     kept = [[torch.full((3,), float(n)) for n in range(start, start + 20)] for start in (0, 100, 200)]
 
     def program() -> None:
@@ -195,7 +195,7 @@ def test_what_an_optimizer_s_op_reads_and_writes_is_put_off_together(
             torch._foreach_copy_(each, before)
         return [(row.op, row.inputs, row.outputs) for row in found.rows]
 
-    assert recorded() == recorded(lying_there())
+    assert recorded() == recorded(host_as_device())
     assert {20, 10} <= set(sizes)
     assert len(sizes) < 25
 
@@ -229,7 +229,7 @@ def test_values_that_are_kept_are_held_against_their_digest_at_once(record: Reco
         for n in range(4):
             torch.full((9,), float(n)).mul(2).add(1)
 
-    with lying_there():
+    with host_as_device():
         found = record(program, values="op=aten.mul.*", values_inputs=True)
         rowed = record(program, rows="op=aten.mul.*")
     for n, row in enumerate(found.named("mul")):

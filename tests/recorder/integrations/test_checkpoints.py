@@ -59,7 +59,7 @@ def test_files_of_safetensors(record: Record, tmp_path: Path) -> None:
         safetensors.save_file({"weight": torch.full((2, 2), weight)}, path)
         (event,) = events(record(lambda: safetensors.load_file(path)), LOADED)
         assert (event.what, event.cells["tensors"], event.cells["bytes"]) == ("safetensors.torch.load_file", 1, 16)
-        found.append(event.told["content"])
+        found.append(event.compared["content"])
     assert found[0] == found[1] != found[2]
     assert safetensors.load_file is before
 

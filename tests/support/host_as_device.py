@@ -24,20 +24,20 @@ GARBAGE = -0x1234567812345678
 class Arrival:
     """Marks the end of one copy."""
 
-    def __init__(self, ways: HostWays, there: torch.Tensor, here: torch.Tensor) -> None:
-        self._ways = ways
-        self._copied = there.clone()  # in stream order: what is written there later is not in it
-        self._here = here
-        here.fill_(GARBAGE)
+    def __init__(self, accelerator: HostAccelerator, source: torch.Tensor, host: torch.Tensor) -> None:
+        self._accelerator = accelerator
+        self._copied = source.clone()  # in stream order: without later writes
+        self._host = host
+        host.fill_(GARBAGE)
 
     def synchronize(self) -> None:
-        self._ways.waits += 1
-        if self._ways.failed:
+        self._accelerator.waits += 1
+        if self._accelerator.failed:
             raise torch.AcceleratorError("CUDA error: device-side assert triggered")
-        self._here.copy_(self._copied)
+        self._host.copy_(self._copied)
 
 
-class HostWays:
+class HostAccelerator:
     """Stands where ``CudaWays`` does."""
 
     def __init__(self) -> None:
@@ -56,14 +56,14 @@ class HostWays:
         with torch.inference_mode(mode=False):
             return torch.full((words,), 7), torch.full((words,), GARBAGE)
 
-    def used_on(self, memory: torch.Tensor, device: torch.device, stream: int) -> None:
+    def record_use(self, memory: torch.Tensor, device: torch.device, stream: int) -> None:
         pass
 
-    def copy(self, there: torch.Tensor, here: torch.Tensor, device: torch.device, stream: int) -> Arrival:
+    def copy(self, source: torch.Tensor, host: torch.Tensor, device: torch.device, stream: int) -> Arrival:
         if self.failed:
             raise torch.AcceleratorError("CUDA error: device-side assert triggered")
-        self.copies.append((stream, len(there)))
-        return Arrival(self, there, here)
+        self.copies.append((stream, len(source)))
+        return Arrival(self, source, host)
 
     def is_captured(self, device: torch.device) -> bool:
         return self.captured
@@ -76,15 +76,15 @@ class HostGraph:
     """Stands where ``torch.cuda.CUDAGraph`` does. What runs while it captures is computed all the same; a replay does
     ``work``, which no op is seen to do."""
 
-    def __init__(self, ways: HostWays, work: Callable[[], object] = lambda: None) -> None:
-        self._ways = ways
+    def __init__(self, accelerator: HostAccelerator, work: Callable[[], object] = lambda: None) -> None:
+        self._accelerator = accelerator
         self.work = work
 
     def capture_begin(self, pool: object = None) -> None:
-        self._ways.captured = True
+        self._accelerator.captured = True
 
     def capture_end(self) -> None:
-        self._ways.captured = False
+        self._accelerator.captured = False
 
     def replay(self) -> None:
         with torch._C._DisableTorchDispatch():
@@ -92,17 +92,19 @@ class HostGraph:
 
 
 @contextmanager
-def lying_there(ways: HostWays | None = None, *, buffers: int = 3, words: int = 2_600) -> Iterator[list[ReadBack]]:
+def host_as_device(
+    accelerator: HostAccelerator | None = None, *, buffers: int = 3, words: int = 2_600
+) -> Iterator[list[ReadBack]]:
     """Within, recorders take tensors of the CPU for tensors of a device. Small buffers, so that all fill up.
 
     Yields what reads back for each recording that is begun."""
     made: list[ReadBack] = []
 
     def make(*args: Any, **options: Any) -> ProcessState:
-        readback = ReadBack({"cpu": ways or HostWays()}, buffers=buffers, words=words)
+        readback = ReadBack({"cpu": accelerator or HostAccelerator()}, buffers=buffers, words=words)
         made.append(readback)
         process = ProcessState(*args, **options, readback=readback)
-        process.graphs = Graphs(readback.gate, process.storages.unseen_write, process.fail, HostGraph)
+        process.graphs = Graphs(readback.gate, process.storages.record_unseen_write, process.fail, HostGraph)
         return process
 
     with pytest.MonkeyPatch.context() as patch:

@@ -1,8 +1,8 @@
-"""The kernels made into code for one kind of GPU, by a process of their own.
+"""Compiles the kernels for one kind of GPU, in a separate process.
 
-Owns that process and what crosses from it. Whoever asks imports no triton: the program's hooks, knobs and ``TRITON_``
-variables have no say in kernels that are not its own, what a compiler prints stays in that process, and one that aborts
-there ends nothing else. What Triton has compiled once it finds again in its own cache.
+The recorded process imports no triton: the program's hooks, knobs and ``TRITON_`` variables do not affect these
+kernels, the compiler's output is not printed, and a compiler that aborts ends only that process. Triton caches the
+compiled kernels.
 """
 
 from __future__ import annotations
@@ -28,37 +28,37 @@ import xxhash
 
 from rltrace.digest.gpu import WARPS
 
-PATIENCE = 120.0
-"""Seconds for compiling all kernels; where Triton has them already it takes half of one."""
+TIMEOUT = 120.0
+"""Seconds for compiling all kernels; half a second where Triton has them cached."""
 
 SIGNATURES: Mapping[str, tuple[str, ...]] = {
     "rltrace_condense_one": ("i64", "i32", "i32", "i64", "i64", "i64"),
     "rltrace_condense_many": ("i64", "i64"),
 }
-"""Parameters of the kernels, in Triton's words."""
+"""Triton types of the kernels' parameters."""
 
 PARAMETERS = {"i32": ".u32", "i64": ".u64"}
-"""The same in PTX."""
+"""PTX types by Triton type."""
 
 _ENTRY = re.compile(r"\.visible \.entry \w+\(([^)]*)\)")
 _PARAMETER = re.compile(r"\.param (\.\w+)( \.ptr)?")
 
-_KEPT = ("HOME", "LD_LIBRARY_PATH", "PATH", "TMPDIR", "TRITON_CACHE_DIR", "TRITON_HOME")
-"""Variables that the process gets, and those with which a program names other assemblers."""
+_PASSED_VARIABLES = ("HOME", "LD_LIBRARY_PATH", "PATH", "TMPDIR", "TRITON_CACHE_DIR", "TRITON_HOME")
+"""Variables passed to the process, besides those that name other assemblers."""
 
-_OWN_FOLDER = str(Path(__file__).parents[3])
+_RLTRACE_FOLDER = str(Path(__file__).parents[3])
 
 _PROGRAM = """
 import sys
 architecture, triton, *folders = sys.argv[1:]
 sys.path += folders
-from rltrace.digest.gpu.compile import answer
+from rltrace.digest.gpu.compiler import answer
 answer(architecture, triton)
 """
 
 
 class UnavailableError(Exception):
-    """There are no kernels for this GPU, for the reason that the message gives."""
+    """There are no kernels for this GPU; the message is the reason."""
 
 
 @dataclass(frozen=True)
@@ -66,13 +66,13 @@ class Binary:
     """One kernel, compiled."""
 
     name: str
-    """Of the entry."""
+    """Name of the entry."""
     code: bytes
     """A cubin."""
     shared: int
-    """Bytes of shared memory that a launch is given."""
+    """Bytes of shared memory of a launch."""
     nulls: int
-    """Pointers that the compiler has put behind the kernel's own parameters, for memory that it needs none of."""
+    """Number of unused pointers that the compiler has appended to the kernel's parameters."""
 
 
 @dataclass(frozen=True)
@@ -86,82 +86,84 @@ class Binaries:
 
 @cache
 def compiled(architecture: int) -> Binaries:
-    """The kernels for a compute capability (90: 9.0). Raises UnavailableError. Takes seconds where Triton has none."""
+    """The kernels for a compute capability (90: 9.0). Raises UnavailableError. Takes seconds where none are cached."""
     if getattr(sys, "frozen", False) or not sys.executable:
         raise UnavailableError("this program has no Python interpreter to compile in")
-    folders = [_folder_of(_origin_of_triton()), _OWN_FOLDER, _folder_of(xxhash.__file__)]
+    folders = [_folder_of(_origin_of_triton()), _RLTRACE_FOLDER, _folder_of(xxhash.__file__)]
     command = [sys.executable, "-I", "-S", "-c", _PROGRAM, str(architecture), *folders]
-    variables = {k: v for k, v in os.environ.items() if k in _KEPT or re.fullmatch(r"TRITON_PTXAS\w*_PATH", k)}
+    variables = {
+        k: v for k, v in os.environ.items() if k in _PASSED_VARIABLES or re.fullmatch(r"TRITON_PTXAS\w*_PATH", k)
+    }
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             command,
             env=variables,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            timeout=PATIENCE,
+            timeout=TIMEOUT,
             check=False,
         )
-        told = json.loads(done.stdout or b"{}")
+        reply = json.loads(completed.stdout or b"{}")
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         raise UnavailableError(f"compiling for sm_{architecture} failed: {type(error).__name__}") from None
-    if "compiler" not in told:
+    if "compiler" not in reply:
         raise UnavailableError(
-            f"compiling for sm_{architecture} failed: {told.get('error') or _ending(done.returncode)}"
+            f"compiling for sm_{architecture} failed: {reply.get('error') or _exit_text(completed.returncode)}"
         )
-    return Binaries(told["compiler"], {name: _from_text(kernel) for name, kernel in told["kernels"].items()})
+    return Binaries(reply["compiler"], {name: _from_text(kernel) for name, kernel in reply["kernels"].items()})
 
 
-def _ending(status: int) -> str:
+def _exit_text(status: int) -> str:
     with contextlib.suppress(ValueError):
         return signal.Signals(-status).name  # LLVM aborts where it does not know a GPU
     return f"status {status}"
 
 
 def _folder_of(package: str) -> str:
-    """Where a package lies, of whose ``__init__`` this is the file."""
+    """The folder of a package, by the file of its ``__init__``."""
     return str(Path(package).parent.parent)
 
 
 def _origin_of_triton() -> str:
-    """What would be imported; nothing is."""
+    """The file that ``import triton`` would load. Imports nothing."""
     try:
-        found = importlib.util.find_spec("triton")
-    except ValueError:  # a stand-in for it
-        found = None
-    if found is None or found.origin is None:
+        spec = importlib.util.find_spec("triton")
+    except ValueError:  # a fake module without a spec
+        spec = None
+    if spec is None or spec.origin is None:
         raise UnavailableError("triton is not installed")
-    return found.origin
+    return spec.origin
 
 
 def answer(architecture: str, folder: str) -> None:
-    """In the process of its own: compile with the Triton in this folder, write to standard output what came of it."""
+    """In the separate process: compile with the Triton in this folder, and write the result to standard output."""
     output = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what compilers print goes where nobody reads it
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # and one that aborts leaves nothing behind
+    os.dup2(2, 1)  # output of compilers is discarded
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a compiler that aborts leaves no core file
     try:
-        sys.path.insert(sys.path.index(_OWN_FOLDER), folder)  # another one may lie beside what else is needed
+        sys.path.insert(sys.path.index(_RLTRACE_FOLDER), folder)  # before another Triton beside the other packages
         import triton  # noqa: F401
 
         sys.path.remove(folder)
-        told = _compile_somewhere(int(architecture))
+        reply = _compile_somewhere(int(architecture))
     except Exception as error:
-        told = {"error": f"{type(error).__name__}: {(str(error).strip() or '-').splitlines()[0][:200]}"}
+        reply = {"error": f"{type(error).__name__}: {(str(error).strip() or '-').splitlines()[0][:200]}"}
     with output:
-        json.dump(told, output)
+        json.dump(reply, output)
 
 
 def _compile_somewhere(architecture: int) -> dict[str, object]:
-    """With Triton's own cache; where it cannot be written, with one that is gone afterwards."""
+    """Compile with Triton's cache, or with a temporary one where that cannot be written."""
     try:
-        return _told(architecture)
+        return _reply(architecture)
     except OSError:
         with tempfile.TemporaryDirectory() as folder:
             os.environ["TRITON_CACHE_DIR"] = folder
-            return _told(architecture)
+            return _reply(architecture)
 
 
-def _told(architecture: int) -> dict[str, object]:
+def _reply(architecture: int) -> dict[str, object]:
     import triton
 
     kernels = {name: _as_text(kernel) for name, kernel in compile_all(architecture).items()}
@@ -172,17 +174,17 @@ def _as_text(binary: Binary) -> dict[str, object]:
     return asdict(binary) | {"code": base64.b64encode(binary.code).decode()}
 
 
-def _from_text(told: Mapping[str, Any]) -> Binary:
-    return Binary(**{**told, "code": base64.b64decode(told["code"])})
+def _from_text(reply: Mapping[str, Any]) -> Binary:
+    return Binary(**{**reply, "code": base64.b64decode(reply["code"])})
 
 
 def compile_all(architecture: int) -> dict[str, Binary]:
     """Compile in this process. Needs no GPU."""
-    return {name: _binary(kernel, SIGNATURES[name]) for name, kernel in by_triton(architecture).items()}
+    return {name: _binary(kernel, SIGNATURES[name]) for name, kernel in compile_by_triton(architecture).items()}
 
 
-def by_triton(architecture: int) -> dict[str, Any]:
-    """What Triton makes of each kernel."""
+def compile_by_triton(architecture: int) -> dict[str, Any]:
+    """Triton's compiled kernels, by name."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -190,22 +192,22 @@ def by_triton(architecture: int) -> dict[str, Any]:
     from rltrace.digest.gpu import kernels
 
     target = GPUTarget("cuda", architecture, 32)
-    made = {}
+    compiled_kernels = {}
     for name, signature in SIGNATURES.items():
         function = getattr(kernels, name)
         source = ASTSource(function, dict(zip(function.arg_names, signature, strict=True)), {})
-        made[name] = triton.compile(source, target=target, options={"num_warps": WARPS})
-    return made
+        compiled_kernels[name] = triton.compile(source, target=target, options={"num_warps": WARPS})
+    return compiled_kernels
 
 
 def _binary(kernel: Any, signature: tuple[str, ...]) -> Binary:
-    """What a launch needs. One with other parameters than the kernel has would end the program: they are looked at."""
+    """Checks the parameters: a launch with others than the kernel has would crash the program."""
     metadata = kernel.metadata
     entry = _ENTRY.search(kernel.asm["ptx"])
     parameters = _PARAMETER.findall(entry[1]) if entry else []
-    own, more = parameters[: len(signature)], parameters[len(signature) :]
-    if [kind for kind, _ in own] != [PARAMETERS[each] for each in signature] or not all(pointer for _, pointer in more):
+    own, extra = parameters[: len(signature)], parameters[len(signature) :]
+    if [kind for kind, _ in own] != [PARAMETERS[each] for each in signature] or not all(p for _, p in extra):
         raise TypeError(f"this compiler gives a kernel other parameters: {parameters}")
     if any(getattr(metadata, name, 0) for name in ("global_scratch_size", "profile_scratch_size")):
         raise TypeError("this compiler gives a kernel extra memory")
-    return Binary(metadata.name, kernel.asm["cubin"], metadata.shared, len(more))
+    return Binary(metadata.name, kernel.asm["cubin"], metadata.shared, len(extra))

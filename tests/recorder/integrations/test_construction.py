@@ -1,4 +1,4 @@
-"""Environments being made: an event for each that the program makes, with a digest of what it was made with."""
+"""Environments being constructed: an event for each one of the program, with a digest of its arguments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MADE = (Kind.ENVIRONMENT_MADE,)
 BOTH = (*MADE, Kind.ENVIRONMENT_RESET)
 
 
-def test_each_environment_is_told_once_and_its_resets_say_which_it_was(record: Record) -> None:
+def test_each_environment_is_recorded_once_and_its_resets_have_its_number(record: Record) -> None:
     """Whatever wrappers are around it; the line is the program's own, below it the library's."""
 
     def program() -> None:
@@ -35,17 +35,17 @@ def test_each_environment_is_told_once_and_its_resets_say_which_it_was(record: R
     assert found[1].row.line == 'env = gymnasium.make("CartPole-v1")'
 
 
-def test_what_it_was_made_with_is_told_and_where_files_lie_is_not(record: Record) -> None:
+def test_arguments_are_recorded_and_absolute_paths_are_not(record: Record) -> None:
     class Logged(Walk):
         def __init__(self, length: int, folder: str = "") -> None:
             super().__init__(length)
 
-    def told(*args: Any, **kwargs: Any) -> int:
+    def arguments(*args: Any, **kwargs: Any) -> int:
         (event,) = events(record(lambda: Logged(*args, **kwargs)), MADE)
-        return int(event.told["arguments"])
+        return int(event.compared["arguments"])
 
-    assert told(5, folder="/tmp/run-1") == told(5, folder="/tmp/run-2") != told(6, folder="/tmp/run-1")
-    assert told(length=5) != told(5, "logs")
+    assert arguments(5, folder="/tmp/run-1") == arguments(5, folder="/tmp/run-2") != arguments(6, folder="/tmp/run-1")
+    assert arguments(length=5) != arguments(5, "logs")
 
 
 def test_environments_of_an_environment_and_those_that_fail_are_none(record: Record) -> None:

@@ -12,7 +12,7 @@ import torch
 from recorded import Record
 
 from rltrace.diff.base.coverage import unrecorded
-from rltrace.recorder.base.stack_room import need_room
+from rltrace.recorder.base.stack_space import check_stack_space
 from rltrace.recorder.core.process_state import FULL_STACK
 from rltrace.trace.read.reader import open_trace
 
@@ -107,8 +107,8 @@ def test_an_op_that_overflows_the_stack_by_itself(record: Record) -> None:
 
 def test_room() -> None:
     """An error of that kind says that there is none, however much there is."""
-    need_room(LookupError())
+    check_stack_space(LookupError())
     with pytest.raises(RecursionError):
-        need_room(RecursionError())
+        check_stack_space(RecursionError())
     with pytest.raises(RecursionError):
-        deep(room() - 20, need_room)
+        deep(room() - 20, check_stack_space)
