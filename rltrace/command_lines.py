@@ -1,7 +1,7 @@
 """Commands of rltrace, ready to paste into a shell.
 
-Owns quoting, the folder and the variables that a recorded program is run under, and the names of its next recordings.
-Which command helps is decided elsewhere. Tests let the verb parse every line that is made here.
+Owns quoting, the folder and environment variables of a recorded program, and the names of its next recordings. Does not
+choose which command helps. Tests parse every line that is made here with the verb's own parser.
 """
 
 from __future__ import annotations
@@ -24,40 +24,40 @@ def in_folder(folder: str, variables: Mapping[str, str], command: str) -> str:
     """``cd FOLDER && NAME=value COMMAND``; ``~`` is left for the shell to expand."""
     home, slash, rest = folder.partition("/")
     quoted = home + slash + (shlex.quote(rest) if rest else "") if home == "~" else shlex.quote(folder)
-    given = [f"{name}={shlex.quote(value)}" for name, value in sorted(variables.items())]
-    return " ".join([*([f"cd {quoted} &&"] if folder else []), *given, command])
+    assignments = [f"{name}={shlex.quote(value)}" for name, value in sorted(variables.items())]
+    return " ".join([*([f"cd {quoted} &&"] if folder else []), *assignments, command])
 
 
 def record(trace: Trace, file: str, *options: object, variables: Mapping[str, str] | None = None) -> str:
-    """The program of a trace, recorded once more."""
+    """Record the program of a trace again."""
     return in_folder(folder_of(trace), variables or {}, line("record", *options, "-o", file, "--", *program(trace)))
 
 
 def record_step(
     trace: Trace, step: int, file: str, *options: object, variables: Mapping[str, str] | None = None
 ) -> str:
-    """One step of it."""
+    """Record one step of the program of a trace."""
     return record(trace, file, "--steps", f"{step}:{step + 1}", *options, variables=variables)
 
 
 def record_both(a: Trace, b: Trace, step_a: int, step_b: int, ending: str, *options: object) -> tuple[str, ...]:
-    """A step of both programs, and the comparison of these recordings."""
+    """Record a step of both programs, then compare the two recordings."""
     file_a, file_b = file_names(a, b, ending)
     return (
-        record_step(a, step_a, file_a, *options, variables=_own_variables(a, b)),
-        record_step(b, step_b, file_b, *options, variables=_own_variables(b, a)),
+        record_step(a, step_a, file_a, *options, variables=_extra_variables(a, b)),
+        record_step(b, step_b, file_b, *options, variables=_extra_variables(b, a)),
         line("diff", file_a, file_b),
     )
 
 
 def program(trace: Trace) -> tuple[str, ...]:
-    """The command that was recorded; ``CMD`` where that is not known."""
+    """The recorded command; ``CMD`` where it is unknown."""
     command = trace.launch.get("command")
     return tuple(map(str, command)) if isinstance(command, list) and command else ("CMD",)
 
 
 def folder_of(trace: Trace) -> str:
-    """The folder that it ran in; "": the one we are in, or it is not known."""
+    """The folder that the program ran in; "" if it is the current one or unknown."""
     folder = trace.launch.get("cwd")
     return folder if isinstance(folder, str) and folder and Path(folder).expanduser() != Path.cwd() else ""
 
@@ -68,15 +68,15 @@ def file_name(trace: Trace, ending: str) -> str:
 
 
 def file_names(a: Trace, b: Trace, ending: str) -> tuple[str, str]:
-    """Of both; the folder's name in front where both traces are named alike."""
+    """``file_name`` of both traces, prefixed with the folder where the two names are equal."""
     own, other = file_name(a, ending), file_name(b, ending)
     if own == other:
         own, other = (f"{trace.path.resolve().parent.name}-{own}" for trace in (a, b))
     return (own, other) if own != other else (f"a-{own}", f"b-{other}")
 
 
-def _own_variables(trace: Trace, other: Trace) -> dict[str, str]:
-    """The recorded variables that the trace ran under and the other did not."""
+def _extra_variables(trace: Trace, other: Trace) -> dict[str, str]:
+    """Recorded environment variables of ``trace`` that ``other`` does not have, or has with another value."""
     own, others = (_variables(t) for t in (trace, other))
     return {name: value for name, value in own.items() if others.get(name) != value}
 

@@ -1,8 +1,7 @@
-"""JSON of the dataclasses that verbs return and processes leave for each other: the fields are the keys.
+"""JSON of the dataclasses that verbs return and processes pass to each other: the fields are the keys.
 
-Owns how values are written and read back; knows none of the classes. A class that is a document of a verb has its
-schema as ``SCHEMA``, and one that has properties in its JSON names them in ``COMPUTED``, or all of its
-keys in ``KEYS``.
+Owns how values are written and read back. Knows none of the classes: a class has its schema as ``SCHEMA``, properties
+that are keys too in ``COMPUTED``, or all keys in ``KEYS``.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ T = TypeVar("T")
 
 
 class JsonError(ValueError):
-    """An object lacks a key, or has something else there."""
+    """A key is missing, or its value has another type."""
 
 
 def to_json(value: object) -> Any:
@@ -34,12 +33,12 @@ def to_json(value: object) -> Any:
         case complex():
             return [to_json(value.real), to_json(value.imag)]
         case Mapping():
-            return {str(key): to_json(part) for key, part in value.items()}
-        case tuple() if hasattr(value, "_asdict"):  # a named one
+            return {str(key): to_json(item) for key, item in value.items()}
+        case tuple() if hasattr(value, "_asdict"):  # a named tuple
             return to_json(value._asdict())
         case list() | tuple():
-            return [to_json(part) for part in value]
-    if hasattr(value, "item"):  # a number of NumPy's
+            return [to_json(item) for item in value]
+    if hasattr(value, "item"):  # a NumPy scalar
         return to_json(value.item())
     kind: Any = type(value)
     if is_text(kind):
@@ -49,36 +48,36 @@ def to_json(value: object) -> Any:
 
 
 def is_text(kind: type) -> bool:
-    """Whether it is written as text: a path, or a dataclass that says how it reads."""
+    """Whether values of this type are written as text: paths, and dataclasses with ``__str__``."""
     return issubclass(kind, PurePath) or (is_dataclass(kind) and kind.__str__ is not object.__str__)
 
 
 def keys_of(kind: Any) -> list[str]:
-    """The keys of a dataclass's JSON, its schema aside."""
+    """The keys of a dataclass in JSON, without its schema."""
     return getattr(kind, "KEYS", None) or [*(field.name for field in fields(kind)), *getattr(kind, "COMPUTED", ())]
 
 
-def from_json(kind: type[T], found: object) -> T:
-    """The dataclass whose JSON ``found`` is; keys that it does not know are left out. Raises JsonError."""
-    read: T = _read(kind, found, "")
+def from_json(kind: type[T], value: object) -> T:
+    """The dataclass that ``to_json`` wrote as ``value``; unknown keys are ignored. Raises JsonError."""
+    read: T = _read(kind, value, "")
     return read
 
 
 def _read(kind: Any, value: Any, key: str) -> Any:
-    origin, parts = get_origin(kind) or kind, get_args(kind)
+    origin, arguments = get_origin(kind) or kind, get_args(kind)
     if origin in (Union, UnionType):
-        (one,) = (part for part in parts if part is not NoneType)
-        return None if value is None else _read(one, value, key)
+        (member,) = (argument for argument in arguments if argument is not NoneType)
+        return None if value is None else _read(member, value, key)
     if origin is tuple:
         items = _checked(list, value, key)
-        kinds = parts[:1] * len(items) if parts[-1] is ... else parts
+        kinds = arguments[:1] * len(items) if arguments[-1] is ... else arguments
         if len(kinds) != len(items):
             raise JsonError(f'"{key}" has {len(items)} items, not {len(kinds)}')
-        return tuple(_read(one, item, f"{key}[{n}]") for n, (one, item) in enumerate(zip(kinds, items, strict=True)))
+        return tuple(_read(k, item, f"{key}[{n}]") for n, (k, item) in enumerate(zip(kinds, items, strict=True)))
     if is_dataclass(origin):
-        return _object(origin, parts, _checked(dict, value, key), key)
+        return _object(origin, arguments, _checked(dict, value, key), key)
     if issubclass(origin, Mapping):
-        return {name: _read(parts[1], part, f"{key}.{name}") for name, part in _checked(dict, value, key).items()}
+        return {name: _read(arguments[1], item, f"{key}.{name}") for name, item in _checked(dict, value, key).items()}
     if issubclass(origin, Enum):
         try:
             return origin(value)
@@ -89,15 +88,15 @@ def _read(kind: Any, value: Any, key: str) -> Any:
     return _checked(origin, value, key)
 
 
-def _object(kind: Any, parts: tuple[Any, ...], found: dict[str, Any], key: str) -> Any:
-    """``parts``: what a generic class is of."""
+def _object(kind: Any, arguments: tuple[Any, ...], value: dict[str, Any], key: str) -> Any:
+    """``arguments``: the type arguments of a generic class."""
     hints, read = get_type_hints(kind), {}
-    known = dict(zip(getattr(kind, "__parameters__", ()), parts, strict=False))
+    known = dict(zip(getattr(kind, "__parameters__", ()), arguments, strict=False))
     for field in fields(kind):
         at = f"{key}.{field.name}".lstrip(".")
-        if field.name in found:
+        if field.name in value:
             hint = hints[field.name]
-            read[field.name] = _read(hint[tuple(known.values())] if known else hint, found[field.name], at)
+            read[field.name] = _read(hint[tuple(known.values())] if known else hint, value[field.name], at)
         elif field.default is MISSING and field.default_factory is MISSING:
             raise JsonError(f'"{at}" is missing')
     return kind(**read)

@@ -1,6 +1,6 @@
-"""The selector grammar, one everywhere: ``key=glob[,key=glob…]``; a comma means *and*, a repeated option means *or*.
+"""The selector grammar: ``key=glob[,key=glob…]``; a comma means *and*, a repeated option means *or*.
 
-Owns the words, their parsing and their meaning; knows nothing of traces. Whatever is selected from offers ``Facts``.
+Owns the keys, their parsing and their meaning. Knows nothing of traces: a selector is matched against ``Facts``.
 
     op=aten.addmm                   operator; overload, and the namespace ``aten``, may be left out
     module=policy.*                 module path; ``*`` crosses dots
@@ -12,7 +12,7 @@ Owns the words, their parsing and their meaning; knows nothing of traces. Whatev
     kernel=*gemm*                   any kernel name (on a CPU: library, instruction set, threads)
     all                             everything
 
-Globs know ``*``, ``?``, ``[abc]``, ``[!abc]`` and ``\\`` before a character that shall stand for itself.
+Globs know ``*``, ``?``, ``[abc]``, ``[!abc]`` and ``\\`` before a literal character.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from rltrace.errors import SelectorError
 
 
 class Key(StrEnum):
-    """What can be asked of an op."""
+    """A property of an op that a selector can constrain."""
 
     OP = "op"
     MODULE = "module"
@@ -41,21 +41,20 @@ class Key(StrEnum):
     KERNEL = "kernel"
 
 
-COUNTED = (Key.STEP, Key.NTH)
+NUMERIC = (Key.STEP, Key.NTH)
 """Keys whose values are numbers and ranges, not globs."""
 
-
-OF_OPS = frozenset((Key.OP, Key.SITE, Key.NTH, Key.KERNEL))
-"""What ops alone have, and calls of modules have not."""
+OP_KEYS = frozenset((Key.OP, Key.SITE, Key.NTH, Key.KERNEL))
+"""Keys that ops have and module calls do not."""
 
 Facts = Mapping[Key, Any]
-"""What is known of an op or a call: of ``site`` the (portable path, qualified function name) of each user frame, of
-``kernel`` the names, of ``step`` and ``nth`` a number (None: there is none) or an array of numbers; else a name."""
+"""Facts of an op or a module call: for ``site`` the (portable path, qualified function name) of each user frame, for
+``kernel`` the names, for ``step`` and ``nth`` a number (None: there is none) or an array; otherwise a name."""
 
 
 @dataclass(frozen=True)
 class Glob:
-    """A pattern for a whole name."""
+    """A pattern that matches a whole name."""
 
     text: str
     regex: re.Pattern[str]
@@ -66,17 +65,17 @@ class Glob:
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers from ``start`` up to, not with, ``stop`` (None: no end)."""
+    """Numbers from ``start`` up to, but not including, ``stop`` (None: no end)."""
 
     start: int
     stop: int | None
 
     def matches(self, number: Any) -> Any:
-        """Whether it holds a number, and not None; of an array, which of them."""
+        """Whether a number is in the range (None is not); for an array, a mask."""
         return number is not None and (number >= self.start) & (self.stop is None or number < self.stop)
 
     def is_within(self, other: Range) -> bool:
-        """Whether every number of it is in the other."""
+        """Whether every number of this range is in the other."""
         ends = other.stop is None or (self.stop is not None and self.stop <= other.stop)
         return self.start >= other.start and ends
 
@@ -88,11 +87,11 @@ class Condition:
     key: Key
     value: Glob | Range
     function: Glob | None = None
-    """``site`` only: what stood after the colon."""
+    """``site`` only: the pattern after the colon."""
 
     def holds(self, fact: Any) -> Any:
-        """Whether the fact of its key meets it; of an array of numbers, which of them. Of a stack, some frame has to:
-        the path from any of its folders on, the function from any class on."""
+        """Whether the fact satisfies the condition; for an array of numbers, a mask. One frame of a stack is enough:
+        its path may match from any folder on, its function from any class on."""
         value, function = self.value, self.function
         if isinstance(value, Range):
             return value.matches(fact)
@@ -112,17 +111,17 @@ class Condition:
 
 @dataclass(frozen=True)
 class Selector:
-    """What the selectors given together ask for."""
+    """One or more selectors combined with *or*."""
 
     clauses: tuple[tuple[Condition, ...], ...]
-    """One must hold; all conditions of it. An empty clause holds for everything."""
+    """All conditions of at least one clause must hold. An empty clause matches everything."""
 
     def matches(self, facts: Facts) -> bool:
-        """Whether it is met, where all facts are known that it asks for."""
+        """Whether the facts match; they must have every key of the selector."""
         return any(all(condition.holds(facts[condition.key]) for condition in clause) for clause in self.clauses)
 
-    def given(self, facts: Facts) -> Selector:
-        """What is left to be met where these facts are known: nothing at all can be where no clause is left."""
+    def simplify(self, facts: Facts) -> Selector:
+        """The conditions that remain once these facts are known; without a clause it matches nothing."""
         return Selector(
             tuple(
                 tuple(condition for condition in clause if condition.key not in facts)
@@ -131,40 +130,40 @@ class Selector:
             )
         )
 
-    def about(self, *keys: Key) -> Selector:
-        """Its conditions on these keys alone: what it does not find, the selector does not."""
+    def project(self, *keys: Key) -> Selector:
+        """Only the conditions on these keys: matches everything that the selector matches, and maybe more."""
         return Selector(tuple(tuple(c for c in clause if c.key in keys) for clause in self.clauses))
 
-    def where(self, chosen: Callable[[Set[Key]], bool]) -> Selector:
-        """Its clauses whose keys are chosen."""
-        return Selector(tuple(clause for clause in self.clauses if chosen({condition.key for condition in clause})))
+    def filter_clauses(self, accept: Callable[[Set[Key]], bool]) -> Selector:
+        """Only the clauses whose keys ``accept`` returns true for."""
+        return Selector(tuple(clause for clause in self.clauses if accept({condition.key for condition in clause})))
 
     def __and__(self, other: Selector) -> Selector:
         return Selector(tuple(own + others for own, others in product(self.clauses, other.clauses)))
 
     @cached_property
     def keys(self) -> frozenset[Key]:
-        """Everything that it asks for."""
+        """Keys of all conditions."""
         return frozenset(condition.key for clause in self.clauses for condition in clause)
 
     @cached_property
-    def everything(self) -> bool:
-        """Whether no op at all is left out."""
+    def matches_all(self) -> bool:
+        """Whether every op matches."""
         return any(not clause for clause in self.clauses)
 
     @cached_property
-    def of_calls(self) -> Selector:
-        """What of it finds calls of modules."""
-        return self.where(OF_OPS.isdisjoint)
+    def call_clauses(self) -> Selector:
+        """The clauses that select module calls."""
+        return self.filter_clauses(OP_KEYS.isdisjoint)
 
     @cached_property
-    def of_ops(self) -> Selector:
-        """What of it finds ops: not what asks for modules and nothing that only an op has, which means calls."""
-        return self.where(lambda keys: Key.MODULE not in keys or not OF_OPS.isdisjoint(keys))
+    def op_clauses(self) -> Selector:
+        """The clauses that select ops; one that has ``module`` and no key of ops selects module calls instead."""
+        return self.filter_clauses(lambda keys: Key.MODULE not in keys or not OP_KEYS.isdisjoint(keys))
 
     @property
     def steps(self) -> Range:
-        """The smallest range that holds every step it allows."""
+        """The smallest range that contains every step that can match."""
         ranges = [_intersection(c.value for c in clause if c.key is Key.STEP) for clause in self.clauses]
         stops = [r.stop for r in ranges if r.stop is not None]
         return Range(min(r.start for r in ranges), max(stops) if len(stops) == len(ranges) else None)
@@ -174,23 +173,23 @@ EVERYTHING = Selector(((),))
 
 
 def parse_selectors(texts: Iterable[str]) -> Selector:
-    """The selector that ``texts`` give together; none at all select everything. Raises SelectorError."""
+    """``texts`` combined with *or*; without any, everything is selected. Raises SelectorError."""
     clauses = tuple(_Parser(text).clause() for text in texts)
     return Selector(clauses) if clauses else EVERYTHING
 
 
 def parse_range(text: str) -> Range:
-    """``A:B`` half open, ``A:``, ``:B`` or ``A`` alone. Raises SelectorError."""
+    """``A:B`` half open, ``A:``, ``:B`` or a single ``A``. Raises SelectorError."""
     return _Parser(text).range(0, len(text))
 
 
 def within_steps(steps: Range) -> Selector:
-    """What finds everything within these steps."""
+    """A selector of all ops of these steps."""
     return Selector(((Condition(Key.STEP, steps),),))
 
 
 def escape(name: str) -> str:
-    """A glob that matches ``name`` and nothing else, fit to stand in a selector."""
+    """A glob for use in a selector that matches ``name`` and nothing else."""
     escaped = re.sub(r"([\\*?\[\],:])", r"\\\1", name)
     escaped = re.sub(r"^(\s)", r"\\\1", escaped)
     return escaped if len(name) < 2 else re.sub(r"(\s)$", r"\\\1", escaped)
@@ -203,7 +202,7 @@ def _intersection(ranges: Iterable[Any]) -> Range:
 
 
 def _operator_names(name: str) -> list[str]:
-    """``aten.add.Tensor`` goes by ``aten.add``, ``add.Tensor`` and ``add`` as well."""
+    """Every name of an operator: ``aten.add.Tensor`` is also ``aten.add``, ``add.Tensor`` and ``add``."""
     names = [name]
     if name.count(".") > 1:
         names.append(name.rpartition(".")[0])
@@ -211,12 +210,12 @@ def _operator_names(name: str) -> list[str]:
 
 
 def _tails(name: str, separator: str) -> list[str]:
-    parts = name.split(separator)
-    return [separator.join(parts[i:]) for i in range(len(parts))]
+    pieces = name.split(separator)
+    return [separator.join(pieces[i:]) for i in range(len(pieces))]
 
 
 class _Parser:
-    """Parses one selector text; knows where it stands, for the error."""
+    """Parses one selector text; errors point at the character."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -230,20 +229,20 @@ class _Parser:
         return tuple(self._condition(start, stop) for start, stop in self._split(0, len(self.text), ","))
 
     def _split(self, start: int, stop: int, separator: str) -> list[tuple[int, int]]:
-        """Where the parts between unescaped separators lie."""
-        parts = []
+        """(start, stop) of each piece between unescaped separators."""
+        pieces = []
         position = start
         while position < stop:
             if self.text[position] == "\\":
                 position += 1
             elif self.text[position] == separator:
-                parts.append((start, position))
+                pieces.append((start, position))
                 start = position + 1
             position += 1
-        return [*parts, (start, stop)]
+        return [*pieces, (start, stop)]
 
     def _trim(self, start: int, stop: int) -> tuple[int, int]:
-        """Without white space at the ends, unless a backslash protects it."""
+        """The bounds without white space at the ends, unless it is escaped."""
         while start < stop and self.text[start].isspace():
             start += 1
         while start < stop and self.text[stop - 1].isspace() and not self._escaped(start, stop - 1):
@@ -269,20 +268,20 @@ class _Parser:
         value, stop = self._trim(value, stop)
         if value == stop:
             raise self.error(value, f"a value is missing after '{key}='")
-        if key in COUNTED:
+        if key in NUMERIC:
             return Condition(key, self.range(value, stop))
         if key is Key.SITE:
             return self._site(value, stop)
         return Condition(key, self._glob(value, stop))
 
     def _site(self, start: int, stop: int) -> Condition:
-        parts = self._split(start, stop, ":")
-        if len(parts) > 2:
-            raise self.error(parts[2][0] - 1, "a site is path:function; a colon in a name needs a backslash before it")
-        for first, last in parts:
+        pieces = self._split(start, stop, ":")
+        if len(pieces) > 2:
+            raise self.error(pieces[2][0] - 1, "a site is path:function; a colon in a name needs a backslash before it")
+        for first, last in pieces:
             if first == last:
                 raise self.error(first, "a site is path:function; '*' matches any")
-        globs = [self._glob(*part) for part in parts]
+        globs = [self._glob(*piece) for piece in pieces]
         return Condition(Key.SITE, globs[0], globs[1] if len(globs) == 2 else None)
 
     def range(self, start: int, stop: int) -> Range:
@@ -329,7 +328,7 @@ class _Parser:
         return closing
 
     def _character_set(self, opening: int, closing: int) -> str:
-        """``[...]`` of a regular expression for the glob's brackets; ``-`` between two characters makes a range."""
+        """The regular expression of a glob's brackets; ``-`` between two characters makes a range."""
         text = self.text[opening + 1 : closing]
         negated = text.startswith("!")
         members = []

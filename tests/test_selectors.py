@@ -110,9 +110,9 @@ def test_a_stream_without_steps_has_none() -> None:
 
 def test_everything_is_known_as_such() -> None:
     """Whoever lists a trace can skip the matching when nothing is left out."""
-    assert parse_selectors([]).everything
-    assert parse_selectors(["op=mm", "all"]).everything
-    assert not parse_selectors(["op=*"]).everything
+    assert parse_selectors([]).matches_all
+    assert parse_selectors(["op=mm", "all"]).matches_all
+    assert not parse_selectors(["op=*"]).matches_all
 
 
 @pytest.mark.parametrize(
@@ -155,9 +155,9 @@ def test_range_alone() -> None:
 def test_what_is_left_where_facts_are_known() -> None:
     """Clauses that they rule out are dropped, and conditions that they meet; without a clause nothing is found."""
     selector = parse_selectors(["op=addmm,step=105", "op=mm", "phase=backward"])
-    assert selector.given({Key.OP: "aten.mm.default"}) == parse_selectors(["all", "phase=backward"])
-    assert selector.given({Key.OP: "aten.add.Tensor", Key.PHASE: "forward"}).clauses == ()
-    assert selector.given({}) == selector
+    assert selector.simplify({Key.OP: "aten.mm.default"}) == parse_selectors(["all", "phase=backward"])
+    assert selector.simplify({Key.OP: "aten.add.Tensor", Key.PHASE: "forward"}).clauses == ()
+    assert selector.simplify({}) == selector
 
 
 def test_both_selectors() -> None:
@@ -179,8 +179,8 @@ def test_steps_of_a_selector() -> None:
 def test_what_finds_calls_of_modules_and_what_ops() -> None:
     """What asks for something that ops alone have finds no calls; what asks for modules alone finds no ops."""
     selector = parse_selectors(["all", "module=a", "module=a,op=mm", "step=3", "nth=0"])
-    assert selector.of_calls == parse_selectors(["all", "module=a", "step=3"])
-    assert selector.of_ops == parse_selectors(["all", "module=a,op=mm", "step=3", "nth=0"])
+    assert selector.call_clauses == parse_selectors(["all", "module=a", "step=3"])
+    assert selector.op_clauses == parse_selectors(["all", "module=a,op=mm", "step=3", "nth=0"])
 
 
 NAMED = st.sampled_from([Key.MODULE, Key.PHASE, Key.STREAM])

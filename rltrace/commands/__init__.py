@@ -1,1 +1,1 @@
-"""One short file per verb; ``console`` alone knows exit statuses and standard error."""
+"""One file per verb; only ``console`` defines exit statuses and writes to standard error."""

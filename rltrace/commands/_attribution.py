@@ -1,6 +1,6 @@
-"""``rltrace compare --contributions``: its options, and the runs that it takes.
+"""``rltrace compare --contributions``: its options and its runs.
 
-Owns the options, which run of which program is made, and the folder that gets the traces.
+Owns the options, the plan of the runs, and the folder of their traces.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from rltrace.trace.read.reader import Trace
 
 F = TypeVar("F", bound=Callable[..., Any])
-MOST = 8
-"""Modules that are tried, unless asked."""
+MAX_MODULES = 8
+"""Modules that are tried by default."""
 
 
 class CommandLast(click.Command):
-    """A command of the program's may follow after ``--``: it is no trace, and no option of rltrace's."""
+    """A click command that takes the program's command after ``--``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         at = args.index("--") if "--" in args else len(args)
@@ -45,34 +45,34 @@ class CommandLast(click.Command):
 
 
 @dataclass(frozen=True)
-class Contributing:
-    """What was asked for."""
+class ContributionOptions:
+    """The options of ``--contributions``."""
 
     most: int
     runs: Path | None
     share: tuple[str, ...]
     in_place: bool
     command: tuple[str, ...]
-    """Empty: as B was recorded."""
+    """Empty: the recorded command of B."""
 
 
-def contributing_options(command: F) -> F:
-    """Add the options; hand their values, as they come, to ``asked_for``."""
+def contribution_options(command: F) -> F:
+    """Add the options, whose values ``parse_contribution`` takes."""
     for option in (
         click.option("--in-place", is_flag=True, help="Run B's program in its folder, not in copies."),
         click.option(
             "--share", multiple=True, metavar="NAME", help="Link this entry of the folder instead of copying it."
         ),
         click.option("--runs", type=click.Path(path_type=Path), metavar="FOLDER", help="Keep the runs' traces there."),
-        click.option("--most", type=click.IntRange(min=1), help=f"Modules to try.  [default: {MOST}]"),
+        click.option("--most", type=click.IntRange(min=1), help=f"Modules to try.  [default: {MAX_MODULES}]"),
         click.option("--contributions", is_flag=True, help="Run B's program again (CMD) with A's rows injected."),
     ):
         command = option(command)
     return command
 
 
-def asked_for(ctx: click.Context, options: dict[str, Any]) -> Contributing | None:
-    """None: nothing was. Raises UsageError where options go for nothing."""
+def parse_contribution(ctx: click.Context, options: dict[str, Any]) -> ContributionOptions | None:
+    """None without ``--contributions``. Raises UsageError for options that have no effect without it."""
     command: tuple[str, ...] | None = ctx.meta[__name__]
     if not options["contributions"]:
         if command is not None:
@@ -82,21 +82,21 @@ def asked_for(ctx: click.Context, options: dict[str, Any]) -> Contributing | Non
         if options["most"] or options["runs"] or options["share"] or options["in_place"]:
             raise UsageError("--most, --runs, --share and --in-place need --contributions")
         return None
-    most = options["most"] or MOST
-    return Contributing(most, options["runs"], options["share"], options["in_place"], command or ())
+    most = options["most"] or MAX_MODULES
+    return ContributionOptions(most, options["runs"], options["share"], options["in_place"], command or ())
 
 
 def contribute(
-    wanted: Contributing,
+    options: ContributionOptions,
     compared: Compared,
     effects: Effects,
-    given: tuple[TraceArgument, TraceArgument],
-    call_ranges: tuple[CallRange, CallRange],
-    asked: ParityOptions,
+    traces: tuple[TraceArgument, TraceArgument],
+    ranges: tuple[CallRange, CallRange],
+    parity_options: ParityOptions,
     logprobs: str | None,
     routing: str | None,
 ) -> Contributions:
-    """Make the runs. Raises UsageError where there is no gap to divide, or nothing to put in."""
+    """Make the runs. Raises UsageError if there is no gap to divide, or nothing to inject."""
     from rltrace.parity.attribution_runs import contributions
     from rltrace.parity.call_range import first_shared_step
     from rltrace.parity.impact.summary import gap_between, names_of
@@ -105,33 +105,33 @@ def contribute(
     gap = effects.gap
     if isinstance(gap, str):
         raise UsageError(f"--contributions divides a gap, and there is none: {gap}")
-    one_trace, names = given[0].path == given[1].path, names_of(compared)
-    step = first_shared_step(*call_ranges)
+    same_trace, names = traces[0].path == traces[1].path, names_of(compared)
+    step = first_shared_step(*ranges)
 
     def gap_of(b: CallRange) -> Gap | str:
-        sides = (call_ranges[0], b) if step is None else (call_ranges[0].of_step(step), b.of_step(step))
-        return gap_between(*sides, asked, logprobs, names)
+        sides = (ranges[0], b) if step is None else (ranges[0].of_step(step), b.of_step(step))
+        return gap_between(*sides, parity_options, logprobs, names)
 
     def measure(trace: Path) -> Gap | str:
         try:
-            return gap_of(open_rerun(given[1], trace, one_trace=one_trace))
+            return gap_of(open_rerun(traces[1], trace, one_trace=same_trace))
         except UsageError as error:
             return str(error)
 
-    with _folder(wanted.runs) as folder:
-        map_file = Path(asked.map_name) if asked.lines else None
-        made = _plan(wanted, compared, given, Path(folder))
-        plan = replace(made, routing=_choices(effects, routing), map_file=map_file)
+    with _folder(options.runs) as folder:
+        map_file = Path(parity_options.map_name) if parity_options.lines else None
+        base = _plan(options, compared, traces, Path(folder))
+        plan = replace(base, routing=_choices(effects, routing), map_file=map_file)
         runs = 2 * len(plan.modules) + 2 * bool(plan.routing)
         narrate(f"running {' '.join(plan.command)} {runs:,} times, with rows of {len(plan.modules):,} modules injected")
-        recorded = gap if step is None else gap_of(call_ranges[1])
+        recorded = gap if step is None else gap_of(ranges[1])
         if isinstance(recorded, str):
             raise UsageError(f"--contributions divides the gap in step {step}, and there is none: {recorded}")
         return replace(contributions(plan, recorded, measure, narrate), step=step)
 
 
 def _choices(effects: Effects, routing: str | None) -> str:
-    """Selector of what chose experts in A, where B's chose others; "": none did, or modules are asked for, not ops."""
+    """Selector of the ops that chose experts in A, if B's chose others; "" if none did, or modules are selected."""
     from rltrace.parity.impact.routing import TOPK
     from rltrace.selectors import Key, parse_selectors
 
@@ -150,35 +150,35 @@ def _folder(runs: Path | None) -> AbstractContextManager[str | Path]:
 
 
 def _plan(
-    wanted: Contributing, compared: Compared, given: tuple[TraceArgument, TraceArgument], folder: Path
+    options: ContributionOptions, compared: Compared, traces: tuple[TraceArgument, TraceArgument], folder: Path
 ) -> AttributionPlan:
     from rltrace.experiment.rerun_command import recipe_of
     from rltrace.parity.attribution_runs import AttributionPlan
     from rltrace.trace.read.reader import open_trace
 
-    trace = open_trace(given[1].path)
-    modules, left_out = _modules(compared, wanted.most)
-    command, where, environment = wanted.command, Path.cwd(), None
+    trace = open_trace(traces[1].path)
+    modules, left_out = _modules(compared, options.most)
+    command, cwd, environment = options.command, Path.cwd(), None
     if not command:
         recipe = recipe_of(trace, option="--contributions --")
-        command, where, environment = recipe.command, recipe.folder, recipe.environment()
+        command, cwd, environment = recipe.command, recipe.folder, recipe.environment()
     return AttributionPlan(
-        generator=given[0].path,
+        generator=traces[0].path,
         modules=modules,
         left_out=left_out,
         command=command,
-        folder=where,
+        folder=cwd,
         output=folder,
-        options=_recorded_with(trace),
+        options=_recording_options(trace),
         environment=environment,
-        shared=wanted.share,
-        in_place=wanted.in_place,
-        keep=wanted.runs is not None,
+        shared=options.share,
+        in_place=options.in_place,
+        keep=options.runs is not None,
     )
 
 
-def _modules(compared: Compared, most: int) -> tuple[tuple[Module, ...], tuple[str, ...]]:
-    """What is tried, and what differs and is neither tried nor in or around what is."""
+def _modules(compared: Compared, limit: int) -> tuple[tuple[Module, ...], tuple[str, ...]]:
+    """The modules to try, and the outermost differing modules that neither contain one of those nor are in one."""
     from rltrace.parity.attribution_runs import Module
     from rltrace.parity.call_range import works_itself
     from rltrace.parity.impact.attribution import choose_modules, related
@@ -189,7 +189,7 @@ def _modules(compared: Compared, most: int) -> tuple[tuple[Module, ...], tuple[s
         raise UsageError("--contributions divides a gap among the modules that differ, and none does")
     first = None if parity.first is None else parity.first.path.b
     working = {path for path in paths if works_itself(compared.b.call_range, path)}
-    names = choose_modules(list(paths), first, most, working)
+    names = choose_modules(list(paths), first, limit, working)
     for name in names:
         _check_values(compared, paths[name])
     left_out = [path for path in paths if not any(related(path, name) for name in names)]
@@ -211,8 +211,8 @@ def _check_values(compared: Compared, path: str) -> None:
         )
 
 
-def _recorded_with(trace: Trace) -> tuple[str, ...]:
-    """Options by which another run keeps what this trace does."""
+def _recording_options(trace: Trace) -> tuple[str, ...]:
+    """Options that record another run like this trace."""
     from rltrace.replay.plan import compile_of, window_of
 
     rows = next((p.activations.request for p in trace.processes if p.activations.request is not None), None)

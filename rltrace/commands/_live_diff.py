@@ -1,4 +1,4 @@
-"""``rltrace record --against``: what the option means, and what is told when the run is over."""
+"""``rltrace record --against``: the options of the run, and the report at its end."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from rltrace.errors import UsageError
 from rltrace.recorder.base.options import RecordOptions
 
 
-def held_against(options: RecordOptions, a: Path, *, stop: bool) -> RecordOptions:
-    """The options of a run that is held against ``a``: it records the steps that A has. Raises UsageError."""
+def live_options(options: RecordOptions, a: Path, *, stop: bool) -> RecordOptions:
+    """The options of a run that is compared with ``a`` and records the same steps. Raises UsageError."""
     from rltrace.replay.plan import window_of
     from rltrace.trace.read.reader import open_trace
 
@@ -24,10 +24,10 @@ def held_against(options: RecordOptions, a: Path, *, stop: bool) -> RecordOption
     return options._replace(level=level, first_step=first, end_step=end, against=path, stop=stop)
 
 
-def teller(a: Path, trace: Path, result: Path | None, *, quiet: bool) -> Callable[[], bool]:
-    """What says, when the run is over, how it compared; a difference is no failure."""
+def live_report(a: Path, trace: Path, result: Path | None, *, quiet: bool) -> Callable[[], bool]:
+    """A function that reports the result when the run is over; a difference is no failure."""
 
-    def tell() -> bool:
+    def report() -> bool:
         from rltrace.live_diff.result import read_results
         from rltrace.report.live_diff import against_json, against_lines, commands
         from rltrace.trace.read.reader import open_trace
@@ -40,4 +40,4 @@ def teller(a: Path, trace: Path, result: Path | None, *, quiet: bool) -> Callabl
             write_json(result, against_json(found, {"a": str(a), "trace": str(trace)}))
         return True
 
-    return tell
+    return report

@@ -1,4 +1,4 @@
-"""What options of several verbs are written as: windows of steps, axes, sizes; refused with the text that was given."""
+"""Parsers of option values that several verbs share: windows of steps, axes, sizes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from rltrace.recorder.base.options import check_axes
 
 def parse_steps(text: str) -> tuple[int, int | None]:
     """``A:B`` as (first, end), half open; an open side is 0 or None. Raises UsageError."""
-    first, colon, end = (part.strip() for part in text.partition(":"))
-    if not colon or not all(part == "" or (part.isascii() and part.isdigit()) for part in (first, end)):
+    first, colon, end = (word.strip() for word in text.partition(":"))
+    if not colon or not all(word == "" or (word.isascii() and word.isdigit()) for word in (first, end)):
         raise UsageError(f"--steps {text}: give A:B with step numbers from 0, as in 100:110, 100: or :10")
     window = int(first or 0), int(end) if end else None
     if window[1] is not None and window[1] <= window[0]:
@@ -21,10 +21,10 @@ def parse_steps(text: str) -> tuple[int, int | None]:
 
 def parse_axes(text: str) -> tuple[int, ...]:
     """``0,1`` as numbers, ascending. Raises UsageError."""
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdigit() for part in parts):
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isascii() and word.isdigit() for word in words):
         raise UsageError(f"--row-axes {text}: give numbers of axes from 0, as in 0 or 0,1")
-    return check_axes(map(int, parts))
+    return check_axes(map(int, words))
 
 
 def parse_size(option: str, text: str) -> int:

@@ -1,4 +1,4 @@
-"""Files that a verb makes: written whole or not at all, and never over something that is there unless asked."""
+"""Files that a verb writes: completely or not at all; existing ones are replaced on request only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rltrace.errors import UsageError
 
 
 def check_output(output: Path, force: bool) -> None:
-    """Say so before anything is read where the file cannot be put there. Raises UsageError."""
+    """Refuse an output that could not be written, before anything is read. Raises UsageError."""
     if output.is_dir():
         raise UsageError(f"{output} is a folder; give the name of a file")
     if output.is_file() and not force:
@@ -19,7 +19,7 @@ def check_output(output: Path, force: bool) -> None:
 
 
 def write_output(output: Path, text: str) -> None:
-    """Beside it first, so that an error leaves what was there; devices and pipes are written to as they are."""
+    """Replace the file atomically, so an error leaves the old one; devices and pipes are written directly."""
     data = text.encode("utf-8", "backslashreplace")
     if output.exists() and not output.is_file():
         output.write_bytes(data)

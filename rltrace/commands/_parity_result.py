@@ -1,4 +1,4 @@
-"""What ``rltrace compare`` has found, as it is printed or shown on a screen: both end with its status."""
+"""The result of ``rltrace compare``, printed or shown in the terminal interface, and its exit status."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ParityResult:
-    """What was found, held against what was required."""
+    """The comparison and its effects, compared with the requirements."""
 
     compared: Compared
     effects: Effects
     parity: Parity
     required: tuple[Required, ...]
     answer: bool | None
-    """Whether all of it holds; None: it cannot be said."""
+    """Whether all requirements hold; None if undecided."""
     traces: tuple[Trace, Trace]
 
     @property

@@ -1,6 +1,6 @@
-"""Running a command under the recorder, and telling what came of it: what ``record`` and ``replay`` share.
+"""Running a command under the recorder and reporting the result, for ``record`` and ``replay``.
 
-Owns the launch record, the two lines of narration, and which exit status the command line ends with.
+Owns the launch record, the narration and the exit status.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from rltrace.trace.format.root import create_trace
 from rltrace.trace.format.schema import LIMIT
 
 
-def carry_out(
+def record_command(
     command: Sequence[str],
     trace: Path,
     options: RecordOptions,
     *,
     force: bool,
     quiet: bool,
-    also: Callable[[], bool] | None = None,
+    on_recorded: Callable[[], bool] | None = None,
 ) -> int:
-    """Run ``command``, recorded into ``trace``, and say what was; the status to end with, as the command did.
+    """Run ``command``, recorded into ``trace``, and return its exit status.
 
-    ``also`` is called when everything is recorded, and says whether what it looks at is as it should be: if not, a
-    command that ended well ends with 125 all the same. ``force`` replaces a trace that is there.
+    ``on_recorded`` is called after the recording; if it returns False, a command that succeeded ends with 125.
+    ``force`` replaces an existing trace.
     """
     unstartable = _check(command[0])
     if unstartable is not None:
@@ -52,11 +52,11 @@ def carry_out(
         discard(trace)
         complain(str(error))
         return ExitCode.NOT_FOUND if error.not_found else ExitCode.NOT_EXECUTABLE
-    return _conclude(command, options, trace, ending, also, quiet=quiet)
+    return _conclude(command, options, trace, ending, on_recorded, quiet=quiet)
 
 
-def other_trace(trace: Path, source: Path) -> tuple[str, str]:
-    """Absolute paths of both. Raises UsageError where they are one."""
+def distinct_paths(trace: Path, source: Path) -> tuple[str, str]:
+    """Absolute paths of both. Raises UsageError if they are the same."""
     path, path_a = os.path.abspath(trace), os.path.abspath(source)  # noqa: PTH100  links stay
     if os.path.realpath(path) == os.path.realpath(path_a):
         raise UsageError(f"{trace} is the trace whose values are injected; give the replay another name")
@@ -64,7 +64,7 @@ def other_trace(trace: Path, source: Path) -> tuple[str, str]:
 
 
 def _check(program: str) -> ExitCode | None:
-    """Say so before anything is made where the command cannot be started."""
+    """The exit status of a command that cannot be started, after an error message; None if it can."""
     found = look_up(program)
     if found is CommandLookup.EXECUTABLE:
         return None
@@ -79,17 +79,17 @@ def _not_run_hint(program: str, found: CommandLookup) -> str:
 
 
 def _launch_record(command: Sequence[str], options: RecordOptions) -> dict[str, object]:
-    """What the trace says of its launch; nothing secret, nothing under the home folder by its full path."""
+    """The launch record of the trace, without secrets and without the home folder's path."""
     others = ("trace", "compile", "kernels", "values", "row", "against", "stop")
     replays = ("replay", "inject", "kinds", "only", "origins", "lockstep", "by_rows", "weights", "names")
-    told = {name: value for name, value in options._asdict().items() if not name.startswith(others + replays)}
-    asked = told | options.extras()
+    recorded = {name: value for name, value in options._asdict().items() if not name.startswith(others + replays)}
+    recorded |= options.extras()
     return {
         "command": masked_arguments(command),
         "cwd": home_as_tilde(_current_folder()),
         "host": platform.node(),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "options": asked,
+        "options": recorded,
         "executable": home_as_tilde(sys.executable),
         "versions": {"python": platform.python_version()},
     }
@@ -128,34 +128,35 @@ def _conclude(
     options: RecordOptions,
     trace: Path,
     ending: Ending,
-    also: Callable[[], bool] | None,
+    on_recorded: Callable[[], bool] | None,
     *,
     quiet: bool,
 ) -> int:
-    """Say what was recorded, or why nothing was, and end as the command did."""
+    """Report what was recorded, or why nothing was; return the exit status."""
     found = ending.recorded
     failed = bool(found.failures) or ending.failure is not None or found.nothing
     for failure in (*found.failures, *([ending.failure] if ending.failure else [])):
         complain(f"not everything was recorded: {failure}", hint=remedy(failure))
     if found.nothing:
-        _say_nothing(command, trace, ending)
+        _report_nothing(command, trace, ending)
     elif not quiet:
         narrate(
-            f"recorded {_summary(ending)} in {trace}", hint=_left_out(found) or nothing_found(options, found, trace)
+            f"recorded {_summary(ending)} in {trace}",
+            hint=_left_out(found) or unmatched_selectors(options, found, trace),
         )
-    if also is not None and not found.nothing and not also():
+    if on_recorded is not None and not found.nothing and not on_recorded():
         failed = True
-    if ending.signal is not None and not _stopped_as_asked(options, ending):
+    if ending.signal is not None and not _was_stopped_by_option(options, ending):
         return die_of(ending.signal)
     if ending.status:
         return ending.status
     return ExitCode.RLTRACE_FAILED if failed else ExitCode.IDENTICAL
 
 
-def _say_nothing(command: Sequence[str], trace: Path, ending: Ending) -> None:
+def _report_nothing(command: Sequence[str], trace: Path, ending: Ending) -> None:
     found = ending.recorded
     complain(f"nothing was recorded; the command {ending.how}", hint="" if found.failures else advice(found, command))
-    if found.processes == 0 and not found.waiting and ending.failure is None:  # it is the one that was made here
+    if found.processes == 0 and not found.waiting and ending.failure is None:  # nothing but the empty trace made above
         discard(trace)
 
 
@@ -164,34 +165,34 @@ def _summary(ending: Ending) -> str:
     found = ending.recorded
     states = {state: found.states.count(state) for state in dict.fromkeys(found.states)}
     if len(states) == 1:
-        told = next(iter(states))
+        listed = next(iter(states))
     else:
-        told = ", ".join(f"{number} {state}" for state, number in states.items())
+        listed = ", ".join(f"{number} {state}" for state, number in states.items())
     counts = [counted(found.processes, "process", "processes"), counted(found.ops, "op"), counted(found.steps, "step")]
     if found.values is not None:
         counts.append(counted(found.values, "value"))
     if found.by_row is not None:
         counts.append(f"rows of {counted(found.by_row, 'tensor')}")
-    return f"{', '.join(counts)}, {readable_size(found.size)} ({told})"
+    return f"{', '.join(counts)}, {readable_size(found.size)} ({listed})"
 
 
 def _left_out(found: RecordingSummary) -> str:
-    """What was asked for and is not there; empty where everything is."""
-    told = [f"{counted(entry.values, 'value')} ({readable_size(entry.bytes)}): {entry.why}" for entry in found.left_out]
-    told += [f"rows of {counted(entry.values, 'tensor')}: {entry.why}" for entry in found.not_by_row]
+    """Requested values and rows that were not recorded; "" if all were."""
+    listed = [f"{counted(left.values, 'value')} ({readable_size(left.bytes)}): {left.why}" for left in found.left_out]
+    listed += [f"rows of {counted(entry.values, 'tensor')}: {entry.why}" for entry in found.not_by_row]
     limits = (("--values-limit", found.left_out), ("--rows-limit", found.not_by_row))
     raising = [option for option, left_out in limits if any(entry.why == LIMIT for entry in left_out)]
     more = f"; {' and '.join(raising)} {'raises it' if len(raising) == 1 else 'raise them'}" if raising else ""
-    return f"not recorded: {'; '.join(told)}{more}" if told else ""
+    return f"not recorded: {'; '.join(listed)}{more}" if listed else ""
 
 
-def nothing_found(options: RecordOptions, found: RecordingSummary, trace: Path) -> str:
-    """What was asked for by a selector that found nothing at all; empty where each found something."""
-    asked = [*(options.values if found.values == 0 else ()), *(options.rows if found.by_row == 0 else ())]
-    return f"{' or '.join(asked)} matched nothing; {line('ops', trace)} lists the recorded ops" if asked else ""
+def unmatched_selectors(options: RecordOptions, found: RecordingSummary, trace: Path) -> str:
+    """Selectors of an option that matched nothing; "" if there are none."""
+    selectors = [*(options.values if found.values == 0 else ()), *(options.rows if found.by_row == 0 else ())]
+    return f"{' or '.join(selectors)} matched nothing; {line('ops', trace)} lists the recorded ops" if selectors else ""
 
 
-def _stopped_as_asked(options: RecordOptions, ending: Ending) -> bool:
-    """Whether it was ``--until`` or ``--stop`` that interrupted the program, not the user."""
-    asked = options.until is not None or options.stop
-    return asked and ending.signal == SIGINT and "stopped" in ending.recorded.states
+def _was_stopped_by_option(options: RecordOptions, ending: Ending) -> bool:
+    """Whether ``--until`` or ``--stop`` interrupted the program, not the user."""
+    can_stop = options.until is not None or options.stop
+    return can_stop and ending.signal == SIGINT and "stopped" in ending.recorded.states

@@ -1,33 +1,33 @@
-"""``rltrace replay --rows``: run a command, recorded, with rows of another program's trace put in."""
+"""``rltrace replay --rows``: run a command, recorded, with activation rows of another program's trace injected."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from rltrace.commands._recording import carry_out, other_trace
+from rltrace.commands._recording import distinct_paths, record_command
 from rltrace.commands.console import complain, narrate, write_json
 
 
 @dataclass(frozen=True)
 class PatchArguments:
-    """What the command line has."""
+    """Arguments and options of the command line."""
 
     a: Path
-    """The trace whose rows are put in."""
+    """The trace whose rows are injected."""
     trace: Path
-    """Where the replay is recorded to."""
+    """The trace to write."""
     inject: tuple[str, ...]
     until: int | None
     result: Path | None
-    """Where what happened is written to, as JSON."""
+    """The file for the report as JSON."""
     names: Path | None
-    """Lines that say which modules are which."""
+    """The file of ``--map``, which matches modules."""
     weights: bool
 
 
-def replay_rows(command: tuple[str, ...], asked: PatchArguments, *, force: bool, quiet: bool) -> int:
-    """Run ``command`` with the rows that were asked for put in; its status."""
+def replay_rows(command: tuple[str, ...], arguments: PatchArguments, *, force: bool, quiet: bool) -> int:
+    """Run ``command`` with the selected rows injected; returns the exit status."""
     from rltrace.parity.module_names import read_map
     from rltrace.parity.patching.source import read_table
     from rltrace.parity.patching.start import options_of
@@ -37,24 +37,24 @@ def replay_rows(command: tuple[str, ...], asked: PatchArguments, *, force: bool,
     from rltrace.selectors import parse_selectors
     from rltrace.trace.read.reader import open_trace
 
-    a, trace, inject, weights = asked.a, asked.trace, asked.inject, asked.weights
-    path, _ = other_trace(trace, a)
+    a, trace, inject, weights = arguments.a, arguments.trace, arguments.inject, arguments.weights
+    path, _ = distinct_paths(trace, a)
     trace_a = open_trace(a)
-    if asked.names is not None:
-        read_map(asked.names)  # raises before anything runs
+    if arguments.names is not None:
+        read_map(arguments.names)  # report its errors before anything runs
     table = read_table(trace_a, parse_selectors(inject), inject, weights=weights)
-    options = options_of(trace_a, path, inject, asked.until, weights=weights, names=asked.names)
+    options = options_of(trace_a, path, inject, arguments.until, weights=weights, names=arguments.names)
 
-    def tell() -> bool:
+    def report() -> bool:
         account = account_in(open_trace(trace), table)
         text = "\n".join(rows_lines(account))
         if not account.complete:
             complain(text)
         elif not quiet:
             narrate(text)
-        if asked.result is not None:
+        if arguments.result is not None:
             where = {"a": str(a), "trace": str(trace)}
-            write_json(asked.result, account_json(account, where, inject, weights=weights))
+            write_json(arguments.result, account_json(account, where, inject, weights=weights))
         return account.complete
 
-    return carry_out(command, trace, options, force=force, quiet=quiet, also=tell)
+    return record_command(command, trace, options, force=force, quiet=quiet, on_recorded=report)

@@ -1,7 +1,7 @@
-"""The way into the terminal interface: when it opens, and what a verb makes of how it was left.
+"""Opening of the terminal interface, and its results.
 
-The only module of ``rltrace`` that imports ``rltrace_tui``, and only once it is certain that it opens: nothing else
-pays for its import. Knows nothing of screens.
+The only module of ``rltrace`` that imports ``rltrace_tui``, and only when it opens, as the import takes long. Knows
+nothing of screens.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 
 
 def can_open() -> bool:
-    """Whether somebody sits at a terminal that can draw: standard input and output both are one, and it is not dumb."""
-    ends = (sys.stdin, sys.stdout)
-    return os.environ.get("TERM", "dumb") not in ("", "dumb") and all(end is not None and end.isatty() for end in ends)
+    """Whether standard input and output are a terminal that can draw."""
+    has_terminal = all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout))
+    return has_terminal and os.environ.get("TERM", "dumb") not in ("", "dumb")
 
 
 def show_diff(a: Path, b: Path, *, strict: bool, confirm: Path | None = None) -> Comparison | None:
-    """Open the interface on two traces; None: it was left before there was a verdict. Raises what the search raised.
+    """Open the interface on two traces; None if it was left before the verdict. Raises the errors of the comparison.
 
-    ``confirm``: the outcome of an experiment on them; None: the one beside trace B, where there is one.
+    ``confirm``: the outcome of an experiment on them; by default the one next to trace B, if any.
     """
     from rltrace.trace.read.reader import open_trace
     from rltrace_tui.diff_app import DiffApp
 
     for path in (a, b):
-        open_trace(path)  # what is no trace is told in one line, not on a screen
+        open_trace(path)  # an unreadable trace is an error message, not a screen
     app = DiffApp(a, b, strict=strict, confirm=confirm)
     comparison = app.run()
     if comparison is None and app.failure is not None:
@@ -45,7 +45,7 @@ def show_diff(a: Path, b: Path, *, strict: bool, confirm: Path | None = None) ->
 
 
 def show_trace(trace: Path) -> None:
-    """Open the interface on one trace. Raises what reading it raised where nothing could be shown."""
+    """Open the interface on one trace. Raises the error of reading it if nothing could be shown."""
     from rltrace.trace.read.reader import open_trace
     from rltrace_tui.trace_app import TraceApp
 
@@ -56,38 +56,38 @@ def show_trace(trace: Path) -> None:
         raise app.failure
 
 
-def show_parity(given: tuple[TraceArgument, TraceArgument], judge: Callable[[], ParityResult]) -> ParityResult | None:
-    """Open the interface on two programs that are compared by row; None: it was left before there was a result.
+def show_parity(traces: tuple[TraceArgument, TraceArgument], judge: Callable[[], ParityResult]) -> ParityResult | None:
+    """Open the interface on two programs that are compared by row; None if it was left before the result.
 
-    ``judge`` does the work, once; what it raised is raised.
+    ``judge`` compares them, and is called once. Raises its errors.
     """
     from rltrace_tui.parity_app import ParityApp
 
-    judged: list[ParityResult] = []
+    results: list[ParityResult] = []
 
     def find() -> ParityData:
-        judged.append(judge())
-        return _found(judged[0])
+        results.append(judge())
+        return _parity_data(results[0])
 
-    app = ParityApp((given[0].path.name, given[1].path.name), find)
+    app = ParityApp((traces[0].path.name, traces[1].path.name), find)
     app.run()
-    if not judged and app.failure is not None:
+    if not results and app.failure is not None:
         raise app.failure
-    return judged[0] if judged else None
+    return results[0] if results else None
 
 
-def _found(judged: ParityResult) -> ParityData:
+def _parity_data(result: ParityResult) -> ParityData:
     from rltrace.diff.base.view import StreamView
     from rltrace.parity.report.gap import effects_texts
     from rltrace.parity.report.text import render_parity
     from rltrace_tui.parity_data import ParityData
 
     def view(recorded: RecordedStream | None) -> StreamView:
-        assert recorded is not None  # a call range of a trace has a stream
+        assert recorded is not None  # that of a trace always is
         return StreamView(recorded.process, recorded.stream)
 
-    both = judged.compared.a.call_range, judged.compared.b.call_range
-    views = view(both[0].recorded), view(both[1].recorded)
-    more = tuple(effects_texts(judged.effects))
-    report = render_parity(judged.parity, judged.required, more)
-    return ParityData(judged.parity, judged.required, views, judged.traces, report, more)
+    compared = result.compared
+    views = view(compared.a.call_range.recorded), view(compared.b.call_range.recorded)
+    more = tuple(effects_texts(result.effects))
+    report = render_parity(result.parity, result.required, more)
+    return ParityData(result.parity, result.required, views, result.traces, report, more)

@@ -1,7 +1,7 @@
-"""``rltrace capture``: a run of a trace's program with all its values, in one file, for an experiment elsewhere.
+"""``rltrace capture``: run a trace's program again and write its values to one file for another machine.
 
-Owns the options, what is shown and asked before anything runs or is written. The run and the file are those of
-``rltrace.experiment.confirm``.
+Owns the options, and the confirmation before anything runs or is written; ``rltrace.experiment.confirm`` runs and
+writes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rltrace.command_lines import line
-from rltrace.commands.confirm import ask, by_hand
+from rltrace.commands.confirm import parse_overrides, require_approval
 from rltrace.commands.console import counted, narrate, readable_size
 from rltrace.errors import UsageError
 
@@ -103,33 +103,33 @@ def command(
     from rltrace.trace.read.reader import open_trace
 
     opened = open_trace(trace)
-    horizon = _horizon(opened, trace, steps, other, until)
+    covered = _covered(opened, trace, steps, other, until)
     target = output if output is not None else trace.with_name(f"{trace.name.removesuffix('.zarr')}.capture")
     _check_target(target, force=force)
-    recipe: Recipe = captured_recipe(opened, by_hand(cmd, folder, env))
+    recipe: Recipe = captured_recipe(opened, parse_overrides(cmd, folder, env))
     runs = work if work is not None else target.with_name(f"{target.name}.runs")
     if not in_place:
         check_folders({"a": recipe}, share, runs)
-    told = capture_plan_lines(recipe, str(horizon), samples, in_place=in_place, work=str(runs))
-    ask("\n".join(told), yes=yes, quiet=quiet)
-    subject = {"capture": identity_of(opened), "horizon": [horizon.first, horizon.end], "command": recipe.shown}
-    setting = RunSetting(runs, {"a": recipe}, horizon, share, in_place, values_limit * 1_000_000)
+    lines = capture_plan_lines(recipe, str(covered), samples, in_place=in_place, work=str(runs))
+    require_approval("\n".join(lines), yes=yes, quiet=quiet)
+    subject = {"capture": identity_of(opened), "horizon": [covered.first, covered.end], "command": recipe.shown}
+    setting = RunSetting(runs, {"a": recipe}, covered, share, in_place, values_limit * 1_000_000)
     with Runner() as runner:
         control = run_control(RunCache(setting, subject, runner), "control", "a", opened, str(trace), samples)
     if control.trouble is not None:
         raise CaptureError(f"nothing was captured: {control.trouble}")
-    ask(_size(target, control.ran.trace), yes=yes, quiet=quiet, question="write it?")
-    about = CaptureInfo(identity_of(opened), str(trace), horizon.first, horizon.end, samples)
+    require_approval(_size(target, control.ran.trace), yes=yes, quiet=quiet, question="write it?")
+    about = CaptureInfo(identity_of(opened), str(trace), covered.first, covered.end, samples)
     write_capture(target, about, control.ran.trace)
     if work is None:
         shutil.rmtree(runs, ignore_errors=True)
     if not quiet:
-        narrate(f"{target} holds {horizon} of {trace}")
+        narrate(f"{target} holds {covered} of {trace}")
     return 0
 
 
-def _horizon(opened: Trace, trace: Path, steps: str | None, other: Path | None, until: int | None) -> StepsCovered:
-    """The steps of the experiment. Raises UsageError where they are not told, or the trace has none of them."""
+def _covered(opened: Trace, trace: Path, steps: str | None, other: Path | None, until: int | None) -> StepsCovered:
+    """The steps of the experiment. Raises UsageError if they are not given, or the trace has none of them."""
     from rltrace.commands._option_types import parse_steps
     from rltrace.diff.compare import compare
     from rltrace.experiment.confirm.steps_covered import StepsCovered, divergence_of
@@ -156,7 +156,7 @@ def _horizon(opened: Trace, trace: Path, steps: str | None, other: Path | None, 
 
 
 def _check_target(target: Path, *, force: bool) -> None:
-    """Refuse before anything runs what could not be written after it. Raises UsageError, CaptureError."""
+    """Refuse a file that could not be written, before anything runs. Raises UsageError, CaptureError."""
     from rltrace.experiment.confirm.capture import read_capture
 
     if target.is_symlink() or target.exists():

@@ -1,6 +1,6 @@
-"""``rltrace check``: whether a program repeats itself.
+"""``rltrace check``: whether a program is deterministic.
 
-Owns the options, and the folder that gets traces and output.
+Owns the options, and the folder of traces and output.
 """
 
 from __future__ import annotations
@@ -104,15 +104,15 @@ def status_of(grouping: Grouping) -> ExitCode:
     return ExitCode.IDENTICAL if grouping.agrees else ExitCode.DIVERGED
 
 
-def _output_folder(asked: Path | None, stem: str) -> Path:
-    """The folder, made; one that is there must be empty, so that nothing of an earlier check is taken for a run."""
-    folder = asked if asked is not None else _fresh_folder(stem)
+def _output_folder(requested: Path | None, stem: str) -> Path:
+    """Make the folder, which must be empty: traces of an earlier check are no runs of this one."""
+    folder = requested if requested is not None else _fresh_folder(stem)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        taken = bool(os.listdir(folder))  # noqa: PTH208  names are all that is needed
+        has_entries = bool(os.listdir(folder))  # noqa: PTH208  names are all that is needed
     except OSError as error:
         raise UsageError(f"{folder} cannot be used for traces: {error.strerror}") from error
-    if taken:
+    if has_entries:
         raise UsageError(f"{folder} is not empty; choose another name")
     return folder
 

@@ -1,4 +1,4 @@
-"""``rltrace compare``: two programs that claim to compute the same, a generator and a trainer, row by row."""
+"""``rltrace compare``: two programs that should compute the same, such as a generator and a trainer, row by row."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from rltrace.commands._attribution import CommandLast, asked_for, contribute, contributing_options
+from rltrace.commands._attribution import CommandLast, contribute, contribution_options, parse_contribution
 from rltrace.commands._output_files import check_output, write_output
 from rltrace.commands._parity_result import ParityResult
 from rltrace.commands.console import ExitCode, color_option, emit, use_color
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 @click.option("--pad", type=int, metavar="ID", help="Padding token, if no mask marks it.  [default: found]")
 @click.option("--logprobs", metavar="SELECTOR", help="Log-probabilities as both computed them; A-SEL::B-SEL for each.")
 @click.option("--routing", metavar="SELECTOR", help="Ops that choose experts.  [default: each topk in a model]")
-@contributing_options
+@contribution_options
 @click.option(
     "--require",
     "required",
@@ -95,34 +95,32 @@ def command(
     from rltrace.parity.inputs import open_ranges
     from rltrace.parity.requirements import parse_requirement
 
-    wanted = asked_for(ctx, contributing)
-    given = _given(traces, only_a, only_b)
+    contribution = parse_contribution(ctx, contributing)
+    arguments = _trace_arguments(traces, only_a, only_b)
     requirements = [parse_requirement(text) for text in required]
-    asked = _asked(map_file, rows_by, pad)
+    options = _parity_options(map_file, rows_by, pad)
     if output is not None:
         check_output(output, force)
-    call_ranges = open_ranges(*given)
+    ranges = open_ranges(*arguments)
 
-    def find() -> ParityResult:
-        compared = compare(*call_ranges, asked)
+    def judge() -> ParityResult:
+        compared = compare(*ranges, options)
         effects = effects_of(compared, logprobs, routing)
-        if wanted is not None:
-            parts = contribute(wanted, compared, effects, given, call_ranges, asked, logprobs, routing)
-            effects = replace(effects, contributions=parts)
-        return _judged(compared, effects, given, requirements)
+        if contribution is not None:
+            shares = contribute(contribution, compared, effects, arguments, ranges, options, logprobs, routing)
+            effects = replace(effects, contributions=shares)
+        return _result(compared, effects, arguments, requirements)
 
-    is_asked = (
-        output is not None or wanted is not None or ctx.get_parameter_source("form") is ParameterSource.COMMANDLINE
-    )
-    if can_open() and not (no_tui or is_asked):
-        shown = show_parity(given, find)
+    has_form = ctx.get_parameter_source("form") is ParameterSource.COMMANDLINE
+    if can_open() and not (no_tui or has_form or output is not None or contribution is not None):
+        shown = show_parity(arguments, judge)
         return ExitCode.INTERRUPTED if shown is None else shown.status
-    judged = find()
-    _report(judged, form, output, color)
-    return judged.status
+    result = judge()
+    _report(result, form, output, color)
+    return result.status
 
 
-def _given(
+def _trace_arguments(
     traces: tuple[str, ...], only_a: tuple[str, ...], only_b: tuple[str, ...]
 ) -> tuple[TraceArgument, TraceArgument]:
     from rltrace.parity.inputs import parse_given
@@ -132,7 +130,7 @@ def _given(
     return parse_given(traces[0], only_a, "a"), parse_given(traces[-1], only_b, "b")
 
 
-def _asked(map_file: Path | None, rows_by: str | None, pad: int | None) -> ParityOptions:
+def _parity_options(map_file: Path | None, rows_by: str | None, pad: int | None) -> ParityOptions:
     from rltrace.parity.compare import ParityOptions
     from rltrace.parity.model import RowsBy
     from rltrace.parity.module_names import read_map
@@ -141,35 +139,43 @@ def _asked(map_file: Path | None, rows_by: str | None, pad: int | None) -> Parit
     return ParityOptions(None if rows_by is None else RowsBy(rows_by), pad, lines, str(map_file or ""))
 
 
-def _judged(
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise UsageError(f"the map {path} cannot be read: {why}") from None
+
+
+def _result(
     compared: Compared,
     effects: Effects,
-    given: tuple[TraceArgument, TraceArgument],
+    traces: tuple[TraceArgument, TraceArgument],
     requirements: Sequence[Requirement],
 ) -> ParityResult:
     from rltrace.parity.requirements import agrees, judge
     from rltrace.parity.suggested_commands import advise
     from rltrace.trace.read.reader import open_trace
 
-    opened = open_trace(given[0].path)
-    other = opened if given[1].path == given[0].path else open_trace(given[1].path)
+    opened = open_trace(traces[0].path)
+    other = opened if traces[1].path == traces[0].path else open_trace(traces[1].path)
     parity = replace(compared.parity, advice=advise(compared.parity, opened, other))
     required = judge(requirements, parity, effects.gap)
     return ParityResult(compared, effects, parity, required, agrees(required, parity), (opened, other))
 
 
-def _report(judged: ParityResult, form: str, output: Path | None, color: str) -> None:
+def _report(result: ParityResult, form: str, output: Path | None, color: str) -> None:
     from rltrace.parity.report.gap import effects_texts
     from rltrace.parity.report.json import parity_json
     from rltrace.parity.report.text import render_parity
 
     colored = use_color(color) and output is None
     if form == "json":
-        told = parity_json(judged.parity, judged.required, judged.answer, judged.effects)
-        text = json.dumps(told, indent=2, allow_nan=False)
+        document = parity_json(result.parity, result.required, result.answer, result.effects)
+        text = json.dumps(document, indent=2, allow_nan=False)
     else:
-        sections = effects_texts(judged.effects, color=colored)
-        text = render_parity(judged.parity, judged.required, sections, color=colored)
+        sections = effects_texts(result.effects, color=colored)
+        text = render_parity(result.parity, result.required, sections, color=colored)
     if output is None:
         emit(text, color=colored)
     else:

@@ -1,7 +1,7 @@
-"""``rltrace confirm``: whether the first difference of two traces is their cause, by an experiment.
+"""``rltrace confirm``: an experiment on whether the first difference of two traces is the cause.
 
-Owns the options, what is shown and asked before anything runs, and the exit status. The experiment is
-``rltrace.experiment.confirm``.
+Owns the options, the confirmation before anything runs, and the exit status. ``rltrace.experiment.confirm`` runs the
+experiment.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rltrace.errors import UsageError
 
 if TYPE_CHECKING:
     from rltrace.experiment.confirm.run_cache import Side
-    from rltrace.experiment.confirm.setup import ConfirmOptions, ExperimentSetup, CommandOverrides
+    from rltrace.experiment.confirm.setup import CommandOverrides, ConfirmOptions, ExperimentSetup
     from rltrace.experiment.outcome import ExperimentResult
 
 
@@ -127,10 +127,10 @@ def command(
 
         parse_selectors(inject)
         sides: dict[Side, CommandOverrides] = {
-            "a": by_hand(cmd_a, folder_a, (*env, *env_a)),
-            "b": by_hand(cmd_b, folder_b, (*env, *env_b)),
+            "a": parse_overrides(cmd_a, folder_a, (*env, *env_a)),
+            "b": parse_overrides(cmd_b, folder_b, (*env, *env_b)),
         }
-        asked = ConfirmOptions(
+        options = ConfirmOptions(
             a=a,
             b=b,
             sides=BOTH if arms is None else frozenset([_side(arms)]),
@@ -147,7 +147,7 @@ def command(
         folder = work if work is not None else target.with_name(target.name.removesuffix(".json"))
         if folder == target:
             folder = target.with_name(f"{target.name}.runs")
-        outcome = _run(asked, target, folder, share, values_limit, in_place=in_place, yes=yes, quiet=quiet)
+        outcome = _run(options, target, folder, share, values_limit, in_place=in_place, yes=yes, quiet=quiet)
     if form == "json":
         emit_json(outcome)
     else:
@@ -168,7 +168,7 @@ def status_of(outcome: ExperimentResult) -> ExitCode:
 
 
 def _run(
-    asked: ConfirmOptions,
+    options: ConfirmOptions,
     target: Path,
     folder: Path,
     share: tuple[str, ...],
@@ -186,18 +186,18 @@ def _run(
     from rltrace.experiment.runner import Runner
     from rltrace.report.confirm import plan_lines
 
-    prepared = prepare(asked)
+    prepared = prepare(options)
     horizon = prepared.question.divergence.covered
     if not in_place:
         check_folders(prepared.recipes, share, folder)
-    told = plan_lines(
+    lines = plan_lines(
         {str(side): recipe for side, recipe in prepared.recipes.items()},
         str(horizon),
-        asked.samples,
+        options.samples,
         in_place=in_place,
         work=str(folder),
     )
-    ask("\n".join(told), yes=yes, quiet=quiet)
+    require_approval("\n".join(lines), yes=yes, quiet=quiet)
     setting = RunSetting(
         folder=folder,
         recipes=prepared.recipes,
@@ -208,46 +208,46 @@ def _run(
     )
     show = _Narration(quiet=quiet)
 
-    def tell(outcome: ExperimentResult) -> None:
+    def save(outcome: ExperimentResult) -> None:
         write_outcome(target, outcome)
         show(outcome)
 
     with Runner() as runner:
-        bench = RunCache(setting, _subject(prepared, asked), runner)
+        cache = RunCache(setting, _subject(prepared, options), runner)
         captured = {}
         if prepared.captured is not None:
-            captured[prepared.capture_name] = bench.add_capture(prepared.capture_name, prepared.captured)
-        start = initial_outcome(prepared.question, (str(asked.a), str(asked.b)), dict(prepared.subject), captured)
-        experiment = Experiment(prepared.question, bench, start, tell)
+            captured[prepared.capture_name] = cache.add_capture(prepared.capture_name, prepared.captured)
+        start = initial_outcome(prepared.question, (str(options.a), str(options.b)), dict(prepared.subject), captured)
+        experiment = Experiment(prepared.question, cache, start, save)
         try:
             outcome = experiment.run()
         except BaseException:
             write_outcome(target, interrupted_outcome(experiment.outcome))
             narrate(f"interrupted; the same command resumes it, with the runs in {folder}")
             raise
-    outcome = replace(outcome, advice=advice_of(outcome, asked, prepared, target, folder))
+    outcome = replace(outcome, advice=advice_of(outcome, options, prepared, target, folder))
     write_outcome(target, outcome)
     if not quiet:
         narrate(f"the outcome is in {target}, the runs are in {folder}")
     return outcome
 
 
-def _subject(prepared: ExperimentSetup, asked: ConfirmOptions) -> Mapping[str, object]:
-    """What must be the same for runs that are there already to count."""
+def _subject(prepared: ExperimentSetup, options: ConfirmOptions) -> Mapping[str, object]:
+    """What must be equal for existing runs to be reused."""
     return {
         **prepared.subject,
         "horizon": [prepared.question.divergence.covered.first, prepared.question.divergence.covered.end],
         "commands": {str(side): recipe.shown for side, recipe in prepared.recipes.items()},
-        "inject": list(asked.selectors),
+        "inject": list(options.selectors),
     }
 
 
 class _Narration:
-    """Says each arm's result once."""
+    """Narrates the result of each arm once."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
-        self._said: set[str] = set()
+        self._narrated: set[str] = set()
 
     def __call__(self, outcome: ExperimentResult) -> None:
         from rltrace.experiment.outcome import ArmState
@@ -257,13 +257,13 @@ class _Narration:
             return
         for arm in outcome.arms:
             line = arm_line(arm)
-            if arm.state is not ArmState.NOT_RUN and line not in self._said:
-                self._said.add(line)
+            if arm.state is not ArmState.NOT_RUN and line not in self._narrated:
+                self._narrated.add(line)
                 narrate(line)
 
 
-def ask(text: str, *, yes: bool, quiet: bool, question: str = "run them?") -> None:
-    """Show what is about to be done, and go on only if that is wanted. Raises UsageError where nobody can be asked."""
+def require_approval(text: str, *, yes: bool, quiet: bool, question: str = "run them?") -> None:
+    """Show what is about to be done and ask for approval. Raises UsageError without a terminal to ask at."""
     if not quiet or not yes:
         narrate(text)
     if yes:
@@ -284,8 +284,8 @@ def _join(one: Path, other: Path, output: Path | None) -> ExperimentResult:
     return outcome
 
 
-def by_hand(cmd: str | None, folder: Path | None, variables: Sequence[str]) -> CommandOverrides:
-    """What was given in place of what a trace tells. Raises UsageError."""
+def parse_overrides(cmd: str | None, folder: Path | None, variables: Sequence[str]) -> CommandOverrides:
+    """Options that replace the recorded command, folder and variables. Raises UsageError."""
     from rltrace.experiment.confirm.setup import CommandOverrides
 
     pairs = []

@@ -1,7 +1,6 @@
-"""Exit statuses, narration and colour: the one place that knows what the terminal sees.
+"""Exit statuses, narration and colour.
 
-Standard output is data, standard error is narration. Nothing here decides what a verdict is, and no other module
-writes to standard error or invents an exit status.
+Standard output is data, standard error is narration. No other module writes to stderr or defines an exit status.
 """
 
 from __future__ import annotations
@@ -38,28 +37,28 @@ class ExitCode(IntEnum):
     NOT_FOUND = 127
     INTERRUPTED = 130
     BROKEN_PIPE = 141
-    """Whoever read standard output left early: 128 + SIGPIPE, what any other tool would end with."""
+    """The reader of standard output closed it: 128 + SIGPIPE, as other tools end."""
 
 
 def narrate(text: str, *, hint: str = "") -> None:
-    """One line on standard error, and an indented one for what to do about it."""
+    """A line on standard error, and an indented hint."""
     lines = [f"rltrace: {text}"]
     if hint:
         lines.append(f"  hint: {hint}")
     try:
         click.echo("\n".join(lines), err=True)
-    except OSError:  # nobody is listening any more: narration is never worth a failure
+    except OSError:  # standard error is closed: narration must not fail a command
         return
 
 
 def complain(text: str, *, hint: str = "") -> None:
-    """An error on standard error: what went wrong, and what to do about it."""
+    """An error on standard error, and an indented hint."""
     narrate(f"error: {text}", hint=hint)
 
 
 @contextmanager
-def output_watched() -> Iterator[None]:
-    """Standard output that takes no more is told as that; a reader that left is not for here."""
+def output_errors() -> Iterator[None]:
+    """Raise RltraceError for a failed write to standard output, except for a closed pipe."""
     try:
         yield
     except BrokenPipeError:
@@ -69,27 +68,27 @@ def output_watched() -> Iterator[None]:
 
 
 def emit(text: str, *, color: bool | None = None) -> None:
-    """One piece of data on standard output, ended by a newline; ``color``: colour stays in it, None: as click has it.
+    """Write data to standard output, with a newline; ``color``: whether colour is kept, None: click decides.
 
-    What standard output cannot encode (a name that was no text to begin with) is written with backslashes.
+    Characters that standard output cannot encode are escaped with backslashes.
     """
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    with output_watched():
+    with output_errors():
         click.echo(text.encode(encoding, "backslashreplace").decode(encoding), color=color)
 
 
 def emit_json(value: object) -> None:
-    """The same of an object, as JSON."""
+    """Write an object to standard output as JSON."""
     emit(json.dumps(to_json(value), indent=2, allow_nan=False))
 
 
 def write_json(path: Path, value: object) -> None:
-    """The same into a file."""
+    """Write an object to a file as JSON."""
     path.write_text(json.dumps(to_json(value), indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def color_option(command: F) -> F:
-    """Add ``--color auto|always|never`` (parameter ``color``; hand it to ``use_color``)."""
+    """Add ``--color auto|always|never``, whose value ``use_color`` takes."""
     return click.option(
         "--color",
         type=click.Choice(["auto", "always", "never"]),
@@ -100,7 +99,7 @@ def color_option(command: F) -> F:
 
 
 def use_color(choice: str = "auto") -> bool:
-    """Whether standard output is to be coloured. ``--color`` beats ``NO_COLOR`` beats what standard output is."""
+    """Whether to colour standard output: ``--color`` comes before ``NO_COLOR``, and that before isatty."""
     if choice != "auto":
         return choice == "always"
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
@@ -109,12 +108,12 @@ def use_color(choice: str = "auto") -> bool:
 
 
 def progress_visible() -> bool:
-    """Progress is shown on a terminal only."""
+    """Whether to show progress: only on a terminal."""
     return sys.stderr is not None and sys.stderr.isatty()
 
 
 class Progress:
-    """How far a comparison is: one line that overwrites itself, a few times a second."""
+    """Progress of a comparison, on one line that is rewritten a few times a second."""
 
     def __init__(self) -> None:
         self._next = 0.0

@@ -1,4 +1,4 @@
-"""``rltrace diff``: where two traces first differ, and what kind of difference it is."""
+"""``rltrace diff``: the first difference of two traces, and its cause."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def command(
     from rltrace.commands._terminal import can_open, show_diff
 
     a, b = traces
-    asked = ctx.get_parameter_source("form") is ParameterSource.COMMANDLINE
-    if can_open() and not (no_tui or asked):
+    has_form = ctx.get_parameter_source("form") is ParameterSource.COMMANDLINE
+    if can_open() and not (no_tui or has_form):
         comparison = show_diff(a, b, strict=strict, confirm=confirm)
         return ExitCode.INTERRUPTED if comparison is None else _status(comparison)
     return _print(a, b, form, strict, tolerance, color, confirm)
@@ -74,9 +74,9 @@ def command(
 
 def _print(a: Path, b: Path, form: str, strict: bool, tolerance: float, color: str, confirm: Path | None) -> int:
     from rltrace.diff import compare
-    from rltrace.experiment.confirm.saved_outcome import told_of
+    from rltrace.experiment.confirm.saved_outcome import find_outcome
 
-    told = told_of(a, b, confirm)
+    saved = find_outcome(a, b, confirm)
     progress = Progress() if progress_visible() else None
     try:
         comparison = compare(a, b, strict=strict, tolerance=tolerance, progress=progress)
@@ -90,10 +90,10 @@ def _print(a: Path, b: Path, form: str, strict: bool, tolerance: float, color: s
 
         colored = use_color(color)
         emit(render_comparison(comparison, color=colored), color=colored)  # click strips colour off a pipe
-        if told is not None:
-            from rltrace.report.confirm import told_lines
+        if saved is not None:
+            from rltrace.report.confirm import saved_outcome_lines
 
-            emit("\n".join(["", *told_lines(told, color=colored)]), color=colored)
+            emit("\n".join(["", *saved_outcome_lines(saved, color=colored)]), color=colored)
     return _status(comparison)
 
 

@@ -1,6 +1,6 @@
-"""``rltrace doctor``: what chooses kernels here, and what stands in the way of the same bits.
+"""``rltrace doctor``: what selects kernels here, and sources of nondeterminism.
 
-Owns the options, and the short run that the facts are taken from.
+Owns the options, and the short run whose facts are reported.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rltrace.fingerprint.reproducibility_checks import Fact
 
 FIRST_OP = "import torch; torch.ones(2, device='cuda' if torch.cuda.is_available() else 'cpu') + 1"
-"""Runs an op, on a GPU if there is one: what torch decides when it is first asked is decided then."""
+"""Runs an op, on a GPU if there is one, because torch initialises lazily."""
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -56,12 +56,12 @@ def _facts_of(path: Path) -> Mapping[str, Fact]:
     trace = open_trace(path)
     if not trace.processes:
         raise UsageError(f"{path} has no process: nothing was recorded")
-    known = (str, int, float, bool, type(None))
-    return {name: value for name, value in trace.processes[0].facts.items() if isinstance(value, known)}
+    types = (str, int, float, bool, type(None))
+    return {name: value for name, value in trace.processes[0].facts.items() if isinstance(value, types)}
 
 
 def _facts_now(command: tuple[str, ...]) -> Mapping[str, Fact]:
-    """Of the command's first process, in a short recording."""
+    """Facts of the command's first process, from a short recording."""
     from rltrace.experiment.runner import Runner, RunRequest
 
     found = look_up(command[0])

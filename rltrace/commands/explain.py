@@ -1,4 +1,4 @@
-"""``rltrace explain``: which settings of this machine give whose bits at one op."""
+"""``rltrace explain``: the results of one op under every setting of this machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rltrace.commands.console import emit, emit_json, narrate
-from rltrace.commands.repro import find, prepare, told
+from rltrace.commands.repro import find, prepare, provenance
 from rltrace.errors import RltraceError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.command(name="explain")
 @click.argument("trace", type=click.Path(path_type=Path))
 @click.argument("other", type=click.Path(path_type=Path), required=False, metavar="[B]")
-@click.option("--at", "text", metavar="OP", help="A row as diff and ops print it, or a selector that finds one op.")
+@click.option("--at", "text", metavar="OP", help="A row as diff and ops print it, or a selector that matches one op.")
 @click.option("--times", type=click.IntRange(min=1), default=50, show_default=True, help="Runs under each setting.")
 @click.option(
     "--setting", "asked", multiple=True, metavar="NAME=VALUE", help="Try this only; A=1,B=2 sets both; repeatable."
@@ -71,17 +71,17 @@ def command(
     else:
         has = str(machine()["host.isa"] or "").split()
         threads = [side.threads for side in sides.values()]
-        grid = settings(_asked_of(op), has, threads, other=_otherwise(sides), everything=everything)
+        grid = settings(_profile(op), has, threads, other=_differing_side(sides), everything=everything)
 
-    def tell(setting: KernelSetting) -> None:
+    def narrate_setting(setting: KernelSetting) -> None:
         if not quiet:
             narrate(f"{op.name}: {setting}")
 
     with tempfile.TemporaryDirectory(prefix="rltrace-explain-") as folder:
-        write_folder(Path(folder), op, sides, told(a, b), imports)
-        tried = list(explain(Path(folder) / SCRIPT, grid.tries, times, tell))
+        write_folder(Path(folder), op, sides, provenance(a, b), imports)
+        tried = list(explain(Path(folder) / SCRIPT, grid.tries, times, narrate_setting))
         if not chosen and any(is_missing(side, tried) for side in sides):
-            tried += explain(Path(folder) / SCRIPT, pairs(tried), times, tell)
+            tried += explain(Path(folder) / SCRIPT, pairs(tried), times, narrate_setting)
     places = {"a": str(a)} | ({} if b is None else {"b": str(b)})
     if form == "json":
         emit_json(explain_json(op.name, places, list(sides), tried, grid.left_out))
@@ -91,7 +91,7 @@ def command(
         raise RltraceError(f"{op.name} could be run under none of the settings: {tried[0].trouble}")
 
 
-def _asked_of(op: RecordedOp) -> OpProfile:
+def _profile(op: RecordedOp) -> OpProfile:
     from rltrace.experiment.kernel_settings import OpProfile
 
     tensors = op.case.tensors
@@ -106,12 +106,12 @@ def _asked_of(op: RecordedOp) -> OpProfile:
     )
 
 
-def _otherwise(sides: Mapping[str, RecordedSide]) -> str:
-    """The other side, where it was run under other settings than the first; else ""."""
+def _differing_side(sides: Mapping[str, RecordedSide]) -> str:
+    """The other side, if its settings differ from those of the first; otherwise ""."""
     first, *rest = sides
 
     def under(side: RecordedSide) -> tuple[object, ...]:
-        lying = side.alignments if side.alignments is not None else sides[first].alignments
-        return side.threads, dict(side.environment), dict(side.switches), lying
+        alignments = side.alignments if side.alignments is not None else sides[first].alignments
+        return side.threads, dict(side.environment), dict(side.switches), alignments
 
     return next((name for name in rest if under(sides[name]) != under(sides[first])), "")

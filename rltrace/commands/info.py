@@ -1,4 +1,4 @@
-"""``rltrace info``: what a trace holds, short of its ops."""
+"""``rltrace info``: the content of a trace, without its ops."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""``rltrace kernels``: what ran for every kind of call of a trace, as oneDNN and MKL say themselves, or a profiler saw.
+"""``rltrace kernels``: the kernels of every kind of call of a trace, as oneDNN and MKL or a profiler report them.
 
-Owns the options, and for ``record`` what its ``--kernels`` means and the asking at its end.
+Owns the options, and the meaning of ``record --kernels``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rltrace.errors import RltraceError, UsageError
 
 Window = tuple[int, int | None]
 
-EVERYTHING: Window = (0, None)
+ALL_STEPS: Window = (0, None)
 
 
 @click.command()
@@ -44,7 +44,7 @@ def command(
         raise UsageError("--steps limits --ask")
     for path in filter(None, (trace, other)):
         if ask:
-            told(path, parse_steps(steps) if steps is not None else EVERYTHING, quiet=quiet)
+            query(path, parse_steps(steps) if steps is not None else ALL_STEPS, quiet=quiet)
     a, b = open_trace(trace), None if other is None else open_trace(other)
     for found in filter(None, (a, b)):
         if not ask and not any(process.library_reports or process.launches for process in found.processes):
@@ -58,12 +58,12 @@ def command(
         emit("\n".join(kernels_lines(a, everything=everything) if b is None else other_lines(a, b)))
 
 
-def asked_window(text: str, steps: Window | None) -> Window | None:
-    """What ``record --kernels`` asks for; None: nothing. Raises UsageError."""
+def parse_kernels(text: str, steps: Window | None) -> Window | None:
+    """The steps of ``record --kernels``; None for ``off``. Raises UsageError."""
     if text == "off":
         return None
     if text == "all":
-        return EVERYTHING
+        return ALL_STEPS
     if text == "window":
         if steps is None:
             raise UsageError("--kernels window needs --steps; without it, give --kernels all")
@@ -73,23 +73,23 @@ def asked_window(text: str, steps: Window | None) -> Window | None:
     return parse_steps(text)
 
 
-def also_asking(trace: Path, steps: Window, before: Callable[[], bool] | None, *, quiet: bool) -> Callable[[], bool]:
-    """What ``record`` does once everything is recorded: ``before``, then ask; whether both went well."""
+def query_after(first: Callable[[], bool] | None, trace: Path, steps: Window, *, quiet: bool) -> Callable[[], bool]:
+    """A function that calls ``first`` and then queries the libraries; returns whether both succeeded."""
 
-    def then() -> bool:
-        well = before is None or before()
+    def query_recorded() -> bool:
+        succeeded = first is None or first()
         try:
-            told(trace, steps, quiet=quiet)
+            query(trace, steps, quiet=quiet)
         except RltraceError as error:
             complain(str(error))
             return False
-        return well
+        return succeeded
 
-    return then
+    return query_recorded
 
 
-def told(trace: Path, steps: Window, *, quiet: bool) -> None:
-    """Ask, and say what came of it."""
+def query(trace: Path, steps: Window, *, quiet: bool) -> None:
+    """Ask oneDNN and MKL which kernels run, and narrate the result."""
     from rltrace.rerun_op.kernel_queries import query_kernels
 
     found = query_kernels(trace, steps)

@@ -1,7 +1,7 @@
-"""The command ``rltrace``: finds the verb, runs it, and turns whatever happens into one exit status.
+"""The command ``rltrace``: runs a verb and returns its exit status.
 
-click's own ending makes every uncaught exception exit with 1, which a script would read as "diverged"; so the ending is
-ours. Verbs are imported when they are called, never for ``--help``.
+Owns the handling of exceptions: click would exit with 1, which a script would read as "diverged". Verbs are imported
+when they are called, never for ``--help``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import IO, Any
 
 import click
 
-from rltrace.commands.console import ExitCode, complain, output_watched
+from rltrace.commands.console import ExitCode, complain, output_errors
 from rltrace.errors import RltraceError
 
 VERBS = {
@@ -39,7 +39,7 @@ VERBS = {
     "verify": "Check every byte of a trace.",
     "slice": "Cut a window out of a trace, to copy elsewhere.",
 }
-"""Verb to the line that ``--help`` shows; each is a module of this package with a click command named ``command``."""
+"""The help line of each verb, a module of this package with a click command named ``command``."""
 
 
 class ReaderLeftError(Exception):
@@ -47,8 +47,8 @@ class ReaderLeftError(Exception):
 
 
 @contextmanager
-def _pipe_watched() -> Iterator[None]:
-    """Take a closed pipe out of click's hands, which would exit with 1."""
+def _pipe_errors() -> Iterator[None]:
+    """Raise ReaderLeftError for a closed pipe, for which click would exit with 1."""
     try:
         yield
     except BrokenPipeError as error:
@@ -56,7 +56,7 @@ def _pipe_watched() -> Iterator[None]:
 
 
 class Verbs(click.Group):
-    """A group whose commands are modules, imported when they are asked for."""
+    """A group whose commands are modules, imported on use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [verb for verb in VERBS if find_spec(f"rltrace.commands.{verb}") is not None]
@@ -75,16 +75,16 @@ class Verbs(click.Group):
                 formatter.write_dl([(verb, VERBS[verb]) for verb in verbs])
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
-        with _pipe_watched():
+        with _pipe_errors():
             return super().make_context(*args, **kwargs)
 
     def invoke(self, ctx: click.Context) -> Any:
-        with _pipe_watched():
+        with _pipe_errors():
             return super().invoke(ctx)
 
 
-def _print_version(ctx: click.Context, _parameter: click.Parameter, asked: bool) -> None:
-    if not asked or ctx.resilient_parsing:
+def _print_version(ctx: click.Context, _parameter: click.Parameter, requested: bool) -> None:
+    if not requested or ctx.resilient_parsing:
         return
     from rltrace.commands.version import own_version
 
@@ -105,22 +105,22 @@ def rltrace() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line ``arguments`` (default: the process's own) and return the exit status."""
+    """Run a command line (default: that of the process) and return the exit status."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     failed = ExitCode.RLTRACE_FAILED if _verb(arguments) in ("record", "replay") else ExitCode.TROUBLE
     return guarded(lambda: rltrace.main(args=arguments, prog_name="rltrace", standalone_mode=False), failed)
 
 
 def _verb(arguments: Sequence[str]) -> str:
-    """The verb of a command line; the group itself has flags only, so it is the first word that is none."""
+    """The verb of a command line: the first word that is not a flag, as the group has no other options."""
     return next((argument for argument in arguments if not argument.startswith("-")), "")
 
 
 def guarded(call: Callable[[], object], failed: ExitCode) -> int:
-    """What ``call`` ends with, as an exit status; ``failed`` where rltrace itself could not do its work."""
+    """The exit status of ``call``; ``failed`` if rltrace itself failed."""
     try:
         status = _status(call(), failed)
-        with output_watched():
+        with output_errors():
             _flush(sys.stdout)
     except SystemExit as ending:
         return _status(ending.code, failed)
@@ -152,15 +152,13 @@ def _status(result: object, failed: ExitCode) -> int:
 
 
 def _flush(stream: IO[str] | None) -> None:
-    """Meet a closed pipe or a full disk now, not in the interpreter's shutdown."""
+    """Raise for a closed pipe or a full disk now, not at the interpreter's shutdown."""
     if stream is not None:
         stream.flush()
 
 
 def _drop_unwritable(stream: IO[str] | None) -> None:
-    """What is still held for an output that cannot be written (a full disk, a terminal that is gone) would give the
-    interpreter a status of its own.
-    """
+    """Discard buffered output that cannot be written: flushing it at shutdown would change the exit status."""
     try:
         _flush(stream)
     except (OSError, ValueError):
@@ -168,7 +166,7 @@ def _drop_unwritable(stream: IO[str] | None) -> None:
 
 
 def _silence(stream: IO[str] | None) -> None:
-    """Keep the interpreter's last flush from complaining about the closed pipe."""
+    """Redirect a stream to /dev/null, so that the interpreter's last flush succeeds."""
     with suppress(OSError, ValueError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # type: ignore[union-attr]
 
@@ -184,7 +182,7 @@ def _show_traceback() -> bool:
 
 
 def _show_unexpected(error: Exception) -> None:
-    """One readable line for an exception that nobody foresaw."""
+    """One readable line for an unexpected exception."""
     shown = _show_traceback()
     where = f" ({error.filename})" if isinstance(error, OSError) and error.filename is not None else ""
     text = error.strerror or str(error) if isinstance(error, OSError) else str(error)

@@ -12,7 +12,7 @@ from rltrace.command_lines import line
 from rltrace.commands.console import counted, emit, narrate
 
 BATCH = 256
-"""Lines written at once: a write per line costs more than the line."""
+"""Lines in one write, as single writes are slow."""
 
 
 @click.command(name="ops")
@@ -40,9 +40,9 @@ def command(trace: Path, selectors: tuple[str, ...], steps: str | None, limit: i
     from rltrace.trace.read.reader import open_trace
 
     selector = parse_selectors(selectors)
-    wanted = parse_range(steps) if steps is not None else None
+    window = parse_range(steps) if steps is not None else None
     shown, unreadable, opened = 0, 0, open_trace(trace)
-    lines = islice(list_ops(opened, selector, wanted), limit)
+    lines = islice(list_ops(opened, selector, window), limit)
     while batch := list(islice(lines, BATCH)):
         emit("\n".join(line_text(line) if form == "text" else json.dumps(line_json(line)) for line in batch))
         shown += len(batch)
@@ -57,7 +57,7 @@ def command(trace: Path, selectors: tuple[str, ...], steps: str | None, limit: i
 
 
 def _nothing(trace: Path, selectors: tuple[str, ...], steps: str | None) -> str:
-    """Why nothing is listed, in the words of whoever asked."""
-    asked = [" or ".join(selectors)] if selectors else []
-    asked += [f"--steps {steps}"] if steps is not None else []
-    return f"no op of {trace} matches {' and '.join(asked)}" if asked else f"{trace} has no ops"
+    """Why nothing is listed, with the selectors and steps of the command line."""
+    conditions = [" or ".join(selectors)] if selectors else []
+    conditions += [f"--steps {steps}"] if steps is not None else []
+    return f"no op of {trace} matches {' and '.join(conditions)}" if conditions else f"{trace} has no ops"

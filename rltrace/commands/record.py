@@ -1,6 +1,6 @@
 """``rltrace record``: run a command and record it.
 
-Owns the options and what they mean; carrying it out is ``recording``'s.
+Owns the options and their checks; ``_recording`` runs the command.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from pathlib import Path
 import click
 
 from rltrace.commands._option_types import parse_axes, parse_size, parse_steps
-from rltrace.commands._recording import carry_out
-from rltrace.commands.kernels import also_asking, asked_window
+from rltrace.commands._recording import record_command
+from rltrace.commands.kernels import parse_kernels, query_after
 from rltrace.errors import UsageError
 from rltrace.launch.command import fresh_trace, trace_stem
 from rltrace.recorder.base.options import RecordOptions
@@ -117,7 +117,7 @@ def command(
     if verify_inputs and steps is None:
         raise UsageError("--verify-inputs digests every input of every op in a window: give its steps with --steps A:B")
     if values:
-        parse_selectors(values)  # an error in one is told before anything is made
+        parse_selectors(values)  # raises before anything is written
         if level == "step":
             raise UsageError("--values records tensors of ops; --level step records no ops")
     elif values_inputs:
@@ -128,8 +128,8 @@ def command(
             raise UsageError("--rows records activation rows of ops and modules; --level step records neither")
     elif row_axes is not None:
         raise UsageError("--row-axes sets the axes along which --rows SELECTOR counts: give one")
-    asked = asked_window(kernels, None if steps is None else (first, end))
-    if asked is not None and level == "step":
+    kernel_steps = parse_kernels(kernels, None if steps is None else (first, end))
+    if kernel_steps is not None and level == "step":
         raise UsageError("--kernels is about ops; --level step records no ops")
     if against is None and (stop or result is not None):
         raise UsageError("--stop and --result need a live comparison: --against A")
@@ -148,17 +148,18 @@ def command(
         rows=rows,
         row_axes=None if row_axes is None else parse_axes(row_axes),
         rows_limit=parse_size("--rows-limit", rows_limit),
-        kernels=asked,
+        kernels=kernel_steps,
         compile=compiled,
     )
-    also = None
+    on_recorded = None
     if against is not None:
-        from rltrace.commands._live_diff import held_against, teller
+        from rltrace.commands._live_diff import live_options, live_report
 
         if values or rows or steps is not None or level == "step":
             raise UsageError("--against records the ops that A has: leave out --values, --rows, --steps and --level")
-        options = held_against(options, against, stop=stop)
-        also = teller(against, trace, result, quiet=quiet)
-    if asked is not None:
-        also = also_asking(trace, asked, also, quiet=quiet)
-    return carry_out(command, trace, options, force=force and output is not None, quiet=quiet, also=also)
+        options = live_options(options, against, stop=stop)
+        on_recorded = live_report(against, trace, result, quiet=quiet)
+    if kernel_steps is not None:
+        on_recorded = query_after(on_recorded, trace, kernel_steps, quiet=quiet)
+    force = force and output is not None
+    return record_command(command, trace, options, force=force, quiet=quiet, on_recorded=on_recorded)

@@ -1,4 +1,4 @@
-"""``rltrace replay``: run a command, recorded, with values of another trace put in."""
+"""``rltrace replay``: run a command, recorded, with values of another trace injected."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rltrace.commands._recording import carry_out, other_trace
+from rltrace.commands._recording import distinct_paths, record_command
 from rltrace.commands.console import complain, narrate, write_json
 from rltrace.errors import UsageError
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class _TraceFirst(click.Command):
-    """A comes first, then options, then a command with options of its own: so A is no argument to click."""
+    """Takes A before the options, which click does not allow for arguments, as CMD has options too."""
 
     def parse_args(self, context: click.Context, arguments: list[str]) -> list[str]:
         if arguments and not arguments[0].startswith("-"):
@@ -112,15 +112,15 @@ def command(
         from rltrace.commands._replay_activations import PatchArguments, replay_rows
 
         trace = output if output is not None else fresh_trace(Path(), trace_stem(command))
-        asked = PatchArguments(source, trace, inject, until, result, names, weights=weights)
-        return replay_rows(command, asked, force=force and output is not None, quiet=quiet)
+        arguments = PatchArguments(source, trace, inject, until, result, names, weights=weights)
+        return replay_rows(command, arguments, force=force and output is not None, quiet=quiet)
     trace_a = open_trace(source)
     window = window_of(trace_a)
     if origins and not all_inputs_read(trace_a):
         raise UsageError(f"--origins needs digests of the inputs in {source}: record it again with --verify-inputs")
     plans = make_plans(trace_a, parse_selectors(inject), read_filter(kinds, only), lockstep=lockstep)
     trace = output if output is not None else fresh_trace(Path(), trace_stem(command))
-    path, path_a = other_trace(trace, source)
+    path, path_a = distinct_paths(trace, source)
     lists = ["" if file is None else os.path.abspath(file) for file in (kinds, only)]  # noqa: PTH100
     options = RecordOptions(
         path,
@@ -135,13 +135,14 @@ def command(
         lockstep=lockstep,
     )
 
-    def tell() -> bool:
-        return _tell(plans, source, trace, inject, result, quiet=quiet, lockstep=lockstep)
+    def report() -> bool:
+        return _report(plans, source, trace, inject, result, quiet=quiet, lockstep=lockstep)
 
-    return carry_out(command, trace, options, force=force and output is not None, quiet=quiet, also=tell)
+    force = force and output is not None
+    return record_command(command, trace, options, force=force, quiet=quiet, on_recorded=report)
 
 
-def _tell(
+def _report(
     plans: Mapping[str, InjectionPlan],
     a: Path,
     trace: Path,
@@ -151,24 +152,24 @@ def _tell(
     quiet: bool,
     lockstep: bool,
 ) -> bool:
-    """Say what happened of what was asked for, and of a lockstep whether it became A; whether all of it happened."""
+    """Report the injections, and after a lockstep run whether it equals A; returns whether all injections happened."""
     from rltrace.replay.report import add_up
-    from rltrace.report.replay import account_json, account_lines, became_line
+    from rltrace.report.replay import account_json, account_lines, verdict_line
     from rltrace.trace.read.reader import open_trace
 
     account = add_up(plans, open_trace(trace))
     first, *more = account_lines(account)
-    became = None
+    comparison = None
     if lockstep and account.complete:
         from rltrace.diff.compare import compare
 
-        became = compare(a, trace)
-        more.append(became_line(became))
+        comparison = compare(a, trace)
+        more.append(verdict_line(comparison))
     if not account.complete:
         complain("\n".join([first, *more]))
     elif not quiet:
         narrate("\n".join([first, *more]))
     if result is not None:
-        where, verdict = {"a": str(a), "trace": str(trace)}, None if became is None else became.verdict
+        where, verdict = {"a": str(a), "trace": str(trace)}, None if comparison is None else comparison.verdict
         write_json(result, account_json(account, where, inject, verdict=verdict))
     return account.complete

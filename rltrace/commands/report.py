@@ -1,6 +1,6 @@
 """``rltrace report``: a comparison as a page or as Markdown, to attach to an issue.
 
-Owns the options, which form is written, and where to. A report is written whole or not at all.
+Owns the options, the format and the file.
 """
 
 from __future__ import annotations
@@ -105,22 +105,22 @@ def _form_of(output: Path) -> str:
 
 
 def _report(
-    a: Path, b: Path, form: str, asked: Disclosure, confirm: Path | None, progress: Progress | None
+    a: Path, b: Path, form: str, disclosure: Disclosure, confirm: Path | None, progress: Progress | None
 ) -> tuple[str, Comparison]:
     if form == "markdown":
         from rltrace.diff import compare
         from rltrace.report.diff_markdown import comparison_markdown
 
         comparison = compare(a, b, progress=progress)
-        return comparison_markdown(comparison, asked), comparison
-    from rltrace.experiment.confirm.saved_outcome import told_of
+        return comparison_markdown(comparison, disclosure), comparison
+    from rltrace.experiment.confirm.saved_outcome import find_outcome
     from rltrace.report.html.page import html_page
     from rltrace.report.page_data import gather
 
-    told = told_of(a, b, confirm)
+    saved = find_outcome(a, b, confirm)
     material = gather(a, b, progress)
-    outcome = None if told is None else told.outcome
-    return html_page(material, asked, version=own_version(), outcome=outcome), material.comparison
+    outcome = None if saved is None else saved.outcome
+    return html_page(material, disclosure, version=own_version(), outcome=outcome), material.comparison
 
 
 def _summary(output: Path, text: str, comparison: Comparison) -> str:

@@ -1,4 +1,4 @@
-"""``rltrace repro``: one recorded op as a small script of its own."""
+"""``rltrace repro``: one recorded op as a small script."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @click.command(name="repro")
 @click.argument("trace", type=click.Path(path_type=Path))
-@click.option("--at", "text", metavar="OP", help="A row as diff and ops print it, or a selector that finds one op.")
+@click.option("--at", "text", metavar="OP", help="A row as diff and ops print it, or a selector that matches one op.")
 @click.option("--against", type=click.Path(path_type=Path), metavar="B", help="Compare with B's result, too.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FOLDER", help="Folder to write.")
 @click.option(
@@ -58,7 +58,7 @@ def command(
     folder = output if output is not None else Path(f"repro-{op.name.split('.')[1].strip('_')}-{a.row}")
     if (folder.exists() and not force) or folder.is_file():
         raise UsageError(f"{folder} exists already; choose another name with -o, or replace it with --force")
-    write_folder(folder, op, sides, told(a, b), imports)
+    write_folder(folder, op, sides, provenance(a, b), imports)
     if not quiet:
         size = sum(len(data) for data in op.case.storages)
         inputs = counted(len(op.case.tensors), "input")
@@ -69,9 +69,9 @@ def command(
 
 
 def prepare(a: Located, b: Located | None, imports: Sequence[str]) -> tuple[RecordedOp, dict[str, RecordedSide]]:
-    """The op, ready to be run, and what was recorded of it on each side.
+    """The op, ready to run, and its recorded results on each side.
 
-    Its inputs are A's; or B's, where A does not hold them, since the inputs of the first op that differs are equal.
+    Its inputs are those of A, or of B if A does not hold them, as the inputs of the first op that differs are equal.
     Raises UsageError, HoleError.
     """
     from rltrace.query.locate import selector_of
@@ -84,7 +84,7 @@ def prepare(a: Located, b: Located | None, imports: Sequence[str]) -> tuple[Reco
     )
     from rltrace.rerun_op.repro_folder import side_of
 
-    sys.path.insert(0, os.getcwd())  # noqa: PTH109  as Python itself would have it
+    sys.path.insert(0, os.getcwd())  # noqa: PTH109  as Python does
     import_modules(imports)
     try:
         op = recorded_op(a.process, a.stream, a.row)
@@ -105,8 +105,8 @@ def prepare(a: Located, b: Located | None, imports: Sequence[str]) -> tuple[Reco
 
 
 def find(trace: Path, text: str | None, against: Path | None) -> tuple[Located, Located | None]:
-    """The op of A, and the same one of B."""
-    from rltrace.query.locate import locate, names_both, partner
+    """The op of A, and the matching one of B."""
+    from rltrace.query.locate import locate, matching_op, names_both
     from rltrace.trace.read.reader import open_trace
 
     a = open_trace(trace)
@@ -119,11 +119,11 @@ def find(trace: Path, text: str | None, against: Path | None) -> tuple[Located, 
     at = locate(a, text)
     if b is None:
         return at, None
-    return at, locate(b, text, is_b=True) if names_both(text) else partner(at, b)
+    return at, locate(b, text, is_b=True) if names_both(text) else matching_op(at, b)
 
 
 def _first_difference(a: Path, b: Path) -> str:
-    """Its rows, as ``--at`` takes them. Raises UsageError where there is none."""
+    """The first op with different values, as text for ``--at``. Raises UsageError if there is none."""
     from rltrace.diff.compare import compare
 
     compared = compare(a, b)
@@ -139,8 +139,8 @@ def _kernel(at: Located) -> str:
     return at.process.words.kernel(int(at.rows.columns[0, Column.KERNEL])) or ""
 
 
-def told(a: Located, b: Located | None) -> list[str]:
-    """Where the op stood, for whoever opens the script."""
+def provenance(a: Located, b: Located | None) -> list[str]:
+    """Where the op was recorded, for the head of the script."""
     from rltrace.commands.version import own_version
     from rltrace.query.ops import op_line
 
@@ -154,7 +154,7 @@ def told(a: Located, b: Located | None) -> list[str]:
 
 
 def _how_to_record(at: Located, selector: str) -> str:
-    """The commands that keep what is missing."""
+    """Commands that record the missing values."""
     from rltrace.command_lines import file_name, line, record_step
     from rltrace.query.ops import op_line
 

@@ -1,4 +1,4 @@
-"""``rltrace series``: the numbers of a run that move in time, and how those of two runs come apart."""
+"""``rltrace series``: logged numbers over time, and how those of two runs diverge."""
 
 from __future__ import annotations
 
@@ -67,20 +67,20 @@ def command(
         check_output(svg, force)
     opened = [open_trace(path) for path in traces]
     segments = 1 << 40 if every else MAX_SEGMENTS
-    told = [_of_trace(path, trace, opened[0], names, segments) for path, trace in zip(traces, opened, strict=True)]
-    if names and not any(one.series for one in told):
+    loaded = [_of_trace(path, trace, opened[0], names, segments) for path, trace in zip(traces, opened, strict=True)]
+    if names and not any(one.series for one in loaded):
         narrate(f"no series matches {' or '.join(names)}", hint=f"{line('series', traces[0])} lists all of them")
-    rest = zip(told[1:], opened[1:], strict=True)
-    pairs = [_of_pair(told[0], opened[0], other, trace, tolerance) for other, trace in rest]
+    rest = zip(loaded[1:], opened[1:], strict=True)
+    pairs = [_of_pair(loaded[0], opened[0], other, trace, tolerance) for other, trace in rest]
     if form == "json":
         from rltrace.report.series import series_json
 
-        emit_json(series_json(told, pairs))
+        emit_json(series_json(loaded, pairs))
     else:
         colored = use_color(color)
-        emit(_text(told, pairs, colored), color=colored)
+        emit(_text(loaded, pairs, colored), color=colored)
     if svg is not None:
-        _draw(svg, told, pairs)
+        _draw(svg, loaded, pairs)
     return ExitCode.IDENTICAL
 
 
@@ -92,12 +92,12 @@ def _of_trace(path: Path, trace: Trace, first: Trace, names: tuple[str, ...], se
     series = all_series(trace, segments=segments, renames_of=None if trace is first else first)
     chosen = tuple(one for one in series if not names or matches(one, names))
     scalers: list[Scaler] = []
-    parted: list[ScalerDivergence] = []
+    divergences: list[ScalerDivergence] = []
     for process in trace.processes:
         if any(one.kind == "scaler" for one in chosen):
             scalers += scalers_of(process, series)
-            parted += scaler_divergences(process.name, series)
-    return TraceSeries(str(path), chosen, tuple(scalers), tuple(parted), tuple(hole.why for hole in trace.holes))
+            divergences += scaler_divergences(process.name, series)
+    return TraceSeries(str(path), chosen, tuple(scalers), tuple(divergences), tuple(hole.why for hole in trace.holes))
 
 
 def _of_pair(a: TraceSeries, trace_a: Trace, b: TraceSeries, trace_b: Trace, tolerance: float) -> PairSeries:
@@ -108,8 +108,8 @@ def _of_pair(a: TraceSeries, trace_a: Trace, b: TraceSeries, trace_b: Trace, tol
     return PairSeries(a.path, b.path, *found)
 
 
-def _by_key(told: TraceSeries) -> dict[tuple[object, ...], Series]:
-    return {series.key: series for series in told.series}
+def _by_key(trace: TraceSeries) -> dict[tuple[object, ...], Series]:
+    return {series.key: series for series in trace.series}
 
 
 def _both(a: TraceSeries, b: TraceSeries) -> dict[tuple[object, ...], tuple[Series, Series]]:
@@ -117,48 +117,47 @@ def _both(a: TraceSeries, b: TraceSeries) -> dict[tuple[object, ...], tuple[Seri
     return {key: (series, others[key]) for key, series in own.items() if key in others}
 
 
-def _text(told: list[TraceSeries], pairs: list[PairSeries], color: bool) -> str:
+def _text(loaded: list[TraceSeries], pairs: list[PairSeries], color: bool) -> str:
     from rltrace.report.series import render_pair, render_trace
 
     if not pairs:
-        return render_trace(told[0], color=color)
-    return "\n\n".join(
-        render_pair(pair, _both(told[0], other), color=color) for pair, other in zip(pairs, told[1:], strict=True)
-    )
+        return render_trace(loaded[0], color=color)
+    shown = zip(pairs, loaded[1:], strict=True)
+    return "\n\n".join(render_pair(pair, _both(loaded[0], other), color=color) for pair, other in shown)
 
 
-def _draw(path: Path, told: list[TraceSeries], pairs: list[PairSeries]) -> None:
-    from rltrace.report.series_svg import MOST, series_svg
+def _draw(path: Path, loaded: list[TraceSeries], pairs: list[PairSeries]) -> None:
+    from rltrace.report.series_svg import MAX_CHARTS, series_svg
 
-    drawn = _drawn_pair(told, pairs[0]) if pairs else _drawn_trace(told[0])
-    text = series_svg(drawn, " and ".join(one.path for one in told))
+    drawn = _drawn_pair(loaded, pairs[0]) if pairs else _drawn_trace(loaded[0])
+    text = series_svg(drawn, " and ".join(one.path for one in loaded))
     write_output(path, text)
-    narrate(f"{path}: {counted(min(len(drawn), MOST), 'chart')}, {readable_size(len(text.encode()))}")
+    narrate(f"{path}: {counted(min(len(drawn), MAX_CHARTS), 'chart')}, {readable_size(len(text.encode()))}")
 
 
-def _drawn_pair(told: list[TraceSeries], pair: PairSeries) -> list[SeriesChart]:
-    """Both sides of every series that both have, those that differ first."""
+def _drawn_pair(loaded: list[TraceSeries], pair: PairSeries) -> list[SeriesChart]:
+    """A chart of every series that both have, those that differ first."""
     from rltrace.report.series_svg import SeriesChart
 
     drifts = {(d.kind, d.name, d.stream, d.place): d for d in pair.drift}
     found = []
-    for a, b in _both(told[0], told[1]).values():
+    for a, b in _both(loaded[0], loaded[1]).values():
         drift = drifts.get((a.kind, a.name, a.stream, a.place))
         point = None if drift is None else drift.exceeds or drift.first
         found.append(SeriesChart(a, b, None if point is None else point.step))
     return sorted(found, key=lambda one: one.mark is None)
 
 
-def _drawn_trace(told: TraceSeries) -> list[SeriesChart]:
-    """The scales of scalers that part, one over the other, then each series by itself."""
+def _drawn_trace(trace: TraceSeries) -> list[SeriesChart]:
+    """The scales of scalers that diverge, one over the other, then a chart of each series."""
     from rltrace.report.series_svg import SeriesChart
 
-    own = {(series.stream, series.name): series for series in told.series}
+    own = {(series.stream, series.name): series for series in trace.series}
     found = []
-    for parting in told.divergences:
-        numbers = [side.scalers[0] for side in parting.sides[:2]]
-        scales = [own.get((parting.process, f"scaler:{number}/scale")) for number in numbers]
+    for divergence in trace.divergences:
+        numbers = [side.scalers[0] for side in divergence.sides[:2]]
+        scales = [own.get((divergence.process, f"scaler:{number}/scale")) for number in numbers]
         if scales[0] is not None:
-            mark = min(side.step for side in parting.sides)
+            mark = min(side.step for side in divergence.sides)
             found.append(SeriesChart(scales[0], scales[1], mark, (f"scaler {numbers[0]}", f"scaler {numbers[1]}")))
-    return [*found, *(SeriesChart(series) for series in told.series)]
+    return [*found, *(SeriesChart(series) for series in trace.series)]

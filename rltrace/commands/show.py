@@ -1,4 +1,4 @@
-"""``rltrace show``: one trace, looked through in the terminal."""
+"""``rltrace show``: one trace in the terminal interface."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def command(ctx: click.Context, trace: Path, form: str, no_tui: bool) -> None:
     from rltrace.report.info import describe, info_text
     from rltrace.trace.read.reader import open_trace
 
-    asked = ctx.get_parameter_source("form") is ParameterSource.COMMANDLINE
-    if can_open() and not (no_tui or asked):
+    has_form = ctx.get_parameter_source("form") is ParameterSource.COMMANDLINE
+    if can_open() and not (no_tui or has_form):
         show_trace(trace)
         return
     info = describe(open_trace(trace))

@@ -24,10 +24,10 @@ def command(trace: Path, steps: str, output: Path, force: bool) -> None:
     from rltrace.selectors import parse_range
     from rltrace.trace.tools.slice import slice_trace
 
-    wanted = parse_range(steps)
-    if wanted.stop is None:
-        raise UsageError(f"--steps {steps}: give the last step, too, as in {wanted.start}:{wanted.start + 1}")
-    sliced = slice_trace(trace, wanted.start, wanted.stop, output, force=force)
+    window = parse_range(steps)
+    if window.stop is None:
+        raise UsageError(f"--steps {steps}: give the last step, too, as in {window.start}:{window.start + 1}")
+    sliced = slice_trace(trace, window.start, window.stop, output, force=force)
     narrate(
         f"{sliced.path}: {counted(sliced.rows, 'op')} of {sliced.of:,} in full, all prefix digests, "
         f"{readable_size(sliced.bytes)}"

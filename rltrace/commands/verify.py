@@ -1,4 +1,4 @@
-"""``rltrace verify``: whether a trace is what was written."""
+"""``rltrace verify``: whether a trace is undamaged."""
 
 from __future__ import annotations
 

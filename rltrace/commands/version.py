@@ -1,4 +1,4 @@
-"""Which version of rltrace this is. Owns the answer where it runs from a checkout that nobody installed."""
+"""The version of rltrace, also where it runs from a checkout without being installed."""
 
 from __future__ import annotations
 

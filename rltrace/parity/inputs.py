@@ -14,7 +14,7 @@ from pathlib import Path
 from rltrace.errors import UsageError
 from rltrace.parity.call_range import CallRange, RecordedStream
 from rltrace.parity.selection import finds_call
-from rltrace.selectors import OF_OPS, Selector, parse_selectors
+from rltrace.selectors import OP_KEYS, Selector, parse_selectors
 from rltrace.trace.format.activation_rows import ModuleCall
 from rltrace.trace.read.reader import Trace, open_trace
 
@@ -38,7 +38,7 @@ def parse_given(text: str, selectors: Sequence[str], side: str) -> TraceArgument
     """Parse ``TRACE`` or ``TRACE:STREAM``; names of streams contain colons. Raises UsageError."""
     selector = parse_selectors(selectors) if selectors else None
     for clause in selector.clauses if selector is not None else ():
-        wrong = next((condition.key for condition in clause if condition.key in OF_OPS), None)
+        wrong = next((condition.key for condition in clause if condition.key in OP_KEYS), None)
         if wrong is not None:
             raise UsageError(f"--{side} selects calls of modules, which have no {wrong}: use module, phase or step")
     path, stream = Path(text), None

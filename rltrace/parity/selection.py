@@ -47,7 +47,7 @@ def selected_in(call_range: CallRange, selector: Selector) -> list[Selected]:
 
 def finds_call(selector: Selector, call_range: CallRange, call: ModuleCall) -> bool:
     """Whether a clause without conditions of ops selects a module call."""
-    return selector.of_calls.matches(
+    return selector.call_clauses.matches(
         {Key.MODULE: call.module, Key.PHASE: call.phase, Key.STREAM: call_range.stream, Key.STEP: call.step}
     )
 
@@ -58,14 +58,14 @@ def ops_in(call_range: CallRange, selector: Selector) -> Iterator[tuple[int, str
         return
     process, stream = call_range.recorded.process, call_range.recorded.stream
     mask = RowMask(selector, stream.name, process.words)
-    for segment in stream.segments if mask.possible else ():
+    for segment in stream.segments if mask.is_possible else ():
         try:
             rows = stream.read_segment(segment)
         except HoleError as error:
             mask.skip()
             call_range.holes.append(str(error))
             continue
-        for i in mask.of_ops(rows).tolist():
+        for i in mask.op_indices(rows).tolist():
             if rows.first + i in call_range.ops:
                 yield rows.first + i, process.words.op(int(rows.columns[i, Column.OP]))
 

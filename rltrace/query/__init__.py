@@ -1,1 +1,1 @@
-"""Questions to traces that reports, verbs and the interface share: ops, pairs, values, names, positions. No torch."""
+"""Queries of traces that reports, verbs and the interface share: ops, pairs, values, positions. Imports no torch."""

@@ -1,7 +1,7 @@
-"""``--at``: which op of a trace is meant, and which op of another trace is the same one.
+"""``--at``: the op of a trace that a text names, and the matching op of another trace.
 
 Owns the grammar: a row as ``rltrace diff`` and ``rltrace ops`` print it (``1234``, ``rank0/main:1234``, ``1,234 of
-rank0/main``, ``1,234 (A), 1,236 (B) of rank0/main``), or a selector that finds exactly one op. Never prints.
+rank0/main``, ``1,234 (A), 1,236 (B) of rank0/main``), or a selector that matches exactly one op. Never prints.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from rltrace.trace.read.reader import Trace
 from rltrace.trace.read.selector_mask import RowMask
 from rltrace.trace.read.stream import StreamTrace
 
-SHOWN = 8
-"""Candidates that are named where a selector finds several."""
+MAX_CANDIDATES = 8
+"""Ops that the error lists where a selector matches several."""
 
 _NUMBER = r"[0-9][0-9,]*"
 _FORMS = tuple(
@@ -53,12 +53,12 @@ class Located:
 
     @property
     def rows(self) -> Rows:
-        """The row alone. Raises HoleError."""
+        """This row only. Raises HoleError."""
         return self.stream.read(self.row, self.row + 1)
 
 
 def locate(trace: Trace, text: str, *, is_b: bool = False) -> Located:
-    """The op that ``text`` names; ``is_b``: of two rows it names, the second. Raises UsageError, HoleError."""
+    """The op that ``text`` names; with ``is_b`` the second of two rows. Raises UsageError, HoleError."""
     text = text.strip()
     for form in _FORMS:
         found = form.fullmatch(text)
@@ -67,31 +67,31 @@ def locate(trace: Trace, text: str, *, is_b: bool = False) -> Located:
             return _row(trace, found["stream"], int(number.replace(",", "")))
     if "=" not in text:
         raise UsageError(
-            f"--at {text}: give a row, as in 1234 or rank0/main:1234, or a selector that finds one op, as in "
+            f"--at {text}: give a row, as in 1234 or rank0/main:1234, or a selector that matches one op, as in "
             "op=addmm,step=3,nth=0"
         )
     return _selected(trace, text)
 
 
 def names_both(text: str) -> bool:
-    """Whether it tells a row of A and one of B."""
+    """Whether ``text`` names a row of A and one of B."""
     found = _FORMS[0].fullmatch(text.strip())
     return found is not None and bool(found["b"])
 
 
-def partner(a: Located, b: Trace) -> Located:
-    """The op of ``b`` that is the same one: stream, step, call site, operator, how-manieth. Raises UsageError."""
+def matching_op(a: Located, b: Trace) -> Located:
+    """The op of ``b`` with the same stream, step, call site, operator and occurrence. Raises UsageError."""
     process, stream = _stream(b, a.stream.name)
     rows = a.rows
-    wanted = preceding_attempts(a.process).get(int(rows.columns[0, Column.STEP]))
-    step = next((number for number, attempt in preceding_attempts(process).items() if attempt == wanted), None)
+    attempt_a = preceding_attempts(a.process).get(int(rows.columns[0, Column.STEP]))
+    step = next((number for number, attempt in preceding_attempts(process).items() if attempt == attempt_a), None)
     op = a.process.words.op(int(rows.columns[0, Column.OP]))
     site = int(a.process.tables["sites"].keys[rows.columns[0, Column.SITE]])
     if step is not None:
-        own = _occurrences(a.process, a.stream, int(rows.columns[0, Column.STEP]), op, site)
-        others = _occurrences(process, stream, step, op, site)
-        if own.index(a.row) < len(others):
-            return Located(b, process, stream, others[own.index(a.row)])
+        rows_a = _occurrences(a.process, a.stream, int(rows.columns[0, Column.STEP]), op, site)
+        rows_b = _occurrences(process, stream, step, op, site)
+        if rows_a.index(a.row) < len(rows_b):
+            return Located(b, process, stream, rows_b[rows_a.index(a.row)])
     raise UsageError(
         f"{b.path} has no op that matches {op} at {a}: no such call in that step from that line; name both rows, as"
         f' rltrace diff prints them: --at "{a.row} (A), N (B) of {a.stream.name}"'
@@ -99,16 +99,21 @@ def partner(a: Located, b: Trace) -> Located:
 
 
 def selector_of(at: Located) -> str:
-    """A selector that finds this op in another recording of the program as well."""
+    """A selector that also matches this op in another recording of the program."""
     line = op_line(at.rows, 0, at.stream.name, at.process.words)
-    parts = [f"op={escape(line.op)}", f"stream={escape(at.stream.name)}", f"step={line.step}", f"phase={line.phase}"]
+    conditions = [
+        f"op={escape(line.op)}",
+        f"stream={escape(at.stream.name)}",
+        f"step={line.step}",
+        f"phase={line.phase}",
+    ]
     if line.site is not None:
-        parts.append(f"site={escape(line.site.file)}:{escape(line.site.function)}")
-    parts += [f"module={escape(line.module)}"] if line.module else []
-    return ",".join([*parts, f"nth={_nth(at)}"])
+        conditions.append(f"site={escape(line.site.file)}:{escape(line.site.function)}")
+    conditions += [f"module={escape(line.module)}"] if line.module else []
+    return ",".join([*conditions, f"nth={_occurrence(at)}"])
 
 
-def _nth(at: Located) -> int:
+def _occurrence(at: Located) -> int:
     rows = at.rows
     name = at.process.words.op(int(rows.columns[0, Column.OP]))
     site = int(at.process.tables["sites"].keys[rows.columns[0, Column.SITE]])
@@ -123,33 +128,33 @@ def _row(trace: Trace, name: str | None, row: int) -> Located:
 
 
 def _stream(trace: Trace, name: str | None) -> tuple[ProcessTrace, StreamTrace]:
-    """The stream of that name; without one the first that has rows."""
+    """The stream of that name; for None the first that has rows."""
     streams = [(process, stream) for process in trace.processes for stream in process.streams if stream.rows]
     found = next((pair for pair in streams if name in (None, pair[1].name)), None)
     if found is None:
-        has = ", ".join(stream.name for _, stream in streams) or "none"
-        which = "stream" if name is None else f"stream {name}"
-        raise UsageError(f"{trace.path} has no rows of a {which}; streams with rows: {has}")
+        existing = ", ".join(stream.name for _, stream in streams) or "none"
+        wanted = "stream" if name is None else f"stream {name}"
+        raise UsageError(f"{trace.path} has no rows of a {wanted}; streams with rows: {existing}")
     return found
 
 
 def _selected(trace: Trace, text: str) -> Located:
-    """The one op that a selector finds."""
+    """The one op that a selector matches. Raises UsageError for none or several."""
     found: list[tuple[Located, str]] = []
     for at, line in _matches(trace, text):
         found.append((at, line))
-        if len(found) > SHOWN:
+        if len(found) > MAX_CANDIDATES:
             break
     if len(found) == 1:
         return found[0][0]
     if not found:
         raise UsageError(
-            f"--at {text}: it finds no op in {trace.path} that computes something (views and allocations not "
-            "counted); rltrace ops lists what a selector finds"
+            f"--at {text} matches no op in {trace.path} that computes something (views and allocations not "
+            "counted); rltrace ops lists what a selector matches"
         )
-    lines = [f"  --at {at}  {line}" for at, line in found[:SHOWN]]
-    more = ["  ..."] if len(found) > SHOWN else []
-    raise UsageError("\n".join([f"--at {text}: it finds more than one op; name one of them:", *lines, *more]))
+    lines = [f"  --at {at}  {line}" for at, line in found[:MAX_CANDIDATES]]
+    more = ["  ..."] if len(found) > MAX_CANDIDATES else []
+    raise UsageError("\n".join([f"--at {text} matches more than one op; name one of them:", *lines, *more]))
 
 
 def _matches(trace: Trace, text: str) -> Iterator[tuple[Located, str]]:
@@ -157,14 +162,14 @@ def _matches(trace: Trace, text: str) -> Iterator[tuple[Located, str]]:
     for process in trace.processes:
         for stream in process.streams:
             mask = RowMask(selector, stream.name, process.words)
-            for segment in stream.segments if mask.possible else ():
+            for segment in stream.segments if mask.is_possible else ():
                 try:
                     rows = stream.read_segment(segment)
                 except HoleError:
                     mask.skip()
                     continue
                 computes = (rows.column(Column.FLAGS) & np.uint32(RowFlag.VIEW | RowFlag.ALLOCATION)) == 0
-                found = mask.of_ops(rows)
+                found = mask.op_indices(rows)
                 for i in found[computes[found]].tolist():
                     line = op_line(rows, i, stream.name, process.words)
                     where = f"{line.site.file}:{line.site.line} {line.site.function}" if line.site else ""
@@ -189,11 +194,6 @@ def _occurrences(process: ProcessTrace, stream: StreamTrace, step: int, op: str,
 
 
 # --- seek -------------------------------------------------------------------------------------------------------------
-#
-# The next row of a stream that a selector finds, forwards or backwards.
-#
-# Owns the order of the search: from a row on, a segment at a time, so memory stays flat and a match nearby is found at
-# once. Rows that cannot be read are passed over.
 
 
 def next_row(
@@ -205,14 +205,15 @@ def next_row(
     cancelled: Callable[[], bool] = lambda: False,
     guard: AbstractContextManager[object] | None = None,
 ) -> int | None:
-    """The first row from ``start`` on (up to it, with -1) that ``selector`` finds; None: there is none.
-    ``guard`` is entered for each reading, where threads share the stream. Raises SelectorError for ``nth``, which
-    counts from the beginning of a step and is no property of a row.
+    """The first row from ``start`` on (with ``direction`` -1: the last up to it) that ``selector`` matches, or None.
+
+    Reads a segment at a time and skips rows that cannot be read; ``guard`` is held for each read. Raises SelectorError
+    for ``nth``, which needs all rows of a step.
     """
     if Key.NTH in selector.keys:
-        raise SelectorError("nth= cannot be looked for here; rltrace ops finds it")
+        raise SelectorError("nth= cannot be used here; rltrace ops finds it")
     mask = RowMask(selector, stream.name, process.words)
-    if not mask.possible:
+    if not mask.is_possible:
         return None
     segments = [s for s in stream.segments if (s.stop > start if direction > 0 else s.first <= start)]
     for segment in segments if direction > 0 else reversed(segments):
@@ -224,8 +225,8 @@ def next_row(
         except HoleError:
             mask.skip()
             continue
-        found = segment.first + np.flatnonzero(mask.of(rows))
-        ahead = found[found >= start] if direction > 0 else found[found <= start]
-        if len(ahead):
-            return int(ahead[0 if direction > 0 else -1])
+        found = segment.first + np.flatnonzero(mask.compute(rows))
+        matches = found[found >= start] if direction > 0 else found[found <= start]
+        if len(matches):
+            return int(matches[0 if direction > 0 else -1])
     return None

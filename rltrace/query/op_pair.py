@@ -1,10 +1,11 @@
-"""One op as both sides ran it, in words, and the way upstream from its inputs.
+"""One op on both sides, and the ops upstream of its inputs.
 
-Owns the side-by-side account of a pair of rows (or of a row that one side alone has). Decides no verdict. Never prints.
+Owns the description of a pair of rows, or of a row on one side only. Decides no verdict. Never prints.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from rltrace.diff.base.context import DiffContext, Matching
@@ -13,6 +14,7 @@ from rltrace.diff.base.model import Pair
 from rltrace.diff.base.row_diff import numbers_text, skeleton_text
 from rltrace.diff.base.view import StreamView
 from rltrace.diff.causes.inputs import match_inputs
+from rltrace.json import to_json
 from rltrace.query.ops import OpInput, OpLine, op_line
 from rltrace.trace.format.schema import Column, Origin, RowFlag
 
@@ -25,10 +27,10 @@ COPIES = (
     "aten.detach",
     "aten.lift_fresh",
 )
-"""Operators that hand the numbers of an input on."""
+"""Operators that only copy an input."""
 
-LONGEST_WAY = 64
-"""Views and copies that are passed over at a time."""
+MAX_COPIES = 64
+"""Views and copies that are skipped at a time."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +41,12 @@ class PairedInput:
     a: OpInput | None
     b: OpInput | None
     match: str
-    """"read", "inferred", "differ", "unknown"; "" where only one side has it, it is only written, or nobody asked."""
+    """"read", "inferred", "differ", "unknown"; "" where one side lacks it, it is only written, or rows do not match."""
 
 
 @dataclass(frozen=True)
 class OpPair:
-    """One op as both sides ran it; at least one side is there."""
+    """One op on both sides; at most one side is None."""
 
     a: OpLine | None
     b: OpLine | None
@@ -54,7 +56,7 @@ class OpPair:
     skeleton: Pair[str]
     """All other arguments: T tensor, i integer, f float."""
     paths: tuple[str, ...]
-    """Where the files of the stack stood on the machine that recorded it, innermost first."""
+    """Paths of the stack's files on the machine that recorded it, innermost first."""
 
     @property
     def shown(self) -> OpLine:
@@ -63,24 +65,35 @@ class OpPair:
         assert line is not None
         return line
 
+    def both(self, read: Callable[[OpLine], object]) -> Pair[str]:
+        """A property of the op on both sides as text; None where a side lacks the op or the property."""
+        values = [None if line is None else read(line) for line in (self.a, self.b)]
+        return Pair(*(None if value is None else str(value) for value in values))
+
+    @property
+    def call(self) -> dict[str, Pair[str]]:
+        """What the op logged, and what it was called with, by label."""
+        logged, rng = self.both(lambda line: to_json(line.value)), self.both(lambda line: line.rng)
+        return {"logged": logged, "scalars": self.numbers, "args": self.skeleton, "rng": rng}
+
 
 @dataclass(frozen=True)
 class Upstream:
-    """Where an input's numbers came from."""
+    """The op that computed an input, past views and copies."""
 
     a: int | None
     b: int | None
     passed: int
-    """Views and copies on the way."""
+    """Views and copies in between."""
 
 
 class OpPairs:
-    """Looks rows of one pair of streams up."""
+    """Describes rows of one pair of streams."""
 
     def __init__(self, a: StreamView, b: StreamView, matching: Matching | None) -> None:
-        """``matching`` None: no row of A belongs to one of B, so of no input it is said whether it matches."""
+        """``matching`` None: rows are not matched, so whether inputs are equal is never known."""
         self._views = a, b
-        self._scene = None if matching is None else DiffContext(a, b, matching, ())
+        self._context = None if matching is None else DiffContext(a, b, matching, ())
 
     def pair(self, a: int | None, b: int | None) -> OpPair:
         """Row ``a`` of A and ``b`` of B. Raises HoleError."""
@@ -99,7 +112,7 @@ class OpPairs:
         )
 
     def upstream(self, a: int | None, b: int | None, place: int) -> Upstream | None:
-        """The op that made the numbers of input ``place``, past views and copies; None: no op is known to have."""
+        """The op that computed input ``place``, past views and copies; None if unknown."""
         found = [
             (None, 0) if index is None else self._source(row_at(view, index), place)
             for view, index in zip(self._views, (a, b), strict=True)
@@ -111,17 +124,17 @@ class OpPairs:
         links = list(row.rows.inputs(row.place))
         found = writer_of(row, links[place]) if place < len(links) and links[place].distance > 0 else None
         passed = 0
-        while found is not None and passed < LONGEST_WAY:
-            before = _handed_on(found)
-            if before is None:
+        while found is not None and passed < MAX_COPIES:
+            source = _copy_source(found)
+            if source is None:
                 break
-            found, passed = before, passed + 1
+            found, passed = source, passed + 1
         return (None if found is None else found.index), passed
 
     def _inputs(self, a: RowAt | None, x: OpLine | None, b: RowAt | None, y: OpLine | None) -> list[PairedInput]:
         known: dict[int, str] = {}
-        if a is not None and b is not None and self._scene is not None:
-            known = {entered.place: entered.match.value for entered in match_inputs(self._scene, a, b)}
+        if a is not None and b is not None and self._context is not None:
+            known = {i.place: i.match.value for i in match_inputs(self._context, a, b)}
         inputs_a, inputs_b = (x.inputs if x else ()), (y.inputs if y else ())
         return [
             PairedInput(k, _nth(inputs_a, k), _nth(inputs_b, k), known.get(k, ""))
@@ -133,8 +146,8 @@ def _nth(inputs: tuple[OpInput, ...], k: int) -> OpInput | None:
     return inputs[k] if k < len(inputs) else None
 
 
-def _handed_on(row: RowAt) -> RowAt | None:
-    """The row whose numbers a view or copy hands on; None where it is neither, or that is not known."""
+def _copy_source(row: RowAt) -> RowAt | None:
+    """The row that wrote what a view or copy returns; None where the row is neither, or it is unknown."""
     is_view = bool(row.rows.flags(row.place) & RowFlag.VIEW)
     if not is_view and row.op.rpartition(".")[0] not in COPIES:
         return None

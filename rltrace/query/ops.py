@@ -1,7 +1,7 @@
-"""The recorded ops of a trace, selected and put into words, one at a time.
+"""The recorded ops of a trace that a selector matches, one at a time.
 
-Owns what is said of one row (``OpLine``) and which rows a selector finds; reads a segment at a time, so memory stays
-flat. Rows that cannot be read come as a ``HoleLine`` in their place. Never prints.
+Owns the description of one row (``OpLine``). Reads a segment at a time, so memory stays flat; rows that cannot be read
+are one ``HoleLine``. Never prints.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ Value = bool | int | float | complex | None
 
 @dataclass(frozen=True)
 class OpInput:
-    """One tensor input, and where it came from."""
+    """One tensor input and its producer."""
 
     layout: str
-    """``float32[64,4]``, with the device behind an @ where it is not the CPU; "" where the trace does not say."""
+    """``float32[64,4]``, with ``@device`` unless it is the CPU; "" where it was not recorded."""
     producer: int | None
-    """Row that wrote it (or, for bytes that came unchanged, read the same view); None: see ``origin``."""
+    """Row that wrote it, or that read the same unchanged view; null: see ``origin``."""
     origin: str
     """``row``, ``outside``, ``mixed`` or ``unknown``."""
     digest: str | None
-    """16 hex digits, where this op read the bytes."""
+    """16 hex digits, where this op's inputs were hashed."""
 
 
 @dataclass(frozen=True)
 class OpLine:
-    """One row of a stream, in words."""
+    """One row of a stream, described."""
 
     stream: str
     row: int
@@ -68,32 +68,32 @@ class OpLine:
     outputs: tuple[str, ...]
     """Digests, 16 hex digits each."""
     rng: str | None
-    """Digest of the generator's state before the op, where it drew."""
+    """Digest of the RNG state before the op, where the op draws from it."""
     value: Value
     kernel: str
     flags: tuple[str, ...]
     """``marked``, ``view``, ``allocation``, ``overlapping``."""
     event: Event | None = None
-    """What a row that is no op tells."""
+    """The content of a row that is an event."""
 
 
 @dataclass(frozen=True)
 class HoleLine:
-    """Rows that were recorded and are not to be had."""
+    """Recorded rows that cannot be read."""
 
     stream: str
     first: int
     rows: int
     why: str
     damaged: bool
-    """False where a slice of a trace left them out on purpose."""
+    """False where a slice of a trace leaves them out."""
 
 
 Line = OpLine | HoleLine
 
 
 def list_ops(trace: Trace, selector: Selector, steps: Range | None = None) -> Iterator[Line]:
-    """Every row that ``selector`` finds within ``steps``: process by process, stream by stream, in execution order."""
+    """Rows within ``steps`` that ``selector`` matches: process by process, stream by stream, in execution order."""
     selector = selector & within_steps(steps) if steps else selector
     for process in trace.processes:
         for stream in process.streams:
@@ -102,7 +102,7 @@ def list_ops(trace: Trace, selector: Selector, steps: Range | None = None) -> It
 
 def _stream_ops(process: ProcessTrace, stream: StreamTrace, selector: Selector) -> Iterator[Line]:
     mask = RowMask(selector, stream.name, process.words)
-    if not mask.possible:
+    if not mask.is_possible:
         return
     start, stop = row_bounds(process, stream, selector.steps)
     for first, end in _pieces(stream, start, stop):
@@ -112,12 +112,12 @@ def _stream_ops(process: ProcessTrace, stream: StreamTrace, selector: Selector) 
             mask.skip()
             yield HoleLine(stream.name, first, end - first, str(error), not isinstance(error, LeftOutError))
             continue
-        for i in np.flatnonzero(mask.of(rows)).tolist():
+        for i in np.flatnonzero(mask.compute(rows)).tolist():
             yield op_line(rows, i, stream.name, process.words)
 
 
 def row_bounds(process: ProcessTrace, stream: StreamTrace, steps: Range) -> tuple[int, int]:
-    """Rows outside of which no row of the stream can have a step in ``steps``."""
+    """(start, stop) of the rows of the stream that can have a step in ``steps``."""
     ended = process.steps[process.steps[:, Step.STREAM] == stream.index]
     before = ended[ended[:, Step.STEP] < steps.start]
     start = int(before[:, Step.END_ROW].max()) if len(before) else 0
@@ -128,7 +128,7 @@ def row_bounds(process: ProcessTrace, stream: StreamTrace, steps: Range) -> tupl
 
 
 def _pieces(stream: StreamTrace, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """``start`` to ``stop``, cut at segments and at the gaps between: each is read whole or not at all."""
+    """``start`` to ``stop``, cut at segments and gaps: each piece can be read as a whole or not at all."""
     cuts = {start, stop}
     for segment in stream.segments:
         cuts |= {segment.first, segment.stop}
@@ -137,7 +137,7 @@ def _pieces(stream: StreamTrace, start: int, stop: int) -> Iterator[tuple[int, i
 
 
 def op_line(rows: Rows, i: int, stream: str, words: Words) -> OpLine:
-    """Row ``i`` of ``rows`` in words."""
+    """Describe row ``i`` of ``rows``."""
     columns: NDArray[np.uint32] = rows.columns[i]
     kind, flags = int(columns[Column.KIND]), rows.flags(i)
     stack = words.stack(int(columns[Column.SITE]))

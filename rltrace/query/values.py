@@ -1,7 +1,6 @@
-"""The recorded values of one op on both sides, compared; and where there are none, why, and how to record them.
+"""The recorded values of one op on both sides, compared; or why they are missing and the commands that record them.
 
-Owns which of an op's tensors stand beside each other. The distances are measured in ``diff.numbers.distances``. Decides
-no verdict. Never prints.
+Owns how an op's tensors are paired; ``diff.metrics.distances`` measures them. Decides no verdict. Never prints.
 """
 
 from __future__ import annotations
@@ -25,48 +24,48 @@ class ValuePair:
     what: str
     """``input 1``, ``output 0``."""
     layout: Pair[str]
-    """``float32[64,4]`` of what was kept."""
+    """``float32[64,4]`` of the recorded values."""
     equal: bool
-    """The digests are the same (or one side alone is looked at): there is one value to show."""
+    """Whether the digests are the same, or only one side is shown: there is one value."""
     distances: Distances | None
-    """How far they are apart; None: they are equal, or cannot be measured."""
+    """None: the values are equal, or cannot be measured."""
     elements: tuple[ElementPair, ...]
-    """Where they are equal: the first elements."""
+    """The first elements, where both sides are equal."""
     why: str
-    """Why there is neither; "" where there is."""
+    """Why there are neither distances nor elements; "" otherwise."""
 
 
 @dataclass(frozen=True)
 class OpValues:
-    """All tensors of one op of which something is known."""
+    """All tensors of one op with a known digest."""
 
     pairs: tuple[ValuePair, ...]
-    asked: bool
-    """Somebody asked for values when the traces were recorded."""
+    requested: bool
+    """Whether values were requested when the traces were recorded."""
 
     @property
-    def any_kept(self) -> bool:
+    def any_recorded(self) -> bool:
         return any(pair.distances is not None or pair.elements for pair in self.pairs)
 
 
 def op_values(a: RowAt | None, b: RowAt | None) -> OpValues:
-    """The values of row ``a`` and row ``b``; one of them may be None: then the other's alone. Reads them."""
+    """Read the values of row ``a`` and row ``b``; either may be None."""
     rows = [row for row in (a, b) if row is not None]
     if not all(row.is_op for row in rows):
         return OpValues((), False)
-    asked = any(bool(row.view.process.values) for row in rows)
-    wanted = [_wanted(row) for row in rows]
+    requested = any(bool(row.view.process.values) for row in rows)
+    digests_by_name = [_digests(row) for row in rows]
     pairs = []
-    for what in dict.fromkeys(name for known in wanted for name in known):
-        digests = [known.get(what) for known in wanted]
-        if asked or len(set(digests)) > 1:
+    for what in dict.fromkeys(name for known in digests_by_name for name in known):
+        digests = [known.get(what) for known in digests_by_name]
+        if requested or len(set(digests)) > 1:
             pairs.append(_pair(what, rows, digests))
-    told = [pair for pair in pairs if pair.elements or not pair.equal]  # what is equal and was not kept is no news
-    return OpValues(tuple(told or pairs), asked)
+    shown = [pair for pair in pairs if pair.elements or not pair.equal]  # equal without a value tells nothing new
+    return OpValues(tuple(shown or pairs), requested)
 
 
-def how_to_record(traces: tuple[Trace, ...], row: RowAt) -> tuple[str, ...]:
-    """Commands that record one op's values, ready to paste: one a trace, then how to look at them. None of an event."""
+def recording_commands(traces: tuple[Trace, ...], row: RowAt) -> tuple[str, ...]:
+    """Commands that record one op's values, one for each trace, then one that shows them. None for an event."""
     if not row.is_op:
         return ()
     words = ["--values", selector_of(row), "--values-inputs"]
@@ -77,20 +76,20 @@ def how_to_record(traces: tuple[Trace, ...], row: RowAt) -> tuple[str, ...]:
 
 
 def selector_of(row: RowAt) -> str:
-    """What finds the op of a row at its place in the code: ``op=aten.mm.default,site=critic.py:Critic.forward``."""
+    """A selector of the op at its call site: ``op=aten.mm.default,site=critic.py:Critic.forward``."""
     text = f"op={escape(row.op)}"
     stack = row.stack
     return f"{text},site={escape(stack[0].file)}:{escape(stack[0].function)}" if stack else text
 
 
-def _wanted(row: RowAt) -> dict[str, int]:
-    """Digests of what the op read (where that is known), returned and wrote, by name."""
+def _digests(row: RowAt) -> dict[str, int]:
+    """Digests of the tensors that the op read (where known), returned and wrote, by name."""
     inputs = {k: link.digest for k, link in enumerate(row.rows.inputs(row.place)) if link.digest is not None}
     values = row.view.process.values
     if values:
         inputs |= values.inputs(row.view.stream.index, row.index)
-    found = {f"input {k}": digest for k, digest in sorted(inputs.items())}
-    return found | {f"output {k}": digest for k, digest in enumerate(row.rows.outputs(row.place))}
+    named = {f"input {k}": digest for k, digest in sorted(inputs.items())}
+    return named | {f"output {k}": digest for k, digest in enumerate(row.rows.outputs(row.place))}
 
 
 def _pair(what: str, rows: list[RowAt], digests: list[int | None]) -> ValuePair:
@@ -107,25 +106,25 @@ def _pair(what: str, rows: list[RowAt], digests: list[int | None]) -> ValuePair:
         why = why or (missing and f"{side}{missing}")
     layouts = [None if value is None else _layout(value) for value in values]
     layout = Pair(layouts[0], layouts[-1])
-    kept = [value for value in values if value is not None]
-    if len(set(digests)) == 1:  # one value, whichever side kept it
-        return ValuePair(what, layout, True, None, _elements(kept[0]), "") if kept else _none(what, layout, True, why)
-    if len(kept) < len(rows):
-        return _none(what, layout, False, why)
-    a, b = kept
+    recorded = [value for value in values if value is not None]
+    if len(set(digests)) == 1:  # one value, whichever side recorded it
+        return ValuePair(what, layout, True, None, _elements(recorded[0]) if recorded else (), "" if recorded else why)
+    if len(recorded) < len(rows):
+        return _unmeasured(what, layout, why)
+    a, b = recorded
     if (a.dtype, a.shape) != (b.dtype, b.shape):
-        return _none(what, layout, False, "their dtypes or shapes differ")
+        return _unmeasured(what, layout, "their dtypes or shapes differ")
     if a.dtype == GENERATOR:
-        return _none(what, layout, False, "RNG states: equal or not, there is no distance")
+        return _unmeasured(what, layout, "RNG states: equal or not, there is no distance")
     return ValuePair(what, layout, False, measure(a.dtype, a.raw, b.raw), (), "")
 
 
-def _none(what: str, layout: Pair[str], equal: bool, why: str) -> ValuePair:
-    return ValuePair(what, layout, equal, None, (), why)
+def _unmeasured(what: str, layout: Pair[str], why: str) -> ValuePair:
+    return ValuePair(what, layout, False, None, (), why)
 
 
 def _missing(row: RowAt, digest: int | None) -> str:
-    """Why a value is not there."""
+    """Why a value was not recorded."""
     if digest is None:
         return "this side has no such tensor, or no digest of it"
     values = row.view.process.values

@@ -193,15 +193,15 @@ def _injections(
     process: ProcessTrace, stream: StreamTrace, selector: Selector, carried: Range | None
 ) -> Iterator[Injection]:
     mask, words, keys = RowMask(selector, stream.name, process.words), process.words, process.tables["sites"].keys
-    may = RowMask(selector.about(Key.OP, Key.STEP), stream.name, words)
+    may = RowMask(selector.project(Key.OP, Key.STEP), stream.name, words)
     seen: dict[tuple[int, int], int] = {}
     now = -1
     for segment in stream.segments:
         if not segment.files and carried is not None and selector.steps.is_within(carried):
             continue
         rows = stream.read_segment(segment)
-        found = mask.of(rows)
-        for i in may.of_ops(rows).tolist():  # all that may be found: occurrences are counted
+        found = mask.compute(rows)
+        for i in may.op_indices(rows).tolist():  # all that may be found: occurrences are counted
             step, site, op = rows.columns[i, [Column.STEP, Column.SITE, Column.OP]].tolist()
             if step != now:
                 now = step

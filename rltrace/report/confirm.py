@@ -1,4 +1,4 @@
-"""What ``rltrace confirm`` says: its outcome as text, and the runs that it is about to make. Never prints."""
+"""Text of ``rltrace confirm``: its outcome, and the runs that it is about to make. Never prints."""
 
 from __future__ import annotations
 
@@ -27,64 +27,62 @@ COLORS = {
     Outcome.REFUTED: Verdict.DIVERGED,
     Outcome.UNRESOLVED: Verdict.UNKNOWN,
 }
-MATTERS = {True: "needed", False: "makes no difference", None: "not tried"}
-"""What was found of a kind of op."""
-SHOWN = 40
-"""Kinds of op in the text; all are in the JSON."""
+RELEVANCE = {True: "needed", False: "makes no difference", None: "not tried"}
+"""By whether a kind of op is needed for the outcome."""
+MAX_KINDS = 40
+"""Kinds of op in the text; the JSON has all of them."""
 
 
 def render_outcome(outcome: ExperimentResult, *, color: bool) -> str:
-    """The whole of it, without a newline at the end."""
+    """The outcome as text, without a newline at the end."""
     style = Style(color)
     sections = (_head(outcome, style), _arms(outcome), _classes(outcome), _next(outcome))
     return "\n\n".join(text for section in sections if (text := "\n".join(section)))
 
 
-def plan_lines(
-    recipes: Mapping[str, Recipe], horizon: str, samples: int, *, in_place: bool, work: str
-) -> Iterator[str]:
-    """What is about to be run, before anybody is asked."""
+def plan_lines(recipes: Mapping[str, Recipe], steps: str, samples: int, *, in_place: bool, work: str) -> Iterator[str]:
+    """The runs that are about to be made, before they are confirmed."""
     control = "once" if samples == 1 else f"{samples} times"
-    yield f"this runs, up to the end of {horizon} and several times each ({control} per control):"
+    yield f"this runs, up to the end of {steps} and several times each ({control} per control):"
     for side, recipe in recipes.items():
         yield f"  {side.upper()}  {recipe.shown}"
-    yield from _where_lines(in_place, work)
+    yield from _folder_lines(in_place, work)
 
 
-def capture_plan_lines(recipe: Recipe, horizon: str, samples: int, *, in_place: bool, work: str) -> Iterator[str]:
-    """The same for ``rltrace capture``."""
+def capture_plan_lines(recipe: Recipe, steps: str, samples: int, *, in_place: bool, work: str) -> Iterator[str]:
+    """The runs of ``rltrace capture``, before they are confirmed."""
     times = "once" if samples == 1 else f"{samples} times"
-    yield f"this runs {times}, up to the end of {horizon}:"
+    yield f"this runs {times}, up to the end of {steps}:"
     yield f"  {recipe.shown}"
-    yield from _where_lines(in_place, work)
+    yield from _folder_lines(in_place, work)
 
 
-def _where_lines(in_place: bool, work: str) -> Iterator[str]:
+def _folder_lines(in_place: bool, work: str) -> Iterator[str]:
     yield "  in its folder" if in_place else "  each run in a copy of its folder"
     yield f"  traces and output go to {work}"
 
 
-def told_lines(told: SavedOutcome, *, color: bool) -> Iterator[str]:
-    """The outcome in a few lines, after a comparison of the same traces."""
+def saved_outcome_lines(saved: SavedOutcome, *, color: bool) -> Iterator[str]:
+    """A saved outcome in a few lines, after a comparison of the same traces."""
     yield "Experiment"
-    if told.outcome is None:
-        yield from wrapped(told.trouble, "  ")
+    if saved.outcome is None:
+        yield from wrapped(saved.trouble, "  ")
         return
-    yield f"  {styled_word(told.outcome, Style(color))}"
-    if told.outcome.explanation:
-        yield from wrapped(sentence(told.outcome.explanation), "  ")
-    yield f"  (rltrace confirm; all of it is in {told.path})"
+    yield f"  {styled_headline(saved.outcome, Style(color))}"
+    if saved.outcome.explanation:
+        yield from wrapped(sentence(saved.outcome.explanation), "  ")
+    yield f"  (rltrace confirm; all of it is in {saved.path})"
 
 
-def word_of(outcome: ExperimentResult) -> str:
-    """``CONFIRMED``; of one that has no word, whether it runs or ended without one."""
+def outcome_headline(outcome: ExperimentResult) -> str:
+    """``CONFIRMED``; without an outcome, whether the experiment runs or ended."""
     if outcome.word is not None:
         return outcome.word.value.upper()
     return "NOT FINISHED" if outcome.explanation else "RUNNING"
 
 
 def steps_text(outcome: ExperimentResult) -> str:
-    """The horizon: ``steps 37 to 38``; "" where it is not known."""
+    """The steps covered: ``steps 37 to 38``; "" if unknown."""
     first, end = outcome.first_step, outcome.end_step
     if first is None or end is None:
         return ""
@@ -92,12 +90,12 @@ def steps_text(outcome: ExperimentResult) -> str:
 
 
 def arm_line(arm: Arm) -> str:
-    """One arm, as it changes: ``A0: A again, unchanged: is A in 2 runs of 2``."""
+    """The state of one arm: ``A0: A again, unchanged: is A in 2 runs of 2``."""
     return f"{arm_name(arm)}: {arm.what}: {arm.result or STATES[arm.state]}"
 
 
 def outcome_section(outcome: ExperimentResult) -> Section:
-    """What the outcome rests on: the same facts, under the same labels, in every form of report."""
+    """The facts that the outcome rests on, for every form of report."""
     facts = [Fact("A", Code(outcome.a)), Fact("B", Code(outcome.b))]
     if steps := steps_text(outcome):
         facts.append(Fact("covers", steps))
@@ -105,10 +103,10 @@ def outcome_section(outcome: ExperimentResult) -> Section:
         same = "A and B end with the same parameters, buffers and generator states"
         facts.append(Fact("compared", f"op by op: {same}"))
     if outcome.trials:
-        took = "one run" if outcome.trials == 1 else f"{outcome.trials:,} runs"
+        runs = "one run" if outcome.trials == 1 else f"{outcome.trials:,} runs"
         flaky = f", {outcome.flaky:,} of them not the same each time" if outcome.flaky else ""
-        searched = any(found.matters is not None for found in outcome.classes)
-        facts.append(Fact("search", f"{took}{flaky}, {'for the fewest' if searched else 'with all'} kinds of op"))
+        searched = any(kind.matters is not None for kind in outcome.classes)
+        facts.append(Fact("search", f"{runs}{flaky}, {'for the fewest' if searched else 'with all'} kinds of op"))
     lead = (sentence(outcome.explanation),) if outcome.explanation else ()
     return Section("experiment", "", lead, tuple(facts))
 
@@ -118,13 +116,13 @@ def arm_name(arm: Arm) -> str:
 
 
 def _head(outcome: ExperimentResult, style: Style) -> Iterator[str]:
-    yield styled_word(outcome, style)
+    yield styled_headline(outcome, style)
     yield from styled_lines(TextLayout().section(outcome_section(outcome)), style)
 
 
-def styled_word(outcome: ExperimentResult, style: Style) -> str:
-    word = word_of(outcome)
-    return style.bold(word) if outcome.word is None else style.verdict(word, COLORS[outcome.word])
+def styled_headline(outcome: ExperimentResult, style: Style) -> str:
+    headline = outcome_headline(outcome)
+    return style.bold(headline) if outcome.word is None else style.verdict(headline, COLORS[outcome.word])
 
 
 def _arms(outcome: ExperimentResult) -> Iterator[str]:
@@ -138,18 +136,18 @@ def _arms(outcome: ExperimentResult) -> Iterator[str]:
 def _classes(outcome: ExperimentResult) -> Iterator[str]:
     if not outcome.classes:
         return
-    tried = any(found.matters is not None for found in outcome.classes)
+    tried = any(kind.matters is not None for kind in outcome.classes)
     yield f"Kinds of op that give different results ({len(outcome.classes):,})"
-    for matters, title in MATTERS.items():
-        found = [kind for kind in outcome.classes if kind.matters is matters]
-        if not found:
+    for matters, title in RELEVANCE.items():
+        kinds = [kind for kind in outcome.classes if kind.matters is matters]
+        if not kinds:
             continue
         if tried:
             yield f"  {title}"
-        for kind in found[:SHOWN]:
+        for kind in kinds[:MAX_KINDS]:
             yield from _kind(kind)
-        if len(found) > SHOWN:
-            yield f"    and {len(found) - SHOWN:,} more"
+        if len(kinds) > MAX_KINDS:
+            yield f"    and {len(kinds) - MAX_KINDS:,} more"
 
 
 def _kind(kind: OriginClass) -> Iterator[str]:

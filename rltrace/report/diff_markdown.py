@@ -1,7 +1,7 @@
-"""The document of a verdict as Markdown for an issue tracker: short enough to be read.
+"""The document of a verdict as Markdown for an issue tracker, shortened.
 
-Owns what is cut. GitHub's dialect renders it as meant whatever the traces hold: recorded names stand in code spans and
-fences only, where nothing is a mention, a link, a tag or a table's border. Chooses no fact.
+Owns what is cut, and escaping for GitHub: recorded text is in code spans and fences only, where nothing is a mention, a
+link, a tag or a table's border. Chooses no fact.
 """
 
 from __future__ import annotations
@@ -12,18 +12,14 @@ from collections.abc import Iterable, Iterator
 from rltrace.diff.base.model import Comparison, Pair
 from rltrace.report.document import Code, Fact, Form, Inline, Section, Stack, Value, verdict_document
 from rltrace.report.phrases import HEADLINES, cut
-from rltrace.report.redaction import NOTHING, Disclosure, left_out, outgoing_comparison
+from rltrace.report.redaction import NO_DISCLOSURE, Disclosure, omission_note, redacted_comparison
 from rltrace.trace.read.names import Site
 
 # --- markdown text ----------------------------------------------------------------------------------------------------
-#
-# Recorded text that stays text in GitHub's Markdown: as code, in a fence, in a sentence.
-#
-# Owns escaping: in code spans and fences nothing is a mention, a link, a tag or the border of a table.
 
 
-WIDEST, LONGEST = 160, 600
-"""Characters of a name, and of a sentence or a line of source."""
+MAX_NAME, MAX_TEXT = 160, 600
+"""Characters of a name, and of a sentence or a source line."""
 
 _PLAIN = re.compile(r"(?:[^\W_]|['%×,;–-])*|[0-9]+\.[0-9]+|…")
 _REFERENCE = re.compile(r"GH-[0-9]+")
@@ -31,15 +27,15 @@ _OPEN, _CLOSE = "(", ".,:;)?!"
 
 
 def prose(text: str) -> str:
-    """Words of a sentence of ours as they are; whatever looks like a name, a shape or a path as code."""
-    return " ".join(_word(word) for word in cut(plain(text), LONGEST).split())
+    """A sentence, in which words that look like a name, a shape or a path become code."""
+    return " ".join(_word(word) for word in cut(plain(text), MAX_TEXT).split())
 
 
 def _word(word: str) -> str:
     core = word.lstrip(_OPEN)
     opening = word[: len(word) - len(core)]
     bare = core.rstrip(_CLOSE)
-    if bare.count("(") > bare.count(")"):  # the call's own bracket: f(x)
+    if bare.count("(") > bare.count(")"):  # a bracket of the call: f(x)
         missing = bare.count("(") - bare.count(")")
         bare += core[len(bare) : len(bare) + missing]
     closing = core[len(bare) :]
@@ -48,18 +44,18 @@ def _word(word: str) -> str:
 
 
 def code(text: str) -> str:
-    """A code span that holds ``text`` whatever is in it; on one line."""
-    text = cut(plain(text), WIDEST)
+    """``text`` as a code span on one line."""
+    text = cut(plain(text), MAX_NAME)
     if not text.strip():
         return "(empty)"
     fence = "`" * (_longest_run(text) + 1)
-    room = " " if text[0] in "` " or text[-1] in "` " else ""
-    return f"{fence}{room}{text}{room}{fence}"
+    padding = " " if text[0] in "` " or text[-1] in "` " else ""
+    return f"{fence}{padding}{text}{padding}{fence}"
 
 
-def fenced(lines: Iterable[str], language: str = "", longest: int = LONGEST) -> Iterator[str]:
+def fenced(lines: Iterable[str], language: str = "", width: int = MAX_TEXT) -> Iterator[str]:
     """A code block."""
-    shown = [cut(plain(line), longest) for line in lines]
+    shown = [cut(plain(line), width) for line in lines]
     fence = "`" * max(3, 1 + max((_longest_run(line) for line in shown), default=0))
     yield fence + language
     yield from shown
@@ -67,7 +63,7 @@ def fenced(lines: Iterable[str], language: str = "", longest: int = LONGEST) -> 
 
 
 def plain(text: str) -> str:
-    """On one line, without what cannot be seen and turns what can be seen around."""
+    """``text`` on one line; characters that are not printable, such as changes of direction, become U+FFFD."""
     return "".join(_character(character) for character in text)
 
 
@@ -84,53 +80,53 @@ def _longest_run(text: str) -> int:
 # --- markdown ---------------------------------------------------------------------------------------------------------
 
 
-ROOM = 65_536
-"""Characters that an issue of GitHub's holds."""
+MAX_ISSUE = 65_536
+"""Characters of a GitHub issue."""
 
-MOST, MOST_IN_TABLES = 20, 40
+MAX_FACTS, MAX_TABLE_ROWS = 20, 40
 """Facts of a section; the JSON report has all of them."""
 
-MOST_FINDINGS, MOST_FRAMES, MOST_COMMANDS = 5, 30, 6
+MAX_FINDINGS, MAX_FRAMES, MAX_COMMANDS = 5, 30, 6
 
-LONGEST_COMMAND = 2000
-"""Characters; a command that is cut cannot be run."""
+MAX_COMMAND = 2000
+"""Characters of a command, which cannot be run if it is cut."""
 
 Lines = Iterator[str]
 
 
-def comparison_markdown(comparison: Comparison, asked: Disclosure = NOTHING) -> str:
-    """The verdict, the first difference with its evidence, and what to do next; ends with a newline.
+def comparison_markdown(comparison: Comparison, disclosure: Disclosure = NO_DISCLOSURE) -> str:
+    """The verdict, its findings and the commands to run next; ends with a newline.
 
-    Hides folders, the machine and command arguments unless ``asked``.
+    Hides folders, the machine and command arguments unless ``disclosure`` shows them.
     """
-    document = verdict_document(outgoing_comparison(comparison, asked))
+    document = verdict_document(redacted_comparison(comparison, disclosure))
     where = f" at {prose(document.place)}" if document.place else ""
     first = [f"### rltrace: {HEADLINES[document.verdict]}{where}", prose(document.lead), *_facts(document.runs)]
-    for number, finding in enumerate(document.findings[:MOST_FINDINGS]):
+    for number, finding in enumerate(document.findings[:MAX_FINDINGS]):
         first += _section(finding, with_stack=number == 0)
-    left = len(document.findings) - MOST_FINDINGS
+    left = len(document.findings) - MAX_FINDINGS
     first += [f"… and {left:,} findings more"] if left > 0 else []
     middle = ["\n\n".join(_section(section)) for section in document.rest if section.name != "next"]
     last = [block for section in document.named("next") for block in _section(section)]
-    last += [f"<sub>{left_out(asked)}</sub>"] if left_out(asked) else []
-    room = ROOM - sum(len(block) + 2 for block in [*first, *last])
-    return "\n\n".join([*first, *_fitting(middle, room), *last]) + "\n"
+    last += [f"<sub>{note}</sub>"] if (note := omission_note(disclosure)) else []
+    space = MAX_ISSUE - sum(len(block) + 2 for block in [*first, *last])
+    return "\n\n".join([*first, *_fitting(middle, space), *last]) + "\n"
 
 
-def _fitting(blocks: list[str], room: int) -> Lines:
-    """Those of ``blocks`` that fit, and the titles of the others."""
+def _fitting(blocks: list[str], space: int) -> Lines:
+    """The ``blocks`` that fit into ``space`` characters, and the titles of the others."""
     for number, block in enumerate(blocks):
         short = f"{block.partition(chr(10))[0]}\n\n(too long for an issue; see the JSON report)"
-        kept = 200 * (len(blocks) - number)  # the titles of those that follow
-        shown = block if len(block) + kept < room else short
-        room -= len(shown) + 2
+        reserved = 200 * (len(blocks) - number)  # for the titles that follow
+        shown = block if len(block) + reserved < space else short
+        space -= len(shown) + 2
         yield shown
 
 
 def _section(section: Section, with_stack: bool = False) -> Lines:
-    """Its blocks: title, sentences, facts, the source line for all to see, the stack for who opens it, commands."""
+    """The blocks of a section: title, sentences, facts, source lines, folded stack, commands."""
     yield f"#### {prose(section.title)}"
-    yield from map(prose, section.lead[:MOST])
+    yield from map(prose, section.lead[:MAX_FACTS])
     yield from _facts(section)
     for fact in section.facts:
         if isinstance(fact.value, Site) and fact.value.source:
@@ -138,18 +134,18 @@ def _section(section: Section, with_stack: bool = False) -> Lines:
         elif isinstance(fact.value, Stack) and with_stack:
             yield from _stack(fact.value)
     if section.commands:
-        yield "\n".join(fenced(section.commands[:MOST_COMMANDS], "sh", LONGEST_COMMAND))
+        yield "\n".join(fenced(section.commands[:MAX_COMMANDS], "sh", MAX_COMMAND))
 
 
 def _facts(section: Section) -> Lines:
     is_table = section.form is Form.TABLE
     facts = [fact for fact in section.facts if not isinstance(fact.value, Stack)]
-    most = MOST_IN_TABLES if is_table else MOST
-    rows = [_row(fact) if is_table else _bullet(fact, section.form) for fact in facts[:most]]
+    limit = MAX_TABLE_ROWS if is_table else MAX_FACTS
+    rows = [_row(fact) if is_table else _bullet(fact, section.form) for fact in facts[:limit]]
     if rows:
         yield "\n".join(["| fact | A | B |", "| --- | --- | --- |", *rows] if is_table else rows)
-    if len(facts) > most:
-        yield f"… and {len(facts) - most:,} more"
+    if len(facts) > limit:
+        yield f"… and {len(facts) - limit:,} more"
 
 
 def _row(fact: Fact) -> str:
@@ -181,18 +177,18 @@ def _inline(words: Inline) -> str:
 
 
 def _padded(text: str) -> str:
-    """A sentence, with the spaces at its ends."""
+    """A sentence that keeps the spaces at its ends."""
     return f"{' ' * text.startswith(' ')}{prose(text)}{' ' * text.endswith(' ')}"
 
 
 def _stack(stack: Stack) -> Lines:
     frames = [
         line
-        for site in stack.frames[:MOST_FRAMES]
+        for site in stack.frames[:MAX_FRAMES]
         for line in (f"{site.file}:{site.line} in {site.function}", f"    {site.source}" if site.source else "")
         if line
     ]
-    more = len(stack.frames) - MOST_FRAMES
+    more = len(stack.frames) - MAX_FRAMES
     yield f"<details><summary>Call stack, innermost first ({len(stack.frames)} frames)</summary>"
-    yield "\n".join(fenced([*(cut(line, 2 * WIDEST) for line in frames), *([f"… {more} more"] if more > 0 else [])]))
+    yield "\n".join(fenced([*(cut(line, 2 * MAX_NAME) for line in frames), *([f"… {more} more"] if more > 0 else [])]))
     yield "</details>"

@@ -1,6 +1,6 @@
-"""The document of a verdict in lines of text: 80 columns and no colour are enough, other widths can be drawn.
+"""The document of a verdict as lines of text, 80 columns wide by default, readable without colour.
 
-Owns layout within a width: columns, wrapping, what is folded. Chooses no fact.
+Owns layout within a width: columns, wrapping, what is cut. Chooses no fact.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from rltrace.report.style import Style
 from rltrace.trace.read.names import Site
 
 WIDTH, LABEL = 80, 8
-SHOWN, SHOWN_IN_TABLES = 20, 60
+MAX_FACTS, MAX_TABLE_ROWS = 20, 60
 """Facts of a section; the JSON report has all of them."""
 
 
 @dataclass(frozen=True)
 class TextLine:
-    """A label or what stands in its place, and what is said beside it."""
+    """One line: a label or an indent, and the text after it."""
 
     head: str
     body: str
@@ -32,34 +32,34 @@ class TextLine:
 
 @dataclass(frozen=True)
 class TextLayout:
-    """Where lines begin and end."""
+    """The width of lines and their indent."""
 
     width: int = WIDTH
     indent: str = "  "
     breaks: bool = False
-    """Whether words and commands that are wider are broken; else they are left whole, to be copied."""
+    """Whether words and commands that are too wide are broken; otherwise they can be copied."""
 
     def section(self, section: Section) -> Iterator[TextLine]:
-        """Its title, sentences, facts and commands."""
+        """Lines of a section's title, sentences, facts and commands."""
         if section.title:
             yield TextLine("", section.title, "title")
         for text in section.lead:
             yield from self.lines(self.indent, text)
-        most = SHOWN_IN_TABLES if section.form is Form.TABLE else SHOWN
-        for fact in section.facts[:most]:
+        limit = MAX_TABLE_ROWS if section.form is Form.TABLE else MAX_FACTS
+        for fact in section.facts[:limit]:
             yield from self._row(fact) if section.form is Form.TABLE else self._fact(fact, section.form)
-        if len(section.facts) > most:
-            yield TextLine(self.indent, f"… and {len(section.facts) - most:,} more (--format json has them all)")
+        if len(section.facts) > limit:
+            yield TextLine(self.indent, f"… and {len(section.facts) - limit:,} more (--format json has them all)")
         for command in section.commands:
             yield from self.lines(self.indent, command, "command")
 
     def lines(self, head: str, text: str, look: str = "") -> Iterator[TextLine]:
-        """``text`` wrapped beside ``head``."""
-        wide = look == "command" and not self.breaks
-        room = max(10, self.width - len(head))
-        parts = [text] if wide else wrap(text, room, break_long_words=self.breaks, break_on_hyphens=False) or [""]
-        for number, part in enumerate(parts):
-            yield TextLine(" " * len(head) if number else head, part, look)
+        """``text`` after ``head``, wrapped."""
+        whole = look == "command" and not self.breaks
+        width = max(10, self.width - len(head))
+        pieces = [text] if whole else wrap(text, width, break_long_words=self.breaks, break_on_hyphens=False) or [""]
+        for number, piece in enumerate(pieces):
+            yield TextLine(" " * len(head) if number else head, piece, look)
 
     def _fact(self, fact: Fact, form: Form) -> Iterator[TextLine]:
         label = inline_text(fact.label)
@@ -81,13 +81,14 @@ class TextLayout:
         if len(line := f"{self.indent}{label}  {a} | {b}") <= self.width:
             yield TextLine("", line)
             return
-        yield from (TextLine(self.indent, part, "name") for part in at_dots(label, self.width - len(self.indent)))
+        for piece in split_at_dots(label, self.width - len(self.indent)):
+            yield TextLine(self.indent, piece, "name")
         for side, value in (("A", a), ("B", b)):
             yield from self.lines(f"{self.indent}  {side}  ", value)
 
 
 def _rows(value: Value, of: str = "") -> Iterator[tuple[str, str, str]]:
-    """What stands before each line of a fact, the line, and its look."""
+    """(prefix, text, look) of each line of a fact."""
     if of:
         yield "", of, ""
     match value:
@@ -112,15 +113,15 @@ def inline_text(words: Inline) -> str:
     return words if isinstance(words, str) else "".join(words)
 
 
-def at_dots(name: str, width: int) -> list[str]:
-    """A dotted name on lines of at most ``width``, broken after dots; within words only where one is longer."""
-    if len(name) <= width or " " in name:  # a source line
+def split_at_dots(name: str, width: int) -> list[str]:
+    """A dotted name on lines of at most ``width``, broken after dots, within words only where necessary."""
+    if len(name) <= width or " " in name:  # a source line, not a name
         return wrap(name, width)
     return [line.replace(". ", ".") for line in wrap(name.replace(".", ". "), width)]
 
 
 def wrapped(text: str, indent: str = "  ", first: str | None = None) -> Iterator[str]:
-    """Lines of at most WIDTH columns; ``first``: what the first one begins with instead of ``indent``."""
+    """Lines of at most WIDTH columns; ``first``: the indent of the first line, by default ``indent``."""
     yield from wrap(
         text,
         WIDTH,
@@ -132,16 +133,16 @@ def wrapped(text: str, indent: str = "  ", first: str | None = None) -> Iterator
 
 
 def render_comparison(comparison: Comparison, *, color: bool) -> str:
-    """The report, without a newline at its end."""
+    """The report, without a newline at the end."""
     style, layout, document = Style(color), TextLayout(), verdict_document(comparison)
-    word = style.verdict(HEADLINES[document.verdict], document.verdict)
-    head = f"{word}  {document.place}" if document.place else "\n".join([word, *wrapped(document.lead)])
+    headline = style.verdict(HEADLINES[document.verdict], document.verdict)
+    head = f"{headline}  {document.place}" if document.place else "\n".join([headline, *wrapped(document.lead)])
     runs = "\n".join(line.head + line.body for line in layout.section(document.runs) if line.look != "title")
     sections = ["\n".join(styled_lines(layout.section(section), style)) for section in document.sections]
     return "\n\n".join([head, runs, *sections])
 
 
 def styled_lines(lines: Iterator[TextLine], style: Style) -> Iterator[str]:
-    """As a terminal shows them."""
+    """Lines for a terminal, titles and names in bold."""
     for line in lines:
         yield line.head + (style.bold(line.body) if line.look in ("title", "name") else line.body)

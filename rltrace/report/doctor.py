@@ -1,4 +1,4 @@
-"""What ``rltrace doctor`` says: what chooses the kernels of a process, and what stands in the way of the same bits.
+"""Text of ``rltrace doctor``: what selects the kernels of a process, and sources of nondeterminism.
 
 Owns the wording and the JSON, ``rltrace.doctor/1`` (docs/reference/json.md). Never prints.
 """
@@ -15,7 +15,7 @@ SCHEMA = "rltrace.doctor/1"
 
 Facts = Mapping[str, Fact]
 
-SHOWN = {
+LABELS = {
     "processor": ("host.cpu", "host.isa"),
     "cores": ("host.cores_allowed", "host.cores"),
     "GPU": ("cuda.devices", "cuda.gpus"),
@@ -29,7 +29,7 @@ SHOWN = {
     "ATen": ("cpu.capability",),
     "threads": ("torch.threads",),
 }
-"""What is shown of the facts, and the facts that it is made of; of alternatives the first that is known."""
+"""Labels and their facts, of which the first that is known is shown."""
 
 TITLES = {
     Scope.HERE: "Sources of nondeterminism between runs on this machine",
@@ -37,37 +37,37 @@ TITLES = {
 }
 
 
-def render_doctor(facts: Facts, found: Sequence[Obstacle], *, color: bool) -> str:
-    """The text, without a newline at the end."""
+def render_doctor(facts: Facts, obstacles: Sequence[Obstacle], *, color: bool) -> str:
+    """The report, without a newline at the end."""
     style = Style(color)
-    sections = (_chooses(facts, style), _flags(facts), *(_obstacles(scope, found, style) for scope in Scope))
+    sections = (_kernel_selection(facts, style), _flags(facts), *(_obstacles(s, obstacles, style) for s in Scope))
     return "\n\n".join(text for section in sections if (text := "\n".join(section)))
 
 
-def _chooses(facts: Facts, style: Style) -> Iterator[str]:
+def _kernel_selection(facts: Facts, style: Style) -> Iterator[str]:
     yield style.bold("Kernel selection on this machine")
-    for name, keys in SHOWN.items():
+    for name, keys in LABELS.items():
         value = next((facts[key] for key in keys if facts.get(key) is not None), None)
         if value is not None:
             yield from wrapped(str(value), " " * 13, f"  {name:<11}")
 
 
 def _flags(facts: Facts) -> Iterator[str]:
-    """Switches that are on and variables that are set; those of GPUs where there is one."""
-    gpu = any(facts.get(key) for key in SHOWN["GPU"])
+    """Flags that are on and variables that are set; flags of GPUs only if there is one."""
+    gpu = any(facts.get(key) for key in LABELS["GPU"])
     variables = [f"{key.removeprefix('env.')}={value}" for key, value in facts.items() if key.startswith("env.")]
-    thrown = [key.removeprefix("flag.") for key, value in facts.items() if key.startswith("flag.") and value is True]
-    switches = [name for name in thrown if gpu or not name.startswith(("cuda.", "cudnn."))]
+    enabled = [key.removeprefix("flag.") for key, value in facts.items() if key.startswith("flag.") and value is True]
+    switches = [name for name in enabled if gpu or not name.startswith(("cuda.", "cudnn."))]
     if variables:
         yield from wrapped(" ".join(variables), " " * 13, "  variables  ")
     if switches:
         yield from wrapped(", ".join(switches), " " * 13, "  on         ")
 
 
-def _obstacles(scope: Scope, found: Sequence[Obstacle], style: Style) -> Iterator[str]:
-    mine = [obstacle for obstacle in found if obstacle.scope is scope]
-    yield style.bold(TITLES[scope]) if mine else f"{TITLES[scope]}: none known"
-    for obstacle in mine:
+def _obstacles(scope: Scope, obstacles: Sequence[Obstacle], style: Style) -> Iterator[str]:
+    shown = [obstacle for obstacle in obstacles if obstacle.scope is scope]
+    yield style.bold(TITLES[scope]) if shown else f"{TITLES[scope]}: none known"
+    for obstacle in shown:
         yield from wrapped(obstacle.what, "    ", "  ")
         yield from wrapped(f"{obstacle.why}.", " " * 6)
         yield from wrapped(obstacle.how, " " * 12, "      set   ")

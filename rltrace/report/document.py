@@ -1,7 +1,7 @@
-"""The document of a verdict: every fact that reports of a comparison show, chosen, worded and labelled once.
+"""The document of a verdict: the facts that all reports of a comparison show, with their labels.
 
-Owns the labels (docs/internals/glossary.md) and their order. Text, Markdown, HTML and the terminal interface draw it;
-they choose nothing, and may fold what is long. Pure functions over the objects of ``rltrace.diff.base.model``.
+Owns the labels (docs/internals/glossary.md), the wording and the order. Text, Markdown, HTML and the terminal interface
+draw it: they choose nothing, and may fold long content. Pure functions over the objects of ``rltrace.diff.base.model``.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from itertools import repeat
 
 from rltrace.diff.base.model import Cause, Comparison, Finding, Hole, Hunk, InputsMatch, Pair, Side, Structure, Verdict
 from rltrace.diff.metrics.distances import Distances
-from rltrace.report.curves import account, growing, story
+from rltrace.report.curves import drift_summary, drift_text, growth_text
 from rltrace.report.phrases import counted, ordinal, sentence, shown_finding
 from rltrace.trace.read.names import Site
 
-MOST_OUTPUTS, MOST_CELLS = 4, 8
-"""Of an op or an event that differs."""
+MAX_OUTPUTS, MAX_CELLS = 4, 8
+"""Outputs of an op, and cells of an event, that are shown where they differ."""
 
 
 class Code(str):
@@ -28,7 +28,7 @@ class Code(str):
 
 
 Inline = str | tuple[str, ...]
-"""Words of ours, with recorded text among them as ``Code``."""
+"""Text, in which recorded text is ``Code``."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,11 @@ class Fact:
     label: Inline
     value: Value
     of: str = ""
-    """What the value is of, where the label does not say it: the name of a field."""
+    """The name of the field that the value belongs to, where the label does not have it."""
 
 
 class Form(Enum):
-    """How the facts of a section stand together."""
+    """The layout of a section's facts."""
 
     FACTS = auto()
     LIST = auto()  # labels are signs
@@ -64,7 +64,7 @@ class Section:
     """Sentences, facts, then commands under a title."""
 
     name: str
-    """Unique in the document; no title."""
+    """Unique in the document, not shown."""
     title: str
     lead: tuple[str, ...] = ()
     facts: tuple[Fact, ...] = ()
@@ -74,39 +74,39 @@ class Section:
 
 @dataclass(frozen=True)
 class Document:
-    """All that a report of a comparison shows."""
+    """Everything that a report of a comparison shows."""
 
     verdict: Verdict
     place: str
-    """Where the runs diverge; "" where they do not."""
+    """Where the runs diverge; "" if they do not."""
     lead: str
-    """What the verdict rests on."""
+    """What the verdict rests on, in one sentence."""
     runs: Section
     findings: tuple[Section, ...]
-    """The one that the verdict rests on first."""
+    """The one that the verdict rests on is the first."""
     rest: tuple[Section, ...]
-    """The last one: commands to run next."""
+    """The last section has the commands to run next."""
 
     @property
     def sections(self) -> tuple[Section, ...]:
         return (*self.findings, *self.rest)
 
     def named(self, *names: str) -> tuple[Section, ...]:
-        """Those of ``rest`` that there are, in the order of ``names``."""
+        """The sections of ``rest`` with these names, in this order."""
         return tuple(section for name in names for section in self.rest if section.name == name)
 
 
 def verdict_document(comparison: Comparison) -> Document:
-    """All of it; sections with nothing in them are left out."""
+    """The document of a comparison; empty sections are left out."""
     shown = shown_finding(comparison)
     diverged = comparison.verdict is Verdict.DIVERGED and shown is not None
     rest = (
         _structure(comparison.structure),
         _system(comparison),
         _curves(comparison),
-        Section("drift", "How the curves diverge", _given(story(comparison)), tuple(_drift(comparison))),
-        Section("events", "Data from environments and files", _given(events_text(comparison))),
-        Section("marked", "Uninitialised memory", _given(marked_text(comparison))),
+        Section("drift", "How the curves diverge", _lead(drift_summary(comparison)), tuple(_drift(comparison))),
+        Section("events", "Data from environments and files", _lead(events_text(comparison))),
+        Section("marked", "Uninitialised memory", _lead(marked_text(comparison))),
         Section("holes", "Cannot be read", facts=tuple(map(_hole, comparison.holes)), form=Form.LIST),
         Section("notes", "Notes", tuple(map(sentence, comparison.notes))),
         Section("next", "Next", commands=comparison.advice),
@@ -124,7 +124,7 @@ def verdict_document(comparison: Comparison) -> Document:
     )
 
 
-def _given(text: str) -> tuple[str, ...]:
+def _lead(text: str) -> tuple[str, ...]:
     return (sentence(text),) if text else ()
 
 
@@ -165,13 +165,13 @@ def _finding(comparison: Comparison, finding: Finding) -> Iterator[Fact]:
     yield from _evidence(finding)
     yield Fact("when", when(finding))
     if finding == shown_finding(comparison):
-        yield Fact("before", before_it(finding, comparison.verdict))
+        yield Fact("before", identical_before(finding, comparison.verdict))
     if len(finding.stack) > 1:
         yield Fact("from", Stack(finding.stack))
 
 
 def _evidence(finding: Finding) -> Iterator[Fact]:
-    """What ran, and digests of what it returned; without an op, what differs at the end of the step."""
+    """Kernel, inputs and outputs of an op; without an op, what differs at the end of the step."""
     paired = finding.a_index is not None and finding.b_index is not None
     is_op = finding.op is not None and finding.boundary is None
     if is_op and paired:
@@ -181,8 +181,8 @@ def _evidence(finding: Finding) -> Iterator[Fact]:
         yield Fact("kernel", finding.kernel if paired else Code(kernel))
     if finding.cause is Cause.SAME_KERNEL and finding.repeats is not None:
         yield Fact("repeats", f"the op gave {'the same' if finding.repeats else 'other'} bits when run again")
-    differing = apart(finding)
-    for name, pair in differing[: MOST_OUTPUTS if is_op else MOST_CELLS]:
+    differing = differing_outputs(finding)
+    for name, pair in differing[: MAX_OUTPUTS if is_op else MAX_CELLS]:
         yield Fact("field", pair, name) if finding.boundary is not None else Fact(name, pair)
     if is_op and paired and finding.outputs and not differing:
         yield Fact("output", "equal on both sides")
@@ -198,11 +198,11 @@ INPUTS = {
 }
 
 STEP_OUTPUTS = ("gradient", "params", "rng", "rng")
-"""What the digests of a finding without an op are of."""
+"""Labels of the digests of a finding without an op."""
 
 
-def apart(finding: Finding) -> list[tuple[str, Pair[str]]]:
-    """What both sides gave and is not the same, by name: outputs, an event's cells, digests at the end of a step."""
+def differing_outputs(finding: Finding) -> list[tuple[str, Pair[str]]]:
+    """Name and values of what differs: outputs of an op, cells of an event, digests at the end of a step."""
     if finding.boundary is not None:
         return [(cell.name, Pair(cell.a, cell.b)) for cell in finding.boundary.cells]
     if finding.op is not None and (finding.a_index is None or finding.b_index is None):
@@ -220,7 +220,7 @@ def place(finding: Finding) -> str:
 
 
 def titled_findings(comparison: Comparison) -> Iterator[tuple[str, Finding]]:
-    """Every finding once, the one that a verdict of ``diverged`` rests on first, each under its title."""
+    """(title, finding) of every finding, the one that a verdict of ``diverged`` rests on first."""
     shown = shown_finding(comparison) if comparison.verdict is Verdict.DIVERGED else None
     seen = [] if shown is None else [shown]
     if shown is not None:
@@ -253,17 +253,17 @@ def _other_title(comparison: Comparison, finding: Finding, shown: Finding | None
     return "Before it, the first difference in structure" if shown is not None else "First difference in structure"
 
 
-def before_it(finding: Finding, verdict: Verdict) -> str:
-    """How far the two sides were identical."""
+def identical_before(finding: Finding, verdict: Verdict) -> str:
+    """``288 identical ops``: how far the two sides were identical."""
     unit = "op" if finding.op is not None else "step"
     is_origin = finding.op is not None and finding.cause is not Cause.ENDED and finding.boundary is None
-    masks = is_origin and verdict is Verdict.DIVERGED
-    more = "; later independent differences may be hidden, rltrace confirm finds them" if masks else ""
+    hides_later = is_origin and verdict is Verdict.DIVERGED
+    more = "; later independent differences may be hidden, rltrace confirm finds them" if hides_later else ""
     return counted(finding.identical_before, f"identical {unit}") + more
 
 
 def rows(finding: Finding) -> str:
-    """``288``; both sides where they differ."""
+    """``288``; ``288 (A), 290 (B)`` where the rows differ."""
     a, b = finding.a_index, finding.b_index
     if a is None or b is None:
         return f"{a:,} (A only)" if a is not None else f"{b:,} (B only)" if b is not None else "?"
@@ -277,13 +277,13 @@ def when(finding: Finding) -> str:
         return f"{phase}no optimizer step in this process"
     details = []
     if finding.optimizer is not None:
-        which = finding.optimizer
-        name = which.name if which.ordinal == 0 else f"{which.name} #{which.ordinal}"
-        count = f"{ordinal(which.count + 1)} attempt"
-        details.append(f"{name}'s {count}" if which.owner is None else f"{which.owner}'s {which.name}, {count}")
-    if finding.environment_step is not None and finding.phase != "init":  # all of them were made later
-        made_after = finding.environment_step  # the attempt that ends the op's step, not the op
-        details.append(f"after {made_after:,} environment step{'s' * (made_after != 1)}")
+        optimizer = finding.optimizer
+        name = optimizer.name if optimizer.ordinal == 0 else f"{optimizer.name} #{optimizer.ordinal}"
+        count = f"{ordinal(optimizer.count + 1)} attempt"
+        owner = optimizer.owner
+        details.append(f"{name}'s {count}" if owner is None else f"{owner}'s {optimizer.name}, {count}")
+    if finding.environment_step is not None and finding.phase != "init":  # phase init precedes all of them
+        details.append(f"after {counted(finding.environment_step, 'environment step')}")
     more = f" ({', '.join(details)})" if details else ""
     phase = f", phase {finding.phase}" if finding.op is not None and finding.phase != "other" else ""
     return f"optimizer step {finding.step:,}{more}{phase}"
@@ -301,7 +301,7 @@ def _structure(structure: Structure) -> Section:
         "structure",
         "Ops on one side only, or reordered",
         (", ".join(counts) + remarks,) if counts else (),
-        tuple(Fact(SIGNS.get(group[0].kind, "?"), hunks_text(group)) for group in alike(structure.hunks) if counts),
+        tuple(Fact(SIGNS.get(h[0].kind, "?"), hunks_text(h)) for h in group_hunks(structure.hunks) if counts),
         Form.LIST,
     )
 
@@ -314,7 +314,7 @@ def _system(comparison: Comparison) -> Section:
     return Section(
         "system",
         f"System and settings ({len(found):,} differ)" if found else "System and settings",
-        _given(lead),
+        _lead(lead),
         tuple(Fact(Code(fact.name), Pair(fact.a, fact.b)) for fact in found),
         Form.TABLE,
     )
@@ -326,7 +326,7 @@ def _curves(comparison: Comparison) -> Section:
     return Section(
         "curves",
         "Logged scalars that differ",
-        (lag(step, points[0].step),) if points and step is not None else (),
+        (lag_text(step, points[0].step),) if points and step is not None else (),
         tuple(
             Fact(
                 Code(point.name) if step is None else (f"step {point.step:,}: ", Code(point.name)),
@@ -340,8 +340,8 @@ def _curves(comparison: Comparison) -> Section:
 
 def _drift(comparison: Comparison) -> Iterator[Fact]:
     for drift in comparison.drift:
-        grows = f"; by {growing(drift)}" if len(drift.growth) > 1 else ""
-        yield Fact(Code(drift.name), account(drift) + grows)
+        grows = f"; by {growth_text(drift)}" if len(drift.growth) > 1 else ""
+        yield Fact(Code(drift.name), drift_text(drift) + grows)
 
 
 def _hole(hole: Hole) -> Fact:
@@ -349,7 +349,7 @@ def _hole(hole: Hole) -> Fact:
 
 
 def structure_counts(structure: Structure) -> list[str]:
-    """``3 only in B (>)`` for each kind of op that stands on one side, or at another place."""
+    """``3 only in B (>)``: the counts of ops on one side only, and of reordered ones."""
     counts = [
         f"{count:,} {words}"
         for count, words in (
@@ -367,13 +367,13 @@ def structure_counts(structure: Structure) -> list[str]:
 
 
 def structure_remarks(structure: Structure) -> list[str]:
-    """What has to be known to read those counts right."""
-    moved = ["their digests prove it; which ops moved was not read"] if structure.reordered_steps else []
-    return moved if structure.whole else [*moved, "counted up to the first difference in values"]
+    """Limits of those counts."""
+    remarks = ["their digests prove it; which ops moved was not read"] if structure.reordered_steps else []
+    return remarks if structure.whole else [*remarks, "counted up to the first difference in values"]
 
 
-def alike(hunks: Iterable[Hunk]) -> list[list[Hunk]]:
-    """Hunks of one kind, length and first op together, in the order of their first."""
+def group_hunks(hunks: Iterable[Hunk]) -> list[list[Hunk]]:
+    """Groups of hunks with the same kind, length and first op, in the order of their first hunk."""
     groups: dict[tuple[object, ...], list[Hunk]] = {}
     for hunk in hunks:
         groups.setdefault((hunk.kind, hunk.stream, hunk.a_count, hunk.b_count, hunk.first), []).append(hunk)
@@ -391,37 +391,37 @@ def hunks_text(group: list[Hunk]) -> str:
     return f"{times}{ops} from {hunk.first}; {first}at row {at:,}{step}"
 
 
-def lag(values: int, seen: int) -> str:
-    """How long after the values the numbers part that somebody can see."""
-    if seen <= values:
+def lag_text(values: int, logged: int) -> str:
+    """How many steps after the tensors the first logged scalar differs."""
+    if logged <= values:
         return f"Tensors and logged scalars diverge at step {values:,}."
-    later = "1 step" if seen == values + 1 else f"{seen - values:,} steps"
+    later = "1 step" if logged == values + 1 else f"{logged - values:,} steps"
     return f"Tensors diverge at step {values:,}; the first logged scalar differs {later} later."
 
 
 def marked_text(comparison: Comparison) -> str:
-    """What became of memory that no op had written; "" where no such op differs."""
+    """Ops that differ and may read uninitialised memory; "" if there are none."""
     marked = comparison.marked
     if not marked.differing:
         return ""
-    least = "" if marked.whole else "at least "
+    at_least = "" if marked.whole else "at least "
     first = f", the first at {marked.first}" if marked.first else ""
     verb = "differs" if marked.differing == 1 else "differ"
-    text = f"{least}{marked.differing:,} of the ops that may read such memory {verb}{first}."
+    text = f"{at_least}{marked.differing:,} of the ops that may read such memory {verb}{first}."
     shown = shown_finding(comparison)
-    origin = shown is not None and shown.cause is Cause.UNINITIALISED
-    return text if origin else f"{text} It does not decide the verdict."
+    is_origin = shown is not None and shown.cause is Cause.UNINITIALISED
+    return text if is_origin else f"{text} It does not decide the verdict."
 
 
 def events_text(comparison: Comparison) -> str:
-    """What became of events that differ; "" where none does, or the finding is one."""
+    """Events that differ; "" if there are none, or the finding is one."""
     events, shown = comparison.events, shown_finding(comparison)
     if not events.differing or (shown is not None and shown.boundary is not None):
         return ""
-    least = "" if events.whole else "at least "
+    at_least = "" if events.whole else "at least "
     count = "1 event differs" if events.differing == 1 else f"{events.differing:,} events differ"
     first = f", the first is the {events.first}" if events.first else ""
-    text = f"{least}{count} in data from outside torch{first}."
+    text = f"{at_least}{count} in data from outside torch{first}."
     return text if comparison.verdict is Verdict.DIVERGED else f"{text} It does not decide the verdict."
 
 

@@ -1,4 +1,4 @@
-"""What an op gave under every setting that was tried: text, and an object ``rltrace.explain/1``. Never prints."""
+"""Results of an op under every setting that was tried: text, and an object ``rltrace.explain/1``. Never prints."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from rltrace.trace.kernels.names import distinct_names
 
 SCHEMA = "rltrace.explain/1"
 
-REFUSED = "does not have a deterministic implementation"
-"""What torch's error says where ``torch.use_deterministic_algorithms(True)`` finds no form to choose."""
+NO_DETERMINISTIC = "does not have a deterministic implementation"
+"""Text of torch's error under ``torch.use_deterministic_algorithms(True)``."""
 
 NEVER_RUN = "It failed under all of these settings, so nothing is known."
 
 LIBRARIES = ("oneDNN ", "MKL ")
-"""How names begin that a library told itself; others are a GPU's kernels."""
+"""Prefixes of what a CPU library reports; all other names are GPU kernels."""
 
 
 def explain_json(
     op: str, at: Mapping[str, str], sides: Sequence[str], tried: Sequence[Tried], left_out: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """``at``: where the op stands in each trace; ``left_out``: settings that no rule links with the op."""
+    """``at``: the op's place in each trace; ``left_out``: settings that no rule links with the op."""
     return {
         "schema": SCHEMA,
         "op": op,
@@ -38,11 +38,11 @@ def explain_json(
 def explain_lines(
     op: str, at: Mapping[str, str], sides: Sequence[str], tried: Sequence[Tried], left_out: Sequence[str] = ()
 ) -> Iterator[str]:
-    """What was tried, a line each, and what follows."""
+    """A line for each setting, then the conclusions."""
     yield f"{op}  ({', '.join(f'{place} in {side.upper()}' for side, place in at.items())})"
     width = max((len(str(one.setting)) for one in tried), default=0)
     for one in tried:
-        yield f"  {one.setting!s:<{width}}  {_outcome(one, sides)}{_ran(one)}"
+        yield f"  {one.setting!s:<{width}}  {_outcome(one, sides)}{_kernels(one)}"
     yield ""
     yield from conclusions(sides, tried)
     if left_out:
@@ -50,32 +50,32 @@ def explain_lines(
 
 
 def conclusions(sides: Sequence[str], tried: Sequence[Tried]) -> Iterator[str]:
-    """What the table says, a sentence each."""
-    here = next((one for one in tried if not one.setting.name and not one.trouble), None)
-    shaky = [one for one in tried if one.repeats is False]
-    if shaky:
-        steady = [str(one.setting) for one in tried if one.repeats]
-        with_ = f"; deterministic with {', '.join(steady)}" if steady else ""
-        yield f"Nondeterministic ({', '.join(str(one.setting) for one in shaky)}){with_}."
-    if any(REFUSED in one.trouble for one in tried):
+    """What follows from the results, a sentence each."""
+    unchanged = next((one for one in tried if not one.setting.name and not one.trouble), None)
+    nondeterministic = [one for one in tried if one.repeats is False]
+    if nondeterministic:
+        deterministic = [str(one.setting) for one in tried if one.repeats]
+        others = f"; deterministic with {', '.join(deterministic)}" if deterministic else ""
+        yield f"Nondeterministic ({', '.join(str(one.setting) for one in nondeterministic)}){others}."
+    if any(NO_DETERMINISTIC in one.trouble for one in tried):
         yield "PyTorch reports no deterministic implementation (deterministic algorithms raise an error)."
     if tried and all(one.trouble for one in tried):
         yield NEVER_RUN
         return
     for side in sides:
         name = f"{side.upper()}'s bits"
-        giving = [str(one.setting) for one in tried if one.setting.name and one.gives(side)]
-        if here is not None and here.gives(side):
+        matching = [str(one.setting) for one in tried if one.setting.name and one.gives(side)]
+        if unchanged is not None and unchanged.gives(side):
             yield f"This machine gives {name} without any change."
-        elif giving:
-            yield f"With {' or '.join(giving)} this machine gives {name}."
+        elif matching:
+            yield f"With {' or '.join(matching)} this machine gives {name}."
         elif any(one.reaches(side) for one in tried):
             yield f"{name} came out in some of the runs."
         else:
             yield f"None of the settings tried gives {name}."
 
 
-def _ran(one: Tried) -> str:
+def _kernels(one: Tried) -> str:
     names = without_reorders(list(one.kernels))
     of_a_library = any(name.startswith(LIBRARIES) for name in names)
     return f"  [{joined(names if of_a_library else distinct_names(names))}]" if names else ""
@@ -85,9 +85,9 @@ def _outcome(one: Tried, sides: Sequence[str]) -> str:
     if one.trouble:
         return f"failed: {one.trouble}"
     if len(one.results) != 1:
-        now_and_then = [f"{side.upper()}'s" for side in sides if one.reaches(side)]
-        among = f", {' and '.join(now_and_then)} among them" if now_and_then else ""
+        occasional = [f"{side.upper()}'s" for side in sides if one.reaches(side)]
+        among = f", {' and '.join(occasional)} among them" if occasional else ""
         return f"nondeterministic: {one.times:,} runs, {len(one.results):,} results{among}"
-    given = [f"{side.upper()}'s" for side in sides if one.gives(side)]
+    matching = [f"{side.upper()}'s" for side in sides if one.gives(side)]
     digests = one.results[0].digests
-    return " and ".join(given) or f"neither: {' '.join(digests[:1])}{' …' if len(digests) > 1 else ''}"
+    return " and ".join(matching) or f"neither: {' '.join(digests[:1])}{' …' if len(digests) > 1 else ''}"

@@ -1,6 +1,6 @@
 """Several runs in groups, as text and as one plain object (``rltrace.check/1``, docs/reference/json.md).
 
-Owns the order and the wording of both; computes nothing.
+Owns the order and the wording of both. Computes nothing.
 """
 
 from __future__ import annotations
@@ -20,39 +20,39 @@ if TYPE_CHECKING:
     from rltrace.experiment.check import CheckResult, CheckRun, StepLevelRun
 
 SCHEMA = "rltrace.check/1"
-MOST_NAMES = 12
+MAX_NAMES = 12
 
 _VERDICTS = {True: Verdict.IDENTICAL, False: Verdict.DIVERGED, None: Verdict.UNKNOWN}
 _WORDS = {True: "agree", False: "diverged", None: "unknown"}
 
 
 def render_groups(grouping: Grouping, names: Sequence[str], *, color: bool) -> str:
-    """What became of the runs that ``names`` names, without a newline at the end."""
+    """The report on runs that are called ``names``, without a newline at the end."""
     style = Style(color)
     sections = (
         _head(grouping, style),
         _groups(grouping, names),
         _tree(grouping, names, style),
-        _known(grouping, style),
+        _known_issues(grouping, style),
         _undecided(grouping, names),
     )
     return "\n\n".join(text for section in sections if (text := "\n".join(section)))
 
 
 def render_check(checked: CheckResult, *, color: bool) -> str:
-    """The same for runs that were made for it, and how those ended."""
+    """The report of ``rltrace check``, with how its runs ended."""
     names = [f"run {run.number}" for run in checked.runs]
     sections = (
         [render_groups(checked.grouping, names, color=color)],
         _endings(checked.runs, names),
         _control(checked.control),
-        _kept(checked.runs),
+        _traces(checked.runs),
     )
     return "\n\n".join(text for section in sections if (text := "\n".join(section)))
 
 
 def groups_json(grouping: Grouping, traces: Sequence[str]) -> dict[str, Any]:
-    """``grouping`` of existing traces; runs count from 1."""
+    """``grouping`` of existing traces; runs are numbered from 1."""
     runs = [
         {"number": n, "trace": trace, "output": None, "status": None, "same_as": None}
         for n, trace in enumerate(traces, 1)
@@ -61,7 +61,7 @@ def groups_json(grouping: Grouping, traces: Sequence[str]) -> dict[str, Any]:
 
 
 def check_json(checked: CheckResult) -> dict[str, Any]:
-    """The same for runs that were made for it."""
+    """The JSON of ``rltrace check``."""
     return _object(checked.grouping, checked.runs, checked.control)
 
 
@@ -83,17 +83,17 @@ def _head(grouping: Grouping, style: Style) -> Iterator[str]:
 
 def _groups(grouping: Grouping, names: Sequence[str]) -> Iterator[str]:
     for number, group in enumerate(grouping.groups, 1):
-        shown = [names[run] for run in group.runs[:MOST_NAMES]]
-        if len(group.runs) > MOST_NAMES:
-            shown.append(f"… and {len(group.runs) - MOST_NAMES} more")
+        shown = [names[run] for run in group.runs[:MAX_NAMES]]
+        if len(group.runs) > MAX_NAMES:
+            shown.append(f"… and {len(group.runs) - MAX_NAMES} more")
         yield from wrapped(", ".join(shown), " " * 21, f"  {f'group {number}':<10} {_runs(len(group.runs)):<8}")
 
 
 def _tree(grouping: Grouping, names: Sequence[str], style: Style) -> Iterator[str]:
     if isinstance(grouping.tree, GroupSplit):
-        words = _Names(names, {group: number for number, group in enumerate(grouping.groups, 1)})
+        labels = _Names(names, {group: number for number, group in enumerate(grouping.groups, 1)})
         yield style.bold("Where they diverge")
-        yield from _node(grouping.tree, words, "  ", "  ")
+        yield from _node(grouping.tree, labels, "  ", "  ")
 
 
 @dataclass(frozen=True)
@@ -103,13 +103,13 @@ class _Names:
 
 
 def _node(node: Node, names: _Names, first: str, rest: str) -> Iterator[str]:
-    """Lines of a branch: ``first`` begins its first one, ``rest`` the others."""
+    """Lines of a branch: ``first`` is the prefix of the first one, ``rest`` of the others."""
     if isinstance(node, Group):
         yield f"{first}{_runs(len(node.runs))}: group {names.groups[node]}"
         return
     finding = node.finding
-    ways = " against ".join(str(len(branch.runs)) for branch in node.branches)
-    yield f"{first}{_runs(len(node.runs))}, {ways}, at {_place(finding)}"
+    sizes = " against ".join(str(len(branch.runs)) for branch in node.branches)
+    yield f"{first}{_runs(len(node.runs))}, {sizes}, at {_place(finding)}"
     for text in _details(finding):
         yield f"{rest}│ {cut(text, WIDTH - len(rest) - 2)}"
     a, b = (names.runs[branch.runs[0]] for branch in node.branches[:2])
@@ -135,8 +135,8 @@ def _details(finding: Finding) -> Iterator[str]:
             yield f"  {finding.site.source}"
 
 
-def _known(grouping: Grouping, style: Style) -> Iterator[str]:
-    """What PyTorch says of the ops at which runs part."""
+def _known_issues(grouping: Grouping, style: Style) -> Iterator[str]:
+    """What PyTorch documents of the ops at which runs diverge."""
     advice = _advice(grouping)
     if advice:
         yield style.bold("Known about these ops")
@@ -145,8 +145,8 @@ def _known(grouping: Grouping, style: Style) -> Iterator[str]:
 
 
 def _advice(grouping: Grouping) -> list[str]:
-    found = (advice_text(finding) for finding in findings_of(grouping.tree))
-    return list(dict.fromkeys(text for text in found if text is not None))
+    texts = (advice_text(finding) for finding in findings_of(grouping.tree))
+    return list(dict.fromkeys(text for text in texts if text is not None))
 
 
 def _undecided(grouping: Grouping, names: Sequence[str]) -> Iterator[str]:
@@ -158,7 +158,7 @@ def _undecided(grouping: Grouping, names: Sequence[str]) -> Iterator[str]:
 
 
 def _endings(runs: Sequence[CheckRun], names: Sequence[str]) -> Iterator[str]:
-    """How the runs ended, where not all ended with 0."""
+    """How the runs ended, unless all ended with 0."""
     if any(run.status for run in runs):
         for run, name in zip(runs, names, strict=True):
             how = f"status {run.status}" if run.status >= 0 else f"signal {-run.status}"
@@ -171,8 +171,8 @@ def _control(control: StepLevelRun | None) -> Iterator[str]:
         yield from wrapped(sentence(control.why))
 
 
-def _kept(runs: Sequence[CheckRun]) -> Iterator[str]:
-    yield "Kept"
+def _traces(runs: Sequence[CheckRun]) -> Iterator[str]:
+    yield "Traces"
     for run in runs:
         if run.trace is not None:
             yield f"  {run.trace}"

@@ -1,6 +1,6 @@
-"""What ``rltrace info`` says of a trace: one plain dictionary, and the text drawn from it.
+"""The description of a trace that ``rltrace info`` shows: a dictionary, and its text.
 
-Owns the field names of ``rltrace.info/1``. Reads tables, journals and steps, never the ops themselves. Never prints.
+Owns the field names of ``rltrace.info/1``. Reads tables, journals and steps, never ops. Never prints.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ GROUPS = {
     "source": "source files",
     "git": "source files",
 }
-"""First part of a fact's name to the heading it is shown under; the others stand under "other"."""
+"""Heading of a fact, by the first part of its name; all others are under "other"."""
 
 
 def describe(trace: Trace) -> dict[str, Any]:
-    """All that is known of ``trace`` short of its ops."""
+    """Everything that ``trace`` holds except its ops."""
     ops = sum(stream.rows for process in trace.processes for stream in process.streams)
     size, files = size_on_disk(trace)
-    found = {
+    info = {
         "schema": "rltrace.info/1",
         "path": str(trace.path),
         "format": trace.format,
@@ -62,7 +62,7 @@ def describe(trace: Trace) -> dict[str, Any]:
         "unrecorded": list(coverage_notes(trace)),
         "holes": trace.holes,
     }
-    described: dict[str, Any] = to_json(found)
+    described: dict[str, Any] = to_json(info)
     return described
 
 
@@ -96,7 +96,7 @@ def _stream(stream: StreamTrace) -> dict[str, Any]:
 
 
 def _values(process: ProcessTrace) -> dict[str, Any] | None:
-    """What was kept of values, and what was left out; None where none were asked for."""
+    """Recorded values, and those left out; None if none were requested."""
     values = process.values
     if values.request is None or not (values or len(values) or values.left_out):
         return None
@@ -109,18 +109,18 @@ def _values(process: ProcessTrace) -> dict[str, Any] | None:
 
 
 def _rows(process: ProcessTrace) -> dict[str, Any] | None:
-    """What was kept of tensors' rows, and what was left out; None where none were asked for."""
-    kept = process.activations
-    if kept.request is None:
+    """Recorded activation rows, and those left out; None if none were requested."""
+    rows = process.activations
+    if rows.request is None:
         return None
     return {
-        "selectors": kept.request.selectors,
-        "axes": kept.request.axes,
-        "limit": kept.request.limit,
-        "calls": kept.call_count,
-        "tensors": kept.tensor_count,
-        "digests": kept.digest_count,
-        "left_out": [{**asdict(entry), "stream": _stream_name(process, entry)} for entry in add_up(kept.left_out)],
+        "selectors": rows.request.selectors,
+        "axes": rows.request.axes,
+        "limit": rows.request.limit,
+        "calls": rows.call_count,
+        "tensors": rows.tensor_count,
+        "digests": rows.digest_count,
+        "left_out": [{**asdict(entry), "stream": _stream_name(process, entry)} for entry in add_up(rows.left_out)],
     }
 
 
@@ -129,18 +129,18 @@ def _stream_name(process: ProcessTrace, entry: LeftOut) -> str:
 
 
 def _record(record: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """A journal record's own content."""
+    """The content of a journal record, without its type."""
     return {key: value for key, value in record.items() if key != "type"} if record else None
 
 
 def _series(process: ProcessTrace) -> dict[str, int] | None:
-    """How many series were recorded beside the ops, and how many numbers they have; None: none were."""
-    samples = sum(part.count for part in process.sample_parts)
+    """Number of recorded series and of their samples; None if there are none."""
+    samples = sum(chunk.count for chunk in process.sample_parts)
     return {"count": len(process.tables["series"]), "samples": samples} if samples else None
 
 
 def _optimizers(process: ProcessTrace) -> list[dict[str, Any]]:
-    """Attempts by optimizer, in the order of their creation."""
+    """Attempts by optimizer, in the order of creation."""
     payloads: list[Any] = process.tables["optimizers"].payloads
     made = Counter(process.steps[:, Step.OPTIMIZER].tolist())
     skipped = Counter(process.steps[process.steps[:, Step.SKIPPED] == 1][:, Step.OPTIMIZER].tolist())
@@ -151,15 +151,15 @@ def _optimizers(process: ProcessTrace) -> list[dict[str, Any]]:
 
 
 def info_text(info: Mapping[str, Any]) -> str:
-    """``describe``'s dictionary for people."""
+    """The text of ``describe``'s dictionary."""
     return "\n".join([*head_lines(info), *fact_lines(info)])
 
 
 def head_lines(info: Mapping[str, Any]) -> Iterator[str]:
-    """What was run, how it was recorded, how its processes ended, what is damaged."""
+    """Command, recording, processes and damage."""
     launch, size = info["launch"] or {}, info["size"]
     yield f"trace     {info['path']} (format {'.'.join(map(str, info['format']))})"
-    yield f"command   {_words(launch.get('command', '?'))}"
+    yield f"command   {_command_line(launch.get('command', '?'))}"
     for name in ("cwd", "host"):
         if launch.get(name):
             yield f"{name:<9} {launch[name]}"
@@ -176,15 +176,15 @@ def head_lines(info: Mapping[str, Any]) -> Iterator[str]:
         yield ""
         yield from _process_lines(process)
     for one in info["unrecorded_processes"]:
-        yield f"\nprocess   {one['state']}: {_words(one['process'].get('argv', '?'))}: {one['why']}"
-    for part in info["unrecorded"]:
-        yield f"\nmissing   {part}"
+        yield f"\nprocess   {one['state']}: {_command_line(one['process'].get('argv', '?'))}: {one['why']}"
+    for text in info["unrecorded"]:
+        yield f"\nmissing   {text}"
     for hole in info["holes"]:
         yield f"\nhole      {_hole_text(hole)}"
 
 
-def _words(command: object) -> str:
-    """A command line as it would be typed."""
+def _command_line(command: object) -> str:
+    """A command line, quoted for a shell."""
     return shlex.join(map(str, command)) if isinstance(command, list) else str(command)
 
 
@@ -206,14 +206,14 @@ def _hole_text(hole: Mapping[str, Any]) -> str:
 
 
 def _options(options: Facts) -> str:
-    """Options of the recording that say what was left out."""
-    told = {key: value for key, value in options.items() if key not in ("trace", "level") and value not in (None, 0)}
-    said = {key: value for key, value in told.items() if not key.startswith(("values", "row"))}  # told of each process
-    return f" ({_pairs(said)})" if said else ""
+    """Options that limit the recording; those of values and rows are shown for each process."""
+    given = {key: value for key, value in options.items() if key not in ("trace", "level") and value not in (None, 0)}
+    shown = {key: value for key, value in given.items() if not key.startswith(("values", "row"))}
+    return f" ({_pairs(shown)})" if shown else ""
 
 
 def _pairs(facts: Facts) -> str:
-    """What is there to tell; the moment of an ending is not."""
+    """The facts that are not None, without the time of an ending."""
     return ", ".join(f"{key} {value}" for key, value in facts.items() if value is not None and key != "time")
 
 
@@ -265,7 +265,7 @@ def _row_lines(rows: Mapping[str, Any] | None) -> Iterator[str]:
 
 
 def fact_lines(info: Mapping[str, Any]) -> Iterator[str]:
-    """The first process's facts by group, then what other processes have otherwise."""
+    """Facts of the first process by group, then those that differ in other processes."""
     processes: dict[str, Facts] = {process["name"]: process["facts"] for process in info["processes"]}
     (first_name, first), *others = processes.items() or [("", {})]
     for group in dict.fromkeys([*GROUPS.values(), "other"]):
@@ -274,7 +274,7 @@ def fact_lines(info: Mapping[str, Any]) -> Iterator[str]:
             yield f"\n{group}"
             yield from (f"  {name:<34} {first[name]}" for name in names)
     for name, facts in others:
-        different = {key: value for key, value in facts.items() if key not in first or first[key] != value}
-        if different:
+        differing = {key: value for key, value in facts.items() if key not in first or first[key] != value}
+        if differing:
             yield f"\nonly in {name} (against {first_name})"
-            yield from (f"  {key:<34} {different[key]}" for key in sorted(different))
+            yield from (f"  {key:<34} {differing[key]}" for key in sorted(differing))

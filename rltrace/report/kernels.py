@@ -1,6 +1,6 @@
-"""What ran for every kind of call of a trace, and for which something else ran in another: text and JSON. Never prints.
+"""Kernels of every kind of call of a trace, and those that differ in another trace: text and JSON. Never prints.
 
-Owns the layout and the objects ``rltrace.kernels/1`` (docs/reference/json.md).
+Owns the layout and the object ``rltrace.kernels/1`` (docs/reference/json.md).
 """
 
 from __future__ import annotations
@@ -22,64 +22,60 @@ from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace
 
 # --- launched ---------------------------------------------------------------------------------------------------------
-#
-# What a profiler saw launched on a device, process by process: text and JSON of ``rltrace kernels``. Never prints.
-#
-# Owns how kinds of call, what was launched for no row, and rows of which nothing is known read.
 
-
-SHOWN = 20
-"""Of what was launched for no row."""
+MAX_STRAYS = 20
+"""Kernels launched outside any row that the text shows."""
 
 
 def launched_lines(process: ProcessTrace) -> Iterator[str]:
-    """A line for each kind of call, in the order in which they were met first, and what ran for it."""
-    told = process.launches
-    yield f"  profiled: {told.rows:,} rows"
+    """Kinds of call in the order of their first row, and the kernels that a profiler recorded for each."""
+    launched = process.launches
+    yield f"  profiled: {launched.rows:,} rows"
     calls = seen_calls(process)
-    places = [place_in_words(process, call.stream, call.row) for call in calls]
+    places = [op_and_layouts(process, call.stream, call.row) for call in calls]
     width = max((len(op) for op, _ in places), default=0)
     for call, (op, layouts) in zip(calls, places, strict=True):
         yield f"  row {call.row:>8,}  ×{call.times:<7,} {op:<{width}}  {' '.join(layouts)}"
         for kernel, count in call.kernels.most_common():
             times = "" if len(call.kernels) == 1 else f"  ({count:,} times)"
             yield f"      {process.words.kernel(kernel) or '–'}{times}"
-    if told.rows > MAX_ROWS_READ:
+    if launched.rows > MAX_ROWS_READ:
         yield f"  kinds of call are those of the first {MAX_ROWS_READ:,} rows"
-    strays = sorted(told.strays.items(), key=lambda item: -item[1])
+    strays = sorted(launched.strays.items(), key=lambda item: -item[1])
     if strays:
         total = sum(count for _, count in strays)
         yield f"  launched outside any row: {total:,}"
-        for (name, launcher), count in strays[:SHOWN]:
+        for (name, launcher), count in strays[:MAX_STRAYS]:
             yield f"      {read_name(name).short} ×{count:,}{f', by {launcher}' if launcher else ''}"
-        if len(strays) > SHOWN:
-            yield f"      and {len(strays) - SHOWN:,} more"
-    for why, rows in unknown(process).items():
+        if len(strays) > MAX_STRAYS:
+            yield f"      and {len(strays) - MAX_STRAYS:,} more"
+    for why, rows in unknown_rows(process).items():
         yield f"  unknown for {rows:,} {'row' if rows == 1 else 'rows'}: {why}"
 
 
-def unknown(process: ProcessTrace) -> Counter[str]:
-    """Of how many rows it is not known what was launched, by the reason."""
-    found: Counter[str] = Counter()
+def unknown_rows(process: ProcessTrace) -> Counter[str]:
+    """Number of rows with unknown kernels, by reason."""
+    counts: Counter[str] = Counter()
     for entry in process.launches.unknown:
-        found[entry.why] += entry.rows
-    return found
+        counts[entry.why] += entry.rows
+    return counts
 
 
 def launched_json(process: ProcessTrace) -> dict[str, Any]:
-    told = process.launches
+    launched = process.launches
     return {
-        "rows": told.rows,
+        "rows": launched.rows,
         "calls": [_call_json(process, call) for call in seen_calls(process)],
         "for_no_row": [
-            {"name": name, "by": launcher or None, "times": count} for (name, launcher), count in told.strays.items()
+            {"name": name, "by": launcher or None, "times": count}
+            for (name, launcher), count in launched.strays.items()
         ],
-        "unknown": told.unknown,
+        "unknown": launched.unknown,
     }
 
 
 def _call_json(process: ProcessTrace, call: SeenCall) -> dict[str, Any]:
-    op, layouts = place_in_words(process, call.stream, call.row)
+    op, layouts = op_and_layouts(process, call.stream, call.row)
     ran = []
     for kernel, count in call.kernels.most_common():
         evidence = process.words.evidence(kernel)
@@ -88,8 +84,8 @@ def _call_json(process: ProcessTrace, call: SeenCall) -> dict[str, Any]:
     return {"op": op, "inputs": layouts, "stream": call.stream, "row": call.row, "times": call.times, "ran": ran}
 
 
-def place_in_words(process: ProcessTrace, index: int, row: int) -> tuple[str, list[str]]:
-    """Operator and layouts of its tensors, from a row."""
+def op_and_layouts(process: ProcessTrace, index: int, row: int) -> tuple[str, list[str]]:
+    """Operator of a row and the layouts of its tensors."""
     stream = next((stream for stream in process.streams if stream.index == index), None)
     try:
         rows = None if stream is None or row >= stream.rows else stream.read(row, row + 1)
@@ -110,7 +106,7 @@ BITS = {True: "same bits", False: "other bits", None: "whether it gave the same 
 
 
 def kernels_lines(trace: Trace, *, everything: bool) -> Iterator[str]:
-    """A line for each kind of call, process by process, in the order in which they were met first."""
+    """Kinds of call process by process, in the order of their first row."""
     for process in trace.processes:
         if process.library_reports is None and not process.launches:
             continue
@@ -119,13 +115,13 @@ def kernels_lines(trace: Trace, *, everything: bool) -> Iterator[str]:
             yield from launched_lines(process)
         if process.library_reports is None:
             continue
-        for name, itself in sorted(process.library_reports.libraries.items()):
-            yield f"  {name}: {itself}"
+        for name, library in sorted(process.library_reports.libraries.items()):
+            yield f"  {name}: {library}"
         calls = _in_order(process)
         shown = [call for call in calls if everything or call.names]
-        width = max((len(place_in_words(process, c.stream, c.row)[0]) for c in shown), default=0)
+        width = max((len(op_and_layouts(process, c.stream, c.row)[0]) for c in shown), default=0)
         for call in shown:
-            op, layouts = place_in_words(process, call.stream, call.row)
+            op, layouts = op_and_layouts(process, call.stream, call.row)
             yield f"  row {call.row:>8,}  ×{call.times:<7,} {op:<{width}}  {' '.join(layouts)}"
             yield f"      {kernel_text(evidence_of(process, call)) or '–'}"
         if len(shown) < len(calls):
@@ -145,11 +141,11 @@ def kernels_json(trace: Trace) -> dict[str, Any]:
 
 
 def other_lines(a: Trace, b: Trace) -> Iterator[str]:
-    """The kinds of call for which something else ran in B."""
-    found = _others(a, b)
-    if not found:
+    """Kinds of call for which another kernel ran in B."""
+    others = _others(a, b)
+    if not others:
         yield "the same kernels ran on both sides, wherever the libraries were asked"
-    for other in found:
+    for other in others:
         yield f"{other.op}  ({other.stream}:{other.a_index:,} in A): {BITS[other.same_bits]}"
         yield f"  A  {other.a}"
         yield f"  B  {other.b}"
@@ -172,7 +168,7 @@ def _process_json(process: ProcessTrace) -> dict[str, Any]:
     ran = process.library_reports or LibraryReports()
     calls = []
     for call in _in_order(process):
-        op, layouts = place_in_words(process, call.stream, call.row)
+        op, layouts = op_and_layouts(process, call.stream, call.row)
         evidence = evidence_of(process, call)
         place = {"stream": call.stream, "row": call.row, "times": call.times}
         calls.append({"op": op, "inputs": layouts, **place, "kernel": kernel_text(evidence), **evidence})

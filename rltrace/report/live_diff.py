@@ -1,4 +1,4 @@
-"""What a recording that was compared with A reports: text, and an object ``rltrace.against/1``. Never prints."""
+"""The result of a live comparison with A: text, and an object ``rltrace.against/1``. Never prints."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ SCHEMA = "rltrace.against/1"
 
 
 def against_json(found: Sequence[LiveResult], where: Mapping[str, str]) -> dict[str, Any]:
-    """``where``: paths of the trace that the run was compared with ("a") and of its own ("trace")."""
+    """``where``: paths of the reference trace ("a") and of the recorded one ("trace")."""
     return {"schema": SCHEMA, "verdict": word_of(list(found)), **where, "processes": found}
 
 
 def against_lines(found: Sequence[LiveResult], a: str, trace: str) -> Iterator[str]:
-    """The word, and what there is to know of it."""
+    """The verdict and its evidence."""
     firsts = [one.first for one in found if one.first is not None]
     for first in firsts:
         yield from _first_lines(first, a)
@@ -48,14 +48,14 @@ def _first_lines(first: LiveFinding, a: str) -> Iterator[str]:
 
 
 def commands(found: Sequence[LiveResult], a: str, trace: str) -> list[str]:
-    """What to look at next, ready to paste."""
+    """Commands to run next, ready to paste."""
     first = next((one.first for one in found if one.first is not None), None)
     if first is None:
         return []
-    told = [line("diff", a, trace)]
+    lines = [line("diff", a, trace)]
     if first.again is not None:
-        told.append(line("repro", trace, "--at", f"{first.stream}:{first.b_index}", "--against", a))
-    return told
+        lines.append(line("repro", trace, "--at", f"{first.stream}:{first.b_index}", "--against", a))
+    return lines
 
 
 def _sum(found: Sequence[LiveResult]) -> LiveCounts:
@@ -76,9 +76,9 @@ def _counts(tally: LiveCounts) -> str:
 
 
 def _rest(tally: LiveCounts) -> str:
-    told = []
+    clauses = []
     if tally.unchecked:
-        told.append(f"{tally.unchecked:,} more ops are in steps that A does not have")
+        clauses.append(f"{tally.unchecked:,} more ops are in steps that A does not have")
     if tally.marked:
-        told.append(f"{tally.marked:,} of them not counted, as they may read uninitialised memory")
-    return f"; {', '.join(told)}" if told else ""
+        clauses.append(f"{tally.marked:,} of them not counted, as they may read uninitialised memory")
+    return f"; {', '.join(clauses)}" if clauses else ""

@@ -1,7 +1,7 @@
 """How ``rltrace ops`` writes a row: one greppable line of text, or one JSON object.
 
-Owns the order of the fields. Fields of a text line stand two or more spaces apart and are never empty (``-``), so a
-line splits the same way whatever the op was.
+Owns the order of the fields. Fields of a text line are separated by two or more spaces and never empty (``-``), so
+every line splits the same way.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ def line_text(line: Line) -> str:
 
 
 def line_json(line: Line) -> dict[str, Any]:
-    """The same, with every input's origin, the whole stack, the generator and the kernel."""
+    """The same as an object, with every input's origin, the whole stack, the RNG state and the kernel."""
     return {"hole": to_json(line)} if isinstance(line, HoleLine) else {**to_json(line)}
 
 
 def _results(line: OpLine) -> str:
     if line.event is not None:
         return "-> " + (" ".join(map(cell_text, line.event.cells)) or "-")
-    parts = [*line.outputs]
+    results = [*line.outputs]
     if line.rng:
-        parts.append(f"rng={line.rng}")
+        results.append(f"rng={line.rng}")
     if line.value is not None:
-        parts.append(f"value={line.value!r}")
-    parts += [f"({flag})" for flag in line.flags]
-    return "-> " + (" ".join(parts) or "-")
+        results.append(f"value={line.value!r}")
+    results += [f"({flag})" for flag in line.flags]
+    return "-> " + (" ".join(results) or "-")
 
 
 def cell_text(cell: Cell) -> str:
-    """``reward=1.0``; what is evidence alone in brackets."""
+    """``reward=1.0``; ``[reward=1.0]`` for a cell that is evidence only."""
     text = f"{cell.name.replace(' ', '-')}={cell.text}"
     return f"[{text}]" if cell.is_evidence else text
 

@@ -1,6 +1,6 @@
-"""Everything that a page shows of two traces, gathered: the comparison, and what its readers will ask for next.
+"""Data of a report page: the comparison of two traces, and the ops, values and curves around its finding.
 
-Owns what is read beside the comparison, and how much: never a trace as a whole. What cannot be read is left out, with
+Owns which rows are read beside the comparison; never reads a whole trace. Rows that cannot be read are left out, with
 the reason. Decides no verdict, lays nothing out.
 """
 
@@ -21,20 +21,20 @@ from rltrace.diff.metrics.timeline import Curve, Timeline, curves, timelines
 from rltrace.errors import HoleError
 from rltrace.query.op_pair import OpPair, OpPairs, PairedInput
 from rltrace.query.ops import OpLine, op_line
-from rltrace.query.values import OpValues, how_to_record, op_values
+from rltrace.query.values import OpValues, op_values, recording_commands
 from rltrace.report.phrases import shown_finding
 from rltrace.trace.read.reader import Trace, open_trace
 
 BEFORE, AFTER = 8, 32
 """Lines shown before a finding and after it."""
 
-MOST_INPUTS = 32
-"""Of an op; those over lists of tensors have hundreds."""
+MAX_INPUTS = 32
+"""Shown inputs of an op; ops over lists of tensors have hundreds."""
 
 
 @dataclass(frozen=True)
 class LaunchSummary:
-    """What is known of a launch."""
+    """How a run was launched; "" or () where unknown."""
 
     command: tuple[str, ...]
     folder: str
@@ -44,7 +44,7 @@ class LaunchSummary:
 
 @dataclass(frozen=True)
 class SearchTrack:
-    """The probes of one search over one pair of streams, in the order in which they were made."""
+    """The probes of one search over a pair of streams, in order."""
 
     stream: str
     respect: str
@@ -55,7 +55,7 @@ class SearchTrack:
 
 @dataclass(frozen=True)
 class ExcerptLine:
-    """A row of each side or of one, or a fold."""
+    """One row, on both sides or one, or a fold."""
 
     a: OpLine | None
     b: OpLine | None
@@ -63,29 +63,29 @@ class ExcerptLine:
     """None: a fold."""
     moved: bool = False
     found: bool = False
-    """This is the finding."""
+    """Whether this is the finding."""
     folded: int = 0
-    """Rows of the side that has more."""
+    """Rows of a fold, on the side that has more."""
     equal: bool = False
-    """A fold of identical rows; else of rows that nobody has looked at."""
+    """Whether the rows of the fold are identical; otherwise they were not loaded."""
     step: int | None = None
-    """A fold: the step in which it begins."""
+    """The step in which a fold begins."""
     trouble: str = ""
 
 
 @dataclass(frozen=True)
 class InputSource:
-    """Where the numbers of an input came from: an op of A's (B's where A has none), past views and copies."""
+    """The op of A (of B where A has none) that computed an input, past views and copies."""
 
     place: int
     op: OpLine
     passed: int
-    """Views and copies on the way."""
+    """Views and copies in between."""
 
 
 @dataclass(frozen=True)
 class PageData:
-    """What a page shows."""
+    """Everything that a page shows."""
 
     comparison: Comparison
     runs: Pair[LaunchSummary]
@@ -97,44 +97,44 @@ class PageData:
     """The first finding's op in full."""
     sources: tuple[InputSource, ...] = ()
     values: OpValues | None = None
-    """What was recorded of that op's tensors."""
+    """Recorded values of that op's tensors."""
     to_record: tuple[str, ...] = ()
-    """Commands that record them."""
+    """Commands that record these values."""
     trouble: str = ""
-    """Why there is no excerpt where there could be one."""
+    """Why the excerpt is missing."""
 
 
 Progress = Callable[[str, int, int], None]
 
 
 def gather(a: Path | str, b: Path | str, progress: Progress | None = None) -> PageData:
-    """Compare two traces and read what a page shows of them. Raises what ``compare`` does."""
+    """Compare two traces and read the data of a page. Raises the errors of ``compare``."""
     trace_a, trace_b = open_trace(a), open_trace(b)
     tracks: dict[tuple[str, str], tuple[int, list[Probe]]] = {}
 
-    def watch(stream: str, respect: str, probe: Probe, rows: int) -> None:
+    def add_probe(stream: str, respect: str, probe: Probe, rows: int) -> None:
         tracks.setdefault((stream, respect), (rows, []))[1].append(probe)
 
-    comparison = compare(trace_a, trace_b, progress=progress, watch=watch)
+    comparison = compare(trace_a, trace_b, progress=progress, watch=add_probe)
     runs = Pair(_run(trace_a), _run(trace_b))
-    told = [SearchTrack(stream, respect, rows, tuple(probes)) for (stream, respect), (rows, probes) in tracks.items()]
-    beside = (comparison, runs, tuple(told), timelines(trace_a, trace_b, comparison), curves(trace_a, trace_b))
+    searches = tuple(SearchTrack(*key, rows, tuple(probes)) for key, (rows, probes) in tracks.items())
+    always = (comparison, runs, searches, timelines(trace_a, trace_b, comparison), curves(trace_a, trace_b))
     finding = shown_finding(comparison)
     if finding is None or finding.op is None:
-        return PageData(*beside)
+        return PageData(*always)
     views = [_view(trace, finding.stream) for trace in (trace_a, trace_b)]
     if views[0] is None or views[1] is None:
-        return PageData(*beside)
+        return PageData(*always)
     try:
-        lines, pair, sources = _around(views[0], views[1], comparison, finding)
+        lines, pair, sources = _finding_data(views[0], views[1], comparison, finding)
     except HoleError as error:
-        return PageData(*beside, trouble=str(error))
+        return PageData(*always, trouble=str(error))
     places = (finding.a_index, finding.b_index)
     rows = [
         None if index is None else row_at(view, index) for view, index in zip((views[0], views[1]), places, strict=True)
     ]
-    commands = how_to_record((trace_a, trace_b), next(row for row in rows if row is not None))
-    return PageData(*beside, lines, pair, sources, op_values(*rows), commands)
+    commands = recording_commands((trace_a, trace_b), next(row for row in rows if row is not None))
+    return PageData(*always, lines, pair, sources, op_values(*rows), commands)
 
 
 def _run(trace: Trace) -> LaunchSummary:
@@ -154,7 +154,7 @@ def _moment(created: object) -> str:
         return str(created or "")
     try:
         return datetime.fromtimestamp(created, UTC).isoformat(timespec="seconds")
-    except (OverflowError, ValueError, OSError):  # no date there is
+    except (OverflowError, ValueError, OSError):  # out of range
         return str(created)
 
 
@@ -162,12 +162,12 @@ def _view(trace: Trace, name: str) -> StreamView | None:
     return next((StreamView(p, s) for p in trace.processes for s in p.streams if s.name == name), None)
 
 
-def _around(
+def _finding_data(
     a: StreamView, b: StreamView, comparison: Comparison, finding: Finding
 ) -> tuple[tuple[ExcerptLine, ...], OpPair, tuple[InputSource, ...]]:
-    """The lines around a finding, its op in full, and where its inputs came from. Raises HoleError."""
-    found = comparison
-    browser = Browser(a, b, [f for f in (finding, found.first_value, found.first, *found.unordered, *found.later) if f])
+    """The lines around a finding, its op in full, and the sources of its inputs. Raises HoleError."""
+    findings = (finding, comparison.first_value, comparison.first, *comparison.unordered, *comparison.later)
+    browser = Browser(a, b, [f for f in findings if f])
     side, row = ("a", finding.a_index) if finding.a_index is not None else ("b", finding.b_index)
     assert row is not None
     at = browser.reveal(side, row)
@@ -206,19 +206,19 @@ def _line(view: StreamView, index: int) -> OpLine:
 
 
 def shown_inputs(pair: OpPair) -> list[PairedInput]:
-    """In order: all inputs where they are few, else those that are not known to match, and the first of the others."""
-    first = sorted(pair.inputs, key=lambda given: given.match in ("read", "inferred", ""))[:MOST_INPUTS]
-    return sorted(first, key=lambda given: given.place)
+    """At most MAX_INPUTS inputs in order, those not known to match before the others."""
+    first = sorted(pair.inputs, key=lambda entry: entry.match in ("read", "inferred", ""))[:MAX_INPUTS]
+    return sorted(first, key=lambda entry: entry.place)
 
 
 def _sources(browser: Browser, pairs: OpPairs, pair: OpPair, finding: Finding) -> Iterator[InputSource]:
-    for given in shown_inputs(pair):
+    for entry in shown_inputs(pair):
         try:
-            way = pairs.upstream(finding.a_index, finding.b_index, given.place)
-            if way is None:
+            source = pairs.upstream(finding.a_index, finding.b_index, entry.place)
+            if source is None:
                 continue
-            view, index = (browser.a, way.a) if way.a is not None else (browser.b, way.b)
+            view, index = (browser.a, source.a) if source.a is not None else (browser.b, source.b)
             if view is not None and index is not None:
-                yield InputSource(given.place, _line(view, index), way.passed)
+                yield InputSource(entry.place, _line(view, index), source.passed)
         except HoleError:
             continue

@@ -1,4 +1,4 @@
-"""Words that every report uses: headlines, counts, sentences. Pure functions."""
+"""Text that all reports share: headlines, counts, sentences. Pure functions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HEADLINES = {
 
 
 def shown_finding(comparison: Comparison) -> Finding | None:
-    """The finding that the verdict rests on, or the one most worth looking at."""
+    """The finding that the verdict rests on, or else the most informative one."""
     return comparison.decisive or comparison.first_value or comparison.first
 
 

@@ -1,9 +1,8 @@
-"""What of a comparison may leave the house: a report that is attached to an issue is read by strangers.
+"""Redaction of a comparison for a report that strangers read, such as one attached to an issue.
 
-Owns what is hidden and how that reads. Folders, the machine and the arguments of commands are left out unless asked
-for; tokens and passwords always are. Works on the objects themselves, before any of them is laid out, so that no form
-of report can forget it. Masking errs on the side of hiding. Source lines and logged numbers stay: they are what a
-report is for.
+Owns what is hidden. Folders, the machine and arguments of commands are left out unless they are requested; tokens and
+passwords always are. Redacts the objects before they are laid out, so no form of report can forget it. In doubt text is
+hidden; source lines and logged numbers stay, as a report is about them.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from rltrace.masking import home_as_tilde, masked_text
 
 T = TypeVar("T")
 
-LEFT_OUT = "…"
+ELLIPSIS = "…"
 
 _PATH = re.compile(
     r"(?:file://|(?<![\w./…)\]~-]))"  # where a path begins; a division or the inside of a URL is none
@@ -33,82 +32,82 @@ _FOLDER_CHANGE = re.compile(r"""cd (?:'[^']*'|"[^"]*"|[^\s'"])+ && """)
 
 @dataclass(frozen=True)
 class Disclosure:
-    """What somebody asked to be shown after all."""
+    """What a report shows although it is hidden by default."""
 
     host: bool = False
     """The machine's name and folders."""
     arguments: bool = False
-    """Command lines as they were typed."""
+    """Whole command lines."""
 
 
-NOTHING = Disclosure()
+NO_DISCLOSURE = Disclosure()
 
 
 class Redactor:
-    """Lets objects out, their texts cleaned."""
+    """Removes from objects the text that must not be disclosed."""
 
-    def __init__(self, asked: Disclosure, *traces: str) -> None:
-        """``traces``: paths as they were given; they are told by their names wherever they stand."""
-        self._asked = asked
+    def __init__(self, disclosure: Disclosure, *traces: str) -> None:
+        """``traces``: paths of the traces, which are replaced by names wherever they occur."""
+        self._disclosure = disclosure
         longest_first = sorted({path for path in traces if self.trace_name(path) != path}, key=len, reverse=True)
         self._names = [
             (re.compile(rf"(?<![\w./~-]){re.escape(p)}(?![\w-])"), self.trace_name(p)) for p in longest_first
         ]
 
-    def of(self, thing: T) -> T:
-        """``thing`` with every text in it cleaned: texts, sequences, mappings and frozen dataclasses of such."""
-        return cast(T, self._of(thing))
+    def redact(self, value: T) -> T:
+        """A copy of text, sequences, mappings and frozen dataclasses with all text in it redacted."""
+        return cast(T, self._redact(value))
 
-    def _of(self, thing: Any) -> Any:
-        match thing:
+    def _redact(self, value: Any) -> Any:
+        match value:
             case Enum():
-                return thing
+                return value
             case str():
-                return self.text(thing)
+                return self.text(value)
             case Comparison():
-                return replace(self._fields(thing), advice=tuple(self.command(line) for line in thing.advice))
+                return replace(self._fields(value), advice=tuple(self.command(line) for line in value.advice))
             case Side():
-                return replace(self._fields(thing), path=self.trace_name(thing.path))
+                return replace(self._fields(value), path=self.trace_name(value.path))
             case NamedDifference():
-                return self._difference(thing)
+                return self._difference(value)
             case tuple() | list():
-                items = [self._of(item) for item in thing]
-                return type(thing)._make(items) if hasattr(thing, "_make") else type(thing)(items)
+                items = [self._redact(item) for item in value]
+                return type(value)._make(items) if hasattr(value, "_make") else type(value)(items)
             case Mapping():
-                return {self._of(key): self._of(value) for key, value in thing.items()}
-        return self._fields(thing) if is_dataclass(thing) else thing
+                return {self._redact(key): self._redact(item) for key, item in value.items()}
+        return self._fields(value) if is_dataclass(value) else value
 
-    def _fields(self, thing: Any) -> Any:
-        return replace(thing, **{f.name: self._of(getattr(thing, f.name)) for f in fields(thing)})
+    def _fields(self, value: Any) -> Any:
+        return replace(value, **{f.name: self._redact(getattr(value, f.name)) for f in fields(value)})
 
     def text(self, text: str) -> str:
-        """``text`` without secrets, and without folders unless they were asked for."""
+        """``text`` without secrets, and without folders unless they are disclosed."""
         for path, name in self._names:
             text = path.sub(lambda _, name=name: name, text)  # type: ignore[misc]
         text = masked_text(text)
-        return text if self._asked.host else _PATH.sub(_last_part, text)
+        return text if self._disclosure.host else _PATH.sub(_last_part, text)
 
     def trace_name(self, path: str) -> str:
-        """A trace as it is called: its path where that is relative, else its name."""
-        if self._asked.host:
+        """The name of a trace in the report: its path if relative, else the last part of it."""
+        if self._disclosure.host:
             return home_as_tilde(path)
-        given = Path(path)
-        return given.name if given.is_absolute() or {"..", "~"} & set(given.parts[:1]) else path
+        as_path = Path(path)
+        return as_path.name if as_path.is_absolute() or {"..", "~"} & set(as_path.parts[:1]) else path
 
     def command(self, line: str) -> str:
-        """A command to run next; without the recorded program's arguments, it can be read but not be pasted."""
+        """A command to run next; without the program's arguments it can be read, but not pasted."""
         change = _FOLDER_CHANGE.match(line)
         rest = line[change.end() :] if change else line
         words = _words(rest)
-        if "--" in words and not self._asked.arguments:
+        if "--" in words and not self._disclosure.arguments:
             cut = words.index("--") + 1
             rest = f"{shlex.join(words[:cut])} {self.program(words[cut:])}"
-        folder = change[0] if change and self._asked.host else ""
+        folder = change[0] if change and self._disclosure.host else ""
         return folder + self.text(rest)
 
     def program(self, words: list[str]) -> str:
-        """A command line as it may be shown: what was run, ``…`` for how."""
-        if self._asked.arguments:
+        """A command line with ``…`` for its arguments, unless they are disclosed."""
+        if self._disclosure.arguments:
             return self.text(shlex.join(words))
         shown, rest = words[:1], words[1:]
         if rest[:1] == ["-m"]:
@@ -116,10 +115,10 @@ class Redactor:
         else:
             flags = next((k for k, word in enumerate(rest) if not word.startswith("-")), len(rest))
             if rest[flags : flags + 1] and rest[flags].endswith(".py"):
-                shown = [*shown, *([LEFT_OUT] if flags else []), rest[flags]]
+                shown = [*shown, *([ELLIPSIS] if flags else []), rest[flags]]
                 rest = rest[flags + 1 :]
-        told = [word if word == LEFT_OUT else shlex.quote(self.trace_name(word)) for word in shown]
-        return self.text(" ".join([*told, *([LEFT_OUT] if rest else [])]))
+        quoted = [word if word == ELLIPSIS else shlex.quote(self.trace_name(word)) for word in shown]
+        return self.text(" ".join([*quoted, *([ELLIPSIS] if rest else [])]))
 
     def _difference(self, fact: NamedDifference) -> NamedDifference:
         shown: NamedDifference = self._fields(fact)
@@ -128,18 +127,19 @@ class Redactor:
         return shown
 
 
-def outgoing_comparison(comparison: Comparison, asked: Disclosure = NOTHING) -> Comparison:
-    """``comparison`` as it may be shown to strangers."""
-    return Redactor(asked, comparison.a.path, comparison.b.path).of(comparison)
+def redacted_comparison(comparison: Comparison, disclosure: Disclosure = NO_DISCLOSURE) -> Comparison:
+    """``comparison`` for a report that strangers read."""
+    return Redactor(disclosure, comparison.a.path, comparison.b.path).redact(comparison)
 
 
-def left_out(asked: Disclosure) -> str:
-    """One sentence on what is missing; "" where nothing is."""
-    hidden = [*([] if asked.host else ["machine", "folders"]), *([] if asked.arguments else ["command arguments"])]
+def omission_note(disclosure: Disclosure) -> str:
+    """One sentence on what was left out; "" if nothing was."""
+    hidden = [] if disclosure.host else ["machine", "folders"]
+    hidden += [] if disclosure.arguments else ["command arguments"]
     if not hidden:
         return ""
     listed = hidden[0] if len(hidden) == 1 else f"{', '.join(hidden[:-1])} and {hidden[-1]}"
-    options = [*([] if asked.host else ["--with-host"]), *([] if asked.arguments else ["--with-arguments"])]
+    options = [*([] if disclosure.host else ["--with-host"]), *([] if disclosure.arguments else ["--with-arguments"])]
     return f"{listed[:1].upper()}{listed[1:]} are left out ({' and '.join(options)} show them)."
 
 
@@ -147,11 +147,11 @@ def _last_part(match: re.Match[str]) -> str:
     path = match["path"]
     if _HOME.fullmatch(path):
         return "~"
-    return f"{LEFT_OUT}/{path.rstrip('/').rpartition('/')[2]}"
+    return f"{ELLIPSIS}/{path.rstrip('/').rpartition('/')[2]}"
 
 
 def _words(line: str) -> list[str]:
     try:
         return shlex.split(line)
-    except ValueError:  # no command of ours; nothing of it is known to be harmless but its text
+    except ValueError:  # not made by rltrace: it is redacted as text
         return [line]

@@ -1,4 +1,4 @@
-"""What ``rltrace replay`` says of its injections: text, and one JSON object, ``rltrace.replay/1``. Never prints."""
+"""The injections of ``rltrace replay``: text, and an object ``rltrace.replay/1``. Never prints."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from rltrace.replay.report import Account, MissedInjection, by_reason
 
 SCHEMA = "rltrace.replay/1"
 
-SHOWN = 12
-"""Kinds of injections, in the text."""
+MAX_KINDS = 12
+"""Kinds of injection in the text."""
 
 PARTS = {OUTSIDE: "outside data", GENERATOR: "RNG states", NUMBER: "logged scalars", RESULT: "results"}
 
 
 def account_json(account: Any, where: Mapping[str, str], selectors: Sequence[str], **more: object) -> dict[str, Any]:
-    """``account``: of ops or of activation rows; ``where``: paths of the trace whose values were injected ("a") and of
-    the replay's own ("trace").
+    """``account``: of ops or of activation rows; ``where``: paths of the trace with the values ("a") and of the replay
+    ("trace").
     """
     outcome = "injected" if account.complete else "unresolved"
     return {"schema": SCHEMA, "outcome": outcome, **where, "inject": selectors, **to_json(account), **more}
 
 
 def account_lines(account: Account) -> Iterator[str]:
-    """A line for the outcome, and, where not everything happened, one for each kind of what did not."""
+    """A line for the outcome, then one for each kind of injection that did not happen."""
     if account.complete:
         yield (
             f"injected A's values at all {account.selected:,} selected ops"
@@ -41,56 +41,56 @@ def account_lines(account: Account) -> Iterator[str]:
     left = account.selected - account.injected - account.propagated
     yield f"UNRESOLVED: {left:,} of {account.selected:,} injections did not happen; this run proves nothing"
     kinds = by_reason(account.missed)
-    for entry, count in kinds[:SHOWN]:
+    for entry, count in kinds[:MAX_KINDS]:
         yield f"  {_entry(entry)}{f' (and {count - 1:,} more like it)' if count > 1 else ''}"
-    if len(kinds) > SHOWN:
-        yield f"  and {len(kinds) - SHOWN} more kinds"
+    if len(kinds) > MAX_KINDS:
+        yield f"  and {len(kinds) - MAX_KINDS} more kinds"
 
 
-def became_line(found: Comparison) -> str:
-    """Whether a run with A's values became A."""
-    if found.agrees:
-        return f"  it now equals A: {found.verdict.value}, by digests of every op and of the final state"
-    if found.agrees is None:
-        return f"  unknown whether it now equals A: {found.why}"
-    return f"  it does not equal A: {found.why}"
+def verdict_line(comparison: Comparison) -> str:
+    """Whether a run with A's values equals A."""
+    if comparison.agrees:
+        return f"  it now equals A: {comparison.verdict.value}, by digests of every op and of the final state"
+    if comparison.agrees is None:
+        return f"  unknown whether it now equals A: {comparison.why}"
+    return f"  it does not equal A: {comparison.why}"
 
 
-def kind_lines(kinds: Sequence[OtherKind], most: int | None = None) -> Iterator[str]:
-    """Two lines for each kind of op at which B computes otherwise, the most frequent first; ``most`` of them."""
+def kind_lines(kinds: Sequence[OtherKind], limit: int | None = None) -> Iterator[str]:
+    """Two lines for each kind of op at which B gives another result, the most frequent first, ``limit`` at most."""
     ranked = sorted(kinds, key=lambda kind: (-kind.count, kind.row))
     width = max((len(f"{kind.count:,}") for kind in ranked), default=0)
-    for kind in ranked[:most]:
+    for kind in ranked[:limit]:
         where = "" if kind.site is None else f" at {kind.site.file}:{kind.site.line} ({kind.site.function})"
         yield f"{kind.count:>{width},}  {kind.op}{where}"
         yield f"{'':{width}}  {'; '.join(_facts(kind))}"
-    if len(ranked[:most]) < len(ranked):
-        yield f"{'':{width}}  and {len(ranked) - len(ranked[:most]):,} more kinds"
+    if len(ranked[:limit]) < len(ranked):
+        yield f"{'':{width}}  and {len(ranked) - len(ranked[:limit]):,} more kinds"
 
 
 def _facts(kind: OtherKind) -> Iterator[str]:
-    """What is known of the ops of a kind, in clauses."""
+    """Clauses on the ops of a kind."""
     if kind.kernel.a != kind.kernel.b:
         yield f"A {kind.kernel.a or 'kernel unknown'}, B {kind.kernel.b or 'kernel unknown'}"
     elif kind.kernel.a is not None and RESULT in kind.parts:
         yield f"{kind.kernel.a} on both sides"
-    if told := [PARTS[part] for part in kind.parts if part in PARTS and kind.parts != (RESULT,)]:
-        yield f"{' and '.join(told)} differ"
-    far = [] if kind.max_ulp is None else [f"{kind.max_ulp:,} ULP"]
-    far += [] if kind.max_relative is None else [f"{kind.max_relative:.2g} relative"]
-    if far:
-        yield f"up to {', '.join(far)}"
+    if differing := [PARTS[part] for part in kind.parts if part in PARTS and kind.parts != (RESULT,)]:
+        yield f"{' and '.join(differing)} differ"
+    distances = [] if kind.max_ulp is None else [f"{kind.max_ulp:,} ULP"]
+    distances += [] if kind.max_relative is None else [f"{kind.max_relative:.2g} relative"]
+    if distances:
+        yield f"up to {', '.join(distances)}"
     yield f"first at op {kind.row:,} of {kind.stream}, step {kind.step:,}"
 
 
 def _other_lines(other: Sequence[OtherKind]) -> Iterator[str]:
-    """Where the program had other values of its own."""
+    """Ops at which the program had other values than A."""
     if not other:
         yield "  the program already had these values"
         return
     ops, kinds = sum(kind.count for kind in other), f"{len(other):,} kinds" if len(other) > 1 else "one kind"
     yield f"  at {ops:,} of them the program had different values, of {kinds}:"
-    for line in kind_lines(other, SHOWN):
+    for line in kind_lines(other, MAX_KINDS):
         yield f"    {line}"
 
 

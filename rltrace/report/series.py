@@ -1,6 +1,6 @@
-"""The series of one trace or of several, for people: what there is, where scalers part, how two runs come apart.
+"""Text and JSON of ``rltrace series``: the series of a trace, scalers that diverge, and how two runs diverge.
 
-Owns the order and the words; readable at 80 columns. Computes nothing.
+Owns the order and the wording, for 80 columns. Computes nothing.
 """
 
 from __future__ import annotations
@@ -15,79 +15,79 @@ from rltrace.diff.base.model import Drift
 from rltrace.diff.metrics.scalers import ScaledOptimizer, Scaler, ScalerDivergence, ScalerDivergenceCause, ScalerGroup
 from rltrace.diff.metrics.series import KINDS, Series
 from rltrace.diff.metrics.timeline import points_of
-from rltrace.report.curves import account, bounds_of, growing, spark
+from rltrace.report.curves import bounds_of, drift_text, growth_text, spark
 from rltrace.report.diff_text import WIDTH, wrapped
 from rltrace.report.phrases import cut
 from rltrace.report.style import Style
 
 SPARK_WIDTH = 24
 NAME_WIDTH = 29
-SHOWN = 60
-"""Series of one trace that are listed as text."""
+MAX_SERIES = 60
+"""Series in one list of the text."""
 
 
 @dataclass(frozen=True)
 class TraceSeries:
-    """What one trace has."""
+    """Series and scalers of one trace."""
 
     path: str
     series: tuple[Series, ...]
     scalers: tuple[Scaler, ...]
     divergences: tuple[ScalerDivergence, ...]
     holes: tuple[str, ...] = ()
-    """What of it cannot be read."""
+    """Why some of it cannot be read."""
 
 
 @dataclass(frozen=True)
 class PairSeries:
-    """How two traces' series come apart."""
+    """How the series of two traces diverge."""
 
     a: str
     b: str
     drift: tuple[Drift, ...]
-    """Of every series that both have, those that differ first."""
+    """One for each series that both have, those that differ first."""
     only_a: tuple[Series, ...]
     only_b: tuple[Series, ...]
 
 
-def render_trace(told: TraceSeries, *, color: bool) -> str:
-    """One trace: the scalers that part, then every series with its course."""
+def render_trace(trace: TraceSeries, *, color: bool) -> str:
+    """One trace: scalers that diverge, then every series."""
     style = Style(color)
-    streams = {series.stream for series in told.series}
-    sections = [_head(told, style), _partings(told, style)]
+    streams = {series.stream for series in trace.series}
+    sections = [_head(trace, style), _divergences(trace, style)]
     for kind in KINDS:
-        own = [series for series in told.series if series.kind == kind]
+        own = [series for series in trace.series if series.kind == kind]
         if own:
             sections.append(_listed(KINDS[kind], own, len(streams) > 1, style))
-    sections.append(_holes(told, style))
+    sections.append(_holes(trace, style))
     texts = ["\n".join(lines) for lines in sections]
     return "\n\n".join(text for text in texts if text)
 
 
-def render_pair(told: PairSeries, values: dict[tuple[object, ...], tuple[Series, Series]], *, color: bool) -> str:
-    """Two traces: the series that come apart, then those that are equal, then those of one side.
+def render_pair(pair: PairSeries, values: dict[tuple[object, ...], tuple[Series, Series]], *, color: bool) -> str:
+    """Two traces: the series that diverge, those that are equal, then those on one side only.
 
-    ``values``: the series of both sides, by what they are known by.
+    ``values``: the series of both sides, by key.
     """
     style = Style(color)
-    apart = [drift for drift in told.drift if drift.first is not None]
-    equal = [drift for drift in told.drift if drift.first is None]
+    differing = [drift for drift in pair.drift if drift.first is not None]
+    equal = [drift for drift in pair.drift if drift.first is None]
     lines = [
-        style.bold(f"A  {told.a}"),
-        style.bold(f"B  {told.b}"),
-        f"{len(apart)} of {len(told.drift)} series differ",
+        style.bold(f"A  {pair.a}"),
+        style.bold(f"B  {pair.b}"),
+        f"{len(differing)} of {len(pair.drift)} series differ",
     ]
     both = {(a.kind, a.name, a.stream, a.place): (a, b) for a, b in values.values()}
-    for drift in apart:
-        lines += ["", *_apart(drift, *both[drift.kind, drift.name, drift.stream, drift.place], style)]
+    for drift in differing:
+        lines += ["", *_drift_lines(drift, *both[drift.kind, drift.name, drift.stream, drift.place], style)]
     if equal:
         lines += ["", style.bold("Equal" if all(drift.whole for drift in equal) else "Equal where read")]
-        lines += [f"  {cut(drift.name, WIDTH - 24)}  {_counted(drift.matched)}" for drift in equal[:SHOWN]]
+        lines += [f"  {cut(drift.name, WIDTH - 24)}  {_counted(drift.matched)}" for drift in equal[:MAX_SERIES]]
         lines += _more(len(equal))
-    for side, series in (("A", told.only_a), ("B", told.only_b)):
+    for side, series in (("A", pair.only_a), ("B", pair.only_b)):
         if series:
             lines += ["", style.bold(f"Only in {side}")]
-            lines += [f"  {cut(one.name, WIDTH - 24)}  {_counted(len(one))}" for one in series[:SHOWN]]
+            lines += [f"  {cut(one.name, WIDTH - 24)}  {_counted(len(one))}" for one in series[:MAX_SERIES]]
             lines += _more(len(series))
     return "\n".join(lines)
 
@@ -95,14 +95,14 @@ def render_pair(told: PairSeries, values: dict[tuple[object, ...], tuple[Series,
 # --- one trace --------------------------------------------------------------------------------------------------------
 
 
-def _head(told: TraceSeries, style: Style) -> Iterator[str]:
-    count = len(told.series)
-    yield style.bold(told.path) + f"  {count} series" + ("" if count else ": no number was recorded")
+def _head(trace: TraceSeries, style: Style) -> Iterator[str]:
+    count = len(trace.series)
+    yield style.bold(trace.path) + f"  {count} series" + ("" if count else ": no number was recorded")
 
 
 def _listed(title: str, series: Sequence[Series], streams: bool, style: Style) -> Iterator[str]:
     yield style.bold(title)
-    for one in series[:SHOWN]:
+    for one in series[:MAX_SERIES]:
         yield from _line(one, streams)
     yield from _more(len(series))
 
@@ -132,50 +132,51 @@ def _numbers(series: Series) -> str:
 
 
 def _more(count: int) -> list[str]:
-    return [f"  … and {count - SHOWN:,} more (--name GLOB chooses, --format json has all)"] if count > SHOWN else []
+    more = count - MAX_SERIES
+    return [f"  … and {more:,} more (--name GLOB chooses, --format json has all)"] if more > 0 else []
 
 
 def _counted(count: int) -> str:
     return f"{count:,} {'number' if count == 1 else 'numbers'}"
 
 
-def _holes(told: TraceSeries, style: Style) -> Iterator[str]:
-    if told.holes:
+def _holes(trace: TraceSeries, style: Style) -> Iterator[str]:
+    if trace.holes:
         yield style.bold("Cannot be read")
-    for hole in told.holes:
+    for hole in trace.holes:
         yield from wrapped(hole)
 
 
 # --- scalers ----------------------------------------------------------------------------------------------------------
 
 
-def _partings(told: TraceSeries, style: Style) -> Iterator[str]:
-    if not told.divergences:
+def _divergences(trace: TraceSeries, style: Style) -> Iterator[str]:
+    if not trace.divergences:
         return
     yield style.bold("Gradient scalers that diverge")
-    for parting in told.divergences:
-        yield from wrapped(parting_text(parting, len({p.process for p in told.divergences}) > 1))
-    processes = {parting.process for parting in told.divergences}
-    for scaler in told.scalers:
+    for divergence in trace.divergences:
+        yield from wrapped(divergence_text(divergence, len({p.process for p in trace.divergences}) > 1))
+    processes = {divergence.process for divergence in trace.divergences}
+    for scaler in trace.scalers:
         if scaler.process in processes:
             yield from wrapped(scaler_text(scaler), "             ", f"  scaler {scaler.number:<3} ")
 
 
-def parting_text(parting: ScalerDivergence, named: bool = False) -> str:
-    """One sentence: which scalers part, when, and because of what."""
-    sides = sorted(parting.sides, key=lambda side: (side.found_inf, side.scalers))
-    where = f"{parting.process}: " if named else ""
-    if parting.cause is ScalerDivergenceCause.START:
+def divergence_text(divergence: ScalerDivergence, named: bool = False) -> str:
+    """One sentence: which scalers diverge, when and why."""
+    sides = sorted(divergence.sides, key=lambda side: (side.found_inf, side.scalers))
+    where = f"{divergence.process}: " if named else ""
+    if divergence.cause is ScalerDivergenceCause.START:
         starts = ", ".join(f"{_scalers(side)} at {side.after:g}" for side in sides)
-        return f"{where}{_all_scalers(parting)} start with different scales: {starts}."
+        return f"{where}{_all_scalers(divergence)} start with different scales: {starts}."
     steps = sorted({side.step for side in sides})
     at = f"step{'s' if len(steps) > 1 else ''} {' and '.join(f'{step:,}' for step in steps)}"
-    updates = f"{parting.update - 1:,} {'update' if parting.update == 2 else 'updates'}"
+    updates = f"{divergence.update - 1:,} {'update' if divergence.update == 2 else 'updates'}"
     after = ", ".join(f"{side.after:g} in {_scalers(side)}" for side in sides)
-    together = f"are the same for {updates} ({sides[0].before:g})" if parting.update > 1 else "start the same"
+    together = f"are the same for {updates} ({sides[0].before:g})" if divergence.update > 1 else "start the same"
     return (
-        f"{where}{_all_scalers(parting)} {together} and diverge at update {parting.update:,} ({at}): "
-        f"{_cause(parting.cause, sides)}. The scale after it: {after}."
+        f"{where}{_all_scalers(divergence)} {together} and diverge at update {divergence.update:,} ({at}): "
+        f"{_cause(divergence.cause, sides)}. The scale after it: {after}."
     )
 
 
@@ -197,8 +198,8 @@ def _scalers(side: ScalerGroup) -> str:
     return f"scaler{'s' if len(side.scalers) > 1 else ''} {_and(side.scalers)}"
 
 
-def _all_scalers(parting: ScalerDivergence) -> str:
-    return f"Scalers {_and(sorted(number for side in parting.sides for number in side.scalers))}"
+def _all_scalers(divergence: ScalerDivergence) -> str:
+    return f"Scalers {_and(sorted(number for side in divergence.sides for number in side.scalers))}"
 
 
 def _and(numbers: Sequence[int]) -> str:
@@ -208,10 +209,9 @@ def _and(numbers: Sequence[int]) -> str:
 
 
 def scaler_text(scaler: Scaler) -> str:
-    """What became of a scaler, and of the learning rates behind it."""
+    """Scale, overflows and learning rates of a scaler."""
     found = f"{_count(scaler.overflows)} of {scaler.updates:,} updates found infinities"
-    told = [f"scale {scaler.first:g} … {scaler.last:g}", found, *map(optimizer_text, scaler.optimizers)]
-    return "; ".join(told)
+    return "; ".join([f"scale {scaler.first:g} … {scaler.last:g}", found, *map(optimizer_text, scaler.optimizers)])
 
 
 def optimizer_text(optimizer: ScaledOptimizer) -> str:
@@ -232,15 +232,15 @@ def _count(number: int) -> str:
 # --- two traces -------------------------------------------------------------------------------------------------------
 
 
-def _apart(drift: Drift, a: Series, b: Series, style: Style) -> Iterator[str]:
+def _drift_lines(drift: Drift, a: Series, b: Series, style: Style) -> Iterator[str]:
     place = f"  {drift.place}" if drift.place else ""
     yield style.bold(cut(f"{drift.name}{place}", WIDTH))
     bounds = bounds_of(a.values, b.values)
     for side, series in (("A", a), ("B", b)):
         yield f"  {side}  {spark(series.values, 2 * SPARK_WIDTH, bounds)}  {_numbers(series)}"
-    yield from wrapped(account(drift), "     ")
+    yield from wrapped(drift_text(drift), "     ")
     if len(drift.growth) > 1:
-        yield from wrapped(f"by {growing(drift)}", "     ")
+        yield from wrapped(f"by {growth_text(drift)}", "     ")
 
 
 # --- JSON -------------------------------------------------------------------------------------------------------------
@@ -248,35 +248,35 @@ def _apart(drift: Drift, a: Series, b: Series, style: Style) -> Iterator[str]:
 
 SCHEMA = "rltrace.series/1"
 
-MOST_POINTS = 240
-"""Numbers of a series that are in the report: of a longer one, of each stretch the first, last, smallest, largest."""
+MAX_POINTS = 240
+"""Points of a series in the JSON; a longer series is decimated."""
 
 
 @dataclass(frozen=True)
 class SeriesSummary:
-    """One series, without most of its numbers."""
+    """One series, decimated."""
 
     kind: str
-    """`watch`, `scaler`, `learning-rate`, `effective-rate`, `item` or `inner` (read out within torch)."""
+    """`watch`, `scaler`, `learning-rate`, `effective-rate`, `item` or `inner` (read within torch)."""
     name: str
-    """Of `item` the source line."""
+    """For `item`, the source line."""
     stream: str
     place: str
-    """`train.py:12`; of a learning rate whose optimizer it is, `critic's Adam`; else empty."""
+    """`train.py:12`; for a learning rate its optimizer, `critic's Adam`; else empty."""
     count: int
     min: float | None
     max: float | None
-    """Of its finite numbers."""
+    """Of its finite numbers, as `min`."""
     not_finite: int
     """How many are NaN or infinite."""
     whole: bool
-    """False: sampled, or a part cannot be read."""
+    """False: sampled, or some of it cannot be read."""
     points: tuple[tuple[int, float], ...]
-    """Step and number, at most about 240: of a longer series, of each stretch the first, last, smallest and largest."""
+    """Step and number, at most about 240; a longer series keeps the first, last, smallest and largest of each piece."""
 
 
 def series_json(traces: Sequence[TraceSeries], pairs: Sequence[PairSeries]) -> dict[str, Any]:
-    """What ``rltrace series --format json`` prints."""
+    """The object that ``rltrace series --format json`` prints."""
     return {
         "schema": SCHEMA,
         "traces": [
@@ -314,5 +314,5 @@ def summary_of(series: Series) -> SeriesSummary:
         max=float(finite.max()) if len(finite) else None,
         not_finite=len(series) - len(finite),
         whole=series.whole,
-        points=tuple(points_of(series, MOST_POINTS)),
+        points=tuple(points_of(series, MAX_POINTS)),
     )

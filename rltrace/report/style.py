@@ -1,4 +1,4 @@
-"""Colour for text reports, where it was asked for. Meaning never hangs on it."""
+"""Colour for text reports, where it is requested. Never the only carrier of meaning."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ COLORS = {Verdict.IDENTICAL: "32", Verdict.SAME_VALUES: "32", Verdict.DIVERGED: 
 
 @dataclass(frozen=True)
 class Style:
-    """How words are set off."""
+    """Terminal escape sequences, or plain text."""
 
     color: bool
 

@@ -1,4 +1,4 @@
-"""How ``rltrace verify`` tells what it found. Never prints."""
+"""Text of ``rltrace verify``. Never prints."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from rltrace.trace.tools.verify import CheckedProcess, Verification
 
 
 def unreadable(path: Path, why: str) -> Verification:
-    """The result for a trace of which nothing at all can be read."""
+    """The result for a trace that cannot be read at all."""
     return Verification(path, (), 0, 0, (why,), ())
 
 
 def verification_text(found: Verification) -> str:
-    """A line a process, a line for each damaged part, then the verdict."""
+    """A line for each process and each damaged piece, then the verdict."""
     lines = [_process_line(process) for process in found.processes]
     lines += [f"damaged  {what}" for what in found.damage]
     lines += [f"note     {what}" for what in found.notes]

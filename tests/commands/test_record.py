@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from rltrace.commands._option_types import parse_size, parse_steps
-from rltrace.commands._recording import nothing_found
+from rltrace.commands._recording import unmatched_selectors
 from rltrace.commands.main import main
 from rltrace.errors import UsageError
 from rltrace.launch.summary import RecordingSummary
@@ -268,11 +268,11 @@ def test_a_selector_that_found_nothing_is_told() -> None:
     """Whoever asked for values or rows and has none is told, unless they were found and left out."""
     options = RecordOptions("a.zarr", values=("op=x", "op=y"), rows=("module=z",))
     found = RecordingSummary(1, 9, 0, 1, ("complete",), 0, False, (), values=0, by_row=0)
-    told = nothing_found(options, found, Path("a.zarr"))
+    told = unmatched_selectors(options, found, Path("a.zarr"))
     assert told == "op=x or op=y or module=z matched nothing; rltrace ops a.zarr lists the recorded ops"
-    assert nothing_found(options, replace(found, values=1, by_row=2), Path("a.zarr")) == ""
-    assert nothing_found(options, replace(found, values=1), Path("a.zarr")).startswith("module=z matched nothing")
-    assert nothing_found(RecordOptions("a.zarr"), replace(found, values=None, by_row=None), Path("a.zarr")) == ""
+    assert unmatched_selectors(options, replace(found, values=1, by_row=2), Path("a.zarr")) == ""
+    assert unmatched_selectors(options, replace(found, values=1), Path("a.zarr")).startswith("module=z matched nothing")
+    assert unmatched_selectors(RecordOptions("a.zarr"), replace(found, values=None, by_row=None), Path("a.zarr")) == ""
 
 
 def test_values_of_a_script(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

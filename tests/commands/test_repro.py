@@ -125,8 +125,8 @@ def test_how_an_op_is_named(folder: Path, text: str) -> None:
     ("at", "told"),
     [
         ("op=_softmax", "more than one op; name one of them:\n  --at rank0/main:"),
-        ("op=nothing", "finds no op"),
-        ("op=view", "finds no op"),
+        ("op=nothing", "matches no op"),
+        ("op=view", "matches no op"),
         ("softmax", "give a row, as in 1234"),
         ("9,999", "has rows 0 to"),
         ("rank1/main:3", "streams with rows: rank0/main"),

@@ -7,16 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from rltrace.commands.confirm import by_hand
+from rltrace.commands.confirm import parse_overrides
 from rltrace.commands.main import main
 from rltrace.diff.base.model import Pair
 from rltrace.errors import UsageError
 from rltrace.experiment.confirm.arms import interrupted_outcome
 from rltrace.experiment.confirm.capture import CaptureError, CaptureInfo, identity_of, write_capture
-from rltrace.experiment.confirm.setup import ConfirmOptions, ExperimentSetup, Overrides, captured_recipe, join, prepare
+from rltrace.experiment.confirm.setup import (
+    CommandOverrides,
+    ConfirmOptions,
+    ExperimentSetup,
+    captured_recipe,
+    join,
+    prepare,
+)
 from rltrace.experiment.confirm.suggested_commands import advice_of
 from rltrace.experiment.outcome import Arm, ArmName, ArmState, ExperimentResult, OriginClass, Outcome, write_outcome
-from rltrace.report.confirm import word_of
+from rltrace.report.confirm import outcome_headline
 from rltrace.testing import TraceBuilder
 from rltrace.trace.read.reader import open_trace
 from rltrace.trace.tools.slice import slice_trace
@@ -119,7 +126,7 @@ def captured(of: Path, file: Path, first: int = 1, end: int = 3) -> Path:
 
 def prepared(traces: tuple[Path, Path], **asked: object) -> ExperimentSetup:
     """B's arms, its program given by hand: the builder's traces have no folder."""
-    given = by_hand("python train.py", traces[0].parent, ())
+    given = parse_overrides("python train.py", traces[0].parent, ())
     defaults = {"sides": frozenset("b"), "overrides": {"a": given, "b": given}}
     return prepare(ConfirmOptions(*traces, **{**defaults, **asked}))  # type: ignore[arg-type]
 
@@ -170,7 +177,7 @@ def test_another_machine_says_what_to_run_there(traces: tuple[Path, Path], tmp_p
     assert f"there: rltrace capture {far} --steps 0:2 -o a.capture" in str(raised.value)
     assert f"here:  rltrace confirm {far} {traces[1]} --arms b --capture a.capture --inject op=mm" in str(raised.value)
     with pytest.raises(UsageError, match="capture it there"):
-        captured_recipe(open_trace(far), Overrides())
+        captured_recipe(open_trace(far), CommandOverrides())
 
 
 def test_advice_leads_to_the_other_machine_and_back(traces: tuple[Path, Path], tmp_path: Path) -> None:
@@ -192,5 +199,5 @@ def test_an_experiment_that_was_broken_off_runs_no_more() -> None:
     """Whoever watches its file is told, and joins it to nothing."""
     left = interrupted_outcome(half({ArmName.B0: GOOD, ArmName.B_FROM_A: ArmState.RUNNING}))
     assert [arm.state for arm in left.arms] == [ArmState.NOT_RUN, GOOD, ArmState.NOT_RUN, ArmState.NOT_RUN]
-    assert (left.word, word_of(left)) == (None, "NOT FINISHED")
+    assert (left.word, outcome_headline(left)) == (None, "NOT FINISHED")
     assert join(left, OF_A).word is None

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from rltrace.diff.base.findings import RowAt, row_at
 from rltrace.diff.base.view import StreamView
-from rltrace.query.values import OpValues, how_to_record, op_values
+from rltrace.query.values import OpValues, op_values, recording_commands
 from rltrace.testing import In, TraceBuilder
 from rltrace.trace.format.schema import Kind, ValueKind
 from rltrace.trace.read.reader import open_trace
@@ -47,7 +47,7 @@ def test_what_differs_is_measured(tmp_path: Path) -> None:
     first = found.pairs[0].distances
     assert first is not None and (first.differing, first.largest) == (1, 1)
     assert [element.a for element in found.pairs[1].elements] == ["1.0", "2.0", "3.0"]
-    assert found.pairs[0].layout.a == "float32[3]" and found.any_kept
+    assert found.pairs[0].layout.a == "float32[3]" and found.any_recorded
 
 
 def test_inputs_come_first(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_nothing_asked_nothing_said_of_what_is_equal(tmp_path: Path) -> None:
     """Without --values only the outputs that differ are told of."""
     rows = [traced(tmp_path / name, None) for name in ("a.zarr", "b.zarr")]
     assert told(op_values(rows[0], rows[1])) == [("output 0", False, False, "A: its values were not recorded")]
-    assert op_values(rows[0], rows[0]).pairs == () and not op_values(rows[0], rows[0]).asked
+    assert op_values(rows[0], rows[0]).pairs == () and not op_values(rows[0], rows[0]).requested
 
 
 @pytest.mark.parametrize("paired", [True, False])
@@ -86,7 +86,7 @@ def test_how_to_record(tmp_path: Path, paired: bool) -> None:
     row = traced(tmp_path / "a.zarr", None)
     traced(tmp_path / "b.zarr", None)
     traces = tuple(open_trace(tmp_path / name) for name in (("a.zarr", "b.zarr") if paired else ("a.zarr",)))
-    *record, look = how_to_record(traces, row)
+    *record, look = recording_commands(traces, row)
     assert len(record) == len(traces)
     for command in record:
         assert "rltrace record --steps 0:1 --values op=aten.mm.default,site=train.py:train --values-inputs" in command
@@ -101,4 +101,4 @@ def test_an_event_has_no_values(tmp_path: Path) -> None:
     process = read.processes[0]
     row = row_at(StreamView(process, process.streams[0]), 0)
     assert op_values(row, row) == OpValues((), False)
-    assert how_to_record((read,), row) == ()
+    assert recording_commands((read,), row) == ()

@@ -73,7 +73,7 @@ def test_rows_are_found_as_in_the_trace(texts: list[str], seed: int, count: int)
     rows = random_rows(generator, 0, count, ENTRIES)
     rows.columns[:, Column.PHASE] = generator.integers(0, len(Phase), count)
     rows.columns[:, Column.KERNEL] = rows.columns[:, Column.STRUCTURE]
-    mask = RowMask(selector, "rank0/main", Words(TABLES)).of(rows)
+    mask = RowMask(selector, "rank0/main", Words(TABLES)).compute(rows)
     here, process = wanted(selector)
     for found, cells in zip(mask.tolist(), rows.columns.tolist(), strict=True):
         op, structure, site, module = (cells[c] for c in (Column.OP, Column.STRUCTURE, Column.SITE, Column.MODULE))

@@ -280,7 +280,7 @@ def test_a_selector_keeps_what_it_finds(tmp_path_factory: pytest.TempPathFactory
     stream = process.streams[0]
     rows = stream.read(0, stream.rows)
     wanted = RowMask(parse_selectors(texts), stream.name, process.words)
-    mask = wanted.of(rows) if wanted.possible else np.zeros(len(rows), bool)
+    mask = wanted.compute(rows) if wanted.is_possible else np.zeros(len(rows), bool)
     found = set()
     for row in np.flatnonzero(mask).tolist():
         if rows.flags(row) & (RowFlag.VIEW | RowFlag.ALLOCATION):

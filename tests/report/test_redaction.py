@@ -12,7 +12,7 @@ from rltrace.diff.base.model import Comparison, NamedDifference
 from rltrace.report.diff_markdown import comparison_markdown
 from rltrace.report.html.page import html_page
 from rltrace.report.page_data import gather
-from rltrace.report.redaction import NOTHING, Disclosure, Redactor, left_out, outgoing_comparison
+from rltrace.report.redaction import NO_DISCLOSURE, Disclosure, Redactor, omission_note, redacted_comparison
 from rltrace.testing import TraceBuilder
 from rltrace.trace.format.schema import Kind
 
@@ -35,7 +35,7 @@ HOMES = "/" + "home"
 )
 def test_what_is_hidden(text: str, shown: str) -> None:
     """Folders lose all but their last part, homes their owner, tokens everything."""
-    assert Redactor(NOTHING).text(text) == shown
+    assert Redactor(NO_DISCLOSURE).text(text) == shown
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_what_is_hidden(text: str, shown: str) -> None:
 )
 def test_what_stays(text: str) -> None:
     """Names with a slash in them, divisions and addresses are no folders of this machine."""
-    assert Redactor(NOTHING).text(text) == text
+    assert Redactor(NO_DISCLOSURE).text(text) == text
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_what_stays(text: str) -> None:
 )
 def test_commands(command: str, shown: str) -> None:
     """What was run is told, not how, nor where."""
-    assert Redactor(NOTHING, "/data/bob/a.zarr").command(command) == shown
+    assert Redactor(NO_DISCLOSURE, "/data/bob/a.zarr").command(command) == shown
 
 
 def test_arguments_on_request() -> None:
@@ -91,12 +91,12 @@ def test_arguments_on_request() -> None:
 )
 def test_traces_are_called_by_name(path: str, shown: str) -> None:
     """A path that leads elsewhere on this machine becomes a name."""
-    assert Redactor(NOTHING).trace_name(path) == shown
+    assert Redactor(NO_DISCLOSURE).trace_name(path) == shown
 
 
 def test_a_short_trace_name_changes_no_other_text() -> None:
     """A trace called ``/a`` does not eat the start of every path in the report."""
-    assert Redactor(NOTHING, "/a").text("ppo/a.py and x/a in /a") == "ppo/a.py and x/a in a"
+    assert Redactor(NO_DISCLOSURE, "/a").text("ppo/a.py and x/a in /a") == "ppo/a.py and x/a in a"
 
 
 def comparison(folder: Path) -> Comparison:
@@ -111,7 +111,7 @@ def test_a_whole_comparison(tmp_path: Path) -> None:
     """No text of a comparison keeps a folder, whichever field it stands in; enumerations stay what they are."""
     fact = NamedDifference("env.NCCL_TOPO_FILE", "/a/b/topology.xml", "/c/d/topology.xml")
     found = replace(comparison(tmp_path), system=(fact,), notes=("see /srv/bob/log",))
-    shown = outgoing_comparison(found)
+    shown = redacted_comparison(found)
     assert str(tmp_path) not in repr(shown)
     assert "bob" not in repr(shown)
     assert type(shown.verdict) is type(found.verdict)
@@ -119,7 +119,7 @@ def test_a_whole_comparison(tmp_path: Path) -> None:
     assert shown.first_value.outputs == found.first_value.outputs
     assert shown.system[0].a == "…/topology.xml"
     assert shown.system[0].b == "…/topology.xml (what differs is not shown)"
-    assert str(tmp_path) in repr(outgoing_comparison(found, Disclosure(host=True)))
+    assert str(tmp_path) in repr(redacted_comparison(found, Disclosure(host=True)))
 
 
 def test_a_finding_that_is_an_event_goes_out_on_every_form(tmp_path: Path) -> None:
@@ -144,8 +144,8 @@ def test_a_finding_that_is_an_event_goes_out_on_every_form(tmp_path: Path) -> No
 
 def test_a_reader_is_told_what_is_missing() -> None:
     """One sentence, and how to get it."""
-    assert left_out(NOTHING) == (
+    assert omission_note(NO_DISCLOSURE) == (
         "Machine, folders and command arguments are left out (--with-host and --with-arguments show them)."
     )
-    assert left_out(Disclosure(host=True)) == "Command arguments are left out (--with-arguments show them)."
-    assert left_out(Disclosure(True, True)) == ""
+    assert omission_note(Disclosure(host=True)) == "Command arguments are left out (--with-arguments show them)."
+    assert omission_note(Disclosure(True, True)) == ""

@@ -15,8 +15,8 @@ from rltrace.diff.metrics.scalers import ScalerDivergence, ScalerDivergenceCause
 from rltrace.diff.metrics.series import Series
 from rltrace.diff.metrics.timeline import points_of
 from rltrace.json import to_json
-from rltrace.report.curves import BARS, account, growing, short_name, spark
-from rltrace.report.series import MOST_POINTS, parting_text, summary_of
+from rltrace.report.curves import BARS, drift_text, growth_text, short_name, spark
+from rltrace.report.series import MAX_POINTS, divergence_text, summary_of
 from rltrace.report.series_svg import SeriesChart, series_svg
 
 NUMBERS = st.floats(width=64)
@@ -70,7 +70,7 @@ def test_a_million_numbers_are_drawn_in_few_points() -> None:
     kept = points_of(series(values))
     assert len(kept) < 1 << 15 and (5, 9.0) in kept and any(step == 700_000 for step, _ in kept)
     found = to_json(summary_of(series(values)))
-    assert len(found["points"]) <= MOST_POINTS + 8 and (found["max"], found["not_finite"]) == (9.0, 1)
+    assert len(found["points"]) <= MAX_POINTS + 8 and (found["max"], found["not_finite"]) == (9.0, 1)
     assert [5, 9.0] in found["points"]
     assert len(series_svg([SeriesChart(series(values))], "long")) < 20_000
 
@@ -117,18 +117,18 @@ def test_what_a_curve_is_called(line: str, name: str) -> None:
 
 def test_how_a_curve_comes_apart() -> None:
     """First bit and visible step, in places where it was read so; distances by powers of ten, cut in the middle."""
-    assert account(drift()) == "differs from step 4; the difference exceeds the threshold (0.5) at once"
+    assert drift_text(drift()) == "differs from step 4; the difference exceeds the threshold (0.5) at once"
     late = drift(exceeds=DriftPoint(9, 1.0, 2.0), whole=False)
     assert (
-        account(late)
+        drift_text(late)
         == "differs from step 4 at the latest; the difference exceeds the threshold (0.5) from step 9 at the latest"
     )
-    assert account(drift(exceeds=None)) == "differs from step 4; the difference stays below the threshold (0.5)"
+    assert drift_text(drift(exceeds=None)) == "differs from step 4; the difference stays below the threshold (0.5)"
     growth = tuple((10 * k, 10.0 ** (k - 9)) for k in range(9))
-    assert growing(drift(growth=growth)) == (
+    assert growth_text(drift(growth=growth)) == (
         "1e-09 at step 0, 1e-08 at step 10, 1e-07 at step 20, …, 0.001 at step 60, 0.01 at step 70, 0.1 at step 80"
     )
-    assert growing(drift(growth=((1, float("inf")),))) == "not finite on one side at step 1"
+    assert growth_text(drift(growth=((1, float("inf")),))) == "not finite on one side at step 1"
 
 
 def side(*scalers: int, **fields: object) -> ScalerGroup:
@@ -139,17 +139,18 @@ def side(*scalers: int, **fields: object) -> ScalerGroup:
 def test_partings_in_words() -> None:
     """Which scalers, after how many updates, at which step, because of what."""
     skipping = side(1, step=5, after=8.0, found_inf=True)
-    assert parting_text(ScalerDivergence("rank0/main", 3, ScalerDivergenceCause.FOUND_INF, (side(0, 2), skipping))) == (
+    divergence = ScalerDivergence("rank0/main", 3, ScalerDivergenceCause.FOUND_INF, (side(0, 2), skipping))
+    assert divergence_text(divergence) == (
         "Scalers 0, 1 and 2 are the same for 2 updates (16) and diverge at update 3 (steps 4 and 5): infinities"
         " were found in the gradients of scaler 1, none in those of scalers 0 and 2. The scale after it: 32 in scalers"
         " 0 and 2, 8 in scaler 1."
     )
     start = ScalerDivergence("rank0/main", 0, ScalerDivergenceCause.START, (side(0, after=16.0), side(1, after=8.0)))
     assert (
-        parting_text(start, named=True)
+        divergence_text(start, named=True)
         == "rank0/main: Scalers 0 and 1 start with different scales: scaler 0 at 16, scaler 1 at 8."
     )
     for cause in (ScalerDivergenceCause.GROWTH, ScalerDivergenceCause.SET):
-        assert "infinities were found by all or none" in parting_text(
+        assert "infinities were found by all or none" in divergence_text(
             ScalerDivergence("p", 1, cause, (side(0), side(1, after=8.0)))
         )

@@ -92,7 +92,7 @@ def test_columns_and_rows_agree(texts: list[str], seed: int, count: int, cut: in
     """Stretch by stretch, the mask finds the ops that the selector finds row by row, some facts known first or not."""
     selector, rows = parse_selectors(texts), rows_of(seed, count)
     mask, cut, seen = RowMask(selector, "rank0/main", WORDS), min(cut, count), Counter[tuple[int, ...]]()
-    found = [*mask.of_ops(rows.cut(0, cut)).tolist(), *(cut + mask.of_ops(rows.cut(cut, count))).tolist()]
+    found = [*mask.op_indices(rows.cut(0, cut)).tolist(), *(cut + mask.op_indices(rows.cut(cut, count))).tolist()]
     wanted = []
     for i in range(count):
         facts = facts_of(rows, i, seen)
@@ -100,13 +100,13 @@ def test_columns_and_rows_agree(texts: list[str], seed: int, count: int, cut: in
             wanted += [i] * selector.matches(facts)
             assert in_two_goes(selector, facts, 1 + i % len(Key)) == selector.matches(facts)
     assert found == wanted
-    assert mask.possible or not found
+    assert mask.is_possible or not found
 
 
 def in_two_goes(selector: Selector, facts: dict[Key, Any], first: int) -> bool:
     """Whether it holds where the first few facts are known before the rest."""
     known = dict(list(facts.items())[:first])
-    return selector.given(known).given({key: facts[key] for key in facts.keys() - known.keys()}).everything
+    return selector.simplify(known).simplify({key: facts[key] for key in facts.keys() - known.keys()}).matches_all
 
 
 @given(st.integers(0, 1 << 30), st.integers(0, 30))
@@ -114,7 +114,9 @@ def test_events_are_meant_by_their_names_alone(seed: int, count: int) -> None:
     """An event is found by its name; ``op=*`` means operators, and no other key leaves events out."""
     rows = rows_of(seed, count)
     events = rows.column(Column.KIND) == Kind.ENVIRONMENT_STEP
-    found = [RowMask(parse_selectors([text]), "", WORDS).of(rows) for text in ("op=environment-*", "op=*", "step=0:")]
+    found = [
+        RowMask(parse_selectors([text]), "", WORDS).compute(rows) for text in ("op=environment-*", "op=*", "step=0:")
+    ]
     assert [mask.tolist() for mask in found] == [events.tolist(), (~events).tolist(), [True] * count]
 
 
@@ -122,9 +124,9 @@ def test_no_occurrence_is_known_in_the_step_after_a_hole() -> None:
     """What a hole hides cannot be counted: only the next step's occurrences are known again."""
     rows = rows_of(0, 40)
     counts = Occurrences()
-    counts.of(rows.cut(0, 10))
+    counts.count(rows.cut(0, 10))
     counts.skip()
-    after = counts.of(rows.cut(15, 40))
+    after = counts.count(rows.cut(15, 40))
     steps = rows.column(Column.STEP)[15:]
     assert ((after < 0) == (steps == steps[0])).all()
-    assert (after[steps != steps[0]] == Occurrences().of(rows)[15:][steps != steps[0]]).all()
+    assert (after[steps != steps[0]] == Occurrences().count(rows)[15:][steps != steps[0]]).all()

@@ -67,9 +67,9 @@ def test_steps_of_one_trace() -> None:
 
 def test_numbers_that_differ_are_told_apart_where_there_is_room() -> None:
     """In six digits, or in as many more as it takes, up to the room beside a curve."""
-    assert list(charts.numbers_apart([1.5, 2.25])) == ["1.5", "2.25"]
-    assert list(charts.numbers_apart([41.80981, 41.80982])) == ["41.80981", "41.80982"]
-    assert list(charts.numbers_apart([3.0, 3.0])) == ["3", "3"]
-    assert list(charts.numbers_apart([0.1, math.nextafter(0.1, 1)])) == ["0.1", "0.1"]  # seventeen digits do not fit
-    assert list(charts.numbers_apart([math.inf, -1.23456789e-05])) == ["inf", "-1.23457e-05"]
-    assert list(charts.numbers_apart([])) == []
+    assert list(charts.distinct_numbers([1.5, 2.25])) == ["1.5", "2.25"]
+    assert list(charts.distinct_numbers([41.80981, 41.80982])) == ["41.80981", "41.80982"]
+    assert list(charts.distinct_numbers([3.0, 3.0])) == ["3", "3"]
+    assert list(charts.distinct_numbers([0.1, math.nextafter(0.1, 1)])) == ["0.1", "0.1"]  # seventeen digits do not fit
+    assert list(charts.distinct_numbers([math.inf, -1.23456789e-05])) == ["inf", "-1.23457e-05"]
+    assert list(charts.distinct_numbers([])) == []

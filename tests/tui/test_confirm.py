@@ -30,7 +30,7 @@ def test_an_outcome_beside_the_trace(parted: tuple[Path, Path]) -> None:
         line = app.ops.list.line
         assert line is not None and (line.a, line.b) == (25, 25)
         await press(pilot, app, "4", "down", "enter")
-        assert any("not recorded where" in n.message for n in app._notifications)
+        assert any("in A was not recorded" in n.message for n in app._notifications)
 
     play(*parted, scene)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rltrace.diff import compare
-from rltrace.report.diff_text import at_dots
+from rltrace.report.diff_text import split_at_dots
 from rltrace.report.document import verdict_document
 from rltrace.testing import TraceBuilder
 from rltrace.trace.format.schema import Kind
@@ -30,9 +30,9 @@ def test_text_of_a_report_is_wrapped_under_where_it_begins() -> None:
 
 def test_a_dotted_name_is_parted_after_dots() -> None:
     """Within a word only where that is longer than a line; nothing of it is lost."""
-    assert at_dots("flag.cuda.matmul.bf16_reduced", 22) == ["flag.cuda.matmul.", "bf16_reduced"]
-    assert at_dots("flag.precision", 14) == ["flag.precision"]
-    long = at_dots("env.OPENBLAS_NUM_THREADS", 8)
+    assert split_at_dots("flag.cuda.matmul.bf16_reduced", 22) == ["flag.cuda.matmul.", "bf16_reduced"]
+    assert split_at_dots("flag.precision", 14) == ["flag.precision"]
+    long = split_at_dots("env.OPENBLAS_NUM_THREADS", 8)
     assert "".join(long) == "env.OPENBLAS_NUM_THREADS" and all(len(line) <= 8 for line in long)
 
 

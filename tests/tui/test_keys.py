@@ -16,7 +16,7 @@ from rltrace.diff.display.row_pairs import Relation
 from rltrace_tui.diff_app import DiffApp
 from rltrace_tui.op_screen import OpScreen
 from rltrace_tui.option_list import Choices, Picker
-from rltrace_tui.prompt import Prompt, under_the_answer
+from rltrace_tui.prompt import Prompt, mistake_text
 from rltrace_tui.row_cache import RowCache
 from rltrace_tui.trace_app import TraceApp
 
@@ -81,8 +81,8 @@ def test_a_mistake_is_shown_under_its_character(parted: Parted) -> None:
 
 def test_error_under_the_answer() -> None:
     """The caret comes first, then what is wrong; a mistake without a place is told as it is."""
-    assert under_the_answer("no key\n  op=mm\n   ^") == " ^\nno key"
-    assert under_the_answer("a row is wanted") == "a row is wanted"
+    assert mistake_text("no key\n  op=mm\n   ^") == " ^\nno key"
+    assert mistake_text("a row is wanted") == "a row is wanted"
 
 
 def test_export_keeps_what_is_there(parted: Parted, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,7 +58,7 @@ def test_a_histogram_fits_whatever_it_holds(width: int) -> None:
     b = np.where(generator.random(5_000) < 0.5, a * (1 + 10.0 ** -generator.integers(1, 16, 5_000)), -a)
     told = measure("float64", a, b)
     lines = [line.plain for line in op_text.histogram_lines(told, width)]
-    assert 1 <= len(lines) <= op_text.MOST_BINS
+    assert 1 <= len(lines) <= op_text.MAX_BINS
     assert sum(int(line.rsplit(" ", 1)[1].replace(",", "")) for line in lines) == sum(x.count for x in told.histogram)
     assert max(map(len, lines)) <= max(width, 46)
 
@@ -67,7 +67,7 @@ def test_merged_bins() -> None:
     """Neighbouring bins are added up where there are too many, and empty ones below the first are left out."""
     bins = [Bin(1 << k, (2 << k) - 1, k) for k in range(20)]
     merged = op_text.merged(bins)
-    assert len(merged) <= op_text.MOST_BINS
+    assert len(merged) <= op_text.MAX_BINS
     assert sum(x.count for x in merged) == sum(x.count for x in bins) and merged[0].low == 2
     assert all(x.high + 1 == y.low for x, y in pairwise(merged))
 
@@ -80,4 +80,4 @@ def test_what_differs_comes_first() -> None:
     lines = [line.plain for line in op_text.values_lines(OpValues((equal, *pairs), True), (), 80)]
     heads = [line for line in lines if "output" in line]
     assert [head.split()[:3] for head in heads] == [["≠", "output", "1"], ["≠", "output", "2"], ["=", "output", "0"]]
-    assert sum("3ff0000000000000" in line for line in lines) == 2 * op_text.MOST_ELEMENTS
+    assert sum("3ff0000000000000" in line for line in lines) == 2 * op_text.MAX_ELEMENTS

@@ -1,1 +1,1 @@
-"""The terminal interface: draws what ``rltrace.diff`` and ``rltrace.report`` return, and computes nothing."""
+"""The terminal interface: draws the objects of ``rltrace.diff`` and ``rltrace.report``, computes nothing."""

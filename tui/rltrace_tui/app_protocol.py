@@ -1,6 +1,6 @@
-"""What screens may ask of the application, and the rule that a key which cannot be used says why.
+"""The application as screens see it, and keys that give the reason when they are disabled.
 
-Owns no state. Screens know the application by this Protocol alone, so that none of them imports it.
+Owns no state. Screens use only this Protocol, so none of them imports the application.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ class AppProtocol(Protocol):
     """The application."""
 
     def show_op(self, stream: str, a: int | None, b: int | None) -> None:
-        """One op in full, over whatever is shown."""
+        """Show one op in full, over the current screen."""
 
     def show_ops_at(self, stream: str, a: int | None, b: int | None) -> None:
-        """The list of ops, at one of them."""
+        """Show the list of ops, at this op."""
 
     def show_verdict_op(self) -> None:
-        """The op that the verdict names, in full."""
+        """Show the op that the verdict names, in full."""
 
     def fail(self, error: BaseException) -> None:
-        """Show a failure on a screen of its own."""
+        """Show a failure on a separate screen."""
 
     def leave(self) -> None:
-        """Stop what runs, or go back."""
+        """Stop a running search, or go back."""
 
     def export(self, path: Path) -> None:
         """Write the verdict as Markdown."""
@@ -41,18 +41,18 @@ def host(node: DOMNode) -> AppProtocol:
 
 
 class KeyGuard:
-    """A screen or application whose keys are dimmed while they cannot be used, and then say why."""
+    """A screen or application whose disabled keys are dimmed, and give the reason when pressed."""
 
     def reason(self, action: str, parameters: tuple[object, ...]) -> str:
-        """Why an action cannot be used now; "": it can."""
+        """Why an action is disabled; "" if it is enabled."""
         return ""
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         return None if self.reason(action, parameters) else True
 
 
-def why_not(active: ActiveBinding) -> str:
-    """Why a key does nothing here; "" where nobody says."""
+def disabled_reason(active: ActiveBinding) -> str:
+    """Why a key is disabled; "" if it is enabled, or the reason is unknown."""
     node = active.node
     if active.enabled or not isinstance(node, KeyGuard):
         return ""
@@ -61,6 +61,6 @@ def why_not(active: ActiveBinding) -> str:
 
 
 def copy(app: App[object], text: str, what: str) -> None:
-    """Into the clipboard of whoever sits at the terminal, over OSC 52."""
+    """Copy to the clipboard of the user's terminal, over OSC 52."""
     app.copy_to_clipboard(text)
     app.notify(f"{what} copied")

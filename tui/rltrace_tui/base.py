@@ -1,6 +1,6 @@
-"""What every application of rltrace has: its screens, the keys that work everywhere, failures that can be read.
+"""The base of all applications: their screens, global keys, and failures.
 
-Owns going about. Whatever happens here, no trace is written to.
+Owns navigation between screens. Never writes to a trace.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from textual.binding import Binding
 from textual.message import Message
 from textual.screen import Screen
 
-from rltrace_tui.app_protocol import KeyGuard, why_not
+from rltrace_tui.app_protocol import KeyGuard, disabled_reason
 from rltrace_tui.data import DataSource
 from rltrace_tui.failure import FailureScreen
 from rltrace_tui.help import HelpScreen
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class Failed(Message):
-    """Something could not be done."""
+    """Work failed."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class FileWritten(Message):
 
 
 class BaseApp(KeyGuard, App[T], Generic[T]):
-    """Overview, Ops, Op, and what is common to them."""
+    """The screens Overview, Ops and Op, and their global keys."""
 
     TITLE = "rltrace"
     CSS_PATH = Path(__file__).with_name("app.tcss")
@@ -74,10 +74,10 @@ class BaseApp(KeyGuard, App[T], Generic[T]):
     # --- keys ---------------------------------------------------------------------------------------------------------
 
     def on_key(self, event: events.Key) -> None:
-        """A key that is dimmed says why it does nothing."""
+        """Give the reason why a key is disabled."""
         active = self.screen.active_bindings.get(event.key)
-        if active is not None and not active.enabled and (why := why_not(active)):
-            self.notify(why, severity="warning")
+        if active is not None and not active.enabled and (reason := disabled_reason(active)):
+            self.notify(reason, severity="warning")
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         yield from super().get_system_commands(screen)
@@ -92,9 +92,9 @@ class BaseApp(KeyGuard, App[T], Generic[T]):
                 )
 
     def reason(self, action: str, parameters: tuple[object, ...]) -> str:
-        return self.source.no_ops if action == "ops" else ""
+        return self.source.no_ops_reason if action == "ops" else ""
 
-    # --- going about --------------------------------------------------------------------------------------------------
+    # --- navigation ---------------------------------------------------------------------------------------------------
 
     def action_overview(self) -> None:
         self._go("overview")
@@ -103,7 +103,7 @@ class BaseApp(KeyGuard, App[T], Generic[T]):
         self._go("ops")
 
     def _go(self, mode: str) -> None:
-        """A screen, as it was left, with nothing over it."""
+        """Show a mode's screen, with nothing over it."""
         self.switch_mode(mode)
         while len(self.screen_stack) > 1:
             self.pop_screen()
@@ -143,11 +143,11 @@ class BaseApp(KeyGuard, App[T], Generic[T]):
 
     @property
     def is_searching(self) -> bool:
-        """Whether the work that everything waits for is going on."""
+        """Whether the main search is running."""
         return False
 
     def stop(self) -> bool:
-        """End that work; False: none is going on."""
+        """Stop the main search; False if it is not running."""
         return False
 
     # --- failures -----------------------------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ class BaseApp(KeyGuard, App[T], Generic[T]):
         self.push_screen(FailureScreen(error))
 
     def _handle_exception(self, error: Exception) -> None:
-        """What nobody foresaw in a widget: it can draw no more, so the application ends, and the command says why."""
+        """End the application for an unexpected error in a widget; the command reports it."""
         if self.is_headless or os.environ.get("RLTRACE_DEBUG"):
             super()._handle_exception(error)
             return
@@ -174,20 +174,20 @@ class BaseApp(KeyGuard, App[T], Generic[T]):
         self._write(path)
 
     def exported(self) -> str:
-        """What is written."""
+        """The text to export."""
         raise NotImplementedError
 
     @work(thread=True, exclusive=True, group="export", exit_on_error=False)
     def _write(self, path: Path) -> None:
         try:
             text = self.exported()
-            with path.open("x", encoding="utf-8") as file:  # what is there is somebody's
+            with path.open("x", encoding="utf-8") as file:  # never overwrites a file
                 file.write(text)
         except OSError as error:
             what = "it exists already" if isinstance(error, FileExistsError) else error.strerror
             self.call_from_thread(self.notify, f"{path} is not written: {what}", severity="error")
             return
-        except Exception as error:  # a worker's failure is told, never raised
+        except Exception as error:  # shown on a screen
             self.post_message(Failed(error))
             return
         self.post_message(FileWritten(path))

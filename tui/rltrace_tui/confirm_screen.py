@@ -1,6 +1,6 @@
-"""The fourth screen: the experiment's arms as they finish, its outcome in one word, and the kinds of op it is about.
+"""The fourth screen: the arms of an experiment as they finish, its outcome, and the kinds of op.
 
-Draws the object that ``rltrace.experiment.outcome`` reads; runs nothing.
+Draws an ``ExperimentResult``; runs nothing.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ ARMS = (
     "with A's values injected where B begins to differ, A←B the mirror. ✓ as expected of the cause, ✗ not."
 )
 CLASSES = "Kinds of op at which a difference begins, the likeliest to matter first. Enter goes to the first op of one."
-EVERY = 1.0
-"""Seconds between two looks at the file of an experiment that is not finished."""
+POLL_INTERVAL = 1.0
+"""Seconds between two reads of the file of an unfinished experiment."""
 
 
 class OutcomeRead(Message):
-    """The file was looked at."""
+    """The file was read."""
 
     def __init__(self, outcome: ExperimentResult | None, trouble: str) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class ConfirmScreen(KeyGuard, Screen[None]):
         self._work, self._outcomes = work, outcomes
         self._outcome: ExperimentResult | None = None
         self._trouble = ""
-        self._looked = False
+        self._is_read = False
 
     def compose(self) -> ComposeResult:
         yield Static(id="head")
@@ -65,13 +65,13 @@ class ConfirmScreen(KeyGuard, Screen[None]):
         yield Footer(show_command_palette=False, compact=True)
 
     def on_mount(self) -> None:
-        self.set_interval(EVERY, self._look_again)
+        self.set_interval(POLL_INTERVAL, self._poll)
 
     def on_screen_resume(self) -> None:
         self._read()
 
-    def _look_again(self) -> None:
-        """A file that may still be written is looked at while somebody looks at the screen."""
+    def _poll(self) -> None:
+        """Read the file of an unfinished experiment again while this screen is shown."""
         if self.is_current and (self._outcome is None or self._outcome.word is None):
             self._read()
 
@@ -83,16 +83,16 @@ class ConfirmScreen(KeyGuard, Screen[None]):
             self.post_message(OutcomeRead(None, str(error)))
 
     def on_outcome_read(self, message: OutcomeRead) -> None:
-        if self._looked and (message.outcome, message.trouble) == (self._outcome, self._trouble):
+        if self._is_read and (message.outcome, message.trouble) == (self._outcome, self._trouble):
             return
-        self._looked, self._outcome, self._trouble = True, message.outcome, message.trouble
+        self._is_read, self._outcome, self._trouble = True, message.outcome, message.trouble
         self._redraw()
 
     def _redraw(self) -> None:
         outcome = self._outcome
         self.query_one("#arms", Pane).redraw()
-        word, style = confirm_text.headline(outcome)
-        head = Content.assemble(f" {self._work.names}   ", (word, f"bold {style}"))
+        headline, style = confirm_text.headline(outcome)
+        head = Content.assemble(f" {self._work.names}   ", (headline, f"bold {style}"))
         self.query_one("#head", Static).update(head)
         classes = self.query_one("#classes", Choices)
         classes.clear_options()
@@ -108,12 +108,12 @@ class ConfirmScreen(KeyGuard, Screen[None]):
             host(self).fail(event.worker.error)
 
     def _arms(self, width: int) -> diff_text.Lines:
-        if not self._looked:
+        if not self._is_read:
             return [diff_text.plain("reading …", "$text-muted")]
         if self._trouble:
             return diff_text.labelled("trouble", self._trouble, width, "$text-warning")
         if self._outcome is None:
-            return confirm_text.how_lines(self._outcomes.how(), str(self._outcomes.path), width)
+            return confirm_text.missing_lines(self._outcomes.commands(), str(self._outcomes.path), width)
         return confirm_text.arm_lines(self._outcome, width)
 
     # --- keys ---------------------------------------------------------------------------------------------------------
@@ -122,19 +122,19 @@ class ConfirmScreen(KeyGuard, Screen[None]):
         return "no experiment has been run on these two traces" if action == "copy" and self._outcome is None else ""
 
     def action_read(self) -> None:
-        self._looked = False
+        self._is_read = False
         self._read()
 
     def action_copy(self) -> None:
         assert self._outcome is not None
         lines = [*confirm_text.arm_lines(self._outcome, 100)]
-        told = [line.plain.rstrip() for line in lines] + confirm_text.class_lines(self._outcome)
-        copy(self.app, "\n".join(told), "the outcome is")
+        texts = [line.plain.rstrip() for line in lines] + confirm_text.class_lines(self._outcome)
+        copy(self.app, "\n".join(texts), "the outcome is")
 
     def on_option_list_option_selected(self, event: Choices.OptionSelected) -> None:
         assert self._outcome is not None
         kind = self._outcome.classes[event.option_index]
         if kind.row_in_a is None or kind.stream not in self._work.streams:
-            self.notify("it is not recorded where its first op is in A", severity="warning")
+            self.notify("the row of its first op in A was not recorded", severity="warning")
         else:
             host(self).show_ops_at(kind.stream, kind.row_in_a, None)

@@ -1,6 +1,6 @@
-"""The outcome of an experiment in lines of text.
+"""The outcome of an experiment as lines of text, and the file that it is read from.
 
-Owns glyphs and layout within a width. Pure functions; no widget, nothing is read.
+Owns glyphs and layout within a width. Knows no widget.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from textwrap import wrap
 from textual.content import Content
 
 from rltrace.command_lines import line
-from rltrace.experiment.confirm.saved_outcome import told_of
+from rltrace.experiment.confirm.saved_outcome import find_outcome
 from rltrace.experiment.outcome import ArmState, ExperimentResult, OriginClass, OutcomeError, outcome_path
-from rltrace.report.confirm import COLORS, MATTERS, arm_name, outcome_section, word_of
-from rltrace.report.confirm import STATES as REPORTED
+from rltrace.report.confirm import COLORS, RELEVANCE, arm_name, outcome_headline, outcome_section
+from rltrace.report.confirm import STATES as STATE_TEXTS
 from rltrace.report.phrases import counted
 from rltrace_tui.diff_text import COLORS as VERDICT_COLORS
 from rltrace_tui.diff_text import Lines, labelled, plain, section_lines
@@ -28,7 +28,7 @@ STATES = {
     ArmState.OTHERWISE: ("✗", "$text-error"),
     ArmState.FAILED: ("!", "$text-warning"),
 }
-NAME = 5
+NAME_WIDTH = 5
 
 WHY = (
     "A first difference is a suspicion. An experiment injects A's values into a new run of B where it begins to "
@@ -37,28 +37,27 @@ WHY = (
 
 
 def headline(outcome: ExperimentResult | None) -> tuple[str, str]:
-    """The word, and its colour."""
+    """The outcome, and its colour."""
     if outcome is None:
         return "NO EXPERIMENT", "$text-muted"
-    return word_of(outcome), "$text-accent" if outcome.word is None else VERDICT_COLORS[COLORS[outcome.word]]
+    return outcome_headline(outcome), "$text-accent" if outcome.word is None else VERDICT_COLORS[COLORS[outcome.word]]
 
 
 def arm_lines(outcome: ExperimentResult, width: int) -> Lines:
-    """A line for each arm as it finishes, then the word and what it rests on."""
+    """A line for each arm, then the outcome and its facts."""
     lines: Lines = []
-    column = min(max([len(arm.what) for arm in outcome.arms], default=0), max(20, width // 2 - NAME - 4))
+    column = min(max([len(arm.what) for arm in outcome.arms], default=0), max(20, width // 2 - NAME_WIDTH - 4))
     for arm in outcome.arms:
         glyph, style = STATES[arm.state]
-        name = arm_name(arm)
-        result = arm.result or REPORTED[arm.state]
-        if len(arm.what) <= column and NAME + 4 + column + len(result) <= width:
-            lines.append(Content.assemble((f"{glyph} ", style), (f"{name:<{NAME}}", "bold"), f"{arm.what:<{column}}  ",
-                                          (result, style)))  # fmt: skip
-            continue
-        lines.append(Content.assemble((f"{glyph} ", style), (f"{name:<{NAME}}", "bold"), arm.what[: width - NAME - 2]))
-        lines.append(Content.assemble(" " * (NAME + 2), (result[: width - NAME - 2], style)))
-    word, style = headline(outcome)
-    lines += [Content(""), Content.assemble((word, f"bold {style}"))]
+        head = Content.assemble((f"{glyph} ", style), (f"{arm_name(arm):<{NAME_WIDTH}}", "bold"))
+        result, space = arm.result or STATE_TEXTS[arm.state], width - NAME_WIDTH - 2
+        if len(arm.what) <= column and column + 2 + len(result) <= space:
+            lines.append(Content.assemble(head, f"{arm.what:<{column}}  ", (result, style)))
+        else:
+            lines.append(Content.assemble(head, arm.what[:space]))
+            lines.append(Content.assemble(" " * (NAME_WIDTH + 2), (result[:space], style)))
+    title, style = headline(outcome)
+    lines += [Content(""), Content.assemble((title, f"bold {style}"))]
     lines += section_lines(outcome_section(outcome), width)
     for command in outcome.advice:
         lines += labelled("next", command, width, "$text-accent")
@@ -66,7 +65,7 @@ def arm_lines(outcome: ExperimentResult, width: int) -> Lines:
 
 
 def class_lines(outcome: ExperimentResult) -> list[str]:
-    """A line for each kind of op: whether it matters, its share, op, place, kernels, distance."""
+    """A line for each kind of op: its share, relevance, op, place, count, distance, kernels."""
     return [_class_line(kind) for kind in outcome.classes]
 
 
@@ -75,24 +74,21 @@ def _class_line(kind: OriginClass) -> str:
     kernels = [kernel for kernel in (kind.kernel.a, kind.kernel.b) if kernel]
     ulp = "" if kind.max_ulp is None else f"max {kind.max_ulp:,} ULP"
     share = f"{kind.share:5.1%}"
-    told = [
+    columns = [
         f"{share:>6}",
-        f"{MATTERS[kind.matters]:<19}",
+        f"{RELEVANCE[kind.matters]:<19}",
         kind.op,
         place,
         counted(kind.count, "op"),
         ulp,
         " against ".join(dict.fromkeys(kernels)),
     ]
-    return "  ".join(part for part in told if part)
+    return "  ".join(column for column in columns if column)
 
 
-def how_lines(commands: Sequence[str], file: str, width: int) -> Lines:
-    """What is said where there is no outcome: what would make one, and where it is looked for."""
-    lines: Lines = [
-        plain("No experiment has been run on these two traces."),
-        Content(""),
-    ]
+def missing_lines(commands: Sequence[str], file: str, width: int) -> Lines:
+    """Shown without an outcome: commands that make one, and its file."""
+    lines: Lines = [plain("No experiment has been run on these two traces."), Content("")]
     lines += [plain(line) for line in wrap(WHY, width)]
     lines.append(Content(""))
     for command in commands:
@@ -103,33 +99,28 @@ def how_lines(commands: Sequence[str], file: str, width: int) -> Lines:
 
 
 # --- outcomes ---------------------------------------------------------------------------------------------------------
-#
-# Where the outcome of an experiment on two traces is looked for, and what is said where there is none.
-#
-# Owns the file that is read. Knows no widget.
 
 
 class Outcomes:
-    """The file of one pair of traces."""
+    """The file with the outcome of one pair of traces."""
 
-    def __init__(self, a: Path, b: Path, named: Path | None = None) -> None:
-        self._a, self._b = a, b
-        self._named = named
-        """What ``--confirm`` names; None: the one beside trace B."""
+    def __init__(self, a: Path, b: Path, file: Path | None = None) -> None:
+        """``file``: that of ``--confirm``; None: the default file next to trace B."""
+        self._a, self._b, self._file = a, b, file
 
     @property
     def path(self) -> Path:
-        return self._named or outcome_path(self._a, self._b)
+        return self._file or outcome_path(self._a, self._b)
 
     def read(self) -> ExperimentResult | None:
-        """None: there is no such file. Raises OutcomeError where it holds none, or one of other traces."""
-        told = told_of(self._a, self._b, self._named)
-        if told is not None and told.outcome is None:
-            raise OutcomeError(told.trouble)
-        return None if told is None else told.outcome
+        """The outcome; None if the file does not exist. Raises OutcomeError if it is invalid or of other traces."""
+        saved = find_outcome(self._a, self._b, self._file)
+        if saved is not None and saved.outcome is None:
+            raise OutcomeError(saved.trouble)
+        return None if saved is None else saved.outcome
 
-    def how(self) -> tuple[str, ...]:
-        """What to run to get an outcome that is found here, ready to paste; nothing where this rltrace runs none."""
+    def commands(self) -> tuple[str, ...]:
+        """Commands that make the outcome; none if this version of rltrace runs no experiments."""
         if find_spec("rltrace.commands.confirm") is None:
             return ()
         return (line("confirm", self._a, self._b, "-o", self.path),)

@@ -1,6 +1,6 @@
-"""The numbers that runs read out, one place in the code at a time, under the timeline of their steps.
+"""Logged scalars, one curve at a time, below the timeline of steps.
 
-Owns which one is shown. Drawn for one run or for two on one scale.
+Owns which curve is shown, for one run, or for two on one scale.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rltrace_tui.pane import Pane
 
 
 class Curves:
-    """The curves, once they are read, and which of them somebody looks at."""
+    """The curves and the index of the one that is shown."""
 
     def __init__(self) -> None:
         self.all: tuple[Curve, ...] | None = None
@@ -22,7 +22,8 @@ class Curves:
         self.at = 0
 
     @property
-    def why_not_pick(self) -> str:
+    def disabled_reason(self) -> str:
+        """Why no other curve can be chosen; "" if one can."""
         if self.all is None:
             return "the curves are being read"
         if not self.all:
@@ -38,7 +39,7 @@ class Curves:
         return Picker("Curve", [title(curve) for curve in self.all], self.at)
 
     def lines(self, steps: int, width: int, height: int) -> diff_text.Lines:
-        """The chosen curve within so many lines, over as many steps as the timeline above has, or more."""
+        """The chosen curve in ``height`` lines, over at least ``steps`` steps, as the timeline above."""
         if self.all is None:
             return [diff_text.plain("reading the curves …", "$text-muted")]
         if not self.all:
@@ -54,7 +55,7 @@ class Curves:
 
 
 class CurveScreen(Screen[None]):
-    """A screen that shows one of the curves in its pane ``#timeline``."""
+    """A screen that shows a curve in its pane ``#timeline``."""
 
     _curves: Curves
 
@@ -72,7 +73,7 @@ class CurveScreen(Screen[None]):
 
 
 def title(curve: Curve) -> str:
-    """``parts at step 4  train.py:26  errors.append(e.item())``."""
+    """``diverges at step 4  train.py:26  errors.append(e.item())``."""
     more = "" if curve.whole else ", read in places"
     if not curve.b:
         return f"{len(curve.a):,} steps{more}  {curve.place}  {curve.name}"

@@ -1,7 +1,7 @@
-"""What the screens show, and how it is got: traces, their comparison, their streams.
+"""Data of the screens: traces, their comparison, their streams.
 
-Owns everything that reads traces. Streams are read under their browser's lock, because workers and screens ask at the
-same time. Knows no widget.
+Owns all reading of traces. Streams are read under their browser's lock, as workers and screens use them at the same
+time. Knows no widget.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rltrace.diff.display.single_trace import OwnSteps, own_curves, own_steps
 from rltrace.diff.metrics.timeline import Curve, Timeline, curves, timelines
 from rltrace.errors import SelectorError
 from rltrace.query.op_pair import OpPairs
-from rltrace.query.values import how_to_record
+from rltrace.query.values import recording_commands
 from rltrace.report.info import describe
 from rltrace.selectors import Key, Selector, parse_selectors
 from rltrace.trace.format.schema import Step
@@ -33,63 +33,63 @@ from rltrace.trace.read.selector_mask import RowMask
 from rltrace_tui.row_cache import RowCache
 
 PAUSE = 0.01
-"""Seconds between two looks at whether somebody still waits."""
+"""Seconds between two checks for waiting work."""
 
 
 class CancelledError(Exception):
-    """Somebody pressed Escape."""
+    """The user pressed Escape."""
 
 
 class StreamPairData:
-    """One pair of streams, ready to be looked at; or one stream by itself."""
+    """One pair of streams, or one stream of a single trace."""
 
     def __init__(self, name: str, browser: Browser) -> None:
         self.name = name
         self.browser = browser
         self.pairs = OpPairs(browser.a, browser.b, PartnerLookup(browser))
         self.cells = RowCache(browser)
-        self.only = ""
-        """The selector of what is shown; "": everything is."""
+        self.filter_text = ""
+        """The selector of the rows that are shown; "": all of them."""
         self._selector: Selector | None = None
 
     @property
     def views(self) -> tuple[StreamView, StreamView]:
-        """A and B; one trace by itself is both."""
+        """A and B; of a single trace, the same view twice."""
         return self.browser.a, self.browser.b
 
     def filter(self, text: str) -> None:
-        """Leave out what the selector does not find; "": show everything. Reads what is open. Raises SelectorError."""
+        """Show only rows that the selector matches ("": all of them). Reads open pieces. Raises SelectorError."""
         if not text:
             self.browser.set_filter(None)
-            self.only, self._selector = "", None
+            self.filter_text, self._selector = "", None
             return
         selector = parse_selectors([text])
         if Key.NTH in selector.keys:
             raise SelectorError(
-                "nth= cannot be shown here, it counts from the beginning of a step; rltrace ops finds it"
+                "nth= cannot be used here, it counts from the beginning of a step; rltrace ops finds it"
             )
         a, b = (RowMask(selector, view.name, view.process.words) for view in self.views)
-        self.browser.set_filter((lambda stretch: a.of(stretch.rows), lambda stretch: b.of(stretch.rows)))
-        self.only, self._selector = text, selector
+        self.browser.set_filter((lambda stretch: a.compute(stretch.rows), lambda stretch: b.compute(stretch.rows)))
+        self.filter_text, self._selector = text, selector
 
     def within_filter(self, selector: Selector) -> Selector:
-        """What finds only ops that the filter shows."""
+        """The selector, limited to ops that the filter shows."""
         return selector if self._selector is None else selector & self._selector
 
 
 class DataSource(ABC):
-    """What the screens of ops are drawn from."""
+    """Data of the screens of ops."""
 
     def __init__(self) -> None:
         self.lock = RLock()
         self.values_lock = RLock()
-        """Held by whoever reads recorded values: they stand in files of their own, so nobody else waits for it."""
-        self._made: dict[str, StreamPairData] = {}
+        """Held while recorded values are read, which are in separate files."""
+        self._streams: dict[str, StreamPairData] = {}
         self._waiting = 0
 
     @contextmanager
-    def awaited(self) -> Iterator[None]:
-        """Somebody looks at the screen and waits for what is done within."""
+    def prioritized(self) -> Iterator[None]:
+        """Work that the user waits for: background work pauses meanwhile."""
         with self.lock:
             self._waiting += 1
         try:
@@ -98,8 +98,8 @@ class DataSource(ABC):
             with self.lock:
                 self._waiting -= 1
 
-    def give_way(self, cancelled: Callable[[], bool]) -> bool:
-        """For work that nobody waits for: go on when nobody waits for anything else. Whether it was cancelled."""
+    def pause(self, cancelled: Callable[[], bool]) -> bool:
+        """Pause background work until no prioritized work runs; whether it was cancelled."""
         while self._waiting and not cancelled():
             sleep(PAUSE)
         return cancelled()
@@ -111,13 +111,13 @@ class DataSource(ABC):
 
     @property
     @abstractmethod
-    def no_ops(self) -> str:
-        """Why there are no ops to show; "" where there are."""
+    def no_ops_reason(self) -> str:
+        """Why there are no ops to show; "" if there are."""
 
     @property
     @abstractmethod
     def streams(self) -> list[str]:
-        """Names of the streams of ops, the one to look at first at the beginning."""
+        """Names of the streams of ops, the one to show first at the beginning."""
 
     @property
     @abstractmethod
@@ -126,33 +126,33 @@ class DataSource(ABC):
 
     @abstractmethod
     def traces(self) -> tuple[Trace, ...]:
-        """The open traces: A and B, or the one."""
+        """The open traces: A and B, or a single one."""
 
     @property
     def is_pair(self) -> bool:
-        """Whether there are an A and a B."""
+        """Whether there are two traces."""
         return len(self.traces()) > 1
 
-    def how(self, row: RowAt) -> tuple[str, ...]:
-        """Commands that would record the values of an op."""
-        return how_to_record(self.traces(), row)
+    def recording_commands(self, row: RowAt) -> tuple[str, ...]:
+        """Commands that record the values of an op."""
+        return recording_commands(self.traces(), row)
 
     @property
     @abstractmethod
     def is_finished(self) -> bool:
-        """Whether what is worked out at the beginning is there."""
+        """Whether the comparison, or the first reading of a trace, is done."""
 
     def findings(self) -> list[Finding]:
         return []
 
     def stream(self, name: str) -> StreamPairData:
-        """The stream of that name, on both sides where there are two."""
+        """The stream of that name, on both sides if there are two."""
         with self.lock:
-            if name not in self._made:
+            if name not in self._streams:
                 views = [_view(trace, name) for trace in self.traces()]
                 browser = Browser(views[0], views[1] if len(views) > 1 else None, self.findings())
-                self._made[name] = StreamPairData(name, browser)
-            return self._made[name]
+                self._streams[name] = StreamPairData(name, browser)
+            return self._streams[name]
 
     def sizes(self, name: str) -> str:
         """How many ops a stream has."""
@@ -179,21 +179,21 @@ class DiffData(DataSource):
         self.timelines: tuple[Timeline, ...] = ()
         self._traces: tuple[Trace, Trace] | None = None
 
-    def search(self, probed: OnProbe, walked: Callable[[str, int, int], None]) -> Comparison:
-        """Compare the two. What a callback raises ends it."""
+    def search(self, on_probe: OnProbe, on_progress: Callable[[str, int, int], None]) -> Comparison:
+        """Compare the two traces. An exception of a callback ends the comparison."""
         a, b = open_trace(self.path_a), open_trace(self.path_b)
-        comparison = compare(a, b, strict=self.strict, progress=walked, watch=probed)
+        comparison = compare(a, b, strict=self.strict, progress=on_progress, watch=on_probe)
         self._traces = a, b
         self.timelines = timelines(a, b, comparison)
         self.comparison = comparison
         return comparison
 
     def curves(self, cancelled: Callable[[], bool]) -> tuple[Curve, ...]:
-        """The numbers that both read out; reads traces of its own, so that nobody waits for it."""
+        """Logged scalars of both; opens the traces again, as it reads in the background."""
         return curves(open_trace(self.path_a), open_trace(self.path_b), cancelled)
 
     def prepare(self) -> None:
-        """What the ops of the finding need is read before somebody asks for it."""
+        """Read the ops around the finding in advance."""
         shown = self.shown
         if not self.streams:
             return
@@ -208,7 +208,7 @@ class DiffData(DataSource):
         return f"A {self.path_a.name}   B {self.path_b.name}"
 
     @property
-    def no_ops(self) -> str:
+    def no_ops_reason(self) -> str:
         if self.comparison is None:
             return "there is no verdict yet"
         if self.comparison.level != "op":
@@ -216,13 +216,13 @@ class DiffData(DataSource):
         return "" if self.streams else "no stream of ops is in both traces"
 
     @property
-    def no_op(self) -> str:
-        """Why the op of the verdict cannot be shown; "" where it can."""
+    def no_op_reason(self) -> str:
+        """Why the op of the verdict cannot be shown; "" if it can."""
         shown = self.shown
-        if self.no_ops or shown is None:
-            return self.no_ops or "the verdict names no op: nothing differs"
+        if self.no_ops_reason or shown is None:
+            return self.no_ops_reason or "the verdict names no op: nothing differs"
         if shown.op is None or (shown.a_index is None and shown.b_index is None):
-            return "the verdict names a step, no op"
+            return "the verdict names a step, not an op"
         return "" if shown.stream in self.streams else f"only one trace has the stream {shown.stream}"
 
     @property
@@ -259,19 +259,19 @@ class TraceData(DataSource):
         super().__init__()
         self.path = path
         self.info: dict[str, Any] | None = None
-        """What ``rltrace info`` tells; None: not read yet."""
+        """The description of ``rltrace info``; None: not read yet."""
         self.steps: tuple[OwnSteps, ...] = ()
         self._trace: Trace | None = None
 
     def read(self) -> None:
-        """Everything but the ops."""
+        """Read everything but the ops."""
         trace = open_trace(self.path)
         info = describe(trace)
         self._trace, self.steps = trace, own_steps(trace)
         self.info = info
 
     def curves(self, cancelled: Callable[[], bool]) -> tuple[Curve, ...]:
-        """The numbers that it read out; reads a trace of its own, so that nobody waits for it."""
+        """Logged scalars; opens the trace again, as it reads in the background."""
         return own_curves(open_trace(self.path), cancelled)
 
     @property
@@ -279,7 +279,7 @@ class TraceData(DataSource):
         return self.path.name
 
     @property
-    def no_ops(self) -> str:
+    def no_ops_reason(self) -> str:
         if self._trace is None:
             return "the trace is being read"
         if self.streams:

@@ -1,6 +1,6 @@
 """``rltrace diff A B`` in a terminal.
 
-Owns the search's worker and its messages, and what the application ends with.
+Owns the worker of the comparison, its messages, and the result of the application.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from rltrace_tui.confirm_text import Outcomes
 from rltrace_tui.data import CancelledError, DiffData
 from rltrace_tui.overview_screen import OverviewScreen
 
-EVERY = 0.05
-"""Seconds between two reports of progress."""
+PROGRESS_INTERVAL = 0.05
+"""Seconds between two messages on progress."""
 
 
 class ProbeMade(Message):
@@ -35,7 +35,7 @@ class ProbeMade(Message):
 
 
 class Walked(Message):
-    """The comparison went on along a stream."""
+    """The comparison made progress in a stream."""
 
     def __init__(self, stream: str, done: int, rows: int) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Walked(Message):
 
 
 class SearchDone(Message):
-    """There is a verdict."""
+    """The comparison is done."""
 
     def __init__(self, comparison: Comparison) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class SearchDone(Message):
 
 
 class CurvesRead(Message):
-    """The numbers that both sides read out."""
+    """The logged scalars of both sides were read."""
 
     def __init__(self, curves: tuple[Curve, ...]) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class CurvesRead(Message):
 
 
 class DiffApp(BaseApp[Comparison]):
-    """Returns the comparison; None: there is none."""
+    """Returns the comparison; None if it was left before."""
 
     overview: OverviewScreen
 
@@ -81,41 +81,41 @@ class DiffApp(BaseApp[Comparison]):
     def _search(self) -> None:
         worker = get_current_worker()
 
-        def stop_if_asked() -> None:
+        def check_cancelled() -> None:
             if worker.is_cancelled:
                 raise CancelledError
 
-        def probed(stream: str, respect: str, probe: Probe, rows: int) -> None:
-            stop_if_asked()
+        def on_probe(stream: str, respect: str, probe: Probe, rows: int) -> None:
+            check_cancelled()
             self.post_message(ProbeMade(stream, respect, probe, rows))
 
-        def walked(stream: str, done: int, rows: int) -> None:
-            stop_if_asked()
+        def on_progress(stream: str, done: int, rows: int) -> None:
+            check_cancelled()
             if monotonic() >= self._next_report:
-                self._next_report = monotonic() + EVERY
+                self._next_report = monotonic() + PROGRESS_INTERVAL
                 self.post_message(Walked(stream, done, rows))
 
         try:
-            self.post_message(SearchDone(self.work.search(probed, walked)))
+            self.post_message(SearchDone(self.work.search(on_probe, on_progress)))
             self.work.prepare()
-            self.post_message(CurvesRead(self.work.curves(lambda: self.work.give_way(lambda: worker.is_cancelled))))
+            self.post_message(CurvesRead(self.work.curves(lambda: self.work.pause(lambda: worker.is_cancelled))))
         except CancelledError:
             return
-        except Exception as error:  # a worker's failure is told, never raised
+        except Exception as error:  # shown on a screen
             self.post_message(Failed(error))
 
     def on_probe_made(self, message: ProbeMade) -> None:
-        self.overview.probed(message.stream, message.respect, message.probe, message.rows)
+        self.overview.add_probe(message.stream, message.respect, message.probe, message.rows)
 
     def on_walked(self, message: Walked) -> None:
-        self.overview.walked(message.stream, message.done, message.rows)
+        self.overview.show_progress(message.stream, message.done, message.rows)
 
     def on_search_done(self, message: SearchDone) -> None:
-        self.overview.found(message.comparison)
+        self.overview.show_verdict(message.comparison)
         self.refresh_bindings()
 
     def on_curves_read(self, message: CurvesRead) -> None:
-        self.overview.curves_read(message.curves)
+        self.overview.show_curves(message.curves)
 
     @property
     def is_searching(self) -> bool:
@@ -128,17 +128,17 @@ class DiffApp(BaseApp[Comparison]):
         assert self._searching is not None
         self.cancelled = True
         self._searching.cancel()
-        self.overview.stopped("stopped")
+        self.overview.show_state("stopped")
         return True
 
     def fail(self, error: BaseException) -> None:
-        self.overview.stopped("failed")
+        self.overview.show_state("failed")
         super().fail(error)
 
-    # --- going about --------------------------------------------------------------------------------------------------
+    # --- navigation ---------------------------------------------------------------------------------------------------
 
     def reason(self, action: str, parameters: tuple[object, ...]) -> str:
-        return self.work.no_op if action == "op" else super().reason(action, parameters)
+        return self.work.no_op_reason if action == "op" else super().reason(action, parameters)
 
     def action_replay(self) -> None:
         self._go("replay")

@@ -1,6 +1,6 @@
-"""Lines of text from what the library returned: verdict, evidence, bars and curves.
+"""The document of a verdict, and folds of ops, as lines of text.
 
-Owns glyphs and layout within a width. Pure functions; no widget, nothing is read.
+Owns glyphs and layout within a width. Pure functions: no widget, no reading.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ GLYPHS = {
 SPACES = re.compile(r"(?<=\S)\s{3,}")
 
 LABELLED = re.compile(r"\s*\S+(?: \S+)?\s{2,}")
-"""A word or two in a column of their own at the beginning of a line."""
+"""A label of one or two words at the beginning of a line."""
 
 Lines = list[Content]
 
@@ -49,18 +49,18 @@ def plain(text: str, style: str = "") -> Content:
 
 
 def labelled(label: str, text: str, width: int, style: str = "") -> Lines:
-    """``label`` in its column, ``text`` wrapped beside it."""
+    """``label`` in the first column, ``text`` wrapped in the second."""
     lines = TextLayout(width, "", breaks=True).lines(f"{label:<{LABEL + 1}}", text, style)
     return [Content.assemble((line.head, "$text-muted"), (line.body, line.look)) for line in lines]
 
 
 def fit(text: str, width: int) -> str:
-    """Exactly so many columns; what is cut off is marked."""
+    """``text`` in exactly ``width`` columns, with ``…`` if it is cut."""
     return f"{text:<{width}}" if len(text) <= width else f"{text[: max(0, width - 1)]}…"[:width]
 
 
 def fold_text(browser: Browser, line: BrowserLine) -> str:
-    """What a fold says of the lines in it."""
+    """The text of a fold."""
     piece = line.piece
     assert piece is not None
     if piece.trouble:
@@ -85,12 +85,12 @@ LOOKS = {"title": "bold", "name": "bold", "source": "$text-muted", "command": "$
 
 
 def headline(verdict: Verdict) -> tuple[str, str]:
-    """The verdict in a word, and its style."""
+    """The verdict, and its style."""
     return HEADLINES[verdict], f"bold {COLORS[verdict]}"
 
 
 def verdict_lines(document: Document, width: int) -> Lines:
-    """The verdict, its findings and what to run next, then all else but what differs of the system."""
+    """The verdict, its findings and the commands to run next, then all other sections except the system."""
     lines = [Content.assemble(headline(document.verdict), f"  {document.place}" if document.place else "")]
     lines += [] if document.place else [plain(line) for line in wrap(document.lead, width)]
     first = (*document.findings[:1], *document.named("next"), *document.findings[1:])
@@ -101,7 +101,7 @@ def verdict_lines(document: Document, width: int) -> Lines:
 
 
 def environment_lines(document: Document, width: int) -> Lines:
-    """What differs between the machines and processes; the pane has the title."""
+    """The section of the system; its pane has the title."""
     (section,) = document.named("system") or (Section("system", "", ("No recorded fact differs.",)),)
     return section_lines(replace(section, title=""), width)
 
@@ -113,22 +113,22 @@ def section_lines(section: Section, width: int) -> Lines:
 
 
 def pair_lines(label: str, pair: Pair[str], width: int) -> Lines:
-    """The same fact on both sides, on one line where it is equal."""
+    """A fact of both sides, on one line if it is equal."""
     if pair.a is None and pair.b is None:
         return []
     return section_lines(Section("", "", facts=(Fact(label, pair),)), width)
 
 
 def text_lines(lines: Iterable[str], width: int) -> Lines:
-    """Lines of a report, wrapped under where their text begins; headings without an indent are set off."""
+    """Lines of a report, wrapped below the start of their text; headings without an indent are bold."""
     found: Lines = []
     for line in "\n".join(lines).strip("\n").splitlines():
         if len(line) > width:
-            line = SPACES.sub("  ", line)  # a column is worth less than a value on the same line
+            line = SPACES.sub("  ", line)  # keeps more of the value on the line
         indent = len(line) - len(line.lstrip())
         label = LABELLED.match(line)
         more = " " * (label.end() if label and label.end() < width // 2 else indent + 2)
         wrapped = wrap(line, width, subsequent_indent=more, drop_whitespace=True, break_on_hyphens=False) or [""]
         style = "bold" if indent == 0 and label is None else ""
-        found += [plain(part, style) for part in wrapped]
+        found += [plain(piece, style) for piece in wrapped]
     return found

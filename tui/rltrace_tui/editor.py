@@ -1,6 +1,6 @@
-"""A source line in the user's editor.
+"""Opens a source line in the user's editor, with the application suspended.
 
-Owns which of the recorded places is tried. The application is suspended meanwhile.
+Owns which recorded path is tried.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from rltrace.trace.read.names import Site
 
 
 def edit(app: App[object], stack: Sequence[Site], paths: Sequence[str]) -> None:
-    """Open the innermost frame whose file is on this machine; says so where there is none, or no editor."""
+    """Open the innermost frame whose file is on this machine; notify if there is none, or no editor."""
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR")
     if not editor:
         app.notify("set $EDITOR to open source lines", severity="warning")
         return
-    found = next(((f, p) for f, path in zip(stack, paths, strict=False) if (p := _here(path, f.file))), None)
+    found = next(((f, p) for f, path in zip(stack, paths, strict=False) if (p := _local_path(path, f.file))), None)
     if found is None:
         app.notify("the source files of this op are not on this machine", severity="warning")
         return
@@ -36,7 +36,7 @@ def edit(app: App[object], stack: Sequence[Site], paths: Sequence[str]) -> None:
         app.notify(f"{editor}: {error.strerror}", severity="error")
 
 
-def _here(path: str, file: str) -> Path | None:
-    """Where a recorded file is now: at its own place, or under the current folder."""
-    places = [Path(place).expanduser() for place in (path, file) if place]
-    return next((place for place in places if place.is_file()), None)
+def _local_path(path: str, file: str) -> Path | None:
+    """The recorded file on this machine: at the same path, or below the current folder."""
+    candidates = [Path(name).expanduser() for name in (path, file) if name]
+    return next((candidate for candidate in candidates if candidate.is_file()), None)

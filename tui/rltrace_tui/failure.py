@@ -1,4 +1,4 @@
-"""What is shown where something failed: what happened and what can be done, never a traceback."""
+"""The screen of a failure: a message and a hint, never a traceback."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rltrace.errors import RltraceError
 
 
 def readable(error: BaseException) -> str:
-    """One or two sentences."""
+    """The error in one or two sentences."""
     text = " ".join(str(error).split())
     if isinstance(error, RltraceError):
         return text

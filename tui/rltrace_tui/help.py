@@ -1,4 +1,4 @@
-"""What the focused part of a screen shows, and every key that works there."""
+"""The help screen: what the focused pane shows, and its keys."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from textual.content import Content
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Static
 
-from rltrace_tui.app_protocol import why_not
+from rltrace_tui.app_protocol import disabled_reason
 
 GENERAL = (
     "= equal   ≠ differs, and no input is known to   ~ differs, and so does an input (propagated difference)   ? "
@@ -18,7 +18,7 @@ GENERAL = (
 
 
 class HelpScreen(ModalScreen[None]):
-    """Over the screen that it explains."""
+    """Explains the screen below it."""
 
     BINDINGS = [  # noqa: RUF012
         Binding("escape,question_mark,q", "dismiss", "Close", id="help.close", tooltip="Close this"),
@@ -28,8 +28,8 @@ class HelpScreen(ModalScreen[None]):
         super().__init__()
         self._text = _explanation(explained)
         self._keys = [
-            (active.binding.key_display or _spelled(key), active.binding.tooltip or active.binding.description,
-             why_not(active))
+            (active.binding.key_display or _key_name(key), active.binding.tooltip or active.binding.description,
+             disabled_reason(active))
             for key, active in explained.active_bindings.items()
             if active.binding.id
         ]  # fmt: skip
@@ -44,10 +44,10 @@ class HelpScreen(ModalScreen[None]):
 
     def _key_lines(self) -> list[Content]:
         lines = [Content("")]
-        for key, told, why in self._keys:
-            style = "$text-muted" if why else ""
-            more = f"  (not now: {why})" if why else ""
-            lines.append(Content.assemble((f"{key:>10}  ", "bold $text-accent"), (f"{told}{more}", style)))
+        for key, description, reason in self._keys:
+            style = "$text-muted" if reason else ""
+            more = f"  (not now: {reason})" if reason else ""
+            lines.append(Content.assemble((f"{key:>10}  ", "bold $text-accent"), (f"{description}{more}", style)))
         return lines
 
 
@@ -57,7 +57,7 @@ def _explanation(screen: Screen[object]) -> str:
     return f"{own}\n\n{GENERAL}" if own else GENERAL
 
 
-def _spelled(key: str) -> str:
+def _key_name(key: str) -> str:
     names = {"question_mark": "?", "slash": "/", "escape": "Esc", "space": "Space", "enter": "Enter"}
     names |= {"upper_n": "N", "left": "←", "right": "→", "up": "↑", "down": "↓", "backspace": "Backspace"}
     return names.get(key, key)

@@ -1,4 +1,4 @@
-"""What workers tell the screens of ops when they are done."""
+"""Messages from workers to the screens of ops."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ class Opened(Message):
 
 
 class Arrived(Message):
-    """A stream is ready, and the line that was asked for; ``more``: what folds it is still being read."""
+    """A stream and the requested line are ready; ``more``: rows of a fold are still being read."""
 
-    def __init__(self, stream: StreamPairData, line: int, more: bool = False, said: str = "") -> None:
+    def __init__(self, stream: StreamPairData, line: int, more: bool = False, note: str = "") -> None:
         super().__init__()
-        self.stream, self.line, self.more, self.said = stream, line, more, said
+        self.stream, self.line, self.more, self.note = stream, line, more, note
 
 
 class Sought(Message):
-    """A search along the ops came to its end; ``wrong``: it could not be made."""
+    """A search in the ops ended; ``error``: why it was impossible."""
 
-    def __init__(self, stream: StreamPairData, found: tuple[str, int] | None, what: str, wrong: str = "") -> None:
+    def __init__(self, stream: StreamPairData, found: tuple[str, int] | None, what: str, error: str = "") -> None:
         super().__init__()
-        self.stream, self.found, self.what, self.wrong = stream, found, what, wrong
+        self.stream, self.found, self.what, self.error = stream, found, what, error
 
 
 class OpRead(Message):
-    """One op was read; None: it cannot be, for this reason."""
+    """An op was read; ``pair`` None: it cannot be read, because of ``trouble``."""
 
     def __init__(self, at: tuple[int | None, int | None], pair: OpPair | None, trouble: str = "") -> None:
         super().__init__()
@@ -43,15 +43,15 @@ class OpRead(Message):
 
 
 class ValuesRead(Message):
-    """Its recorded values were read and measured, and how they could be recorded is known."""
+    """Recorded values of an op were read and measured; ``commands``: record them, if they are missing."""
 
-    def __init__(self, at: tuple[int | None, int | None], values: OpValues, how: tuple[str, ...]) -> None:
+    def __init__(self, at: tuple[int | None, int | None], values: OpValues, commands: tuple[str, ...]) -> None:
         super().__init__()
-        self.at, self.values, self.how = at, values, how
+        self.at, self.values, self.commands = at, values, commands
 
 
 class WentUpstream(Message):
-    """The way upstream of an input came to its end."""
+    """The op that computed an input was looked up; None: it is unknown."""
 
     def __init__(self, place: int, found: Upstream | None) -> None:
         super().__init__()

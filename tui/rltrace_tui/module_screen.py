@@ -1,6 +1,6 @@
-"""One module of two programs: its tensors, their rows, and the op at which its own work parts.
+"""One module of two programs: its tensors, their rows, and the op at which it diverges.
 
-Draws what ``rltrace.parity`` found; computes nothing.
+Draws results of ``rltrace.parity``; computes nothing.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ MODULE = (
 )
 OPS = "Ops of the module: the first that diverges, or those that it is one of. Enter shows one on both sides."
 UNWRAPPED = 10_000
-"""Columns for what is copied."""
+"""Columns of copied text."""
 
 
 class OpsOfModule(Choices):
-    """The ops of one module that may be looked at."""
+    """The ops of one module that can be shown."""
 
     explained = OPS
     BINDINGS = [  # noqa: RUF012

@@ -1,6 +1,6 @@
-"""The first screen of two programs: the verdict, and every module in the order in which it was run.
+"""The first screen of two programs: the verdict, and every module in execution order.
 
-Draws what ``rltrace.parity`` found; computes nothing.
+Draws results of ``rltrace.parity``; computes nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MODULES = (
     "distance. ≠ its inputs agree and its outputs differ, ~ propagated difference, ? none of it could be compared."
 )
 NARROW = 60
-"""Columns, where it is not known yet how many there are."""
+"""Columns before the width is known."""
 
 
 class ModuleList(Choices):
@@ -70,12 +70,12 @@ class ModulesScreen(KeyGuard, Screen[None]):
     def on_resize(self) -> None:
         self._draw_modules()
 
-    def stopped(self, how: str) -> None:
-        self._state = how
+    def show_state(self, state: str) -> None:
+        self._state = state
         self.redraw()
 
     def redraw(self) -> None:
-        """Show what is known now."""
+        """Draw the current result."""
         found = self._work.found
         self.query_one("#parity", Pane).redraw()
         word, style = (self._state.upper(), "$text-muted") if found is None else parity_text.headline(found.parity)
@@ -118,7 +118,7 @@ class ModulesScreen(KeyGuard, Screen[None]):
 
     @property
     def _origins(self) -> tuple[int, ...]:
-        return () if self._work.found is None else self._work.found.parting
+        return () if self._work.found is None else self._work.found.origin_indices
 
     def on_option_list_option_selected(self, event: Choices.OptionSelected) -> None:
         self._open(event.option_index)

@@ -1,6 +1,6 @@
-"""Getting somewhere in the list of ops: to a row, a step, the next origin, the next op that a selector finds.
+"""Navigation in the list of ops: to a row, a step, the next origin, the next op that a selector matches.
 
-Owns the searches and their workers; the screen that has the list says what it shows.
+Owns the searches and their workers; the screen shows the result.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rltrace.query.locate import next_row
 from rltrace.selectors import Selector
 from rltrace_tui.app_protocol import KeyGuard
 from rltrace_tui.data import DataSource, StreamPairData
-from rltrace_tui.input_parser import SELECTORS, asked_for, place_asked
+from rltrace_tui.input_parser import EXAMPLES, parse_place, parse_selector
 from rltrace_tui.messages import Arrived, Sought
 from rltrace_tui.op_list import OpList
 from rltrace_tui.prompt import Prompt
@@ -35,29 +35,29 @@ class NavigationScreen(KeyGuard, Screen[None]):
         self._text = ""
         self._busy = ""
         self.list = OpList(id="oplist")
-        self._asked: tuple[str, int | None, int | None] | None = None
-        """Where to go once there is a screen."""
-        self._is_there = False
+        self._pending: tuple[str, int | None, int | None] | None = None
+        """Where to go once the screen is mounted."""
+        self._can_go = False
 
     def draw_status(self) -> None:
-        """Say what is shown, or what is being done."""
+        """Draw the status line."""
         raise NotImplementedError
 
-    def _say(self, what: str) -> None:
-        self._busy = what
+    def _set_busy(self, text: str) -> None:
+        self._busy = text
         self.draw_status()
 
     # --- arriving -----------------------------------------------------------------------------------------------------
 
     def on_mount(self) -> None:
-        self._is_there = True
-        if self._asked is not None:
-            asked, self._asked = self._asked, None
-            self.go(*asked)
+        self._can_go = True
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
+            self.go(*pending)
 
     def on_screen_resume(self) -> None:
         shown, names = self._source.shown, self._source.streams
-        if self._asked is not None or self.list.stream is not None or self._busy or not names:
+        if self._pending is not None or self.list.stream is not None or self._busy or not names:
             return
         if shown is not None and shown.stream in names:
             self.go(shown.stream, shown.a_index, shown.b_index)
@@ -66,15 +66,15 @@ class NavigationScreen(KeyGuard, Screen[None]):
 
     def go(self, name: str, a: int | None, b: int | None) -> None:
         """Show a stream, the cursor on a row of it."""
-        if not self._is_there:
-            self._asked = (name, a, b)
+        if not self._can_go:
+            self._pending = (name, a, b)
             return
-        self._say("preparing the ops …")
+        self._set_busy("preparing the ops …")
         self._show(name, ("a", a) if a is not None else None if b is None else ("b", b))
 
     @work(thread=True, exclusive=True, group="ops", exit_on_error=False)
     def _show(self, name: str, row: tuple[str, int] | None) -> None:
-        with self._source.awaited():
+        with self._source.prioritized():
             self._get(name, row)
 
     def _get(self, name: str, row: tuple[str, int] | None) -> None:
@@ -84,22 +84,22 @@ class NavigationScreen(KeyGuard, Screen[None]):
             self.post_message(Arrived(stream, 0))
             return
         before = browser.line_of(*row) if len(browser) else 0
-        self.post_message(Arrived(stream, before, more=True))  # what is there is drawn, then what is being read
+        self.post_message(Arrived(stream, before, more=True))  # drawn now, and again when rows are read
         line = browser.reveal(*row) if len(browser) else 0
-        said = "that op is hidden here; the next one is shown" if browser.is_hidden(*row) else ""
+        note = "that op is hidden here; the next one is shown" if browser.is_hidden(*row) else ""
         if not worker.is_cancelled:
-            self.post_message(Arrived(stream, line, said=said))
+            self.post_message(Arrived(stream, line, note=note))
 
     def on_arrived(self, message: Arrived) -> None:
         if self.list.stream is not message.stream:
             self.list.show(message.stream)
         self._busy = "reading …" if message.more else ""
         self.list.changed(message.line)
-        if message.said:
-            self.notify(message.said)
+        if message.note:
+            self.notify(message.note)
         self.refresh_bindings()
 
-    # --- looking for something ----------------------------------------------------------------------------------------
+    # --- searching ----------------------------------------------------------------------------------------------------
 
     def action_seek(self, direction: int) -> None:
         stream, start = self.list.stream, self.list.cursor
@@ -108,7 +108,7 @@ class NavigationScreen(KeyGuard, Screen[None]):
             self._seek(stream, lambda stop: stream.browser.seek(start, direction, stop), what)
 
     def action_find(self) -> None:
-        self.query_one(Prompt).ask(FIND, SELECTORS, self._text, asked_for)
+        self.query_one(Prompt).ask(FIND, EXAMPLES, self._text, parse_selector)
 
     def action_again(self, direction: int) -> None:
         stream, selector = self.list.stream, self._selector
@@ -120,14 +120,14 @@ class NavigationScreen(KeyGuard, Screen[None]):
 
         chosen = stream.within_filter(selector)
 
-        def look(stop: Callable[[], bool]) -> tuple[str, int] | None:
+        def search(stop: Callable[[], bool]) -> tuple[str, int] | None:
             found = next_row(view.process, view.stream, chosen, first, direction, stop, stream.browser.lock)
             return None if found is None else (side, found)
 
-        self._seek(stream, look, self._text)
+        self._seek(stream, search, self._text)
 
     def _start(self, direction: int) -> tuple[str, int] | None:
-        """From which row on to look: the one after (before) what is under the cursor, on a side that has it."""
+        """(side, row) to search from: the row after, or before, the line under the cursor."""
         line = self.list.line
         if line is None:
             return None
@@ -139,39 +139,39 @@ class NavigationScreen(KeyGuard, Screen[None]):
 
     @work(thread=True, exclusive=True, group="ops", exit_on_error=False)
     def _seek(
-        self, stream: StreamPairData, look: Callable[[Callable[[], bool]], tuple[str, int] | None], what: str
+        self, stream: StreamPairData, search: Callable[[Callable[[], bool]], tuple[str, int] | None], what: str
     ) -> None:
         worker = get_current_worker()
-        self.app.call_from_thread(self._say, "looking …  (Escape stops)")
-        wrong = ""
+        self.app.call_from_thread(self._set_busy, "looking …  (Escape stops)")
+        message = ""
         try:
-            found = look(lambda: worker.is_cancelled)
+            found = search(lambda: worker.is_cancelled)
             if found is not None:
                 stream.browser.reveal(*found)
         except SelectorError as error:
-            found, wrong = None, str(error)
+            found, message = None, str(error)
         if not worker.is_cancelled:
-            self.post_message(Sought(stream, found, what, wrong))
+            self.post_message(Sought(stream, found, what, message))
 
     def on_sought(self, message: Sought) -> None:
         self._busy = ""
         if self.list.stream is not message.stream:
             return
         if message.found is None:
-            severity: SeverityLevel = "warning" if message.wrong else "information"
-            self.notify(message.wrong or f"no further {message.what}", severity=severity)
+            severity: SeverityLevel = "warning" if message.error else "information"
+            self.notify(message.error or f"no further {message.what}", severity=severity)
             self.draw_status()
         else:
             self.list.changed(message.stream.browser.line_of(*message.found))
 
     def action_go(self) -> None:
-        self.query_one(Prompt).ask(GO, "184213 (row of A), b184214 (row of B), s37 (step)", check=place_asked)
+        self.query_one(Prompt).ask(GO, "184213 (row of A), b184214 (row of B), s37 (step)", check=parse_place)
 
     def _go(self, text: str) -> None:
         browser = self.list.browser
         if browser is None:
             return
-        kind, number = place_asked(text)
+        kind, number = parse_place(text)
         if kind == "s":
             row = self._source.first_row_of(browser, number)
             target = None if row is None else ("a", row)
@@ -181,5 +181,5 @@ class NavigationScreen(KeyGuard, Screen[None]):
         if target is None:
             self.notify(f"there is no {text.strip()}", severity="warning")
         elif self.list.stream is not None:
-            self._say("reading …")
+            self._set_busy("reading …")
             self._show(self.list.stream.name, target)

@@ -1,7 +1,7 @@
-"""Both sides of a stream in one widget, a line for each pair of rows: they cannot scroll apart. Of one trace, one side.
+"""Both sides of a stream in one widget, a line for each pair of rows, or the stream of a single trace.
 
-Owns drawing and the cursor. Any number of lines costs the same: only what is on the screen is drawn, from words that a
-worker has read; what is not read yet is a placeholder until it is.
+Owns drawing and the cursor. Draws only lines on the screen, so their number does not matter; a worker reads the rows,
+and an unread row is a placeholder.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ PAIRED = (
     "number before an op of B is its row there, if it is not that of A. Runs of identical ops, and steps that are "
     "not loaded, are folded."
 )
-ALONE = "Ops: everything that one thread ran, in order, folded step by step. → is a logged scalar."
-LEAST = 8
-"""Columns in which a detail still says something."""
+SINGLE = "Ops: everything that one thread ran, in order, folded step by step. → is a logged scalar."
+MIN_DETAIL = 8
+"""Columns that a detail needs."""
 
-KEPT = 2_000
-"""Lines that are kept as drawn."""
+CACHED_LINES = 2_000
+"""Drawn lines that are cached."""
 
 PLACEHOLDER = RowText("…")
 
@@ -67,26 +67,26 @@ class OpList(ScrollView, can_focus=True):
     detail = reactive(0)
 
     class Moved(Message):
-        """The cursor stands elsewhere, or the lines are others, or more is known of them."""
+        """The cursor moved, or the lines changed."""
 
     class Chosen(Message):
-        """Somebody wants to see more of the line under the cursor."""
+        """The line under the cursor was selected."""
 
     class Filled(Message):
-        """The words of rows that were placeholders have been read."""
+        """Rows of placeholders were read."""
 
     def __init__(self, id: str) -> None:
         super().__init__(id=id)
         self.stream: StreamPairData | None = None
-        self._strips: LRUCache[tuple[object, ...], Strip] = LRUCache(KEPT)
+        self._strips: LRUCache[tuple[object, ...], Strip] = LRUCache(CACHED_LINES)
         self._generation = 0
-        self._asked = False
+        self._is_requested = False
 
     # --- content ------------------------------------------------------------------------------------------------------
 
     @property
     def explained(self) -> str:
-        return ALONE if self.browser is not None and self.browser.is_single else PAIRED
+        return SINGLE if self.browser is not None and self.browser.is_single else PAIRED
 
     @property
     def browser(self) -> Browser | None:
@@ -98,14 +98,14 @@ class OpList(ScrollView, can_focus=True):
 
     @property
     def line(self) -> BrowserLine | None:
-        """What is under the cursor."""
+        """The line under the cursor."""
         if self.browser is None or not len(self.browser):
             return None
         return self.browser.line(min(self.cursor, len(self.browser) - 1))
 
     @property
     def cell(self) -> RowText | None:
-        """The words of what is under the cursor: A's, where A has it; None: a fold, or not read yet."""
+        """The text of the row under the cursor, A's if A has it; None for a fold or an unread row."""
         line = self.line
         if line is None or line.relation is None or self.cells is None:
             return None
@@ -118,7 +118,7 @@ class OpList(ScrollView, can_focus=True):
         self.changed(0)
 
     def changed(self, cursor: int) -> None:
-        """The lines are others now: put the cursor on ``cursor``."""
+        """Redraw changed lines, with the cursor on ``cursor``."""
         self._generation += 1
         self._strips.clear()
         height = len(self.browser) if self.browser else 0
@@ -184,45 +184,45 @@ class OpList(ScrollView, can_focus=True):
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def _read_ahead(self) -> None:
-        """Where a page further the words are not known yet, read them before somebody gets there."""
+        """Read rows a page away from the cursor in advance."""
         browser, cells, at, page = self.browser, self.cells, self.cursor, self.page
         if browser is None or cells is None:
             return
         ends = [browser.line(k) for k in (at - page, at + page) if 0 <= k < len(browser)]
         if any(cells.get(row) is None for line in ends if line.relation is not None for row in _rows(line)):
-            self._ask()
+            self._request_rows()
 
-    def _ask(self) -> None:
-        """Have what is on the screen read, and a page either side; once for any number of lines that lack it."""
-        if not self._asked:
-            self._asked = True
+    def _request_rows(self) -> None:
+        """Read the rows on the screen and a page either side, once for any number of requests."""
+        if not self._is_requested:
+            self._is_requested = True
             self.call_later(self._fetch)
 
     def _fetch(self) -> None:
-        self._asked = False
+        self._is_requested = False
         browser, cells = self.browser, self.cells
         if browser is None or cells is None:
             return
         top, page = self.scroll_offset.y, self.page + 1
         pages = [range(top, top + page), range(top + page, top + 2 * page), range(top - page, top)]
-        for lines in pages:  # what is looked at comes first
+        for lines in pages:  # the screen comes first
             shown = [browser.line(k) for k in lines if 0 <= k < len(browser)]
-            wanted = [r for x in shown if x.relation is not None for r in _rows(x) if cells.get(r) is None]
-            if wanted:
-                self._fill(cells, wanted)
+            missing = [r for x in shown if x.relation is not None for r in _rows(x) if cells.get(r) is None]
+            if missing:
+                self._fill(cells, missing)
                 return
 
     @work(thread=True, exclusive=True, group="cells", exit_on_error=False)
-    def _fill(self, cells: RowCache, wanted: list[Row]) -> None:
+    def _fill(self, cells: RowCache, missing: list[Row]) -> None:
         worker = get_current_worker()
-        cells.fill(wanted, lambda: worker.is_cancelled)
+        cells.fill(missing, lambda: worker.is_cancelled)
         if not worker.is_cancelled:
             self.post_message(self.Filled())
 
     def on_op_list_filled(self) -> None:
         self.refresh()
         self.post_message(self.Moved())
-        self._ask()  # for the pages either side
+        self._request_rows()  # for the pages either side
 
     # --- drawing ------------------------------------------------------------------------------------------------------
 
@@ -240,7 +240,7 @@ class OpList(ScrollView, can_focus=True):
             if line.relation is None or all(cells.get(row) is not None for row in _rows(line)):
                 self._strips[key] = strip
             else:
-                self._ask()
+                self._request_rows()
         return strip
 
     def _draw(self, browser: Browser, line: BrowserLine, width: int, at_cursor: bool) -> Strip:
@@ -294,17 +294,17 @@ class OpList(ScrollView, can_focus=True):
 
 
 def _rows(line: BrowserLine) -> list[Row]:
-    """The rows that a line shows, A's first."""
+    """The rows of a line, A's first."""
     return [(side, row) for side, row in (("a", line.a), ("b", line.b)) if row is not None]
 
 
 def _columns(text: str, detail: str, width: int) -> str:
-    """The text on the left, the detail on the right where there is room for both; of a long one its end is the news."""
+    """The text on the left, the detail on the right if it fits; a long detail keeps its end."""
     column = max(len(text) + 2, min(int(width * 0.55), width - len(detail)))
-    room = width - column
-    if not detail or room < LEAST:
+    space = width - column
+    if not detail or space < MIN_DETAIL:
         return fit(text, width)
-    shown = detail if len(detail) <= room else f"…{detail[len(detail) - room + 1 :]}"
+    shown = detail if len(detail) <= space else f"…{detail[len(detail) - space + 1 :]}"
     return fit(f"{text:<{column}}{shown}", width)
 
 

@@ -1,4 +1,4 @@
-"""The third screen: one op as both sides ran it, and the way upstream from its inputs, with a way back."""
+"""The third screen: one op on both sides, with the ops upstream of its inputs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ VALUES = (
 )
 
 UNWRAPPED = 10_000
-"""Columns for what is copied: a command stays on one line."""
+"""Columns of copied text, in which commands stay on one line."""
 
 
 class OpScreen(KeyGuard, Screen[None]):
@@ -58,7 +58,7 @@ class OpScreen(KeyGuard, Screen[None]):
         self._source = source
         self._stream_name = stream
         self._at = (a, b)
-        self._way: list[tuple[int | None, int | None]] = []
+        self._history: list[tuple[int | None, int | None]] = []
         self._pair: OpPair | None = None
         self._values: tuple[OpValues, tuple[str, ...]] | None = None
         self._trouble = ""
@@ -76,9 +76,9 @@ class OpScreen(KeyGuard, Screen[None]):
         self._read()
 
     def show(self, a: int | None, b: int | None) -> None:
-        """Another op, from which Backspace leads here."""
+        """Show another op, from which Backspace returns."""
         if (a, b) != self._at:
-            self._way.append(self._at)
+            self._history.append(self._at)
             self._at = (a, b)
             self._read()
 
@@ -91,7 +91,7 @@ class OpScreen(KeyGuard, Screen[None]):
 
     @work(thread=True, exclusive=True, group="op", exit_on_error=False)
     def _load(self, at: tuple[int | None, int | None]) -> None:
-        with self._source.awaited():
+        with self._source.prioritized():
             self._get(at)
 
     def _get(self, at: tuple[int | None, int | None]) -> None:
@@ -112,9 +112,9 @@ class OpScreen(KeyGuard, Screen[None]):
         with self._source.values_lock:
             found = op_values(rows[0], rows[1])
         shown = next(row for row in rows if row is not None)
-        how = () if found.any_kept else self._source.how(shown)
+        commands = () if found.any_recorded else self._source.recording_commands(shown)
         if not worker.is_cancelled:
-            self.post_message(ValuesRead(at, found, how))
+            self.post_message(ValuesRead(at, found, commands))
 
     def on_op_read(self, message: OpRead) -> None:
         if message.at == self._at:
@@ -123,7 +123,7 @@ class OpScreen(KeyGuard, Screen[None]):
 
     def on_values_read(self, message: ValuesRead) -> None:
         if message.at == self._at:
-            self._values = message.values, message.how
+            self._values = message.values, message.commands
             self.query_one("#values", Pane).draw(self._value_lines)
 
     def _redraw(self) -> None:
@@ -147,9 +147,9 @@ class OpScreen(KeyGuard, Screen[None]):
             if a == b and a is not None
             else "   ".join(f"{side} {'–' if row is None else f'{row:,}'}" for side, row in pair)
         )
-        way = f"   {len(self._way)} down" if self._way else ""
+        depth = f"   {len(self._history)} down" if self._history else ""
         sides = [] if self._pair is None else [line.op for line in (self._pair.a, self._pair.b) if line is not None]
-        return Content.assemble(" ", (" | ".join(dict.fromkeys(sides)), "bold"), f"   {rows}{way}")
+        return Content.assemble(" ", (" | ".join(dict.fromkeys(sides)), "bold"), f"   {rows}{depth}")
 
     def _draw_inputs(self) -> None:
         options = self.query_one("#inputs", Choices)
@@ -158,7 +158,7 @@ class OpScreen(KeyGuard, Screen[None]):
         if self._pair is None or not self._pair.inputs:
             options.add_option(Option("no tensor inputs", disabled=True))
             return
-        options.add_options([Option(op_text.input_text(entered)) for entered in self._pair.inputs])
+        options.add_options([Option(op_text.input_text(entry)) for entry in self._pair.inputs])
         options.highlighted = 0
 
     def _details(self, width: int) -> diff_text.Lines:
@@ -176,12 +176,12 @@ class OpScreen(KeyGuard, Screen[None]):
     # --- keys ---------------------------------------------------------------------------------------------------------
 
     def reason(self, action: str, parameters: tuple[object, ...]) -> str:
-        if action == "down" and not self._way:
+        if action == "down" and not self._history:
             return "this is where you began"
         if action in ("edit", "copy", "upstream", "values") and self._pair is None:
             return self._trouble or "the op is not loaded yet"
         if action == "list":
-            return self._source.no_ops
+            return self._source.no_ops_reason
         if action == "upstream" and self._pair is not None and not self._pair.inputs:
             return "this op has no tensor inputs"
         return ""
@@ -214,7 +214,7 @@ class OpScreen(KeyGuard, Screen[None]):
         self.show(found.a, found.b)
 
     def action_down(self) -> None:
-        self._at = self._way.pop()
+        self._at = self._history.pop()
         self._read()
 
     def action_values(self) -> None:
@@ -232,46 +232,43 @@ class OpScreen(KeyGuard, Screen[None]):
     def action_copy(self) -> None:
         if self._pair is None:
             return
-        inputs = [op_text.input_text(entered) for entered in self._pair.inputs]
+        inputs = [op_text.input_text(entry) for entry in self._pair.inputs]
         lines = [line.plain.rstrip() for line in (*self._details(UNWRAPPED), *self._value_lines(UNWRAPPED))]
         copy(self.app, "\n".join([self._head().plain.strip(), *inputs, *lines]), "the op is")
 
 
 # --- preview ----------------------------------------------------------------------------------------------------------
-#
-# The op under the cursor, beside the list where the terminal is wide and tall enough for it.
-
 
 PREVIEW_EXPLAINED = "Under the cursor: this op in short. Enter shows all of it."
 PAUSE = 0.06
-"""Seconds the cursor has to rest before its op is read."""
+"""Seconds that the cursor rests before its op is read."""
 
 
 class Preview(Pane):
-    """Follows the cursor, at a distance: nobody who moves on waits for it."""
+    """The op under the cursor, beside the list if the terminal is large enough."""
 
     can_focus = False
 
     def __init__(self, source: DataSource, id: str) -> None:
         super().__init__("", PREVIEW_EXPLAINED, id)
         self._source = source
-        self._wanted: tuple[StreamPairData, int | None, int | None] | None = None
+        self._target: tuple[StreamPairData, int | None, int | None] | None = None
         self.can_focus = False
 
     def show(self, stream: StreamPairData, line: BrowserLine | None) -> None:
-        """The op of a line, once the cursor rests on it."""
-        wanted = None if line is None or line.relation is None else (stream, line.a, line.b)
-        if not self.display or wanted == self._wanted:
+        """Show the op of a line, once the cursor rests on it."""
+        target = None if line is None or line.relation is None else (stream, line.a, line.b)
+        if not self.display or target == self._target:
             return
-        self._wanted = wanted
-        if wanted is None:
+        self._target = target
+        if target is None:
             self.draw(lambda _: [])
         else:
-            self.set_timer(PAUSE, lambda: self._load(wanted) if wanted == self._wanted else None)
+            self.set_timer(PAUSE, lambda: self._load(target) if target == self._target else None)
 
     @work(thread=True, exclusive=True, group="preview", exit_on_error=False)
-    def _load(self, wanted: tuple[StreamPairData, int | None, int | None]) -> None:
-        stream, a, b = wanted
+    def _load(self, target: tuple[StreamPairData, int | None, int | None]) -> None:
+        stream, a, b = target
         try:
             with stream.browser.lock:
                 pair = stream.pairs.pair(a, b)
@@ -283,7 +280,7 @@ class Preview(Pane):
 
     def on_op_read(self, message: OpRead) -> None:
         message.stop()
-        if self._wanted is None or message.at != self._wanted[1:]:
+        if self._target is None or message.at != self._target[1:]:
             return
         pair = message.pair
         self.border_title = "" if pair is None else pair.shown.op
@@ -292,7 +289,7 @@ class Preview(Pane):
             return
 
         def lines(width: int) -> diff_text.Lines:
-            inputs = [Content(op_text.input_text(entered)[:width]) for entered in pair.inputs[:3]]
+            inputs = [Content(op_text.input_text(entry)[:width]) for entry in pair.inputs[:3]]
             return [*inputs, *op_text.op_lines(pair, width)]
 
         self.draw(lines)

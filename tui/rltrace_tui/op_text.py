@@ -1,6 +1,6 @@
-"""One op in lines of text: its inputs, what it was called with, what ran, where it stands; and its recorded values.
+"""One op as lines of text: its inputs, call, kernel and stack, and its recorded values.
 
-Owns layout within a width. Pure functions; no widget, nothing is read.
+Owns layout within a width. Pure functions: no widget, no reading.
 """
 
 from __future__ import annotations
@@ -11,9 +11,7 @@ from textual.content import Content
 
 from rltrace.diff.base.model import Pair
 from rltrace.diff.metrics.distances import LISTED, Bin, Distances, ElementPair
-from rltrace.json import to_json
 from rltrace.query.op_pair import OpPair, PairedInput
-from rltrace.query.ops import OpLine
 from rltrace.query.values import OpValues, ValuePair
 from rltrace.report.document import distances_text
 from rltrace.trace.read.names import Site
@@ -27,36 +25,36 @@ MATCHES = {
     "": (" ", ""),
 }
 
-MOST_BINS = 8
+MAX_BINS = 8
 """Lines of a histogram."""
 
-MOST_ELEMENTS = 12
-"""Elements that are shown of each of several tensors that differ; of a single one, all that are listed."""
+MAX_ELEMENTS = 12
+"""Elements shown of each tensor, if several differ; of a single one, all that are listed."""
 
-MOST_EQUAL = 8
-"""Elements that are shown of a tensor that is equal on both sides."""
+MAX_EQUAL = 8
+"""Elements shown of a tensor that is equal on both sides."""
 
 
-def input_text(entered: PairedInput) -> str:
-    """``= input 0  float32[4]  from op 12  read here on both sides, equal``."""
-    glyph, what = MATCHES.get(entered.match, ("?", entered.match))
-    shown = entered.a or entered.b
+def input_text(entry: PairedInput) -> str:
+    """``= input 0  float32[4]  from op 12  read: hashed here on both sides, equal``."""
+    glyph, what = MATCHES.get(entry.match, ("?", entry.match))
+    shown = entry.a or entry.b
     assert shown is not None
     if shown.origin == "overwritten":
-        return f"  input {entered.place}  {shown.layout}  only written"
-    sides = [side for side in (entered.a, entered.b) if side is not None]
+        return f"  input {entry.place}  {shown.layout}  only written"
+    sides = [side for side in (entry.a, entry.b) if side is not None]
     origins = list(dict.fromkeys(f"op {s.producer:,}" if s.producer is not None else s.origin for s in sides))
     digests = list(dict.fromkeys(s.digest for s in sides if s.digest))
-    told = f"  {' | '.join(digests)}" if digests else ""
+    hashes = f"  {' | '.join(digests)}" if digests else ""
     layouts = " | ".join(dict.fromkeys(s.layout for s in sides))
-    return f"{glyph} input {entered.place}  {layouts}  from {' | '.join(origins)}{told}  {what}".rstrip()
+    return f"{glyph} input {entry.place}  {layouts}  from {' | '.join(origins)}{hashes}  {what}".rstrip()
 
 
 def op_lines(pair: OpPair, width: int) -> Lines:
-    """Everything but the inputs."""
+    """The op without its inputs."""
     shown = pair.shown
-    both = pair.a is not None and pair.b is not None
-    facts = pair_lines if both else _own_lines
+    is_paired = pair.a is not None and pair.b is not None
+    facts = pair_lines if is_paired else _single_lines
     lines: Lines = []
     if shown.event is not None:
         lines += event_lines(pair, facts, width)
@@ -64,21 +62,18 @@ def op_lines(pair: OpPair, width: int) -> Lines:
         for number in range(max(len(line.outputs) for line in (pair.a, pair.b) if line)):
             outputs = Pair(*(_nth(line.outputs, number) if line else None for line in (pair.a, pair.b)))
             lines += facts("output", outputs, width)
-        lines += facts("logged", _both(pair, lambda line: _value(line.value)), width)
-        if any((pair.numbers.a, pair.numbers.b)):
-            lines += facts("scalars", pair.numbers, width)
-        if both and pair.skeleton.a != pair.skeleton.b:
-            lines += facts("args", pair.skeleton, width)
-    lines += facts("rng", _both(pair, lambda line: line.rng), width)
-    lines += facts("kernel", _both(pair, lambda line: line.kernel or None), width)
-    lines += facts("module", _both(pair, lambda line: line.module or None), width)
+        for label, values in pair.call.items():
+            if (values.a or values.b) and (label != "args" or (is_paired and values.a != values.b)):
+                lines += facts(label, values, width)
+    lines += facts("kernel", pair.both(lambda line: line.kernel or None), width)
+    lines += facts("module", pair.both(lambda line: line.module or None), width)
     lines += when_lines(pair, width)
     lines += labelled("flags", ", ".join(shown.flags), width) if shown.flags else []
     return lines + stack_lines(pair, width)
 
 
 def event_lines(pair: OpPair, facts: Callable[[str, Pair[str], int], Lines], width: int) -> Lines:
-    """What an event tells, cell by cell: what is compared first, then evidence."""
+    """The cells of an event: those that are compared, then evidence."""
     events = [None if line is None else line.event for line in (pair.a, pair.b)]
     lines = facts("of", Pair(*(None if event is None else event.what for event in events)), width)
     cells = [{} if event is None else {cell.name: cell for cell in event.cells} for event in events]
@@ -93,15 +88,15 @@ def event_lines(pair: OpPair, facts: Callable[[str, Pair[str], int], Lines], wid
 
 
 def when_lines(pair: OpPair, width: int) -> Lines:
-    """Step and phase, of both sides where they differ."""
-    when = _both(pair, lambda line: f"step {line.step:,}, {line.phase}")
+    """Step and phase, of both sides if they differ."""
+    when = pair.both(lambda line: f"step {line.step:,}, {line.phase}")
     if when.a and when.b and when.a != when.b:
         return pair_lines("when", when, width)
     return labelled("when", when.a or when.b or "", width)
 
 
 def stack_lines(pair: OpPair, width: int) -> Lines:
-    """The call stack with its source lines, innermost first; of both sides where they run other functions."""
+    """The call stack with its source lines, innermost first; of both sides if they differ."""
     stacks = [() if line is None else line.stack for line in (pair.a, pair.b)]
     functions = [[(frame.file, frame.function) for frame in stack] for stack in stacks]
     if all(stacks) and functions[0] != functions[1]:
@@ -117,28 +112,28 @@ def _frames(label: str, stack: Sequence[Site], width: int) -> Lines:
     return lines
 
 
-def _own_lines(label: str, pair: Pair[str], width: int) -> Lines:
-    """A fact of the one side that has the op."""
-    told = pair.a if pair.a is not None else pair.b
-    return [] if told is None else labelled(label, told, width)
+def _single_lines(label: str, pair: Pair[str], width: int) -> Lines:
+    """A fact of the only side that has the op."""
+    text = pair.a if pair.a is not None else pair.b
+    return [] if text is None else labelled(label, text, width)
 
 
 # --- values ---------------------------------------------------------------------------------------------------------
 
 
-def values_lines(values: OpValues, how: Sequence[str], width: int) -> Lines:
-    """Recorded values side by side, tensors that differ first, and how to record them where there are none."""
+def values_lines(values: OpValues, commands: Sequence[str], width: int) -> Lines:
+    """Recorded values side by side, tensors that differ first; without any, the commands that record them."""
     lines: Lines = []
     differing = sum(pair.distances is not None for pair in values.pairs)
-    most = MOST_ELEMENTS if differing > 1 else LISTED
+    most = MAX_ELEMENTS if differing > 1 else LISTED
     for pair in sorted(values.pairs, key=lambda pair: pair.equal):
         lines += [*_value_head(pair, width), *_value_body(pair, width, most)]
     if not values.pairs:
-        missing = how and not values.asked
+        missing = commands and not values.requested
         why = "Its values were not recorded." if missing else "It has no tensor with values."
         lines.append(plain(why, "$text-muted"))
-    if not values.any_kept and (values.pairs or not values.asked):
-        for number, command in enumerate(how):
+    if not values.any_recorded and (values.pairs or not values.requested):
+        for number, command in enumerate(commands):
             lines += labelled("to get" if number == 0 else "", command, width, "$text-accent")
     return lines
 
@@ -147,11 +142,11 @@ def _value_head(pair: ValuePair, width: int) -> Lines:
     layout = pair.layout.a or pair.layout.b or ""
     if pair.layout.a and pair.layout.b and pair.layout.a != pair.layout.b:
         layout = f"A {pair.layout.a}   B {pair.layout.b}"
-    told = pair.distances
-    if told is not None:
+    found = pair.distances
+    if found is not None:
         return [
             Content.assemble(("≠ ", "$text-error"), (pair.what, "bold"), f"  {layout}"),
-            *labelled("", distances_text(told), width),
+            *labelled("", distances_text(found), width),
         ]
     glyph = "=" if pair.equal else "≠"
     head = Content.assemble(f"{glyph} ", (pair.what, "bold"), f"  {layout}")
@@ -159,48 +154,48 @@ def _value_head(pair: ValuePair, width: int) -> Lines:
 
 
 def _value_body(pair: ValuePair, width: int, most: int) -> Iterator[Content]:
-    told = pair.distances
-    if told is not None:
-        yield from histogram_lines(told, width)
-        yield from element_lines(told.worst[:most], told.unit, width)
+    found = pair.distances
+    if found is not None:
+        yield from histogram_lines(found, width)
+        yield from element_lines(found.worst[:most], found.unit, width)
     elif pair.elements:
-        yield from own_element_lines(pair.elements[:MOST_EQUAL], width)
+        yield from single_value_lines(pair.elements[:MAX_EQUAL], width)
 
 
-def histogram_lines(told: Distances, width: int) -> Iterator[Content]:
+def histogram_lines(found: Distances, width: int) -> Iterator[Content]:
     """A bar for each range of distances."""
-    bins = merged(told.histogram)
+    bins = merged(found.histogram)
     if not bins:
         return
     labels = [f"{x.low:,}" if x.low == x.high else f"{x.low:,}–{x.high:,}" for x in bins]
     if len(max(labels, key=len)) > 20:
         labels = [f"{x.low:.1e}–{x.high:.1e}" for x in bins]
     column, most = max(map(len, labels)), max(x.count for x in bins)
-    room = max(4, min(40, width - column - 18))
+    space = max(4, min(40, width - column - 18))
     for label, x in zip(labels, bins, strict=True):
-        bar = "█" * max(round(x.count / most * room), 1 if x.count else 0)
-        yield Content.assemble(f"  {label:>{column}} {told.unit:<4}", (bar, "$text-primary"), f" {x.count:,}")
+        bar = "█" * max(round(x.count / most * space), 1 if x.count else 0)
+        yield Content.assemble(f"  {label:>{column}} {found.unit:<4}", (bar, "$text-primary"), f" {x.count:,}")
 
 
 def merged(bins: Sequence[Bin]) -> list[Bin]:
-    """At most so many: neighbours added up, empty ones at the lower end left out."""
+    """At most MAX_BINS bins: neighbours merged, empty ones at the lower end left out."""
     first = next((k for k, x in enumerate(bins) if x.count), len(bins))
-    kept = bins[first:]
-    size = -(-len(kept) // MOST_BINS) if kept else 1
-    groups = [kept[k : k + size] for k in range(0, len(kept), size)]
+    shown = bins[first:]
+    size = -(-len(shown) // MAX_BINS) if shown else 1
+    groups = [shown[k : k + size] for k in range(0, len(shown), size)]
     return [Bin(group[0].low, group[-1].high, sum(x.count for x in group)) for group in groups]
 
 
 def element_lines(elements: Sequence[ElementPair], unit: str, width: int) -> Iterator[Content]:
-    """Single elements on both sides, decimal and hex, those that differ most first."""
+    """Elements of both sides, decimal and hex, those that differ most first."""
     if not elements:
         return
     rows = [(_index(e), e.a, e.b, "–" if e.distance is None else f"{e.distance:,}", e.hex_a, e.hex_b) for e in elements]
-    yield from _table(("at", "A", "B", unit or "apart", "A, bits", "B, bits"), rows, width)
+    yield from _table(("at", "A", "B", unit or "distance", "A, bits", "B, bits"), rows, width)
 
 
-def own_element_lines(elements: Sequence[ElementPair], width: int) -> Iterator[Content]:
-    """Single elements where there is one value only."""
+def single_value_lines(elements: Sequence[ElementPair], width: int) -> Iterator[Content]:
+    """Elements of a single value."""
     yield from _table(("at", "value", "bits"), [(_index(e), e.a, e.hex_a) for e in elements], width)
 
 
@@ -215,13 +210,5 @@ def _index(element: ElementPair) -> str:
     return f"[{','.join(map(str, element.index))}]"
 
 
-def _both(pair: OpPair, ask: Callable[[OpLine], str | None]) -> Pair[str]:
-    return Pair(*(None if line is None else ask(line) for line in (pair.a, pair.b)))
-
-
 def _nth(outputs: tuple[str, ...], k: int) -> str | None:
     return outputs[k] if k < len(outputs) else None
-
-
-def _value(value: bool | int | float | complex | None) -> str | None:
-    return None if value is None else str(to_json(value))

@@ -14,7 +14,7 @@ from rltrace.trace.format.schema import Phase
 from rltrace_tui.app_protocol import copy, host
 from rltrace_tui.data import StreamPairData
 from rltrace_tui.editor import edit
-from rltrace_tui.input_parser import SELECTORS, as_selector, asked_for
+from rltrace_tui.input_parser import EXAMPLES, expand_selector, parse_selector
 from rltrace_tui.messages import Arrived, Opened, OpRead
 from rltrace_tui.navigation import FIND, GO, NavigationScreen
 from rltrace_tui.op_screen import Preview
@@ -43,7 +43,7 @@ class OpsScreen(NavigationScreen):
         Binding("g", "go", "Go", id="ops.go", tooltip="Go to an op (184213, or b184214) or a step (s37)"),
         Binding("i", "hide", "Receivers", show=False, id="ops.hide", tooltip="Hide propagated differences"),
         Binding("p", "phase", "Phase", show=False, id="ops.phase", tooltip="Show the ops of one phase only"),
-        Binding("w", "filter", "Filter", id="ops.filter", tooltip="Show only what a selector finds"),
+        Binding("w", "filter", "Filter", id="ops.filter", tooltip="Show only what a selector matches"),
         Binding("d", "detail", "Detail", show=False, id="ops.detail", tooltip="Show place, kernel, module or phase"),
         Binding("s", "stream", "Stream", show=False, id="ops.stream", tooltip="Another stream of ops"),
         Binding("o", "edit", "Source", show=False, id="ops.edit", tooltip="Open the source line in $EDITOR"),
@@ -61,8 +61,8 @@ class OpsScreen(NavigationScreen):
         yield Footer(show_command_palette=False, compact=True)
 
     def reason(self, action: str, parameters: tuple[object, ...]) -> str:
-        alone = self.list.browser is not None and self.list.browser.is_single
-        if action in ("seek", "hide") and alone:
+        is_single = self.list.browser is not None and self.list.browser.is_single
+        if action in ("seek", "hide") and is_single:
             return "one trace has no differences"
         if action == "stream" and len(self._source.streams) < 2:
             return "there is only one stream of ops"
@@ -99,12 +99,12 @@ class OpsScreen(NavigationScreen):
         elif piece.equal and not browser.is_filtered:
             self._put(Opened(stream, at, piece, browser.opened(piece)))
         else:
-            self._say("reading …")
+            self._set_busy("reading …")
             self._open(stream, at, piece)
 
     @work(thread=True, exclusive=True, group="ops", exit_on_error=False)
     def _open(self, stream: StreamPairData, at: int, piece: Piece) -> None:
-        with self._source.awaited():
+        with self._source.prioritized():
             self.post_message(Opened(stream, at, piece, stream.browser.opened(piece)))
 
     def on_opened(self, message: Opened) -> None:
@@ -156,8 +156,8 @@ class OpsScreen(NavigationScreen):
         elif message.question == GO and message.answer.strip():
             self._go(message.answer)
         elif message.question == FIND and message.answer.strip():
-            self._text = as_selector(message.answer)
-            self._selector = asked_for(message.answer)
+            self._text = expand_selector(message.answer)
+            self._selector = parse_selector(message.answer)
             self.refresh_bindings()
             self.action_again(1)
 
@@ -172,8 +172,8 @@ class OpsScreen(NavigationScreen):
         self.list.changed(browser.line_of(side, row or 0))
 
     def action_phase(self) -> None:
-        word = self._only.removeprefix("phase=")
-        at = PHASES.index(word) if word in PHASES else 0
+        phase = self._filter_text.removeprefix("phase=")
+        at = PHASES.index(phase) if phase in PHASES else 0
 
         def chosen(number: int | None) -> None:
             if number is not None:
@@ -182,17 +182,17 @@ class OpsScreen(NavigationScreen):
         self.app.push_screen(Picker("Phase", PHASES, at), chosen)
 
     def action_filter(self) -> None:
-        self.query_one(Prompt).ask(FILTER, f"{SELECTORS}; empty: everything", self._only, asked_for)
+        self.query_one(Prompt).ask(FILTER, f"{EXAMPLES}; empty: everything", self._filter_text, parse_selector)
 
     @property
-    def _only(self) -> str:
-        return self.list.stream.only if self.list.stream is not None else ""
+    def _filter_text(self) -> str:
+        return self.list.stream.filter_text if self.list.stream is not None else ""
 
     def _show_only(self, text: str) -> None:
         stream = self.list.stream
         if stream is not None:
-            self._say("reading …")
-            self._apply(stream, as_selector(text) if text.strip() else "", self._row())
+            self._set_busy("reading …")
+            self._apply(stream, expand_selector(text) if text.strip() else "", self._row())
 
     def _row(self) -> tuple[str, int]:
         line = self.list.line
@@ -202,12 +202,12 @@ class OpsScreen(NavigationScreen):
 
     @work(thread=True, exclusive=True, group="ops", exit_on_error=False)
     def _apply(self, stream: StreamPairData, text: str, row: tuple[str, int]) -> None:
-        said = ""
+        note = ""
         try:
             stream.filter(text)
         except SelectorError as error:
-            said = str(error)
-        self.post_message(Arrived(stream, stream.browser.line_of(*row) if len(stream.browser) else 0, said=said))
+            note = str(error)
+        self.post_message(Arrived(stream, stream.browser.line_of(*row) if len(stream.browser) else 0, note=note))
 
     def action_stream(self) -> None:
         names = self._source.streams
@@ -222,7 +222,7 @@ class OpsScreen(NavigationScreen):
     def action_leave(self) -> None:
         if self._busy:
             self.workers.cancel_group(self, "ops")
-            self._say("")
+            self._set_busy("")
         else:
             host(self).leave()
 
@@ -246,14 +246,14 @@ class OpsScreen(NavigationScreen):
             return
         head = f" {stream.name}   {self._source.sizes(stream.name)}   detail: {DETAILS[self.list.detail]}"
         hidden = "   propagated hidden" if browser.hide_receivers else ""
-        only = f"   only {stream.only}" if stream.only else ""
+        only = f"   only {stream.filter_text}" if stream.filter_text else ""
         self.query_one("#head", Static).update(head + only + hidden)
         self.query_one("#status", Static).update(f" {self._busy or self._where()}")
 
     def _where(self) -> str:
         line = self.list.line
         if line is None:
-            return "no op is left: w changes the filter" if self._only else "no op"
+            return "no op is left: w changes the filter" if self._filter_text else "no op"
         if line.relation is None:
             return "space opens the fold"
         cell = self.list.cell

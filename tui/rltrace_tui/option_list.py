@@ -1,6 +1,6 @@
-"""A list of lines to choose from, which keeps still while a terminal is too small to show it.
+"""Lists of lines to choose from.
 
-Owns nothing else: options that were put in meanwhile have no lines yet, and Textual's own list fails looking for one.
+Owns a workaround: Textual's list fails on page keys while the terminal is too small to show options that were added.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from textual.widgets.option_list import Option
 
 
 class Choices(OptionList):
-    """Textual's list of options."""
+    """Textual's list of options, which ignores page keys while it has no size."""
 
     def action_page_down(self) -> None:
         if self.scrollable_content_region:
@@ -27,12 +27,10 @@ class Choices(OptionList):
 
 
 # --- picker -----------------------------------------------------------------------------------------------------------
-#
-# A short list to choose from, over the screen that asks.
 
 
 class Picker(ModalScreen[int | None]):
-    """Ends with the number of what was chosen; None: nothing was."""
+    """A short list over the current screen; returns the index of the choice, or None."""
 
     BINDINGS = [Binding("escape,q", "dismiss(None)", "Close", id="picker.close", tooltip="Choose nothing")]  # noqa: RUF012
 

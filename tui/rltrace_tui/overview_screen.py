@@ -1,4 +1,4 @@
-"""The first screen: the search while it runs, then the verdict, its evidence, and every step at a glance."""
+"""The first screen: the search while it runs, then the verdict, its evidence, and a timeline of steps."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ SEARCH = (
     "is equal, ≠ differs, ? unknown."
 )
 
-SHOWN = {"structure": "same ops", "values": "same values"}
-"""What the search asks, in words; what it asks of memory that nobody wrote decides nothing."""
+SEARCHES = {"structure": "same ops", "values": "same values"}
+"""Labels of the searches that decide the verdict; that of uninitialised memory does not."""
 
 EXPORT = "Export the verdict as Markdown to"
 
 
 class OverviewScreen(KeyGuard, CurveScreen):
-    """Verdict, environment, timeline, search."""
+    """Verdict, system and settings, timeline, search."""
 
     AUTO_FOCUS = "#verdict"
     BINDINGS = [  # noqa: RUF012
@@ -78,30 +78,30 @@ class OverviewScreen(KeyGuard, CurveScreen):
     def on_mount(self) -> None:
         self._draw_head()
 
-    # --- what is told -------------------------------------------------------------------------------------------------
+    # --- messages -----------------------------------------------------------------------------------------------------
 
-    def probed(self, stream: str, respect: str, probe: Probe, rows: int) -> None:
+    def add_probe(self, stream: str, respect: str, probe: Probe, rows: int) -> None:
         self._probes.setdefault(stream, {}).setdefault(respect, []).append(probe)
         self._rows[stream] = rows
         self.query_one("#search", Pane).draw(self._search)
 
-    def walked(self, stream: str, done: int, rows: int) -> None:
+    def show_progress(self, stream: str, done: int, rows: int) -> None:
         self._done = f"comparing {stream}: {done:,} of {rows:,} ops"
         self.query_one("#search", Pane).draw(self._search)
 
-    def found(self, comparison: Comparison) -> None:
+    def show_verdict(self, comparison: Comparison) -> None:
         self._state, self._done = "done", ""
         environment = self.query_one("#environment", Pane)
         environment.border_title = f"System and settings ({len(comparison.system)})"
         self._redraw()
 
-    def curves_read(self, curves: tuple[Curve, ...]) -> None:
+    def show_curves(self, curves: tuple[Curve, ...]) -> None:
         self._curves.all = curves
         self._redraw()
 
-    def stopped(self, how: str) -> None:
+    def show_state(self, state: str) -> None:
         if self._work.comparison is None:
-            self._state = how
+            self._state = state
             self._redraw()
 
     def _redraw(self) -> None:
@@ -114,8 +114,8 @@ class OverviewScreen(KeyGuard, CurveScreen):
 
     def _draw_head(self) -> None:
         found = self._work.comparison
-        word = diff_text.headline(found.verdict) if found else (self._state.upper(), "bold $text-muted")
-        self.query_one("#head", Static).update(Content.assemble(f" rltrace   {self._work.names}   ", word))
+        headline = diff_text.headline(found.verdict) if found else (self._state.upper(), "bold $text-muted")
+        self.query_one("#head", Static).update(Content.assemble(f" rltrace   {self._work.names}   ", headline))
 
     def _verdict(self, width: int) -> diff_text.Lines:
         found = self._work.comparison
@@ -138,8 +138,8 @@ class OverviewScreen(KeyGuard, CurveScreen):
             mark = shown.step if shown is not None and shown.stream.startswith(timeline.process) else None
             if len(self._work.timelines) > 1:
                 lines.append(diff_text.plain(timeline.process, "bold"))
-            bar = charts.state_bar(timeline, width - charts.ROOM)
-            axis = charts.axis(len(timeline.states), mark, width - charts.ROOM)
+            bar = charts.state_bar(timeline, width - charts.MARGIN)
+            axis = charts.axis(len(timeline.states), mark, width - charts.MARGIN)
             lines += [Content(f"  {axis}"), Content(f"  {bar}")]
         if not lines:
             lines.append(diff_text.plain("Neither program made an optimizer step.", "$text-muted"))
@@ -153,8 +153,8 @@ class OverviewScreen(KeyGuard, CurveScreen):
             if len(self._probes) > 1:
                 lines.append(diff_text.plain(stream, "bold"))
             for respect, probes in by_respect.items():
-                if respect in SHOWN:
-                    lines.append(charts.search_line(SHOWN[respect], probes, self._rows[stream], width))
+                if respect in SEARCHES:
+                    lines.append(charts.search_line(SEARCHES[respect], probes, self._rows[stream], width))
         found = self._work.comparison
         if found is not None and not lines:
             what = "step digests" if found.level == "step" else "the ops themselves"
@@ -167,8 +167,8 @@ class OverviewScreen(KeyGuard, CurveScreen):
         if self._work.comparison is None and action in ("inspect", "curve", "curves", "copy", "export"):
             return "there is no verdict yet" if self._state == "searching" else f"the search was {self._state}"
         if action == "inspect":
-            return self._work.no_op
-        return self._curves.why_not_pick if action in ("curve", "curves") else ""
+            return self._work.no_op_reason
+        return self._curves.disabled_reason if action in ("curve", "curves") else ""
 
     def action_inspect(self) -> None:
         host(self).show_verdict_op()

@@ -1,6 +1,6 @@
-"""A framed, scrolling part of a screen that wraps its text to its own width, and says what it shows.
+"""A framed, scrolling pane that wraps its text to its width.
 
-Owns wrapping on resize and the text that ``?`` shows for it.
+Owns wrapping on resize, and the pane's help text.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from textual.events import Resize
 from textual.widgets import Static
 
 Draw = Callable[[int], list[Content]]
-"""Lines for a width."""
+"""Draws lines for a width."""
 
 
 class Pane(VerticalScroll):
-    """One part of a screen."""
+    """One pane of a screen; ``explained``: its help text."""
 
     def __init__(self, title: str, explained: str, id: str, draw: Draw = lambda _: []) -> None:
         super().__init__(id=id)
@@ -31,7 +31,7 @@ class Pane(VerticalScroll):
         yield self._text
 
     def draw(self, draw: Draw) -> None:
-        """Show what ``draw`` gives for the width there is, now and after every resize."""
+        """Draw with ``draw``, now and after every resize."""
         self._draw = draw
         self.redraw()
 
@@ -40,7 +40,7 @@ class Pane(VerticalScroll):
 
     @property
     def text(self) -> str:
-        """What it shows, without style."""
+        """The text of the pane, without style."""
         return "\n".join(line.plain for line in self._draw(self._width))
 
     @property
@@ -48,6 +48,6 @@ class Pane(VerticalScroll):
         return max(20, self.scrollable_content_region.width - (0 if self.show_vertical_scrollbar else 1))
 
     def redraw(self) -> None:
-        """Show the same for what is known now."""
+        """Draw again, with the current data."""
         lines = self._draw(self._width)
         self._text.update(Content("\n").join(lines))

@@ -1,6 +1,6 @@
 """``rltrace compare`` in a terminal: two programs that should compute the same, module by module.
 
-Owns the worker that compares them, and what the application ends with.
+Owns the worker of the comparison, and the result of the application.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from rltrace_tui.parity_text import ops_of
 
 
 class ComparisonDone(Message):
-    """There is a result."""
+    """The comparison is done."""
 
 
 class ParityApp(BaseApp[ParityData]):
-    """Returns what was found; None: it was left before."""
+    """Returns the result; None if it was left before."""
 
     overview: ModulesScreen
 
@@ -36,7 +36,7 @@ class ParityApp(BaseApp[ParityData]):
         try:
             self.work.search()
             self.post_message(ComparisonDone())
-        except Exception as error:  # a worker's failure is told, never raised
+        except Exception as error:  # shown on a screen
             self.post_message(Failed(error))
 
     def on_comparison_done(self) -> None:
@@ -45,10 +45,10 @@ class ParityApp(BaseApp[ParityData]):
 
     def fail(self, error: BaseException) -> None:
         if self.work.found is None:
-            self.overview.stopped("given up")
+            self.overview.show_state("given up")
         super().fail(error)
 
-    # --- going about --------------------------------------------------------------------------------------------------
+    # --- navigation ---------------------------------------------------------------------------------------------------
 
     def show_verdict_op(self) -> None:
         found = self.work.found
@@ -58,7 +58,7 @@ class ParityApp(BaseApp[ParityData]):
 
     def reason(self, action: str, parameters: tuple[object, ...]) -> str:
         if action == "op":
-            return self.work.no_op
+            return self.work.no_op_reason
         if action == "replay":
             return "an experiment needs two runs of one program: rltrace diff A B"
         return super().reason(action, parameters)

@@ -1,7 +1,6 @@
-"""What the screens of two programs show: what comparing them by row found, and the streams that their ops stand in.
+"""Data of the screens of two programs: the result of comparing them by row, and the streams of their ops.
 
-Owns nothing but looking ops up. A row of one program's stream stands beside any row of the other's: which belong
-together is what ``rltrace.parity`` found, and no stream is aligned here.
+Owns the lookup of ops. The two streams are not aligned: ``rltrace.parity`` matches their ops.
 """
 
 from __future__ import annotations
@@ -22,39 +21,39 @@ from rltrace.trace.read.reader import Trace
 from rltrace_tui.data import DataSource, StreamPairData
 
 NAME = "A and B"
-"""Of the one pair of streams: each has a name of its own."""
+"""Name of the pair of streams, which have different names."""
 
 
 @dataclass(frozen=True)
 class ParityData:
-    """What there is to draw."""
+    """The result of a comparison by row."""
 
     parity: Parity
     required: tuple[Required, ...]
     views: tuple[StreamView, StreamView]
     traces: tuple[Trace, Trace]
-    """Twice the same one, where two stretches of one trace were compared."""
+    """The same trace twice, if both sides are of one trace."""
     report: str
-    """All of it as text, as it would have been printed."""
+    """The whole report as text."""
     more: tuple[str, ...] = ()
-    """Sections of the report about what it amounts to: the gap of log-probabilities, what routers decided."""
+    """Sections of the report on effects: log-probability gap, routing decisions."""
 
     @cached_property
     def origins(self) -> dict[Pair[str], ModuleOrigin]:
-        """The first of each module; there may be thousands of modules."""
+        """The first origin of each module."""
         return {origin.path: origin for origin in reversed(self.parity.origins)}
 
     @cached_property
-    def parting(self) -> tuple[int, ...]:
-        """Which of the modules they are, ascending."""
+    def origin_indices(self) -> tuple[int, ...]:
+        """Indices of the modules with origins, ascending."""
         return tuple(k for k, module in enumerate(self.parity.modules) if module.path in self.origins)
 
 
 Find = Callable[[], ParityData]
 
 
-class Beside(StreamPairData):
-    """Two streams whose rows do not belong together but for what was found."""
+class UnalignedPair(StreamPairData):
+    """Two streams whose rows are not matched by position."""
 
     def __init__(self, a: StreamView, b: StreamView) -> None:
         super().__init__(NAME, Browser(a, None))
@@ -70,7 +69,7 @@ class ParityWork(DataSource):
     """One run of ``rltrace compare``."""
 
     def __init__(self, paths: tuple[str, str], find: Find) -> None:
-        """``find``: does the work, once; what it raises is shown."""
+        """``find`` compares the two, and is called once; its errors are shown."""
         super().__init__()
         self._paths = paths
         self._find = find
@@ -87,16 +86,16 @@ class ParityWork(DataSource):
 
     @property
     def modules(self) -> tuple[ModuleResult, ...]:
-        """As they were run."""
+        """In execution order."""
         return () if self.found is None else self.found.parity.modules
 
     def origin(self, module: ModuleResult) -> ModuleOrigin | None:
-        """What was found about the module whose inputs agree and whose outputs do not; None: it is not one of them."""
+        """The origin in a module whose inputs agree and whose outputs do not; None for other modules."""
         return None if self.found is None else self.found.origins.get(module.path)
 
     @property
-    def no_op(self) -> str:
-        """Why there is no first op that parts; "": there is one."""
+    def no_op_reason(self) -> str:
+        """Why there is no first op that diverges; "" if there is one."""
         if self.found is None:
             return "there is no result yet"
         first = self.found.parity.first
@@ -106,7 +105,7 @@ class ParityWork(DataSource):
         return "" if known else "which op of the module it is, is unknown"
 
     @property
-    def no_ops(self) -> str:
+    def no_ops_reason(self) -> str:
         return "ops of two programs cannot be paired: Enter on a module, or rltrace show for one of them"
 
     @property
@@ -115,10 +114,10 @@ class ParityWork(DataSource):
 
     def stream(self, name: str) -> StreamPairData:
         with self.lock:
-            if name not in self._made:
+            if name not in self._streams:
                 assert self.found is not None
-                self._made[name] = Beside(*self.found.views)
-            return self._made[name]
+                self._streams[name] = UnalignedPair(*self.found.views)
+            return self._streams[name]
 
     @property
     def shown(self) -> Finding | None:
@@ -128,7 +127,7 @@ class ParityWork(DataSource):
         assert self.found is not None
         return self.found.traces
 
-    def how(self, row: RowAt) -> tuple[str, ...]:
+    def recording_commands(self, row: RowAt) -> tuple[str, ...]:
         traces = {str(trace.path): trace for trace in self.traces()}
         words = ["--rows", "all", "--values", selector_of(row), "--values-inputs"]
         files = [file_name(trace, "values") for trace in traces.values()]

@@ -1,6 +1,6 @@
-"""Two programs compared by row, in lines of text: the verdict, a line for each module, one module in full.
+"""Two programs compared by row, as lines of text: the verdict, a line for each module, one module in full.
 
-Owns glyphs and layout within a width. Pure functions; no widget, nothing is read.
+Owns glyphs and layout within a width. Pure functions: no widget, no reading.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ STYLES = {
 
 HOLDS = {True: "holds", False: "FAILS", None: "undecided"}
 
-NUMBERS = 30
-"""Columns of what stands beside a module's path."""
+NUMBERS_WIDTH = 30
+"""Columns of the numbers beside a module's path."""
 
 
 def headline(parity: Parity) -> tuple[str, str]:
-    """The verdict in a word, and its style."""
+    """The verdict, and its style."""
     return HEADLINES[parity.verdict], STYLES[parity.verdict]
 
 
 def verdict_lines(parity: Parity, required: Sequence[Required], more: Sequence[str], width: int) -> Lines:
-    """The verdict, the first module that parts, what it amounts to, and what was compared with what.
+    """The verdict, the first module that diverges, requirements, effects, and what was compared.
 
-    ``more``: sections of the report, put in where it is told what it amounts to.
+    ``more``: sections of the report on effects.
     """
-    word, style = headline(parity)
+    title, style = headline(parity)
     first = parity.first
-    lines: Lines = [Content.assemble((word, f"bold {style}"), "" if first is None else f"  {CAUSES[first.reason]}")]
+    lines: Lines = [Content.assemble((title, f"bold {style}"), "" if first is None else f"  {CAUSES[first.reason]}")]
     if first is not None:
         lines += labelled("module", str(first.path.b), width, "bold")
         lines += [*_because(first, width), *_parts(first, width)]
     else:
         lines += labelled("", sentence(parity.why), width)
     for one in required:
-        lines += labelled("asked", f"{one.text}: {HOLDS[one.holds]}, {one.why}", width, "" if one.holds else "bold")
+        lines += labelled("required", f"{one.text}: {HOLDS[one.holds]}, {one.why}", width, "" if one.holds else "bold")
     for section in more:
         lines += [plain(""), *text_lines(section.splitlines(), width)]
     lines += [plain("")] if more else []
@@ -111,7 +111,7 @@ def op_text(op: ParityOp) -> str:
 
 
 def glyph(module: ModuleResult, origin: ModuleOrigin | None) -> str:
-    """``≠`` the module's own work parts, ``~`` it passes a difference on, ``?`` nothing of it could be compared."""
+    """``≠`` the module diverges independently, ``~`` propagated difference, ``?`` not compared."""
     if origin is not None:
         return "≠"
     if not module.rows:
@@ -120,29 +120,29 @@ def glyph(module: ModuleResult, origin: ModuleOrigin | None) -> str:
 
 
 def root_of(modules: Sequence[ModuleResult]) -> str:
-    """The module that all others of B lie in; "": there are several such."""
+    """The module of B that contains all others; "" if there is none."""
     roots = {str(module.path.b).partition(".")[0] for module in modules}
     return roots.pop() if len(roots) == 1 else ""
 
 
 def module_line(module: ModuleResult, origin: ModuleOrigin | None, root: str, width: int) -> str:
-    """One module of the list, on one line, without the ``root`` of its path; of a long one its end is the news."""
+    """One module of the list, on one line, without the ``root`` of its path; a long path keeps its end."""
     path = str(module.path.b).removeprefix(f"{root}.")
-    room = max(10, width - NUMBERS - 4)
-    shown = path if len(path) <= room else f"…{path[len(path) - room + 1 :]}"
-    return f"{glyph(module, origin)} {shown:<{room}}  {_numbers(module)}".rstrip()
+    space = max(10, width - NUMBERS_WIDTH - 4)
+    shown = path if len(path) <= space else f"…{path[len(path) - space + 1 :]}"
+    return f"{glyph(module, origin)} {shown:<{space}}  {_numbers(module)}".rstrip()
 
 
 def _numbers(module: ModuleResult) -> str:
     if not module.rows:
         return "not compared"
-    told = f"{module.differing:>7,} of {module.rows:>7,}"
-    apart = module.distance.absolute if module.distance is not None else None
-    return told if apart is None else f"{told}  {apart:.1e}"
+    counts = f"{module.differing:>7,} of {module.rows:>7,}"
+    distance = module.distance.absolute if module.distance is not None else None
+    return counts if distance is None else f"{counts}  {distance:.1e}"
 
 
 def module_lines(module: ModuleResult, origin: ModuleOrigin | None, width: int) -> Lines:
-    """Everything that is known of one module."""
+    """All results of one module."""
     lines: Lines = list(pair_lines("module", module.path, width))
     lines += pair_lines("class", module.kind, width)
     lines += labelled("calls", f"A {module.calls.a:,}   B {module.calls.b:,}", width)
@@ -156,21 +156,21 @@ def module_lines(module: ModuleResult, origin: ModuleOrigin | None, width: int) 
         lines += labelled("cause", sentence(what), width)
     for tensor in module.tensors:
         lines += [plain(""), *_tensor_lines(tensor, width)]
-    for apart in module.uncompared:
-        where = f"{apart.part} {apart.name}".rstrip()
-        lines += [plain(""), plain(f"? {where}", "$text-muted"), *labelled("", sentence(apart.why), width)]
+    for one in module.uncompared:
+        name = f"{one.part} {one.name}".rstrip()
+        lines += [plain(""), plain(f"? {name}", "$text-muted"), *labelled("", sentence(one.why), width)]
     return lines
 
 
 def _rows(module: ModuleResult) -> str:
     if not module.rows:
         return "no output was computed by both"
-    parts = [f"{module.rows:,} computed by both, {module.equal:,} equal, {module.differing:,} differ"]
+    clauses = [f"{module.rows:,} computed by both, {module.equal:,} equal, {module.differing:,} differ"]
     if module.inputs_differing:
-        parts.append(f"{module.inputs_differing:,} had inputs that differ")
-    alone = (("A", module.missing_b), ("B", module.missing_a))
-    parts += [f"{count:,} only by {side}" for side, count in alone if count]
-    return "; ".join(parts)
+        clauses.append(f"{module.inputs_differing:,} had inputs that differ")
+    unmatched = (("A", module.missing_b), ("B", module.missing_a))
+    clauses += [f"{count:,} only by {side}" for side, count in unmatched if count]
+    return "; ".join(clauses)
 
 
 def _tensor_lines(tensor: TensorResult, width: int) -> Lines:
@@ -190,13 +190,13 @@ def _either(pair: Pair[str]) -> str:
 
 
 def ops_of(origin: ModuleOrigin | None) -> tuple[Pair[ParityOp], ...]:
-    """The op that parts, on both sides, or those that it is one of."""
+    """The op that diverges, on both sides, or the candidates for it."""
     pairs = () if origin is None else (origin.op, *origin.several)
     return tuple(pair for pair in pairs if pair.a is not None or pair.b is not None)
 
 
 def op_choice(pair: Pair[ParityOp], width: int) -> str:
-    """An op of both sides on one line."""
+    """An op of both sides, on one line."""
     sides: Sequence[ParityOp] = [op for op in (pair.a, pair.b) if op is not None]
     names = " | ".join(dict.fromkeys(op.op for op in sides))
     layouts = " | ".join(dict.fromkeys(", ".join(op.layouts) for op in sides))

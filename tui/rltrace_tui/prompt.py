@@ -1,4 +1,4 @@
-"""The one-line question at the foot of a screen: what to look for, where to go. A mistake is shown where it stands."""
+"""The one-line prompt at the foot of a screen; errors are shown below the character."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from textual.widgets import Input, Static
 from rltrace.errors import SelectorError
 
 Check = Callable[[str], object]
-"""Raises SelectorError where an answer cannot be used."""
+"""Raises SelectorError for an invalid answer."""
 
 
 class Prompt(Vertical):
-    """Asks; Enter answers, Escape takes it back. What cannot be used is said under the character, and asked again."""
+    """Enter answers, Escape cancels; an invalid answer is not accepted."""
 
     BINDINGS = [Binding("escape", "cancel", "Cancel", id="prompt.cancel", tooltip="Close the prompt")]  # noqa: RUF012
 
@@ -30,7 +30,7 @@ class Prompt(Vertical):
         super().__init__(id=id)
         self.question = ""
         self._check: Check = lambda _: None
-        self._home = ""
+        self._previous_focus = ""
 
     def compose(self) -> ComposeResult:
         yield Input(id="answer", compact=True)
@@ -38,18 +38,18 @@ class Prompt(Vertical):
 
     def ask(self, question: str, hint: str, value: str = "", check: Check = lambda _: None) -> None:
         self.question, self._check = question, check
-        self._home = getattr(self.screen.focused, "id", None) or ""
+        self._previous_focus = getattr(self.screen.focused, "id", None) or ""
         self.border_title = question
         answer = self.query_one(Input)
         answer.placeholder = hint
         answer.value = value
-        self._tell("")
+        self._show_mistake("")
         self.add_class("-shown")
         answer.focus()
 
     def on_input_changed(self, event: Input.Changed) -> None:
         event.stop()
-        self._tell("")
+        self._show_mistake("")
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
@@ -58,22 +58,22 @@ class Prompt(Vertical):
             if answer.strip():
                 self._check(answer)
         except SelectorError as error:
-            self._tell(str(error))
+            self._show_mistake(str(error))
             return
         self.action_cancel()
         self.post_message(self.Answered(self.question, answer))
 
     def action_cancel(self) -> None:
         self.remove_class("-shown")
-        self.screen.focus_next(f"#{self._home}" if self._home else "*")
+        self.screen.focus_next(f"#{self._previous_focus}" if self._previous_focus else "*")
 
-    def _tell(self, mistake: str) -> None:
-        told = self.query_one("#mistake", Static)
-        told.update(under_the_answer(mistake))
-        told.display = bool(mistake)
+    def _show_mistake(self, mistake: str) -> None:
+        line = self.query_one("#mistake", Static)
+        line.update(mistake_text(mistake))
+        line.display = bool(mistake)
 
 
-def under_the_answer(mistake: str) -> str:
-    """A selector's error as it stands under what was typed: the caret first, then what is wrong there."""
-    what, *pointing = mistake.split("\n")
-    return "\n".join([*(line.removeprefix("  ") for line in pointing[1:]), what])
+def mistake_text(mistake: str) -> str:
+    """A selector's error below the answer: the caret first, then the message."""
+    message, *pointing = mistake.split("\n")
+    return "\n".join([*(line.removeprefix("  ") for line in pointing[1:]), message])

@@ -1,6 +1,6 @@
-"""The words of single rows, read ahead of whoever looks: drawing a line never waits for a disk or another reader.
+"""A cache of rows as text, read in advance, so that drawing never waits for a disk or another reader.
 
-Owns what is kept in memory of rows, and the reading of more. ``get`` is for the screen, ``fill`` for a worker.
+Owns the cached rows. The screen calls ``get``, a worker ``fill``.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from rltrace.query.ops import op_line
 from rltrace.trace.format.rows import Rows
 
 DETAILS = ("place", "kernel", "module", "phase")
-"""What stands beside an op, one at a time."""
+"""Details of an op, of which one is shown."""
 
-KEPT = 10_000
-"""Rows whose words are kept."""
+MAX_ROWS = 10_000
+"""Rows in the cache."""
 
 Row = tuple[str, int]
 """("a" or "b", row)."""
@@ -26,7 +26,7 @@ Row = tuple[str, int]
 
 @dataclass(frozen=True)
 class RowText:
-    """One row in words."""
+    """One row as text."""
 
     text: str
     layouts: str = ""
@@ -36,7 +36,7 @@ class RowText:
 
 
 class RowCache:
-    """Words of the rows of one pair of streams."""
+    """Text of the rows of a pair of streams."""
 
     def __init__(self, browser: Browser) -> None:
         self._browser = browser
@@ -44,25 +44,24 @@ class RowCache:
         self._known: dict[Row, RowText] = {}
 
     def get(self, row: Row) -> RowText | None:
-        """The words of a row; None: nobody has read it yet."""
+        """The text of a row; None if it was not read yet."""
         return self._known.get(row)
 
-    def fill(self, wanted: Iterable[Row], cancelled: Callable[[], bool] = lambda: False) -> None:
+    def fill(self, missing: Iterable[Row], cancelled: Callable[[], bool] = lambda: False) -> None:
         """Read rows, a segment at a time; the browser's lock is held for each reading only."""
         found: dict[Row, RowText] = {}
         rows: Rows | None = None
-        held = ""
-        for side, number in sorted(set(wanted)):
+        loaded = ""
+        for side, number in sorted(set(missing)):
             if cancelled():
                 break
             try:
-                if rows is None or side != held or not rows.first <= number < rows.first + len(rows):
-                    held, rows = side, self._read(self._views[side], number)
+                if rows is None or side != loaded or not rows.first <= number < rows.first + len(rows):
+                    loaded, rows = side, self._read(self._views[side], number)
                 found[side, number] = self._cell(side, rows, number - rows.first)
             except HoleError as error:
                 found[side, number] = RowText(f"! {error}", where=str(error))
-        kept = self._known if len(self._known) + len(found) <= KEPT else {}
-        self._known = kept | found
+        self._known = (self._known if len(self._known) + len(found) <= MAX_ROWS else {}) | found
 
     def _read(self, view: StreamView, number: int) -> Rows:
         with self._browser.lock:
@@ -76,6 +75,6 @@ class RowCache:
         if line.site is not None:
             short = f"{line.site.file.rpartition('/')[2]}:{line.site.line}"
             where = f"{short}  {' '.join(line.site.source.split())}"
-        layouts = ", ".join(entered.layout or "?" for entered in line.inputs) or (line.event.what if line.event else "")
-        told = filter(None, [f"step {line.step:,}", line.phase, line.module, where])
-        return RowText(text, layouts, (short, line.kernel, line.module, line.phase), "   ".join(told))
+        layouts = ", ".join(entry.layout or "?" for entry in line.inputs) or (line.event.what if line.event else "")
+        status = filter(None, [f"step {line.step:,}", line.phase, line.module, where])
+        return RowText(text, layouts, (short, line.kernel, line.module, line.phase), "   ".join(status))

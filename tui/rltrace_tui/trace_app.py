@@ -1,6 +1,6 @@
-"""``rltrace show TRACE`` in a terminal: one trace in the same screens.
+"""``rltrace show TRACE`` in a terminal.
 
-Owns the worker that reads it.
+Owns the worker that reads the trace.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from rltrace_tui.trace_screen import TraceScreen
 
 
 class TraceRead(Message):
-    """Everything but the curves is known."""
+    """The trace was read, except its curves."""
 
 
 class OwnCurvesRead(Message):
-    """The numbers that it read out."""
+    """The logged scalars were read."""
 
     def __init__(self, curves: tuple[Curve, ...]) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class OwnCurvesRead(Message):
 
 
 class TraceApp(BaseApp[None]):
-    """Returns nothing: there is no verdict."""
+    """Returns nothing, as there is no verdict."""
 
     overview: TraceScreen
 
@@ -49,20 +49,20 @@ class TraceApp(BaseApp[None]):
             self.work.read()
             self.post_message(TraceRead())
             for name in self.work.streams[:1]:
-                self.work.stream(name)  # so that it is there when it is asked for
-            self.post_message(OwnCurvesRead(self.work.curves(lambda: self.work.give_way(lambda: worker.is_cancelled))))
-        except Exception as error:  # a worker's failure is told, never raised
+                self.work.stream(name)  # in advance
+            self.post_message(OwnCurvesRead(self.work.curves(lambda: self.work.pause(lambda: worker.is_cancelled))))
+        except Exception as error:  # shown on a screen
             self.post_message(Failed(error))
 
     def on_trace_read(self) -> None:
-        self.overview.read()
+        self.overview.show_info()
         self.refresh_bindings()
 
     def on_own_curves_read(self, message: OwnCurvesRead) -> None:
-        self.overview.curves_read(message.curves)
+        self.overview.show_curves(message.curves)
 
     def fail(self, error: BaseException) -> None:
-        self.overview.stopped("failed")
+        self.overview.show_state("failed")
         super().fail(error)
 
     def reason(self, action: str, parameters: tuple[object, ...]) -> str:

@@ -1,4 +1,4 @@
-"""The first screen of one trace: what was recorded, where, its steps and the numbers that it read out."""
+"""The first screen of one trace: its recording, system, steps and logged scalars."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TIMELINE = (
 
 
 class TraceScreen(KeyGuard, CurveScreen):
-    """What is known of one trace, short of its ops."""
+    """One trace, without its ops."""
 
     AUTO_FOCUS = "#trace"
     BINDINGS = [  # noqa: RUF012
@@ -54,18 +54,18 @@ class TraceScreen(KeyGuard, CurveScreen):
     def on_mount(self) -> None:
         self._redraw()
 
-    def read(self) -> None:
-        """Everything but the curves is known."""
+    def show_info(self) -> None:
+        """Show everything but the curves."""
         self._state = ""
         self._redraw()
 
-    def curves_read(self, curves: tuple[Curve, ...]) -> None:
+    def show_curves(self, curves: tuple[Curve, ...]) -> None:
         self._curves.all = curves
         self._redraw()
 
-    def stopped(self, how: str) -> None:
+    def show_state(self, state: str) -> None:
         if self._work.info is None:
-            self._state = how
+            self._state = state
             self._redraw()
 
     def _redraw(self) -> None:
@@ -93,12 +93,12 @@ class TraceScreen(KeyGuard, CurveScreen):
         if self._work.info is None:
             return []
         lines: diff_text.Lines = []
-        room = width - charts.ROOM
+        space = width - charts.MARGIN
         for own in self._work.steps:
             if len(self._work.steps) > 1:
                 lines.append(diff_text.plain(own.process, "bold"))
-            axis = charts.axis(len(own.steps), None, room)
-            lines += [Content(f"  {axis}"), Content(f"  {charts.step_bar(own, room)}{charts.step_sizes(own)}")]
+            axis = charts.axis(len(own.steps), None, space)
+            lines += [Content(f"  {axis}"), Content(f"  {charts.step_bar(own, space)}{charts.step_sizes(own)}")]
         if not lines:
             lines.append(diff_text.plain("The program made no optimizer step.", "$text-muted"))
         steps = max([len(own.steps) for own in self._work.steps], default=0)
@@ -110,7 +110,7 @@ class TraceScreen(KeyGuard, CurveScreen):
     def reason(self, action: str, parameters: tuple[object, ...]) -> str:
         if self._work.info is None and action in ("curve", "curves", "copy"):
             return "the trace is being read"
-        return self._curves.why_not_pick if action in ("curve", "curves") else ""
+        return self._curves.disabled_reason if action in ("curve", "curves") else ""
 
     def action_copy(self) -> None:
         assert self._work.info is not None

@@ -23,10 +23,10 @@ MAX_TRIED = 256
 """One-sided rows that are searched for the writer of a part of a tensor."""
 
 
-def control_flow(side: str, row: RowAt, other: str, other_stretch: RowAt | None, harm: str) -> Judgement:
+def control_flow(side: str, row: RowAt, other: str, opposite: RowAt | None, harm: str) -> Judgement:
     """The cause of an op that only ``side`` runs; ``opposite``: the other side's op at this place; ``harm``: why it
     matters, "" where it does not."""
-    continues = f"; there {other} continues with {other_stretch}" if other_stretch is not None else ""
+    continues = f"; there {other} continues with {opposite}" if opposite is not None else ""
     why = f"only {side} runs it{continues}"
     if harm:
         why += f"; it affects results: {harm}"

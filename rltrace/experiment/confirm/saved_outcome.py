@@ -1,6 +1,6 @@
-"""What an experiment on two traces came to, where there was one: for those who tell of the traces.
+"""The saved outcome of an experiment on two traces.
 
-Owns which file is looked at, and that it is of these traces. Runs nothing.
+Owns which file is read, and checks that it belongs to these traces. Runs nothing.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from rltrace.trace.read.reader import open_trace
 
 @dataclass(frozen=True)
 class SavedOutcome:
-    """The outcome in a file, or why there is none in it."""
+    """The outcome in a file, or why it cannot be used."""
 
     path: Path
     outcome: ExperimentResult | None
     trouble: str = ""
 
 
-def told_of(a: Path, b: Path, named: Path | None = None) -> SavedOutcome | None:
-    """The outcome in the file that is named, or in the one beside B; None: nothing is named, and there is none.
+def find_outcome(a: Path, b: Path, file: Path | None = None) -> SavedOutcome | None:
+    """The outcome in ``file``; without one, in the default file next to B, or None if it does not exist.
 
-    Raises OutcomeError where a file that was named is no outcome of an experiment on these traces.
+    Raises OutcomeError if ``file`` is not the outcome of an experiment on these traces.
     """
-    path = named or outcome_path(a, b)
-    if named is None and not path.exists():
+    path = file or outcome_path(a, b)
+    if file is None and not path.exists():
         return None
     try:
         outcome = read_outcome(path)
@@ -36,7 +36,7 @@ def told_of(a: Path, b: Path, named: Path | None = None) -> SavedOutcome | None:
         if outcome.subject and any(outcome.subject.get(side) != known for side, known in subject.items()):
             raise OutcomeError(f"{path} is the outcome of an experiment on other traces")
     except OutcomeError as error:
-        if named is not None:
+        if file is not None:
             raise
         return SavedOutcome(path, None, str(error))
     return SavedOutcome(path, outcome)

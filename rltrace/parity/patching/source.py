@@ -24,7 +24,7 @@ from rltrace.parity.matching.token_grids import TokenGrid, token_grids
 from rltrace.parity.patching.forward_tracker import ForwardPass, ForwardTracker, TrackedCall
 from rltrace.parity.patching.row_table import CHOICES, NONE, OUTPUT, RowSource, RowTable, TensorPlace
 from rltrace.parity.selection import around, finds_call, ops_in
-from rltrace.selectors import OF_OPS, Selector
+from rltrace.selectors import OP_KEYS, Selector
 from rltrace.token_keys import NO_KEY
 from rltrace.trace.format import dtypes
 from rltrace.trace.format.activation_rows import ActivationRows, ModuleCall, Part
@@ -182,7 +182,7 @@ def _read_stream(
     call_range: CallRange, process: ProcessTrace, selector: Selector, found: _Found, *, weights: bool
 ) -> None:
     first = max((int(grid.sequences.max(initial=NONE)) + 1 for grid in found.grids), default=0)
-    selected = dict(ops_in(call_range, selector.where(lambda keys: not OF_OPS.isdisjoint(keys))))
+    selected = dict(ops_in(call_range, selector.filter_clauses(lambda keys: not OP_KEYS.isdisjoint(keys))))
     grids = None if found.observed else numbered_grids(call_range, first)
     passes = follow(call_range, grids, _ops(call_range, process, set(selected.values())))
     found.grids += passes.grids

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rltrace.parity.patching.tally import ModuleRows, RowAccount
-from rltrace.report.replay import SHOWN
+from rltrace.report.replay import MAX_KINDS
 
 
 def _place(module: ModuleRows) -> str:
@@ -24,10 +24,10 @@ def rows_lines(account: RowAccount) -> Iterator[str]:
             f"UNRESOLVED: at {lacking:,} of {len(account.modules):,} places A's rows were not injected, or not all "
             "of them; this run proves nothing"
         )
-        for module, why in account.lacking[:SHOWN]:
+        for module, why in account.lacking[:MAX_KINDS]:
             yield f"  {_place(module)}: {why}"
-        if lacking > SHOWN:
-            yield f"  and {lacking - SHOWN:,} more"
+        if lacking > MAX_KINDS:
+            yield f"  and {lacking - MAX_KINDS:,} more"
     if account.unmatched:
         named = next(module for module in account.modules if module.unmatched)
         yield (

@@ -237,7 +237,7 @@ class ActivationCapture(OpHook[_Op]):
         self._stream = stream
         self._queue = queue
         self._digests = RowDigests(stream.process, stream.number, queue, values)
-        self._wanted_rows = Wanted(selector.of_ops, stream)
+        self._wanted_rows = Wanted(selector.op_clauses, stream)
         self._wanted_values = Wanted(with_values, stream)
         self._counts_occurrences = Key.NTH in selector.keys | with_values.keys
         """Whether a selector has an occurrence: then ops that cannot be found are counted, too."""
@@ -246,8 +246,8 @@ class ActivationCapture(OpHook[_Op]):
                 stream,
                 queue,
                 self._digests,
-                Wanted(selector.of_calls, stream),
-                Wanted(with_values.of_calls, stream),
+                Wanted(selector.call_clauses, stream),
+                Wanted(with_values.call_clauses, stream),
                 names,
             )
         )

@@ -26,7 +26,7 @@ class Wanted:
         self._stream = stream
         self._process = stream.process
         self._words = stream.process.tables.words
-        self._selector = selector = selector.given({Key.STREAM: stream.name})
+        self._selector = selector = selector.simplify({Key.STREAM: stream.name})
         self._left: dict[int | tuple[int, ...], Selector] = {}
         """What is left to be met by an op; in a module and a phase; by a row of an op."""
         self._counts = Key.NTH in selector.keys
@@ -38,16 +38,16 @@ class Wanted:
         """Whether a row of this op can be found in the step at hand; asked before the op runs."""
         left = self._left.get(op)
         if left is None:
-            left = self._left[op] = self._selector.given({Key.OP: name}).about(STEP)
-        return bool(left.clauses) and (left.everything or self._holds_now(left))
+            left = self._left[op] = self._selector.simplify({Key.OP: name}).project(STEP)
+        return bool(left.clauses) and (left.matches_all or self._holds_now(left))
 
     def may_find_in(self, module: int, phase: Phase) -> bool:
         """Whether what happens now, in a module and a phase, can be found."""
         left = self._left.get((module, phase))
         if left is None:
             facts = {Key.MODULE: self._words.module(module), Key.PHASE: phase.name.lower()}
-            left = self._left[module, phase] = self._selector.given(facts).about(STEP)
-        return bool(left.clauses) and (left.everything or self._holds_now(left))
+            left = self._left[module, phase] = self._selector.simplify(facts).project(STEP)
+        return bool(left.clauses) and (left.matches_all or self._holds_now(left))
 
     def finds(self, op: int, name: str, structure: int, site: int, module: int, flags: int) -> bool:
         """Whether the row with these ids, which is the stream's next one, is found; asked once for each row of an op
@@ -65,8 +65,8 @@ class Wanted:
             if self._asks_kernel:
                 device = self._process.calls.structure_devices[structure]
                 facts[Key.KERNEL] = words.kernels(self._process.kernels.of(name, self._threads, device))
-            left = self._left[key] = self._selector.given(facts)
-        return bool(left.clauses) and (left.everything or self._holds_now(left, nth))
+            left = self._left[key] = self._selector.simplify(facts)
+        return bool(left.clauses) and (left.matches_all or self._holds_now(left, nth))
 
     def _holds_now(self, left: Selector, nth: int | None = None) -> bool:
         """Whether one clause of conditions on numbers holds."""

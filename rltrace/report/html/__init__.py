@@ -1,1 +1,1 @@
-"""The HTML page of a comparison: one file that loads nothing and runs nothing."""
+"""The HTML page of a comparison: one file without scripts that loads nothing."""

@@ -1,8 +1,8 @@
 """Charts as inline SVG: a timeline of steps, the curves of two runs, the probes of a search, a histogram.
 
-Owns geometry. A chart stretches to the room it gets while its letters and lines keep their size: what is drawn stands
-in an inner drawing of fixed coordinates, labels at shares of the outer one. Each has a title and a description in
-words, and no chart is needed to understand the page. Shapes tell what colours tell.
+Owns geometry. A chart stretches to the available width while text and lines keep their size: an inner drawing has fixed
+coordinates, labels are at fractions of the outer one. Each has a title and a description in words. Shapes show
+everything that colours show.
 """
 
 from __future__ import annotations
@@ -18,50 +18,50 @@ from rltrace.diff.base.model import Probe
 from rltrace.diff.metrics.timeline import WORSE, Curve, Point, StepState, Timeline, decimated
 from rltrace.report.html.elements import Content, Element, el
 
-# --- thinning ---------------------------------------------------------------------------------------------------------
+# --- decimation -------------------------------------------------------------------------------------------------------
 
 
 WIDE_GAP = 4
-"""A gap between numbers so many times as wide as usual: there, nothing was read."""
+"""A gap this many times as wide as the median was not read."""
 
 
-def stretches(points: Sequence[Point], most: int, *, whole: bool, mark: int | None = None) -> list[list[Point]]:
-    """``points`` in the stretches that a line may join, decimated to about ``most``; that of step ``mark`` stays.
+def stretches(points: Sequence[Point], limit: int, *, whole: bool, mark: int | None = None) -> list[list[Point]]:
+    """``points`` decimated to about ``limit``, keeping step ``mark``, in stretches that a line may join.
 
-    Not ``whole``: they were read in places, and between two places nothing is known; a line there would be made up.
+    Unless ``whole`` they are a sample, and the line is broken at gaps.
     """
     cuts = [] if whole else _gaps(points)
-    parts = [points[first:end] for first, end in pairwise([0, *cuts, len(points)]) if end > first]
-    return [_decimated(part, max(4, most // len(parts)), mark) for part in parts]
+    pieces = [points[first:end] for first, end in pairwise([0, *cuts, len(points)]) if end > first]
+    return [_decimated(piece, max(4, limit // len(pieces)), mark) for piece in pieces]
 
 
-def _decimated(points: Sequence[Point], most: int, mark: int | None) -> list[Point]:
-    keep = [place for place, (step, _) in enumerate(points) if step == mark]
-    return [points[place] for place in decimated(np.array([number for _, number in points]), most, keep).tolist()]
+def _decimated(points: Sequence[Point], limit: int, mark: int | None) -> list[Point]:
+    marked = [place for place, (step, _) in enumerate(points) if step == mark]
+    return [points[place] for place in decimated(np.array([number for _, number in points]), limit, marked).tolist()]
 
 
 def _gaps(points: Sequence[Point]) -> list[int]:
-    """Where, in points, steps are missing: many more than usual between two of them."""
+    """Indices of the points after a wide gap between steps."""
     steps = [after - before for (before, _), (after, _) in pairwise(points)]
-    usual = sorted(steps)[len(steps) // 2] if steps else 0
-    return [number for number, apart in enumerate(steps, 1) if apart > WIDE_GAP * usual]
+    median = sorted(steps)[len(steps) // 2] if steps else 0
+    return [number for number, gap in enumerate(steps, 1) if gap > WIDE_GAP * median]
 
 
-def apart(a: Sequence[Point], b: Sequence[Point]) -> list[Point]:
-    """(step, |A - B|) of every step at which both sides hold a finite number."""
+def distances(a: Sequence[Point], b: Sequence[Point]) -> list[Point]:
+    """(step, |A - B|) of every step at which both sides have a finite number."""
     others = dict(b)
-    found = [(step, abs(value - others[step])) for step, value in a if step in others]
-    return [(step, distance) for step, distance in found if math.isfinite(distance)]
+    points = [(step, abs(value - others[step])) for step, value in a if step in others]
+    return [(step, distance) for step, distance in points if math.isfinite(distance)]
 
 
-def state_runs(states: Sequence[StepState], most: int) -> list[tuple[int, int, StepState]]:
-    """(first step, step after the last, state) of each run of steps that are drawn alike, at most ``most``.
+def state_runs(states: Sequence[StepState], limit: int) -> list[tuple[int, int, StepState]]:
+    """(first step, step after the last, state) of each run of equal states, at most ``limit``.
 
-    Where there are more, neighbouring steps share a place, and the worst of them is drawn.
+    If there are more, neighbouring steps are merged, and have the worst of their states.
     """
     found = _runs(states, 1)
     width = 1
-    while len(found) > most:
+    while len(found) > limit:
         width = max(width + 1, width * 2)
         found = _runs(states, width)
     return found
@@ -70,12 +70,12 @@ def state_runs(states: Sequence[StepState], most: int) -> list[tuple[int, int, S
 def _runs(states: Sequence[StepState], width: int) -> list[tuple[int, int, StepState]]:
     found: list[tuple[int, int, StepState]] = []
     for first in range(0, len(states), width):
-        part = states[first : first + width]
-        worst = part[0] if width == 1 else max(set(part), key=WORSE.index)
+        piece = states[first : first + width]
+        worst = piece[0] if width == 1 else max(set(piece), key=WORSE.index)
         if found and found[-1][2] is worst:
-            found[-1] = (found[-1][0], first + len(part), worst)
+            found[-1] = (found[-1][0], first + len(piece), worst)
         else:
-            found.append((first, first + len(part), worst))
+            found.append((first, first + len(piece), worst))
     return found
 
 
@@ -85,10 +85,10 @@ def _runs(states: Sequence[StepState], width: int) -> list[tuple[int, int, StepS
 WIDE, HIGH = 1000, 100
 """Inner coordinates."""
 
-NARROWEST = 2.0
-"""Of what is to be seen however little it is."""
+MIN_WIDTH = 2.0
+"""Width of what must be visible however small it is."""
 
-MOST_POINTS, MOST_SPARK, MOST_RUNS, MOST_SINGLE = 240, 48, 240, 100
+MAX_POINTS, MAX_SPARK, MAX_RUNS, MAX_SINGLE = 240, 48, 240, 100
 
 HEIGHTS = {
     StepState.SAME: 20,
@@ -97,7 +97,7 @@ HEIGHTS = {
     StepState.UNKNOWN: 8,
     StepState.DIFFERS: 100,
 }
-"""How high a step stands."""
+"""Height of a step."""
 
 
 def share(part: float, whole: float) -> str:
@@ -106,7 +106,7 @@ def share(part: float, whole: float) -> str:
 
 
 def chart(name: str, title: str, text: str, *drawing: Content, class_: str) -> Element:
-    """A picture with a title and a description; ``name``: unique in the page."""
+    """A chart with a title and a description; ``name``: unique in the page."""
     return el(
         "svg",
         el("title", title, id=f"{name}-title"),
@@ -133,7 +133,7 @@ def inner(*drawing: Content, y: str = "0", height: str = "100%") -> Element:
 
 
 def label(text: str, part: float, whole: float, y: int | str, class_: str | None = None) -> Element:
-    """Words over a place in the drawing, kept inside of it."""
+    """Text at ``part / whole`` of the drawing's width, kept inside it."""
     at = part / whole if whole else 0.0
     anchor = "start" if at < 0.12 else "end" if at > 0.88 else "middle"
     return el("text", text, x=share(part, whole), y=y, text_anchor=anchor, class_=class_)
@@ -143,13 +143,13 @@ def label(text: str, part: float, whole: float, y: int | str, class_: str | None
 
 
 def timeline_chart(timeline: Timeline, mark: int | None, name: str, text: str) -> Element:
-    """What became of each step: the higher, the worse. ``mark``: the finding's step."""
+    """The state of each step: the higher, the worse. ``mark``: the finding's step."""
     count = len(timeline.states)
-    if count <= MOST_SINGLE:  # each by itself, with a gap
+    if count <= MAX_SINGLE:  # separate bars with a gap
         runs = [(step, step + 1, state) for step, state in enumerate(timeline.states)]
         gap = min(0.12, count / 250)
     else:
-        runs, gap = state_runs(timeline.states, MOST_RUNS), 0.0
+        runs, gap = state_runs(timeline.states, MAX_RUNS), 0.0
     bars = [_bar(first, end - gap, count, state) for first, end, state in runs]
     drawing: list[Content] = [inner(bars, y="20", height="40")]
     if mark is not None and mark < count:
@@ -162,10 +162,10 @@ def timeline_chart(timeline: Timeline, mark: int | None, name: str, text: str) -
 
 
 def _bar(first: float, end: float, count: int, state: StepState) -> Element:
-    least = 0.0 if state is StepState.SAME else NARROWEST
-    width = f"{max(WIDE * (end - first) / count, least):.5g}"
-    high = HEIGHTS[state]
-    return el("rect", x=_at(first, count), y=HIGH - high, width=width, height=high, class_=f"is-{state.value}")
+    minimum = 0.0 if state is StepState.SAME else MIN_WIDTH
+    width = f"{max(WIDE * (end - first) / count, minimum):.5g}"
+    height = HEIGHTS[state]
+    return el("rect", x=_at(first, count), y=HIGH - height, width=width, height=height, class_=f"is-{state.value}")
 
 
 def _at(part: float, whole: float) -> str:
@@ -177,7 +177,7 @@ def _at(part: float, whole: float) -> str:
 
 @dataclass(frozen=True)
 class Scale:
-    """Steps and numbers to coordinates."""
+    """Maps steps and numbers to coordinates."""
 
     first: int
     last: int
@@ -188,7 +188,7 @@ class Scale:
         return WIDE * (step - self.first) / max(1, self.last - self.first)
 
     def y(self, number: float) -> float:
-        """From the top; a flat curve lies in the middle."""
+        """From the top; a flat curve is in the middle."""
         if self.high <= self.low:
             return HIGH / 2
         half = 0.5 if math.isinf(self.high - self.low) else 1.0  # halves cannot overflow
@@ -196,7 +196,7 @@ class Scale:
 
 
 def scale_of(*series: Sequence[Point]) -> Scale:
-    """The scale on which all of these fit."""
+    """The scale that all series fit on."""
     points = [point for one in series for point in one]
     finite = [value for _, value in points if math.isfinite(value)] or [0.0]
     steps = [step for step, _ in points] or [0]
@@ -204,35 +204,35 @@ def scale_of(*series: Sequence[Point]) -> Scale:
 
 
 def lines(points: Sequence[Point], scale: Scale, class_: str) -> Iterator[Element]:
-    """A line through ``points``, broken where a number is not finite; a lone one is a dot."""
+    """Lines through ``points``, broken where a number is not finite; a single point is a dot."""
     run: list[Point] = []
     for point in [*points, (0, math.nan)]:
         if math.isfinite(point[1]):
             run.append(point)
             continue
         if run:
-            lone = len(run) == 1
-            at = " ".join(f"{scale.x(step):.4g},{scale.y(value):.4g}" for step, value in (run * 2 if lone else run))
-            look = f"{class_} dot" if lone else class_
+            is_dot = len(run) == 1
+            at = " ".join(f"{scale.x(step):.4g},{scale.y(value):.4g}" for step, value in (run * 2 if is_dot else run))
+            look = f"{class_} dot" if is_dot else class_
             yield el("polyline", points=at, class_=look, fill="none", vector_effect="non-scaling-stroke")
         run = []
 
 
-def drawn_curve(curve: Curve, scale: Scale, most: int) -> Iterator[Element]:
-    """The lines of both sides."""
+def curve_lines(curve: Curve, scale: Scale, limit: int) -> Iterator[Element]:
+    """The lines of both sides, of at most about ``limit`` points each."""
     for points, class_ in ((curve.a, "side-a"), (curve.b, "side-b")):
-        for part in stretches(points, most, whole=curve.whole, mark=curve.diverges_at):
-            yield from lines(part, scale, class_)
+        for piece in stretches(points, limit, whole=curve.whole, mark=curve.diverges_at):
+            yield from lines(piece, scale, class_)
 
 
 def plot(high: str, low: str, drawing: Element) -> Element:
-    """A picture with the numbers of its upper and its lower edge beside it; one number where both are the same."""
+    """A drawing with the numbers of its upper and lower edge, once if they are equal."""
     edges = [high] if high == low else [high, low]
     return el("div", el("div", [el("span", edge) for edge in edges], class_="scale"), drawing, class_="plot")
 
 
 def curve_chart(curve: Curve, mark: int | None, name: str, text: str) -> Element:
-    """Both runs on one scale: A broad and light, B a thin dashed line over it."""
+    """Both runs on one scale: A broad and light, B thin and dashed over it."""
     scale = scale_of(curve.a, curve.b)
     span = scale.last - scale.first
     marks: list[Content] = []
@@ -246,7 +246,7 @@ def curve_chart(curve: Curve, mark: int | None, name: str, text: str) -> Element
         name,
         f"{curve.name}, step by step",
         text,
-        inner(drawn_curve(curve, scale, MOST_POINTS), y="20", height="128"),
+        inner(curve_lines(curve, scale, MAX_POINTS), y="20", height="128"),
         marks,
         label(f"{scale.first:,}", 0, 1, 168),
         label(f"{scale.last:,}", 1, 1, 168) if span else None,
@@ -256,21 +256,21 @@ def curve_chart(curve: Curve, mark: int | None, name: str, text: str) -> Element
 
 
 ROUNDING = 1e-6
-"""A distance that is meant to be a power of ten lies this close to it."""
+"""Tolerance of the logarithm of a power of ten."""
 
 
-def apart_chart(curve: Curve, name: str) -> Element | None:
-    """How far the two runs lie apart, on a logarithmic scale; None: nowhere."""
-    found = [(step, math.log10(distance)) for step, distance in apart(curve.a, curve.b) if distance > 0]
+def distance_chart(curve: Curve, name: str) -> Element | None:
+    """|A - B| on a logarithmic scale; None if it is 0 everywhere."""
+    found = [(step, math.log10(distance)) for step, distance in distances(curve.a, curve.b) if distance > 0]
     if not found:
         return None
     steps = scale_of(curve.a, curve.b)
     low = math.floor(min(v for _, v in found) + ROUNDING)
     high = math.ceil(max(v for _, v in found) - ROUNDING)
     scale = Scale(steps.first, steps.last, low, max(high, low + 1))
-    equal = {step for step, distance in apart(curve.a, curve.b) if distance == 0}
-    gaps = [(step, math.nan) for step in equal]  # where both are equal there is no line
-    parts = stretches(sorted([*found, *gaps]), MOST_POINTS, whole=curve.whole)
+    equal = {step for step, distance in distances(curve.a, curve.b) if distance == 0}
+    gaps = [(step, math.nan) for step in equal]  # breaks the line where both are equal
+    pieces = stretches(sorted([*found, *gaps]), MAX_POINTS, whole=curve.whole)
     top = max(high, low + 1)
     text = f"From 1e{low} to 1e{top}, logarithmic; no line where both runs have the same number."
     drawing = chart(
@@ -279,7 +279,7 @@ def apart_chart(curve: Curve, name: str) -> Element | None:
         text,
         el("line", x1="0", x2="100%", y1=16, y2=16, class_="grid"),
         el("line", x1="0", x2="100%", y1=72, y2=72, class_="grid"),
-        inner([lines(part, scale, "apart") for part in parts], y="16", height="56"),
+        inner([lines(piece, scale, "apart") for piece in pieces], y="16", height="56"),
         class_="distance",
     )
     return plot(f"1e{top}", f"1e{low}", drawing)
@@ -290,7 +290,7 @@ def spark(curve: Curve) -> Element:
     scale = scale_of(curve.a, curve.b)
     return el(
         "svg",
-        drawn_curve(curve, scale, MOST_SPARK),
+        curve_lines(curve, scale, MAX_SPARK),
         view_box=f"0 -5 {WIDE} {HIGH + 10}",
         preserve_aspect_ratio="none",
         class_="spark",
@@ -304,9 +304,9 @@ def spark(curve: Curve) -> Element:
 
 
 def probes_chart(probes: Sequence[Probe], rows: int, title: str, name: str, text: str) -> Element:
-    """Where a search looked: what it found equal, what parted, and a tick for each probe."""
+    """The rows known to be equal, those that differ, and a tick for each probe of a search."""
     equal = max((p.row for p in probes if p.equal), default=0)
-    parted = min((p.row for p in probes if not p.equal), default=rows)
+    differs = min((p.row for p in probes if not p.equal), default=rows)
     ticks = [
         el(
             "line",
@@ -320,9 +320,10 @@ def probes_chart(probes: Sequence[Probe], rows: int, title: str, name: str, text
         for p in probes
         if rows
     ]
-    bars: list[Content] = [
-        el("rect", x=0, y=35, width=_at(equal, rows or 1), height=30, class_="is-same"),
-        el("rect", x=_at(parted, rows or 1), y=20, width=_at(rows - parted, rows or 1), height=60, class_="is-differs"),
+    places = ((0.0, equal, 35, 30, "is-same"), (differs, rows - differs, 20, 60, "is-differs"))
+    bars = [
+        el("rect", x=_at(x, rows or 1), y=y, width=_at(width, rows or 1), height=height, class_=class_)
+        for x, width, y, height, class_ in places
     ]
     return chart(name, title, text, inner(bars, ticks, height="28"), class_="probes")
 

@@ -1,6 +1,6 @@
-"""What an experiment on the two runs came to, as a section of the page: its word, its arms, the kinds of op.
+"""The outcome of an experiment on the two runs as a section of the page: verdict, arms, kinds of op.
 
-Owns their layout; the outcome comes cleaned of what must not leave the house.
+Owns their layout. The outcome is already redacted.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rltrace.experiment.outcome import ArmState, ExperimentResult, OriginClass
-from rltrace.report.confirm import COLORS, MATTERS, STATES, arm_name, outcome_section, word_of
+from rltrace.report.confirm import COLORS, RELEVANCE, STATES, arm_name, outcome_headline, outcome_section
 from rltrace.report.html.elements import (
     Content,
     Element,
@@ -24,18 +24,18 @@ from rltrace.report.html.elements import (
     table,
 )
 
-MOST = 40
+MAX_KINDS = 40
 """Kinds of op on the page."""
-WHERE = "the outcome of rltrace confirm has all of them"
+IN_OUTCOME = "the outcome of rltrace confirm has all of them"
 
 
 def experiment_section(outcome: ExperimentResult) -> Element:
-    """``outcome``: of ``rltrace confirm``, finished or not."""
+    """``outcome``: the result of ``rltrace confirm``, finished or not."""
     look = "unknown" if outcome.word is None else COLORS[outcome.word].value
     return section(
         "experiment",
         "Experiment",
-        el("p", el("span", word_of(outcome), class_=f"verdict is-{look}")),
+        el("p", el("span", outcome_headline(outcome), class_=f"verdict is-{look}")),
         blocks(outcome_section(outcome)),
         table(
             [("Arm", None), ("Run", None), ("Result", None), ("Meaning", None)],
@@ -43,7 +43,7 @@ def experiment_section(outcome: ExperimentResult) -> Element:
             "Each program run again, unchanged and with the other run's values",
         ),
         _kinds(outcome) if outcome.classes else None,
-        more(len(outcome.classes) - MOST, "kinds", WHERE),
+        more(len(outcome.classes) - MAX_KINDS, "kinds", IN_OUTCOME),
     )
 
 
@@ -54,7 +54,7 @@ def _result(state: ArmState, result: str) -> Content:
 def _kinds(outcome: ExperimentResult) -> Element:
     return table(
         [("Op", None), ("Where", None), ("Ops", "number"), ("Largest ULP", "number"), ("Kernel", None), ("", None)],
-        (row(*_kind(kind)) for kind in outcome.classes[:MOST]),
+        (row(*_kind(kind)) for kind in outcome.classes[:MAX_KINDS]),
         "Kinds of op that give different results",
     )
 
@@ -66,4 +66,4 @@ def _kind(kind: OriginClass) -> Iterator[Content]:
     yield number_cell(kind.max_ulp)
     kernels = dict.fromkeys(kernel for kernel in (kind.kernel.a, kind.kernel.b) if kernel)
     yield " / ".join(kernels)
-    yield MATTERS[kind.matters]
+    yield RELEVANCE[kind.matters]

@@ -1,7 +1,7 @@
-"""HTML and SVG elements as plain objects, and the one place where they become text.
+"""HTML and SVG elements as objects, and their rendering as text.
 
-Owns escaping: whatever a trace holds, it comes out as text. Knows no page. What could load or run anything (``style``
-and ``on…`` attributes, links other than within the page) cannot be written at all.
+Owns escaping: content of a trace is always text. Refuses what could load or run anything: ``style`` and ``on…``
+attributes, links that leave the page. Knows no page.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ VOID = frozenset({"br", "hr", "input", "meta"})
 """HTML elements that have no end tag."""
 
 SHAPES = frozenset({"circle", "line", "path", "polyline", "rect"})
-"""SVG elements that end themselves where they are empty."""
+"""SVG elements that are self-closing where they are empty."""
 
 
 @dataclass(frozen=True)
@@ -33,34 +33,34 @@ class Element:
 
 @dataclass(frozen=True)
 class StyleSheet:
-    """The project's own CSS, written as it is."""
+    """The project's CSS, not escaped."""
 
     css: str
 
 
 Content = Element | StyleSheet | str | Iterable["Content"] | None
-"""What can stand in an element; None and empty sequences are nothing."""
+"""The content of an element; None and empty sequences add nothing."""
 
 
 def el(tag: str, *children: Content, **attributes: str | int | float | bool | None) -> Element:
-    """``el("a", "text", class_="x", aria_label="y")``; True: an attribute without value, None and False: none."""
+    """``el("a", "text", class_="x", aria_label="y")``; True: attribute without value; None, False: no attribute."""
     return Element(tag, tuple(_attributes(attributes)), children)
 
 
-def _attributes(given: dict[str, str | int | float | bool | None]) -> Iterator[tuple[str, str]]:
-    for key, value in given.items():
+def _attributes(attributes: dict[str, str | int | float | bool | None]) -> Iterator[tuple[str, str]]:
+    for key, value in attributes.items():
         name = CAMEL.get(key) or key.rstrip("_").replace("_", "-")
         if value is None or value is False:
             continue
         text = "" if value is True else str(value)
-        outward = name in ("src", "action", "srcdoc") or (name == "href" and not text.startswith("#"))
-        if name == "style" or name.startswith("on") or outward:
+        is_external = name in ("src", "action", "srcdoc") or (name == "href" and not text.startswith("#"))
+        if name == "style" or name.startswith("on") or is_external:
             raise ValueError(f"a report has no {name}={text!r}")
         yield name, text
 
 
 CAMEL = {"view_box": "viewBox", "preserve_aspect_ratio": "preserveAspectRatio"}
-"""SVG's own spelling, where it is not that of HTML."""
+"""SVG attributes in camel case."""
 
 
 def render(content: Content) -> str:
@@ -79,8 +79,8 @@ def _pieces(content: Content) -> Iterator[str]:
         case StyleSheet():
             yield f"<style>{content.css}</style>"
         case _:
-            for part in content:
-                yield from _pieces(part)
+            for item in content:
+                yield from _pieces(item)
 
 
 def _element(element: Element) -> Iterator[str]:
@@ -95,41 +95,36 @@ def _element(element: Element) -> Iterator[str]:
 
 
 def printable(text: str) -> str:
-    """``text`` without what HTML has no place for and what turns the letters around it: each becomes U+FFFD."""
+    """``text`` with U+FFFD for control characters and changes of writing direction."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
 
 
-# --- parts ------------------------------------------------------------------------------------------------------------
-#
-# The small pieces that sections of a page are made of: facts, pairs, tables, places in the code.
-#
-# Owns how one thing looks wherever it stands. Decides nothing, reads nothing.
+# --- components -------------------------------------------------------------------------------------------------------
 
+MAX_TEXT, MAX_COMMAND = 600, 4000
+"""Characters of a recorded text, and of a command, which cannot be run if it is cut."""
 
-WIDEST, LONGEST_COMMAND = 600, 4000
-"""Characters that are shown of a recorded text, and of a command, which cannot be run when it is cut."""
-
-MOST_FRAMES = 40
-"""Of a call stack; recursion can make it a thousand deep."""
+MAX_FRAMES = 40
+"""Frames of a call stack, which recursion can make a thousand deep."""
 
 
 def code(text: str, class_: str | None = None) -> Element:
-    return el("code", cut(text, WIDEST), class_=class_)
+    return el("code", cut(text, MAX_TEXT), class_=class_)
 
 
 def muted(*content: Content) -> Element:
     return el("span", content, class_="muted")
 
 
-def unseen(text: str) -> Element:
-    """Said to who listens, not shown to who sees."""
+def aria_text(text: str) -> Element:
+    """Text for screen readers only."""
     return el("span", text, class_="hidden")
 
 
 def section(name: str, title: str, *content: Content, class_: str | None = None) -> Element:
-    """A part of the page under a heading; ``name`` is what links lead to."""
+    """A section of the page with a heading; ``name``: the target of links."""
     return el(
         "section",
         el("h2", title, id=f"{name}-heading"),
@@ -141,11 +136,11 @@ def section(name: str, title: str, *content: Content, class_: str | None = None)
 
 
 def facts(*pairs: tuple[Content, Content]) -> Element | None:
-    """Terms and what they are; a term without anything is left out, and so is a list without terms."""
-    shown = [(term, told) for term, told in pairs if told is not None and told != ""]
+    """A list of terms and their values, without terms that have none; None if the list is empty."""
+    shown = [(term, value) for term, value in pairs if value is not None and value != ""]
     if not shown:
         return None
-    return el("dl", [(el("dt", term), el("dd", told)) for term, told in shown])
+    return el("dl", [(el("dt", term), el("dd", value)) for term, value in shown])
 
 
 def side(name: str) -> Element:
@@ -154,7 +149,7 @@ def side(name: str) -> Element:
 
 
 def both(pair: Pair[str]) -> Content:
-    """The same fact on both sides: once where it is equal, else one below the other; None: on neither."""
+    """A fact on both sides: once if equal, otherwise one below the other; None if neither side has it."""
     if pair.a is None and pair.b is None:
         return None
     if pair.a == pair.b:
@@ -171,12 +166,12 @@ def place(site: Site) -> Content:
 
 
 def frames(stack: Sequence[Site]) -> Element:
-    """The call stack, opened on request; of a very deep one both ends."""
-    inner, outer = stack[: MOST_FRAMES // 2], stack[-MOST_FRAMES // 2 :]
-    shown = [*inner, None, *outer] if len(stack) > MOST_FRAMES else stack
-    left_out = f"… {len(stack) - MOST_FRAMES:,} more …"
+    """A folded call stack; a deep one shows both ends."""
+    inner, outer = stack[: MAX_FRAMES // 2], stack[-MAX_FRAMES // 2 :]
+    shown = [*inner, None, *outer] if len(stack) > MAX_FRAMES else stack
+    omitted = f"… {len(stack) - MAX_FRAMES:,} more …"
     listed = [
-        el("li", left_out, class_="muted")
+        el("li", omitted, class_="muted")
         if site is None
         else el("li", place(site), code(site.source, "source") if site.source else None)
         for site in shown
@@ -195,8 +190,8 @@ def table(
 
 
 def row(*cells: Content, class_: str | None = None, header: bool = True) -> Element:
-    """One row, each cell an element of its own or content for a plain one; ``header``: the first one names the row."""
-    made = [
+    """A row of cells (``td`` or ``th``) or of their contents; ``header``: whether the first cell is a heading."""
+    elements = [
         cell
         if isinstance(cell, Element) and cell.tag in ("td", "th")
         else el("th", cell, scope="row")
@@ -204,40 +199,40 @@ def row(*cells: Content, class_: str | None = None, header: bool = True) -> Elem
         else el("td", cell)
         for number, cell in enumerate(cells)
     ]
-    return el("tr", made, class_=class_)
+    return el("tr", elements, class_=class_)
 
 
 def number_cell(value: int | None) -> Element:
-    """A cell with a number, set right."""
+    """A right-aligned cell with a number."""
     return el("td", "" if value is None else f"{value:,}", class_="number")
 
 
 def commands(lines: Iterable[str]) -> Element:
-    """One below the other; where one is broken over several lines, those after its first stand in."""
-    return el("pre", [el("code", f"{cut(line, LONGEST_COMMAND)}\n", class_="command") for line in lines])
+    """Commands, one below the other; continuation lines are indented."""
+    return el("pre", [el("code", f"{cut(line, MAX_COMMAND)}\n", class_="command") for line in lines])
 
 
 IN_JSON, IN_TERMINAL = "rltrace diff --format json has all of them", "rltrace diff shows them in a terminal"
 
 
 def more(count: int, what: str, where: str = IN_JSON) -> Element | None:
-    """``… and 12 more facts``, and where they are to be had; None where all are shown."""
+    """``… and 12 more facts (where they are)``; None if ``count`` is not positive."""
     return el("p", f"… and {count:,} more {what} ({where})", class_="muted") if count > 0 else None
 
 
 # --- the document -----------------------------------------------------------------------------------------------------
 
-MOST = 100
+MAX_FACTS = 100
 """Facts of a section; the JSON report has all of them."""
 
 
-def drawn(shown: Section, *content: Content, with_stack: bool = True) -> Element:
-    """A section of the document, and ``content`` after it."""
+def document_section(shown: Section, *content: Content, with_stack: bool = True) -> Element:
+    """A section of the document, followed by ``content``."""
     return section(shown.name, shown.title, blocks(shown, with_stack), content, class_="long")
 
 
 def blocks(shown: Section, with_stack: bool = True) -> Content:
-    """Its sentences, facts, source line, stack and commands."""
+    """The sentences, facts, source lines, stacks and commands of a section."""
     values = [fact.value for fact in shown.facts]
     return [
         [el("p", text) for text in shown.lead],
@@ -245,12 +240,12 @@ def blocks(shown: Section, with_stack: bool = True) -> Content:
         [el("pre", el("code", site.source)) for site in values if isinstance(site, Site) and site.source],
         [frames(stack.frames) for stack in values if isinstance(stack, Stack) and with_stack],
         commands(shown.commands) if shown.commands else None,
-        more(len(shown.facts) - MOST, "facts"),
+        more(len(shown.facts) - MAX_FACTS, "facts"),
     ]
 
 
 def _facts(shown: Section) -> Content:
-    listed = [fact for fact in shown.facts[:MOST] if not isinstance(fact.value, Stack)]
+    listed = [fact for fact in shown.facts[:MAX_FACTS] if not isinstance(fact.value, Stack)]
     if not listed:
         return None
     if shown.form is Form.TABLE:
@@ -275,8 +270,8 @@ def _value(fact: Fact) -> Content:
             return place(fact.value)
         case Stack():
             return frames(fact.value.frames)
-    told = _inline(fact.value)
-    return el("strong", told) if fact.label in ("op", "event") else told
+    text = _inline(fact.value)
+    return el("strong", text) if fact.label in ("op", "event") else text
 
 
 def _inline(words: Inline) -> Content:

@@ -1,6 +1,6 @@
-"""Findings on a page: the facts of each, and the op of the first in full: inputs, arguments, recorded values.
+"""Findings on the page: their facts, and the first one's op in full: inputs, arguments, recorded values.
 
-Owns what is shown of one op beside the facts of the document. Decides nothing, reads nothing.
+Owns the layout of an op. Decides nothing, reads nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rltrace.report.html.elements import (
     both,
     code,
     commands,
-    drawn,
+    document_section,
     el,
     facts,
     more,
@@ -35,20 +35,15 @@ from rltrace.report.page_data import InputSource, PageData, shown_inputs
 from rltrace.report.phrases import shown_finding
 
 # --- values -----------------------------------------------------------------------------------------------------------
-#
-# The recorded values of the finding's op: how far the two sides lie apart, and where the most.
-#
-# Owns that part of the page. Measures nothing: the distances are given.
+
+MAX_WORST, MAX_PAIRS = 12, 16
 
 
-MOST_WORST, MAX_PAIRS = 12, 16
-
-
-def values_part(values: OpValues | None, to_record: tuple[str, ...]) -> Content:
-    """Each tensor of which something was kept; where nothing was, how to record it."""
+def values_section(values: OpValues | None, to_record: tuple[str, ...]) -> Content:
+    """The recorded tensors; without any, the commands that record them."""
     if values is None or not values.pairs:
         return None
-    if not values.any_kept and not values.asked:
+    if not values.any_recorded and not values.requested:
         return el(
             "details",
             el("summary", "Values were not recorded; these commands record those of this op"),
@@ -71,10 +66,10 @@ def _pair(pair: ValuePair) -> Content:
 
 
 def _histogram(what: str, found: Distances) -> Content:
-    most = max(each.count for each in found.histogram)
+    largest = max(each.count for each in found.histogram)
     head = ((f"distance, {found.unit}" if found.unit else "distance", None), ("elements", "number"), ("", "bar-cell"))
     rows = [
-        row(code(_span(each)), number_cell(each.count), el("td", bar(each.count, most), class_="bar-cell"))
+        row(code(_span(each)), number_cell(each.count), el("td", bar(each.count, largest), class_="bar-cell"))
         for each in found.histogram
     ]
     return table(head, rows, f"Distances of the elements of {what}", "histogram")
@@ -85,8 +80,8 @@ def _span(each: Bin) -> str:
 
 
 def _worst(what: str, found: Distances) -> Content:
-    head = (("element", None), ("A", None), ("B", None), ("A, bits", None), ("B, bits", None), ("apart", "number"))
-    shown = found.worst[:MOST_WORST]
+    head = (("element", None), ("A", None), ("B", None), ("A, bits", None), ("B, bits", None), ("distance", "number"))
+    shown = found.worst[:MAX_WORST]
     listed = table(head, _elements(shown), f"The {len(shown):,} elements of {what} with the largest distances")
     return el("details", el("summary", f"The elements of {what} with the largest distances"), listed)
 
@@ -108,24 +103,24 @@ def _elements(worst: tuple[ElementPair, ...]) -> Iterator[Content]:
 # --- finding ----------------------------------------------------------------------------------------------------------
 
 
-MOST_FINDINGS, MOST_STACKS, MOST_OUTPUTS = 20, 3, 4
+MAX_FINDINGS, MAX_STACKS, MAX_OUTPUTS = 20, 3, 4
 
 
 def finding_sections(material: PageData, document: Document) -> Iterator[Element]:
     """The finding that the verdict rests on, with its op in full, then the others."""
     shown = shown_finding(material.comparison)
     findings = zip(document.findings, titled_findings(material.comparison), strict=True)
-    for number, (section, (_, finding)) in enumerate(islice(findings, MOST_FINDINGS)):
+    for number, (section, (_, finding)) in enumerate(islice(findings, MAX_FINDINGS)):
         full: Content = None
         if material.op is not None and finding == shown:
-            values = values_part(material.values, material.to_record)
+            values = values_section(material.values, material.to_record)
             full = _event(material.op) if finding.boundary else [_op(material.op, material.sources), values]
-        left = more(len(document.findings) - MOST_FINDINGS, "findings") if number == MOST_FINDINGS - 1 else None
-        yield drawn(section, full, left, with_stack=number < MOST_STACKS)
+        left = more(len(document.findings) - MAX_FINDINGS, "findings") if number == MAX_FINDINGS - 1 else None
+        yield document_section(section, full, left, with_stack=number < MAX_STACKS)
 
 
 def _event(pair: OpPair) -> Content:
-    """All that an event tells on both sides, what is evidence alone in brackets."""
+    """The fields of an event on both sides; those in brackets are evidence only."""
     a, b = (() if line is None or line.event is None else line.event.cells for line in (pair.a, pair.b))
     cells = [{cell.name: cell for cell in side} for side in (a, b)]
     listed = [
@@ -147,16 +142,15 @@ COLUMNS = (("input", None), ("tensor", None), ("match", None), ("written by", No
 
 def _op(pair: OpPair, sources: tuple[InputSource, ...]) -> Content:
     made = {source.place: source for source in sources}
-    are_read = any(side is not None and side.digest for given in pair.inputs for side in (given.a, given.b))
+    are_read = any(side is not None and side.digest for entry in pair.inputs for side in (entry.a, entry.b))
     head = COLUMNS if are_read else COLUMNS[:-1]
     chosen = shown_inputs(pair)
-    inputs = [row(*_input(pair, given, made.get(given.place))[: len(head)]) for given in chosen]
-    call = _told(pair, pair.skeleton)
+    inputs = [row(*_input(pair, entry, made.get(entry.place))[: len(head)]) for entry in chosen]
+    call = {label: _sides(pair, values) for label, values in pair.call.items()}
+    if call["args"]:
+        call["args"] = [call["args"], muted(" (T a tensor, i and f a number)")]
     state = facts(
-        ("scalars", _told(pair, pair.numbers)),
-        ("args", [call, muted(" (T a tensor, i and f a number)")] if call else None),
-        ("rng", _told(pair, _texts(pair, "rng"))),
-        ("logged", _told(pair, _texts(pair, "value"))),
+        *call.items(),
         ("output", _digests(pair)),
         ("flags", ", ".join(pair.shown.flags)),
     )
@@ -168,33 +162,28 @@ def _op(pair: OpPair, sources: tuple[InputSource, ...]) -> Content:
     ]
 
 
-def _told(pair: OpPair, fact: Pair[str]) -> Content:
-    """A fact of both sides; of the one that is there, where one side alone ran the op. None: there is none."""
+def _sides(pair: OpPair, fact: Pair[str]) -> Content:
+    """A fact of both sides, or of the only side that has the op; None if there is none."""
     if not fact.a and not fact.b:
         return None
     return both(fact) if pair.a is not None and pair.b is not None else code(fact.a or fact.b or "")
 
 
-def _texts(pair: OpPair, field: str) -> Pair[str]:
-    found = [None if line is None else getattr(line, field) for line in (pair.a, pair.b)]
-    return Pair(*(None if value is None else str(value) for value in found))
-
-
 def _digests(pair: OpPair) -> Content:
-    """All of them, where the finding does not tell them."""
+    """Digests of the outputs, unless they differ: then the facts of the finding have them."""
     lines = [line for line in (pair.a, pair.b) if line is not None]
     if len(lines) == 2 and lines[0].outputs != lines[1].outputs:
         return None
-    return [el("div", code(digest)) for digest in lines[0].outputs[:MOST_OUTPUTS]] or None
+    return [el("div", code(digest)) for digest in lines[0].outputs[:MAX_OUTPUTS]] or None
 
 
-def _input(pair: OpPair, given: PairedInput, source: InputSource | None) -> tuple[Content, ...]:
+def _input(pair: OpPair, entry: PairedInput, source: InputSource | None) -> tuple[Content, ...]:
     return (
-        f"{given.place}",
-        _told(pair, Pair(*(None if side is None else side.layout or "?" for side in (given.a, given.b)))),
-        _match(given.match),
-        _source(given, source),
-        _told(pair, Pair(*(None if side is None else side.digest for side in (given.a, given.b)))),
+        f"{entry.place}",
+        _sides(pair, Pair(*(None if side is None else side.layout or "?" for side in (entry.a, entry.b)))),
+        _match(entry.match),
+        _source(entry, source),
+        _sides(pair, Pair(*(None if side is None else side.digest for side in (entry.a, entry.b)))),
     )
 
 
@@ -206,11 +195,11 @@ def _match(match: str) -> Content:
     )
 
 
-def _source(given: PairedInput, source: InputSource | None) -> Content:
+def _source(entry: PairedInput, source: InputSource | None) -> Content:
     if source is not None:
         way = f" through {source.passed:,} views or copies" if source.passed else ""
         return [f"row {source.op.row:,} ", code(source.op.op), way, _at(source.op)]
-    known: OpInput | None = given.a or given.b
+    known: OpInput | None = entry.a or entry.b
     return (
         ""
         if known is None

@@ -1,13 +1,13 @@
-"""Both runs op by op around the finding: identical stretches folded, origins and receivers told apart.
+"""Both runs op by op around the finding: identical ops folded, origins and propagated differences marked.
 
-Owns that table. Decides nothing, reads nothing.
+Owns the layout of that table. Decides nothing, reads nothing.
 """
 
 from __future__ import annotations
 
 from rltrace.diff.display.row_pairs import Relation
 from rltrace.query.ops import OpLine
-from rltrace.report.html.elements import Content, Element, code, el, muted, number_cell, row, section, table, unseen
+from rltrace.report.html.elements import Content, Element, aria_text, code, el, muted, number_cell, row, section, table
 from rltrace.report.page_data import ExcerptLine, PageData
 
 SIGNS = {
@@ -19,7 +19,7 @@ SIGNS = {
     Relation.ONLY_B: (">", "is-only", "only in B", "only B ran it"),
     Relation.UNPAIRED: ("?", "is-unsure", "not paired", "too different here to pair"),
 }
-"""Sign, look, what is said in its place to who listens, and the meaning. Nothing is told by colour alone."""
+"""Sign, CSS class, text for screen readers, and meaning. Colour is never the only mark."""
 
 MOVED = ("↕", "moved", "B ran it at another place in the order")
 
@@ -27,7 +27,7 @@ COLUMNS = (("", "sign"), ("A", "number"), ("B", "number"), ("op", None), ("where
 
 
 def around_section(material: PageData) -> Element | None:
-    """The lines around the finding; None where ops were not compared."""
+    """The lines around the finding; None if ops were not compared."""
     lines = material.excerpt
     if not lines:
         return section("ops", "Ops around it", el("p", f"Not shown: {material.trouble}")) if material.trouble else None
@@ -45,14 +45,14 @@ def around_section(material: PageData) -> Element | None:
 def _row(line: ExcerptLine) -> Element:
     if line.relation is None:
         return el("tr", el("td", _fold(line), colspan=len(COLUMNS)), class_="fold")
-    sign, look, said, _ = SIGNS[line.relation]
+    sign, look, spoken, _ = SIGNS[line.relation]
     shown = line.a or line.b
     assert shown is not None
     if line.moved:
-        sign, said = sign + MOVED[0], f"{said}, {MOVED[1]}"
-    found = [el("strong", "▶", aria_hidden="true"), unseen("the finding, ")] if line.found else None
+        sign, spoken = sign + MOVED[0], f"{spoken}, {MOVED[1]}"
+    found = [el("strong", "▶", aria_hidden="true"), aria_text("the finding, ")] if line.found else None
     return row(
-        el("td", found, el("span", sign, aria_hidden="true"), unseen(said), class_="sign"),
+        el("td", found, el("span", sign, aria_hidden="true"), aria_text(spoken), class_="sign"),
         number_cell(line.a.row if line.a else None),
         number_cell(line.b.row if line.b else None),
         el("td", code(shown.op, "op"), _kernels(line), _module(shown)),
@@ -87,7 +87,7 @@ def _where(line: OpLine) -> Content:
 
 
 def _legend(lines: tuple[ExcerptLine, ...]) -> Element:
-    told = {relation: SIGNS[relation] for relation in SIGNS if any(line.relation is relation for line in lines)}
-    entries = [(sign, meaning) for sign, _, _, meaning in told.values()]
+    present = {line.relation for line in lines}
+    entries = [(sign, meaning) for relation, (sign, _, _, meaning) in SIGNS.items() if relation in present]
     entries += [(MOVED[0], MOVED[2])] if any(line.moved for line in lines) else []
     return el("ul", [el("li", el("code", sign, class_="key"), meaning) for sign, meaning in entries], class_="legend")

@@ -1,7 +1,7 @@
-"""A comparison as one self-contained page: verdict first, evidence after it, nothing loaded and nothing run.
+"""A comparison as one self-contained page: the verdict, then its evidence.
 
-Owns the page's order and its head. The page holds no script: what opens, opens by itself, and the theme is a choice
-that CSS reads. A policy in the page forbids everything but the one style sheet in it, which is known by its digest.
+Owns the order of sections and the page's head. The page has no script: folds are ``details``, the theme is a radio
+button that CSS reads. A policy in the page forbids everything but its style sheet, which is identified by its digest.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rltrace.report.html.elements import (
     StyleSheet,
     blocks,
     code,
-    drawn,
+    document_section,
     el,
     facts,
     render,
@@ -35,25 +35,26 @@ from rltrace.report.html.ops import around_section
 from rltrace.report.html.timeline import curves_section, search_section, timeline_section
 from rltrace.report.page_data import LaunchSummary, PageData
 from rltrace.report.phrases import HEADLINES
-from rltrace.report.redaction import NOTHING, Disclosure, Redactor, left_out
+from rltrace.report.redaction import NO_DISCLOSURE, Disclosure, Redactor, omission_note
 
 
 def html_page(
-    material: PageData, asked: Disclosure = NOTHING, *, version: str = "", outcome: ExperimentResult | None = None
+    material: PageData,
+    disclosure: Disclosure = NO_DISCLOSURE,
+    *,
+    version: str = "",
+    outcome: ExperimentResult | None = None,
 ) -> str:
-    """The page, a whole document. Hides folders, the machine and command arguments unless ``asked``. ``outcome``: of an
-    experiment on the two, where there was one.
-    """
-    outgoing = Redactor(asked, material.comparison.a.path, material.comparison.b.path)
-    shown = replace(outgoing.of(material), to_record=tuple(outgoing.command(line) for line in material.to_record))
-    runs = Pair(*(_launch(run, outgoing, asked) for run in (material.runs.a, material.runs.b)))
-    experiment = None if outcome is None else experiment_section(outgoing.of(outcome))
+    """The page, with the ``outcome`` of an experiment if there is one; hides what ``disclosure`` does not show."""
+    redactor = Redactor(disclosure, material.comparison.a.path, material.comparison.b.path)
+    shown = replace(redactor.redact(material), to_record=tuple(redactor.command(line) for line in material.to_record))
+    runs = Pair(*(_launch(run, redactor, disclosure) for run in (material.runs.a, material.runs.b)))
+    experiment = None if outcome is None else experiment_section(redactor.redact(outcome))
     document = verdict_document(shown.comparison)
-    parts = [part for part in _sections(shown, document, runs, experiment) if part is not None]
-    body = el("body", _header(document), _contents(parts), el("main", parts), _footer(asked, version))
-    title = (
-        f"rltrace: {HEADLINES[shown.comparison.verdict]}, {shown.comparison.a.path} against {shown.comparison.b.path}"
-    )
+    sections = [one for one in _sections(shown, document, runs, experiment) if one is not None]
+    body = el("body", _header(document), _contents(sections), el("main", sections), _footer(disclosure, version))
+    a, b = shown.comparison.a.path, shown.comparison.b.path
+    title = f"rltrace: {HEADLINES[shown.comparison.verdict]}, {a} against {b}"
     return "<!DOCTYPE html>\n" + render(el("html", _head(title), body, lang="en")) + "\n"
 
 
@@ -63,7 +64,7 @@ def style_sheet() -> str:
 
 
 def policy() -> str:
-    """Nothing may be loaded, sent or run; the one style sheet is known by its digest."""
+    """Content security policy: nothing may be loaded, sent or run except the one style sheet."""
     digest = base64.b64encode(hashlib.sha256(style_sheet().encode()).digest()).decode()
     return f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
 
@@ -86,13 +87,13 @@ def _sections(
 ) -> Iterator[Element | None]:
     yield from finding_sections(material, document)
     yield experiment
-    yield from map(drawn, document.named("next"))
+    yield from map(document_section, document.named("next"))
     yield timeline_section(material)
     yield curves_section(material, document)
     yield around_section(material)
-    yield from map(drawn, document.named("structure", "system"))
+    yield from map(document_section, document.named("structure", "system"))
     yield _runs(material.comparison, runs)
-    yield from map(drawn, document.named("notes", "events", "marked", "holes"))
+    yield from map(document_section, document.named("notes", "events", "marked", "holes"))
     yield search_section(material)
 
 
@@ -118,40 +119,41 @@ def _theme() -> Element:
     return el("fieldset", el("legend", "Theme", class_="hidden"), choices, class_="theme")
 
 
-def _contents(parts: list[Element]) -> Element:
-    links = [(dict(part.attributes)["id"], _title(part)) for part in parts]
+def _contents(sections: list[Element]) -> Element:
+    links = [(dict(one.attributes)["id"], _title(one)) for one in sections]
     return el(
         "nav", el("ul", [el("li", el("a", text, href=f"#{name}")) for name, text in links]), aria_label="Contents"
     )
 
 
-def _title(part: Element) -> Content:
-    heading = part.children[0]
+def _title(section: Element) -> Content:
+    heading = section.children[0]
     assert isinstance(heading, Element)
     return heading.children
 
 
-def _footer(asked: Disclosure, version: str) -> Element:
-    made = f"Made by rltrace {version}".strip() + ". This page holds no script and loads nothing."
-    return el("footer", el("p", left_out(asked)) if left_out(asked) else None, el("p", made))
+def _footer(disclosure: Disclosure, version: str) -> Element:
+    note = omission_note(disclosure)
+    origin = f"Made by rltrace {version}".strip() + ". This page holds no script and loads nothing."
+    return el("footer", el("p", note) if note else None, el("p", origin))
 
 
 # --- runs -----------------------------------------------------------------------------------------------------------
 
 
-def _launch(run: LaunchSummary | None, outgoing: Redactor, asked: Disclosure) -> list[tuple[str, Content]]:
-    """What may be told of a launch."""
+def _launch(run: LaunchSummary | None, redactor: Redactor, disclosure: Disclosure) -> list[tuple[str, Content]]:
+    """Facts of a launch that may be shown."""
     if run is None:
         return []
     return [
-        ("command", code(outgoing.program(list(run.command))) if run.command else None),
-        ("folder", code(outgoing.text(run.folder)) if asked.host and run.folder else None),
-        ("machine", code(outgoing.text(run.host)) if asked.host and run.host else None),
+        ("command", code(redactor.program(list(run.command))) if run.command else None),
+        ("folder", code(redactor.text(run.folder)) if disclosure.host and run.folder else None),
+        ("machine", code(redactor.text(run.host)) if disclosure.host and run.host else None),
         ("date", run.created or None),
     ]
 
 
 def _runs(comparison: Comparison, runs: Pair[list[tuple[str, Content]]]) -> Element:
     sides = (("A", comparison.a, runs.a), ("B", comparison.b, runs.b))
-    told = [[el("h3", side(name), " ", code(one.path)), facts(*(launch or ()))] for name, one, launch in sides]
-    return section("runs", "The two runs", told)
+    shown = [[el("h3", side(name), " ", code(one.path)), facts(*(launch or ()))] for name, one, launch in sides]
+    return section("runs", "The two runs", shown)

@@ -1,6 +1,6 @@
-"""The course of both runs: every optimizer step at a glance, the numbers that both read out, and how the search went.
+"""Both runs over time: every optimizer step, their logged scalars, and the search for the first difference.
 
-Owns the words beside the charts: where a chart is a sample, they say so. Decides nothing, reads nothing.
+Owns the text beside the charts, which says where a chart is a sample. Decides nothing, reads nothing.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from rltrace.diff.metrics.timeline import Curve, StepState, Timeline
 from rltrace.report.document import Document
 from rltrace.report.html.charts import (
     HEIGHTS,
-    MOST_POINTS,
-    MOST_RUNS,
-    apart_chart,
+    MAX_POINTS,
+    MAX_RUNS,
     curve_chart,
+    distance_chart,
     probes_chart,
     spark,
     state_runs,
@@ -41,9 +41,9 @@ from rltrace.report.html.elements import (
 from rltrace.report.page_data import PageData, SearchTrack
 from rltrace.report.phrases import shown_finding
 
-MOST_CURVES, MOST_PROBES, MOST_PROCESSES, MOST_TRACKS = 24, 64, 16, 12
-NUMBERS_SHOWN = 6
-"""Steps around the parting of a curve whose numbers are listed."""
+MAX_CURVES, MAX_PROBES, MAX_PROCESSES, MAX_TRACKS = 24, 64, 16, 12
+MAX_NUMBERS = 6
+"""Steps around the divergence of a curve whose numbers are listed."""
 
 STATES = {
     StepState.SAME: "equal",
@@ -72,11 +72,11 @@ RESPECTS = {
 
 
 def timeline_section(material: PageData) -> Element | None:
-    """One line for every process that made steps."""
+    """A timeline for every process that made steps."""
     if not material.timelines:
         return None
     finding = shown_finding(material.comparison)
-    shown = material.timelines[:MOST_PROCESSES]
+    shown = material.timelines[:MAX_PROCESSES]
     return section(
         "timeline",
         "Every optimizer step",
@@ -89,9 +89,9 @@ def timeline_section(material: PageData) -> Element | None:
 def _timeline(timeline: Timeline, finding: Finding | None, place: int, named: bool) -> Content:
     mark = finding.step if finding is not None and finding.stream.startswith(timeline.process) else None
     counts = Counter(timeline.states)
-    told = ", ".join(f"{counts[state]:,} {words}" for state, words in COUNTED.items() if counts[state])
-    text = f"{len(timeline.states):,} steps: {told}."
-    drawn = state_runs(timeline.states, MOST_RUNS)
+    listed = ", ".join(f"{counts[state]:,} {words}" for state, words in COUNTED.items() if counts[state])
+    text = f"{len(timeline.states):,} steps: {listed}."
+    drawn = state_runs(timeline.states, MAX_RUNS)
     exact = sum(1 for k in range(1, len(timeline.states)) if timeline.states[k] is not timeline.states[k - 1]) + 1
     sampled = " Neighbouring steps share a place; the worst of them is drawn." if exact > len(drawn) else ""
     return [
@@ -119,15 +119,15 @@ def _key(state: StepState) -> Element:
 
 
 def curves_section(material: PageData, document: Document) -> Element | None:
-    """Where the numbers that both runs read out diverge, and their charts: the first open, the others a click away."""
-    told = [[el("h3", words.title), blocks(words)] for words in document.named("curves", "drift")]
-    shown = material.curves[:MOST_CURVES]
-    if not shown and not told:
+    """Where logged scalars diverge, and their charts, of which the first is unfolded."""
+    facts = [[el("h3", words.title), blocks(words)] for words in document.named("curves", "drift")]
+    shown = material.curves[:MAX_CURVES]
+    if not shown and not facts:
         return None
     return section(
         "curves",
         "Logged scalars of both runs",
-        told,
+        facts,
         el("div", [_curve(curve, number) for number, curve in enumerate(shown)], class_="curves"),
         more(len(material.curves) - len(shown), "curves", IN_TERMINAL),
         class_="long",
@@ -138,7 +138,7 @@ def _curve(curve: Curve, place: int) -> Element:
     name = f"curve-{place}"
     return el(
         "details",
-        el("summary", spark(curve), code(curve.name), el("span", _parting(curve), class_="badge")),
+        el("summary", spark(curve), code(curve.name), el("span", _divergence(curve), class_="badge")),
         el(
             "ul",
             el("li", side("A"), " solid"),
@@ -146,8 +146,8 @@ def _curve(curve: Curve, place: int) -> Element:
             el("li", code(curve.place)),
             class_="legend",
         ),
-        curve_chart(curve, curve.diverges_at, name, _account(curve)),
-        el("p", _account(curve), class_="small"),
+        curve_chart(curve, curve.diverges_at, name, _curve_text(curve)),
+        el("p", _curve_text(curve), class_="small"),
         _distance(curve, name),
         _numbers(curve),
         id=name,
@@ -155,43 +155,41 @@ def _curve(curve: Curve, place: int) -> Element:
     )
 
 
-def _parting(curve: Curve) -> str:
+def _divergence(curve: Curve) -> str:
     if curve.diverges_at is None:
         return "equal" if curve.whole else "equal where read"
     return f"diverges at step {curve.diverges_at:,}" if curve.whole else f"differs at step {curve.diverges_at:,}"
 
 
-def _account(curve: Curve) -> str:
-    """What is drawn, in words: how many numbers, between which, and what is left out."""
+def _curve_text(curve: Curve) -> str:
+    """The chart in words: how many numbers, their range, and what is left out."""
     finite = [value for _, value in (*curve.a, *curve.b) if math.isfinite(value)]
-    told = [f"{len(curve.a):,} {'number' if len(curve.a) == 1 else 'numbers'} in A, {len(curve.b):,} in B"]
+    clauses = [f"{len(curve.a):,} {'number' if len(curve.a) == 1 else 'numbers'} in A, {len(curve.b):,} in B"]
     if finite:
-        told.append(f"between {min(finite):.6g} and {max(finite):.6g}")
-    odd = len(curve.a) + len(curve.b) - len(finite)
-    if odd:
-        told.append(f"{odd:,} NaN or infinite, not drawn")
+        clauses.append(f"between {min(finite):.6g} and {max(finite):.6g}")
+    not_finite = len(curve.a) + len(curve.b) - len(finite)
+    if not_finite:
+        clauses.append(f"{not_finite:,} NaN or infinite, not drawn")
     if not curve.whole:
-        told.append("read at evenly spaced steps, not at all of them")
-    if max(len(curve.a), len(curve.b)) > MOST_POINTS:
-        told.append(f"about {MOST_POINTS} of a side are drawn: of each stretch the first, last, smallest and largest")
-    return "; ".join(told) + "."
+        clauses.append("read at evenly spaced steps, not at all of them")
+    if max(len(curve.a), len(curve.b)) > MAX_POINTS:
+        clauses.append(f"about {MAX_POINTS} of a side are drawn: of each stretch the first, last, smallest and largest")
+    return "; ".join(clauses) + "."
 
 
 def _distance(curve: Curve, name: str) -> Content:
-    drawn = apart_chart(curve, f"{name}-apart")
-    if drawn is None:
-        return None
-    return [el("h3", "Difference: |A - B|, logarithmic"), drawn]
+    drawing = distance_chart(curve, f"{name}-apart")
+    return None if drawing is None else [el("h3", "Difference: |A - B|, logarithmic"), drawing]
 
 
 def _numbers(curve: Curve) -> Content:
-    """The numbers where they part, in full."""
+    """The numbers around the divergence, in full."""
     if curve.diverges_at is None:
         return None
     others = dict(curve.b)
     steps = [(step, value) for step, value in curve.a if step in others]
     at = next((k for k, (step, _) in enumerate(steps) if step >= curve.diverges_at), 0)
-    chosen = steps[max(0, at - 2) : at + NUMBERS_SHOWN - 2]
+    chosen = steps[max(0, at - 2) : at + MAX_NUMBERS - 2]
     rows = [
         row(
             el("th", f"{step:,}", scope="row"),
@@ -218,6 +216,11 @@ def _difference(a: float, b: float) -> Content:
 # --- search ---------------------------------------------------------------------------------------------------------
 
 
+PREFIX_DIGESTS = (
+    "Prefix digests show whether everything before a row is equal: a bisection over them finds where it ends. "
+)
+
+
 def search_section(material: PageData) -> Element:
     """How the first difference was found."""
     search, finding = material.comparison.search, shown_finding(material.comparison)
@@ -229,14 +232,11 @@ def search_section(material: PageData) -> Element:
         "Search",
         el(
             "p",
-            (
-                "Prefix digests show whether everything before a row is equal: a bisection over them finds where it "
-                "ends. "
-            ),
+            "Prefix digests show whether all rows before a row are equal; a bisection finds the end. ",
             read,
         ),
-        [_track(track, number) for number, track in enumerate(tracks[:MOST_TRACKS])],
-        more(len(tracks) - MOST_TRACKS, "searches"),
+        [_track(track, number) for number, track in enumerate(tracks[:MAX_TRACKS])],
+        more(len(tracks) - MAX_TRACKS, "searches"),
         None if tracks else el("p", _no_probes(material.comparison), class_="muted"),
         class_="long",
     )
@@ -257,7 +257,7 @@ def _track(track: SearchTrack, place: int) -> Content:
         el("h3", title[0].upper() + title[1:]),
         probes_chart(track.probes, track.rows, title, f"search-{place}", count),
         listed,
-        more(len(track.probes) - MOST_PROBES, "probes"),
+        more(len(track.probes) - MAX_PROBES, "probes"),
     ]
 
 
@@ -265,5 +265,5 @@ PROBE_HEAD = (("probe", None), ("row", "number"), ("everything before it", None)
 
 
 def _probes(probes: tuple[Probe, ...]) -> Iterator[Element]:
-    for place, probe in enumerate(probes[:MOST_PROBES], 1):
+    for place, probe in enumerate(probes[:MAX_PROBES], 1):
         yield row(f"#{place}", number_cell(probe.row), "= equal" if probe.equal else "≠ differs")

@@ -1,7 +1,7 @@
-"""The tables of one process as words: operators, modules, stacks, layouts and kernels by their ids.
+"""Names from the tables of one process: operators, modules, stacks, layouts and kernels by their ids.
 
-Owns how a table entry reads, in a trace and in a process that is recording: both have payloads by id. What no readable
-entry names reads ``?``. No torch, no zarr.
+Owns the text of a table entry, in a trace and in a process that is recording. A missing or unreadable entry is ``?``.
+Imports neither torch nor zarr.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rltrace.trace.format.schema import Phase
 from rltrace.trace.kernels.evidence import Evidence, kernel_names, kernel_text
 
 Payloads = Mapping[str, Any]
-"""By the name of a table: its payloads, by id."""
+"""Payloads of each table, by the table's name, then by id."""
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,13 @@ class Site:
     source: str
 
 
-def parse_site(found: Mapping[str, Any]) -> Site:
-    """The site in a payload of table "frames". Raises KeyError, TypeError or ValueError."""
-    return Site(str(found["file"]), int(found["line"]), str(found["function"]), str(found["source"]))
+def parse_site(payload: Mapping[str, Any]) -> Site:
+    """The site of a payload of table "frames". Raises KeyError, TypeError or ValueError."""
+    return Site(str(payload["file"]), int(payload["line"]), str(payload["function"]), str(payload["source"]))
 
 
 class Words:
-    """The words of one process; each is made once."""
+    """The names of one process; each is computed once."""
 
     def __init__(self, payloads: Payloads) -> None:
         self._payloads = payloads
@@ -48,7 +48,7 @@ class Words:
         return len(self._payloads[table])
 
     def payload(self, table: str, number: int) -> Any:
-        """An entry as it is; None where the table lacks it."""
+        """The raw entry; None where the table lacks it."""
         try:
             return self._payloads[table][number]
         except LookupError:
@@ -62,14 +62,14 @@ class Words:
         return self._name("modules", number)
 
     def phase(self, number: int) -> str:
-        """``phase 9`` for one that a newer version of the format may have added."""
+        """The phase's name; ``phase 9`` for an id of a newer format."""
         try:
             return Phase(number).name.lower()
         except ValueError:
             return f"phase {number}"
 
     def skeleton(self, number: int) -> list[Any]:
-        """What the arguments of an op are, numbers and tensors aside; of an event, the names of its cells."""
+        """Arguments of an op without numbers and tensors; for an event, the names of its cells."""
         return self.payload("scalars", number) or []
 
     def tensors(self, structure: int) -> list[Any]:
@@ -77,16 +77,16 @@ class Words:
         return [self.payload("layouts", number) for number in self.payload("structures", structure) or ()]
 
     def is_inside_torch(self, site: int) -> bool:
-        """Whether the innermost frame of a site is torch's."""
+        """Whether the innermost frame of a site is in torch."""
         frames = self.payload("sites", site)
-        return bool(frames) and not self._is_users(frames[0])
+        return bool(frames) and not self._is_user_frame(frames[0])
 
     def calls(self, site: int) -> list[tuple[str, str]]:
         """(portable path, function) of the user frames of a site, innermost first."""
         return [(frame.file, frame.function) for frame in self.stack(site)]
 
     def paths(self, site: int) -> tuple[str, ...]:
-        """Where the files of the user frames stood on the machine that recorded them, innermost first."""
+        """Paths of the user frames on the machine that recorded them, innermost first."""
         return tuple(str(self.payload("frames", frame).get("path", "")) for frame in self._user_frames(site))
 
     def innermost(self, site: int) -> Site | None:
@@ -94,16 +94,16 @@ class Words:
         return next(iter(self.stack(site)), None)
 
     def evidence(self, kernel: int) -> Evidence:
-        """What is known of a kernel; empty: nothing."""
+        """Evidence of a kernel; empty if unknown."""
         return self.payload("kernels", kernel) or {}
 
     def settings(self, number: int) -> dict[str, Any]:
-        """What torch was set to; empty where that is not known."""
-        found = self.payload("settings", number)
-        return found if isinstance(found, dict) else {}
+        """Torch's settings; empty if unknown."""
+        payload = self.payload("settings", number)
+        return payload if isinstance(payload, dict) else {}
 
     def kernels(self, kernel: int) -> list[str]:
-        """What a ``kernel=`` selector is matched against."""
+        """Names that a ``kernel=`` selector is matched against."""
         return kernel_names(self.evidence(kernel))
 
     def _name(self, table: str, number: int) -> str:
@@ -120,24 +120,24 @@ class Words:
         return kernel_text(self.evidence(kernel))
 
     def _user_frames(self, site: int) -> list[int]:
-        return [frame for frame in self.payload("sites", site) or () if self._is_users(frame)]
+        return [frame for frame in self.payload("sites", site) or () if self._is_user_frame(frame)]
 
-    def _is_users(self, frame: int) -> bool:
-        found = self.payload("frames", frame)
-        return found is not None and not found.get("internal")
+    def _is_user_frame(self, frame: int) -> bool:
+        payload = self.payload("frames", frame)
+        return payload is not None and not payload.get("internal")
 
 
 def layout_text(layout: Any, *, strides: bool = False) -> str:
-    """``float32[64,4]``, with the device behind an @ where it is not the CPU; ``strides``: with those that are not
-    contiguous."""
+    """``float32[64,4]``, followed by ``@device`` unless it is the CPU; with ``strides``, also those of a non-contiguous
+    tensor."""
     if layout is None:
         return "?"
-    dtype, shape, lying, device = layout[:4]
+    dtype, shape, stride, device = layout[:4]
     text = f"{dtype}[{','.join(map(str, shape or ()))}]"
-    if strides and isinstance(lying, str):
-        text += f" {lying}"  # sparse, nested: the name of what it is made of stands for strides
-    elif strides and lying is not None and list(lying) != _contiguous(shape or ()):
-        text += f" strides {lying}"
+    if strides and isinstance(stride, str):
+        text += f" {stride}"  # the name of another layout: sparse, nested
+    elif strides and stride is not None and list(stride) != _contiguous(shape or ()):
+        text += f" strides {stride}"
     return text + ("" if device == "cpu" else f"@{device}")
 
 

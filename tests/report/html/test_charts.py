@@ -9,7 +9,7 @@ from pages import Node, parse
 
 from rltrace.diff.base.model import Probe
 from rltrace.diff.metrics.timeline import Curve, StepState, Timeline
-from rltrace.report.html.charts import apart_chart, curve_chart, lines, probes_chart, scale_of, spark, timeline_chart
+from rltrace.report.html.charts import curve_chart, distance_chart, lines, probes_chart, scale_of, spark, timeline_chart
 from rltrace.report.html.elements import Element, render
 
 
@@ -60,12 +60,12 @@ def test_odd_scales(numbers: list[float]) -> None:
 
 def test_how_far_apart() -> None:
     """Distances on a logarithmic scale of whole powers; where both are equal there is no line."""
-    chart = drawn(apart_chart(curve([1.0, 1.0, 1.0, 1.0], [1.0, 1.1, 1.01, 1.001]), "d"))
+    chart = drawn(distance_chart(curve([1.0, 1.0, 1.0, 1.0], [1.0, 1.1, 1.01, 1.001]), "d"))
     (line,) = chart.all("polyline", class_="apart")
     assert [x for x, _ in points(line)] == pytest.approx([333.3, 666.7, 1000], abs=0.1)
     assert [y for _, y in points(line)] == pytest.approx([0, 50, 100], abs=1)
     assert [edge.text for edge in chart.one("div", class_="scale").children] == ["1e-1", "1e-3"]
-    assert apart_chart(curve([1.0], [1.0]), "d") is None
+    assert distance_chart(curve([1.0], [1.0]), "d") is None
 
 
 def test_a_timeline() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rltrace.diff.metrics.timeline import WORSE, StepState, decimated
-from rltrace.report.html.charts import apart, state_runs, stretches
+from rltrace.report.html.charts import distances, state_runs, stretches
 
 NUMBERS = st.lists(st.floats(allow_nan=True), max_size=300)
 
@@ -65,7 +65,7 @@ def test_apart() -> None:
     """Only steps that both have, and only distances that are numbers."""
     a = [(0, 1.0), (1, 2.0), (2, math.inf), (3, 1e308), (5, 1.0)]
     b = [(0, 1.0), (1, 2.5), (2, 0.0), (3, -1e308), (4, 1.0)]
-    assert apart(a, b) == [(0, 0.0), (1, 0.5)]
+    assert distances(a, b) == [(0, 0.0), (1, 0.5)]
 
 
 @given(st.lists(st.sampled_from(StepState), max_size=200), st.integers(1, 50))
