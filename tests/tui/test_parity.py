@@ -15,7 +15,7 @@ from tui_support import press, screen_text, settled
 from rltrace.diff.base.view import StreamView
 from rltrace.errors import UsageError
 from rltrace.parity.compare import compare
-from rltrace.parity.inputs import open_stretches, parse_given
+from rltrace.parity.inputs import open_ranges, parse_given
 from rltrace.parity.report.text import render_parity
 from rltrace.trace.read.reader import open_trace
 from rltrace_tui.failure import FailureScreen
@@ -32,7 +32,7 @@ KEYS = {"parity": ("1",), "parity-module": ("enter",), "parity-op": ("enter",)}
 
 def compared(a: Path, b: Path) -> ParityData:
     """What the command hands over."""
-    found = compare(*open_stretches(parse_given(str(a), (), "a"), parse_given(str(b), (), "b")))
+    found = compare(*open_ranges(parse_given(str(a), (), "a"), parse_given(str(b), (), "b")))
     views = []
     for keying in (found.a, found.b):
         recorded = keying.stretch.recorded
