@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import rltrace
-from rltrace.commands.explain import _otherwise
+from rltrace.commands.explain import _differing_side
 from rltrace.commands.repro import find, prepare
 from rltrace.diff.base.model import Cause
 from rltrace.diff.compare import compare
@@ -55,7 +55,7 @@ def test_inputs_that_lie_otherwise_are_told_and_tried(traces: tuple[Path, Path],
     assert told in first.explanation
     assert f"rltrace explain {a} {b}" in compared.advice
     op, sides = prepare(*find(a, None, b), ())
-    assert (sides["a"].alignments, sides["b"].alignments, _otherwise(sides)) == ((0, 0), (4, 0), "b")
+    assert (sides["a"].alignments, sides["b"].alignments, _differing_side(sides)) == ((0, 0), (4, 0), "b")
     write_folder(tmp_path / "op", op, sides, [])
     here, as_b = explain(tmp_path / "op" / SCRIPT, [KernelSetting(), KernelSetting(OF, "b")], 2)
     assert (here.trouble, as_b.trouble) == ("", "")
