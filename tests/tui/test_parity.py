@@ -35,7 +35,7 @@ def compared(a: Path, b: Path) -> ParityData:
     found = compare(*open_ranges(parse_given(str(a), (), "a"), parse_given(str(b), (), "b")))
     views = []
     for keying in (found.a, found.b):
-        recorded = keying.stretch.recorded
+        recorded = keying.call_range.recorded
         assert recorded is not None
         views.append(StreamView(recorded.process, recorded.stream))
     report = render_parity(found.parity)
