@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rltrace.recorder.capture.selection import Wanted
+from rltrace.recorder.capture.selection import StreamSelector
 from rltrace.recorder.core.row_buffer import PHASE_SHIFT
 from rltrace.selectors import Selector, parse_selectors
 from rltrace.testing.random import random_rows
@@ -53,7 +53,7 @@ CONDITIONS = st.sampled_from(
 SELECTORS = st.lists(st.lists(CONDITIONS, min_size=1, max_size=3).map(",".join), max_size=3)
 
 
-def wanted(selector: Selector) -> tuple[Wanted, Any]:
+def wanted(selector: Selector) -> tuple[StreamSelector, Any]:
     """The selector for a stream of a process at a step, in which the kernel of a row follows from its structure."""
     process = SimpleNamespace(
         tables=SimpleNamespace(words=Words(TABLES)),
@@ -63,7 +63,7 @@ def wanted(selector: Selector) -> tuple[Wanted, Any]:
         kernels=SimpleNamespace(of=lambda name, threads, device: device),
     )
     stream: Any = SimpleNamespace(process=process, name="rank0/main", settings=SimpleNamespace(number=0))
-    return Wanted(selector, stream), process
+    return StreamSelector(selector, stream), process
 
 
 @given(SELECTORS, st.integers(0, 1 << 30), st.integers(0, 40))

@@ -21,7 +21,7 @@ from rltrace.recorder.capture.activation_tensors import (
     WalkBudget,
     named_tensors,
 )
-from rltrace.recorder.capture.selection import Wanted
+from rltrace.recorder.capture.selection import StreamSelector
 from rltrace.recorder.capture.values import ValueQueue
 from rltrace.recorder.core.calls import Call
 from rltrace.recorder.core.hooks import FixedCells, OpHook
@@ -69,8 +69,8 @@ class CallRows:
         stream: OpRecorder,
         queue: ActivationQueue,
         digests: RowDigests,
-        wanted: Wanted,
-        with_values: Wanted,
+        wanted: StreamSelector,
+        with_values: StreamSelector,
         names: ForwardNames,
     ) -> None:
         self._stream = stream
@@ -237,8 +237,8 @@ class ActivationCapture(OpHook[_Op]):
         self._stream = stream
         self._queue = queue
         self._digests = RowDigests(stream.process, stream.number, queue, values)
-        self._wanted_rows = Wanted(selector.op_clauses, stream)
-        self._wanted_values = Wanted(with_values, stream)
+        self._wanted_rows = StreamSelector(selector.op_clauses, stream)
+        self._wanted_values = StreamSelector(with_values, stream)
         self._counts_occurrences = Key.NTH in selector.keys | with_values.keys
         """Whether a selector has an occurrence: then ops that cannot be found are counted, too."""
         stream.modules.call_hooks.append(
@@ -246,8 +246,8 @@ class ActivationCapture(OpHook[_Op]):
                 stream,
                 queue,
                 self._digests,
-                Wanted(selector.call_clauses, stream),
-                Wanted(with_values.call_clauses, stream),
+                StreamSelector(selector.call_clauses, stream),
+                StreamSelector(with_values.call_clauses, stream),
                 names,
             )
         )

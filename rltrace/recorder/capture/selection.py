@@ -1,7 +1,7 @@
-"""Which rows a selector finds, decided while they are being written.
+"""A selector applied to the rows of one stream while they are written.
 
-Owns the translation of a selector into what a row is made of. What depends on names alone is decided once for each
-combination of ids; only step and occurrence are looked at each time.
+Owns the translation of a selector into ids of a row. Conditions on names are decided once for each combination of ids;
+those on step and occurrence at each row.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NAMED = ("frames", "kernels", "modules", "sites")
 STEP = Key.STEP  # looking it up in the enumeration takes as long as the rest
 
 
-class Wanted:
+class StreamSelector:
     """A selector made ready for one stream."""
 
     def __init__(self, selector: Selector, stream: OpRecorder) -> None:

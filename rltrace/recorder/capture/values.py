@@ -19,7 +19,7 @@ from torch._ops import OpOverload
 
 from rltrace.digest import digest_buffer
 from rltrace.recorder.base.torch_function import torch_function_disabled
-from rltrace.recorder.capture.selection import Wanted
+from rltrace.recorder.capture.selection import StreamSelector
 from rltrace.recorder.core.calls import Call, op_tensors
 from rltrace.recorder.core.hooks import FixedCells, OpHook
 from rltrace.recorder.core.op_info import OpPlan
@@ -341,7 +341,7 @@ class ValueCapture(OpHook[OpInFlight]):
     def __init__(self, stream: OpRecorder, queue: ValueQueue, selector: Selector) -> None:
         self._stream = stream
         self._queue = queue
-        self._wanted = Wanted(selector, stream)
+        self._wanted = StreamSelector(selector, stream)
         self._values = ValueCopier(stream, queue)
 
     def begin(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OpInFlight | None:
