@@ -7,9 +7,8 @@ of the program's modes, subclasses and autograd; keeps no tensor.
 from __future__ import annotations
 
 import inspect
-import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, is_dataclass
 from math import prod
@@ -26,6 +25,7 @@ from rltrace.recorder.capture.values import (
     FLUSH_BYTES,
     MAX_PENDING_BYTES,
     NO_MEMORY,
+    CaptureQueue,
     NoBytesError,
     ValueQueue,
     bytes_of,
@@ -35,7 +35,7 @@ from rltrace.recorder.core.process_state import ProcessState
 from rltrace.recorder.digests.cuda_graphs import is_captured, overrides_disabled
 from rltrace.recorder.digests.layouts import Layout, dtype_name, is_compound
 from rltrace.trace.format.activation_rows import Part
-from rltrace.trace.format.records import ActivationRequest, LeftOut, add_up, axes_of
+from rltrace.trace.format.records import ActivationRequest, axes_of
 from rltrace.trace.format.schema import LIMIT, ValueKind
 from rltrace.trace.write.packers import DigestBlock, NewActivations, NewCall, NewOp, NewTensor, NewValue
 
@@ -48,33 +48,15 @@ OVERHEAD: Final = 88
 """Bytes that a call, and each tensor of a call or an op, use of the limit besides their digests."""
 
 
-class ActivationQueue:
-    """Activation rows that no commit has written yet; used by all threads of the program and by the committer."""
+class ActivationQueue(CaptureQueue[ActivationRequest, tuple[NewCall | NewOp, int]]):
+    """Captured activation rows, with the bytes that they use; sizes are numbers of digests."""
 
-    def __init__(self, request: ActivationRequest) -> None:
-        self.request = request
-        self.request_commit: Callable[[], None] = lambda: None
-        """Set by the committer, as the next one is."""
-        self.wait_for_commit: Callable[[], None] = lambda: None
-        self.pending_bytes = 0
-        self.stopped = False
-        """No commit follows."""
-        self._lock = threading.Lock()
-        self._streams: dict[int, deque[tuple[NewCall | NewOp, int]]] = {}
-        self._left: list[LeftOut] = []
-        self._used = 0
-        self._full = False
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether too much is pending for the program to go on."""
-        return self.pending_bytes > MAX_PENDING_BYTES // 2
+    stopped = False
+    """No commit follows."""
 
     def has_room(self, digests: int) -> bool:
         """Whether a tensor with so many new digests is within the limit; after the first one that is not, none is."""
-        if self._used + 8 * digests + OVERHEAD > self.request.limit:
-            self._full = True
-        return not self._full
+        return self._fits(8 * digests + OVERHEAD)
 
     def use(self, digests: int) -> None:
         """Count so many digests against the limit, whether or not they will be written."""
@@ -92,11 +74,6 @@ class ActivationQueue:
         if self.pending_bytes > FLUSH_BYTES:
             self.request_commit()
 
-    def leave_out(self, why: str, stream: int, row: int, digests: int) -> None:
-        """Requested rows of a tensor are not captured."""
-        with self._lock:
-            self._left = add_up([*self._left, LeftOut(why, stream, row, row, 1, 8 * digests)])
-
     def forget(self, stream: int, row: int) -> None:
         """Drop the op of a row whose writing was interrupted."""
         with self._lock:
@@ -112,9 +89,7 @@ class ActivationQueue:
                 entry, size = own.popleft()
                 self.pending_bytes -= size
                 entries.append(entry)
-            left = [entry for entry in self._left if entry.stream == stream]
-            self._left = [entry for entry in self._left if entry.stream != stream]
-        return NewActivations(entries, left)
+            return NewActivations(entries, self._pop_left_out(stream))
 
     def stop(self) -> None:
         """Take nothing more: no commit follows."""
@@ -246,7 +221,7 @@ class RowDigests:
         return NewTensor(part, self.name(name), layout.id, axes, digest, block)
 
     def _leave_out(self, row: int, count: int) -> None:
-        self._queue.leave_out(LIMIT, self._stream, row, count)
+        self._queue.leave_out(LIMIT, self._stream, row, 8 * count)
 
     def _add_value(self, digest: int, layout: Layout, data: bytes | memoryview, row: int) -> None:
         if self._values.has_room(len(data)):

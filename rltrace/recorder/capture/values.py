@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from ctypes import c_char, string_at
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import torch
 from torch._ops import OpOverload
@@ -33,7 +33,7 @@ from rltrace.recorder.digests.layouts import Layout, Layouts, dtype_name, is_com
 from rltrace.recorder.digests.rng_state import generator_of
 from rltrace.selectors import Selector
 from rltrace.trace.format import dtypes
-from rltrace.trace.format.records import LeftOut, ValueRequest, add_up
+from rltrace.trace.format.records import ActivationRequest, LeftOut, ValueRequest, add_up
 from rltrace.trace.format.schema import LIMIT, PLACEMENT_SHIFT, Origin, RowFlag, ValueKind, pack_link
 from rltrace.trace.write.packers import NewValue, NewValues
 
@@ -56,27 +56,54 @@ MAX_KNOWN: Final = 1 << 19
 """Digests of captured values that are remembered, at least; at most twice as many. Others are captured again."""
 
 
-class ValueQueue:
-    """Captured values that no commit has written yet; used by all threads of the program and by the committer."""
+Request = TypeVar("Request", bound=ValueRequest | ActivationRequest)
+Entry = TypeVar("Entry")
 
-    def __init__(self, request: ValueRequest) -> None:
+
+class CaptureQueue(Generic[Request, Entry]):
+    """Captured entries that no commit has written yet; used by all threads of the program and by the committer."""
+
+    def __init__(self, request: Request) -> None:
         self.request = request
         self.request_commit: Callable[[], None] = lambda: None
         """Set by the committer, as the next one is."""
         self.wait_for_commit: Callable[[], None] = lambda: None
         self.pending_bytes = 0
         self._lock = threading.Lock()
-        self._streams: dict[int, deque[NewValue]] = {}
+        self._streams: dict[int, deque[Entry]] = {}
         self._left: list[LeftOut] = []
         self._used = 0
         self._full = False
-        self._known: set[int] = set()
-        self._older: set[int] = set()
 
     @property
     def is_behind(self) -> bool:
         """Whether too much is pending for the program to go on."""
         return self.pending_bytes > MAX_PENDING_BYTES // 2
+
+    def leave_out(self, why: str, stream: int, row: int, size: int) -> None:
+        """``size`` bytes of what was requested are not captured."""
+        with self._lock:
+            self._left = add_up([*self._left, LeftOut(why, stream, row, row, 1, size)])
+
+    def _fits(self, size: int) -> bool:
+        """Whether ``size`` bytes are within the limit; after the first ones that are not, none are."""
+        self._full = self._full or self._used + size > self.request.limit
+        return not self._full
+
+    def _pop_left_out(self, stream: int) -> list[LeftOut]:
+        """What was left out since the last call. Called with the lock."""
+        left = [entry for entry in self._left if entry.stream == stream]
+        self._left = [entry for entry in self._left if entry.stream != stream]
+        return left
+
+
+class ValueQueue(CaptureQueue[ValueRequest, NewValue]):
+    """Captured values."""
+
+    def __init__(self, request: ValueRequest) -> None:
+        super().__init__(request)
+        self._known: set[int] = set()
+        self._older: set[int] = set()
 
     def knows(self, digest: int) -> bool:
         """Whether a value with this digest has been captured; may be False for one captured long ago."""
@@ -84,18 +111,14 @@ class ValueQueue:
 
     def has_room(self, size: int) -> bool:
         """Whether a value of ``size`` bytes is within the limit; after the first one that is not, none is."""
-        if self._used + size + OVERHEAD > self.request.limit:
-            self._full = True
-        return not self._full
+        return self._fits(size + OVERHEAD)
 
     def add(self, value: NewValue) -> None:
         """Add a value, after ``has_room`` has returned True. Its row must be the next to be finished."""
         size = len(value.data) + OVERHEAD
         own = self._streams.setdefault(value.stream, deque())
-        if self.pending_bytes > MAX_PENDING_BYTES and not (
-            own and own[-1].row == value.row
-        ):  # no commit takes values of unfinished rows
-            self.wait_for_commit()
+        if self.pending_bytes > MAX_PENDING_BYTES and not (own and own[-1].row == value.row):
+            self.wait_for_commit()  # no commit takes values of unfinished rows
         with self._lock:
             self._used += size
             self.pending_bytes += size
@@ -106,11 +129,6 @@ class ValueQueue:
                     self._older, self._known = self._known, set()
         if self.pending_bytes > FLUSH_BYTES:
             self.request_commit()
-
-    def leave_out(self, why: str, stream: int, row: int, size: int) -> None:
-        """A requested value is not captured."""
-        with self._lock:
-            self._left = add_up([*self._left, LeftOut(why, stream, row, row, 1, size)])
 
     def forget(self, stream: int, row: int) -> None:
         """Drop the values of a row whose writing was interrupted."""
@@ -129,9 +147,7 @@ class ValueQueue:
             while own and own[0].row < end + (own[0].kind is ValueKind.WITH_ROWS):  # that kind needs no finished row
                 values.append(own.popleft())
             self.pending_bytes -= sum(len(value.data) + OVERHEAD for value in values)
-            left = [entry for entry in self._left if entry.stream == stream]
-            self._left = [entry for entry in self._left if entry.stream != stream]
-        return NewValues(values, left)
+            return NewValues(values, self._pop_left_out(stream))
 
 
 # --- copies -----------------------------------------------------------------------------------------------------------
