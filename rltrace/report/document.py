@@ -155,7 +155,7 @@ def extent(side: Side) -> str:
 
 def _finding(comparison: Comparison, finding: Finding) -> Iterator[Fact]:
     if finding.op is not None:
-        yield Fact("op" if finding.boundary is None else "event", Code(finding.op))
+        yield Fact("op" if finding.event is None else "event", Code(finding.op))
         yield Fact("row", (f"{rows(finding)} of ", Code(finding.stream)))
     if finding.module:
         yield Fact("module", Code(finding.module))
@@ -173,7 +173,7 @@ def _finding(comparison: Comparison, finding: Finding) -> Iterator[Fact]:
 def _evidence(finding: Finding) -> Iterator[Fact]:
     """Kernel, inputs and outputs of an op; without an op, what differs at the end of the step."""
     paired = finding.a_index is not None and finding.b_index is not None
-    is_op = finding.op is not None and finding.boundary is None
+    is_op = finding.op is not None and finding.event is None
     if is_op and paired:
         yield Fact("inputs", INPUTS[finding.inputs_match])
     kernel = finding.kernel.a or finding.kernel.b
@@ -183,7 +183,7 @@ def _evidence(finding: Finding) -> Iterator[Fact]:
         yield Fact("repeats", f"the op gave {'the same' if finding.repeats else 'other'} bits when run again")
     differing = differing_outputs(finding)
     for name, pair in differing[: MAX_OUTPUTS if is_op else MAX_CELLS]:
-        yield Fact("field", pair, name) if finding.boundary is not None else Fact(name, pair)
+        yield Fact("field", pair, name) if finding.event is not None else Fact(name, pair)
     if is_op and paired and finding.outputs and not differing:
         yield Fact("output", "equal on both sides")
     if is_op and len(finding.outputs) > 1 and differing:
@@ -203,8 +203,8 @@ STEP_OUTPUTS = ("gradient", "params", "rng", "rng")
 
 def differing_outputs(finding: Finding) -> list[tuple[str, Pair[str]]]:
     """Name and values of what differs: outputs of an op, cells of an event, digests at the end of a step."""
-    if finding.boundary is not None:
-        return [(cell.name, Pair(cell.a, cell.b)) for cell in finding.boundary.cells]
+    if finding.event is not None:
+        return [(cell.name, Pair(cell.a, cell.b)) for cell in finding.event.cells]
     if finding.op is not None and (finding.a_index is None or finding.b_index is None):
         return []
     names: Iterable[str] = STEP_OUTPUTS if finding.op is None else repeat("output")
@@ -256,7 +256,7 @@ def _other_title(comparison: Comparison, finding: Finding, shown: Finding | None
 def identical_before(finding: Finding, verdict: Verdict) -> str:
     """``288 identical ops``: how far the two sides were identical."""
     unit = "op" if finding.op is not None else "step"
-    is_origin = finding.op is not None and finding.cause is not Cause.ENDED and finding.boundary is None
+    is_origin = finding.op is not None and finding.cause is not Cause.ENDED and finding.event is None
     hides_later = is_origin and verdict is Verdict.DIVERGED
     more = "; later independent differences may be hidden, rltrace confirm finds them" if hides_later else ""
     return counted(finding.identical_before, f"identical {unit}") + more
@@ -416,7 +416,7 @@ def marked_text(comparison: Comparison) -> str:
 def events_text(comparison: Comparison) -> str:
     """Events that differ; "" if there are none, or the finding is one."""
     events, shown = comparison.events, shown_finding(comparison)
-    if not events.differing or (shown is not None and shown.boundary is not None):
+    if not events.differing or (shown is not None and shown.event is not None):
         return ""
     at_least = "" if events.whole else "at least "
     count = "1 event differs" if events.differing == 1 else f"{events.differing:,} events differ"

@@ -80,14 +80,14 @@ def test_an_observation_that_differs_is_the_origin_of_what_follows(compared: Any
     first = found.first_value
     assert (found.verdict, first.cause, first.op) == (Verdict.DIVERGED, Cause.OUTSIDE, "environment-step")
     assert first is found.decisive is found.first
-    assert (first.boundary.name, first.boundary.count.a) == ("environment 0", 4)
-    assert [cell.name for cell in first.boundary.cells] == ["observation"]
+    assert (first.event.name, first.event.count.a) == ("environment 0", 4)
+    assert [cell.name for cell in first.event.cells] == ["observation"]
     assert first.explanation.startswith(
         "environment 0 (Faulty) returned another observation at its step 4, given the same"
     )
     assert "had equal states before it" in first.explanation
     assert "aten.addmm.default" in first.explanation or "aten.linear" in first.explanation
-    assert to_json(found)["first_value"]["boundary"]["cells"][0]["name"] == "observation"
+    assert to_json(found)["first_value"]["event"]["cells"][0]["name"] == "observation"
     assert "observation" in render_comparison(found, color=False)
 
 
@@ -147,7 +147,7 @@ def test_what_went_into_a_buffer_and_came_out_much_later_goes_back_to_the_event(
 
     found = compared(program)
     first = found.first_value
-    assert (first.cause, first.op, first.boundary.count.a) == (Cause.OUTSIDE, "environment-step", 3)
+    assert (first.cause, first.op, first.event.count.a) == (Cause.OUTSIDE, "environment-step", 3)
     assert "later events were equal again" in first.explanation
 
 
@@ -210,8 +210,8 @@ def test_an_episode_that_ends_elsewhere_goes_back_to_the_step_that_said_so(compa
 
     found = compared(program)
     decisive = found.decisive
-    assert (decisive.cause, decisive.op, decisive.boundary.count.a) == (Cause.OUTSIDE, "environment-step", 2)
-    assert [cell.name for cell in decisive.boundary.cells] == ["terminated"]
+    assert (decisive.cause, decisive.op, decisive.event.count.a) == (Cause.OUTSIDE, "environment-step", 2)
+    assert [cell.name for cell in decisive.event.cells] == ["terminated"]
 
 
 def test_evaluations_of_one_side_alone_leave_the_values_the_same(compared: Any) -> None:
@@ -236,7 +236,7 @@ def test_of_several_environments_the_one_that_differs_is_named(compared: Any) ->
             actions = agent(torch.as_tensor(np.stack(seen))).argmax(1).tolist()
             seen = [env.step(action)[0] for env, action in zip(envs, actions, strict=True)]
 
-    assert compared(program).first_value.boundary.name == "environment 2"
+    assert compared(program).first_value.event.name == "environment 2"
 
 
 def test_events_in_traces_that_are_out_of_step_are_matched_like_ops(tmp_path: Path) -> None:
@@ -256,7 +256,7 @@ def test_events_in_traces_that_are_out_of_step_are_matched_like_ops(tmp_path: Pa
         return trace.finish()
 
     found = compare(build("a.zarr", "x", logs=False), build("b.zarr", "y", logs=True))
-    assert (found.first_value.op, found.first_value.boundary.count.b) == ("environment-step", 3)
+    assert (found.first_value.op, found.first_value.event.count.b) == ("environment-step", 3)
 
 
 def test_generators_that_nobody_draws_from_are_no_difference(tmp_path: Path) -> None:

@@ -153,7 +153,7 @@ def test_another_checkpoint(cli: Any, unchanged: Path, starts: tuple[Any, Any]) 
     assert (status, found["verdict"]) == (1, "diverged")
     line = 'for network, start in zip((actor, critic), torch.load(Path(__file__).with_name("start.pt")), strict=True):'
     assert value(found) == ("outside", "checkpoint", 0, line)
-    assert found["first_value"]["boundary"]["taken"]["op"] == "aten.copy_.default"
+    assert found["first_value"]["event"]["first_op"]["op"] == "aten.copy_.default"
 
 
 def test_optimizers_out_of_step(cli: Any, unchanged: Path, starts: tuple[Any, Any]) -> None:

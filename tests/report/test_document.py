@@ -10,11 +10,11 @@ from comparisons import kernel
 from pages import parse
 
 from rltrace.diff.base.model import (
-    Boundary,
     Cause,
     Comparison,
     EventSummary,
     Finding,
+    FindingEvent,
     Hole,
     Hunk,
     NamedDifference,
@@ -41,8 +41,8 @@ def rich(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Comparison:
     outputs = (*first.outputs, *(Pair("1" * 16, "2" * 16) for _ in range(3)))
     op = replace(first, cause=Cause.SAME_KERNEL, repeats=True, outputs=outputs)
     cells = (NamedDifference("reward", "1", "2"),)
-    event = replace(first, boundary=Boundary("environment 3", None, Pair(1, 1), cells, first))
-    step = replace(first, op=None, a_index=None, b_index=None, boundary=None)
+    event = replace(first, event=FindingEvent("environment 3", None, Pair(1, 1), cells, first))
+    step = replace(first, op=None, a_index=None, b_index=None, event=None)
     killed = ProcessSummary("rank0/main", "killed", 3, "it ended", (), None)
     unordered: tuple[Finding, ...] = (event, step)
     return replace(

@@ -131,7 +131,7 @@ def test_a_finding_that_is_an_event_goes_out_on_every_form(tmp_path: Path) -> No
         builder.op("aten.add.Tensor", inputs=[("outside", name)], outputs=[name])
         builder.finish()
     material = gather(tmp_path / "a.zarr", tmp_path / "b.zarr")
-    assert material.comparison.first_value is not None and material.comparison.first_value.boundary is not None
+    assert material.comparison.first_value is not None and material.comparison.first_value.event is not None
     page, text = html_page(material), comparison_markdown(material.comparison)
     assert (
         "<dt>event</dt>" in page

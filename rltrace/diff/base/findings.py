@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.diff.base.kernels import settings_differences
-from rltrace.diff.base.model import Boundary, Cause, Finding, InputsMatch, OptimizerCount, Pair, Received
+from rltrace.diff.base.model import Cause, Finding, FindingEvent, InputsMatch, OptimizerCount, Pair, Received
 from rltrace.diff.base.view import StreamView
 from rltrace.errors import HoleError
 from rltrace.trace.format.rows import Link, Rows
@@ -97,7 +97,7 @@ def row_at(view: StreamView, index: int) -> RowAt:
 
 
 def make_finding(
-    a: RowAt | None, b: RowAt | None, judgement: Judgement, identical_before: int, *, boundary: Boundary | None = None
+    a: RowAt | None, b: RowAt | None, judgement: Judgement, identical_before: int, *, event: FindingEvent | None = None
 ) -> Finding:
     """The finding at a row of A, of B, or of both."""
     row = a or b
@@ -123,7 +123,7 @@ def make_finding(
         identical_before=identical_before,
         explanation=judgement.explanation,
         received=judgement.received,
-        boundary=boundary,
+        event=event,
         settings=settings_differences(a.settings, b.settings) if a and b else (),
         kernel_names=Pair(*(whole_names(row.kernel) if row else None for row in (a, b))),
     )

@@ -83,7 +83,7 @@ class Received:
 
 
 @dataclass(frozen=True)
-class Boundary:
+class FindingEvent:
     """The event through which differing data entered from outside torch."""
 
     name: str
@@ -94,7 +94,7 @@ class Boundary:
     """Which of its steps, or of its resets, from 1."""
     cells: tuple[NamedDifference, ...]
     """Its fields that differ; empty where one side alone has the event."""
-    taken: Finding
+    first_op: Finding
     """The finding at the first op that differs because of it."""
 
 
@@ -140,7 +140,7 @@ class Finding:
     """``same-kernel`` only: whether the op gave the same bits when run again; None: not tried."""
     received: Received | None = None
     """The collective that brought the difference from other processes; this stream only propagates it."""
-    boundary: Boundary | None = None
+    event: FindingEvent | None = None
     """The event that brought the difference in: what an environment returned, a checkpoint."""
     kernel_names: Pair[tuple[str, ...]] = Pair(None, None)
     """Whole names of what ran, in order, as they were recorded; None: not known by name."""
@@ -150,7 +150,7 @@ class Finding:
     @property
     def at_op(self) -> Finding:
         """The finding at the first op that differs: where an experiment can inject values."""
-        return self if self.boundary is None else self.boundary.taken
+        return self if self.event is None else self.event.first_op
 
 
 @dataclass(frozen=True)

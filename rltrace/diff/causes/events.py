@@ -16,7 +16,7 @@ import numpy as np
 
 from rltrace.diff.base.context import DiffContext
 from rltrace.diff.base.findings import Judgement, RowAt, make_finding, row_at
-from rltrace.diff.base.model import Boundary, Cause, Finding, InputsMatch, NamedDifference, Pair
+from rltrace.diff.base.model import Cause, Finding, FindingEvent, InputsMatch, NamedDifference, Pair
 from rltrace.diff.base.view import StreamView
 from rltrace.errors import HoleError
 from rltrace.trace.format.events import NONE, Event, event_of
@@ -490,18 +490,18 @@ def _origin(
 def _finding(context: DiffContext, pair: EventPair, later: Finding, *, persists: bool) -> Finding:
     extra = _extra_event(context, pair) if persists else None
     count = Pair(_count(pair.event_a), _count(pair.event_b))
-    boundary = Boundary(pair.event_a.what, pair.a.module or None, count, (), later)
+    event = FindingEvent(pair.event_a.what, pair.a.module or None, count, (), later)
     if extra is not None:
         side, row = extra
         decided = event_judgement(pair, (side, event_at(row)), (), _first_op(later), persists=persists)
         a, b = (row, None) if side == "A" else (None, row)
-        return make_finding(a, b, decided, min(later.identical_before, row.index), boundary=boundary)
+        return make_finding(a, b, decided, min(later.identical_before, row.index), event=event)
     texts = seeding_notes(context, pair.a.index, pair.b.index, pair)
     decided = event_judgement(pair, None, texts, _first_op(later), persists=persists)
     events = pair.event_a, pair.event_b
     cells = tuple(NamedDifference(name, *(_text(event, name) for event in events)) for name in pair.differs)
     before = min(later.identical_before, pair.a.index)
-    return make_finding(pair.a, pair.b, decided, before, boundary=replace(boundary, cells=cells))
+    return make_finding(pair.a, pair.b, decided, before, event=replace(event, cells=cells))
 
 
 def _first_op(later: Finding) -> list[str]:

@@ -114,7 +114,7 @@ def finding_sections(material: PageData, document: Document) -> Iterator[Element
         full: Content = None
         if material.op is not None and finding == shown:
             values = values_section(material.values, material.to_record)
-            full = _event(material.op) if finding.boundary else [_op(material.op, material.sources), values]
+            full = _event(material.op) if finding.event else [_op(material.op, material.sources), values]
         left = more(len(document.findings) - MAX_FINDINGS, "findings") if number == MAX_FINDINGS - 1 else None
         yield document_section(section, full, left, with_stack=number < MAX_STACKS)
 
