@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Container
@@ -112,3 +113,23 @@ def test_no_public_class_has_the_name_of_another() -> None:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places.setdefault(node.name, []).append(module)
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
+RULED_OUT = (
+    r"told|tells?|manieth|held against|holds against|lonely|keepers?|births?|horizon|nobody|whoever|somebody|"
+    r"stand.ins?|stands? in for|part(ed|ings?)|come apart|became of|anyhow|put in|read out"
+)
+"""Words of the glossary's list that have no other meaning here; "part" and "alone" have."""
+
+
+def test_no_word_that_the_glossary_rules_out() -> None:
+    """Neither in a name, nor in a docstring, a comment or a message; the version log says what the words were."""
+    word = re.compile(rf"(?<![a-z])({RULED_OUT})(?![a-z])", re.IGNORECASE)
+    found = [
+        f"{path.relative_to(ROOT)}: {line.strip()}"
+        for folder in ("rltrace", "tui")
+        for path in (ROOT / folder).rglob("*.py")
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if word.search(line) and "# 3.0" not in line
+    ]
+    assert found == []

@@ -112,7 +112,7 @@ def command(
         check_folders({"a": recipe}, share, runs)
     lines = capture_plan_lines(recipe, str(covered), samples, in_place=in_place, work=str(runs))
     require_approval("\n".join(lines), yes=yes, quiet=quiet)
-    subject = {"capture": identity_of(opened), "horizon": [covered.first, covered.end], "command": recipe.shown}
+    subject = {"capture": identity_of(opened), "steps": [covered.first, covered.end], "command": recipe.shown}
     setting = RunSetting(runs, {"a": recipe}, covered, share, in_place, values_limit * 1_000_000)
     with Runner() as runner:
         control = run_control(RunCache(setting, subject, runner), "control", "a", opened, str(trace), samples)

@@ -187,12 +187,12 @@ def _run(
     from rltrace.report.confirm import plan_lines
 
     prepared = prepare(options)
-    horizon = prepared.question.divergence.covered
+    covered = prepared.question.divergence.covered
     if not in_place:
         check_folders(prepared.recipes, share, folder)
     lines = plan_lines(
         {str(side): recipe for side, recipe in prepared.recipes.items()},
-        str(horizon),
+        str(covered),
         options.samples,
         in_place=in_place,
         work=str(folder),
@@ -201,7 +201,7 @@ def _run(
     setting = RunSetting(
         folder=folder,
         recipes=prepared.recipes,
-        covered=horizon,
+        covered=covered,
         shared=share,
         in_place=in_place,
         values_limit=values_limit * 1_000_000,
@@ -236,7 +236,7 @@ def _subject(prepared: ExperimentSetup, options: ConfirmOptions) -> Mapping[str,
     """What must be equal for existing runs to be reused."""
     return {
         **prepared.subject,
-        "horizon": [prepared.question.divergence.covered.first, prepared.question.divergence.covered.end],
+        "steps": [prepared.question.divergence.covered.first, prepared.question.divergence.covered.end],
         "commands": {str(side): recipe.shown for side, recipe in prepared.recipes.items()},
         "inject": list(options.selectors),
     }

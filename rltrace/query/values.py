@@ -60,7 +60,7 @@ def op_values(a: RowAt | None, b: RowAt | None) -> OpValues:
         digests = [known.get(what) for known in digests_by_name]
         if requested or len(set(digests)) > 1:
             pairs.append(_pair(what, rows, digests))
-    shown = [pair for pair in pairs if pair.elements or not pair.equal]  # equal without a value tells nothing new
+    shown = [pair for pair in pairs if pair.elements or not pair.equal]  # equal and without a value adds nothing
     return OpValues(tuple(shown or pairs), requested)
 
 

@@ -70,7 +70,7 @@ def record_of(account: Account) -> Record:
 
 
 def add_up(plans: Mapping[str, InjectionPlan], replay: Trace) -> Account:
-    """The account of a whole replay, from what was asked for and what its trace tells."""
+    """The account of a whole replay, from the plans and the journal of its trace."""
     accounts = {process.name: _parse(process.journal.records) for process in replay.processes}
     injected = propagated = 0
     found: list[MissedInjection] = []

@@ -84,9 +84,9 @@ def side_of(trace: Trace) -> Side:
     return Side(str(trace.path), trace.level, trace.engine, sum(p.after_op for p in processes), steps, processes)
 
 
-def _failed(birth: UnrecordedProcess) -> ProcessSummary:
+def _failed(process: UnrecordedProcess) -> ProcessSummary:
     """A process that may have computed and could not be recorded."""
-    return ProcessSummary(birth.name, birth.state, 0, birth.why, (), None)
+    return ProcessSummary(process.name, process.state, 0, process.why, (), None)
 
 
 def process_of(process: ProcessTrace) -> ProcessSummary:

@@ -1,4 +1,4 @@
-"""Every optimizer step of two runs at a glance, and the numbers that both read out: for charts.
+"""Every optimizer step of two runs at a glance, and the scalars that both logged: for charts.
 
 Owns what a step is called from its digests alone, the sampling of numbers (a large trace is read in places that lie
 evenly over it, never whole), and which points of a long series are drawn. Decides no verdict.

@@ -391,7 +391,7 @@ class Experiment:
         )
 
     def _trials(self) -> TrialLog:
-        subject = {**self.outcome.subject, "horizon": [self.outcome.first_step, self.outcome.end_step]}
+        subject = {**self.outcome.subject, "steps": [self.outcome.first_step, self.outcome.end_step]}
         return TrialLog(self._runs.folder / "trials.jsonl", subject, self._attempt, self._question.samples)
 
     def _attempt(self, kinds: frozenset[str]) -> bool:

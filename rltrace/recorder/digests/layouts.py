@@ -114,7 +114,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 OWN_WORK: Final = "rltrace"
-"""The profiler range around operators of the recorder, which tells them from the program's."""
+"""The profiler range around operators of the recorder, which distinguishes them from the program's."""
 
 
 @contextmanager
