@@ -139,14 +139,6 @@ def _parity_options(map_file: Path | None, rows_by: str | None, pad: int | None)
     return ParityOptions(None if rows_by is None else RowsBy(rows_by), pad, lines, str(map_file or ""))
 
 
-def _text_of(path: Path) -> str:
-    try:
-        return path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise UsageError(f"the map {path} cannot be read: {why}") from None
-
-
 def _result(
     compared: Compared,
     effects: Effects,

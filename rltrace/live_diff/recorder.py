@@ -118,11 +118,9 @@ def rerun(call: LiveCall, results_a: ResultDigests, results_b: ResultDigests) ->
         results = repeat(live_case(call), TIMES, lambda tensor: f"{digests.of(tensor):016x}", SECONDS)
     except (UsageError, RuntimeError, ValueError, TypeError, NotImplementedError) as error:
         return None, str(error).splitlines()[0]
-    counts, found = (
-        (results.get(results_a, 0), results.get(results_b, 0)),
-        tuple(starmap(RepeatedResult, results.items())),
-    )
-    return Repetition(sum(results.values()), len(results) == 1, found, *counts), ""
+    counts = results.get(results_a, 0), results.get(results_b, 0)
+    listed = tuple(starmap(RepeatedResult, results.items()))
+    return Repetition(sum(results.values()), len(results) == 1, listed, *counts), ""
 
 
 def add_rerun_result(because: str, repetition: Repetition) -> str:

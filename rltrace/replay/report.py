@@ -43,19 +43,19 @@ class Account:
     """Outcomes of all injections of a replay, or of one of its processes."""
 
     selected: int
-    """Injections."""
+    """Number of requested injections."""
     injected: int
-    """How many of these happened: A's values are in, with the shape, dtype and kind of device that A had."""
+    """Number of injections made, with the shape, dtype and device type of A."""
     missed: tuple[MissedInjection, ...]
-    """Those that did not happen, the first 1,000."""
+    """Injections that were not made, at most MAX_MISSED."""
     other: tuple[OtherKind, ...] = ()
-    """Where B had other values. In a replay in which everything before is A's too, a difference begins at each."""
+    """Kinds of op at which B had other values. With all earlier values injected, each is an origin."""
     propagated: int = 0
-    """Injections that were meant for origins only, and found an op that was given other values than in A."""
+    """Number of injections skipped because the inputs of the op differed from those in A (origins only)."""
 
     @property
     def complete(self) -> bool:
-        """Whether every injection happened; if not, the replay proves nothing."""
+        """Whether every injection was made or skipped; otherwise the replay proves nothing."""
         return self.injected + self.propagated == self.selected
 
 
@@ -65,7 +65,7 @@ def missed_injection(injection: Injection, reason: str) -> MissedInjection:
 
 
 def record_of(account: Account) -> Record:
-    """The journal record of one process's part."""
+    """The journal record of one process."""
     return {"type": "replay", **to_json(replace(account, missed=account.missed[:MAX_MISSED]))}
 
 

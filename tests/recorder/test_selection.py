@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from selecting import ENTRIES, PAYLOADS, SELECTORS
 
 from rltrace.recorder.capture.selection import StreamSelector
 from rltrace.recorder.core.row_buffer import PHASE_SHIFT
@@ -17,46 +18,11 @@ from rltrace.trace.format.schema import Column, Phase
 from rltrace.trace.read.names import Words
 from rltrace.trace.read.selector_mask import RowMask
 
-ENTRIES = 3
-
-TABLES: dict[str, Any] = {
-    "ops": ["aten.mm.default", "aten.add.Tensor", "mylib.attention.default"],
-    "modules": ["", "policy", "policy.net.0"],
-    "frames": [
-        {"file": "agents/ppo.py", "line": 3, "function": "PPO.train", "source": ""},
-        {"file": "torch/nn/linear.py", "line": 9, "function": "forward", "source": "", "internal": True},
-        {"file": "train.py", "line": 4, "function": "main", "source": ""},
-    ],
-    "sites": [[], [0, 2], [1, 0]],
-    "kernels": [{}, {"library": "MKL", "threads": 2}, {"names": ["void gemm(int)", "relu"]}],
-}
-
-CONDITIONS = st.sampled_from(
-    [
-        "op=add",
-        "op=*m*",
-        "module=policy.*",
-        "site=ppo.py",
-        "site=train.py:main",
-        "kernel=*gemm*",
-        "kernel=MKL*",
-        "phase=backward",
-        "stream=rank0/*",
-        "stream=x",
-        "step=2",
-        "step=1:3",
-        "step=3:",
-        "nth=0",
-        "nth=1:",
-    ]
-)
-SELECTORS = st.lists(st.lists(CONDITIONS, min_size=1, max_size=3).map(",".join), max_size=3)
-
 
 def wanted(selector: Selector) -> tuple[StreamSelector, Any]:
     """The selector for a stream of a process at a step, in which the kernel of a row follows from its structure."""
     process = SimpleNamespace(
-        tables=SimpleNamespace(words=Words(TABLES)),
+        tables=SimpleNamespace(words=Words(PAYLOADS)),
         step=-1,
         settings=SimpleNamespace(threads=[1]),
         calls=SimpleNamespace(structure_devices=range(ENTRIES)),
@@ -73,12 +39,12 @@ def test_rows_are_found_as_in_the_trace(texts: list[str], seed: int, count: int)
     rows = random_rows(generator, 0, count, ENTRIES)
     rows.columns[:, Column.PHASE] = generator.integers(0, len(Phase), count)
     rows.columns[:, Column.KERNEL] = rows.columns[:, Column.STRUCTURE]
-    mask = RowMask(selector, "rank0/main", Words(TABLES)).compute(rows)
+    mask = RowMask(selector, "rank0/main", Words(PAYLOADS)).compute(rows)
     here, process = wanted(selector)
     for found, cells in zip(mask.tolist(), rows.columns.tolist(), strict=True):
         op, structure, site, module = (cells[c] for c in (Column.OP, Column.STRUCTURE, Column.SITE, Column.MODULE))
         phase, process.step = Phase(cells[Column.PHASE]), cells[Column.STEP]
-        name = TABLES["ops"][op]
+        name = PAYLOADS["ops"][op]
         may = here.may_find(op, name)
         assert found == (may and here.finds(op, name, structure, site, module, phase << PHASE_SHIFT))
         assert not found or here.may_find_in(module, phase)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from selecting import ENTRIES, PAYLOADS, SELECTORS
 
 from rltrace.selectors import Key, Selector, parse_selectors
 from rltrace.testing.random import random_rows
@@ -16,50 +17,7 @@ from rltrace.trace.format.schema import Column, Kind, Phase
 from rltrace.trace.read.names import Words
 from rltrace.trace.read.selector_mask import Occurrences, RowMask
 
-ENTRIES = 4
-
-WORDS = Words(
-    {
-        "ops": ["aten.mm.default", "aten.add.Tensor", "aten.add_.Tensor", "mylib.attention.default"],
-        "modules": ["", "policy", "policy.net.0", "value.net.0"],
-        "frames": [
-            {"file": "agents/ppo.py", "line": 3, "function": "PPO.train", "source": ""},
-            {"file": "torch/nn/linear.py", "line": 9, "function": "forward", "source": "", "internal": True},
-            {"file": "train.py", "line": 4, "function": "main", "source": ""},
-        ],
-        "sites": [[], [0, 2], [1, 0], [2]],
-        "kernels": [{}, {"library": "MKL", "threads": 2}, {"names": ["void gemm(int)", "relu"]}, {"library": "ATen"}],
-    }
-)
-
-CONDITIONS = st.sampled_from(
-    [
-        "op=add",
-        "op=aten.add*",
-        "op=*m*",
-        "op=mylib.attention",
-        "op=environment-step",
-        "op=*",
-        "module=policy.*",
-        "module=[!p]*",
-        "site=ppo.py",
-        "site=train.py:main",
-        "site=*:train",
-        "kernel=*gemm*",
-        "kernel=MKL*",
-        "phase=backward",
-        "phase=f*",
-        "stream=rank0/*",
-        "stream=x",
-        "step=2",
-        "step=1:3",
-        "step=3:",
-        "nth=0",
-        "nth=1:",
-        "nth=:2",
-    ]
-)
-SELECTORS = st.lists(st.lists(CONDITIONS, min_size=1, max_size=3).map(",".join) | st.just("all"), max_size=3)
+WORDS = Words(PAYLOADS)
 
 
 def rows_of(seed: int, count: int) -> Rows:

@@ -51,7 +51,6 @@ FROM_ONE = frozenset({"c10d.broadcast_", "c10d.scatter_", "_c10d_functional.broa
 TO_ONE = frozenset({"c10d.reduce_", "c10d.gather_"})
 BETWEEN_TWO = {"c10d.send": True, "c10d.recv_": False}
 """True: this process sends."""
-OTHERS = frozenset({"c10d.barrier", "c10d.monitored_barrier_"})
 UNORDERED = frozenset(
     {"c10d.recv_any_source_"} | {f"_c10d_functional.{n}" for n in ("irecv", "isend", "batch_p2p_ops")}
 )

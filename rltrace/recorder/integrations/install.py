@@ -42,7 +42,7 @@ class _PatchedMethods(NamedTuple):
 
 
 class Integrations:
-    """Installed from ``install`` to ``uninstall``."""
+    """Patches these libraries, from ``install`` to ``uninstall``."""
 
     def __init__(self, events: EventSink, digests: TensorDigests) -> None:
         self.steps = EnvironmentSteps(events.environment_passed)

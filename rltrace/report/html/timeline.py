@@ -216,11 +216,6 @@ def _difference(a: float, b: float) -> Content:
 # --- search ---------------------------------------------------------------------------------------------------------
 
 
-PREFIX_DIGESTS = (
-    "Prefix digests show whether everything before a row is equal: a bisection over them finds where it ends. "
-)
-
-
 def search_section(material: PageData) -> Element:
     """How the first difference was found."""
     search, finding = material.comparison.search, shown_finding(material.comparison)
