@@ -47,7 +47,7 @@ def without() -> Iterator[None]:
         return None
 
     with contextlib.ExitStack() as stack:
-        for holder, name in ((Integrations, "watch"), (Phases, "module_called"), (Phases, "backward_begins")):
+        for holder, name in ((Integrations, "install"), (Phases, "module_called"), (Phases, "backward_begins")):
             stack.enter_context(mock.patch.object(holder, name, nothing))
         yield
 

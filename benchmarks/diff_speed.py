@@ -42,6 +42,7 @@ class Edit:
     """How the second trace differs."""
 
     name: str
+    verdict: str = ""
     bits_at: float | None = None
     """One digest differs at this place, from 0 to 1, and is equal again afterwards."""
     apart_from: float | None = None
@@ -55,20 +56,21 @@ class Edit:
 
 
 EDITS = (
-    Edit("equal"),
-    Edit("one value differs, half-way", bits_at=0.5),
-    Edit("values diverge for good, half-way", apart_from=0.5),
-    Edit("values diverge for good, at 99 %", apart_from=0.99),
-    Edit("two ops more in one step, half-way", log_at=0.5),
-    Edit("another order of independent ops in every step", swap=True),
-    Edit("one op more in every step", log_always=True),
+    Edit("equal", "identical"),
+    Edit("one value differs, half-way", "diverged", bits_at=0.5),
+    Edit("values diverge for good, half-way", "diverged", apart_from=0.5),
+    Edit("values diverge for good, at 99 %", "diverged", apart_from=0.99),
+    Edit("two ops more in one step, half-way", "same-values", log_at=0.5),
+    Edit("another order of independent ops in every step", "same-values", swap=True),
+    Edit("one op more in every step", "same-values", log_always=True),
 )
 
 
 def entries() -> list[TableEntry]:
     """Tables of a small program: 60 ops, 140 sites."""
     found = [TableEntry(t, 0, portable_key(t, p), p) for t, p in (("modules", ""), ("scalars", []), ("structures", []))]
-    found += [TableEntry("kernels", 0, portable_key("kernels", {}), {}), TableEntry("sites", 0, site_key([]), [])]
+    found += [TableEntry(t, 0, portable_key(t, {}), {}) for t in ("kernels", "settings")]
+    found.append(TableEntry("sites", 0, site_key([]), []))
     kernel = {"library": "ATen", "isa": "AVX2", "threads": 1}
     found.append(TableEntry("kernels", 1, portable_key("kernels", kernel), kernel))
     found += [TableEntry("ops", k, portable_key("ops", k), f"aten.op{k}.default") for k in range(60)]
@@ -219,6 +221,7 @@ def main() -> None:
         b = write(folder / f"b{number}.zarr", options.ops, edit)
         runs = [compare(a, b) for _ in range(3)]
         seconds, busy, memory, report = sorted(runs, key=lambda r: r[0])[1]
+        assert report["verdict"] == edit.verdict, (edit.name, report["verdict"], report["why"])
         search = report["search"]
         assert isinstance(search, dict)
         lines.append(
