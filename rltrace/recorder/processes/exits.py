@@ -115,23 +115,31 @@ class Terminations:
 
 
 class CommitServer:
-    """In a worker: commits when its parent is about to terminate it."""
+    """In a worker: commits when its parent is about to terminate it.
 
-    def __init__(self, trace: str, commit: Callable[[], None]) -> None:
+    It listens before anything of the worker is in the trace, and answers once the worker records: a parent that
+    terminates a worker while it starts waits for it.
+    """
+
+    def __init__(self, trace: str) -> None:
         self._trace = trace
-        self._commit = commit
         self._socket: socket.socket | None = None
         self._pid = os.getpid()
 
-    def begin(self) -> None:
-        if sys.platform != "linux":
+    def listen(self) -> None:
+        """From now on a request waits for an answer."""
+        if self._socket is not None or sys.platform != "linux":
             return
         with contextlib.suppress(OSError):
             server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            server.bind(_address(self._trace, os.getpid()))
+            server.bind(_address(self._trace, self._pid))
             server.listen()
             self._socket = server
-            BackgroundThread(functools.partial(self._serve, server)).start()
+
+    def serve(self, commit: Callable[[], None]) -> None:
+        """Answer each request after a ``commit``; nothing where it does not listen."""
+        if self._socket is not None:
+            BackgroundThread(functools.partial(self._serve, self._socket, commit)).start()
 
     def end(self) -> None:
         """Stop. In a forked child the parent's server goes on."""
@@ -142,13 +150,14 @@ class CommitServer:
                     server.shutdown(socket.SHUT_RDWR)  # wakes the thread; closing would not
             server.close()
 
-    def _serve(self, server: socket.socket) -> None:
+    @staticmethod
+    def _serve(server: socket.socket, commit: Callable[[], None]) -> None:
         with contextlib.suppress(OSError):  # it was closed
             while True:
                 client, _ = server.accept()
                 with client:
                     if _user_of(client) == os.getuid():
-                        self._commit()
+                        commit()
                         client.sendall(b"1")
 
 

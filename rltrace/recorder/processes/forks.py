@@ -20,6 +20,7 @@ from rltrace.masking import masked_arguments
 from rltrace.recorder.base.process_names import fork_name
 from rltrace.recorder.base.torch_function import torch_function_disabled
 from rltrace.recorder.capture.captures import Extend
+from rltrace.recorder.processes.exits import CommitServer
 from rltrace.recorder.streams.threads import observer_of
 from rltrace.trace.format import chunk_codec
 from rltrace.trace.format.process_start import note_failure, write_start
@@ -49,8 +50,8 @@ class Recording(Protocol):
         """The stream of the calling thread."""
 
 
-Start = Callable[[Inheritance, str, str | None], "Recording"]
-"""Starts to record, with the token of the start record and the name if there is one."""
+Start = Callable[[Inheritance, str, str | None, CommitServer], "Recording"]
+"""Starts to record, with the token of the start record, the name if there is one, and the server of a worker."""
 
 
 class ForkedChild:
@@ -59,6 +60,7 @@ class ForkedChild:
     def __init__(self, inheritance: Inheritance, start: Start) -> None:
         self.inheritance = inheritance
         self._start = start
+        self.commit_server = CommitServer(inheritance.options.trace)
         self._token = ""
         self.begun = False
 
@@ -68,6 +70,8 @@ class ForkedChild:
         if _on_the_way_to_exec():
             self.forget()
             return
+        if _is_forked_by("multiprocessing"):
+            self.commit_server.listen()
         start_record = {"parent": os.getppid(), "forked": True, "argv": masked_arguments(sys.argv)}
         try:
             self._token = write_start(options.trace, start_record)
@@ -89,8 +93,9 @@ class ForkedChild:
         self.begun = True
         try:
             with torch_function_disabled():
-                return self._start(self.inheritance, self._token, name)
+                return self._start(self.inheritance, self._token, name, self.commit_server)
         except Exception as error:
+            self.commit_server.end()
             self.inheritance.engine.silence()
             note_failure(self.inheritance.options.trace, self._token, f"{type(error).__name__}: {error}")
             return None
@@ -98,6 +103,7 @@ class ForkedChild:
     def forget(self) -> None:
         """Never begin."""
         self.begun = True
+        self.commit_server.end()
         self.inheritance.engine.leave()
 
     def observe(self, by: Any, func: OpOverload, types: Any, args: tuple[Any, ...], kwargs: Any = None, /) -> Any:
@@ -130,6 +136,7 @@ class Forks:
         waiting, self.child = self.child, None
         if inheritance is None and waiting is not None and not waiting.begun:
             inheritance = waiting.inheritance._replace(name=fork_name(waiting.inheritance.name, self.number))
+            waiting.commit_server.end()
         self.number = 0
         if inheritance is not None:
             self.child = ForkedChild(inheritance, start)

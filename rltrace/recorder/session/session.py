@@ -66,9 +66,13 @@ class Session:
         name: str | None = None,
         extend: Extend | None = None,
         engine: Engine | None = None,
+        commit_server: CommitServer | None = None,
     ) -> None:
-        """``engine``: of the calling thread, where there is one already."""
+        """``engine`` of the calling thread, ``commit_server`` of a worker: where there is one already."""
         self.options = options
+        self._commit_server = commit_server or CommitServer(options.trace)
+        if is_worker():
+            self._commit_server.listen()
         self._extend = extend
         self._pid = os.getpid()
         self._failure: str | None = None
@@ -117,7 +121,6 @@ class Session:
         self._endings = Endings(self.finish, self._exec)
         self._children = Children(options.trace, token)
         self._terminations = Terminations(options.trace)
-        self._commit_server = CommitServer(options.trace, self._terminated)
         self._facts: Mapping[str, fingerprint.Fact] = {}
         self._missing: dict[str, list[str]] = {}
         """By fact: what is missing in the trace."""
@@ -170,8 +173,7 @@ class Session:
         self._endings.install()
         self._children.install()
         self._terminations.install()
-        if is_worker():
-            self._commit_server.begin()
+        self._commit_server.serve(self._terminated)
         atexit.register(self._at_exit)
 
     def _at_exit(self) -> None:
@@ -396,8 +398,8 @@ def end() -> None:
         current.session.finish()
 
 
-def _start_forked(inheritance: Inheritance, token: str, name: str | None) -> Session:
-    session = Session(inheritance.options, token, name, inheritance.extend, inheritance.engine)
+def _start_forked(inheritance: Inheritance, token: str, name: str | None, commit_server: CommitServer) -> Session:
+    session = Session(inheritance.options, token, name, inheritance.extend, inheritance.engine, commit_server)
     session.inherit(inheritance.module_names)
     session.start()
     current.session = session
