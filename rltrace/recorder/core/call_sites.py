@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import linecache
 import re
+from collections.abc import Callable
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Final, NamedTuple
@@ -64,6 +65,8 @@ class Sites:
         self._last_prefix = 0
         self._by_content: dict[tuple[object, ...], Frame] = {}
         self._by_frames: dict[tuple[int, ...], int] = {}
+        self.on_clear: Callable[[], None] = lambda: None
+        """Called when keys are dropped: a native engine has others."""
         self.bottoms: set[CodeType] = set()
         """Functions of the recorder at which a stack ends: their callers are unrelated to the ops above."""
 
@@ -94,7 +97,13 @@ class Sites:
         return number
 
     def make(self, key: tuple[int, ...], innermost: FrameType | None, below: FrameType | None = None) -> int:
-        """Intern a stack not seen before; ``key`` is its walk.
+        """Intern a stack not seen before; ``key`` is its walk. See ``intern``."""
+        site = self.intern(innermost, below)
+        self.known[key] = site
+        return site
+
+    def intern(self, innermost: FrameType | None, below: FrameType | None = None) -> int:
+        """Id of the stack from ``innermost`` outwards.
 
         ``below``: the frame at which the stack continues where ``innermost`` belongs to a thread of autograd; such a
         thread may have no Python frames (None).
@@ -102,6 +111,7 @@ class Sites:
         if len(self._codes) > MAX_CODES:
             for table in (self.known, self._codes, self._frames, self._prefixes):
                 table.clear()
+            self.on_clear()
         frames: list[Frame] = []
         frame = below if innermost is None else innermost
         if innermost is None:
@@ -118,7 +128,6 @@ class Sites:
         if site is None:
             identity = site_key([f.key for f in frames if not f.internal])
             site = self._by_frames[numbers] = self._tables.add("sites", identity, list(numbers))
-        self.known[key] = site
         return site
 
     def _frame(self, frame: FrameType) -> Frame:

@@ -28,7 +28,7 @@ from rltrace.recorder.base.torch_function import torch_function_disabled
 from rltrace.recorder.base.weak_id_dict import WeakIdDict
 from rltrace.recorder.core.call_sites import Anchor
 
-_MAX_BREAKS: Final = 100_000
+MAX_BREAKS: Final = 100_000
 """Past so many changes of module the older half is dropped, and backward ops of those graphs have no module."""
 _MAX_UNNAMED: Final = 10_000
 """Modules of one class without a name; of more than that, none of them called, the oldest are forgotten."""
@@ -250,7 +250,8 @@ class ModuleStack:
 
     def __init__(self, names: ModuleNames, anchors: list[Anchor]) -> None:
         self._names = names
-        self._anchors = anchors
+        self.anchors = anchors
+        """Of the stream: frames above which ops share a walk of the stack."""
         self._outer: list[tuple[int, int]] = []
         self.current = 0
         """Id in table "modules" of the innermost module being called; 0: none."""
@@ -265,13 +266,13 @@ class ModuleStack:
 
     def enter(self, module: torch.nn.Module, frame: FrameType) -> None:
         """``module`` is being called; ``frame`` runs until that call ends."""
-        outer, anchors = self.current, self._anchors
+        outer, anchors = self.current, self.anchors
         depth, walks = len(self._outer), len(anchors)
         try:
             if not depth and self.on_outermost is not None and frame.f_back is not None:
                 self.on_outermost(frame.f_back)
             self._outer.append((outer, walks))
-            anchors.append(Anchor(frame))
+            self._add_anchor(frame)
             found = self._names.known.get(id(module)) or self._names.of(module)
             self.current = outer if found is None else found
             if self.current != outer:
@@ -288,14 +289,18 @@ class ModuleStack:
 
     def begin_backward(self, frame: FrameType) -> None:
         """A backward pass begins: its ops belong to modules by their nodes, but for forwards that are recomputed."""
-        self._outer.append((self.current, len(self._anchors)))
-        self._anchors.append(Anchor(frame))
+        self._outer.append((self.current, len(self.anchors)))
+        self.anchors.append(Anchor(frame))
         self.current = 0
+
+    def _add_anchor(self, frame: FrameType) -> None:
+        """``frame`` runs until a module's call ends."""
+        self.anchors.append(Anchor(frame))
 
     def leave(self) -> None:
         inner = self.current
         self.current, anchors = self._outer.pop()
-        del self._anchors[anchors:]
+        del self.anchors[anchors:]
         if self.current != inner:
             self._add_break()
 
@@ -308,8 +313,8 @@ class ModuleStack:
             return
         starts.append(number)
         self._modules.append(self.current)
-        if len(starts) > _MAX_BREAKS:
-            del starts[: _MAX_BREAKS // 2], self._modules[: _MAX_BREAKS // 2]
+        if len(starts) > MAX_BREAKS:
+            del starts[: MAX_BREAKS // 2], self._modules[: MAX_BREAKS // 2]
 
     def of_node(self, number: int) -> int:
         """Id of the module whose forward made the autograd node with this sequence number."""

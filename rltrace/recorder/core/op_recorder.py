@@ -38,6 +38,7 @@ from rltrace.recorder.core.row_buffer import (
     PHASE_SHIFT,
     UNKNOWN,
     UNKNOWN_READ,
+    BufferTables,
     DeferredDigest,
     RowBuffer,
     RowConsumer,
@@ -71,8 +72,15 @@ _start_thread = start_new_thread  # in C, as is waiting for a lock: neither need
 class OpRecorder(RowBuffer):
     """Writes the rows of one thread. Used only by that thread; the committer takes finished rows from the front."""
 
-    def __init__(self, process: ProcessState, number: int, name: str, committer: RowConsumer) -> None:
-        super().__init__(process, number, name)
+    def __init__(
+        self,
+        process: ProcessState,
+        number: int,
+        name: str,
+        committer: RowConsumer,
+        tables: BufferTables | None = None,
+    ) -> None:
+        super().__init__(process, number, name, tables)
         self.fail = process.fail
         self._committer = committer
         self._forms: dict[EventForm, tuple[int, int]] = {}
@@ -338,7 +346,7 @@ class OpRecorder(RowBuffer):
                 del cells[-count:]
         self.drop_deferred(self.row)
         for tensor in tensors:
-            self.process.storages.reads.pop(storage_rules.address_of(tensor), None)
+            self.process.storages.reads.pop(storage_rules.address_of(tensor))
 
     def _interrupted(self, call: Call | None, tensors: list[Tensor]) -> None:
         """An exception such as Ctrl-C came while a row was being written: drop that row.
@@ -408,9 +416,8 @@ class OpRecorder(RowBuffer):
         if role is Role.ALLOCATION or role is Role.ARRIVED:
             return UNKNOWN if role is Role.ALLOCATION else OUTSIDE
         storages, row, layout = self.process.storages, self.row, call.layouts[place]
-        seen = storages.reads.get(address)
-        if seen is not None and address not in storages.special:  # not written since: the usual case, first
-            read = seen.get((tensor.storage_offset(), layout.id))  # type: ignore[arg-type]
+        if address not in storages.special:  # not written since: the usual case, first
+            read = storages.reads.find(address, (tensor.storage_offset(), layout.id))  # type: ignore[arg-type]
             if read is not None and read[0] == self.number and read[1] != row:
                 return (row << 12) - read[2]
         if not address:
@@ -433,9 +440,8 @@ class OpRecorder(RowBuffer):
         trusted = not external and not self.process.verify_inputs
         if writer is not None and whole and trusted and not exposed and self._is_of_current_step(writer, address):
             return (row << 12) - writer
-        seen = storages.reads.get(address)
-        if seen is not None and trusted:
-            read = seen.get(view)
+        if trusted:
+            read = storages.reads.find(address, view)
             if read is not None and read[0] == self.number and read[1] != row:  # twice in one op: read twice
                 return (row << 12) - read[2]
         if layout.later and self.process.readback.is_shut(tensor.device):
@@ -446,9 +452,7 @@ class OpRecorder(RowBuffer):
             self._add_digest(self.process.digests.with_layout(tensor, layout))
         self._digested += 1
         if trusted:
-            if seen is None:
-                seen = storages.reads[address] = {}
-            seen[view] = (self.number, row, pack_read(row, place))
+            storages.reads.add(address, view, self.number, row, pack_read(row, place))
         if writer is not None:
             return ((row << 12) - writer if whole else MIXED) | 1
         if storages.written_elsewhere(address):
@@ -497,7 +501,7 @@ class OpRecorder(RowBuffer):
         if not address:
             return UNKNOWN_READ
         if not storages.follow_outside(address, tensor) and not self.process.verify_inputs:
-            storages.reads[address] = {view: (self.number, self.row, pack_read(self.row, place))}
+            storages.reads.add(address, view, self.number, self.row, pack_read(self.row, place))
         return OUTSIDE_READ
 
     def _is_of_current_step(self, writer: int, address: int) -> bool:
@@ -674,7 +678,7 @@ class OpRecorder(RowBuffer):
             if plan.resizes:
                 if address not in storages.handles:  # memory from ``set_``
                     storages.follow_outside(address, tensor)
-                storages.reads.pop(address, None)
+                storages.reads.pop(address)
                 nbytes = tensor.untyped_storage().nbytes()
                 known = address in storages.special
                 storage = storages.special_of(address, tensor)

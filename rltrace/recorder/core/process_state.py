@@ -17,7 +17,7 @@ from rltrace.recorder.core.call_sites import Sites
 from rltrace.recorder.core.calls import Calls
 from rltrace.recorder.core.cpu_kernels import Kernels
 from rltrace.recorder.core.modules import UNKNOWN_MODULES, ModuleNames
-from rltrace.recorder.core.storages import Storages
+from rltrace.recorder.core.storages import Storages, StorageTables
 from rltrace.recorder.digests.cuda_graphs import Graphs
 from rltrace.recorder.digests.layouts import Layouts
 from rltrace.recorder.digests.readback import ReadBack
@@ -226,7 +226,12 @@ class ProcessState:
     """Shared state of the streams of one process."""
 
     def __init__(
-        self, fail: Callable[[Exception], None], *, verify_inputs: bool = False, readback: ReadBack | None = None
+        self,
+        fail: Callable[[Exception], None],
+        *,
+        verify_inputs: bool = False,
+        readback: ReadBack | None = None,
+        storage_tables: StorageTables | None = None,
     ) -> None:
         self.fail = fail
         """Called with an error of the recorder; recording ends, the program goes on."""
@@ -240,7 +245,7 @@ class ProcessState:
         self.calls = Calls(self.tables, self.layouts)
         self.verify_inputs = verify_inputs
         """Every op digests all its inputs."""
-        self.storages = Storages(verify_inputs=verify_inputs)
+        self.storages = Storages(storage_tables, verify_inputs=verify_inputs)
         self.graphs = Graphs(self.readback.gate, self.storages.record_unseen_write, fail)
         self.sites = Sites(self.tables)
         self.kernels = Kernels(self.tables)

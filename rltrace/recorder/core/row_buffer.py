@@ -10,6 +10,7 @@ from _thread import allocate_lock
 from array import array
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from threading import get_ident
 from typing import Any, NamedTuple, Protocol
 
@@ -18,11 +19,10 @@ import torch
 from rltrace.recorder.base.settings import NO_SNAPSHOT
 from rltrace.recorder.base.torch_function import Overrides
 from rltrace.recorder.core import torchscript_threads
-from rltrace.recorder.core.call_sites import Anchor
 from rltrace.recorder.core.hooks import OpHook
 from rltrace.recorder.core.modules import ModuleStack
 from rltrace.recorder.core.process_state import ProcessState
-from rltrace.recorder.core.storages import address_of
+from rltrace.recorder.core.storages import WriterMaps, address_of
 from rltrace.recorder.digests.layouts import Layout, is_compound
 from rltrace.recorder.digests.readback import Pending
 from rltrace.trace.format.schema import Kind, Origin, Phase, pack_link
@@ -71,10 +71,30 @@ class RowConsumer(Protocol):
         """Drop the cells of an unfinished row."""
 
 
+@dataclass(frozen=True, eq=False)
+class BufferTables:
+    """What the hot path of one stream reads and writes itself; a native engine has its own, with the same methods."""
+
+    fixed: array[int]
+    links: array[int]
+    integers: array[int]
+    floats: array[float]
+    digests: array[int]
+    writer_maps: WriterMaps
+    modules: ModuleStack
+
+    @staticmethod
+    def of(process: ProcessState) -> BufferTables:
+        """Tables in Python."""
+        maps, modules = process.storages.tables.new_writer_maps(), ModuleStack(process.module_names, [])
+        return BufferTables(array("I"), array("q"), array("q"), array("d"), array("Q"), maps, modules)
+
+
 class RowBuffer:
     """The rows of one thread that have not been committed, as flat arrays, and the state for writing them."""
 
-    def __init__(self, process: ProcessState, number: int, name: str) -> None:
+    def __init__(self, process: ProcessState, number: int, name: str, tables: BufferTables | None = None) -> None:
+        tables = tables or BufferTables.of(process)
         self.process = process
         self.number = number
         self.name = name
@@ -92,18 +112,15 @@ class RowBuffer:
         """Upper bound of ``limit``; set by the profiler."""
         self.raised_rows: list[int] | None = None
         """For each op that raised, the row that it would have had; None: not noted."""
-        self.fixed = array("I")
-        self.links = array("q")
-        self.integers = array("q")
-        self.floats = array("d")
-        self.digests = array("Q")
+        self.fixed, self.links, self.digests = tables.fixed, tables.links, tables.digests
+        self.integers, self.floats = tables.integers, tables.floats
         self.later: deque[DeferredDigest] = deque()
         """Digests that are not known yet, in order: of the rows that are not committed, and the current one."""
         self._prefetched: dict[int, Pending | None] = {}
         """By place: inputs of the op of row ``_prefetched_row`` whose digests were deferred ahead of their cells."""
         self._prefetched_row = -1
-        self.anchors: list[Anchor] = []
-        self.modules = ModuleStack(process.module_names, self.anchors)
+        self.modules = tables.modules
+        self.anchors = self.modules.anchors
         self.phase = phase_bits(Phase.OTHER)
         """Phase and kind of rows outside of backward."""
         self.site = 0
@@ -116,7 +133,7 @@ class RowBuffer:
         """(first row, id in table "settings") wherever the settings changed."""
         self.steps: list[tuple[int, int]] = [(0, process.step)]
         """(first row, step) wherever the step changed while rows were written."""
-        self._writers = process.storages.new_writers()
+        self._writers = process.storages.add_writers(tables.writer_maps)
         self._node_number = -1
         self._node_module = 0
         self._attempt_depth: int | None = None
@@ -142,6 +159,13 @@ class RowBuffer:
         self._add_integer = self.integers.append
         self._add_float = self.floats.append
         self._add_digest = self.digests.append
+
+    def begin_step(self, step: int) -> None:
+        """Rows are of this step from now on."""
+        if self.steps[-1][0] == self.row:
+            self.steps[-1] = (self.row, step)
+        else:
+            self.steps.append((self.row, step))
 
     def _outside_link(self, address: int) -> int:
         """The link of an input that no op wrote; it names the row in which other processes sent it, if they did."""

@@ -75,6 +75,91 @@ def row_of(writer: int) -> int:
     return (writer + 0xFFF) >> 12
 
 
+class Reads:
+    """Views digested as inputs in the current step, of storages not written since."""
+
+    def __init__(self) -> None:
+        self._views: dict[int, dict[View, tuple[int, int, int]]] = {}
+
+    def find(self, address: int, view: View) -> tuple[int, int, int] | None:
+        """Stream, row and ``pack_read`` of the read of a view; None where it has not been read."""
+        views = self._views.get(address)
+        return None if views is None else views.get(view)
+
+    def add(self, address: int, view: View, stream: int, row: int, packed: int) -> None:
+        self._views.setdefault(address, {})[view] = stream, row, packed
+
+    def pop(self, address: int) -> None:
+        """The storage has been written, or exposed."""
+        self._views.pop(address, None)
+
+    def __contains__(self, address: int) -> bool:
+        return address in self._views
+
+    def clear(self) -> None:
+        self._views.clear()
+
+
+class WriterMaps:
+    """By address: last writers of storages, for one stream (``Writers``)."""
+
+    def __init__(self) -> None:
+        self.current: dict[int, int] = {}
+        self.earlier: dict[int, int] = {}
+
+
+class StorageTables:
+    """The tables that the hot path reads and writes itself; a native engine has its own, with these methods."""
+
+    def __init__(self) -> None:
+        self.handles: dict[int, int] = {}
+        """Weak references to all storages that are followed, by the address of the StorageImpl."""
+        self.special: dict[int, Storage] = {}
+        """By address: storages that their last writer alone does not describe."""
+        self.reads = Reads()
+        self.recent: list[int] = []
+        """Addresses followed since the last sweep."""
+        self._writer_maps: list[WriterMaps] = []
+        self._sweep_at = 4 * SWEEP_EVERY
+
+    def new_writer_maps(self) -> WriterMaps:
+        """Maps for a new stream."""
+        self._writer_maps.append(WriterMaps())
+        return self._writer_maps[-1]
+
+    def sweep(self) -> list[int]:
+        """Drop entries of dead storages, but those in ``special``: the recent ones each time, all when their number has
+        doubled. Returns their addresses."""
+        whole = len(self.handles) >= self._sweep_at
+        expired: Any = torch.UntypedStorage._expired
+        free: Any = torch.UntypedStorage._free_weak_ref
+        dead = []
+        for address in list(self.handles) if whole else self.recent:
+            handle = self.handles.get(address)
+            if handle is not None and expired(handle):
+                for maps in self._writer_maps:
+                    if maps.current.pop(address, None) is None:
+                        maps.earlier.pop(address, None)
+                self.reads.pop(address)
+                del self.handles[address]
+                free(handle)
+                dead.append(address)
+        self.recent.clear()
+        if whole:
+            self._sweep_at = max(4 * SWEEP_EVERY, 2 * len(self.handles))
+        return dead
+
+    def clear(self) -> None:
+        """Drop all entries, but those in ``special``."""
+        for handle in self.handles.values():
+            torch.UntypedStorage._free_weak_ref(handle)
+        for table in (self.handles, self.reads, self.recent):
+            table.clear()
+        for maps in self._writer_maps:
+            maps.current.clear()
+            maps.earlier.clear()
+
+
 class _WriteOnlyDict(dict[int, int]):
     """``Writers.current`` where every input is digested: passes writers on to another table, and is always empty."""
 
@@ -90,10 +175,10 @@ class Writers:
 
     __slots__ = ("current", "earlier", "window_rows")
 
-    def __init__(self, *, verify_inputs: bool = False) -> None:
-        self.earlier: dict[int, int] = {}
+    def __init__(self, maps: WriterMaps, *, verify_inputs: bool = False) -> None:
+        self.earlier = maps.earlier
         """By address: last writers of the storages that this stream wrote and that are not in ``current``."""
-        self.current: dict[int, int] = _WriteOnlyDict(self.earlier) if verify_inputs else {}
+        self.current = _WriteOnlyDict(self.earlier) if verify_inputs else maps.current
         """By address: storages that one op of the current step wrote as a whole, none of them ``special``. Read by the
         hot path itself."""
         self.window_rows = 0
@@ -128,28 +213,21 @@ class Writers:
 class Storages:
     """All storages of one process."""
 
-    def __init__(self, *, verify_inputs: bool = False) -> None:
+    def __init__(self, tables: StorageTables | None = None, *, verify_inputs: bool = False) -> None:
         self._verify_inputs = verify_inputs
-        self.handles: dict[int, int] = {}
-        """Weak references to all storages that are followed, by the address of the StorageImpl."""
-        self.special: dict[int, Storage] = {}
-        """By address: storages that their last writer alone does not describe."""
-        self.reads: dict[int, dict[View, tuple[int, int, int]]] = {}
-        """By address: views digested in the current step and not written since, with stream, row and ``pack_read`` of
-        that read."""
+        self.tables = tables or StorageTables()
+        self.handles, self.special = self.tables.handles, self.tables.special
+        self.reads, self.recent = self.tables.reads, self.tables.recent
         self._unseen_writes: set[int] = set()
         """Addresses of storages with a write by no op."""
         self._arrived: dict[int, tuple[int, int]] = {}
         """By address, where no op has written since: the stream to which other processes sent it, and the number of
         that row among the stream's rows with arrivals."""
         self._writers: list[Writers] = []
-        self.recent: list[int] = []
-        """Addresses followed since the last sweep."""
-        self._sweep_at = 4 * SWEEP_EVERY
 
-    def new_writers(self) -> Writers:
-        """A table for a new stream."""
-        writers = Writers(verify_inputs=self._verify_inputs)
+    def add_writers(self, maps: WriterMaps) -> Writers:
+        """The writers of a new stream."""
+        writers = Writers(maps, verify_inputs=self._verify_inputs)
         self._writers.append(writers)
         return writers
 
@@ -177,7 +255,7 @@ class Storages:
             self.handles[address] = raw._weak_ref()
             self.recent.append(address)
         storage = self._special(address, raw)
-        self.reads.pop(address, None)
+        self.reads.pop(address)
         if array is None:
             storage.foreign = True
             return
@@ -209,7 +287,7 @@ class Storages:
         if address not in self.handles:
             self.follow_outside(address, tensor)
         self._arrived[address] = stream, arrival
-        self.reads.pop(address, None)
+        self.reads.pop(address)
         for writers in self._writers:
             writers.drop(address)
         storage = self.special.get(address)
@@ -241,7 +319,7 @@ class Storages:
 
     def record_write(self, writers: Writers, address: int, writer: int, plain: bool) -> None:
         """An op of the stream that ``writers`` belongs to has written the storage."""
-        self.reads.pop(address, None)
+        self.reads.pop(address)
         if len(self._writers) > 1:
             for others in self._writers:
                 if others is not writers:
@@ -259,38 +337,22 @@ class Storages:
             writers.end_step()
 
     def sweep(self) -> None:
-        """Drop entries of dead storages: the recent ones each time, all when their number has doubled."""
-        handles, special, reads, writers = self.handles, self.special, self.reads, self._writers
-        arrived = self._arrived
-        whole = len(handles) >= self._sweep_at
-        expired: Any = torch.UntypedStorage._expired
-        free: Any = torch.UntypedStorage._free_weak_ref
-        for address in list(handles) if whole else self.recent:
-            handle = handles.get(address)
-            if handle is not None and expired(handle):
-                for table in writers:
-                    if table.current.pop(address, None) is None:
-                        table.earlier.pop(address, None)
-                special.pop(address, None)
-                reads.pop(address, None)
-                if arrived:
-                    arrived.pop(address, None)
-                self._unseen_writes.discard(address)
-                del handles[address]
-                free(handle)
-        self.recent.clear()
-        if whole:
-            self._sweep_at = max(4 * SWEEP_EVERY, 2 * len(handles))
+        """Drop entries of dead storages."""
+        self.forget(self.tables.sweep())
+
+    def forget(self, dead: Iterable[int]) -> None:
+        """Drop what the tables of the hot path do not hold of dead storages."""
+        for address in dead:
+            self.special.pop(address, None)
+            self._arrived.pop(address, None)
+            self._unseen_writes.discard(address)
 
     def clear(self) -> None:
         """Forget everything (recording stops, or restarts after a gap)."""
-        for handle in self.handles.values():
-            torch.UntypedStorage._free_weak_ref(handle)
-        for tables in (self.handles, self.special, self.reads, self._arrived, self._unseen_writes, self.recent):
-            tables.clear()
-        for writers in self._writers:
-            writers.current.clear()
-            writers.earlier.clear()
+        self.tables.clear()
+        self.special.clear()
+        self._arrived.clear()
+        self._unseen_writes.clear()
 
 
 def address_of(tensor: torch.Tensor) -> int:

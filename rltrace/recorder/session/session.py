@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +23,7 @@ import torch
 from rltrace import fingerprint
 from rltrace.digest import ALGORITHM
 from rltrace.masking import home_as_tilde, masked_arguments
+from rltrace.native.library import load
 from rltrace.recorder.base.dispatch_mode import DispatchEngine, Engine
 from rltrace.recorder.base.isolation import EagerStance, compiler_exclusion
 from rltrace.recorder.base.options import RecordOptions
@@ -29,6 +31,7 @@ from rltrace.recorder.base.process_names import Children, fork_name, is_worker, 
 from rltrace.recorder.base.stack_space import check_stack_space
 from rltrace.recorder.capture.captures import Extend, make_captures
 from rltrace.recorder.core.modules import ModuleNames
+from rltrace.recorder.core.native_engine import NativeEngine, NativeRecorder
 from rltrace.recorder.core.op_recorder import OpRecorder
 from rltrace.recorder.core.process_state import FULL_STACK, ProcessState
 from rltrace.recorder.digests.backend import facts as device_facts
@@ -81,7 +84,9 @@ class Session:
         self._closed = threading.Event()
         self._trace, self._token = Path(options.trace), token
         self._writer = ProcessWriter.open(self._trace, _start_record(token, name or process_name(options.trace)))
-        self._process = ProcessState(self.fail, verify_inputs=options.verify_inputs)
+        self._library = None if options.verify_inputs else load()
+        tables = None if self._library is None else self._library.StorageTables()
+        self._process = ProcessState(self.fail, verify_inputs=options.verify_inputs, storage_tables=tables)
         self._process.report_missing = self._note_missing
         self._extension = extend and extend(self._writer.name)
         self._captures = make_captures(options, self._process)
@@ -89,7 +94,14 @@ class Session:
             self._captures = self._extension.join(self._captures, self._process)
         self._committer = Committer(self._process, self._writer, self.fail, self._captures)
         hooks = self._captures.hooks
-        self._streams = Streams(self._process, self._committer, self._writer.name, DispatchEngine, hooks)
+        self._streams = Streams(
+            self._process,
+            self._committer,
+            self._writer.name,
+            DispatchEngine if self._library is None else partial(NativeEngine, self._library),
+            hooks,
+            OpRecorder if self._library is None else partial(NativeRecorder, library=self._library),
+        )
         if engine is not None:
             self._streams.adopt(engine)
         with_calls = self._captures.activations is not None

@@ -24,7 +24,7 @@ from rltrace.recorder.core.hooks import HookedOps
 from rltrace.recorder.core.modules import ModuleStack
 from rltrace.recorder.core.op_recorder import OpRecorder
 from rltrace.recorder.core.process_state import ProcessState
-from rltrace.recorder.core.row_buffer import phase_bits
+from rltrace.recorder.core.row_buffer import RowConsumer, phase_bits
 from rltrace.recorder.core.torchscript_threads import is_torchscript_thread
 from rltrace.recorder.streams.committer import Committer
 from rltrace.recorder.streams.series import StreamPosition
@@ -132,6 +132,9 @@ class Callbacks:
 
 Start = Callable[[threading.Thread], None]
 
+MakeStream = Callable[[ProcessState, int, str, RowConsumer], OpRecorder]
+"""Makes a stream with this number and name."""
+
 SETTINGS_ROWS = 1_024
 """All settings of torch are read again at the first op of a step, after at least so many rows."""
 
@@ -161,12 +164,14 @@ class Streams:
         name: str,
         make_engine: Callable[[], Engine],
         hooks: Sequence[MakeHook] = (),
+        make_stream: MakeStream = OpRecorder,
     ) -> None:
         self._process = process
         self._hooks = hooks
         self._committer = committer
         self._name = name
         self._make_engine = make_engine
+        self._make_stream = make_stream
         self._lock = threading.Lock()
         self._local = threading.local()
         self._all: list[OpRecorder] = []
@@ -270,10 +275,7 @@ class Streams:
 
     def step_began(self, step: int) -> None:
         for stream in self._all:
-            if stream.steps[-1][0] == stream.row:
-                stream.steps[-1] = (stream.row, step)
-            else:
-                stream.steps.append((stream.row, step))
+            stream.begin_step(step)
             if stream.row >= stream.settings_read_at + SETTINGS_ROWS:
                 stream.settings = NO_SNAPSHOT
 
@@ -333,7 +335,7 @@ class Streams:
         with self._lock:
             count = self._names[base] = self._names.get(base, 0) + 1
             name = base if count == 1 else f"{base}#{count}"
-            stream = OpRecorder(self._process, len(self._all), name, self._committer)
+            stream = self._make_stream(self._process, len(self._all), name, self._committer)
             stream.hooks = tuple(make_hook(stream) for make_hook in self._hooks)
             first = Phase.OTHER if self._all or self._process.step else Phase.INIT
             stream.phase = phase_bits(self._process.phase if self._process.phases.overrides else first)

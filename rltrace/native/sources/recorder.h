@@ -1,0 +1,786 @@
+// From one op to one row: ``OpRecorder.observe`` (rltrace/recorder/core/op_recorder.py) for ops whose row follows from
+// tables. The rules are those of that file; rare cases are its methods, which work on the same tables.
+
+#pragma once
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <ATen/SequenceNumber.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/impl/PythonDispatcherTLS.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/torch_dispatch_mode.h>
+
+#include <array>
+#include <map>
+#include <optional>
+
+#include "frames.h"
+#include "operators.h"
+#include "state.h"
+
+namespace rltrace {
+
+// As in rltrace/trace/format/schema.py and rltrace/recorder/core/row_buffer.py; checked when the library is loaded.
+struct Constants {
+  static constexpr u32 MARKED = 1, RNG = 2, VIEW = 4, VALUE_BOOL = 16, VALUE_INTEGER = 32, VALUE_FLOAT = 64,
+                       VALUE_COMPLEX = 128;
+  static constexpr u32 BACKWARD = 5u << 16 | 1u << 24;
+  static constexpr u32 TORCH_GENERATOR = 1u << 10;
+  static constexpr i64 SLOT_UNKNOWN = 1023;
+  static constexpr i64 OUTSIDE = SLOT_UNKNOWN << 2;
+  static constexpr i64 UNKNOWN = (-2LL << 12) | SLOT_UNKNOWN << 2;
+  static constexpr i64 OVERWRITTEN = (-3LL << 12) | SLOT_UNKNOWN << 2;
+};
+
+inline i64 row_of(i64 writer) { return (writer + 0xFFF) >> 12; }
+inline i64 pack_writer(i64 row, i64 slot) { return (row << 12) - (std::min(slot, Constants::SLOT_UNKNOWN) << 2); }
+inline i64 pack_read(i64 row, i64 place) {
+  return -(-row * 4096 | std::min(place, Constants::SLOT_UNKNOWN) << 2 | 2);
+}
+
+// Settings that are checked at every op (``Snapshot`` in settings.py), of the calling thread.
+struct Settings {
+  bool gradients, inference, flushes, onednn, deterministic, warn_only, tf32;
+  int fp16_reduction, bf16_reduction, threads;
+  caffe2::TypeMeta default_dtype;
+
+  static Settings now() {
+    const auto& context = at::globalContext();
+    volatile double subnormal = 5e-324;
+    return {c10::GradMode::is_enabled(),
+            c10::InferenceMode::is_enabled(),
+            subnormal == 0.0,
+            context.userEnabledMkldnn(),
+            context.deterministicAlgorithms(),
+            context.deterministicAlgorithmsWarnOnly(),
+            context.allowTF32CuBLAS(),
+            static_cast<int>(context.allowFP16ReductionCuBLAS()),
+            static_cast<int>(context.allowBF16ReductionCuBLAS()),
+            at::get_num_threads(),
+            c10::get_default_dtype()};
+  }
+
+  bool operator==(const Settings& other) const = default;
+};
+
+// Why ops were left to Python, and how often.
+struct Counts {
+  u64 ops = 0;
+  std::map<std::pair<std::string, std::string>, u64> handed;  // by operator and reason
+  std::map<std::string, u64> helped;                          // by the method in Python that did some of an op's row
+};
+
+// The recorder's own code in Python: the tables are unlocked, the interpreter is held, and the mode is off.
+class PythonSection {
+ public:
+  explicit PythonSection(Lock& lock) : unlocked_(lock) {}
+
+ private:
+  struct Unlocked {
+    explicit Unlocked(Lock& lock) : lock(lock) { lock.unlock(); }
+    ~Unlocked() { lock.lock(); }
+    Lock& lock;
+  };
+  struct Interpreter {
+    py::gil_scoped_acquire held;
+  };
+  Unlocked unlocked_;
+  Interpreter interpreter_;
+  torch::torch_dispatch_mode::StashTorchDispatchModeGuard mode_is_off_;
+};
+
+// Tables of one thread that are used anew for each op.
+struct Scratch {
+  Arguments arguments;
+  std::vector<Layout> layouts;
+  std::vector<u64> stack, words;
+  std::vector<c10::intrusive_ptr<TensorImpl>> kept;
+  std::vector<u64> addresses;
+
+  void clear() {
+    arguments.clear();
+    stack.clear();
+    kept.clear();
+    addresses.clear();
+  }
+};
+
+// An op may run others that are recorded: each has its own.
+class ScratchHere {
+ public:
+  ScratchHere() {
+    if (depth() == all().size()) all().push_back(std::make_unique<Scratch>());
+    scratch_ = all()[depth()++].get();
+    scratch_->clear();
+  }
+  ~ScratchHere() {
+    scratch_->kept.clear();
+    --depth();
+  }
+  ScratchHere(const ScratchHere&) = delete;
+  Scratch* operator->() { return scratch_; }
+  Scratch& operator*() { return *scratch_; }
+
+ private:
+  static std::vector<std::unique_ptr<Scratch>>& all() {
+    thread_local std::vector<std::unique_ptr<Scratch>> scratches;
+    return scratches;
+  }
+  static size_t& depth() {
+    thread_local size_t value = 0;
+    return value;
+  }
+  Scratch* scratch_;
+};
+
+// Run the op itself, with the recorder's mode off.
+inline void run(const Operator& op, Stack* stack) {
+  if (op.is_aten) {  // its kernels call no Python: excluding the keys is enough, and cheaper
+    c10::impl::ExcludeDispatchKeyGuard guard(
+        c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot}));
+    op.handle.callBoxed(stack);
+  } else {
+    torch::torch_dispatch_mode::StashTorchDispatchModeGuard guard;
+    op.handle.callBoxed(stack);
+  }
+}
+
+[[noreturn]] inline void throw_into_program(py::error_already_set& error) {
+  error.restore();
+  python_error raised;
+  raised.persist();
+  throw raised;
+}
+
+class Recorder {
+ public:
+  Recorder(std::shared_ptr<State> state, std::shared_ptr<Writers> writers, i64 number, unsigned long owner)
+      : fixed(state->mutex),
+        links(state->mutex),
+        integers(state->mutex),
+        floats(state->mutex),
+        digests(state->mutex),
+        state(std::move(state)),
+        writers(std::move(writers)),
+        number_(number),
+        owner_(owner) {}
+
+  // --- read and written by Python, with the interpreter's lock
+
+  Cells<u32> fixed;
+  Cells<i64> links, integers;
+  Cells<double> floats;
+  Cells<u64> digests;
+  std::shared_ptr<State> state;
+  std::shared_ptr<Writers> writers;
+  std::atomic<i64> row{0}, limit{0};
+  i64 phase = 0, module = 0, digested = 0;
+  i64 first_row = 0;  // of the current step, or of the window: no earlier row counts as its writer
+  bool marked = false;
+  std::atomic<bool> settings_known{false};
+  PyObject* anchor = nullptr;  // frame of the top anchor; its owner keeps it alive
+  Counts counts;
+
+  // Modules of autograd nodes (``ModuleStack``): from the node with this sequence number on, this module.
+  std::vector<u64> starts;
+  std::vector<i64> modules;
+
+  i64 module_of(u64 sequence) const {
+    const auto after = std::upper_bound(starts.begin(), starts.end(), sequence);
+    return after == starts.begin() || sequence >> 63 ? 0 : modules[after - starts.begin() - 1];
+  }
+
+  // Assign autograd nodes to the current module, from the next one on.
+  void add_break(size_t most) {
+    const u64 sequence = at::sequence_number::peek();
+    if (!starts.empty() && starts.back() == sequence) {
+      modules.back() = module;
+      return;
+    }
+    starts.push_back(sequence);
+    modules.push_back(module);
+    if (starts.size() > most) {
+      starts.erase(starts.begin(), starts.begin() + static_cast<i64>(most / 2));
+      modules.erase(modules.begin(), modules.begin() + static_cast<i64>(most / 2));
+    }
+  }
+
+  // Ops of the mode are recorded from now on, until ``disarm``; both with the interpreter's lock.
+  void arm(py::object stream) {
+    stream_ = std::move(stream);
+    armed_ = true;
+  }
+
+  // A thread may still be inside an op, which needs the stream.
+  void disarm() {
+    armed_ = false;
+    if (present_ == 0) stream_ = py::object();
+  }
+
+  // --- the hot path
+
+  // Run the op and write its row; false where nothing was done and Python is to handle the op.
+  bool observe(const c10::OperatorHandle& handle, Stack* stack) {
+    const Presence presence(*this);
+    if (!armed_) return false;
+    Operator& op = operator_of(handle);
+    ScratchHere scratch;
+    const auto node = torch::autograd::get_current_node();
+    if (const char* obstacle = obstacle_of(op, stack, *scratch, node != nullptr)) {
+      hand_over(op, obstacle);
+      return false;
+    }
+    Lock lock(state->mutex);
+    Row row(*this, op, *scratch, lock, stack, node.get());
+    if (!guarded(row, "failed_before", [&] { row.begin(); })) {
+      lock.unlock();
+      run(op, stack);
+      return true;
+    }
+    lock.unlock();
+    try {
+      run(op, stack);
+    } catch (...) {
+      lock.lock();
+      row.roll_back();
+      throw;
+    }
+    lock.lock();
+    guarded(row, "failed_after", [&] { row.finish(); });
+    return true;
+  }
+
+ private:
+  // A thread that is inside ``observe``.
+  class Presence {
+   public:
+    explicit Presence(Recorder& recorder) : recorder_(recorder) { ++recorder_.present_; }
+    ~Presence() { --recorder_.present_; }
+    Presence(const Presence&) = delete;
+
+   private:
+    Recorder& recorder_;
+  };
+
+  // One row as it is written.
+  struct Row {
+    Row(Recorder& recorder, Operator& op, Scratch& scratch, Lock& lock, Stack* stack, torch::autograd::Node* node)
+        : recorder(recorder), op(op), scratch(scratch), lock(lock), stack(stack), node(node) {}
+
+    Recorder& recorder;
+    Operator& op;
+    Scratch& scratch;
+    Lock& lock;
+    Stack* stack;
+    torch::autograd::Node* node;
+    Call* call = nullptr;
+    i64 number = 0;
+    size_t links_added = 0;
+    u32 flags = 0, site = 0;
+    i64 module = 0;
+    bool has_run = false;
+    std::optional<PythonArguments> passed;  // only where writing the row needs them
+
+    ~Row() {
+      if (!passed) return;
+      py::gil_scoped_acquire held;
+      passed.reset();
+    }
+
+    State& state() { return *recorder.state; }
+    std::vector<TensorImpl*>& tensors() { return scratch.arguments.tensors; }
+    const IValue* arguments() const { return &*(stack->end() - static_cast<i64>(op.parameters.size())); }
+    i64 here() const { return number << 12; }
+
+    // Call a method of the stream in Python; only inside a PythonSection.
+    template <class... Args>
+    py::object ask(const char* method, Args&&... args) {
+      ++recorder.counts.helped[method];
+      return recorder.stream_.attr(method)(std::forward<Args>(args)...);
+    }
+
+    template <class T>
+    static void append(std::vector<T>& cells, const std::vector<T>& more) {
+      cells.insert(cells.end(), more.begin(), more.end());
+    }
+
+    void add_digest(u64 digest) {
+      recorder.digests.values.push_back(digest);
+      ++recorder.digested;
+    }
+
+    // --- before the op runs
+
+    void begin() {
+      call = find_call();
+      number = recorder.row;
+      append(recorder.integers.values, scratch.arguments.integers);
+      append(recorder.floats.values, scratch.arguments.floats);
+      recorder.digested = 0;
+      recorder.marked = false;
+      add_links();
+      if (call->draws) add_generator();
+      find_module();
+      find_site();
+      if (call->is_partial) {
+        PythonSection python(lock);
+        passed = python_arguments(op, arguments());
+      }
+      if (call->keeps_tensors())
+        for (TensorImpl* tensor : tensors())
+          scratch.kept.push_back(c10::intrusive_ptr<TensorImpl>::unsafe_reclaim_from_nonowning(tensor));
+    }
+
+    Call* find_call() {
+      const auto& key = scratch.arguments.key;
+      const u64 hash = KeyTable<int>::hash(key);
+      if (const auto* found = state().calls.find(key, hash)) return found->get();
+      std::unique_ptr<Call> made;
+      {
+        PythonSection python(lock);
+        if (!op.func) op.func = py::reinterpret_borrow<py::object>(torch::detail::getTorchApiFunction(op.handle));
+        const auto [positional, named] = python_arguments(op, arguments());
+        made = make_call(ask("find_call", op.func, positional, named));
+      }
+      Call* call = made.get();
+      state().calls.add(key, hash, std::move(made));
+      return call;
+    }
+
+    static Layout layout_from(const py::handle& layout) {
+      return {layout.attr("id").cast<i64>(), layout.attr("seed").cast<u64>(), layout.attr("nbytes").cast<i64>(),
+              layout.attr("dense").cast<bool>()};
+    }
+
+    static std::unique_ptr<Call> make_call(const py::object& python) {
+      const py::object plan = python.attr("plan");
+      const auto is = [&](const char* name) { return plan.attr(name).cast<bool>(); };
+      const auto role = plan.attr("role").attr("value").cast<std::string>();
+      auto made = std::make_unique<Call>();
+      made->python = python;
+      made->plan = plan;
+      made->op = plan.attr("id").cast<u32>();
+      made->structure = python.attr("structure").cast<u32>();
+      made->scalars = python.attr("scalars").cast<u32>();
+      made->is_view = is("is_view");
+      made->computes = is("computes");
+      made->draws = is("draws");
+      made->returns_new = is("returns_new");
+      made->copies = is("copies");
+      made->is_number = role == "number";
+      made->is_allocation = role == "allocation";
+      made->has_arrived = role == "arrived";
+      made->is_partial = is("partial");
+      made->writes_plainly = !is("arrives") && !is("writes_out") && !made->is_partial;
+      for (auto layout : python.attr("layouts")) made->layouts.push_back(layout_from(layout));
+      for (auto place : python.attr("written")) made->written.push_back(place.cast<size_t>());
+      for (auto place : python.attr("overwritten")) {
+        made->overwritten.resize(made->layouts.size());
+        made->overwritten[place.cast<size_t>()] = true;
+      }
+      for (auto aliased : plan.attr("aliased")) made->aliased.push_back(aliased.cast<bool>());
+      for (auto place : plan.attr("scratch")) made->scratch.push_back(place.cast<i64>());
+      const py::object factor = python.attr("factor");
+      if (!factor.is_none()) {
+        made->has_factor = true;
+        made->factor_is_float = factor.attr("is_float").cast<bool>();
+        made->factor_from_end = factor.attr("from_end").cast<size_t>();
+      }
+      return made;
+    }
+
+    void add_links() {
+      for (size_t place = 0; place < tensors().size(); ++place) {
+        const u64 address = address_of(*tensors()[place]);
+        scratch.addresses.push_back(address);
+        const i64* writer = recorder.writers->current.find(address);
+        i64 link;
+        if (!call->overwritten.empty() && call->overwritten[place] && (writer != nullptr || call->is_view))
+          link = Constants::OVERWRITTEN;
+        else if (writer != nullptr)
+          link = here() - *writer;
+        else
+          link = call->is_view ? view_link(address) : input_link(place, address);
+        recorder.links.values.push_back(link);
+        ++links_added;
+      }
+    }
+
+    // Link of a view's input: it names the writer of its bytes, as the view reads nothing.
+    i64 view_link(u64 address) {
+      const i64* writer = recorder.writers->earlier.find(address);
+      if (writer != nullptr && !state().special.contains(address)) return here() - *writer;
+      PythonSection python(lock);
+      return ask("_view_link", address).template cast<i64>();
+    }
+
+    // Link of an input that no single op of this step wrote as a whole (``OpRecorder._input``).
+    i64 input_link(size_t place, u64 address) {
+      if (!call->overwritten.empty() && call->overwritten[place]) return Constants::OVERWRITTEN;
+      if (place == 0 && call->has_factor && factor_is_zero()) return Constants::OVERWRITTEN;
+      if (call->is_allocation) return Constants::UNKNOWN;
+      if (call->has_arrived) return Constants::OUTSIDE;
+      const bool is_special = state().special.contains(address);
+      const Layout& layout = call->layouts[place];
+      const TensorImpl& tensor = *tensors()[place];
+      const i64 offset = tensor.storage_offset();
+      const Read* read = is_special ? nullptr : state().reads.find(address, offset, layout.id);
+      if (read != nullptr && read->stream == recorder.number_ && read->row != number) return here() - read->packed;
+      const i64* writer = recorder.writers->earlier.find(address);
+      u64 digest;
+      if (!is_special && writer != nullptr && state().handles.contains(address)) {
+        if (row_of(*writer) >= recorder.first_row) return here() - *writer;
+        const i64 link = (here() - *writer) | 1;
+        if (digest_of(tensor, layout, digest)) {
+          add_digest(digest);
+          state().reads.add(address, {offset, layout.id, recorder.number_, number,
+                                      pack_read(number, static_cast<i64>(place))});
+          return link;
+        }
+      }
+      PythonSection python(lock);
+      return ask("_input", call->python, python_tensors(tensors()), address, place).template cast<i64>();
+    }
+
+    bool factor_is_zero() const {
+      if (call->factor_is_float) return *(recorder.floats.values.end() - static_cast<i64>(call->factor_from_end)) == 0;
+      return *(recorder.integers.values.end() - static_cast<i64>(call->factor_from_end)) == 0;
+    }
+
+    // The state of the default generator: an op with another one has an obstacle.
+    void add_generator() {
+      at::Generator generator = at::detail::getDefaultCPUGenerator();
+      at::Tensor bytes;
+      {
+        std::lock_guard<std::mutex> drawing(generator.mutex());
+        bytes = generator.get_state();
+      }
+      add_digest(digests::digest(bytes.const_data_ptr(), static_cast<size_t>(bytes.numel()), 0));
+      flags = Constants::RNG | Constants::TORCH_GENERATOR;
+    }
+
+    void find_module() {
+      module = recorder.module;
+      if (node == nullptr) {
+        flags |= static_cast<u32>(recorder.phase);
+        return;
+      }
+      if (module == 0) module = recorder.module_of(node->sequence_nr());  // else a forward that is run again
+      flags |= Constants::BACKWARD;
+    }
+
+    void find_site() {
+      auto& stack_key = scratch.stack;
+      frames::Frame* anchor = recorder.anchor == nullptr ? nullptr : frames::of(recorder.anchor);
+      const bool found = frames::walk(frames::innermost(), anchor, stack_key);
+      const bool continues = anchor != nullptr && !found && node != nullptr;
+      if (continues) {  // a thread of autograd, working for the call of backward
+        stack_key.push_back(0);
+        frames::walk(anchor, nullptr, stack_key);
+      } else if (anchor != nullptr && !found) {
+        PythonSection python(lock);
+        flags = ask("check_attempt", flags).template cast<u32>();
+      }
+      const u64 hash = KeyTable<int>::hash(stack_key);
+      if (const u32* known = state().sites.find(stack_key, hash)) {
+        site = *known;
+        return;
+      }
+      u64 cleared = state().sites_cleared;
+      {
+        PythonSection python(lock);
+        site = ask("intern_site", continues).template cast<u32>();
+      }
+      if (state().sites_cleared == cleared) state().sites.add(stack_key, hash, site);
+    }
+
+    // --- after it has run
+
+    void finish() {
+      has_run = true;
+      if (call->is_view)
+        flags |= Constants::VIEW;
+      else if (call->computes)
+        record_results();
+      else if (call->is_number)
+        record_number();
+      else
+        record_uncomputed();
+      check_settings();
+      const u32 cells[] = {call->op,
+                           call->structure,
+                           site,
+                           static_cast<u32>(module),
+                           call->scalars,
+                           flags,
+                           static_cast<u32>(recorder.digested)};
+      recorder.fixed.values.insert(recorder.fixed.values.end(), std::begin(cells), std::end(cells));
+      recorder.row = number + 1;
+      if (number >= recorder.limit) {
+        PythonSection python(lock);
+        recorder.stream_.attr("wake_committer")();
+      }
+    }
+
+    const IValue* returned() const { return &*(stack->end() - static_cast<i64>(op.returns)); }
+
+    void record_results() {
+      i64 slot = call->written.empty() ? 0 : record_written();
+      if (call->returns_new) {
+        const IValue* results = returned();
+        const bool several = op.returns != 1 || results[0].isList();
+        for (size_t i = 0; i < op.returns; ++i) {
+          if (!call->aliased.empty() && call->aliased[i]) continue;
+          if (results[i].isTensor()) {
+            record_new(results[i].toTensor(), slot, several);
+          } else if (results[i].isList()) {
+            for (const IValue& item : results[i].toListRef())
+              if (item.isTensor()) record_new(item.toTensor(), slot, several);
+          }
+        }
+      }
+      if (recorder.marked) flags |= Constants::MARKED;
+    }
+
+    // Digest the written arguments and make the row their last writer (``OpRecorder._record_written``).
+    i64 record_written() {
+      if (!writes_simply()) {
+        PythonSection python(lock);
+        if (!passed) passed = {py::tuple(), py::none()};
+        const py::tuple result =
+            ask("_record_written", call->python, python_tensors(tensors()), passed->positional, passed->named);
+        flags |= result[1].cast<u32>();
+        return result[0].cast<i64>();
+      }
+      i64 slot = 0;
+      for (size_t place : call->written) {
+        const TensorImpl& tensor = *tensors()[place];
+        const u64 address = address_of(tensor);
+        u64 digest = 0;
+        digest_of(tensor, call->layouts[place], digest);
+        add_digest(digest);
+        state().reads.pop(address);
+        for (auto& writers : state().writers)
+          if (writers != recorder.writers) writers->drop(address);
+        recorder.writers->earlier.erase(address);
+        recorder.writers->current.set(address, pack_writer(number, slot));
+        ++slot;
+      }
+      return slot;
+    }
+
+    // Whether each written tensor is all of a storage that is described by its last writer alone.
+    bool writes_simply() {
+      if (!call->writes_plainly || recorder.marked) return false;
+      for (size_t place : call->written) {
+        const TensorImpl& tensor = *tensors()[place];
+        const Layout& layout = call->layouts[place];
+        const auto& storage = tensor.unsafe_storage();
+        const u64 address = address_of(tensor);
+        if (!layout.dense || layout.nbytes == 0 || layout.nbytes < static_cast<i64>(storage.nbytes())) return false;
+        if (storage.data() == nullptr || !state().handles.contains(address) || state().special.contains(address))
+          return false;
+        if (tensors().size() == 2 && address_of(*tensors()[1 - place]) == address) return false;
+      }
+      return true;
+    }
+
+    // Digest an output that aliases no argument, and follow its storage (``OpRecorder._fresh``).
+    void record_new(const at::Tensor& tensor, i64& slot, bool several) {
+      if (!tensor.defined()) return;
+      const i64 capped = several ? std::min(slot, Constants::SLOT_UNKNOWN) : slot;
+      if (!record_new_simply(tensor, capped)) {
+        PythonSection python(lock);
+        ask("_fresh", py::cast(tensor), call->plan,
+            call->keeps_tensors() ? python_tensors(tensors()) : py::list(), capped);
+      }
+      if (several && std::find(call->scratch.begin(), call->scratch.end(), slot) != call->scratch.end()) {
+        PythonSection python(lock);
+        ask("_clear_digest");
+      }
+      ++slot;
+    }
+
+    bool record_new_simply(const at::Tensor& tensor, i64 slot) {
+      const TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+      if (!is_plain(impl) || impl.dim() > static_cast<i64>(MAX_DIMENSIONS)) return false;
+      if (call->copies && recorder.marked) return false;
+      u64 digest;
+      if (!digest_of(impl, layout_of(tensor), digest)) return false;
+      add_digest(digest);
+      const u64 address = address_of(impl);
+      if (state().handles.contains(address)) return true;  // memory of an argument
+      follow_weakly(address);
+      state().handles.set(address, address);
+      recorder.writers->current.set(address, (number << 12) - (slot << 2));
+      state().recent.push_back(address);
+      if (state().recent.size() >= SWEEP_EVERY) sweep();
+      return true;
+    }
+
+    void sweep() {
+      const std::vector<u64> dead = state().sweep();
+      PythonSection python(lock);
+      recorder.stream_.attr("forget_storages")(dead);
+    }
+
+    Layout layout_of(const at::Tensor& tensor) {
+      const TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+      layout_key(impl, scratch.words);
+      const u64 hash = KeyTable<int>::hash(scratch.words);
+      if (const Layout* known = state().layouts.find(scratch.words, hash)) return *known;
+      Layout made;
+      {
+        PythonSection python(lock);
+        made = layout_from(ask("layout_of", py::cast(tensor)));
+      }
+      state().layouts.add(scratch.words, hash, made);
+      return made;
+    }
+
+    void record_number() {
+      const IValue& value = returned()[0];
+      if (value.isBool()) {
+        recorder.integers.values.push_back(value.toBool());
+        flags |= Constants::VALUE_BOOL;
+      } else if (value.isInt()) {
+        recorder.integers.values.push_back(value.toInt());
+        flags |= Constants::VALUE_INTEGER;
+      } else if (value.isComplexDouble()) {
+        recorder.floats.values.push_back(value.toComplexDouble().real());
+        recorder.floats.values.push_back(value.toComplexDouble().imag());
+        flags |= Constants::VALUE_COMPLEX;
+      } else {
+        recorder.floats.values.push_back(value.toDouble());
+        flags |= Constants::VALUE_FLOAT;
+      }
+      if (recorder.marked) flags |= Constants::MARKED;
+    }
+
+    void record_uncomputed() {
+      PythonSection python(lock);
+      py::object out;
+      if (op.returns == 1) {
+        out = torch::jit::toPyObject(returned()[0]);
+      } else {
+        py::tuple results(op.returns);
+        for (size_t i = 0; i < op.returns; ++i) results[i] = torch::jit::toPyObject(returned()[i]);
+        out = results;
+      }
+      flags |= ask("_record_uncomputed", call->python, python_tensors(tensors()), out).template cast<u32>();
+    }
+
+    void check_settings() {
+      const Settings now = Settings::now();
+      if (recorder.settings_known && now == recorder.settings_) return;
+      {
+        PythonSection python(lock);
+        ask("_update_settings");
+      }
+      recorder.settings_ = now;
+      recorder.settings_known = true;
+    }
+
+    // Digest of a plain tensor; false where Python is to find it.
+    static bool digest_of(const TensorImpl& tensor, const Layout& layout, u64& digest) {
+      const char* start = nullptr;
+      try {
+        start = static_cast<const char*>(tensor.unsafe_storage().data());
+      } catch (const c10::Error&) {  // a storage without memory
+      }
+      if (start == nullptr || layout.nbytes == 0) return false;
+      start += tensor.storage_offset() * static_cast<i64>(tensor.itemsize());
+      const auto size = static_cast<size_t>(layout.nbytes);
+      if (!layout.dense && !tensor.is_contiguous()) {
+        thread_local std::vector<char> gathered;
+        gathered.resize(size);
+        char* end = gathered.data();
+        gather(start, tensor.sizes(), tensor.strides(), tensor.itemsize(), end);
+        start = gathered.data();
+      }
+      digest = digests::digest(start, size, layout.seed);
+      return true;
+    }
+
+    // Copy elements in row-major order.
+    static void gather(const char* from, c10::IntArrayRef sizes, c10::IntArrayRef strides, size_t itemsize, char*& to) {
+      if (sizes.size() == 1) {
+        const i64 step = strides[0] * static_cast<i64>(itemsize);
+        for (i64 i = 0; i < sizes[0]; ++i, to += itemsize) std::memcpy(to, from + i * step, itemsize);
+        return;
+      }
+      const i64 step = strides[0] * static_cast<i64>(itemsize);
+      for (i64 i = 0; i < sizes[0]; ++i)
+        gather(from + i * step, sizes.slice(1), strides.slice(1), itemsize, to);
+    }
+
+    // --- errors
+
+    // The op raised and gets no row.
+    void roll_back() {
+      PythonSection python(lock);
+      try {
+        ask("drop_raised", links_added, scratch.arguments.integers.size(), scratch.arguments.floats.size(),
+            scratch.addresses);
+      } catch (py::error_already_set& error) {
+        error.discard_as_unraisable("rltrace");
+      }
+    }
+
+    // The stream decides: its recording ends, the row is dropped, or the error (Ctrl-C) is the program's.
+    void report(const char* method, const py::object& error) {
+      try {
+        const bool are_alive = call == nullptr || !has_run || call->keeps_tensors();
+        ask(method, error, call == nullptr ? py::none() : call->python,
+            are_alive ? python_tensors(tensors()) : py::list());
+      } catch (py::error_already_set& raised) {
+        throw_into_program(raised);
+      }
+    }
+  };
+
+  // Write some of a row; false where that failed, which the stream knows.
+  template <class Write>
+  static bool guarded(Row& row, const char* method, Write write) {
+    try {
+      write();
+      return true;
+    } catch (py::error_already_set& error) {
+      PythonSection python(row.lock);
+      row.report(method, error.value());
+    } catch (const std::exception& error) {
+      PythonSection python(row.lock);
+      row.report(method, py::reinterpret_borrow<py::object>(PyExc_RuntimeError)(error.what()));
+    }
+    return false;
+  }
+
+  const char* obstacle_of(Operator& op, const Stack* stack, Scratch& scratch, bool in_backward) {
+    ++counts.ops;
+    if (!in_backward && PyThread_get_thread_ident() != owner_) return "a thread of TorchScript";
+    if (at::impl::PythonTorchFunctionTLS::stack_len() > 0) return "a mode of __torch_function__";
+    if (c10::impl::PythonDispatcherTLS::get_state() != nullptr) return "the Python dispatcher";
+    const IValue* arguments = &*(stack->end() - static_cast<i64>(op.parameters.size()));
+    if (!scratch.arguments.read(op, arguments)) return scratch.arguments.obstacle;
+    return nullptr;
+  }
+
+  void hand_over(const Operator& op, const char* obstacle) {
+    ++counts.handed[{c10::toString(op.handle.operator_name()), obstacle}];
+  }
+
+  std::atomic<bool> armed_{false};
+  std::atomic<i64> present_{0};
+  py::object stream_;  // while armed
+  const i64 number_;
+  const unsigned long owner_;
+  Settings settings_{};
+};
+
+}  // namespace rltrace

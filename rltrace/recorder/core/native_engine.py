@@ -1,0 +1,203 @@
+"""The native engine: the hot path in C++, below the boxing of arguments into Python (``rltrace/native``).
+
+Owns what connects its tables to the recorder in Python. The mode stays on torch's stack of modes, and the rows are the
+same, cell by cell: an op whose row does not follow from the tables goes to ``OpRecorder.observe``, and a rare case
+within an op to the method that ``observe`` calls for it.
+"""
+
+from __future__ import annotations
+
+import sys
+from _thread import start_new_thread
+from array import array
+from collections.abc import Iterable
+from threading import get_ident
+from types import FrameType
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from rltrace.recorder.base.dispatch_mode import DispatchEngine, Observer
+from rltrace.recorder.base.settings import Snapshot
+from rltrace.recorder.base.stack_space import check_stack_space
+from rltrace.recorder.core.call_sites import Anchor
+from rltrace.recorder.core.calls import Call, flatten_arguments
+from rltrace.recorder.core.modules import MAX_BREAKS, ModuleNames, ModuleStack
+from rltrace.recorder.core.op_recorder import OpRecorder
+from rltrace.recorder.core.process_state import ProcessState
+from rltrace.recorder.core.row_buffer import BufferTables, RowConsumer
+from rltrace.recorder.digests.layouts import Layout
+
+_get_frame = sys._getframe
+_start_thread = start_new_thread
+
+
+class NativeEngine(DispatchEngine):
+    """Interception by a dispatch mode whose ops the library takes before Python does."""
+
+    def __init__(self, library: Any) -> None:
+        super().__init__()
+        self._library = library
+
+    def enter(self, observer: Observer) -> None:
+        super().enter(observer)
+        if isinstance(observer, NativeRecorder):
+            observer.native.arm(self._mode, observer)
+        else:
+            self._library.disarm(self._mode)
+
+    def silence(self) -> None:
+        if self._mode is not None:
+            self._library.disarm(self._mode)
+        super().silence()
+
+
+def _field(name: str) -> Any:
+    """A number of the recorder that the library reads and writes."""
+    return property(lambda self: getattr(self.native, name), lambda self, value: setattr(self.native, name, value))
+
+
+class NativeRecorder(OpRecorder):
+    """The recorder of one thread, with the tables of the library."""
+
+    row = _field("row")
+    limit = _field("limit")
+    phase = _field("phase")
+    _marked = _field("marked")
+    _digested = _field("digested")
+
+    def __init__(self, process: ProcessState, number: int, name: str, committer: RowConsumer, library: Any) -> None:
+        """``process`` has the storage tables of the library."""
+        maps = process.storages.tables.new_writer_maps()
+        self.native = native = library.Recorder(process.storages.tables, maps, number, get_ident())
+        modules = NativeModuleStack(process.module_names, _Anchors(native), native)
+        cells = native.fixed, native.links, native.integers, native.floats, native.digests
+        super().__init__(process, number, name, committer, BufferTables(*cells, maps, modules))
+
+    @property
+    def settings(self) -> Snapshot:
+        """Settings of the last op. The library checks its own copy, which is out of date whenever they are set."""
+        return self._settings
+
+    @settings.setter
+    def settings(self, settings: Snapshot) -> None:
+        self._settings = settings
+        self.native.forget_settings()
+
+    def begin_step(self, step: int) -> None:
+        super().begin_step(step)
+        self._update_first_row()
+
+    def write_window_tensor(self, bits: int, name: str, owner: str, tensor: torch.Tensor) -> None:
+        super().write_window_tensor(bits, name, owner, tensor)
+        self._update_first_row()
+
+    def _update_first_row(self) -> None:
+        self.native.first_row = max(self.steps[-1][0], self._writers.window_rows)
+
+    # --- called by the library --------------------------------------------------------------------------------------
+    #
+    # Beside these, it calls the methods that ``observe`` calls.
+
+    def find_call(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Call:
+        """The call of a signature that the library has not seen."""
+        key: list[object] = [id(func)]
+        if kwargs:
+            key.append(tuple(kwargs))
+        tensors: list[torch.Tensor] = []
+        values = (*args, *kwargs.values()) if kwargs else args
+        counts = flatten_arguments(values, key, tensors, array("q"), array("d"))
+        signature = tuple(key)
+        return self._calls.get(signature) or self.process.calls.make(func, args, kwargs, signature, tensors, *counts)
+
+    def layout_of(self, tensor: torch.Tensor) -> Layout:
+        return self.process.layouts.of(tensor)
+
+    def intern_site(self, continues: bool) -> int:
+        """Id of the stack of the caller. ``continues``: at the top anchor, as in a thread of autograd."""
+        try:
+            first = _get_frame(1)
+        except ValueError:
+            first = None
+        return self.process.sites.intern(first, self.anchors[-1].frame if continues else None)
+
+    def check_attempt(self, flags: int) -> int:
+        """The top anchor is not on the stack; returns the row's flags."""
+        return flags if self._attempt_depth is None else self._drop_attempt(flags)
+
+    def wake_committer(self) -> None:
+        """The stream has reached its limit."""
+        self._committer.wake(self)
+
+    def forget_storages(self, dead: Iterable[int]) -> None:
+        """Storages at these addresses no longer exist."""
+        self.process.storages.forget(dead)
+
+    def drop_raised(self, links: int, integers: int, floats: int, addresses: Iterable[int]) -> None:
+        """The op raised: drop so many cells, and the reads of these storages."""
+        self._roll_back([], links, integers, floats)
+        for address in addresses:
+            self.process.storages.reads.pop(address)
+
+    def failed_before(self, error: BaseException, call: Call | None, tensors: list[torch.Tensor]) -> None:
+        """Writing a row failed before its op ran. Raises what is the program's (Ctrl-C)."""
+        self._failed(error, None, tensors)
+
+    def failed_after(self, error: BaseException, call: Call | None, tensors: list[torch.Tensor]) -> None:
+        """The same, after the op has run."""
+        self._failed(error, call, tensors)
+
+    def _failed(self, error: BaseException, call: Call | None, tensors: list[torch.Tensor]) -> None:
+        if not isinstance(error, Exception):
+            self._interrupted(call, tensors)
+            raise error
+        try:
+            check_stack_space(error)
+            self.process.fail(error)
+        except RecursionError:
+            _start_thread(self._drop_row, ((tensors,), None))
+            self._row_dropped.acquire()
+
+
+class _Anchors(list[Anchor]):
+    """The anchors of a stream; the library knows the top one's frame."""
+
+    def __init__(self, native: Any) -> None:
+        self._native = native
+
+    def append(self, anchor: Anchor) -> None:
+        super().append(anchor)
+        self._native.set_anchor(anchor.frame)
+
+    def __delitem__(self, places: Any) -> None:
+        top = self[-1] if self else None
+        super().__delitem__(places)
+        self._native.set_anchor(self[-1].frame if self else None)
+        del top  # its frame was alive until the library had the next one
+
+
+class NativeModuleStack(ModuleStack):
+    """The modules that a thread is in, known to the library. Calls of modules are no anchors: it walks whole stacks."""
+
+    def __init__(self, names: ModuleNames, anchors: list[Anchor], native: Any) -> None:
+        self._native = native
+        super().__init__(names, anchors)
+
+    @property
+    def current(self) -> int:
+        """Id in table "modules" of the innermost module being called; 0: none."""
+        return int(self._native.module)
+
+    @current.setter
+    def current(self, module: int) -> None:
+        self._native.module = module
+
+    def _add_break(self) -> None:
+        self._native.add_break(MAX_BREAKS)
+
+    def of_node(self, number: int) -> int:
+        return int(self._native.module_of(number))
+
+    def _add_anchor(self, frame: FrameType) -> None:
+        """None is needed."""
