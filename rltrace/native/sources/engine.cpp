@@ -53,7 +53,8 @@ void bind_cells(py::module_& m, const char* name) {
            [](C& self, const py::slice& slice) {  // as bytes
              Lock lock(self.mutex());
              const auto [start, stop] = range_of(slice, self.values);
-             return py::bytes(reinterpret_cast<const char*>(self.values.data() + start), (stop - start) * sizeof(T));
+             return py::bytearray(reinterpret_cast<const char*>(self.values.data() + start),
+                                  (stop - start) * sizeof(T));
            })
       .def("__getitem__",
            [](C& self, i64 index) {
@@ -86,7 +87,7 @@ class MapView {
   }
 
   void set(u64 address, V value) {
-    const auto former = pop(address);
+    [[maybe_unused]] const auto former = pop(address);  // dropped without the lock
     Lock lock(state_->mutex);
     map_.set(address, std::move(value));
   }
@@ -134,7 +135,7 @@ class MapView {
   AddressMap<V>& map_;
 };
 
-inline py::object to_python(const py::object& value) { return value; }
+inline py::object to_python(const std::shared_ptr<Special>& value) { return py::cast(value); }
 inline py::object to_python(i64 value) { return py::int_(value); }
 inline py::object to_python(u64 value) { return py::int_(value); }
 
@@ -198,6 +199,38 @@ struct WritersView {
   std::shared_ptr<Writers> writers;
 };
 
+// The weak references to NumPy arrays that are alive.
+py::list living_aliases(const Special& special) {
+  py::list living;
+  if (special.aliases)
+    for (auto alias : special.aliases)
+      if (!alias().is_none()) living.append(alias);
+  return living;
+}
+
+// NumPy shares the tensor's memory, while ``array`` lives (``StorageTables.expose``).
+void expose(State& state, const at::Tensor& tensor, const py::object& array) {
+  const TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  if (!impl.has_storage() || impl.device_type() != c10::kCPU) return;
+  const u64 address = address_of(impl);
+  std::shared_ptr<Special> special;
+  {
+    Lock lock(state.mutex);
+    if (!state.handles.contains(address)) {
+      follow_weakly(address);
+      state.handles.set(address, address);
+      state.recent.push_back(address);
+    }
+    state.reads.pop(address);
+    const auto* known = state.special.find(address);
+    special = known != nullptr ? *known
+                               : state.add_special(address, static_cast<i64>(impl.unsafe_storage().nbytes()), false);
+  }
+  py::list living = living_aliases(*special);
+  living.append(py::weakref(array));
+  special->aliases = living;
+}
+
 void bind_tables(py::module_& m) {
   bind_cells<u32>(m, "Cells32");
   bind_cells<i64>(m, "Cells64");
@@ -205,9 +238,22 @@ void bind_tables(py::module_& m) {
   bind_cells<double>(m, "CellsDouble");
   bind_map<i64>(m, "Numbers");
   bind_map<u64>(m, "Addresses");
-  bind_map<py::object>(m, "Objects");
+  bind_map<std::shared_ptr<Special>>(m, "Specials");
 
   using View = std::pair<i64, i64>;
+  py::class_<Special, std::shared_ptr<Special>>(m, "Storage")
+      .def_readwrite("nbytes", &Special::nbytes)
+      .def_readwrite("foreign", &Special::is_foreign)
+      .def_readwrite("partial", &Special::partial)
+      .def_property(
+          "aliases", [](Special& self) { return self.aliases ? self.aliases : py::none(); },
+          [](Special& self, py::object aliases) { self.aliases = aliases.is_none() ? py::object() : aliases; })
+      .def_property(
+          "mask", [](Special& self) { return self.mask ? self.mask : py::bool_(true); },
+          [](Special& self, py::object mask) { self.mask = mask.ptr() == Py_True ? py::object() : mask; })
+      .def_property_readonly("external", [](Special& self) { return self.is_foreign || living_aliases(self).size() > 0; })
+      .def_property_readonly("exposed", [](Special& self) { return self.is_foreign || bool(self.aliases); });
+
   py::class_<ReadsView>(m, "Reads")
       .def("find",
            [](ReadsView& self, u64 address, const View& view) -> std::optional<std::tuple<i64, i64, i64>> {
@@ -261,7 +307,7 @@ void bind_tables(py::module_& m) {
                              })
       .def_property_readonly("special",
                              [](const std::shared_ptr<State>& self) {
-                               return MapView<py::object>(self, self->special);
+                               return MapView<std::shared_ptr<Special>>(self, self->special);
                              })
       .def_property_readonly("recent", [](const std::shared_ptr<State>& self) { return RecentView{self}; })
       .def_property_readonly("reads", [](const std::shared_ptr<State>& self) { return ReadsView{self}; })
@@ -271,16 +317,24 @@ void bind_tables(py::module_& m) {
              self->writers.push_back(std::make_shared<Writers>());
              return WritersView{self, self->writers.back()};
            })
+      .def("expose", expose)
+      .def("add_special",
+           [](State& self, u64 address, i64 nbytes, bool foreign) {
+             Lock lock(self.mutex);
+             return self.add_special(address, nbytes, foreign);
+           })
       .def("sweep",
            [](State& self) {
              Lock lock(self.mutex);
              return self.sweep();
            })
+      .def_readwrite("has_rare_entries", &State::has_rare_entries)
       .def("clear",
            [](State& self) {
              Lock lock(self.mutex);
              self.clear();
            })
+      .def("forget_settings", [](State& self) { ++self.settings_era; })
       .def("forget_sites", [](State& self) {
         Lock lock(self.mutex);
         self.sites.clear();
@@ -290,6 +344,14 @@ void bind_tables(py::module_& m) {
 
 // --- recorder
 
+bool is_finalizing() {
+#if PY_VERSION_HEX >= 0x030D0000
+  return Py_IsFinalizing() != 0;
+#else
+  return _Py_IsFinalizing() != 0;
+#endif
+}
+
 void bind_recorder(py::module_& m) {
   using R = Recorder;
   const auto internal = py::return_value_policy::reference_internal;
@@ -297,7 +359,7 @@ void bind_recorder(py::module_& m) {
       .def(py::init([](std::shared_ptr<State> state, const WritersView& writers, i64 number, unsigned long owner) {
         // The last owner may be a thread that does not hold the interpreter.
         return std::shared_ptr<R>(new R(std::move(state), writers.writers, number, owner), [](R* recorder) {
-          if (_Py_IsFinalizing()) return;
+          if (is_finalizing()) return;
           py::gil_scoped_acquire held;
           delete recorder;
         });
@@ -316,7 +378,11 @@ void bind_recorder(py::module_& m) {
       .def_readwrite("marked", &R::marked)
       .def("forget_settings", [](R& self) { self.settings_known = false; })
       .def("set_anchor", [](R& self, const py::object& frame) { self.anchor = frame.is_none() ? nullptr : frame.ptr(); })
-      .def("add_break", &R::add_break)
+      .def("know_modules", [](R& self, const py::dict& known) { self.known_modules = known.ptr(); })
+      .def("enter", &R::enter)
+      .def("enter_backward", &R::enter_backward)
+      .def("leave", &R::leave)
+      .def_property_readonly("depth", &R::depth)
       .def("module_of", &R::module_of)
       .def_property_readonly("ops", [](R& self) { return self.counts.ops; })
       .def_property_readonly("handed", [](R& self) { return self.counts.handed; })
@@ -329,6 +395,18 @@ void bind_recorder(py::module_& m) {
   m.def("disarm", [](const py::object& mode) { Modes::all().disarm(mode.ptr()); });
 }
 
+// Called for every call of a module, so without pybind11's conversions.
+PyObject* enter_module(PyObject*, PyObject* module) { return PyBool_FromLong(ModuleCalls::enter(module)); }
+
+PyObject* leave_module(PyObject*, PyObject*) {
+  ModuleCalls::leave();
+  Py_RETURN_NONE;
+}
+
+PyMethodDef module_calls[] = {{"enter_module", enter_module, METH_O, nullptr},
+                              {"leave_module", leave_module, METH_NOARGS, nullptr},
+                              {nullptr, nullptr, 0, nullptr}};
+
 }  // namespace
 }  // namespace rltrace
 
@@ -336,6 +414,7 @@ PYBIND11_MODULE(RLTRACE_MODULE, m) {
   using namespace rltrace;
   bind_tables(m);
   bind_recorder(m);
+  if (PyModule_AddFunctions(m.ptr(), module_calls) != 0) throw py::error_already_set();
   m.def("digest", [](const py::buffer& bytes, u64 seed) {
     const auto info = bytes.request();
     return digests::digest(info.ptr, static_cast<size_t>(info.size * info.itemsize), seed);
@@ -354,6 +433,8 @@ PYBIND11_MODULE(RLTRACE_MODULE, m) {
     all["TORCH_GENERATOR"] = C::TORCH_GENERATOR;
     all["SLOT_UNKNOWN"] = C::SLOT_UNKNOWN;
     all["OUTSIDE"] = C::OUTSIDE;
+    all["OUTSIDE_READ"] = C::OUTSIDE_READ;
+    all["MIXED"] = C::MIXED;
     all["UNKNOWN"] = C::UNKNOWN;
     all["OVERWRITTEN"] = C::OVERWRITTEN;
     return all;

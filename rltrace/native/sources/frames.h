@@ -10,8 +10,7 @@
 #include <internal/pycore_frame.h>
 #undef Py_BUILD_CORE
 
-#include <cstdint>
-#include <vector>
+#include "tables.h"
 
 #if PY_VERSION_HEX < 0x030B0000 || PY_VERSION_HEX >= 0x030E0000
 #error "the native engine knows the frames of CPython 3.11 to 3.13"
@@ -47,16 +46,16 @@ inline Frame* of(PyObject* frame) { return reinterpret_cast<PyFrameObject*>(fram
 inline Frame* outer(Frame* frame) { return complete(frame->previous); }
 
 // Append two words for every frame from ``frame`` outwards, its code and its position there; whether ``sought`` is one.
-inline bool walk(Frame* frame, const Frame* sought, std::vector<uint64_t>& words) {
+inline bool walk(Frame* frame, const Frame* sought, Words& words) {
   bool found = false;
   for (; frame != nullptr; frame = outer(frame)) {
     found |= frame == sought;
 #if PY_VERSION_HEX >= 0x030D0000
-    words.push_back(reinterpret_cast<uint64_t>(frame->f_executable));
-    words.push_back(reinterpret_cast<uint64_t>(frame->instr_ptr));
+    words.add(reinterpret_cast<u64>(frame->f_executable));
+    words.add(reinterpret_cast<u64>(frame->instr_ptr));
 #else
-    words.push_back(reinterpret_cast<uint64_t>(frame->f_code));
-    words.push_back(reinterpret_cast<uint64_t>(frame->prev_instr));
+    words.add(reinterpret_cast<u64>(frame->f_code));
+    words.add(reinterpret_cast<u64>(frame->prev_instr));
 #endif
   }
   return found;

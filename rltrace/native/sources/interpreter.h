@@ -41,30 +41,42 @@ class Modes {
   }
 
   // The recorder of the mode on top of the calling thread's stack; nullptr: another mode, or one that is not armed.
-  Recorder* here() {
+  const std::shared_ptr<Recorder>& here() {
+    static const std::shared_ptr<Recorder> none;
     const auto depth = c10::impl::TorchDispatchModeTLS::stack_len();
-    if (depth == 0) return nullptr;
+    if (depth == 0) return none;
     PyObject* mode = c10::impl::TorchDispatchModeTLS::get_stack_at(depth - 1)->ptr(getPyInterpreter());
-    thread_local Found last;
-    if (last.mode != mode || last.generation != generation_) {
+    Thread& thread = Thread::here();
+    if (thread.mode != mode || thread.generation != generation_) {
       py::gil_scoped_acquire held;
       const auto found = by_mode_.find(mode);
-      last.recorder = found == by_mode_.end() ? nullptr : found->second;
-      last.mode = mode;
-      last.generation = generation_;
+      thread.recorder = found == by_mode_.end() ? nullptr : found->second;
+      thread.mode = mode;
+      thread.generation = generation_;
     }
-    return last.recorder.get();
+    return thread.recorder;
   }
 
  private:
-  struct Found {
-    PyObject* mode = nullptr;
-    u64 generation = 0;
-    std::shared_ptr<Recorder> recorder;
-  };
-
   std::unordered_map<PyObject*, std::shared_ptr<Recorder>> by_mode_;
   std::atomic<u64> generation_{1};
+};
+
+// Calls of modules whose beginning was followed, in the calling thread.
+class ModuleCalls {
+ public:
+  static bool enter(PyObject* module) {
+    const std::shared_ptr<Recorder>& recorder = Modes::all().here();
+    if (recorder == nullptr || !recorder->enter_known(module)) return false;
+    Thread::here().called_in.push_back(recorder);
+    return true;
+  }
+
+  static void leave() {
+    auto& recorders = Thread::here().called_in;
+    recorders.back()->leave();
+    recorders.pop_back();
+  }
 };
 
 class Interpreter final : public c10::impl::PyInterpreterVTable {
@@ -76,13 +88,13 @@ class Interpreter final : public c10::impl::PyInterpreterVTable {
   }
 
   void dispatch(const c10::OperatorHandle& op, Stack* stack) const override {
-    Recorder* recorder = Modes::all().here();
+    Recorder* recorder = Modes::all().here().get();
     if (recorder == nullptr || !recorder->observe(op, stack)) torch_->dispatch(op, stack);
   }
 
   // Autograd detaches tensors that it saves by way of this function, past the dispatcher.
   c10::intrusive_ptr<TensorImpl> detach(const TensorImpl* tensor) const override {
-    Recorder* recorder = Modes::all().here();
+    Recorder* recorder = Modes::all().here().get();
     if (recorder == nullptr || tensor->key_set().has(c10::DispatchKey::Python)) return torch_->detach(tensor);
     Stack stack;
     stack.emplace_back(owned(const_cast<TensorImpl*>(tensor)));

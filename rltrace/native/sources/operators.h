@@ -73,20 +73,33 @@ inline std::unique_ptr<Operator> make_operator(const c10::OperatorHandle& handle
   return made;
 }
 
-// The operator of a handle; each thread remembers those it has met. Operators live as long as the process.
-inline Operator& operator_of(const c10::OperatorHandle& handle) {
-  static std::mutex mutex;
-  static auto& all = *new std::unordered_map<const void*, std::unique_ptr<Operator>>();
-  thread_local std::unordered_map<const void*, Operator*> known;
-  const void* key = &handle.operator_name();
-  auto found = known.find(key);
-  if (found != known.end()) return *found->second;
-  std::lock_guard<std::mutex> lock(mutex);
-  auto& entry = all[key];
-  if (entry == nullptr) entry = make_operator(handle);
-  known.emplace(key, entry.get());
-  return *entry;
-}
+// Operators by handle, as one thread remembers them. They live as long as the process.
+class Operators {
+ public:
+  Operator& of(const c10::OperatorHandle& handle) {
+    const void* key = &handle.operator_name();
+    Known& known = known_[reinterpret_cast<u64>(key) >> 6 & (KNOWN - 1)];
+    if (known.key != key) known = {key, &shared(key, handle)};
+    return *known.op;
+  }
+
+ private:
+  static Operator& shared(const void* key, const c10::OperatorHandle& handle) {
+    static std::mutex mutex;
+    static auto& all = *new std::unordered_map<const void*, std::unique_ptr<Operator>>();
+    std::lock_guard<std::mutex> lock(mutex);
+    auto& entry = all[key];
+    if (entry == nullptr) entry = make_operator(handle);
+    return *entry;
+  }
+
+  struct Known {
+    const void* key = nullptr;
+    Operator* op = nullptr;
+  };
+  static constexpr size_t KNOWN = 512;
+  std::vector<Known> known_ = std::vector<Known>(KNOWN);
+};
 
 inline bool is_default(const Parameter& parameter, const IValue& value) {
   const IValue* initial = parameter.initial;
@@ -126,18 +139,18 @@ inline u64 address_of(const TensorImpl& tensor) {
 
 constexpr size_t MAX_DIMENSIONS = 24;
 
-inline void layout_key(const TensorImpl& tensor, std::vector<u64>& key) {
+inline void layout_key(const TensorImpl& tensor, Words& key) {
   key.clear();
-  key.push_back(static_cast<u64>(c10::typeMetaToScalarType(tensor.dtype())));
-  for (i64 size : tensor.sizes()) key.push_back(static_cast<u64>(size));
-  for (i64 stride : tensor.strides()) key.push_back(static_cast<u64>(stride));
+  key.add(static_cast<u64>(c10::typeMetaToScalarType(tensor.dtype())));
+  for (i64 size : tensor.sizes()) key.add(static_cast<u64>(size));
+  for (i64 stride : tensor.strides()) key.add(static_cast<u64>(stride));
 }
 
-enum class Tag : u64 { TENSOR = 1, NONE, INTEGER, FLOAT, COMPLEX, FALSE_, TRUE_, LIST, STRING, ENUM, CPU };
+enum class Tag : u64 { TENSOR = 1, NONE, INTEGER, FLOAT, COMPLEX, FALSE_, TRUE_, LIST, STRING, ENUM, CPU, OBJECT };
 
 // The arguments of one call, sorted as in a row, and their signature.
 struct Arguments {
-  KeyTable<int>::Key key;
+  Words key;
   std::vector<TensorImpl*> tensors;  // borrowed: from the stack, until the op has run
   std::vector<i64> integers;
   std::vector<double> floats;
@@ -155,10 +168,10 @@ struct Arguments {
   bool read(const Operator& op, const IValue* arguments) {
     const size_t passed = passed_positionals(op, arguments), count = op.parameters.size();
     if (count > 64) return refuse("more than 64 parameters");
-    key.push_back(reinterpret_cast<u64>(&op));
-    key.push_back(passed);
+    key.add(reinterpret_cast<u64>(&op));
+    key.add(passed);
     const size_t named = key.size();
-    key.push_back(0);
+    key.add(0);
     for (size_t i = 0; i < passed; ++i)
       if (!read(arguments[i], op.parameters[i].meaning)) return false;
     for (size_t i = op.positional; i < count; ++i) {
@@ -175,7 +188,7 @@ struct Arguments {
     return false;
   }
 
-  void tag(Tag tag) { key.push_back(static_cast<u64>(tag)); }
+  void tag(Tag tag) { key.add(static_cast<u64>(tag)); }
 
   bool integer(i64 value) {
     tag(Tag::INTEGER);
@@ -203,8 +216,8 @@ struct Arguments {
     if (value.isInt()) {
       if (meaning == IntegerMeaning::NUMBER) return integer(value.toInt());
       tag(Tag::ENUM);
-      key.push_back(static_cast<u64>(meaning));
-      key.push_back(static_cast<u64>(value.toInt()));
+      key.add(static_cast<u64>(meaning));
+      key.add(static_cast<u64>(value.toInt()));
       return true;
     }
     if (value.isBool()) return boolean(value.toBool());
@@ -218,29 +231,40 @@ struct Arguments {
     if (value.isString()) {
       const std::string& text = value.toStringRef();
       tag(Tag::STRING);
-      key.push_back(text.size());
+      key.add(text.size());
       for (size_t at = 0; at < text.size(); at += sizeof(u64)) {
         u64 word = 0;
         std::memcpy(&word, text.data() + at, std::min(sizeof word, text.size() - at));
-        key.push_back(word);
+        key.add(word);
       }
       return true;
     }
     if (value.isDevice()) {
       if (value.toDevice().type() != c10::kCPU) return refuse("a device");
       tag(Tag::CPU);
-      key.push_back(static_cast<u64>(value.toDevice().index()));
+      key.add(static_cast<u64>(value.toDevice().index()));
       return true;
     }
     if (value.isList()) {
       const auto items = value.toListRef();
       tag(Tag::LIST);
-      key.push_back(items.size());
+      key.add(items.size());
       for (const IValue& item : items)
         if (!read(item, meaning)) return false;
       return true;
     }
+    if (value.isObject()) return read_object(value);
     return refuse(value.isGenerator() ? "a generator" : "an object");
+  }
+
+  // A script object that its type alone describes; of process groups and reductions, Python reads more.
+  bool read_object(const IValue& value) {
+    const auto& type = value.toObjectRef().type();
+    const std::string& name = type->name()->name();
+    if (name == "ProcessGroup" || name == "ReduceOp") return refuse("a process group");
+    tag(Tag::OBJECT);
+    key.add(reinterpret_cast<u64>(type.get()));
+    return true;
   }
 
   bool read_tensor(const at::Tensor& tensor) {
@@ -264,9 +288,9 @@ struct Arguments {
     if (!is_plain(impl)) return refuse(impl.device_type() == c10::kCPU ? "a tensor that is not plain" : "a device");
     if (impl.dim() > static_cast<i64>(MAX_DIMENSIONS)) return refuse("many dimensions");
     tag(Tag::TENSOR);
-    key.push_back(static_cast<u64>(c10::typeMetaToScalarType(impl.dtype())) | static_cast<u64>(impl.dim()) << 8);
-    for (i64 size : impl.sizes()) key.push_back(static_cast<u64>(size));
-    for (i64 stride : impl.strides()) key.push_back(static_cast<u64>(stride));
+    key.add(static_cast<u64>(c10::typeMetaToScalarType(impl.dtype())) | static_cast<u64>(impl.dim()) << 8);
+    for (i64 size : impl.sizes()) key.add(static_cast<u64>(size));
+    for (i64 stride : impl.strides()) key.add(static_cast<u64>(stride));
     tensors.push_back(&impl);
     return true;
   }

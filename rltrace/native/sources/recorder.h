@@ -33,7 +33,8 @@ struct Constants {
   static constexpr u32 BACKWARD = 5u << 16 | 1u << 24;
   static constexpr u32 TORCH_GENERATOR = 1u << 10;
   static constexpr i64 SLOT_UNKNOWN = 1023;
-  static constexpr i64 OUTSIDE = SLOT_UNKNOWN << 2;
+  static constexpr i64 OUTSIDE = SLOT_UNKNOWN << 2, OUTSIDE_READ = OUTSIDE | 1;
+  static constexpr i64 MIXED = (-1LL << 12) | SLOT_UNKNOWN << 2;
   static constexpr i64 UNKNOWN = (-2LL << 12) | SLOT_UNKNOWN << 2;
   static constexpr i64 OVERWRITTEN = (-3LL << 12) | SLOT_UNKNOWN << 2;
 };
@@ -76,7 +77,8 @@ struct Counts {
   std::map<std::string, u64> helped;                          // by the method in Python that did some of an op's row
 };
 
-// The recorder's own code in Python: the tables are unlocked, the interpreter is held, and the mode is off.
+// The recorder's own code in Python: the tables are unlocked, the interpreter is held, and the recorder's mode and the
+// program's ``__torch_function__`` are off.
 class PythonSection {
  public:
   explicit PythonSection(Lock& lock) : unlocked_(lock) {}
@@ -90,8 +92,15 @@ class PythonSection {
   struct Interpreter {
     py::gil_scoped_acquire held;
   };
+  struct NoTorchFunction {
+    using TLS = at::impl::PythonTorchFunctionTLS;
+    NoTorchFunction() { TLS::set_disabled_state(at::impl::TorchFunctionDisabledState::ALL_DISABLED); }
+    ~NoTorchFunction() { TLS::set_disabled_state(before); }
+    const at::impl::TorchFunctionDisabledState before = TLS::get_disabled_state();
+  };
   Unlocked unlocked_;
   Interpreter interpreter_;
+  NoTorchFunction no_torch_function_;
   torch::torch_dispatch_mode::StashTorchDispatchModeGuard mode_is_off_;
 };
 
@@ -99,7 +108,7 @@ class PythonSection {
 struct Scratch {
   Arguments arguments;
   std::vector<Layout> layouts;
-  std::vector<u64> stack, words;
+  Words stack, words;
   std::vector<c10::intrusive_ptr<TensorImpl>> kept;
   std::vector<u64> addresses;
 
@@ -111,31 +120,50 @@ struct Scratch {
   }
 };
 
-// An op may run others that are recorded: each has its own.
+class Recorder;
+
+// What belongs to one thread.
+struct Thread {
+  Operators operators;
+  std::vector<std::unique_ptr<Scratch>> scratches;  // an op may run others that are recorded: each has its own
+  size_t depth = 0;
+  std::vector<char> gathered;
+
+  PyObject* mode = nullptr;  // the mode that was looked up last, and its recorder
+  u64 generation = 0;
+  std::shared_ptr<Recorder> recorder;
+  std::vector<std::shared_ptr<Recorder>> called_in;  // of each call of a module that is followed
+
+  static Thread& here() {
+    thread_local __attribute__((tls_model("initial-exec"))) Thread* thread = nullptr;
+    if (thread == nullptr) thread = make();
+    return *thread;
+  }
+
+ private:
+  static Thread* make() {
+    thread_local std::unique_ptr<Thread> owner;
+    owner = std::make_unique<Thread>();
+    return owner.get();
+  }
+};
+
 class ScratchHere {
  public:
-  ScratchHere() {
-    if (depth() == all().size()) all().push_back(std::make_unique<Scratch>());
-    scratch_ = all()[depth()++].get();
+  explicit ScratchHere(Thread& thread) : thread_(thread) {
+    if (thread.depth == thread.scratches.size()) thread.scratches.push_back(std::make_unique<Scratch>());
+    scratch_ = thread.scratches[thread.depth++].get();
     scratch_->clear();
   }
   ~ScratchHere() {
     scratch_->kept.clear();
-    --depth();
+    --thread_.depth;
   }
   ScratchHere(const ScratchHere&) = delete;
-  Scratch* operator->() { return scratch_; }
   Scratch& operator*() { return *scratch_; }
 
  private:
-  static std::vector<std::unique_ptr<Scratch>>& all() {
-    thread_local std::vector<std::unique_ptr<Scratch>> scratches;
-    return scratches;
-  }
-  static size_t& depth() {
-    thread_local size_t value = 0;
-    return value;
-  }
+  Thread& thread_;
   Scratch* scratch_;
 };
 
@@ -187,28 +215,46 @@ class Recorder {
   PyObject* anchor = nullptr;  // frame of the top anchor; its owner keeps it alive
   Counts counts;
 
-  // Modules of autograd nodes (``ModuleStack``): from the node with this sequence number on, this module.
-  std::vector<u64> starts;
-  std::vector<i64> modules;
+  // --- modules (``ModuleStack``), by the thread of the stream
 
-  i64 module_of(u64 sequence) const {
-    const auto after = std::upper_bound(starts.begin(), starts.end(), sequence);
-    return after == starts.begin() || sequence >> 63 ? 0 : modules[after - starts.begin() - 1];
+  PyObject* known_modules = nullptr;  // a dict of ids by ``id(module)``, which its owner keeps alive
+
+  bool is_own_thread() const { return PyThread_get_thread_ident() == owner_; }
+  size_t depth() const { return outer_.size(); }
+
+  // Whether the call of a module is followed; not of an outermost one, or of one that has no name yet.
+  bool enter_known(PyObject* called) {
+    if (outer_.empty() || !is_own_thread()) return false;
+    const auto key = py::reinterpret_steal<py::object>(PyLong_FromVoidPtr(called));
+    PyObject* known = PyDict_GetItemWithError(known_modules, key.ptr());
+    if (known == nullptr) return false;
+    enter(PyLong_AsLongLong(known));
+    return true;
   }
 
-  // Assign autograd nodes to the current module, from the next one on.
-  void add_break(size_t most) {
-    const u64 sequence = at::sequence_number::peek();
-    if (!starts.empty() && starts.back() == sequence) {
-      modules.back() = module;
-      return;
-    }
-    starts.push_back(sequence);
-    modules.push_back(module);
-    if (starts.size() > most) {
-      starts.erase(starts.begin(), starts.begin() + static_cast<i64>(most / 2));
-      modules.erase(modules.begin(), modules.begin() + static_cast<i64>(most / 2));
-    }
+  void enter(i64 called) {
+    outer_.push_back({module, NO_ANCHORS});
+    change_module(called);
+  }
+
+  // A backward pass: its ops belong to modules by their nodes.
+  void enter_backward(i64 anchors) {
+    outer_.push_back({module, anchors});
+    module = 0;
+  }
+
+  // Returns the number of anchors before the call; -1: it added none.
+  i64 leave() {
+    if (outer_.empty()) return NO_ANCHORS;
+    const Outer outer = outer_.back();
+    outer_.pop_back();
+    change_module(outer.module);
+    return outer.anchors;
+  }
+
+  i64 module_of(u64 sequence) const {
+    const auto after = std::upper_bound(starts_.begin(), starts_.end(), sequence);
+    return after == starts_.begin() || sequence >> 63 ? 0 : modules_[after - starts_.begin() - 1];
   }
 
   // Ops of the mode are recorded from now on, until ``disarm``; both with the interpreter's lock.
@@ -229,8 +275,9 @@ class Recorder {
   bool observe(const c10::OperatorHandle& handle, Stack* stack) {
     const Presence presence(*this);
     if (!armed_) return false;
-    Operator& op = operator_of(handle);
-    ScratchHere scratch;
+    Thread& thread = Thread::here();
+    Operator& op = thread.operators.of(handle);
+    ScratchHere scratch(thread);
     const auto node = torch::autograd::get_current_node();
     if (const char* obstacle = obstacle_of(op, stack, *scratch, node != nullptr)) {
       hand_over(op, obstacle);
@@ -267,6 +314,33 @@ class Recorder {
    private:
     Recorder& recorder_;
   };
+
+  struct KnownSettings {
+    Settings settings;
+    u64 era;
+    py::object number, snapshot;
+  };
+  struct Outer {
+    i64 module, anchors;
+  };
+  static constexpr i64 NO_ANCHORS = -1;
+  static constexpr size_t MAX_BREAKS = 100'000;
+
+  // Autograd nodes belong to the new module, from the next one on.
+  void change_module(i64 to) {
+    if (to == module) return;
+    module = to;
+    const u64 sequence = at::sequence_number::peek();
+    if (!starts_.empty() && starts_.back() == sequence) {
+      modules_.back() = module;
+      return;
+    }
+    starts_.push_back(sequence);
+    modules_.push_back(module);
+    if (starts_.size() <= MAX_BREAKS) return;
+    starts_.erase(starts_.begin(), starts_.begin() + MAX_BREAKS / 2);
+    modules_.erase(modules_.begin(), modules_.begin() + MAX_BREAKS / 2);
+  }
 
   // One row as it is written.
   struct Row {
@@ -339,7 +413,7 @@ class Recorder {
 
     Call* find_call() {
       const auto& key = scratch.arguments.key;
-      const u64 hash = KeyTable<int>::hash(key);
+      const u64 hash = key.hash();
       if (const auto* found = state().calls.find(key, hash)) return found->get();
       std::unique_ptr<Call> made;
       {
@@ -355,7 +429,7 @@ class Recorder {
 
     static Layout layout_from(const py::handle& layout) {
       return {layout.attr("id").cast<i64>(), layout.attr("seed").cast<u64>(), layout.attr("nbytes").cast<i64>(),
-              layout.attr("dense").cast<bool>()};
+              layout.attr("dense").cast<bool>(), layout.attr("later").cast<bool>()};
     }
 
     static std::unique_ptr<Call> make_call(const py::object& python) {
@@ -415,7 +489,10 @@ class Recorder {
     // Link of a view's input: it names the writer of its bytes, as the view reads nothing.
     i64 view_link(u64 address) {
       const i64* writer = recorder.writers->earlier.find(address);
-      if (writer != nullptr && !state().special.contains(address)) return here() - *writer;
+      const auto* special = state().special.find(address);
+      const bool is_whole = special == nullptr || !(*special)->partial;
+      if (writer != nullptr && is_whole) return here() - *writer;
+      if (writer == nullptr && address != 0 && is_alone()) return Constants::OUTSIDE;
       PythonSection python(lock);
       return ask("_view_link", address).template cast<i64>();
     }
@@ -426,26 +503,54 @@ class Recorder {
       if (place == 0 && call->has_factor && factor_is_zero()) return Constants::OVERWRITTEN;
       if (call->is_allocation) return Constants::UNKNOWN;
       if (call->has_arrived) return Constants::OUTSIDE;
-      const bool is_special = state().special.contains(address);
+      const auto* special = state().special.find(address);
       const Layout& layout = call->layouts[place];
       const TensorImpl& tensor = *tensors()[place];
-      const i64 offset = tensor.storage_offset();
-      const Read* read = is_special ? nullptr : state().reads.find(address, offset, layout.id);
-      if (read != nullptr && read->stream == recorder.number_ && read->row != number) return here() - read->packed;
+      const std::pair<i64, i64> view(tensor.storage_offset(), layout.id);
       const i64* writer = recorder.writers->earlier.find(address);
-      u64 digest;
-      if (!is_special && writer != nullptr && state().handles.contains(address)) {
-        if (row_of(*writer) >= recorder.first_row) return here() - *writer;
-        const i64 link = (here() - *writer) | 1;
-        if (digest_of(tensor, layout, digest)) {
-          add_digest(digest);
-          state().reads.add(address, {offset, layout.id, recorder.number_, number,
-                                      pack_read(number, static_cast<i64>(place))});
-          return link;
+      if (special != nullptr) {
+        if ((*special)->is_plainly_foreign() && (writer != nullptr || is_alone()) && add_digest_of(tensor, layout)) {
+          if (writer == nullptr) return Constants::OUTSIDE_READ;
+          const bool is_whole = !(*special)->partial || *(*special)->partial == view;
+          return (is_whole ? here() - *writer : Constants::MIXED) | 1;
+        }
+      } else {
+        const Read* read = state().reads.find(address, view.first, view.second);
+        if (read != nullptr && read->stream == recorder.number_ && read->row != number) return here() - read->packed;
+        if (state().handles.contains(address)) {
+          if (writer != nullptr && row_of(*writer) >= recorder.first_row) return here() - *writer;
+          const i64 link = writer == nullptr ? Constants::OUTSIDE_READ : (here() - *writer) | 1;
+          if ((writer != nullptr || is_alone()) && add_digest_of(tensor, layout)) {
+            add_read(address, view, place);
+            return link;
+          }
+        } else if (address != 0 && (is_of_torch(tensor) || !tensor.unsafe_storage().resizable()) &&
+                   add_digest_of(tensor, layout)) {  // memory from before the recording, or of others
+          if (is_of_torch(tensor))
+            add_read(address, view, place);
+          else
+            state().add_special(address, static_cast<i64>(tensor.unsafe_storage().nbytes()), true);
+          follow(address);
+          return Constants::OUTSIDE_READ;
         }
       }
       PythonSection python(lock);
       return ask("_input", call->python, python_tensors(tensors()), address, place).template cast<i64>();
+    }
+
+    // Whether a storage without a writer in this stream was written by no recorded op.
+    bool is_alone() { return state().writers.size() == 1 && !state().has_rare_entries; }
+
+    bool add_digest_of(const TensorImpl& tensor, const Layout& layout) {
+      u64 digest;
+      if (!digest_of(tensor, layout, digest)) return false;
+      add_digest(digest);
+      return true;
+    }
+
+    void add_read(u64 address, const std::pair<i64, i64>& view, size_t place) {
+      state().reads.add(address, {view.first, view.second, recorder.number_, number,
+                                  pack_read(number, static_cast<i64>(place))});
     }
 
     bool factor_is_zero() const {
@@ -481,13 +586,13 @@ class Recorder {
       const bool found = frames::walk(frames::innermost(), anchor, stack_key);
       const bool continues = anchor != nullptr && !found && node != nullptr;
       if (continues) {  // a thread of autograd, working for the call of backward
-        stack_key.push_back(0);
+        stack_key.add(0);
         frames::walk(anchor, nullptr, stack_key);
       } else if (anchor != nullptr && !found) {
         PythonSection python(lock);
         flags = ask("check_attempt", flags).template cast<u32>();
       }
-      const u64 hash = KeyTable<int>::hash(stack_key);
+      const u64 hash = stack_key.hash();
       if (const u32* known = state().sites.find(stack_key, hash)) {
         site = *known;
         return;
@@ -583,7 +688,7 @@ class Recorder {
         const Layout& layout = call->layouts[place];
         const auto& storage = tensor.unsafe_storage();
         const u64 address = address_of(tensor);
-        if (!layout.dense || layout.nbytes == 0 || layout.nbytes < static_cast<i64>(storage.nbytes())) return false;
+        if (!layout.dense || layout.later || layout.nbytes == 0 || layout.nbytes < static_cast<i64>(storage.nbytes())) return false;
         if (storage.data() == nullptr || !state().handles.contains(address) || state().special.contains(address))
           return false;
         if (tensors().size() == 2 && address_of(*tensors()[1 - place]) == address) return false;
@@ -616,24 +721,43 @@ class Recorder {
       add_digest(digest);
       const u64 address = address_of(impl);
       if (state().handles.contains(address)) return true;  // memory of an argument
+      recorder.writers->current.set(address, (number << 12) - (slot << 2));
+      follow(address);
+      return true;
+    }
+
+    // Whether torch's own allocator made its memory, so that no other code can write it.
+    static bool is_of_torch(const TensorImpl& tensor) {
+      const auto& storage = tensor.unsafe_storage();
+      return storage.resizable() && storage.data_ptr().get_deleter() == c10::GetAllocator(c10::kCPU)->raw_deleter();
+    }
+
+    void follow(u64 address) {
       follow_weakly(address);
       state().handles.set(address, address);
-      recorder.writers->current.set(address, (number << 12) - (slot << 2));
       state().recent.push_back(address);
       if (state().recent.size() >= SWEEP_EVERY) sweep();
-      return true;
     }
 
     void sweep() {
       const std::vector<u64> dead = state().sweep();
+      std::vector<std::shared_ptr<Special>> dropped;
+      for (u64 address : dead) {
+        const auto* special = state().special.find(address);
+        if (special == nullptr) continue;
+        dropped.push_back(*special);
+        state().special.erase(address);
+      }
+      if (dropped.empty() && !state().has_rare_entries) return;
       PythonSection python(lock);
-      recorder.stream_.attr("forget_storages")(dead);
+      dropped.clear();
+      if (state().has_rare_entries) ask("forget_storages", dead);
     }
 
     Layout layout_of(const at::Tensor& tensor) {
       const TensorImpl& impl = *tensor.unsafeGetTensorImpl();
       layout_key(impl, scratch.words);
-      const u64 hash = KeyTable<int>::hash(scratch.words);
+      const u64 hash = scratch.words.hash();
       if (const Layout* known = state().layouts.find(scratch.words, hash)) return *known;
       Layout made;
       {
@@ -656,8 +780,8 @@ class Recorder {
         recorder.floats.values.push_back(value.toComplexDouble().real());
         recorder.floats.values.push_back(value.toComplexDouble().imag());
         flags |= Constants::VALUE_COMPLEX;
-      } else {
-        recorder.floats.values.push_back(value.toDouble());
+      } else {  // unsigned beyond 63 bits, too
+        recorder.floats.values.push_back(value.toScalar().toDouble());
         flags |= Constants::VALUE_FLOAT;
       }
       if (recorder.marked) flags |= Constants::MARKED;
@@ -679,9 +803,20 @@ class Recorder {
     void check_settings() {
       const Settings now = Settings::now();
       if (recorder.settings_known && now == recorder.settings_) return;
-      {
-        PythonSection python(lock);
+      PythonSection python(lock);
+      KnownSettings* known = nullptr;
+      for (auto& each : recorder.known_settings_)
+        if (each.settings == now) known = &each;
+      if (known != nullptr && known->era == state().settings_era && recorder.settings_known) {
+        recorder.stream_.attr("_settings") = known->snapshot;
+        py::list epochs = recorder.stream_.attr("epochs");
+        const auto last = epochs.empty() ? py::object() : py::object(epochs[epochs.size() - 1][py::int_(1)]);
+        if (!last || !last.equal(known->number)) epochs.append(py::make_tuple(number, known->number));
+      } else {
         ask("_update_settings");
+        const py::object snapshot = recorder.stream_.attr("_settings");
+        if (known == nullptr) known = &recorder.known_settings_.emplace_back();
+        *known = {now, state().settings_era, snapshot.attr("number"), snapshot};
       }
       recorder.settings_ = now;
       recorder.settings_known = true;
@@ -694,11 +829,11 @@ class Recorder {
         start = static_cast<const char*>(tensor.unsafe_storage().data());
       } catch (const c10::Error&) {  // a storage without memory
       }
-      if (start == nullptr || layout.nbytes == 0) return false;
+      if (start == nullptr || layout.nbytes == 0 || layout.later) return false;
       start += tensor.storage_offset() * static_cast<i64>(tensor.itemsize());
       const auto size = static_cast<size_t>(layout.nbytes);
       if (!layout.dense && !tensor.is_contiguous()) {
-        thread_local std::vector<char> gathered;
+        auto& gathered = Thread::here().gathered;
         gathered.resize(size);
         char* end = gathered.data();
         gather(start, tensor.sizes(), tensor.strides(), tensor.itemsize(), end);
@@ -763,7 +898,7 @@ class Recorder {
 
   const char* obstacle_of(Operator& op, const Stack* stack, Scratch& scratch, bool in_backward) {
     ++counts.ops;
-    if (!in_backward && PyThread_get_thread_ident() != owner_) return "a thread of TorchScript";
+    if (!in_backward && !is_own_thread()) return "a thread of TorchScript";
     if (at::impl::PythonTorchFunctionTLS::stack_len() > 0) return "a mode of __torch_function__";
     if (c10::impl::PythonDispatcherTLS::get_state() != nullptr) return "the Python dispatcher";
     const IValue* arguments = &*(stack->end() - static_cast<i64>(op.parameters.size()));
@@ -781,6 +916,10 @@ class Recorder {
   const i64 number_;
   const unsigned long owner_;
   Settings settings_{};
+  std::vector<KnownSettings> known_settings_;
+  std::vector<Outer> outer_;
+  std::vector<u64> starts_;  // from the autograd node with this sequence number on, ops belong to this module
+  std::vector<i64> modules_;
 };
 
 }  // namespace rltrace

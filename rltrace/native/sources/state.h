@@ -14,6 +14,8 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <thread>
 #include <vector>
 
 #include "tables.h"
@@ -23,9 +25,20 @@ namespace rltrace {
 namespace py = pybind11;
 
 // The lock is held for short sections that run no Python and never wait for the interpreter. So a thread that holds
-// the interpreter may take it.
-using Mutex = std::mutex;
-using Lock = std::unique_lock<std::mutex>;
+// the interpreter may take it. Hardly ever is it taken already.
+class Mutex {
+ public:
+  void lock() {
+    for (int tries = 0; taken_.test_and_set(std::memory_order_acquire); ++tries)
+      if (tries >= 64) std::this_thread::yield();
+  }
+  void unlock() { taken_.clear(std::memory_order_release); }
+
+ private:
+  std::atomic_flag taken_ = ATOMIC_FLAG_INIT;
+};
+
+using Lock = std::unique_lock<Mutex>;
 
 // Cells of one kind of the rows that are not committed: written by the thread of a stream, taken by the committer.
 template <class T>
@@ -50,6 +63,17 @@ struct Writers {
     current.erase(address);
     earlier.erase(address);
   }
+};
+
+// A storage that its last writer alone does not describe (``Storage`` in storages.py).
+struct Special {
+  i64 nbytes;
+  bool is_foreign;
+  std::optional<std::pair<i64, i64>> partial;
+  py::object aliases;  // null: None
+  py::object mask;     // null: True, all of it has been written
+
+  bool is_plainly_foreign() const { return is_foreign && !mask; }
 };
 
 // A view that was digested as an input (``Reads`` in storages.py).
@@ -96,6 +120,7 @@ struct Layout {
   u64 seed;
   i64 nbytes;
   bool dense;
+  bool later;
 };
 
 constexpr size_t SWEEP_EVERY = 4096;
@@ -131,16 +156,17 @@ struct Call {
 struct State {
   Mutex mutex;
   AddressMap<u64> handles;
-  AddressMap<py::object> special;
+  AddressMap<std::shared_ptr<Special>> special;
   Reads reads;
   std::vector<u64> recent;
   std::vector<std::shared_ptr<Writers>> writers;
   size_t sweep_at = 4 * SWEEP_EVERY;
+  bool has_rare_entries = false;  // Python's own tables have entries, too
 
   KeyTable<Layout> layouts;
   KeyTable<std::unique_ptr<Call>> calls;
   KeyTable<u32> sites;
-  u64 sites_cleared = 0;
+  u64 sites_cleared = 0, settings_era = 0;
 
   ~State() { clear(); }
 
@@ -154,6 +180,19 @@ struct State {
       table->current.clear();
       table->earlier.clear();
     }
+  }
+
+  // Add a storage to ``special``. Its writers are no longer looked up without it.
+  std::shared_ptr<Special> add_special(u64 address, i64 nbytes, bool is_foreign) {
+    auto added = std::make_shared<Special>(Special{nbytes, is_foreign, {}, {}, {}});
+    special.set(address, added);
+    for (auto& table : writers) {
+      const i64* writer = table->current.find(address);
+      if (writer == nullptr) continue;
+      table->earlier.set(address, *writer);
+      table->current.erase(address);
+    }
+    return added;
   }
 
   // Drop what is known of dead storages: the recent ones each time, all when their number has doubled. Returns them;

@@ -15,13 +15,30 @@ using i64 = int64_t;
 using u32 = uint32_t;
 using u64 = uint64_t;
 
-// Values by exact keys of 64-bit words. A value stays where it is until ``clear``.
+// A key: words, of which many are appended one by one.
+class Words {
+ public:
+  void add(u64 word) {
+    if (size_ == words_.size()) words_.resize(2 * size_);
+    words_[size_++] = word;
+  }
+
+  void clear() { size_ = 0; }
+  size_t size() const { return size_; }
+  const u64* data() const { return words_.data(); }
+  u64& operator[](size_t at) { return words_[at]; }
+  u64 hash() const { return digests::xxh3(data(), size_ * sizeof(u64), 0); }
+
+ private:
+  std::vector<u64> words_ = std::vector<u64>(128);
+  size_t size_ = 0;
+};
+
+// Values by exact keys.
 template <class V>
 class KeyTable {
  public:
-  using Key = std::vector<u64>;
-
-  V* find(const Key& key, u64 hash) {
+  V* find(const Words& key, u64 hash) {
     for (size_t slot = hash & mask();; slot = (slot + 1) & mask()) {
       const int32_t number = slots_[slot];
       if (number < 0) return nullptr;
@@ -32,11 +49,11 @@ class KeyTable {
     }
   }
 
-  void add(const Key& key, u64 hash, V value) {
+  void add(const Words& key, u64 hash, V value) {
     if ((entries_.size() + 1) * 2 > slots_.size()) grow();
     put(hash, static_cast<int32_t>(entries_.size()));
     entries_.push_back({hash, words_.size(), key.size(), std::move(value)});
-    words_.insert(words_.end(), key.begin(), key.end());
+    words_.insert(words_.end(), key.data(), key.data() + key.size());
   }
 
   void clear() {
@@ -44,8 +61,6 @@ class KeyTable {
     words_.clear();
     slots_.assign(256, -1);
   }
-
-  static u64 hash(const Key& key) { return digests::xxh3(key.data(), key.size() * sizeof(u64), 0); }
 
  private:
   struct Entry {

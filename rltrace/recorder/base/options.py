@@ -97,6 +97,11 @@ class RecordOptions(NamedTuple):
     def windowed(self) -> bool:
         return self.first_step > 0 or self.end_step is not None
 
+    @property
+    def needs_python(self) -> bool:
+        """Whether every op must pass through Python: hooks look at its tensors, or all its inputs are digested."""
+        return self.verify_inputs or bool(self.values or self.rows)
+
     def extras(self) -> dict[str, object]:
         """Options that a trace names only where they are set."""
         extras: dict[str, object] = {}

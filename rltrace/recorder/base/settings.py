@@ -65,6 +65,8 @@ class Settings:
         self._known: list[Snapshot] = []
         """Snapshots under the current flags; most programs have two or three (with gradients, without)."""
         self._flags: Mapping[str, object] = {}
+        self.on_new_flags: Callable[[], None] = lambda: None
+        """Called when older snapshots no longer count: a native engine remembers them, too."""
         self.threads: dict[int, int] = {0: 0}
         """Number of threads by id in table "settings"."""
         self.payloads: dict[int, Mapping[str, object]] = {0: {}}
@@ -75,6 +77,7 @@ class Settings:
         if read_all and (flags := torch_flags()) != self._flags:
             self._flags = flags
             self._known = []
+            self.on_new_flags()
         for snapshot in self._known:
             if snapshot.is_current():
                 return snapshot

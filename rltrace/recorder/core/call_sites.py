@@ -117,9 +117,8 @@ class Sites:
         if innermost is None:
             below = None
         while frame is not None and frame.f_code not in self.bottoms:
-            found = self._frame(frame)
             if not _is_recorder(frame.f_code):
-                frames.append(found)
+                frames.append(self._frame(frame))
             frame = frame.f_back
             if frame is None:
                 frame, below = below, None

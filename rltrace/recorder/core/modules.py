@@ -28,7 +28,7 @@ from rltrace.recorder.base.torch_function import torch_function_disabled
 from rltrace.recorder.base.weak_id_dict import WeakIdDict
 from rltrace.recorder.core.call_sites import Anchor
 
-MAX_BREAKS: Final = 100_000
+_MAX_BREAKS: Final = 100_000
 """Past so many changes of module the older half is dropped, and backward ops of those graphs have no module."""
 _MAX_UNNAMED: Final = 10_000
 """Modules of one class without a name; of more than that, none of them called, the oldest are forgotten."""
@@ -272,7 +272,7 @@ class ModuleStack:
             if not depth and self.on_outermost is not None and frame.f_back is not None:
                 self.on_outermost(frame.f_back)
             self._outer.append((outer, walks))
-            self._add_anchor(frame)
+            anchors.append(Anchor(frame))
             found = self._names.known.get(id(module)) or self._names.of(module)
             self.current = outer if found is None else found
             if self.current != outer:
@@ -293,10 +293,6 @@ class ModuleStack:
         self.anchors.append(Anchor(frame))
         self.current = 0
 
-    def _add_anchor(self, frame: FrameType) -> None:
-        """``frame`` runs until a module's call ends."""
-        self.anchors.append(Anchor(frame))
-
     def leave(self) -> None:
         inner = self.current
         self.current, anchors = self._outer.pop()
@@ -313,8 +309,8 @@ class ModuleStack:
             return
         starts.append(number)
         self._modules.append(self.current)
-        if len(starts) > MAX_BREAKS:
-            del starts[: MAX_BREAKS // 2], self._modules[: MAX_BREAKS // 2]
+        if len(starts) > _MAX_BREAKS:
+            del starts[: _MAX_BREAKS // 2], self._modules[: _MAX_BREAKS // 2]
 
     def of_node(self, number: int) -> int:
         """Id of the module whose forward made the autograd node with this sequence number."""
@@ -399,11 +395,16 @@ class ModuleCalls:
         stack_of_thread: Callable[[], ModuleStack | None],
         *,
         with_hooks: bool = False,
+        library: Any = None,
     ) -> None:
-        """``with_hooks``: call the call hooks of each stack, too."""
+        """``with_hooks``: call the call hooks of each stack, too. ``library``: of the native engine."""
         self._names = names
         self._stack_of_thread = stack_of_thread
-        self._wrapper = _hook_wrapper if with_hooks else _stack_wrapper
+        self._wrapper: Callable[[Any], Any] = _stack_wrapper
+        if with_hooks:
+            self._wrapper = _hook_wrapper
+        elif library is not None:
+            self._wrapper = functools.partial(_native_wrapper, library.enter_module, library.leave_module)
         self._stop_hooks = add_listener(names)
         self._patches = Patches()
 
@@ -465,6 +466,24 @@ def _stack_wrapper(call: Any) -> Any:
             return call(self, *args, **kwargs)
         finally:
             stack.leave()
+
+    return __call__
+
+
+def _native_wrapper(enter: Callable[[torch.nn.Module], bool], leave: Callable[[], None], call: Any) -> Any:
+    """As ``_stack_wrapper``, where the library of the native engine follows the usual call itself."""
+    followed_in_python = _stack_wrapper(call)
+
+    @functools.wraps(call)
+    def __call__(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+        if _is_traced():
+            return call(self, *args, **kwargs)
+        if not enter(self):
+            return followed_in_python(self, *args, **kwargs)
+        try:
+            return call(self, *args, **kwargs)
+        finally:
+            leave()
 
     return __call__
 

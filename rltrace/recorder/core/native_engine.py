@@ -23,7 +23,7 @@ from rltrace.recorder.base.settings import Snapshot
 from rltrace.recorder.base.stack_space import check_stack_space
 from rltrace.recorder.core.call_sites import Anchor
 from rltrace.recorder.core.calls import Call, flatten_arguments
-from rltrace.recorder.core.modules import MAX_BREAKS, ModuleNames, ModuleStack
+from rltrace.recorder.core.modules import ModuleNames, ModuleStack
 from rltrace.recorder.core.op_recorder import OpRecorder
 from rltrace.recorder.core.process_state import ProcessState
 from rltrace.recorder.core.row_buffer import BufferTables, RowConsumer
@@ -71,6 +71,8 @@ class NativeRecorder(OpRecorder):
         """``process`` has the storage tables of the library."""
         maps = process.storages.tables.new_writer_maps()
         self.native = native = library.Recorder(process.storages.tables, maps, number, get_ident())
+        process.sites.on_clear = process.storages.tables.forget_sites
+        process.settings.on_new_flags = process.storages.tables.forget_settings
         modules = NativeModuleStack(process.module_names, _Anchors(native), native)
         cells = native.fixed, native.links, native.integers, native.floats, native.digests
         super().__init__(process, number, name, committer, BufferTables(*cells, maps, modules))
@@ -178,11 +180,12 @@ class _Anchors(list[Anchor]):
 
 
 class NativeModuleStack(ModuleStack):
-    """The modules that a thread is in, known to the library. Calls of modules are no anchors: it walks whole stacks."""
+    """The modules that a thread is in, kept by the library. Calls of modules are no anchors: it walks whole stacks."""
 
     def __init__(self, names: ModuleNames, anchors: list[Anchor], native: Any) -> None:
         self._native = native
         super().__init__(names, anchors)
+        native.know_modules(names.known)
 
     @property
     def current(self) -> int:
@@ -193,11 +196,24 @@ class NativeModuleStack(ModuleStack):
     def current(self, module: int) -> None:
         self._native.module = module
 
-    def _add_break(self) -> None:
-        self._native.add_break(MAX_BREAKS)
+    @property
+    def depth(self) -> int:
+        return int(self._native.depth)
+
+    def enter(self, module: torch.nn.Module, frame: FrameType) -> None:
+        if self.on_outermost is not None and not self._native.depth and frame.f_back is not None:
+            self.on_outermost(frame.f_back)
+        found = self._names.known.get(id(module)) or self._names.of(module)
+        self._native.enter(self._native.module if found is None else found)
+
+    def begin_backward(self, frame: FrameType) -> None:
+        self._native.enter_backward(len(self.anchors))
+        self.anchors.append(Anchor(frame))
+
+    def leave(self) -> None:
+        anchors = self._native.leave()
+        if anchors >= 0:
+            del self.anchors[anchors:]
 
     def of_node(self, number: int) -> int:
         return int(self._native.module_of(number))
-
-    def _add_anchor(self, frame: FrameType) -> None:
-        """None is needed."""

@@ -626,7 +626,7 @@ class OpRecorder(RowBuffer):
             if not address:
                 continue
             raw = target.untyped_storage()
-            storages.record_alias(address, raw)
+            storages.record_shared(address, raw)
             special = storages.special_of(address, target)
             whole = storage_rules.covers(target, raw.nbytes())
             special.partial = None if whole else storage_rules.view_of(target, self.process.layouts.of(target))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -17,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rltrace.recorder.base.torch_function import torch_function_disabled
 from rltrace.recorder.digests.layouts import Layout
 from rltrace.trace.format.schema import pack_link
 
@@ -37,8 +37,8 @@ class Storage:
         self.nbytes = nbytes
         self.foreign = foreign
         """Code outside torch can write it from now on: memory of a NumPy array, shared, exported by DLPack."""
-        self.aliases: dict[int, Any] | None = None
-        """Weak references to the living NumPy arrays that torch made of it; None: none since it was written whole."""
+        self.aliases: list[weakref.ref[Any]] | None = None
+        """The NumPy arrays that torch made of it, those that died too; None: none since it was written whole."""
         self.partial: View | None = None
         """The view that its last writer wrote; None: all of it."""
         self.mask: NDArray[np.bool_] | bool = True
@@ -47,7 +47,7 @@ class Storage:
     @property
     def external(self) -> bool:
         """Whether code outside torch can write it now, so that it is digested at every use."""
-        return self.foreign or bool(self.aliases)
+        return self.foreign or any(alias() is not None for alias in self.aliases or ())
 
     @property
     def exposed(self) -> bool:
@@ -63,11 +63,6 @@ def pack_writer(row: int, slot: int) -> int:
 def pack_read(row: int, place: int) -> int:
     """A read of a view as an input, so that ``(reader_row << 12) - pack_read(…)`` is a later reader's link."""
     return -pack_link(-row, place, known=True)
-
-
-def _forget(living: dict[int, Any], number: int, _array: object) -> None:
-    """Called in any thread as a NumPy array dies: one step under the interpreter's lock."""
-    living.pop(number, None)
 
 
 def row_of(writer: int) -> int:
@@ -119,6 +114,8 @@ class StorageTables:
         self.reads = Reads()
         self.recent: list[int] = []
         """Addresses followed since the last sweep."""
+        self.has_rare_entries = False
+        """Other tables than these and ``special`` have entries by address."""
         self._writer_maps: list[WriterMaps] = []
         self._sweep_at = 4 * SWEEP_EVERY
 
@@ -126,6 +123,30 @@ class StorageTables:
         """Maps for a new stream."""
         self._writer_maps.append(WriterMaps())
         return self._writer_maps[-1]
+
+    def add_special(self, address: int, nbytes: int, foreign: bool) -> Storage:
+        """Add a storage to ``special``: its last writer alone does not describe it any more."""
+        storage = self.special[address] = Storage(nbytes, foreign)
+        for maps in self._writer_maps:
+            writer = maps.current.pop(address, None)
+            if writer is not None:
+                maps.earlier[address] = writer
+        return storage
+
+    def expose(self, tensor: torch.Tensor, array: Any) -> None:
+        """NumPy shares the tensor's memory, while ``array`` lives."""
+        with torch_function_disabled():
+            address = address_of(tensor)
+            if not address or not tensor.is_cpu:
+                return
+            raw: Any = tensor.untyped_storage()
+        if address not in self.handles:
+            self.handles[address] = raw._weak_ref()
+            self.recent.append(address)
+        storage = self.special.get(address) or self.add_special(address, raw.nbytes(), False)
+        self.reads.pop(address)
+        living = [alias for alias in storage.aliases or () if alias() is not None]
+        storage.aliases = [*living, weakref.ref(array)]
 
     def sweep(self) -> list[int]:
         """Drop entries of dead storages, but those in ``special``: the recent ones each time, all when their number has
@@ -189,12 +210,6 @@ class Writers:
         found = self.current.get(address)
         return self.earlier.get(address) if found is None else found
 
-    def move_to_earlier(self, address: int) -> None:
-        """The storage has become special: its last writer alone does not describe it."""
-        writer = self.current.pop(address, None)
-        if writer is not None:
-            self.earlier[address] = writer
-
     def end_step(self) -> None:
         self.earlier.update(self.current)
         self.current.clear()
@@ -246,34 +261,23 @@ class Storages:
         raw = tensor.untyped_storage()
         if raw.device.type != "cpu" or (raw.resizable() and not raw.is_shared()):
             return False
-        self.special[address] = Storage(raw.nbytes(), foreign=True)
+        self.tables.add_special(address, raw.nbytes(), True)
         return True
 
-    def record_alias(self, address: int, raw: Any, array: Any = None) -> None:
-        """Memory was exposed outside torch: to a NumPy ``array`` while that lives, or permanently (None)."""
+    def record_shared(self, address: int, raw: Any) -> None:
+        """Code outside torch can write this memory from now on."""
         if address not in self.handles:
             self.handles[address] = raw._weak_ref()
             self.recent.append(address)
-        storage = self._special(address, raw)
+        self._special(address, raw).foreign = True
         self.reads.pop(address)
-        if array is None:
-            storage.foreign = True
-            return
-        living = storage.aliases = {} if storage.aliases is None else storage.aliases
-        number = id(array)
-        living[number] = weakref.ref(array, partial(_forget, living, number))
 
     def special_of(self, address: int, tensor: torch.Tensor) -> Storage:
         """The entry in ``special`` of a followed storage, created where there is none."""
         return self.special.get(address) or self._special(address, tensor.untyped_storage())
 
     def _special(self, address: int, raw: torch.UntypedStorage) -> Storage:
-        storage = self.special.get(address)
-        if storage is None:
-            storage = self.special[address] = Storage(raw.nbytes(), foreign=False)
-            for writers in self._writers:
-                writers.move_to_earlier(address)
-        return storage
+        return self.special.get(address) or self.tables.add_special(address, raw.nbytes(), False)
 
     def drop_special(self, address: int) -> None:
         """One op has written all of it, and code outside torch cannot write it."""
@@ -287,6 +291,7 @@ class Storages:
         if address not in self.handles:
             self.follow_outside(address, tensor)
         self._arrived[address] = stream, arrival
+        self.tables.has_rare_entries = True
         self.reads.pop(address)
         for writers in self._writers:
             writers.drop(address)
@@ -305,6 +310,7 @@ class Storages:
         if addresses is None:
             addresses = {address for writers in self._writers for address in (*writers.current, *writers.earlier)}
         self.reads.clear()
+        self.tables.has_rare_entries = True
         for address in addresses:
             self._unseen_writes.add(address)
             for writers in self._writers:

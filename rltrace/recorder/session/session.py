@@ -84,7 +84,7 @@ class Session:
         self._closed = threading.Event()
         self._trace, self._token = Path(options.trace), token
         self._writer = ProcessWriter.open(self._trace, _start_record(token, name or process_name(options.trace)))
-        self._library = None if options.verify_inputs else load()
+        self._library = None if extend is not None or options.needs_python else load()
         tables = None if self._library is None else self._library.StorageTables()
         self._process = ProcessState(self.fail, verify_inputs=options.verify_inputs, storage_tables=tables)
         self._process.report_missing = self._note_missing
@@ -105,7 +105,9 @@ class Session:
         if engine is not None:
             self._streams.adopt(engine)
         with_calls = self._captures.activations is not None
-        self._patches = TorchPatches(self._process, self._streams.modules_here, self.fail, with_calls=with_calls)
+        self._patches = TorchPatches(
+            self._process, self._streams.modules_here, self.fail, with_calls=with_calls, library=self._library
+        )
         self._modules = self._patches.modules
         self._profiler = self._make_profiler()
         self._series = SeriesSampler(self._process.tables, self._streams.position_here, self._committer.request_commit)
@@ -209,6 +211,8 @@ class Session:
             self._commit_server.end()
 
     def _close(self) -> None:
+        if self._library is not None and os.environ.get("RLN_STATS"):
+            import rl_stats; rl_stats.dump(self)
         if self._failure is not None:
             self._committer.end_thread()
             return

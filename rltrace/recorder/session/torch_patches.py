@@ -120,42 +120,46 @@ class Aliases:
     def install(self) -> None:
         if self._patches:
             return
-        self._after(torch.Tensor, "numpy", self._to_array)
-        self._after(torch.Tensor, "__dlpack__", self._permanent)
+        self._patches.wrap(torch.Tensor, "numpy", self._to_array)
+        self._after(torch.Tensor, "__dlpack__", self._share_tensor)
         for holder in (torch, torch.utils.dlpack):
-            self._after(holder, "to_dlpack", self._permanent)
+            self._after(holder, "to_dlpack", self._share_tensor)
         for name in ("share_memory_", "_share_fd_cpu_", "_share_filename_cpu_"):
-            self._after(torch.UntypedStorage, name, self._shared)
+            self._after(torch.UntypedStorage, name, self._share_storage)
 
     def uninstall(self) -> None:
         self._patches.undo_all()
 
-    def _after(self, holder: Any, name: str, note: Callable[..., None]) -> None:
-        """Call ``note`` with the result of ``holder.name`` and the object that it was called on."""
-        fail = self._fail
+    def _after(self, holder: Any, name: str, share: Callable[[Any], None]) -> None:
+        """Call ``share`` with the object that ``holder.name`` was called on."""
 
-        def share(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        def around(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
             try:
                 with torch_function_disabled():
-                    note(result, *args[:1])
+                    share(*args[:1])
             except Exception as error:
-                fail(error)
+                self._fail(error)
             return result
 
-        self._patches.wrap(holder, name, share)
+        self._patches.wrap(holder, name, around)
 
-    def _to_array(self, array: Any, tensor: torch.Tensor) -> None:
+    def _to_array(self, original: Callable[..., Any], tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        array = original(tensor, *args, **kwargs)
+        try:
+            self._storages.tables.expose(tensor, array)
+        except Exception as error:
+            self._fail(error)
+        return array
+
+    def _share_tensor(self, tensor: torch.Tensor) -> None:
         address = address_of(tensor)
         if address and tensor.is_cpu:
-            self._storages.record_alias(address, tensor.untyped_storage(), array)
+            self._storages.record_shared(address, tensor.untyped_storage())
 
-    def _permanent(self, _capsule: Any, tensor: torch.Tensor) -> None:
-        self._to_array(None, tensor)
-
-    def _shared(self, _what: Any, storage: torch.UntypedStorage) -> None:
+    def _share_storage(self, storage: torch.UntypedStorage) -> None:
         if storage.device.type == "cpu":
-            self._storages.record_alias(storage._cdata, storage)
+            self._storages.record_shared(storage._cdata, storage)
 
 
 # --- all patches ------------------------------------------------------------------------------------------------------
@@ -171,10 +175,12 @@ class TorchPatches:
         fail: Callable[[Exception], None],
         *,
         with_calls: bool = False,
+        library: Any = None,
     ) -> None:
-        """``with_calls``: hooks of streams see the arguments and results of module calls."""
+        """``with_calls``: hooks of streams see the arguments and results of module calls. ``library``: of the native
+        engine."""
         self._process = process
-        self.modules = ModuleCalls(process.module_names, modules_here, with_hooks=with_calls)
+        self.modules = ModuleCalls(process.module_names, modules_here, with_hooks=with_calls, library=library)
         self._aliases = Aliases(process.storages, fail)
         self._subclasses = SubclassCalls()
         self._composites = Composites()
