@@ -376,7 +376,13 @@ void bind_recorder(py::module_& m) {
       .def_readwrite("first_row", &R::first_row)
       .def_readwrite("digested", &R::digested)
       .def_readwrite("marked", &R::marked)
-      .def("forget_settings", [](R& self) { self.settings_known = false; })
+      .def_property("snapshot", &R::snapshot, &R::set_snapshot)
+      .def("add_epoch",
+           [](R& self, i64 row, i64 settings) {
+             Lock lock(self.state->mutex);
+             self.add_epoch(row, settings);
+           })
+      .def("take_epochs", &R::take_epochs)
       .def("set_anchor", [](R& self, const py::object& frame) { self.anchor = frame.is_none() ? nullptr : frame.ptr(); })
       .def("know_modules", [](R& self, const py::dict& known) { self.known_modules = known.ptr(); })
       .def("enter", &R::enter)
@@ -384,6 +390,13 @@ void bind_recorder(py::module_& m) {
       .def("leave", &R::leave)
       .def_property_readonly("depth", &R::depth)
       .def("module_of", &R::module_of)
+      .def_property_readonly("parts",  // nanoseconds; all 0 unless the library is built with RLTRACE_TIMED
+                             [](R& self) {
+                               py::dict parts;
+                               for (size_t i = 0; i < PART_NAMES.size(); ++i)
+                                 parts[PART_NAMES[i]] = self.parts.of(static_cast<Part>(i));
+                               return parts;
+                             })
       .def_property_readonly("ops", [](R& self) { return self.counts.ops; })
       .def_property_readonly("handed", [](R& self) { return self.counts.handed; })
       .def_property_readonly("helped", [](R& self) { return self.counts.helped; })

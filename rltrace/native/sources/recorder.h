@@ -22,6 +22,7 @@
 
 #include "frames.h"
 #include "operators.h"
+#include "parts.h"
 #include "state.h"
 
 namespace rltrace {
@@ -214,6 +215,33 @@ class Recorder {
   std::atomic<bool> settings_known{false};
   PyObject* anchor = nullptr;  // frame of the top anchor; its owner keeps it alive
   Counts counts;
+  Parts parts;
+
+  // --- settings
+
+  // The snapshot of the last op, and what Python sets in its place.
+  py::object snapshot() const { return used_ != nullptr ? used_->snapshot : snapshot_; }
+
+  void set_snapshot(py::object snapshot) {
+    snapshot_ = std::move(snapshot);
+    used_ = nullptr;
+    settings_known = false;
+  }
+
+  // Rows are of these settings from ``row`` on.
+  void add_epoch(i64 row, i64 settings) {
+    if (epoch_ == settings) return;
+    epoch_ = settings;
+    epochs_.emplace_back(row, settings);
+  }
+
+  // The epochs since the last call.
+  std::vector<std::pair<i64, i64>> take_epochs() {
+    std::vector<std::pair<i64, i64>> taken;
+    Lock lock(state->mutex);
+    taken.swap(epochs_);
+    return taken;
+  }
 
   // --- modules (``ModuleStack``), by the thread of the stream
 
@@ -278,11 +306,13 @@ class Recorder {
     Thread& thread = Thread::here();
     Operator& op = thread.operators.of(handle);
     ScratchHere scratch(thread);
+    parts.begin();
     const auto node = torch::autograd::get_current_node();
     if (const char* obstacle = obstacle_of(op, stack, *scratch, node != nullptr)) {
       hand_over(op, obstacle);
       return false;
     }
+    parts.end(Part::ARGUMENTS);
     Lock lock(state->mutex);
     Row row(*this, op, *scratch, lock, stack, node.get());
     if (!guarded(row, "failed_before", [&] { row.begin(); })) {
@@ -291,6 +321,7 @@ class Recorder {
       return true;
     }
     lock.unlock();
+    parts.end(Part::SITE);
     try {
       run(op, stack);
     } catch (...) {
@@ -298,6 +329,7 @@ class Recorder {
       row.roll_back();
       throw;
     }
+    parts.end(Part::RUN);
     lock.lock();
     guarded(row, "failed_after", [&] { row.finish(); });
     return true;
@@ -318,8 +350,16 @@ class Recorder {
   struct KnownSettings {
     Settings settings;
     u64 era;
-    py::object number, snapshot;
+    i64 number;
+    py::object snapshot;
   };
+
+  void use(const KnownSettings& known) {
+    settings_ = known.settings;
+    used_ = &known;
+    settings_known = true;
+  }
+
   struct Outer {
     i64 module, anchors;
   };
@@ -398,9 +438,13 @@ class Recorder {
       append(recorder.floats.values, scratch.arguments.floats);
       recorder.digested = 0;
       recorder.marked = false;
+      recorder.parts.end(Part::CALL);
       add_links();
+      recorder.parts.end(Part::INPUTS);
       if (call->draws) add_generator();
+      recorder.parts.end(Part::GENERATOR);
       find_module();
+      recorder.parts.end(Part::MODULE);
       find_site();
       if (call->is_partial) {
         PythonSection python(lock);
@@ -617,7 +661,9 @@ class Recorder {
         record_number();
       else
         record_uncomputed();
+      recorder.parts.end(Part::RESULTS);
       check_settings();
+      recorder.parts.end(Part::SETTINGS);
       const u32 cells[] = {call->op,
                            call->structure,
                            site,
@@ -631,6 +677,7 @@ class Recorder {
         PythonSection python(lock);
         recorder.stream_.attr("wake_committer")();
       }
+      recorder.parts.end(Part::CELLS);
     }
 
     const IValue* returned() const { return &*(stack->end() - static_cast<i64>(op.returns)); }
@@ -803,23 +850,24 @@ class Recorder {
     void check_settings() {
       const Settings now = Settings::now();
       if (recorder.settings_known && now == recorder.settings_) return;
-      PythonSection python(lock);
-      KnownSettings* known = nullptr;
-      for (auto& each : recorder.known_settings_)
-        if (each.settings == now) known = &each;
-      if (known != nullptr && known->era == state().settings_era && recorder.settings_known) {
-        recorder.stream_.attr("_settings") = known->snapshot;
-        py::list epochs = recorder.stream_.attr("epochs");
-        const auto last = epochs.empty() ? py::object() : py::object(epochs[epochs.size() - 1][py::int_(1)]);
-        if (!last || !last.equal(known->number)) epochs.append(py::make_tuple(number, known->number));
-      } else {
-        ask("_update_settings");
-        const py::object snapshot = recorder.stream_.attr("_settings");
-        if (known == nullptr) known = &recorder.known_settings_.emplace_back();
-        *known = {now, state().settings_era, snapshot.attr("number"), snapshot};
+      for (const auto& known : recorder.known_settings_) {
+        if (!recorder.settings_known || known->settings != now || known->era != state().settings_era) continue;
+        recorder.add_epoch(number, known->number);
+        recorder.use(*known);
+        return;
       }
-      recorder.settings_ = now;
-      recorder.settings_known = true;
+      PythonSection python(lock);
+      ask("_update_settings");
+      const py::object snapshot = recorder.snapshot_;
+      const KnownSettings read{now, state().settings_era, snapshot.attr("number").cast<i64>(), snapshot};
+      for (const auto& known : recorder.known_settings_) {
+        if (known->settings != now) continue;
+        *known = read;
+        recorder.use(*known);
+        return;
+      }
+      recorder.known_settings_.push_back(std::make_unique<KnownSettings>(read));
+      recorder.use(*recorder.known_settings_.back());
     }
 
     // Digest of a plain tensor; false where Python is to find it.
@@ -916,7 +964,11 @@ class Recorder {
   const i64 number_;
   const unsigned long owner_;
   Settings settings_{};
-  std::vector<KnownSettings> known_settings_;
+  std::vector<std::unique_ptr<KnownSettings>> known_settings_;
+  const KnownSettings* used_ = nullptr;  // the snapshot, where the library has chosen it
+  py::object snapshot_;
+  i64 epoch_ = -1;
+  std::vector<std::pair<i64, i64>> epochs_;
   std::vector<Outer> outer_;
   std::vector<u64> starts_;  // from the autograd node with this sequence number on, ops belong to this module
   std::vector<i64> modules_;

@@ -27,7 +27,15 @@ class Words {
   size_t size() const { return size_; }
   const u64* data() const { return words_.data(); }
   u64& operator[](size_t at) { return words_[at]; }
-  u64 hash() const { return digests::xxh3(data(), size_ * sizeof(u64), 0); }
+
+  // Of no importance beyond this process, so a quick one.
+  u64 hash() const {
+    u64 state = size_ * digests::PRIME64_1;
+    for (size_t at = 0; at + 1 < size_; at += 2)
+      state = digests::fold(state ^ words_[at], digests::PRIME64_2 ^ words_[at + 1]);
+    if (size_ % 2 != 0) state = digests::fold(state ^ words_[size_ - 1], digests::PRIME64_3);
+    return digests::avalanche(state);
+  }
 
  private:
   std::vector<u64> words_ = std::vector<u64>(128);

@@ -19,7 +19,6 @@ import torch
 from torch._ops import OpOverload
 
 from rltrace.recorder.base.dispatch_mode import DispatchEngine, Observer
-from rltrace.recorder.base.settings import Snapshot
 from rltrace.recorder.base.stack_space import check_stack_space
 from rltrace.recorder.core.call_sites import Anchor
 from rltrace.recorder.core.calls import Call, flatten_arguments
@@ -64,6 +63,7 @@ class NativeRecorder(OpRecorder):
     row = _field("row")
     limit = _field("limit")
     phase = _field("phase")
+    settings = _field("snapshot")
     _marked = _field("marked")
     _digested = _field("digested")
 
@@ -78,14 +78,17 @@ class NativeRecorder(OpRecorder):
         super().__init__(process, number, name, committer, BufferTables(*cells, maps, modules))
 
     @property
-    def settings(self) -> Snapshot:
-        """Settings of the last op. The library checks its own copy, which is out of date whenever they are set."""
-        return self._settings
+    def epochs(self) -> list[tuple[int, int]]:
+        """(first row, id in table "settings") wherever the settings changed."""
+        self._epochs += self.native.take_epochs()
+        return self._epochs
 
-    @settings.setter
-    def settings(self, settings: Snapshot) -> None:
-        self._settings = settings
-        self.native.forget_settings()
+    @epochs.setter
+    def epochs(self, epochs: list[tuple[int, int]]) -> None:
+        self._epochs = epochs
+
+    def _add_epoch(self) -> None:
+        self.native.add_epoch(self.row, self.settings.number)
 
     def begin_step(self, step: int) -> None:
         super().begin_step(step)

@@ -368,6 +368,10 @@ class OpRecorder(RowBuffer):
         if before is NO_SNAPSHOT:
             self.settings_read_at = self.row
         self.settings = self.process.settings.now(read_all=before is NO_SNAPSHOT)
+        self._add_epoch()
+
+    def _add_epoch(self) -> None:
+        """Rows are of these settings from the current one on."""
         if not self.epochs or self.epochs[-1][1] != self.settings.number:
             self.epochs.append((self.row, self.settings.number))
 
