@@ -22,8 +22,9 @@ import numpy as np
 
 from rltrace.recorder.base.weak_id_dict import WeakIdDict
 from rltrace.recorder.core.events import EventForm
+from rltrace.recorder.digests.rng_state import StateReader
 from rltrace.recorder.integrations.method_patching import CallDepth, Method, MethodDecorator
-from rltrace.recorder.integrations.rng_snapshot import GeneratorStates, StateReader, generator_reader
+from rltrace.recorder.integrations.rng_snapshot import GeneratorStates, generator_reader
 from rltrace.recorder.integrations.value_digests import ValueDigests
 from rltrace.trace.format.events import NONE
 from rltrace.trace.format.schema import Kind
