@@ -13,7 +13,6 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from numbers import Real
 from types import FrameType
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
@@ -224,8 +223,7 @@ class EnvironmentSteps:
         self._evaluating.clear()
 
 
-@dataclass(frozen=True)
-class IntegrationContext:
+class IntegrationContext(NamedTuple):
     """What all integrations of a process share."""
 
     events: EventSink

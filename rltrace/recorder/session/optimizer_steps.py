@@ -126,9 +126,9 @@ class OptimizerState:
     """In table "optimizers"."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Attempt:
-    """One finished attempt."""
+    """One finished attempt. Not frozen, as one is made a step."""
 
     optimizer: OptimizerState
     count: int

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -279,8 +279,7 @@ class SamplePacker:
 # Concatenated and split into chunks. Digests are not verified: the recorder computed them from the same bytes.
 
 
-@dataclass(frozen=True, slots=True)
-class NewValue:
+class NewValue(NamedTuple):
     """One value of an op of the recorded program."""
 
     kind: ValueKind
@@ -297,8 +296,7 @@ class NewValue:
     """PLACEMENT only: of the tensor within its storage."""
 
 
-@dataclass(frozen=True)
-class NewValues:
+class NewValues(NamedTuple):
     """The values since the last commit."""
 
     values: Sequence[NewValue] = ()
@@ -393,8 +391,7 @@ class NewTensor:
     block: DigestBlock
 
 
-@dataclass(frozen=True, slots=True)
-class NewCall:
+class NewCall(NamedTuple):
     """One finished call of a module."""
 
     stream: int
@@ -413,8 +410,7 @@ class NewCall:
     tensors: Sequence[NewTensor]
 
 
-@dataclass(frozen=True, slots=True)
-class NewOp:
+class NewOp(NamedTuple):
     """One op."""
 
     stream: int
@@ -422,8 +418,7 @@ class NewOp:
     tensors: Sequence[NewTensor]
 
 
-@dataclass(frozen=True)
-class NewActivations:
+class NewActivations(NamedTuple):
     """The calls and ops with activation rows since the last commit."""
 
     entries: Sequence[NewCall | NewOp] = ()
