@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.trace.format import chunk_codec
-from rltrace.trace.format.activation_rows import Part
 from rltrace.trace.format.arrays import (
     ACTIVATION_ARRAYS,
     ACTIVATION_CALLS,
@@ -56,6 +55,9 @@ from rltrace.trace.format.schema import (
     ValueIndex,
     ValueKind,
 )
+
+if TYPE_CHECKING:
+    from rltrace.trace.format.activation_rows import Part
 
 WriteChunk = Callable[[str, ArraySpec, int, NDArray[Any]], list[Any]]
 """Folder, array, chunk number, chunk in stored order; writes the chunk and returns its journal entry."""
