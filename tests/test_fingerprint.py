@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -193,6 +194,18 @@ def test_no_files_of_the_library_or_of_packages() -> None:
     """The standard library, installed packages and rltrace itself are not the program."""
     names = [name for name, _ in sources.program_files()]
     assert not [name for name in names if "site-packages" in name or name.startswith("rltrace/")]
+
+
+def test_a_large_package_of_the_program_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Modules of large packages are left out only where these are installed."""
+    monkeypatch.chdir(tmp_path)
+    for name, file in (("jax", "jax/__init__.py"), ("jax.made", "jax/made.py")):
+        module = ModuleType(name)
+        module.__file__ = str(tmp_path / file)
+        monkeypatch.setitem(sys.modules, name, module)
+    found = dict(sources.program_files())
+    assert {"jax/__init__.py", "jax/made.py"} <= found.keys()
+    assert not any(name.startswith(("torch/", "numpy/")) for name in found)
 
 
 def test_a_library_is_asked_only_where_it_is_loaded() -> None:

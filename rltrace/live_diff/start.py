@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ class LiveDiffExtension:
     def join(self, captures: Captures, process: ProcessState) -> Captures:
         process.tables.remember(*PAYLOADS)
         hooks = lambda stream: LiveDiffHook(stream, self._state, _stop), *captures.hooks
-        return replace(captures, hooks=hooks, values=self._state.values)
+        return captures._replace(hooks=hooks, values=self._state.values)
 
     def records(self) -> list[dict[str, Any]]:
         return [to_record(self._state.found(self._name))]

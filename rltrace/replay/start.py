@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ class ReplayExtension:
 
     def join(self, captures: Captures, process: ProcessState) -> Captures:
         process.tables.remember("frames", "kernels", "sites")
-        return replace(captures, hooks=(lambda stream: InjectionHook(stream, self._follower), *captures.hooks))
+        return captures._replace(hooks=(lambda stream: InjectionHook(stream, self._follower), *captures.hooks))
 
     def records(self) -> list[dict[str, Any]]:
         return [record_of(self._follower.account())]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
@@ -101,10 +100,10 @@ def _values(process: ProcessTrace) -> dict[str, Any] | None:
     if values.request is None or not (values or len(values) or values.left_out):
         return None
     return {
-        **asdict(values.request),
+        **values.request._asdict(),
         "count": len(values),
         "bytes": values.nbytes,
-        "left_out": [{**asdict(entry), "stream": _stream_name(process, entry)} for entry in add_up(values.left_out)],
+        "left_out": [{**entry._asdict(), "stream": _stream_name(process, entry)} for entry in add_up(values.left_out)],
     }
 
 
@@ -120,7 +119,7 @@ def _rows(process: ProcessTrace) -> dict[str, Any] | None:
         "calls": rows.call_count,
         "tensors": rows.tensor_count,
         "digests": rows.digest_count,
-        "left_out": [{**asdict(entry), "stream": _stream_name(process, entry)} for entry in add_up(rows.left_out)],
+        "left_out": [{**entry._asdict(), "stream": _stream_name(process, entry)} for entry in add_up(rows.left_out)],
     }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ class Extension:
         self.hooks = hooks
 
     def join(self, captures: Captures, process: ProcessState) -> Captures:
-        return replace(captures, hooks=(*self.hooks, *captures.hooks))
+        return captures._replace(hooks=(*self.hooks, *captures.hooks))
 
     def records(self) -> list[dict[str, Any]]:
         return []

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import random
+from array import array
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from recorded import Record, Recorded, recorder
 
-from rltrace.recorder.digests.rng_state import UNTOUCHED
+from rltrace.recorder.digests import rng_state
+from rltrace.recorder.digests.rng_state import UNTOUCHED, all_states
 from rltrace.trace.format.schema import Generator, Step
 
 
@@ -90,3 +95,53 @@ def test_a_second_recording_in_one_process(record: Record) -> None:
 
     states = [record(program).process.generators for _ in range(2)]
     assert states[0] is not None and states[1] is not None and states[0][0] == states[1][0] != UNTOUCHED
+
+
+def test_states_in_memory_have_the_digests_of_what_python_and_numpy_return(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a program does with the global generators: draw, draw one of two normals, seed, replace."""
+    another = random.Random(5)
+
+    def returned() -> tuple[int, int]:
+        version, words, gauss = random.getstate()
+        python = array("Q", words).tobytes() + repr((version, gauss)).encode()
+        return rng_state.xxh3_64_intdigest(python), rng_state.digest_of_state(np.random.get_state(legacy=False))
+
+    python, numpy = random.getstate(), np.random.get_state(legacy=False)
+    acts: list[Callable[[], object]] = [
+        lambda: random.seed(3),
+        lambda: np.random.seed(3),
+        random.random,
+        *[lambda: random.gauss(0.0, 1.0)] * 3,
+        *[np.random.standard_normal] * 3,
+        lambda: np.random.permutation(2_000),
+        lambda: random.setstate(python),
+        lambda: np.random.set_state(numpy),
+        lambda: np.random.set_bit_generator(np.random.PCG64(3)),  # type: ignore[attr-defined]
+        np.random.standard_normal,
+        lambda: (
+            monkeypatch.setattr(random, "_inst", another),
+            monkeypatch.setattr(random, "getstate", another.getstate),
+        ),
+        another.random,
+    ]
+    bits = np.random.get_bit_generator()  # type: ignore[attr-defined]
+    try:
+        for act in acts:
+            act()
+            assert (all_states().python, all_states().numpy) == returned()
+    finally:
+        np.random.set_bit_generator(bits)  # type: ignore[attr-defined]
+        np.random.set_state(numpy)
+        random.setstate(python)
+
+
+def test_memory_of_another_form_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a generator's memory is not as expected, its state is digested as Python and NumPy return it."""
+    expected = all_states()
+    for find in ("python_memory", "_pending_normal"):
+        monkeypatch.setattr(rng_state, find, lambda _: None)
+    for reader in (rng_state._python_reader, rng_state._numpy_reader):
+        reader.cache_clear()
+    assert all_states() == expected
+    for reader in (rng_state._python_reader, rng_state._numpy_reader):
+        reader.cache_clear()

@@ -355,3 +355,35 @@ def test_digesting_inside_of_inference_mode_and_of_functions_is_possible() -> No
         assert digest(data.t()) == digest(data.t().clone())
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         assert digest(data.t()) == digest(data.t().clone())
+
+
+# --- again and again --------------------------------------------------------------------------------------------------
+
+
+def test_a_list_digested_again_has_the_digests_of_its_tensors() -> None:
+    """Whatever has happened to them: written, moved, of another layout or kind, without memory, with others."""
+    digests = TensorDigests(Layouts(Tables()))
+    repeated, plain = digests.repeated(), 5 * [torch.ones(3, 4)]
+    lists: list[list[torch.Tensor | None]] = [
+        [torch.ones(3, 4), nn.Parameter(torch.ones(5)), torch.ones(3 * 16_384 + 5), torch.ones(64, 64)],
+        [torch.ones(4, 3).t()],
+        [torch._neg_view(torch.ones(3, 4))],
+        [torch.ones(3, 4).as_subclass(type("Sub", (torch.Tensor,), {}))],
+        [torch.ones(3, 4).to_sparse()],
+        [torch.ones(0)],
+        [torch.ones(3, 4, dtype=torch.int32)],
+        [torch.ones(3, 4, dtype=torch.complex64)],
+        [torch.ones(3, 4, device="meta")],
+        [torch.ones(()).expand(3, 4)],
+        [None, torch.ones(3, 4)],
+        [],
+    ]
+    for tensors in [plain[:1], *lists, plain]:
+        for change in (lambda: None, lambda: None, lambda: lists[0][0].add_(1), lambda: lists[0][0].data.add_(1)):
+            for now in (tensors, tensors, plain[:1]):
+                change()
+                assert repeated.of(now) in (None, digests.several(now))
+    assert repeated.of(lists[0]) is None
+    assert repeated.of(lists[0]) is not None
+    lists[0][0].untyped_storage().resize_(0)  # type: ignore[union-attr]
+    assert repeated.of(lists[0]) is None

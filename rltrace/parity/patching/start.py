@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ class PatchExtension:
 
     def join(self, captures: Captures, process: ProcessState) -> Captures:
         """A's rows are injected before the captures see an op's results."""
-        return replace(captures, hooks=(lambda stream: PatchingHook(stream, self._injector), *captures.hooks))
+        return captures._replace(hooks=(lambda stream: PatchingHook(stream, self._injector), *captures.hooks))
 
     def records(self) -> list[dict[str, Any]]:
         return [record_of(self._injector.account())]

@@ -6,8 +6,7 @@ Owns that none of their code is loaded or runs where no option requests it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.core.hooks import OpHook
@@ -22,8 +21,7 @@ MakeHook = Callable[[OpRecorder], OpHook[Any]]
 """Makes the hook of one stream."""
 
 
-@dataclass(frozen=True)
-class Captures:
+class Captures(NamedTuple):
     """The captures of one process."""
 
     hooks: Sequence[MakeHook] = ()

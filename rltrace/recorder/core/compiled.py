@@ -32,20 +32,19 @@ from rltrace.recorder.core.regions import BRACKET, Region, RegionInputs, RegionN
 # What is not found is left out; nothing here raises on code of another form.
 
 
-_CALLED = re.compile(
-    r"^\s+(?:\w+ = )?"
-    r"((?:extern_kernels|aten|torch\.ops|inductor_ops|_quantized)(?:\.\w+)+|(?:cpp|triton)_\w+?)(?:\.run)?\(",
-    re.MULTILINE,
+_CALLED = (
+    r"(?m)^\s+(?:\w+ = )?"
+    r"((?:extern_kernels|aten|torch\.ops|inductor_ops|_quantized)(?:\.\w+)+|(?:cpp|triton)_\w+?)(?:\.run)?\("
 )
-_DEFINED = re.compile(r"\b((?:cpp|triton)_(?:\w+_)?fused\w*)\b")
-_OPERATOR = re.compile(r"\b(?:torch\.ops\.)?(\w+)\.(\w+)\.(\w+)\(")
-_SHIM = re.compile(r"\baoti_torch_\w*?(rand|bernoulli|multinomial|normal|uniform|exponential|geometric|cauchy|dropout)")
+_DEFINED = r"\b((?:cpp|triton)_(?:\w+_)?fused\w*)\b"
+_OPERATOR = r"\b(?:torch\.ops\.)?(\w+)\.(\w+)\.(\w+)\("
+_SHIM = r"\baoti_torch_\w*?(rand|bernoulli|multinomial|normal|uniform|exponential|geometric|cauchy|dropout)"
 
 
 def kernel_names(source: str) -> list[str]:
     """Names of the kernels that a graph's code calls, in order, each as often as it is called."""
-    called = _CALLED.findall(_body(source))
-    return called or list(dict.fromkeys(_DEFINED.findall(source)))
+    called = re.findall(_CALLED, _body(source))
+    return called or list(dict.fromkeys(re.findall(_DEFINED, source)))
 
 
 def instruction_set(names: Sequence[str]) -> str | None:
@@ -72,7 +71,7 @@ def code_fingerprint(source: str) -> str:
 
 def draws_random_numbers(source: str) -> bool:
     """Whether it calls an operator that draws from a generator."""
-    return _SHIM.search(source) is not None or any(map(_draws, set(_OPERATOR.findall(source))))
+    return re.search(_SHIM, source) is not None or any(map(_draws, set(re.findall(_OPERATOR, source))))
 
 
 def _draws(names: tuple[str, str, str]) -> bool:

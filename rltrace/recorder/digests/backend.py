@@ -11,7 +11,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -19,7 +19,6 @@ import torch
 from rltrace.digest import PAGE_BYTES
 from rltrace.digest.constants import SECRET
 from rltrace.digest.gpu import CHUNK_BYTES, WARPS
-from rltrace.digest.gpu.compiler import SIGNATURES, Binaries, Binary
 from rltrace.masking import masked_text
 from rltrace.recorder.base.isolation import exclude_new_modules
 from rltrace.recorder.digests import torch_backend
@@ -32,6 +31,9 @@ from rltrace.recorder.digests.torch_backend import (
     signed,
     to_device,
 )
+
+if TYPE_CHECKING:
+    from rltrace.digest.gpu.compiler import Binaries, Binary
 
 FACT = "digest.device"
 """The fact with the choice; no difference between two runs."""
@@ -218,6 +220,8 @@ class Launcher:
 
     def __init__(self, index: int, constants: torch.Tensor, binaries: Binaries) -> None:
         """``index``: of the device. ``constants``: on it. Raises torch's errors where the kernels cannot be loaded."""
+        from rltrace.digest.gpu.compiler import SIGNATURES
+
         self._constants = constants
         self._at = constants.data_ptr()
         with torch.cuda.device(index):

@@ -7,10 +7,12 @@ to contiguous memory, outside of autograd and of any mode. Never changes the ten
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from ctypes import c_char
 from typing import Any
 
 import torch
 from torch._C import TensorBase
+from torch._C._dynamo.guards import TensorGuards
 from torch._C._profiler import _RecordFunctionFast
 from xxhash import xxh3_64_intdigest
 
@@ -38,6 +40,7 @@ from rltrace.recorder.digests.torch_backend import condensed_words, finished
 
 _array: Any = TensorBase.numpy
 """The original method: its patch follows the program's arrays."""
+_address: Any = TensorBase.data_ptr
 
 
 def digest_on_device(tensor: torch.Tensor, seed: int) -> int:
@@ -77,6 +80,9 @@ class TensorDigests:
             return self.with_layout(tensor, self._layouts.of(tensor))
         with torch_function_disabled():  # a subclass's own __torch_function__ is the program's
             return self.with_layout(tensor, self._layouts.of(tensor))
+
+    def repeated(self) -> RepeatedDigests:
+        return RepeatedDigests(self._layouts)
 
     def several(self, tensors: Iterable[torch.Tensor | None]) -> list[int]:
         """Digests of several tensors, 0 for None. Those on a device are read back together: the program waits once."""
@@ -136,6 +142,52 @@ class TensorDigests:
             return digest_address(plain.data_ptr(), layout.nbytes, layout.seed)
         with waiting_allowed(plain.device):
             return digest_on_device(plain, layout.seed)
+
+
+class RepeatedDigests:
+    """Digests of a list of tensors that is digested again and again, as an optimizer's parameters are.
+
+    Layouts are read once, and again where the guard of torch's compiler finds them changed. Holds no tensor.
+    """
+
+    def __init__(self, layouts: Layouts) -> None:
+        self._layouts = layouts
+        self._known: tuple[Callable[..., bool] | None, list[Layout]] = None, []
+        """Whether tensors have these layouts; None: the last list cannot be read in place."""
+        self._memory: tuple[list[int], list[tuple[Callable[[Any, int], int], Any, int]]] = [], []
+        """By address: the digest's function and its arguments."""
+
+    def of(self, tensors: Sequence[torch.Tensor | None]) -> list[int] | None:
+        """The digests; None where they have to be read one by one (``TensorDigests.several``)."""
+        is_unchanged, layouts = self._known
+        if is_unchanged is None or len(tensors) != len(layouts) or not is_unchanged(*tensors):
+            self._known = self._read_layouts(tensors)
+            self._memory = [], []
+            return None
+        addresses = list(map(_address, tensors))
+        known, memory = self._memory
+        if addresses != known:
+            if not all(addresses):
+                return None
+            memory = [
+                (xxh3_64_intdigest, layout.small(at), layout.seed)
+                if layout.small is not None
+                else (digest_buffer, (c_char * layout.nbytes).from_address(at), layout.seed)
+                for layout, at in zip(layouts, addresses, strict=True)
+            ]
+            self._memory = addresses, memory
+        return [digest(place, seed) for digest, place, seed in memory]
+
+    def _read_layouts(self, tensors: Sequence[Any]) -> tuple[Callable[..., bool] | None, list[Layout]]:
+        layouts = []
+        for tensor in tensors:
+            plain = type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter
+            if not plain or not tensor.is_cpu or tensor.is_neg() or tensor.layout is not torch.strided:
+                return None, []
+            layouts.append(self._layouts.of(tensor))
+        if not layouts or not all(layout.dense and layout.nbytes for layout in layouts):
+            return None, []
+        return TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check, layouts
 
 
 class _Batches:

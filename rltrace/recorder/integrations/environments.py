@@ -13,7 +13,6 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from numbers import Real
 from types import FrameType
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
@@ -22,8 +21,9 @@ import numpy as np
 
 from rltrace.recorder.base.weak_id_dict import WeakIdDict
 from rltrace.recorder.core.events import EventForm
+from rltrace.recorder.digests.rng_state import StateReader
 from rltrace.recorder.integrations.method_patching import CallDepth, Method, MethodDecorator
-from rltrace.recorder.integrations.rng_snapshot import GeneratorStates, StateReader, generator_reader
+from rltrace.recorder.integrations.rng_snapshot import GeneratorStates, generator_reader
 from rltrace.recorder.integrations.value_digests import ValueDigests
 from rltrace.trace.format.events import NONE
 from rltrace.trace.format.schema import Kind
@@ -223,8 +223,7 @@ class EnvironmentSteps:
         self._evaluating.clear()
 
 
-@dataclass(frozen=True)
-class IntegrationContext:
+class IntegrationContext(NamedTuple):
     """What all integrations of a process share."""
 
     events: EventSink

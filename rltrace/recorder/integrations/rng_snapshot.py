@@ -1,28 +1,20 @@
 """Digests of the generator states of Python, NumPy and environments: evidence of every event, so they must be cheap.
 
-Owns how a state is read: ``random.getstate()`` and ``numpy.random.get_state()`` make Python objects of 624 words (16
-and 44 µs, measured), and an event happens every few dozen ops. Where the memory of a Mersenne Twister is laid out as in
-CPython and NumPy, which is checked against their own answers, its bytes are hashed in place. Never draws.
+Owns how a state is read: an event happens every few dozen ops, so the memory of a generator is hashed in place where it
+can be found (``rng_state.py``). Never draws.
 """
 
 from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from ctypes import c_char, c_void_p, sizeof
-from typing import Any, Final
+from typing import Any
 
-from xxhash import xxh3_64, xxh3_64_intdigest
+from xxhash import xxh3_64_intdigest
 
-from rltrace.recorder.digests.rng_state import UNTOUCHED
-
-WORDS: Final = 624
-SIZE: Final = 4 * WORDS + 4
-"""Bytes of a Mersenne Twister: its words and its position."""
-
-StateReader = Callable[[], int]
-"""Returns the digest of a generator's current state."""
+from rltrace.recorder.digests.rng_state import UNTOUCHED, StateReader, digest_of_state, numpy_memory, python_memory
 
 
 class GeneratorStates:
@@ -66,48 +58,26 @@ def generator_reader(generator: Any) -> StateReader | None:
     bits = getattr(generator, "bit_generator", None)
     if bits is None or not hasattr(bits, "state"):
         return None
-    return _pcg_reader(bits) or (lambda: _digest(bits.state))
-
-
-def _digest(state: Any) -> int:
-    digest = xxh3_64()
-    _add(digest, state)
-    return digest.intdigest()
-
-
-def _add(digest: xxh3_64, state: Any) -> None:
-    if isinstance(state, Mapping):
-        for name in sorted(state):
-            _add(digest, state[name])
-    elif hasattr(state, "tobytes"):
-        digest.update(state.tobytes())
-    else:
-        digest.update(repr(state).encode())
+    return _pcg_reader(bits) or (lambda: digest_of_state(bits.state))
 
 
 def _python_reader(module: Any) -> StateReader | None:
-    """CPython's ``random``: after the object's header an int, the position, and the words."""
-    generator: Any = module._inst
-    header = object.__basicsize__
-    if type(generator) is not module.Random or type(generator).__basicsize__ < header + SIZE:
-        return None
-    memory = (c_char * SIZE).from_address(id(generator) + header)
-    words = generator.getstate()[1]
-    return _checked_reader(generator, memory, array("I", [words[-1], *words[:-1]]).tobytes())
+    memory, generator = python_memory(module), module._inst
+
+    def read(_alive: Any = generator) -> int:
+        return xxh3_64_intdigest(memory)
+
+    return None if memory is None else read
 
 
 def _numpy_reader(module: Any) -> StateReader | None:
-    """NumPy's Mersenne Twister: the words, then the position."""
-    generator: Any = module.mtrand._rand._bit_generator
-    if type(generator).__name__ != "MT19937":
-        return None
-    memory = (c_char * SIZE).from_address(generator.ctypes.state_address)
-    state = generator.state["state"]
-    expected = state["key"].astype("uint32").tobytes() + array("i", [state["pos"]]).tobytes()
-    read, legacy = _checked_reader(generator, memory, expected), module.mtrand._rand
-    if read is None:
-        return None
-    return lambda: read() if legacy._bit_generator is generator else 0  # set_bit_generator replaces it
+    memory, legacy = numpy_memory(module), module.mtrand._rand
+    generator = legacy._bit_generator
+
+    def read() -> int:
+        return xxh3_64_intdigest(memory) if legacy._bit_generator is generator else 0  # set_bit_generator replaces it
+
+    return None if memory is None else read
 
 
 def _pcg_reader(bits: Any) -> StateReader | None:
@@ -126,12 +96,3 @@ def _pcg_reader(bits: Any) -> StateReader | None:
         return xxh3_64_intdigest(memory, xxh3_64_intdigest(rest))
 
     return read
-
-
-def _checked_reader(owner: Any, memory: Any, expected: bytes) -> StateReader | None:
-    """A reader of ``memory`` of ``owner``, if that holds the state that the generator itself returns."""
-
-    def read(_alive: Any = owner) -> int:
-        return xxh3_64_intdigest(memory)
-
-    return read if bytes(memory) == expected else None

@@ -27,6 +27,7 @@ from rltrace.digest import digest_pages
 from rltrace.portable_keys import portable_key
 from rltrace.recorder.base.patching import Patches
 from rltrace.recorder.base.torch_function import torch_function_disabled
+from rltrace.recorder.base.weak_id_dict import WeakIdDict
 from rltrace.recorder.core.compiled import CompiledSteps, goes_into_graph
 from rltrace.recorder.core.modules import ModuleCalls
 from rltrace.recorder.core.process_state import ProcessState
@@ -34,7 +35,7 @@ from rltrace.recorder.core.row_buffer import phase_bits
 from rltrace.recorder.digests import rng_state
 from rltrace.recorder.digests.cuda_graphs import is_captured
 from rltrace.recorder.digests.rng_state import RngStates
-from rltrace.recorder.digests.tensor_digest import TensorDigests
+from rltrace.recorder.digests.tensor_digest import RepeatedDigests, TensorDigests
 from rltrace.recorder.integrations.install import Integrations
 from rltrace.recorder.session.grad_scalers import Scalers
 from rltrace.recorder.session.window import OpWindow
@@ -121,11 +122,13 @@ class OptimizerState:
     """Path of the module that has its parameters; empty: unknown."""
     count: int = 0
     """Attempts finished."""
+    id: int | None = None
+    """In table "optimizers"."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Attempt:
-    """One finished attempt."""
+    """One finished attempt. Not frozen, as one is made a step."""
 
     optimizer: OptimizerState
     count: int
@@ -180,6 +183,8 @@ class StepCounter:
         self._generators = rng_state.GlobalGenerators(rng_state.first_states())
         self._listener = listener
         self._states: weakref.WeakKeyDictionary[Any, OptimizerState] = weakref.WeakKeyDictionary()
+        self._repeated: WeakIdDict[Any, tuple[RepeatedDigests, RepeatedDigests]] = WeakIdDict()
+        """Of parameters and of gradients, by optimizer."""
         self._local = threading.local()
         self._manual = ManualSteps()
         self._optimizer_count = 0
@@ -252,7 +257,7 @@ class StepCounter:
     def step_begins(self, optimizer: Any, caller: FrameType) -> None:
         """Called by torch's hook, as ``end_step`` is."""
         try:
-            self._local.digest = self._digest(p.grad for p in _parameters(optimizer))
+            self._local.digest = self._digest(optimizer, gradients=True)
             self._listener.before_attempt(caller)
         except Exception as error:
             self._listener.fail(error)
@@ -263,7 +268,7 @@ class StepCounter:
     def compiled_step_ends(self, optimizer: Any) -> None:
         """A step ends that ran in compiled graphs: its end is in none of them, and its beginning was not seen."""
         try:
-            self._local.digest = self._digest(p.grad for p in _parameters(optimizer))
+            self._local.digest = self._digest(optimizer, gradients=True)
         except Exception as error:
             self._listener.fail(error)
         self._finish(optimizer, _skipped_inside(optimizer))
@@ -284,7 +289,7 @@ class StepCounter:
                 count=count,
                 skipped=skipped,
                 backwards=backwards,
-                parameters=self._digest(_parameters(optimizer)),
+                parameters=self._digest(optimizer),
                 gradients=getattr(self._local, "digest", 0),
                 generators=self.generator_states(),
                 groups=optimizer.param_groups,
@@ -296,13 +301,22 @@ class StepCounter:
         except Exception as error:
             self._listener.fail(error)
 
-    def _digest(self, tensors: Iterable[torch.Tensor | None]) -> int | None:
-        """Digest of all; None where they cannot be read: the attempt is being captured into a graph of their device."""
+    def _digest(self, optimizer: Any, *, gradients: bool = False) -> int | None:
+        """Digest of all its parameters, or gradients; None where they cannot be read: the attempt is being captured
+        into a graph of their device."""
         with torch_function_disabled(), torch._C._DisableTorchDispatch():
-            known = list(tensors)
-            if any(is_captured(device) for device in {tensor.device for tensor in known if tensor is not None}):
-                return None
-            return digest_pages(self._digests.several(known), 0)
+            tensors = _parameters(optimizer)
+            if gradients:
+                tensors = [p.grad for p in tensors]
+            repeated = self._repeated.get(optimizer)
+            if repeated is None:
+                repeated = self._repeated[optimizer] = self._digests.repeated(), self._digests.repeated()
+            digests = repeated[gradients].of(tensors)
+            if digests is None:
+                if any(is_captured(device) for device in {tensor.device for tensor in tensors if tensor is not None}):
+                    return None
+                digests = self._digests.several(tensors)
+            return digest_pages(digests, 0)
 
     def last_parameters(self) -> dict[int, int]:
         """By ordinal, the digest of the current parameters of every optimizer that is alive."""
@@ -311,7 +325,7 @@ class StepCounter:
             if optimizer is self._manual:
                 continue
             with contextlib.suppress(Exception):  # released, or moved to where they cannot be read
-                digest = self._digest(_parameters(optimizer))
+                digest = self._digest(optimizer)
                 if digest is not None:
                     found[ordinal] = digest
         return found
@@ -322,9 +336,8 @@ class StepCounter:
             return self._generators.states()
 
 
-def _parameters(optimizer: Any) -> Iterable[torch.Tensor]:
-    for group in optimizer.param_groups:
-        yield from group["params"]
+def _parameters(optimizer: Any) -> list[Any]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def _skipped_inside(optimizer: Any) -> int:
@@ -458,6 +471,9 @@ class StepWriter:
         self._window.move(ended + 1)
 
     def _optimizer_id(self, optimizer: OptimizerState) -> int:
+        if optimizer.id is not None:
+            return optimizer.id
         identity = {"ordinal": optimizer.ordinal, "class": optimizer.name}
         payload = {**identity, "owner": optimizer.owner}
-        return self._process.tables.intern("optimizers", portable_key("optimizers", identity), payload)
+        optimizer.id = self._process.tables.intern("optimizers", portable_key("optimizers", identity), payload)
+        return optimizer.id

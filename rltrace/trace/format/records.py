@@ -6,8 +6,8 @@ Functions raise ValueError, KeyError or TypeError for an invalid record. Reads n
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from rltrace.trace.format import chunk_codec
 from rltrace.trace.format.arrays import (
@@ -148,8 +148,7 @@ def _file(entry: Sequence[object], key: str, spec: ArraySpec) -> ChunkFile:
 # --- values: records ``value_request`` and ``values`` -----------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class ValueRequest:
+class ValueRequest(NamedTuple):
     """Which values to record."""
 
     selectors: tuple[str, ...]
@@ -160,8 +159,7 @@ class ValueRequest:
     """Bytes in total, before compression."""
 
 
-@dataclass(frozen=True)
-class LeftOut:
+class LeftOut(NamedTuple):
     """Requested values of one stream that were not recorded, for one reason."""
 
     why: str
@@ -191,7 +189,7 @@ class ValuePart:
 
 
 def value_request_record(request: ValueRequest) -> dict[str, object]:
-    return {"type": "value_request", **asdict(request)}
+    return {"type": "value_request", **request._asdict()}
 
 
 def parse_value_request(record: Record) -> ValueRequest:
@@ -210,7 +208,7 @@ def values_record(part: ValuePart) -> dict[str, object]:
         "files": [_entry(file) for file in part.index_files],
         "bytes_chunk": part.first_chunk,
         "bytes_files": [_entry(file) for file in part.files],
-        "left_out": [asdict(entry) for entry in part.left_out],
+        "left_out": [entry._asdict() for entry in part.left_out],
     }
 
 
@@ -274,8 +272,7 @@ MAX_AXES = 64
 """Axes of a tensor, at most."""
 
 
-@dataclass(frozen=True)
-class ActivationRequest:
+class ActivationRequest(NamedTuple):
     """Which calls and ops to record activation rows of."""
 
     selectors: tuple[str, ...]
@@ -297,8 +294,7 @@ class ArrayPart:
     """None: left out of a slice."""
 
 
-@dataclass(frozen=True)
-class ActivationPart:
+class ActivationPart(NamedTuple):
     """The activation rows that one commit wrote."""
 
     calls: ArrayPart
@@ -319,7 +315,7 @@ def axes_of(axes: tuple[int, ...] | None, dimensions: int) -> tuple[int, ...]:
 
 
 def activation_request_record(request: ActivationRequest) -> dict[str, object]:
-    return {"type": "activation_request", **asdict(request)}
+    return {"type": "activation_request", **request._asdict()}
 
 
 def parse_activation_request(record: Record) -> ActivationRequest:
@@ -336,7 +332,7 @@ def parse_activation_request(record: Record) -> ActivationRequest:
 def activations_record(part: ActivationPart) -> dict[str, object]:
     """The journal record of one commit's activation rows."""
     arrays = {spec.name.split("/")[1]: _array_record(array) for spec, array in part.arrays}
-    return {"type": "activations", **arrays, "left_out": [asdict(entry) for entry in part.left_out]}
+    return {"type": "activations", **arrays, "left_out": [entry._asdict() for entry in part.left_out]}
 
 
 def parse_activations(record: Record, *, sliced: bool) -> ActivationPart:

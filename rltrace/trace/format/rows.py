@@ -206,9 +206,9 @@ class TableEntry(NamedTuple):
     """JSON-able."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class StepRecord:
-    """One finished optimizer attempt; the writer adds the digests over its rows."""
+    """One finished optimizer attempt; the writer adds the digests over its rows. Not frozen, as one is made a step."""
 
     step: int
     stream: int

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.trace.format import chunk_codec
-from rltrace.trace.format.activation_rows import Part
 from rltrace.trace.format.arrays import (
     ACTIVATION_ARRAYS,
     ACTIVATION_CALLS,
@@ -56,6 +55,9 @@ from rltrace.trace.format.schema import (
     ValueIndex,
     ValueKind,
 )
+
+if TYPE_CHECKING:
+    from rltrace.trace.format.activation_rows import Part
 
 WriteChunk = Callable[[str, ArraySpec, int, NDArray[Any]], list[Any]]
 """Folder, array, chunk number, chunk in stored order; writes the chunk and returns its journal entry."""
@@ -279,8 +281,7 @@ class SamplePacker:
 # Concatenated and split into chunks. Digests are not verified: the recorder computed them from the same bytes.
 
 
-@dataclass(frozen=True, slots=True)
-class NewValue:
+class NewValue(NamedTuple):
     """One value of an op of the recorded program."""
 
     kind: ValueKind
@@ -297,8 +298,7 @@ class NewValue:
     """PLACEMENT only: of the tensor within its storage."""
 
 
-@dataclass(frozen=True)
-class NewValues:
+class NewValues(NamedTuple):
     """The values since the last commit."""
 
     values: Sequence[NewValue] = ()
@@ -393,8 +393,7 @@ class NewTensor:
     block: DigestBlock
 
 
-@dataclass(frozen=True, slots=True)
-class NewCall:
+class NewCall(NamedTuple):
     """One finished call of a module."""
 
     stream: int
@@ -413,8 +412,7 @@ class NewCall:
     tensors: Sequence[NewTensor]
 
 
-@dataclass(frozen=True, slots=True)
-class NewOp:
+class NewOp(NamedTuple):
     """One op."""
 
     stream: int
@@ -422,8 +420,7 @@ class NewOp:
     tensors: Sequence[NewTensor]
 
 
-@dataclass(frozen=True)
-class NewActivations:
+class NewActivations(NamedTuple):
     """The calls and ops with activation rows since the last commit."""
 
     entries: Sequence[NewCall | NewOp] = ()

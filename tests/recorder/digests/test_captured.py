@@ -25,7 +25,7 @@ def test_a_generator_is_not_asked_where_it_stands(monkeypatch: pytest.MonkeyPatc
 
 def test_an_attempt_within_a_capture_has_no_digests(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
     """An optimizer's step that is captured computes nothing: its parameters have no digest, which is said."""
-    parameter = torch.ones(3, requires_grad=True)
+    parameter = torch.ones(3, requires_grad=True, device="meta")  # any device that is not the CPU
     optimizer = torch.optim.SGD([parameter], lr=0.1)
     captured: list[bool] = []
     monkeypatch.setattr(optimizer_steps, "is_captured", lambda _: bool(captured))
