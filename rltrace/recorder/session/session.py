@@ -211,8 +211,6 @@ class Session:
             self._commit_server.end()
 
     def _close(self) -> None:
-        if self._library is not None and os.environ.get("RLN_STATS"):
-            import rl_stats; rl_stats.dump(self)
         if self._failure is not None:
             self._committer.end_thread()
             return
