@@ -12,10 +12,10 @@ PROCESSOR_TESTS = $(shell grep -rl "mark.processor" tests --include="test_*.py")
 PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder
 AVX2 := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2
 
-.PHONY: help set-up demo test check bench verdicts test-gpu carry clean
+.PHONY: help set-up engine demo test check bench verdicts test-gpu carry clean
 
 help:
-	@echo "make set-up    .venv, which every other target makes where it is missing"
+	@echo "make set-up    .venv, which every other target makes where it is missing, and the native engine where a compiler is"
 	@echo "make demo      record PPO under two CPU kernel settings, diff the traces, name the op"
 	@echo "make test      all tests; with AVX-512, those that depend on it once more as without"
 	@echo "make check     format, lint, types, import direction, tracked files"
@@ -36,9 +36,13 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python $(COMPILE) $(VENV)/lib || true
 	@touch $@
 
-set-up: $(STAMP)
+# Kept in the user's cache for the sources as they are, so that nothing happens where they are unchanged.
+engine: $(STAMP)
+	@$(BIN)/rltrace build-engine >/dev/null || echo "The native engine is not there: ops are recorded in Python."
 
-demo: $(STAMP)
+set-up: engine
+
+demo: engine
 	@$(BIN)/python scripts/demo.py
 
 # Compiled once, and not by each of hundreds of processes where PYTHONDONTWRITEBYTECODE is set; nor does each worker of each
@@ -47,7 +51,7 @@ demo: $(STAMP)
 #
 # Where the processor has AVX-512, the tests marked `processor` (those whose outcome depends on the instruction set) run
 # first with the kernels of a processor that has AVX2 at most. All tests run in any case, and their line is the last.
-test: $(STAMP)
+test: engine
 	@$(BIN)/python -m compileall -q rltrace tui
 	@status=0; \
 	if grep -qsw avx512f /proc/cpuinfo; then \
@@ -65,7 +69,7 @@ check: $(STAMP)
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/check_tree.py
 
-bench: $(STAMP)
+bench: engine
 	$(BIN)/python benchmarks/digest_speed.py
 	$(BIN)/python benchmarks/device_digest.py
 	$(BIN)/python benchmarks/trace_io.py

@@ -29,6 +29,7 @@ def record(
     level: str = "op",
     steps: tuple[int, int | None] | None = None,
     verify_inputs: bool = False,
+    engine: str = "auto",
     values: str | Iterable[str] = (),
     values_inputs: bool = False,
     values_limit: int = 1 << 30,
@@ -42,11 +43,12 @@ def record(
     """Record what happens inside the ``with`` block into a new trace at ``path``.
 
     ``steps`` is half open and counts from the start of the block. ``verify_inputs``: every op of the window digests
-    every input, even one that a recorded op wrote. ``values``: selectors of the ops whose results are stored
-    (``values_inputs``: their inputs, too), up to ``values_limit`` bytes. ``rows``: selectors of the module calls and
-    ops whose activation rows are digested; rows are counted along ``row_axes`` (None: all axes but the last), up to
-    ``rows_limit`` bytes. ``kernels``: the steps, half open, in which torch's profiler records the kernels that ops
-    launch. ``compile="eager"`` runs compiled functions op by op. Threads that are already running are not recorded.
+    every input, even one that a recorded op wrote. ``engine``: "native", "mode" (in Python) or "auto" (native where it
+    is there). ``values``: selectors of the ops whose results are stored (``values_inputs``: their inputs, too), up to
+    ``values_limit`` bytes. ``rows``: selectors of the module calls and ops whose activation rows are digested; rows are
+    counted along ``row_axes`` (None: all axes but the last), up to ``rows_limit`` bytes. ``kernels``: the steps, half
+    open, in which torch's profiler records the kernels that ops launch. ``compile="eager"`` runs compiled functions op
+    by op. Threads that are already running are not recorded.
     Raises UsageError where ``path`` exists, or a recording is already running.
     """
     from rltrace.recorder.session.api import record_block
@@ -56,6 +58,7 @@ def record(
         level=level,
         steps=steps,
         verify_inputs=verify_inputs,
+        engine=engine,
         values=values,
         values_inputs=values_inputs,
         values_limit=values_limit,

@@ -43,3 +43,7 @@ class RecordError(RltraceError):
 
     errno: int | None = None
     """Of the system call that failed; None: none did."""
+
+
+class BuildError(RltraceError):
+    """The native engine cannot be compiled here."""

@@ -10,6 +10,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from suggested import PARSING
@@ -43,6 +44,17 @@ def children_as_ever(children_are_quick_to_start: None) -> Iterator[None]:
         else:
             patch.delenv("PYTHONPATH")
         yield
+
+
+@pytest.fixture(scope="session")
+def native_library() -> Any:
+    """The native engine's library; a test that needs it is skipped where it is not there."""
+    import engines
+
+    found = engines.native_library()
+    if found.why_not:
+        pytest.skip(found.why_not)
+    return found.module
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -34,18 +34,19 @@ def record_command(
     force: bool,
     quiet: bool,
     on_recorded: Callable[[], bool] | None = None,
+    hint: str = "",
 ) -> int:
     """Run ``command``, recorded into ``trace``, and return its exit status.
 
     ``on_recorded`` is called after the recording; if it returns False, a command that succeeded ends with 125.
-    ``force`` replaces an existing trace.
+    ``force`` replaces an existing trace. ``hint``: shown as the recording starts.
     """
     unstartable = _check(command[0])
     if unstartable is not None:
         return unstartable
     create_trace(trace, _launch_record(command, options), force=force)
     if not quiet:
-        narrate(f"recording to {trace} ({_extent(options)})")
+        narrate(f"recording to {trace} ({_extent(options)})", hint=hint)
     try:
         ending = run(command, options, git_state(script_folder(command)))
     except CannotStartError as error:
@@ -80,7 +81,7 @@ def _not_run_hint(program: str, found: CommandLookup) -> str:
 
 def _launch_record(command: Sequence[str], options: RecordOptions) -> dict[str, object]:
     """The launch record of the trace, without secrets and without the home folder's path."""
-    others = ("trace", "compile", "kernels", "values", "row", "against", "stop")
+    others = ("trace", "engine", "compile", "kernels", "values", "row", "against", "stop")
     replays = ("replay", "inject", "kinds", "only", "origins", "lockstep", "by_rows", "weights", "names")
     recorded = {name: value for name, value in options._asdict().items() if not name.startswith(others + replays)}
     recorded |= options.extras()

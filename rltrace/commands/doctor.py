@@ -30,23 +30,25 @@ FIRST_OP = "import torch; torch.ones(2, device='cuda' if torch.cuda.is_available
 @color_option
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- CMD …]")
 def command(trace: Path | None, form: str, color: str, command: tuple[str, ...]) -> int:
-    """What selects kernels here (processor, libraries, threads, switches), and sources of nondeterminism.
+    """What selects kernels here (processor, libraries, threads, switches), sources of nondeterminism, and the engine.
 
     Reports on a new Python process with torch, on CMD after its first optimizer step (it is ended then; a program
     without one runs to its end), or on the process that TRACE recorded.
     """
     from rltrace.fingerprint.reproducibility_checks import obstacles
+    from rltrace.native.library import find, torch_folder
     from rltrace.report.doctor import SCHEMA, render_doctor
 
     if trace is not None and command:
         raise UsageError("--trace and a command exclude each other: a trace has its command")
     facts = _facts_of(trace) if trace is not None else _facts_now(command or (sys.executable, "-c", FIRST_OP))
     found = obstacles(facts)
+    engine = find(torch_folder()) if trace is None else None
     if form == "json":
-        emit_json({"schema": SCHEMA, "facts": facts, "obstacles": found})
+        emit_json({"schema": SCHEMA, "facts": facts, "obstacles": found, "engine": engine})
     else:
         colored = use_color(color)
-        emit(render_doctor(facts, found, color=colored), color=colored)
+        emit(render_doctor(facts, found, engine, color=colored), color=colored)
     return ExitCode.IDENTICAL
 
 

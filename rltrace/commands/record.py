@@ -10,12 +10,14 @@ from pathlib import Path
 
 import click
 
+from rltrace.command_lines import line
 from rltrace.commands._option_types import parse_axes, parse_size, parse_steps
 from rltrace.commands._recording import record_command
 from rltrace.commands.kernels import parse_kernels, query_after
 from rltrace.errors import UsageError
 from rltrace.launch.command import fresh_trace, trace_stem
-from rltrace.recorder.base.options import RecordOptions
+from rltrace.native.library import find, torch_folder
+from rltrace.recorder.base.options import ENGINES, RecordOptions
 from rltrace.selectors import parse_selectors
 
 
@@ -33,6 +35,13 @@ from rltrace.selectors import parse_selectors
 @click.option("--steps", metavar="A:B", help="Record the ops of steps A to B only (B left out); A: and :B are open.")
 @click.option("--until", type=click.IntRange(min=0), metavar="STEP", help="End the program after this step.")
 @click.option("--verify-inputs", is_flag=True, help="Also digest every input of every op; needs --steps.")
+@click.option(
+    "--engine",
+    type=click.Choice(ENGINES),
+    default="auto",
+    show_default=True,
+    help="What records ops: compiled code (native), Python (mode), or native where it is there.",
+)
 @click.option(
     "--values",
     multiple=True,
@@ -73,6 +82,7 @@ def command(
     steps: str | None,
     until: int | None,
     verify_inputs: bool,
+    engine: str,
     values: tuple[str, ...],
     values_inputs: bool,
     values_limit: str,
@@ -142,6 +152,7 @@ def command(
         end,
         until,
         verify_inputs,
+        engine,
         values=values,
         values_inputs=values_inputs,
         values_limit=parse_size("--values-limit", values_limit),
@@ -162,4 +173,20 @@ def command(
     if kernel_steps is not None:
         on_recorded = query_after(on_recorded, trace, kernel_steps, quiet=quiet)
     force = force and output is not None
-    return record_command(command, trace, options, force=force, quiet=quiet, on_recorded=on_recorded)
+    hint = _engine_hint(options)
+    return record_command(command, trace, options, force=force, quiet=quiet, on_recorded=on_recorded, hint=hint)
+
+
+def _engine_hint(options: RecordOptions) -> str:
+    """Where ops are recorded in Python for want of a library: what it costs, what to do; ``native``: UsageError."""
+    in_python = "--level step" if options.level == "step" else options.in_python
+    required = options.engine == "native"
+    if required and in_python:
+        raise UsageError(f"--engine native records ops, and with {in_python} it cannot: leave one of them out")
+    if options.engine == "mode" or in_python:
+        return ""
+    found = find(torch_folder())
+    if required and found.why_not:
+        raise UsageError(f"--engine native: {found.why_not}; {line('build-engine')} compiles one")
+    costly = f"{found.why_not}: recording small ops takes about twice as long; {line('build-engine')} compiles one"
+    return costly if found.why_not else ""

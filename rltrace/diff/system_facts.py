@@ -60,8 +60,8 @@ NO_KERNEL = (
     "torch.interop_threads",
 )
 
-NO_ENVIRONMENT = frozenset({THREADS_BESIDE, MODULES_UNKNOWN, STACK_FULL, "digest.device"})
-"""Facts of the recording: what it lacks, and how digests were computed, which does not change them."""
+NO_ENVIRONMENT = (THREADS_BESIDE, MODULES_UNKNOWN, STACK_FULL, "digest.device", "engine.")
+"""Prefixes of facts of the recording: what it lacks, and how rows and digests were computed, which changes neither."""
 
 ORDER = (
     *SELECTS_KERNELS,
@@ -88,7 +88,7 @@ def environment_differences(
     """Every fact that differs in a pair of processes; a difference of several pairs is listed once, for the first."""
     found: dict[tuple[str, str | None, str | None], NamedDifference] = {}
     for number, (a, b) in enumerate(pairs):
-        for name in sorted({*a.facts, *b.facts} - NO_ENVIRONMENT):
+        for name in sorted(name for name in {*a.facts, *b.facts} if not name.startswith(NO_ENVIRONMENT)):
             value_a, value_b = fact_text(a.facts, name), fact_text(b.facts, name)
             if value_a != value_b and (name, value_a, value_b) not in found:
                 shown = name if number == 0 else f"{name} ({a.name})"

@@ -16,6 +16,7 @@ from pathlib import Path
 from rltrace.fingerprint import LAUNCHER_FACTS, Fact
 from rltrace.fingerprint.sources import git_revision
 from rltrace.launch.signals import waiting_for_children
+from rltrace.native.library import CACHE_VARIABLE
 from rltrace.recorder.base.options import DEPTH, PARENT_RANK, VARIABLE, RecordOptions
 
 
@@ -106,7 +107,7 @@ def recording_variables(environment: Mapping[str, str] = os.environ) -> dict[str
     """Variables of ``environment`` that a process needs to be recorded too; empty outside of a recording."""
     if VARIABLE not in environment:
         return {}
-    names = (VARIABLE, STARTS_VARIABLE, LAUNCHER_FACTS, DEPTH, PARENT_RANK, "PYTHONPATH")
+    names = (VARIABLE, STARTS_VARIABLE, LAUNCHER_FACTS, DEPTH, PARENT_RANK, CACHE_VARIABLE, "PYTHONPATH")
     return {name: environment[name] for name in names if name in environment}
 
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from rltrace.command_lines import line
 from rltrace.fingerprint.reproducibility_checks import Fact, Obstacle, Scope
+from rltrace.native.library import FoundLibrary
 from rltrace.report.diff_text import wrapped
 from rltrace.report.style import Style
 
@@ -37,10 +39,13 @@ TITLES = {
 }
 
 
-def render_doctor(facts: Facts, obstacles: Sequence[Obstacle], *, color: bool) -> str:
-    """The report, without a newline at the end."""
+def render_doctor(
+    facts: Facts, obstacles: Sequence[Obstacle], engine: FoundLibrary | None = None, *, color: bool
+) -> str:
+    """The report, without a newline at the end. ``engine``: what records ops here; None: left out."""
     style = Style(color)
-    sections = (_kernel_selection(facts, style), _flags(facts), *(_obstacles(s, obstacles, style) for s in Scope))
+    lists = (_obstacles(scope, obstacles, style) for scope in Scope)
+    sections = (_kernel_selection(facts, style), _flags(facts), *lists, _engine(engine, style))
     return "\n\n".join(text for section in sections if (text := "\n".join(section)))
 
 
@@ -73,3 +78,15 @@ def _obstacles(scope: Scope, obstacles: Sequence[Obstacle], style: Style) -> Ite
         yield from wrapped(obstacle.how, " " * 12, "      set   ")
         if obstacle.cost:
             yield from wrapped(obstacle.cost, " " * 12, "      cost  ")
+
+
+def _engine(engine: FoundLibrary | None, style: Style) -> Iterator[str]:
+    if engine is None:
+        return
+    yield style.bold("Recording on this machine")
+    if engine.record is None:
+        yield from wrapped(f"dispatch mode in Python: {engine.why_not}", " " * 13, "  engine     ")
+        yield from wrapped(f"{line('build-engine')} compiles the native one", " " * 13)
+    else:
+        built = f"native, built for {engine.record.target.text} by {engine.record.compiler}"
+        yield from wrapped(built, " " * 13, "  engine     ")

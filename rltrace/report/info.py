@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -164,6 +164,8 @@ def head_lines(info: Mapping[str, Any]) -> Iterator[str]:
             yield f"{name:<9} {launch[name]}"
     yield f"created   {_moment(info['created'])}"
     yield f"recorded  level {info['level']}, engine {info['engine']}" + _options(launch.get("options") or {})
+    if (engine := _engine_text([process["facts"] for process in info["processes"]])) is not None:
+        yield f"engine    {engine}"
     yield f"ops       {info['ops']:,}"
     per_op = f", {size['bytes_per_op']} bytes an op" if size["bytes_per_op"] is not None else ""
     yield f"on disk   {size['bytes']:,} bytes in {size['files']:,} files{per_op}"
@@ -202,6 +204,28 @@ def _hole_text(hole: Mapping[str, Any]) -> str:
     where = hole["stream"] or hole["process"] or "trace"
     rows = f" rows {hole['first']:,} to {hole['first'] + hole['rows'] - 1:,}" if hole["rows"] else ""
     return f"{where}{rows}: {hole['why']}"
+
+
+def _engine_text(processes: Sequence[Facts]) -> str | None:
+    """What recorded the ops of these processes, and how many the native engine left to Python; None: not recorded."""
+    choices = [facts["engine.native"] for facts in processes if "engine.native" in facts]
+    native = [facts for facts in processes if facts.get("engine.native")]
+    if not choices:
+        return None
+    if not native:
+        why = next((facts["engine.native.why_not"] for facts in processes if facts.get("engine.native.why_not")), None)
+        return "dispatch mode in Python" + (f": {why}" if why else "")
+    text = "native" + (f" in {len(native)} of {len(choices)} processes" if len(native) < len(choices) else "")
+    ops, handed = (sum(_number(facts.get(f"engine.native.{name}")) for facts in native) for name in ("ops", "handed"))
+    if ops:
+        text += f"; {100 * handed / ops:.1f} % of {ops:,} ops in Python"
+    largest = max(native, key=lambda facts: _number(facts.get("engine.native.handed")))
+    most = str(largest.get("engine.native.handed.most", "")).partition(";")[0].rpartition(":")[0]
+    return f"{text} (most: {most})" if most else text
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) else 0
 
 
 def _options(options: Facts) -> str:

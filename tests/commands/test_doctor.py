@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from engines import cached, fitting_record, write_library
 
 from rltrace.commands.main import main
 from rltrace.testing import TraceBuilder
@@ -44,6 +45,7 @@ def test_of_a_command(tmp_path: Path) -> None:
     assert found["schema"] == "rltrace.doctor/1"
     assert found["facts"]["flag.deterministic_algorithms"] is True
     assert found["facts"]["torch.threads"] == 1
+    assert found["engine"]["target"]["torch"] == found["facts"]["torch.version"]
     told = " ".join(obstacle["what"] for obstacle in found["obstacles"])
     assert "PYTHONHASHSEED" not in told
     assert "MKL chooses" not in told
@@ -60,6 +62,19 @@ def test_of_a_fresh_python(tmp_path: Path) -> None:
     assert all(len(line) <= 80 for line in text.splitlines())
 
 
+def test_the_engine(tmp_path: Path) -> None:
+    """Whether it is there and for what it was built; else what to do."""
+    text = run(tmp_path, RLTRACE_CACHE=str(tmp_path / "none"))
+    words = " ".join(text.partition("Recording on this machine")[2].split())
+    assert words.startswith("engine dispatch mode in Python: no native engine is built for torch ")
+    assert words.endswith("rltrace build-engine compiles the native one")
+    write_library(cached(tmp_path / "cache"))
+    text = run(tmp_path, RLTRACE_CACHE=str(tmp_path / "cache"))
+    target = fitting_record().target.text
+    words = " ".join(text.partition("Recording on this machine")[2].split())
+    assert words == f"engine native, built for {target} by c++ (GNU 12)"
+
+
 def test_of_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing is run: the facts stand in the trace."""
     builder = TraceBuilder(tmp_path / "a.zarr")
@@ -68,7 +83,9 @@ def test_of_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     builder.op("aten.ones.default", outputs=["x"])
     path = str(builder.finish())
     assert main(["doctor", "--trace", path]) == 0
-    assert "6 threads" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "6 threads" in shown
+    assert "engine" not in shown
     assert main(["doctor", "--trace", path, "--", "true"]) == 2
     assert "exclude each other" in capsys.readouterr().err
 

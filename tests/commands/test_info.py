@@ -136,3 +136,45 @@ def test_a_trace_without_a_process(tmp_path: Path, capsys: pytest.CaptureFixture
     found = info(tmp_path / "t.zarr", capsys)
     assert (found["ops"], found["size"]["bytes_per_op"], found["processes"]) == (0, None, [])
     assert "python x.py" in text(tmp_path / "t.zarr", capsys)
+
+
+ENGINES: list[tuple[list[dict[str, Any]], str]] = [
+    ([{}], ""),
+    ([{"native": False, "native.why_not": "--engine mode"}], "engine    dispatch mode in Python: --engine mode\n"),
+    ([{"native": True}], "engine    native\n"),
+    ([{"native": True, "native.ops": 7, "native.handed": 0}], "engine    native; 0.0 % of 7 ops in Python\n"),
+    (
+        [
+            {
+                "native": True,
+                "native.ops": 51_538,
+                "native.handed": 160,
+                "native.handed.most": "c10d::x, an object: 9; y: 1",
+            }
+        ],
+        "engine    native; 0.3 % of 51,538 ops in Python (most: c10d::x, an object)\n",
+    ),
+    (
+        [
+            {"native": True, "native.ops": 10, "native.handed": 1, "native.handed.most": "a, b: 1"},
+            {"native": False, "native.why_not": "none is built"},
+            {"native": True, "native.ops": 90, "native.handed": 4, "native.handed.most": "c, d: 4"},
+        ],
+        "engine    native in 2 of 3 processes; 5.0 % of 100 ops in Python (most: c, d)\n",
+    ),
+]
+
+
+@pytest.mark.parametrize(("processes", "expected"), ENGINES)
+def test_engine(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], processes: list[dict[str, Any]], expected: str
+) -> None:
+    """One line of all processes: what recorded ops, and how many of them in Python."""
+    trace = TraceBuilder(tmp_path / "t.zarr")
+    for number, facts in enumerate(processes):
+        process = trace.process(f"rank0/worker:{number}") if number else trace.main
+        for name, value in facts.items():
+            process.fact(f"engine.{name}", value)
+    trace.finish()
+    lines = text(tmp_path / "t.zarr", capsys).splitlines(keepends=True)
+    assert "".join(line for line in lines if line.startswith("engine ")) == expected

@@ -64,7 +64,7 @@ def test_script(folder: Path) -> None:
     """A script: its streams, input and arguments are its own, byte by byte; two lines say what was recorded."""
     arguments = ["--help", "-o", "x", "--", "--steps", "3:4", "", "a b"]
     plain = run(folder, PYTHON, "train.py", *arguments)
-    recorded = run(folder, RLTRACE, "record", "--", PYTHON, "train.py", *arguments)
+    recorded = run(folder, RLTRACE, "record", "--engine", "mode", "--", PYTHON, "train.py", *arguments)
     quiet = run(folder, RLTRACE, "record", "--quiet", PYTHON, "train.py", *arguments)
     assert plain.stdout == recorded.stdout == quiet.stdout != b""
     assert quiet.stderr == plain.stderr
@@ -259,6 +259,77 @@ def test_steps_are_of_ops(folder: Path) -> None:
     result = run(folder, RLTRACE, "record", "--level", "step", "--steps", "1:2", "--", "true")
     assert result.returncode == 125
     assert b"--level step" in result.stderr
+
+
+# --- engine -----------------------------------------------------------------------------------------------------------
+
+
+def facts_of(trace: Path) -> list[dict[str, object]]:
+    """The facts of each process."""
+    return [dict(process.facts) for process in open_trace(trace).processes]
+
+
+def test_without_the_native_engine(folder: Path) -> None:
+    """One line of the launcher says what that costs and what to do, none with --quiet; Python records the ops."""
+    (folder / "train.py").write_text(FEW_OPS)
+    none = str(folder / "none")
+    result = run(folder, RLTRACE, "record", "-o", "t.zarr", "--", PYTHON, "train.py", RLTRACE_CACHE=none)
+    (hint,) = (line for line in result.stderr.decode().splitlines() if "build-engine" in line)
+    assert re.fullmatch(
+        r"  hint: no native engine is built for torch .*: recording small ops takes about twice as long; "
+        "rltrace build-engine compiles one",
+        hint,
+    )
+    (facts,) = facts_of(folder / "t.zarr")
+    assert facts["engine.native"] is False
+    assert str(facts["engine.native.why_not"]).startswith("no native engine is built for torch ")
+    assert "engine" not in open_trace(folder / "t.zarr").launch["options"]  # type: ignore[operator]
+    for option in ("--quiet", "--engine=mode", "--level=step"):
+        result = run(
+            folder, RLTRACE, "record", "-o", "q.zarr", "--force", option, PYTHON, "train.py", RLTRACE_CACHE=none
+        )
+        assert b"build-engine" not in result.stderr
+    assert [name for name in facts_of(folder / "q.zarr")[0] if name.startswith("engine.")] == []
+
+
+def test_python_where_it_is_chosen(folder: Path) -> None:
+    """Whether the native engine is there or not; the trace names the option."""
+    (folder / "train.py").write_text(FEW_OPS)
+    run(folder, RLTRACE, "record", "--engine", "mode", "-o", "t.zarr", "--", PYTHON, "train.py")
+    (facts,) = facts_of(folder / "t.zarr")
+    assert (facts["engine.native"], facts["engine.native.why_not"]) == (False, "--engine mode")
+    assert open_trace(folder / "t.zarr").launch["options"]["engine"] == "mode"  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ((), "--engine native: no native engine is built for torch "),
+        (("--level", "step"), "with --level step it cannot"),
+        (("--steps", "0:1", "--verify-inputs"), "with --verify-inputs it cannot"),
+        (("--values", "op=mm"), "with --values it cannot"),
+    ],
+)
+def test_required_where_it_cannot_be(folder: Path, options: tuple[str, ...], words: str) -> None:
+    """An error before the program starts, with the reason, and no trace."""
+    command = [RLTRACE, "record", "--engine", "native", *options, "-o", "t.zarr", "--", PYTHON, "train.py"]
+    result = run(folder, *command, RLTRACE_CACHE=str(folder / "none"))
+    assert (result.returncode, result.stdout) == (125, b"")
+    assert words in result.stderr.decode()
+    assert not (folder / "t.zarr").exists()
+
+
+def test_the_native_engine(folder: Path, native_library: object) -> None:
+    """In every process of the program; the trace says how many ops it recorded, and how many it left to Python."""
+    (folder / "train.py").write_text(FEW_OPS)
+    (folder / "spawn.py").write_text(SPAWN)
+    result = run(folder, RLTRACE, "record", "--engine", "native", "-o", "t.zarr", "--", PYTHON, "spawn.py")
+    assert b"build-engine" not in result.stderr
+    facts = facts_of(folder / "t.zarr")
+    assert [process["engine.native"] for process in facts] == [True, True]
+    assert sorted(process["engine.native.ops"] for process in facts) == [0, 3]  # type: ignore[type-var]
+    assert [process["engine.native.handed"] for process in facts] == [0, 0]
+    assert open_trace(folder / "t.zarr").engine == "dispatch"
 
 
 # --- values ----------------------------------------------------------------------------------------------------------

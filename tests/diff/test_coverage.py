@@ -86,6 +86,19 @@ def test_how_the_recorder_came_by_digests(tmp_path: Path) -> None:
     assert compare(*paths).system == ()
 
 
+def test_which_engine_recorded(tmp_path: Path) -> None:
+    """Rows of both are the same, so it is no difference between two runs."""
+    paths = []
+    for name, facts in (("a", {"native": True, "native.ops": 9}), ("b", {"native": False, "native.why_not": "none"})):
+        builder = TraceBuilder(tmp_path / name)
+        builder.op("aten.mm.default", outputs=["x"])
+        for fact, value in facts.items():
+            builder.fact(f"engine.{fact}", value)
+        paths.append(builder.finish())
+    found = compare(*paths)
+    assert (found.verdict, found.system, found.notes) == (Verdict.IDENTICAL, (), ())
+
+
 @pytest.mark.parametrize(
     ("fact", "what"), [("modules.unknown", "Net (LookupError)"), ("stack.full", "rank0/main at row 7")]
 )

@@ -1,7 +1,8 @@
 """What a page of ``docs/stories`` shows: the commands in its ``console`` blocks, and what comes out of each.
 
 Owns reading the page, running what it shows, and which differences from it do not count: those of another machine
-(digests, sizes, numbers, thread counts) and where lines are wrapped. A line of ``…`` on a page stands for any lines.
+(digests, sizes, numbers, thread counts, no native engine) and where lines are wrapped. A line of ``…`` on a page stands
+for any lines.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ _BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _OF_THE_MACHINE = (
     (re.compile(r"(?<![\w.])[0-9a-f]{16}\b"), "<digest>"),
     (re.compile(r"\b[\d.,]+ (?:B|kB|MB|GB)\b"), "<size>"),
+    (re.compile(r"^  hint: no native engine is built .*\n", re.MULTILINE), ""),
     (re.compile(r"\b\d+ threads?\b"), "<threads>"),
     (re.compile(r"\bATen (?:AVX512|AVX2|DEFAULT)\b"), "ATen <instruction set>"),
     (re.compile(r"[-+]?\b\d+(?:\.\d+(?:e[-+]?\d+)?|e[-+]?\d+)\b"), "<number>"),

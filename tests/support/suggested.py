@@ -13,7 +13,7 @@ import click
 
 def command_of(verb: str) -> click.Command:
     """The click command of a verb."""
-    found = import_module(f"rltrace.commands.{verb}").command
+    found = import_module(f"rltrace.commands.{verb.replace('-', '_')}").command
     assert isinstance(found, click.Command)
     return found
 

@@ -32,6 +32,10 @@ def check_axes(axes: Iterable[int]) -> tuple[int, ...]:
     return tuple(ascending)
 
 
+ENGINES = "auto", "native", "mode"
+"""What records ops: the native engine where its library is there, only the native engine, a dispatch mode in Python."""
+
+
 class RecordOptions(NamedTuple):
     """Options of one recording."""
 
@@ -47,6 +51,8 @@ class RecordOptions(NamedTuple):
     """End the program, as Ctrl-C would, once this step is done."""
     verify_inputs: bool = False
     """Digest every input of every op, also where its writer is known."""
+    engine: str = "auto"
+    """One of ``ENGINES``."""
 
     values: tuple[str, ...] = ()
     """Selectors of the ops whose values are recorded; empty: none."""
@@ -98,13 +104,22 @@ class RecordOptions(NamedTuple):
         return self.first_step > 0 or self.end_step is not None
 
     @property
-    def needs_python(self) -> bool:
-        """Whether every op must pass through Python: hooks look at its tensors, or all its inputs are digested."""
-        return self.verify_inputs or bool(self.values or self.rows)
+    def in_python(self) -> str:
+        """The option for which Python handles every op, whatever the engine; empty: none is set."""
+        given = {
+            "--verify-inputs": self.verify_inputs,
+            "--values": self.values,
+            "--rows": self.rows,
+            "--against": self.against,
+            "replay": self.replay,
+        }
+        return next((name for name, value in given.items() if value), "")
 
     def extras(self) -> dict[str, object]:
         """Options that a trace names only where they are set."""
         extras: dict[str, object] = {}
+        if self.engine != "auto":
+            extras |= {"engine": self.engine}
         if self.values:
             extras |= {"values": list(self.values), "values_inputs": self.values_inputs}
             extras |= {"values_limit": self.values_limit}

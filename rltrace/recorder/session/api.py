@@ -16,9 +16,10 @@ from pathlib import Path
 from rltrace.errors import RecordError, UsageError
 from rltrace.masking import home_as_tilde, masked_arguments
 from rltrace.recorder.base.isolation import EAGER
-from rltrace.recorder.base.options import RecordOptions, check_axes
+from rltrace.recorder.base.options import ENGINES, RecordOptions, check_axes
 from rltrace.recorder.capture.captures import Extend
 from rltrace.recorder.session import session as sessions
+from rltrace.recorder.session.engine_choice import choose_library
 from rltrace.selectors import parse_selectors
 from rltrace.trace.format.process_start import write_start
 from rltrace.trace.format.root import create_trace, end_launch
@@ -31,6 +32,7 @@ def record_block(
     level: str,
     steps: tuple[int, int | None] | None,
     verify_inputs: bool,
+    engine: str,
     values: str | Iterable[str],
     values_inputs: bool,
     values_limit: int,
@@ -48,6 +50,10 @@ def record_block(
         raise UsageError(f'level {level!r} is neither "op" nor "step"')
     if verify_inputs and (steps is None or level != "op"):
         raise UsageError("verify_inputs digests every input of the ops of a window: give its steps, at level op")
+    if engine == "native" and level != "op":
+        raise UsageError("the native engine records ops: it needs level op")
+    if engine not in ENGINES:
+        raise UsageError(f"engine {engine!r} is none of {', '.join(ENGINES)}")
     if compile not in (None, EAGER):
         raise UsageError(f"compile {compile!r} is neither None nor {EAGER!r}")
     selectors = (values,) if isinstance(values, str) else tuple(values)
@@ -69,6 +75,7 @@ def record_block(
         first,
         end,
         verify_inputs=verify_inputs,
+        engine=engine,
         values=selectors,
         values_inputs=values_inputs,
         values_limit=values_limit,
@@ -78,6 +85,7 @@ def record_block(
         kernels=kernels,
         compile=compile,
     )
+    choose_library(options)  # raises before anything is written
     with recording(options, force=force):
         yield
 

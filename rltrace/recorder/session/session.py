@@ -23,7 +23,6 @@ import torch
 from rltrace import fingerprint
 from rltrace.digest import ALGORITHM
 from rltrace.masking import home_as_tilde, masked_arguments
-from rltrace.native.library import load
 from rltrace.recorder.base.dispatch_mode import DispatchEngine, Engine
 from rltrace.recorder.base.isolation import EagerStance, compiler_exclusion
 from rltrace.recorder.base.options import RecordOptions
@@ -40,6 +39,7 @@ from rltrace.recorder.processes import exits
 from rltrace.recorder.processes.exits import TERMINATION_SECONDS, CommitServer, Endings, Terminations
 from rltrace.recorder.processes.forks import Inheritance, forks
 from rltrace.recorder.session import window
+from rltrace.recorder.session.engine_choice import choice_facts, choose_library, handed_facts
 from rltrace.recorder.session.event_writer import EventWriter
 from rltrace.recorder.session.grad_scalers import Scalers
 from rltrace.recorder.session.optimizer_steps import StepCounter, StepWriter
@@ -73,6 +73,8 @@ class Session:
     ) -> None:
         """``engine`` of the calling thread, ``commit_server`` of a worker: where there is one already."""
         self.options = options
+        loaded = choose_library(options, extended=extend is not None)
+        self._library, self._engine_facts = loaded.module, choice_facts(loaded)
         self._commit_server = commit_server or CommitServer(options.trace)
         if is_worker():
             self._commit_server.listen()
@@ -84,7 +86,6 @@ class Session:
         self._closed = threading.Event()
         self._trace, self._token = Path(options.trace), token
         self._writer = ProcessWriter.open(self._trace, _start_record(token, name or process_name(options.trace)))
-        self._library = None if extend is not None or options.needs_python else load()
         tables = None if self._library is None else self._library.StorageTables()
         self._process = ProcessState(self.fail, verify_inputs=options.verify_inputs, storage_tables=tables)
         self._process.report_missing = self._note_missing
@@ -171,7 +172,7 @@ class Session:
         if self._stance is not None:
             self._stance.begin()
         engine = self._engine_name()
-        self._facts = {"digest": ALGORITHM, **running_before(), **fingerprint.start()}
+        self._facts = {"digest": ALGORITHM, **running_before(), **self._engine_facts, **fingerprint.start()}
         self._writer.facts(self.options.level, engine, self._facts)
         if self._captures.values is not None:
             self._writer.request_values(self._captures.values.request)
@@ -216,6 +217,8 @@ class Session:
             return
         try:
             self._committer.stop()
+            streams = (self._streams.main, *self._streams.others)
+            self._engine_facts |= handed_facts([s.native for s in streams if isinstance(s, NativeRecorder)])
             self._write_facts()
             for record in self._extension.records() if self._extension is not None else ():
                 self._writer.append(record)
@@ -255,7 +258,7 @@ class Session:
 
     def _write_facts(self) -> None:
         """Record facts that torch fixes when they are first read, so not before the program has run ops."""
-        self._facts = {"digest": ALGORITHM, **fingerprint.facts(self._facts), **device_facts()}
+        self._facts = {"digest": ALGORITHM, **self._engine_facts, **fingerprint.facts(self._facts), **device_facts()}
         self._writer.facts(self.options.level, self._engine_name(), self._facts)
 
     def _note_missing(self, fact: str, what: str) -> None:

@@ -1,0 +1,272 @@
+"""Compiles the native engine's library for this Python and its torch, into the cache or a wheel.
+
+Owns the compiler and its flags. Never runs within a recorded program.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from base64 import urlsafe_b64encode
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
+
+from rltrace.errors import BuildError
+from rltrace.json import to_json
+from rltrace.native.library import (
+    BUILD_RECORD,
+    MODULE,
+    PREBUILT,
+    SANITIZER_VARIABLE,
+    SOURCES,
+    BuildRecord,
+    BuildTarget,
+    cache_folder,
+    content_digest,
+    name_of,
+    read_record,
+    sources_digest,
+    target_of,
+    torch_folder,
+)
+
+COMPILERS = "c++", "g++", "clang++"
+"""Looked for in this order where $CXX is not set."""
+
+FLAGS = ("-O2", "-std=c++20", "-fPIC", "-shared", "-fvisibility=hidden")
+LIBRARIES = "torch", "torch_cpu", "c10", "torch_python"
+SANITIZERS = "address", "undefined"
+
+_TRIAL = "#include <version>\nstatic_assert(__cplusplus >= 202002L);\n"
+_SHOWN_LINES = 12
+"""Of what a compiler wrote, in an error message."""
+
+
+# --- compiler ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A C++ compiler that knows C++20."""
+
+    command: tuple[str, ...]
+    version: str
+    """The first line that it prints about itself."""
+
+    def __str__(self) -> str:
+        return f"{shlex.join(self.command)} ({self.version})"
+
+
+def find_compiler() -> Compiler:
+    """The one that $CXX names, else the first that is installed. Raises BuildError."""
+    named = shlex.split(os.environ.get("CXX", ""))
+    program = shutil.which(named[0]) if named else next(filter(None, map(shutil.which, COMPILERS)), None)
+    if program is None:
+        if named:
+            raise BuildError(f"the compiler {named[0]}, which CXX names, does not exist: correct or unset CXX")
+        listed = ", ".join(COMPILERS)
+        raise BuildError(f"no C++ compiler is installed ({listed}): install g++ 11 or clang++ 14, or name one with CXX")
+    command = (program, *named[1:])
+    version = _output([*command, "--version"]).partition("\n")[0].strip()
+    compiler = Compiler(command, version)
+    tried = _run([*command, "-std=c++20", "-fsyntax-only", "-x", "c++", "-"], _TRIAL)
+    if tried.returncode:
+        raise BuildError(
+            f"{compiler} cannot compile C++20: install g++ 11 or clang++ 14, or name another compiler with CXX\n"
+            + _shown(tried.stderr)
+        )
+    return compiler
+
+
+def _output(command: Sequence[str]) -> str:
+    ended = _run(command)
+    if ended.returncode:
+        raise BuildError(f"{shlex.join(command)} ended with status {ended.returncode}\n{_shown(ended.stderr)}")
+    return ended.stdout
+
+
+def _run(command: Sequence[str], text: str = "") -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "LC_ALL": "C"}
+    try:
+        return subprocess.run(
+            command, input=text, env=environment, capture_output=True, text=True, errors="replace", check=False
+        )
+    except OSError as error:
+        raise BuildError(f"{command[0]} cannot be run: {error.strerror}") from error
+
+
+def _shown(text: str) -> str:
+    """The errors that a compiler wrote, else its last lines."""
+    lines = text.strip().splitlines()
+    errors = [line for line in lines if "error" in line.lower()]
+    return "\n".join(f"  {line}" for line in (errors[:_SHOWN_LINES] or lines[-_SHOWN_LINES:]))
+
+
+# --- build ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class EngineBuild:
+    """One library that can be built here."""
+
+    target: BuildTarget
+    compiler: Compiler
+    sanitizer: str
+    sources: str
+    """Digest of the sources."""
+    torch: Path
+    """Folder of torch."""
+    headers: Path
+    """Folder of Python.h."""
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """All flags that do not name a folder."""
+        checked = ("-g", "-O1", "-fno-omit-frame-pointer", f"-fsanitize={self.sanitizer}") if self.sanitizer else ()
+        names = (f"-DRLTRACE_MODULE={MODULE}", f"-DTORCH_EXTENSION_NAME={MODULE}")
+        return (*FLAGS, *checked, *names, f"-D_GLIBCXX_USE_CXX11_ABI={_library_abi(self.torch)}")
+
+    @property
+    def folder(self) -> Path:
+        """Where the library and its build record are, or will be; another for anything that it depends on."""
+        inputs = repr((self.target, self.compiler, self.flags, self.sources))
+        return cache_folder() / f"{name_of(self.target, self.sources)}-{content_digest(inputs.encode())[:16]}"
+
+    @property
+    def is_built(self) -> bool:
+        try:
+            record = read_record(self.folder)
+            return content_digest((self.folder / record.file).read_bytes()) == record.digest
+        except (OSError, ValueError):
+            return False
+
+    def compile(self) -> Path:
+        """Compile the library; its folder. Raises BuildError.
+
+        Takes a minute and a gigabyte. The build record, which names the library, is written last and at once: who
+        reads it sees a whole library, also while another process builds the same.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=self.folder, prefix="building-") as name:
+                library, record_file = Path(name, "library.so"), Path(name, BUILD_RECORD)
+                self._compile_into(library)
+                digest = content_digest(library.read_bytes())
+                record = self._record(f"{MODULE}-{digest[:16]}.so", digest)
+                record_file.write_text(json.dumps(to_json(record), indent=1) + "\n", encoding="utf-8")
+                library.replace(self.folder / record.file)
+                record_file.replace(self.folder / BUILD_RECORD)
+        except OSError as error:
+            raise BuildError(f"{self.folder} cannot be written: {error.strerror}") from error
+        return self.folder
+
+    def _compile_into(self, library: Path) -> None:
+        include = self.torch / "include"
+        folders = include, include / "torch/csrc/api/include", self.headers, self.headers / "internal"
+        command = [*self.compiler.command, *self.flags]
+        command += [word for folder in folders for word in ("-isystem", os.fspath(folder))]
+        command += [os.fspath(SOURCES / "engine.cpp"), "-o", os.fspath(library), f"-L{self.torch / 'lib'}"]
+        ended = _run([*command, *(f"-l{name}" for name in LIBRARIES)])
+        if ended.returncode:
+            raise BuildError(f"the engine cannot be compiled by {self.compiler}\n{_shown(ended.stderr)}")
+
+    def _record(self, file: str, digest: str) -> BuildRecord:
+        return BuildRecord(
+            self.target, str(self.compiler), self.flags, self.sanitizer, self.sources, file=file, digest=digest
+        )
+
+
+def plan_build() -> EngineBuild:
+    """What would be built for this Python. Raises BuildError, with what is missing and what to do."""
+    if sys.platform != "linux" or sys.implementation.name != "cpython":
+        raise BuildError("the native engine is for CPython on Linux; elsewhere ops are recorded in Python")
+    torch = torch_folder()
+    target = None if torch is None else target_of(torch)
+    if torch is None or target is None:
+        raise BuildError(f"torch is not installed for {sys.executable}: install it, or run another Python's rltrace")
+    if not (torch / "include/torch/csrc/api/include/torch/all.h").is_file():
+        raise BuildError(f"{torch / 'include'} lacks torch's C++ headers: install torch from a wheel")
+    headers = Path(sysconfig.get_path("include"))
+    if not (headers / "Python.h").is_file():
+        package = f"python{sys.version_info.major}.{sys.version_info.minor}-dev"
+        raise BuildError(f"{headers / 'Python.h'} does not exist: install Python's headers (Debian: {package})")
+    sanitizer = os.environ.get(SANITIZER_VARIABLE, "")
+    if sanitizer and sanitizer not in SANITIZERS:
+        raise BuildError(f"{SANITIZER_VARIABLE}={sanitizer} is not one of {', '.join(SANITIZERS)}")
+    return EngineBuild(target, find_compiler(), sanitizer, sources_digest(), torch, headers)
+
+
+def _library_abi(torch: Path) -> str:
+    """The ABI of the C++ library with which torch was built, 0 or 1."""
+    try:
+        text = (torch / "share/cmake/Torch/TorchConfig.cmake").read_text(encoding="utf-8")
+    except OSError:
+        return "1"
+    found = re.search(r"_GLIBCXX_USE_CXX11_ABI=([01])", text)
+    return found[1] if found else "1"
+
+
+# --- wheel ------------------------------------------------------------------------------------------------------------
+
+
+def write_wheel(folder: Path, destination: Path, version: str) -> Path:
+    """Write a wheel of ``rltrace-engine`` with the library in ``folder`` into another folder; its path.
+
+    ``version`` is rltrace's; that of torch becomes its local version.
+    """
+    record = read_record(folder)
+    torch = record.target.torch
+    full = f"{version}+torch{re.sub(r'[^0-9a-z]+', '.', torch.lower())}"
+    minor = ".".join(torch.split(".")[:2])
+    major_minor = f"{sys.version_info.major}{sys.version_info.minor}"
+    platform = re.sub(r"[-.]", "_", sysconfig.get_platform())
+    tag = f"cp{major_minor}-cp{major_minor}{sys.abiflags}-{platform}"
+    information = f"rltrace_engine-{full}.dist-info"
+    metadata = (
+        "Metadata-Version: 2.1\n"
+        f"Name: rltrace-engine\nVersion: {full}\n"
+        f"Summary: The native engine of rltrace, for {record.target.text}\n"
+        f"License: Apache-2.0\nRequires-Python: =={sys.version_info.major}.{sys.version_info.minor}.*\n"
+        f"Requires-Dist: torch=={minor}.*\n"
+    )
+    wheel = f"Wheel-Version: 1.0\nGenerator: rltrace {version}\nRoot-Is-Purelib: false\nTag: {tag}\n"
+    files = {
+        f"{PREBUILT}/__init__.py": f'"""The native engine of rltrace, built for {record.target.text}."""\n'.encode(),
+        f"{PREBUILT}/{BUILD_RECORD}": (folder / BUILD_RECORD).read_bytes(),
+        f"{PREBUILT}/{record.file}": (folder / record.file).read_bytes(),
+        f"{information}/METADATA": metadata.encode(),
+        f"{information}/WHEEL": wheel.encode(),
+    }
+    lines = [f"{name},sha256={_record_hash(content)},{len(content)}" for name, content in files.items()]
+    files[f"{information}/RECORD"] = "\n".join([*lines, f"{information}/RECORD,,", ""]).encode()
+    path = destination / f"rltrace_engine-{full}-{tag}.whl"
+    try:
+        destination.mkdir(parents=True, exist_ok=True)
+        with ZipFile(path, "w", ZIP_DEFLATED) as archive:
+            for name, content in files.items():
+                archive.writestr(_entry(name), content)
+    except OSError as error:
+        raise BuildError(f"{path} cannot be written: {error.strerror}") from error
+    return path
+
+
+def _entry(name: str) -> ZipInfo:
+    """An entry without a time, so that equal content makes an equal wheel."""
+    entry = ZipInfo(name)
+    entry.compress_type = ZIP_DEFLATED
+    entry.external_attr = 0o644 << 16
+    return entry
+
+
+def _record_hash(content: bytes) -> str:
+    return urlsafe_b64encode(sha256(content).digest()).rstrip(b"=").decode()

@@ -1,0 +1,80 @@
+"""Which engine records the ops of this process: the native one where its library is there, else the mode in Python.
+
+Owns the choice, the numbers that the library must share with the recorder, and the facts that name the choice.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rltrace.errors import UsageError
+from rltrace.fingerprint import Facts
+from rltrace.masking import masked_text
+from rltrace.native.library import LoadedLibrary, load
+from rltrace.recorder.base.options import RecordOptions
+from rltrace.recorder.core.row_buffer import MIXED, OUTSIDE, OUTSIDE_READ, OVERWRITTEN, UNKNOWN, phase_bits
+from rltrace.trace.format.schema import GENERATOR_SHIFT, SLOT_UNKNOWN, Phase, RowFlag
+
+CONSTANTS = {
+    **{name: int(RowFlag[name]) for name in ("MARKED", "RNG", "VIEW")},
+    **{name: int(RowFlag[name]) for name in ("VALUE_BOOL", "VALUE_INTEGER", "VALUE_FLOAT", "VALUE_COMPLEX")},
+    "BACKWARD": phase_bits(Phase.BACKWARD),
+    "TORCH_GENERATOR": 1 << GENERATOR_SHIFT,
+    "SLOT_UNKNOWN": SLOT_UNKNOWN,
+    "OUTSIDE": OUTSIDE,
+    "OUTSIDE_READ": OUTSIDE_READ,
+    "MIXED": MIXED,
+    "UNKNOWN": UNKNOWN,
+    "OVERWRITTEN": OVERWRITTEN,
+}
+"""Numbers of rows and cells that the library writes, too."""
+
+SHOWN_HANDED = 3
+"""Reasons in the fact that lists the most frequent."""
+
+
+def choose_library(options: RecordOptions, *, extended: bool = False) -> LoadedLibrary:
+    """The native engine's library, or why ops are recorded in Python. Raises UsageError where it is required.
+
+    ``extended``: an extension may add hooks, which see every op.
+    """
+    reason = options.in_python or ("an extension" if extended else "")
+    if options.level != "op":
+        return LoadedLibrary()
+    if options.engine == "mode":
+        return LoadedLibrary(why_not="--engine mode")
+    if reason:
+        loaded = LoadedLibrary(why_not=f"{reason} needs Python at every op")
+    else:
+        loaded = load(Path(torch.__file__).parent, CONSTANTS)
+    if loaded.module is None and options.engine == "native":
+        raise UsageError(f"the native engine is required: {loaded.why_not}")
+    return loaded
+
+
+def choice_facts(loaded: LoadedLibrary) -> Facts:
+    """Facts of the engine; none where no ops are recorded."""
+    if loaded.module is not None:
+        return {"engine.native": True}
+    why_not = masked_text(loaded.why_not)
+    return {"engine.native": False, "engine.native.why_not": why_not} if why_not else {}
+
+
+def handed_facts(natives: Sequence[Any]) -> Facts:
+    """Facts of the ops of all streams, from their recorders in the library: how many, and how many Python recorded."""
+    if not natives:
+        return {}
+    ops, handed = 0, Counter[tuple[str, str]]()
+    for native in natives:
+        ops += native.ops
+        handed.update(native.handed)
+    facts: Facts = {"engine.native.ops": ops, "engine.native.handed": handed.total()}
+    if handed:
+        most = handed.most_common(SHOWN_HANDED)
+        facts["engine.native.handed.most"] = "; ".join(f"{op}, {why}: {count}" for (op, why), count in most)
+    return facts
