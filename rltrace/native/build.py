@@ -227,7 +227,6 @@ def write_wheel(folder: Path, destination: Path, version: str) -> Path:
     record = read_record(folder)
     torch = record.target.torch
     full = f"{version}+torch{re.sub(r'[^0-9a-z]+', '.', torch.lower())}"
-    minor = ".".join(torch.split(".")[:2])
     major_minor = f"{sys.version_info.major}{sys.version_info.minor}"
     platform = re.sub(r"[-.]", "_", sysconfig.get_platform())
     tag = f"cp{major_minor}-cp{major_minor}{sys.abiflags}-{platform}"
@@ -237,7 +236,7 @@ def write_wheel(folder: Path, destination: Path, version: str) -> Path:
         f"Name: rltrace-engine\nVersion: {full}\n"
         f"Summary: The native engine of rltrace, for {record.target.text}\n"
         f"License: Apache-2.0\nRequires-Python: =={sys.version_info.major}.{sys.version_info.minor}.*\n"
-        f"Requires-Dist: torch=={minor}.*\n"
+        f"Requires-Dist: torch=={torch.partition('+')[0]}\n"
     )
     wheel = f"Wheel-Version: 1.0\nGenerator: rltrace {version}\nRoot-Is-Purelib: false\nTag: {tag}\n"
     files = {

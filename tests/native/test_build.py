@@ -230,7 +230,7 @@ def test_a_wheel(tmp_path: Path) -> None:
         *(f"{information}/{name}" for name in ("METADATA", "WHEEL", "RECORD")),
     }
     metadata = files[f"{information}/METADATA"].decode().splitlines()
-    assert {"Name: rltrace-engine", "Version: 0.1.0+torch2.13.0.cu130", "Requires-Dist: torch==2.13.*"} < set(metadata)
+    assert {"Name: rltrace-engine", "Version: 0.1.0+torch2.13.0.cu130", "Requires-Dist: torch==2.13.0"} < set(metadata)
     assert f"Tag: {tag}" in files[f"{information}/WHEEL"].decode().splitlines()
     listed = dict(line.rsplit(",", 2)[:2] for line in files[f"{information}/RECORD"].decode().splitlines())
     assert listed.pop(f"{information}/RECORD") == ""

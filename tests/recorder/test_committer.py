@@ -134,11 +134,11 @@ def traced(tracer: Tracer, *tensors: torch.Tensor) -> None:
         sys.settrace(before)
 
 
-def test_an_interrupt_at_any_line_leaves_later_rows_right(tmp_path: Path) -> None:
+def test_an_interrupt_at_any_line_leaves_later_rows_right(tmp_path: Path, engine: str) -> None:
     """Ctrl-C inside of the recorder: no cell of an unfinished row stays, no link leads astray, nothing is damaged."""
     of = TensorDigests(Layouts(Tables())).of
     looks: list[tuple[str, int, list[int]]] = []
-    with rltrace.record(tmp_path / "a.zarr"):
+    with rltrace.record(tmp_path / "a.zarr", engine=engine):
         session = current_session()
         assert session is not None
         main = session._streams.main
@@ -159,7 +159,7 @@ def test_an_interrupt_at_any_line_leaves_later_rows_right(tmp_path: Path) -> Non
                 work(*tensors)
     got = Recorded(tmp_path / "a.zarr")
     assert got.process.state == "complete"
-    assert len(looks) > 200
+    assert len(looks) > {"mode": 200, "native": 100}[engine]  # lines of the recorder in Python
     (_, first, _), size = looks[0], len(got.rows) - looks[-1][1]
     expected = got.rows[first : first + size]
     for place, at, seen in looks:

@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from rltrace.diff.base.coverage import coverage_notes
 from rltrace.recorder import current_session
 from rltrace.recorder.core.modules import UNKNOWN_MODULES, ModuleStack
+from rltrace.recorder.core.native_engine import NativeModuleStack
 from rltrace.trace.format.schema import Kind, Phase
 from rltrace.trace.read.reader import open_trace
 
@@ -508,7 +509,8 @@ def test_an_error_of_the_recorder_in_a_module_call_stays_its_own(
     def broken(*_: object) -> None:
         raise RuntimeError("the recorder's own")
 
-    monkeypatch.setattr(ModuleStack, "enter", broken)
+    for stack in (ModuleStack, NativeModuleStack):
+        monkeypatch.setattr(stack, "enter", broken)
     results: list[float] = []
     got = record(lambda: results.append(float(Block()(torch.zeros(1)))))
     assert len(results) == 1

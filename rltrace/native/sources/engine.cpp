@@ -38,9 +38,9 @@ void bind_cells(py::module_& m, const char* name) {
              self.values.push_back(value);
            })
       .def("extend",
-           [](C& self, const py::iterable& more) {
+           [](C& self, const py::object& more) {
              std::vector<T> values;
-             for (auto value : more) values.push_back(value.cast<T>());
+             for (auto value : py::iter(more)) values.push_back(value.cast<T>());
              Lock lock(self.mutex());
              self.values.insert(self.values.end(), values.begin(), values.end());
            })
@@ -397,9 +397,8 @@ void bind_recorder(py::module_& m) {
                                  parts[PART_NAMES[i]] = self.parts.of(static_cast<Part>(i));
                                return parts;
                              })
-      .def_property_readonly("ops", [](R& self) { return self.counts.ops; })
-      .def_property_readonly("handed", [](R& self) { return self.counts.handed; })
-      .def_property_readonly("helped", [](R& self) { return self.counts.helped; })
+      .def_property_readonly("ops", [](R& self) { return self.take_counts().ops; })
+      .def_property_readonly("handed", [](R& self) { return self.take_counts().handed; })
       .def("arm",
            [](std::shared_ptr<R> self, const py::object& mode, const py::object& stream) {
              Interpreter::install();

@@ -71,11 +71,10 @@ struct Settings {
   bool operator==(const Settings& other) const = default;
 };
 
-// Why ops were left to Python, and how often.
+// How many ops there were, and which of them were left to Python.
 struct Counts {
   u64 ops = 0;
   std::map<std::pair<std::string, std::string>, u64> handed;  // by operator and reason
-  std::map<std::string, u64> helped;                          // by the method in Python that did some of an op's row
 };
 
 // The recorder's own code in Python: the tables are unlocked, the interpreter is held, and the recorder's mode and the
@@ -216,6 +215,11 @@ class Recorder {
   PyObject* anchor = nullptr;  // frame of the top anchor; its owner keeps it alive
   Counts counts;
   Parts parts;
+
+  Counts take_counts() {
+    const Lock lock(state->mutex);
+    return counts;
+  }
 
   // --- settings
 
@@ -415,7 +419,6 @@ class Recorder {
     // Call a method of the stream in Python; only inside a PythonSection.
     template <class... Args>
     py::object ask(const char* method, Args&&... args) {
-      ++recorder.counts.helped[method];
       return recorder.stream_.attr(method)(std::forward<Args>(args)...);
     }
 
@@ -432,6 +435,7 @@ class Recorder {
     // --- before the op runs
 
     void begin() {
+      ++recorder.counts.ops;
       call = find_call();
       number = recorder.row;
       append(recorder.integers.values, scratch.arguments.integers);
@@ -945,7 +949,6 @@ class Recorder {
   }
 
   const char* obstacle_of(Operator& op, const Stack* stack, Scratch& scratch, bool in_backward) {
-    ++counts.ops;
     if (!in_backward && !is_own_thread()) return "a thread of TorchScript";
     if (at::impl::PythonTorchFunctionTLS::stack_len() > 0) return "a mode of __torch_function__";
     if (c10::impl::PythonDispatcherTLS::get_state() != nullptr) return "the Python dispatcher";
@@ -955,6 +958,8 @@ class Recorder {
   }
 
   void hand_over(const Operator& op, const char* obstacle) {
+    const Lock lock(state->mutex);
+    ++counts.ops;
     ++counts.handed[{c10::toString(op.handle.operator_name()), obstacle}];
   }
 

@@ -69,10 +69,10 @@ class NativeRecorder(OpRecorder):
 
     def __init__(self, process: ProcessState, number: int, name: str, committer: RowConsumer, library: Any) -> None:
         """``process`` has the storage tables of the library."""
-        maps = process.storages.tables.new_writer_maps()
-        self.native = native = library.Recorder(process.storages.tables, maps, number, get_ident())
-        process.sites.on_clear = process.storages.tables.forget_sites
-        process.settings.on_new_flags = process.storages.tables.forget_settings
+        tables: Any = process.storages.tables
+        maps = tables.new_writer_maps()
+        self.native = native = library.Recorder(tables, maps, number, get_ident())
+        process.sites.on_clear, process.settings.on_new_flags = tables.forget_sites, tables.forget_settings
         modules = NativeModuleStack(process.module_names, _Anchors(native), native)
         cells = native.fixed, native.links, native.integers, native.floats, native.digests
         super().__init__(process, number, name, committer, BufferTables(*cells, maps, modules))
