@@ -15,7 +15,7 @@ import sys
 import sysconfig
 import tempfile
 from base64 import urlsafe_b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -27,8 +27,8 @@ from rltrace.native.library import (
     BUILD_RECORD,
     MODULE,
     PREBUILT,
-    SANITIZER_VARIABLE,
     SOURCES,
+    VARIANT_VARIABLE,
     BuildRecord,
     BuildTarget,
     cache_folder,
@@ -45,7 +45,14 @@ COMPILERS = "c++", "g++", "clang++"
 
 FLAGS = ("-O2", "-std=c++20", "-fPIC", "-shared", "-fvisibility=hidden")
 LIBRARIES = "torch", "torch_cpu", "c10", "torch_python"
-SANITIZERS = "address", "undefined"
+CHECKED = "-g", "-O1", "-fno-omit-frame-pointer"
+VARIANTS: Mapping[str, tuple[str, ...]] = {
+    "": (),
+    "address": (*CHECKED, "-fsanitize=address"),
+    "undefined": (*CHECKED, "-fsanitize=undefined"),
+    "timed": ("-DRLTRACE_TIMED",),
+}
+"""Flags by variant: with a sanitizer, or with clocks around the parts of an op."""
 
 _TRIAL = "#include <version>\nstatic_assert(__cplusplus >= 202002L);\n"
 _SHOWN_LINES = 12
@@ -121,7 +128,7 @@ class EngineBuild:
 
     target: BuildTarget
     compiler: Compiler
-    sanitizer: str
+    variant: str
     sources: str
     """Digest of the sources."""
     torch: Path
@@ -132,9 +139,8 @@ class EngineBuild:
     @property
     def flags(self) -> tuple[str, ...]:
         """All flags that do not name a folder."""
-        checked = ("-g", "-O1", "-fno-omit-frame-pointer", f"-fsanitize={self.sanitizer}") if self.sanitizer else ()
         names = (f"-DRLTRACE_MODULE={MODULE}", f"-DTORCH_EXTENSION_NAME={MODULE}")
-        return (*FLAGS, *checked, *names, f"-D_GLIBCXX_USE_CXX11_ABI={_library_abi(self.torch)}")
+        return (*FLAGS, *VARIANTS[self.variant], *names, f"-D_GLIBCXX_USE_CXX11_ABI={_library_abi(self.torch)}")
 
     @property
     def folder(self) -> Path:
@@ -182,7 +188,7 @@ class EngineBuild:
 
     def _record(self, file: str, digest: str) -> BuildRecord:
         return BuildRecord(
-            self.target, str(self.compiler), self.flags, self.sanitizer, self.sources, file=file, digest=digest
+            self.target, str(self.compiler), self.flags, self.variant, self.sources, file=file, digest=digest
         )
 
 
@@ -190,6 +196,8 @@ def plan_build() -> EngineBuild:
     """What would be built for this Python. Raises BuildError, with what is missing and what to do."""
     if sys.platform != "linux" or sys.implementation.name != "cpython":
         raise BuildError("the native engine is for CPython on Linux; elsewhere ops are recorded in Python")
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        raise BuildError("the native engine needs a Python with a global lock; ops are recorded in Python here")
     torch = torch_folder()
     target = None if torch is None else target_of(torch)
     if torch is None or target is None:
@@ -200,10 +208,10 @@ def plan_build() -> EngineBuild:
     if not (headers / "Python.h").is_file():
         package = f"python{sys.version_info.major}.{sys.version_info.minor}-dev"
         raise BuildError(f"{headers / 'Python.h'} does not exist: install Python's headers (Debian: {package})")
-    sanitizer = os.environ.get(SANITIZER_VARIABLE, "")
-    if sanitizer and sanitizer not in SANITIZERS:
-        raise BuildError(f"{SANITIZER_VARIABLE}={sanitizer} is not one of {', '.join(SANITIZERS)}")
-    return EngineBuild(target, find_compiler(), sanitizer, sources_digest(), torch, headers)
+    variant = os.environ.get(VARIANT_VARIABLE, "")
+    if variant not in VARIANTS:
+        raise BuildError(f"{VARIANT_VARIABLE}={variant} is not one of {', '.join(filter(None, VARIANTS))}")
+    return EngineBuild(target, find_compiler(), variant, sources_digest(), torch, headers)
 
 
 def _library_abi(torch: Path) -> str:

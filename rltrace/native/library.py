@@ -38,8 +38,8 @@ SOURCES = Path(__file__).parent / "sources"
 CACHE_VARIABLE = "RLTRACE_CACHE"
 """Variable with the folder of what rltrace has built; default: ``rltrace`` in the user's cache folder."""
 
-SANITIZER_VARIABLE = "RLTRACE_SANITIZE"
-"""Variable with the sanitizer (address, undefined) of the library that is built and used; for tests of the engine."""
+VARIANT_VARIABLE = "RLTRACE_ENGINE_VARIANT"
+"""Variable with the variant of the library that is built and used (``build.VARIANTS``); for tests and benchmarks."""
 
 TRIED_SIZES = 0, 1, 8, 100, 200, 1_000, PAGE_BYTES, 3 * PAGE_BYTES + 5
 """Sizes at which a library's digest is compared: one of each rule."""
@@ -77,8 +77,8 @@ class BuildRecord:
     compiler: str
     """Path and version."""
     flags: tuple[str, ...]
-    sanitizer: str
-    """Empty: none."""
+    variant: str
+    """Empty: the usual one."""
     sources: str
     """Digest of the sources."""
     file: str
@@ -204,8 +204,8 @@ def _mismatch(record: BuildRecord, target: BuildTarget, sources: str) -> str:
         return f"is for {record.target.text}" + (f" of revision {record.target.torch_git or '?'}" if same else "")
     if record.sources != sources:
         return "is built from other sources than those of this rltrace"
-    if record.sanitizer != os.environ.get(SANITIZER_VARIABLE, ""):
-        return f"is built with sanitizer {record.sanitizer or 'none'}"
+    if record.variant != os.environ.get(VARIANT_VARIABLE, ""):
+        return f"is the variant {record.variant or 'without checks'}"
     return ""
 
 

@@ -36,7 +36,7 @@ printf 'a library' > "$2"
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache."""
     monkeypatch.setenv("RLTRACE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("RLTRACE_SANITIZE", raising=False)
+    monkeypatch.delenv("RLTRACE_ENGINE_VARIANT", raising=False)
     return tmp_path / "cache"
 
 
@@ -69,7 +69,7 @@ def test_each_input_has_its_own_folder(build: EngineBuild, monkeypatch: pytest.M
     others = [
         *(replace(build, target=target) for target in targets),
         *(replace(build, compiler=other) for other in compilers),
-        replace(build, sanitizer="address"),
+        replace(build, variant="address"),
         replace(build, sources="0" * 32),
     ]
     folders = {one.folder for one in (build, *others)}
@@ -134,12 +134,12 @@ def test_no_headers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         plan_build()
 
 
-def test_no_such_sanitizer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_such_variant(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only those that the tests of the engine use."""
     if not Path(sysconfig.get_path("include"), "Python.h").is_file():
         pytest.skip("Python's headers are not installed")
-    monkeypatch.setenv("RLTRACE_SANITIZE", "memory")
-    with pytest.raises(BuildError, match="RLTRACE_SANITIZE=memory is not one of address, undefined"):
+    monkeypatch.setenv("RLTRACE_ENGINE_VARIANT", "memory")
+    with pytest.raises(BuildError, match="RLTRACE_ENGINE_VARIANT=memory is not one of address, undefined, timed"):
         plan_build()
 
 
@@ -194,7 +194,7 @@ def test_several_at_once(build: EngineBuild) -> None:
 
 def test_a_sanitizer_is_in_the_flags(build: EngineBuild) -> None:
     """With what its reports need."""
-    flags = replace(build, sanitizer="undefined").flags
+    flags = replace(build, variant="undefined").flags
     assert {"-g", "-fsanitize=undefined"} < set(flags)
     assert flags.index("-O1") > flags.index("-O2")
 

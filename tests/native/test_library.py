@@ -47,7 +47,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         raise AssertionError(f"{path} was loaded")
 
     monkeypatch.setenv("RLTRACE_CACHE", str(tmp_path))
-    monkeypatch.delenv("RLTRACE_SANITIZE", raising=False)
+    monkeypatch.delenv("RLTRACE_ENGINE_VARIANT", raising=False)
     monkeypatch.setattr(library, "_import", loaded)
     return tmp_path
 
@@ -192,11 +192,11 @@ def test_of_other_sources(cache: Path, tmp_path: Path, monkeypatch: pytest.Monke
 def test_with_a_sanitizer(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Used only where it is required: loaded without its runtime, it would end the program."""
     folder = write_library(cached(cache), sanitizer="address")
-    assert "is built with sanitizer address" in refused()
-    monkeypatch.setenv("RLTRACE_SANITIZE", "address")
+    assert "is the variant address" in refused()
+    monkeypatch.setenv("RLTRACE_ENGINE_VARIANT", "address")
     assert find(torch()).path == folder / "library.so"
     write_library(folder)
-    assert "is built with sanitizer none" in refused()
+    assert "is the variant without checks" in refused()
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"target": 3}', '{"target": {}}', "\udcff"])

@@ -344,11 +344,11 @@ void bind_tables(py::module_& m) {
 
 // --- recorder
 
-bool is_finalizing() {
+bool can_run_python() {
 #if PY_VERSION_HEX >= 0x030D0000
-  return Py_IsFinalizing() != 0;
+  return Py_IsInitialized() != 0 && Py_IsFinalizing() == 0;
 #else
-  return _Py_IsFinalizing() != 0;
+  return Py_IsInitialized() != 0 && _Py_IsFinalizing() == 0;
 #endif
 }
 
@@ -359,7 +359,7 @@ void bind_recorder(py::module_& m) {
       .def(py::init([](std::shared_ptr<State> state, const WritersView& writers, i64 number, unsigned long owner) {
         // The last owner may be a thread that does not hold the interpreter.
         return std::shared_ptr<R>(new R(std::move(state), writers.writers, number, owner), [](R* recorder) {
-          if (is_finalizing()) return;
+          if (!can_run_python()) return;
           py::gil_scoped_acquire held;
           delete recorder;
         });

@@ -12,6 +12,9 @@
 
 #include "tables.h"
 
+#ifdef Py_GIL_DISABLED
+#error "the native engine relies on the interpreter's lock, which this CPython has not"
+#endif
 #if PY_VERSION_HEX < 0x030B0000 || PY_VERSION_HEX >= 0x030E0000
 #error "the native engine knows the frames of CPython 3.11 to 3.13"
 #endif

@@ -407,6 +407,7 @@ class Recorder {
 
     ~Row() {
       if (!passed) return;
+      if (lock.owns_lock()) lock.unlock();  // never wait for the interpreter with the tables locked
       py::gil_scoped_acquire held;
       passed.reset();
     }

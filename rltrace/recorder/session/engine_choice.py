@@ -5,6 +5,8 @@ Owns the choice, the numbers that the library must share with the recorder, and 
 
 from __future__ import annotations
 
+import json
+import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,6 +36,9 @@ CONSTANTS = {
 }
 """Numbers of rows and cells that the library writes, too."""
 
+DEVICE_FILES = "/dev/nvidiactl", "/dev/kfd"
+"""One of them exists where there is a GPU. Not torch's own question: that starts a driver, which no fork survives."""
+
 SHOWN_HANDED = 3
 """Reasons in the fact that lists the most frequent."""
 
@@ -43,18 +48,24 @@ def choose_library(options: RecordOptions, *, extended: bool = False) -> LoadedL
 
     ``extended``: an extension may add hooks, which see every op.
     """
-    reason = options.in_python or ("an extension" if extended else "")
     if options.level != "op":
         return LoadedLibrary()
-    if options.engine == "mode":
-        return LoadedLibrary(why_not="--engine mode")
-    if reason:
-        loaded = LoadedLibrary(why_not=f"{reason} needs Python at every op")
-    else:
-        loaded = load(Path(torch.__file__).parent, CONSTANTS)
+    why_not = _why_python(options, extended=extended)
+    loaded = LoadedLibrary(why_not=why_not) if why_not else load(Path(torch.__file__).parent, CONSTANTS)
     if loaded.module is None and options.engine == "native":
         raise UsageError(f"the native engine is required: {loaded.why_not}")
     return loaded
+
+
+def _why_python(options: RecordOptions, *, extended: bool) -> str:
+    """Why the library is not even looked for; empty: it is."""
+    if options.engine == "mode":
+        return "--engine mode"
+    if options.in_python or extended:
+        return f"{options.in_python or 'an extension'} needs Python at every op"
+    if options.engine == "auto" and any(map(os.path.exists, DEVICE_FILES)):
+        return "this machine has a GPU, on which it has not been tried; --engine native tries it"
+    return ""
 
 
 def choice_facts(loaded: LoadedLibrary) -> Facts:
@@ -74,6 +85,9 @@ def handed_facts(natives: Sequence[Any]) -> Facts:
         ops += native.ops
         handed.update(native.handed)
     facts: Facts = {"engine.native.ops": ops, "engine.native.handed": handed.total()}
+    parts = sum((Counter[str](native.parts) for native in natives), Counter[str]())
+    if parts:  # the library was built with clocks, for a benchmark
+        facts["engine.native.parts"] = json.dumps(parts)
     if handed:
         most = handed.most_common(SHOWN_HANDED)
         facts["engine.native.handed.most"] = "; ".join(f"{op}, {why}: {count}" for (op, why), count in most)
