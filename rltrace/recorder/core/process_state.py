@@ -6,6 +6,7 @@ Owns no thread and no file; the session creates it and the committer empties it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Final, Protocol
 
@@ -59,6 +60,16 @@ LIBRARIES: Final = ("stable_baselines3/", "sb3_contrib/")
 CallKey = tuple[int, ...]
 
 
+@dataclass(slots=True, eq=False)
+class CallPlace:
+    """What is known of calls of modules from the same few frames."""
+
+    certain: Phase | None
+    """From a function of a library, or from a constructor (None: the phase does not change); OTHER: not known."""
+    learned: Phase | None = None
+    """What followed the last one."""
+
+
 class PhasedStream(Protocol):
     """A stream whose rows have a phase."""
 
@@ -77,10 +88,8 @@ class Phases:
     def __init__(self) -> None:
         self.overrides = 0
         """Number of ``rltrace.phase`` blocks that the program is in."""
-        self._learned: dict[CallKey, Phase] = {}
-        self._certain: dict[CallKey, Phase | None] = {}
-        """Phases of calls from a function of a library, or from a constructor (None: the phase does not change)."""
-        self._pending: dict[int, dict[CallKey, None]] = {}
+        self._calls: dict[CallKey, CallPlace] = {}
+        self._pending: dict[int, dict[CallPlace, None]] = {}
         """By stream: calls since the last environment event or backward pass, in order."""
         self._codes: list[CodeType] = []
         """Kept alive: keys contain their ``id()``."""
@@ -101,16 +110,12 @@ class Phases:
         if self.overrides or stream.current_phase is Phase.OPTIMIZER:
             return
         with_gradients = torch.is_grad_enabled()
-        call = _call_key(frame, with_gradients)
-        if call not in self._certain:
-            self._classify(call, frame)
-        pending = self._pending.get(stream.number)
-        if pending is None:
-            pending = self._pending[stream.number] = {}
-        pending[call] = None
-        phase = self._certain.get(call, Phase.OTHER)
-        if phase is Phase.OTHER:
-            phase = self._learned.get(call) or self._guess(stream, with_gradients)
+        key = _call_key(frame, with_gradients)
+        place = self._calls.get(key) or self._classify(key, frame)
+        self._pending.setdefault(stream.number, {})[place] = None
+        phase = place.certain
+        if phase is _OTHER:
+            phase = place.learned or self._guess(stream, with_gradients)
         if phase is not None:
             stream.enter_phase(phase)
 
@@ -148,13 +153,13 @@ class Phases:
         current: FrameType | None = frame
         while current is not None:
             code = current.f_code
-            if id(code) not in known:
+            found = known.get(id(code))
+            if found is None:
                 if len(known) > MAX_CALLS:
                     known.clear()
-                known[id(code)] = _phase_of(code), code
-            phase = known[id(code)][0]
-            if phase is not None:
-                return phase
+                found = known[id(code)] = _phase_of(code), code
+            if found[0] is not None:
+                return found[0]
             current = current.f_back
         return None
 
@@ -172,13 +177,14 @@ class Phases:
     def _learn(self, stream: PhasedStream, phase: Phase) -> None:
         pending = self._pending.get(stream.number)
         if pending:
-            self._learned.update(dict.fromkeys(pending, phase))
+            for place in pending:
+                place.learned = phase
             pending.clear()
 
-    def _classify(self, call: CallKey, frame: FrameType) -> None:
+    def _classify(self, key: CallKey, frame: FrameType) -> CallPlace:
         """Classify a call not seen before, by the whole stack."""
         if len(self._codes) > MAX_CALLS:
-            for table in (self._learned, self._certain, self._codes, self._pending):
+            for table in (self._calls, self._codes, self._pending):
                 table.clear()
         near: list[CodeType] = []
         current: FrameType | None = frame
@@ -189,7 +195,8 @@ class Phases:
         phase: Phase | None = self._library_phase(frame) or Phase.OTHER
         if phase is Phase.OTHER and any(code.co_name == "__init__" for code in near):
             phase = None
-        self._certain[call] = phase
+        place = self._calls[key] = CallPlace(phase)
+        return place
 
 
 def _phase_of(code: CodeType) -> Phase | None:
@@ -198,6 +205,7 @@ def _phase_of(code: CodeType) -> Phase | None:
     return LIBRARY_PHASES[code.co_name] if is_known else None
 
 
+_OTHER: Final = Phase.OTHER
 _ROLLOUT: Final = Phase.ROLLOUT
 _EVALUATION: Final = Phase.EVALUATION
 _BETWEEN_STEPS: Final = (_ROLLOUT, _EVALUATION)
