@@ -472,18 +472,26 @@ def _stack_wrapper(call: Any) -> Any:
 
 def _native_wrapper(enter: Callable[[torch.nn.Module], bool], leave: Callable[[], None], call: Any) -> Any:
     """As ``_stack_wrapper``, where the library of the native engine follows the usual call itself."""
-    followed_in_python = _stack_wrapper(call)
 
     @functools.wraps(call)
     def __call__(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
         if _is_traced():
             return call(self, *args, **kwargs)
+        leaves = leave
         if not enter(self):
-            return followed_in_python(self, *args, **kwargs)
+            stack = _call_state.stack_of_thread()
+            if stack is None:
+                return call(self, *args, **kwargs)
+            try:
+                stack.enter(self, _get_frame())
+            except Exception as error:
+                _call_state.failed(self, error)
+                return call(self, *args, **kwargs)
+            leaves = stack.leave
         try:
             return call(self, *args, **kwargs)
         finally:
-            leave()
+            leaves()
 
     return __call__
 

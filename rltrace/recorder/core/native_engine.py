@@ -11,6 +11,7 @@ import sys
 from _thread import start_new_thread
 from array import array
 from collections.abc import Iterable
+from operator import attrgetter
 from threading import get_ident
 from types import FrameType
 from typing import Any
@@ -54,7 +55,7 @@ class NativeEngine(DispatchEngine):
 
 def _field(name: str) -> Any:
     """A number of the recorder that the library reads and writes."""
-    return property(lambda self: getattr(self.native, name), lambda self, value: setattr(self.native, name, value))
+    return property(attrgetter(f"native.{name}"), lambda self, value: setattr(self.native, name, value))
 
 
 class NativeRecorder(OpRecorder):
@@ -204,10 +205,11 @@ class NativeModuleStack(ModuleStack):
         return int(self._native.depth)
 
     def enter(self, module: torch.nn.Module, frame: FrameType) -> None:
-        if self.on_outermost is not None and not self._native.depth and frame.f_back is not None:
+        native = self._native
+        if self.on_outermost is not None and not native.depth and frame.f_back is not None:
             self.on_outermost(frame.f_back)
         found = self._names.known.get(id(module)) or self._names.of(module)
-        self._native.enter(self._native.module if found is None else found)
+        native.enter(native.module if found is None else found)
 
     def begin_backward(self, frame: FrameType) -> None:
         self._native.enter_backward(len(self.anchors))

@@ -5,6 +5,7 @@ Owns that they are installed and removed together, and in which order. Knows no 
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any, Final
@@ -120,7 +121,7 @@ class Aliases:
     def install(self) -> None:
         if self._patches:
             return
-        self._patches.wrap(torch.Tensor, "numpy", self._to_array)
+        self._patches.replace(torch.Tensor, "numpy", self._exposing(torch.Tensor.numpy))
         self._after(torch.Tensor, "__dlpack__", self._share_tensor)
         for holder in (torch, torch.utils.dlpack):
             self._after(holder, "to_dlpack", self._share_tensor)
@@ -144,13 +145,21 @@ class Aliases:
 
         self._patches.wrap(holder, name, around)
 
-    def _to_array(self, original: Callable[..., Any], tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        array = original(tensor, *args, **kwargs)
-        try:
-            self._storages.tables.expose(tensor, array)
-        except Exception as error:
-            self._fail(error)
-        return array
+    def _exposing(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """``Tensor.numpy``, called often: its arrays share the tensor's memory."""
+        patches, expose, fail = self._patches, self._storages.tables.expose, self._fail
+
+        @functools.wraps(original)
+        def numpy(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            array = original(tensor, *args, **kwargs)
+            try:
+                if patches:
+                    expose(tensor, array)
+            except Exception as error:
+                fail(error)
+            return array
+
+        return numpy
 
     def _share_tensor(self, tensor: torch.Tensor) -> None:
         address = address_of(tensor)
