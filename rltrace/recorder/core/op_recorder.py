@@ -83,8 +83,8 @@ class OpRecorder(RowBuffer):
         super().__init__(process, number, name, tables)
         self.fail = process.fail
         self._committer = committer
-        self._forms: dict[EventForm, tuple[int, int]] = {}
-        """Ids in tables "modules" and "scalars", by form."""
+        self._forms: dict[EventForm, tuple[int, int, int, int, int]] = {}
+        """The cells in ``fixed`` of events but site and phase: op, module, scalars, flags, digests; by form."""
 
     # --- the hot path -----------------------------------------------------------------------------------------------
 
@@ -707,29 +707,31 @@ class OpRecorder(RowBuffer):
         frame: FrameType,
     ) -> None:
         """Write one event, called from ``frame``. Never while an op of this thread is being handled."""
-        module, scalars = self._forms.get(form) or self._intern(form)
-        flags = self.phase & _PHASE | form.kind << KIND_SHIFT | len(evidence) << GENERATOR_SHIFT | _MARKED
+        op, module, scalars, flags, digested = self._forms.get(form) or self._intern(form)
         row, site = self.row, self._site_of(frame)
         try:
             self.digests.extend((*evidence, *digests))
-            self.integers.extend(integers)
-            self.floats.extend(floats)
-            count = len(evidence) + len(digests)
-            self.fixed.extend((self.process.calls.no_op, 0, site, module, scalars, flags, count))
-            self.row += 1
+            for integer in integers:
+                self._add_integer(integer)
+            for number in floats:
+                self._add_float(number)
+            self._add_fixed((op, 0, site, module, scalars, self.phase & _PHASE | flags, digested))
+            self.row = row + 1
         except BaseException:  # Ctrl-C, between two statements
             self._committer.trim(self)
             raise
-        if self.row > self.limit:
+        if row >= self.limit:
             self._committer.wake(self)
         for hook in self.hooks:
             hook.event(form, (evidence, digests, integers, floats), scalars, row, site)
 
-    def _intern(self, form: EventForm) -> tuple[int, int]:
-        process = self.process
-        scalars = process.calls.scalars(form.skeleton(), len(form.integers), len(form.floats))
-        ids = self._forms[form] = process.tables.intern_payload("modules", form.owner), scalars
-        return ids
+    def _intern(self, form: EventForm) -> tuple[int, int, int, int, int]:
+        calls, evidence = self.process.calls, len(form.counts) + len(form.evidence)
+        scalars = calls.scalars(form.skeleton(), len(form.integers), len(form.floats))
+        module = self.process.tables.intern_payload("modules", form.owner)
+        flags = form.kind << KIND_SHIFT | evidence << GENERATOR_SHIFT | _MARKED
+        cells = self._forms[form] = calls.no_op, module, scalars, flags, evidence + len(form.digests)
+        return cells
 
     def _site_of(self, first: FrameType) -> int:
         """The call site of ``first``, walked as for an op."""

@@ -61,7 +61,7 @@ class Checkpoints:
         self._patches.undo_all()
 
     def _write(self, with_digest: EventForm, without_digest: EventForm, loaded: Any, frame: FrameType) -> None:
-        if not self._context.events.can_write():
+        if self._context.events.stream() is None:
             return
         if isinstance(loaded, torch.nn.Module):
             loaded = dict(tensors_of(loaded))

@@ -12,6 +12,7 @@ import inspect
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from numbers import Real
 from types import FrameType
@@ -53,9 +54,14 @@ SPACES: Final = {
 class Environment:
     """One environment, or a whole vector of them where its environments cannot be seen one by one."""
 
-    __slots__ = ("_forms", "_generator", "_read_state", "construction", "name", "owner", "resets", "steps")
+    __slots__ = (
+        *("_forms", "_generator", "_read_state", "base", "construction"),
+        *("name", "owner", "resets", "step_forms", "steps"),
+    )
 
-    def __init__(self, name: str, owner: str, construction: int = 0) -> None:
+    def __init__(self, name: str, owner: str, construction: int = 0, base: Callable[[], Any] = lambda: None) -> None:
+        self.base = base
+        """The environment itself, while it is alive."""
         self.name = name
         self.owner = owner
         self.construction = construction
@@ -63,6 +69,8 @@ class Environment:
         self.steps = 0
         self.resets = 0
         self._forms: dict[tuple[Kind, Sequence[str], Sequence[str], Sequence[str]], EventForm] = {}
+        self.step_forms: dict[tuple[type, ...], StepForm] = {}
+        """By the types of the reward and of what says that the episode has ended."""
         self._generator: Any = None
         self._read_state: StateReader | None = None
 
@@ -77,8 +85,12 @@ class Environment:
             self._forms[kind, digests, integers, floats] = found
         return found
 
-    def generator_state(self, generator: Any) -> int:
-        """Digest of the state of its ``np_random``; 0: it has none."""
+    def generator_state(self, base: Any) -> int:
+        """Digest of the state of ``base.np_random``; 0: it has none."""
+        try:
+            generator = vars(base).get("_np_random")  # to read the property would seed it
+        except TypeError:  # no __dict__
+            return 0
         if generator is None:
             return 0
         if generator is not self._generator:
@@ -102,10 +114,12 @@ class EnvironmentRegistry:
         self._counts: dict[str, int] = {}
         self._others = Environment("another environment", "")
 
-    def environment(self, env: Any) -> Environment:
-        """The one inside all wrappers of ``env``."""
-        found = self._of(base_of(env), "environment", _kind_of)
-        remember(self.by_wrapper, env, found)
+    def environment(self, env: Any, base: Any) -> Environment:
+        """``base``, the one inside all wrappers of ``env``."""
+        found = self.by_wrapper.get(env)
+        if found is None or found.base() is not base:
+            found = self._of(base, "environment", _kind_of)
+            remember(self.by_wrapper, env, found)
         return found
 
     def vector(self, vector: Any) -> Environment:
@@ -144,6 +158,7 @@ class EnvironmentRegistry:
             created = Environment(f"{what} {number}", kind_of(base), self._constructions.get(base) or 0)
             if not remember(self._known, base, created):
                 return self._others
+            created.base = weakref.ref(base)
             self._counts[what] = number + 1
             return created
 
@@ -175,11 +190,19 @@ def _kind_of(base: Any) -> str:
 # --- context ----------------------------------------------------------------------------------------------------------
 
 
+class EventStream(Protocol):
+    """The rows of one thread."""
+
+    def write_event(
+        self, form: EventForm, evidence: Any, digests: Any, integers: Any, floats: Any, frame: FrameType
+    ) -> None: ...
+
+
 class EventSink(Protocol):
     """Writes the events that integrations report into streams."""
 
-    def can_write(self) -> bool:
-        """Whether an event of the calling thread would be written now."""
+    def stream(self) -> EventStream | None:
+        """The stream that an event of the calling thread would be written into now; None: there is none."""
 
     def write(
         self, form: EventForm, *, evidence: Any, digests: Any, integers: Any, floats: Any, frame: FrameType | None
@@ -252,12 +275,10 @@ _RESET: Final = ("observation",)
 _FLAG: Final = (bool, np.bool_, int)
 
 
-class CallStart(NamedTuple):
-    """What is recorded before a call."""
-
-    action: int
-    seed: int
-    states: tuple[int, int, int]
+StepForm = tuple[EventForm, bool, bool]
+"""The form of a step, whether its reward is a number, and whether its ends are flags; else they are digested."""
+CallStart = tuple[int, tuple[int, int, int]]
+"""What is recorded before a call: the digest of its action, or its seed, and the states of ``GENERATORS``."""
 
 
 class Environments:
@@ -276,9 +297,9 @@ class Environments:
     def _decorate(
         self, original: Method, write: Callable[[Environment, CallStart, Any, FrameType], None], *, is_step: bool
     ) -> Method:
-        context, begin, steps = self._context, self._begin, int(is_step)
+        context, steps, digest = self._context, int(is_step), self._context.digests.digest
         calls, environment_of, by_wrapper = context.calls, context.registry.environment, context.registry.by_wrapper
-        can_write, fail = context.events.can_write, context.events.fail
+        stream_here, fail, global_states = context.events.stream, context.events.fail, context.generators.states
         add_steps, add_unrecorded = context.steps.add, context.steps.add_unrecorded
 
         def replacement(env: Any, *args: Any, **kwargs: Any) -> Any:
@@ -286,11 +307,17 @@ class Environments:
             if depth >= IN_EVENT:
                 return original(env, *args, **kwargs)
             try:
-                if can_write():
-                    environment = environment_of(env)
-                    before = begin(environment, env, args, kwargs, is_step)
+                before: CallStart | None = None
+                if stream_here() is not None:
+                    base = base_of(env)
+                    environment = environment_of(env, base)
+                    states = environment.generator_state(base), *global_states()
+                    if is_step:
+                        before = digest(args[0] if args else kwargs.get("action")), states
+                    else:
+                        before = seed_of(kwargs.get("seed")), states
                 else:
-                    before, environment = None, by_wrapper.get(env) or environment_of(env)
+                    environment = by_wrapper.get(env) or environment_of(env, base_of(env))
             except Exception as error:
                 fail(error)
                 return original(env, *args, **kwargs)
@@ -318,48 +345,39 @@ class Environments:
 
         return replacement
 
-    def _begin(
-        self, environment: Environment, env: Any, args: tuple[Any, ...], kwargs: dict[str, Any], is_step: bool
-    ) -> CallStart:
-        generators = self._context.generators
-        own = environment.generator_state(_generator_of(base_of(env)))
-        states = own, generators.python(), generators.numpy()
-        if is_step:
-            action = args[0] if args else kwargs.get("action")
-            return CallStart(self._context.digests.digest(action), 0, states)
-        return CallStart(0, seed_of(kwargs.get("seed")), states)
-
     def _write_step(self, environment: Environment, before: CallStart, result: Any, frame: FrameType) -> None:
         if not isinstance(result, tuple) or len(result) not in (4, 5):
             return
-        observation, reward, *ends = result[:-1]
-        digest, end_names = self._context.digests.digest, _ENDS[5 - len(result)]
-        digests = [before.action, digest(observation)]
-        integers: list[int] = []
-        floats: list[float] = []
-        names: tuple[str, ...] = _STEP
-        flags: tuple[str, ...] = ()
-        numbers: tuple[str, ...] = ()
-        if isinstance(reward, Real):
-            floats, numbers = [float(reward)], _REWARD
-        else:  # one for each of several environments
-            digests, names = [*digests, digest(reward)], (*names, *_REWARD)
-        if all(isinstance(end, _FLAG) for end in ends):
-            integers, flags = [int(end) for end in ends], end_names
-        else:
-            digests, names = [*digests, *map(digest, ends)], (*names, *end_names)
-        form = environment.form(Kind.ENVIRONMENT_STEP, names, flags, numbers)
-        evidence = environment.steps, *before.states
-        self._context.events.write(
-            form, evidence=evidence, digests=digests, integers=integers, floats=floats, frame=frame
-        )
+        (action, states), digest, reward, ends = before, self._context.digests.digest, result[1], result[2:-1]
+        kinds = (type(reward), *map(type, ends))
+        form, is_number, are_flags = environment.step_forms.get(kinds) or self._add_form(environment, reward, ends)
+        digests = [action, digest(result[0])]
+        if not is_number:  # one for each of several environments
+            digests.append(digest(reward))
+        if not are_flags:
+            digests += map(digest, ends)
+        integers = (*map(int, ends),) if are_flags else ()
+        floats = (float(reward),) if is_number else ()
+        stream = self._context.events.stream()
+        if stream is not None:
+            stream.write_event(form, (environment.steps, *states), digests, integers, floats, frame)
+
+    def _add_form(self, environment: Environment, reward: Any, ends: tuple[Any, ...]) -> StepForm:
+        is_number, are_flags = isinstance(reward, Real), all(isinstance(end, _FLAG) for end in ends)
+        end_names = _ENDS[2 - len(ends)]
+        digests = (*_STEP, *(() if is_number else _REWARD), *(() if are_flags else end_names))
+        flags, numbers = end_names if are_flags else (), _REWARD if is_number else ()
+        event = environment.form(Kind.ENVIRONMENT_STEP, digests, flags, numbers)
+        form = environment.step_forms[type(reward), *map(type, ends)] = event, is_number, are_flags
+        return form
 
     def _write_reset(self, environment: Environment, before: CallStart, result: Any, frame: FrameType) -> None:
         pair = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)
         observation = result[0] if pair else result
+        seed, states = before
         self._context.events.write(
             environment.form(Kind.ENVIRONMENT_RESET, _RESET, (), ()),
-            evidence=(environment.resets, before.seed, environment.construction, *before.states),
+            evidence=(environment.resets, seed, environment.construction, *states),
             digests=[self._context.digests.digest(observation)],
             integers=(),
             floats=(),
@@ -377,14 +395,6 @@ def seed_of(seed: Any) -> int:
         from rltrace.portable_keys import portable_key
 
         return portable_key("seeds", str(seed)) % NONE
-
-
-def _generator_of(base: Any) -> Any:
-    """Its ``np_random``, where that has been created: to read the property would seed it."""
-    try:
-        return vars(base).get("_np_random")
-    except TypeError:  # no __dict__
-        return None
 
 
 # --- construction -----------------------------------------------------------------------------------------------------
@@ -439,7 +449,7 @@ class EnvironmentConstruction:
             context.registry.add_wrapper(env)
             return
         number, owner = context.registry.add(env), type(env).__name__
-        if not context.events.can_write():
+        if context.events.stream() is None:
             return
         form = self._forms.get((what, owner))
         if form is None:

@@ -26,16 +26,13 @@ class GeneratorStates:
         imported then; None: its state cannot be read."""
         self._began = False
 
-    def python(self) -> int:
-        return self._digest("random", _python_reader)
-
-    def numpy(self) -> int:
-        return self._digest("numpy.random", _numpy_reader)
+    def states(self) -> tuple[int, int]:
+        """Digests of the states of Python's and of NumPy's generator."""
+        return self._digest("random", _python_reader), self._digest("numpy.random", _numpy_reader)
 
     def begin(self) -> None:
         """The current states count as untouched."""
-        self.python()
-        self.numpy()
+        self.states()
         self._began = True
 
     def _digest(self, name: str, make_reader: Callable[[Any], StateReader | None]) -> int:

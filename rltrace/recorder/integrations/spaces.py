@@ -63,7 +63,7 @@ class Spaces:
         try:
             for member in _members(space):
                 remember(self._seeded, member, True)
-            if events.can_write():
+            if events.stream() is not None:
                 self._write(space, seed, sys._getframe(2))
         except Exception as error:
             events.fail(error)

@@ -8,8 +8,9 @@ its class is digested: its ``repr`` may hold an address.
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -21,6 +22,12 @@ MAX_DEPTH = 32
 """Levels of nesting; of what lies deeper only the class is digested."""
 
 _FLOAT, _INTEGER, _BOOL = seed_of("float64", ()), seed_of("int64", ()), seed_of("bool", ())
+_NUMBERS: Final = (
+    *(np.bool_, np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64),
+    *(np.float16, np.float32, np.float64, np.complex64, np.complex128),
+)
+_SEEDS: Final = {kind: seed_of(str(np.dtype(kind)), ()) for kind in _NUMBERS if sys.byteorder == "little"}
+"""Of NumPy's scalars whose memory is what is hashed."""
 _pack_float = struct.Struct("<d").pack
 
 
@@ -42,6 +49,9 @@ class ValueDigests:
         kind = type(value)
         if kind is np.ndarray:
             return self._of_array(value)
+        seed = _SEEDS.get(kind)
+        if seed is not None:
+            return xxh3_64_intdigest(value, seed)
         if kind is float:
             return xxh3_64_intdigest(_pack_float(value), _FLOAT)
         if kind is bool:

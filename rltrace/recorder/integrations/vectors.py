@@ -11,12 +11,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from types import FrameType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
 from rltrace.digest import digest_pages
-from rltrace.recorder.integrations.environments import IN_VECTOR, Environment, IntegrationContext, remember, seed_of
+from rltrace.recorder.integrations.environments import (
+    IN_VECTOR,
+    CallStart,
+    Environment,
+    IntegrationContext,
+    remember,
+    seed_of,
+)
 from rltrace.recorder.integrations.method_patching import Method, MethodDecorator
 from rltrace.trace.format.schema import Kind
 
@@ -27,14 +34,6 @@ _NAMES: Final = {
     5: ("observation", "reward", "terminated", "truncated"),  # Gymnasium
     4: ("observation", "reward", "done"),  # Stable-Baselines3
 }
-
-
-class VectorCall(NamedTuple):
-    """What is recorded before a call."""
-
-    argument: int
-    """Digest of the actions; of a reset its seed."""
-    states: tuple[int, int, int]
 
 
 class Vectors:
@@ -53,14 +52,14 @@ class Vectors:
     def _decorate(self, original: Method, *, is_step: bool) -> Method:
         context, begin, end = self._context, self._begin, self._end
         calls, environment_of, transparent = context.calls, context.registry.vector, context.registry.transparent
-        can_write, fail, is_transparent = context.events.can_write, context.events.fail, transparent.get
+        stream_here, fail, is_transparent = context.events.stream, context.events.fail, transparent.get
 
         def replacement(vector: Any, *args: Any, **kwargs: Any) -> Any:
             if calls.depth or is_transparent(vector):
                 return original(vector, *args, **kwargs)
             try:
                 environment = environment_of(vector)
-                before = begin(vector, args, kwargs, is_step) if can_write() else None
+                before = begin(vector, args, kwargs, is_step) if stream_here() is not None else None
             except Exception as error:
                 fail(error)
                 return original(vector, *args, **kwargs)
@@ -80,17 +79,16 @@ class Vectors:
 
         return replacement
 
-    def _begin(self, vector: Any, args: tuple[Any, ...], kwargs: dict[str, Any], is_step: bool) -> VectorCall:
-        digests, generators = self._context.digests, self._context.generators
+    def _begin(self, vector: Any, args: tuple[Any, ...], kwargs: dict[str, Any], is_step: bool) -> CallStart:
         value = args[0] if args else kwargs.get("actions") if is_step else kwargs.get("seed", _seeds_of(vector))
-        argument = digests.digest(value) if is_step else seed_of(value)
-        return VectorCall(argument, (0, generators.python(), generators.numpy()))
+        argument = self._context.digests.digest(value) if is_step else seed_of(value)
+        return argument, (0, *self._context.generators.states())
 
     def _end(
         self,
         vector: Any,
         environment: Environment,
-        before: VectorCall | None,
+        before: CallStart | None,
         result: Any,
         frame: FrameType,
         is_step: bool,
@@ -102,20 +100,20 @@ class Vectors:
         batch = None if before is None else _named_batch(result, is_step)
         if before is None or batch is None:
             return
-        names, values = batch
+        (names, values), (argument, states) = batch, before
         digests = [digest(value) for value in values]
         each = (
             [self._digest_one(values, k) for k in range(count)] if count <= MAX_DIGESTS and _are_arrays(values) else []
         )
         names = (*names, *(f"of {k}" for k in range(len(each))))
-        counts: tuple[int, ...] = environment.resets, before.argument, environment.construction
+        counts: tuple[int, ...] = environment.resets, argument, environment.construction
         kind = Kind.ENVIRONMENT_RESET
         if is_step:
-            names, digests, counts = ("action", *names), [before.argument, *digests], (environment.steps,)
+            names, digests, counts = ("action", *names), [argument, *digests], (environment.steps,)
             kind = Kind.ENVIRONMENT_STEP
         self._context.events.write(
             environment.form(kind, names, (), ()),
-            evidence=(*counts, *before.states),
+            evidence=(*counts, *states),
             digests=[*digests, *each],
             integers=(),
             floats=(),

@@ -35,12 +35,10 @@ class EventWriter:
         self._process = process
         self._streams = streams
         self._window = window
+        self.stream = streams.between_ops
+        """The stream that an event of the calling thread would be written into now; None: no event can be written."""
         self._profiler = profiler
         self.fail = fail
-
-    def can_write(self) -> bool:
-        """Whether ``write`` would write a row now, in the calling thread."""
-        return self._window.is_open and self._streams.between_ops() is not None
 
     def write(
         self,
@@ -59,7 +57,7 @@ class EventWriter:
         (``--level step``, outside of the window), the thread is not recorded, or it is running an op. Never raises.
         """
         try:
-            stream = self._streams.between_ops() if self._window.is_open else None
+            stream = self.stream()
             if stream is None:
                 return False
             stream.write_event(form, evidence, digests, integers, floats, frame or sys._getframe(1))

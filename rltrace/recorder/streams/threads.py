@@ -154,6 +154,15 @@ class _FirstOp:
         return observer_of(self._streams.open_here()).observe(by, func, types, args, kwargs)
 
 
+class _Local(threading.local):
+    """What is known of the calling thread."""
+
+    stream: OpRecorder | None = None
+    """None before its first op."""
+    pooled = False
+    """A pool started it."""
+
+
 class Streams:
     """All streams of the process."""
 
@@ -173,7 +182,7 @@ class Streams:
         self._make_engine = make_engine
         self._make_stream = make_stream
         self._lock = threading.Lock()
-        self._local = threading.local()
+        self._local = _Local()
         self._all: list[OpRecorder] = []
         self._names: dict[str, int] = {}
         self._engines: dict[int, Engine] = {}
@@ -208,25 +217,25 @@ class Streams:
 
     def here(self) -> OpRecorder | None:
         """The stream of the calling thread; None before its first op."""
-        return getattr(self._local, "stream", None)
+        return self._local.stream
 
     def between_ops(self) -> OpRecorder | None:
         """The stream of the calling thread, where an event can be written into it now."""
         engine = self._engines.get(threading.get_ident()) if self._on else None
         if engine is None or not engine.is_between_ops():
             return None
-        return self.here() or self.open_here()
+        return self._local.stream or self.open_here()
 
     def position_here(self) -> StreamPosition:
         """Position of the calling thread in its stream; of a thread without one, in the first stream."""
-        stream: OpRecorder | None = getattr(self._local, "stream", None)
+        stream = self._local.stream
         thread = "" if stream is not None else self._threads.of(threading.current_thread())
         stream = stream or self.main
         return StreamPosition(stream.number, self._process.step, stream.row, thread)
 
     def modules_here(self) -> ModuleStack | None:
         """The module stack of the calling thread; None where its ops are not recorded."""
-        stream: OpRecorder | None = getattr(self._local, "stream", None)
+        stream = self._local.stream
         if stream is None:
             if threading.get_ident() not in self._engines:
                 return None
@@ -235,7 +244,7 @@ class Streams:
 
     def open_here(self) -> OpRecorder:
         """The stream of the calling thread, made at its first op."""
-        role = "pool" if getattr(self._local, "pooled", False) else "thread"
+        role = "pool" if self._local.pooled else "thread"
         stream = self._open(f"{self._name}/{role}:{self._threads.of(threading.current_thread())}")
         self._local.stream = stream
         self._engines[threading.get_ident()].enter(observer_of(stream))
