@@ -404,7 +404,7 @@ class ModuleCalls:
         if with_hooks:
             self._wrapper = _hook_wrapper
         elif library is not None:
-            self._wrapper = functools.partial(_native_wrapper, library.enter_module, library.leave_module)
+            self._wrapper = functools.partial(_stack_wrapper, enter=library.enter_module, leave=library.leave_module)
         self._stop_hooks = add_listener(names)
         self._patches = Patches()
 
@@ -449,49 +449,30 @@ _get_frame = sys._getframe
 _is_traced = torch.compiler.is_dynamo_compiling
 
 
-def _stack_wrapper(call: Any) -> Any:
+def _stack_wrapper(
+    call: Any, enter: Callable[[torch.nn.Module], bool] = lambda _: False, leave: Callable[[], None] = lambda: None
+) -> Any:
+    """``enter`` and ``leave``: of the library of the native engine, which follows the usual call itself."""
+
     @functools.wraps(call)
     def __call__(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
         if _is_traced():  # the compiler traces this function as the program's, and does not support frames
             return call(self, *args, **kwargs)
-        stack = _call_state.stack_of_thread()
-        if stack is None:
-            return call(self, *args, **kwargs)
-        try:
-            stack.enter(self, _get_frame())
-        except Exception as error:  # of the recorder: must not reach the program
-            _call_state.failed(self, error)
-            return call(self, *args, **kwargs)
-        try:
-            return call(self, *args, **kwargs)
-        finally:
-            stack.leave()
-
-    return __call__
-
-
-def _native_wrapper(enter: Callable[[torch.nn.Module], bool], leave: Callable[[], None], call: Any) -> Any:
-    """As ``_stack_wrapper``, where the library of the native engine follows the usual call itself."""
-
-    @functools.wraps(call)
-    def __call__(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
-        if _is_traced():
-            return call(self, *args, **kwargs)
-        leaves = leave
+        end = leave
         if not enter(self):
             stack = _call_state.stack_of_thread()
             if stack is None:
                 return call(self, *args, **kwargs)
             try:
                 stack.enter(self, _get_frame())
-            except Exception as error:
+            except Exception as error:  # of the recorder: must not reach the program
                 _call_state.failed(self, error)
                 return call(self, *args, **kwargs)
-            leaves = stack.leave
+            end = stack.leave
         try:
             return call(self, *args, **kwargs)
         finally:
-            leaves()
+            end()
 
     return __call__
 

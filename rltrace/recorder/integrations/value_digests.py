@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 import sys
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -28,6 +29,7 @@ _NUMBERS: Final = (
 )
 _SEEDS: Final = {kind: seed_of(str(np.dtype(kind)), ()) for kind in _NUMBERS if sys.byteorder == "little"}
 """Of NumPy's scalars whose memory is what is hashed."""
+_seed_of = lru_cache(1_024)(seed_of)
 _pack_float = struct.Struct("<d").pack
 
 
@@ -106,4 +108,4 @@ def _by_class(kind: type) -> int:
 
 
 def _named(kind: str, data: bytes) -> int:
-    return xxh3_64_intdigest(data, seed_of(kind, (len(data),)))
+    return xxh3_64_intdigest(data, _seed_of(kind, (len(data),)))
