@@ -41,7 +41,8 @@ def phase_bits(phase: Phase, kind: Kind = Kind.OP) -> int:
     return int(phase) << PHASE_SHIFT | int(kind) << KIND_SHIFT
 
 
-_PHASE_BITS = [phase_bits(phase) for phase in sorted(Phase)]
+_PHASES = sorted(Phase)
+_PHASE_BITS = [phase_bits(phase) for phase in _PHASES]
 
 
 OVERWRITTEN = pack_link(Origin.OVERWRITTEN)
@@ -195,7 +196,7 @@ class RowBuffer:
 
     @property
     def current_phase(self) -> Phase:
-        return Phase(self.phase >> PHASE_SHIFT & 0xFF)
+        return _PHASES[self.phase >> PHASE_SHIFT & 0xFF]
 
     # --- deferred digests -------------------------------------------------------------------------------------------
     #
