@@ -13,20 +13,17 @@ from pathlib import Path
 import torch
 
 torch.manual_seed(0)
-weights = torch.randn(512, 512, requires_grad=True)
-inputs = torch.randn(512, 512)
+weights = torch.randn(384, 384) / 20
 begin = time.perf_counter()
 for _ in range(int(sys.argv[1])):
-    loss = torch.tanh(inputs @ weights).mm(weights).square().mean()
-    loss.backward()
-    with torch.no_grad():
-        weights -= 0.1 * weights.grad
-        weights.grad = None
+    layers = [weights]
+    for _ in range(20):
+        layers.append(layers[-1] @ weights)
 seconds = time.perf_counter() - begin
 
 report = {
     "learn": seconds,
     "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-    "weights": int(weights.detach().numpy().view("uint32").astype("uint64").sum()),
+    "weights": int(layers[-1].numpy().view("uint32").astype("uint64").sum()),
 }
 Path(os.environ["BENCH_REPORT"]).write_text(json.dumps(report))

@@ -121,28 +121,32 @@ inline u64 up_to_240(const u8* data, size_t n, u64 seed) {
   return avalanche(total + mix16(data + n - 16, SECRET + 136 - 17, seed));
 }
 
-inline __attribute__((always_inline)) void accumulate(u64* lanes, const u8* data, const u8* secret) {
-  u64 values[LANES], products[LANES];
-  for (size_t i = 0; i < LANES; ++i) {
-    values[i] = read64(data + 8 * i);
-    const u64 keyed = values[i] ^ read64(secret + 8 * i);
-    products[i] = u64{static_cast<u32>(keyed)} * static_cast<u32>(keyed >> 32);
-  }
-  for (size_t i = 0; i < LANES; ++i) lanes[i] += values[i ^ 1] + products[i];
+using Lanes = u64 __attribute__((vector_size(STRIPE)));
+
+inline __attribute__((always_inline)) void accumulate(Lanes& lanes, const u8* data, const u8* secret) {
+  Lanes values, keys;
+  std::memcpy(&values, data, sizeof values);
+  std::memcpy(&keys, secret, sizeof keys);
+  const Lanes keyed = values ^ keys;
+  const Lanes products = (keyed & 0xFFFFFFFF) * (keyed >> 32);
+  lanes += __builtin_shufflevector(values, values, 1, 0, 3, 2, 5, 4, 7, 6) + products;
 }
 
 // The lanes after all stripes of more than 240 bytes; ``secret`` is the secret under the seed.
-RLTRACE_CLONES inline void accumulate_all(u64* lanes, const u8* data, size_t n, const u8* secret) {
+RLTRACE_CLONES inline void accumulate_all(u64* result, const u8* data, size_t n, const u8* secret) {
+  Lanes lanes, scramble;  // in registers: the bytes at ``data`` might be anything's
+  std::memcpy(&lanes, result, sizeof lanes);
+  std::memcpy(&scramble, secret + 128, sizeof scramble);
   const size_t whole_blocks = (n - 1) / BLOCK;
   for (size_t block = 0; block < whole_blocks; ++block) {
     for (size_t stripe = 0; stripe < BLOCK / STRIPE; ++stripe)
       accumulate(lanes, data + BLOCK * block + STRIPE * stripe, secret + 8 * stripe);
-    for (size_t i = 0; i < LANES; ++i)
-      lanes[i] = (lanes[i] ^ lanes[i] >> 47 ^ read64(secret + 128 + 8 * i)) * PRIME32_1;
+    lanes = (lanes ^ lanes >> 47 ^ scramble) * PRIME32_1;
   }
   for (size_t stripe = 0; stripe < (n - 1 - BLOCK * whole_blocks) / STRIPE; ++stripe)
     accumulate(lanes, data + BLOCK * whole_blocks + STRIPE * stripe, secret + 8 * stripe);
   accumulate(lanes, data + n - STRIPE, secret + sizeof SECRET - STRIPE - 7);
+  std::memcpy(result, &lanes, sizeof lanes);
 }
 
 inline u64 over_240(const u8* data, size_t n, u64 seed) {
