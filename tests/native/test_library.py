@@ -189,9 +189,9 @@ def test_of_other_sources(cache: Path, tmp_path: Path, monkeypatch: pytest.Monke
     assert "is built from other sources than those of this rltrace" in refused()
 
 
-def test_with_a_sanitizer(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_variant(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Used only where it is required: loaded without its runtime, it would end the program."""
-    folder = write_library(cached(cache), sanitizer="address")
+    folder = write_library(cached(cache), variant="address")
     assert "is the variant address" in refused()
     monkeypatch.setenv("RLTRACE_ENGINE_VARIANT", "address")
     assert find(torch()).path == folder / "library.so"
