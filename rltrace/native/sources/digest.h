@@ -45,14 +45,9 @@ alignas(64) constexpr u8 SECRET[192] = {
     0x45, 0xcb, 0x3a, 0x8f, 0x95, 0x16, 0x04, 0x28, 0xaf, 0xd7, 0xfb, 0xca, 0xbb, 0x4b, 0x40, 0x7e,
 };
 
-inline u32 read32(const u8* at) {
-  u32 value;
-  std::memcpy(&value, at, sizeof value);
-  return value;
-}
-
-inline u64 read64(const u8* at) {
-  u64 value;
+template <class T>
+T read(const u8* at) {
+  T value;
   std::memcpy(&value, at, sizeof value);
   return value;
 }
@@ -79,18 +74,18 @@ inline u64 avalanche_xxh64(u64 value) {
 }
 
 inline u64 mix16(const u8* data, const u8* secret, u64 seed) {
-  return fold(read64(data) ^ (read64(secret) + seed), read64(data + 8) ^ (read64(secret + 8) - seed));
+  return fold(read<u64>(data) ^ (read<u64>(secret) + seed), read<u64>(data + 8) ^ (read<u64>(secret + 8) - seed));
 }
 
 inline u64 up_to_3(const u8* data, size_t n, u64 seed) {
   const u32 combined = data[n - 1] | static_cast<u32>(n) << 8 | u32{data[0]} << 16 | u32{data[n >> 1]} << 24;
-  return avalanche_xxh64(((read32(SECRET) ^ read32(SECRET + 4)) + seed) ^ combined);
+  return avalanche_xxh64(((read<u32>(SECRET) ^ read<u32>(SECRET + 4)) + seed) ^ combined);
 }
 
 inline u64 up_to_8(const u8* data, size_t n, u64 seed) {
   seed ^= u64{__builtin_bswap32(static_cast<u32>(seed))} << 32;
-  const u64 combined = read32(data + n - 4) | u64{read32(data)} << 32;
-  u64 value = ((read64(SECRET + 8) ^ read64(SECRET + 16)) - seed) ^ combined;
+  const u64 combined = read<u32>(data + n - 4) | u64{read<u32>(data)} << 32;
+  u64 value = ((read<u64>(SECRET + 8) ^ read<u64>(SECRET + 16)) - seed) ^ combined;
   value ^= rotate(value, 49) ^ rotate(value, 24);
   value *= PRIME_MX2;
   value ^= (value >> 35) + n;
@@ -99,8 +94,8 @@ inline u64 up_to_8(const u8* data, size_t n, u64 seed) {
 }
 
 inline u64 up_to_16(const u8* data, size_t n, u64 seed) {
-  const u64 low = ((read64(SECRET + 24) ^ read64(SECRET + 32)) + seed) ^ read64(data);
-  const u64 high = ((read64(SECRET + 40) ^ read64(SECRET + 48)) - seed) ^ read64(data + n - 8);
+  const u64 low = ((read<u64>(SECRET + 24) ^ read<u64>(SECRET + 32)) + seed) ^ read<u64>(data);
+  const u64 high = ((read<u64>(SECRET + 40) ^ read<u64>(SECRET + 48)) - seed) ^ read<u64>(data + n - 8);
   return avalanche(n + __builtin_bswap64(low) + high + fold(low, high));
 }
 
@@ -152,7 +147,7 @@ RLTRACE_CLONES inline void accumulate_all(u64* result, const u8* data, size_t n,
 inline u64 over_240(const u8* data, size_t n, u64 seed) {
   alignas(64) u8 secret[sizeof SECRET];
   for (size_t i = 0; i < sizeof SECRET; i += 16) {
-    const u64 pair[2] = {read64(SECRET + i) + seed, read64(SECRET + i + 8) - seed};
+    const u64 pair[2] = {read<u64>(SECRET + i) + seed, read<u64>(SECRET + i + 8) - seed};
     std::memcpy(secret + i, pair, sizeof pair);
   }
   alignas(64) u64 lanes[LANES] = {PRIME32_3, PRIME64_1, PRIME64_2, PRIME64_3,
@@ -160,13 +155,13 @@ inline u64 over_240(const u8* data, size_t n, u64 seed) {
   accumulate_all(lanes, data, n, secret);
   u64 total = n * PRIME64_1;
   for (size_t i = 0; i < 4; ++i)
-    total += fold(lanes[2 * i] ^ read64(secret + 11 + 16 * i), lanes[2 * i + 1] ^ read64(secret + 19 + 16 * i));
+    total += fold(lanes[2 * i] ^ read<u64>(secret + 11 + 16 * i), lanes[2 * i + 1] ^ read<u64>(secret + 19 + 16 * i));
   return avalanche(total);
 }
 
 inline u64 xxh3(const void* bytes, size_t n, u64 seed) {
   const auto* data = static_cast<const u8*>(bytes);
-  if (n == 0) return avalanche_xxh64(seed ^ read64(SECRET + 56) ^ read64(SECRET + 64));
+  if (n == 0) return avalanche_xxh64(seed ^ read<u64>(SECRET + 56) ^ read<u64>(SECRET + 64));
   if (n <= 3) return up_to_3(data, n, seed);
   if (n <= 8) return up_to_8(data, n, seed);
   if (n <= 16) return up_to_16(data, n, seed);

@@ -107,7 +107,6 @@ class PythonSection {
 // Tables of one thread that are used anew for each op.
 struct Scratch {
   Arguments arguments;
-  std::vector<Layout> layouts;
   Words stack, words;
   std::vector<c10::intrusive_ptr<TensorImpl>> kept;
   std::vector<u64> addresses;
@@ -319,7 +318,7 @@ class Recorder {
     parts.end(Part::ARGUMENTS);
     Lock lock(state->mutex);
     Row row(*this, op, *scratch, lock, stack, node.get());
-    if (!guarded(row, "failed_before", [&] { row.begin(); })) {
+    if (!guarded(row, [&] { row.begin(); })) {
       lock.unlock();
       run(op, stack);
       return true;
@@ -335,7 +334,7 @@ class Recorder {
     }
     parts.end(Part::RUN);
     lock.lock();
-    guarded(row, "failed_after", [&] { row.finish(); });
+    guarded(row, [&] { row.finish(); });
     return true;
   }
 
@@ -740,7 +739,8 @@ class Recorder {
         const Layout& layout = call->layouts[place];
         const auto& storage = tensor.unsafe_storage();
         const u64 address = address_of(tensor);
-        if (!layout.dense || layout.later || layout.nbytes == 0 || layout.nbytes < static_cast<i64>(storage.nbytes())) return false;
+        const bool is_whole = layout.dense && layout.nbytes >= static_cast<i64>(storage.nbytes());
+        if (!is_whole || layout.later || layout.nbytes == 0) return false;
         if (storage.data() == nullptr || !state().handles.contains(address) || state().special.contains(address))
           return false;
         if (tensors().size() == 2 && address_of(*tensors()[1 - place]) == address) return false;
@@ -922,11 +922,10 @@ class Recorder {
     }
 
     // The stream decides: its recording ends, the row is dropped, or the error (Ctrl-C) is the program's.
-    void report(const char* method, const py::object& error) {
+    void report(const py::object& error) {
       try {
-        const bool are_alive = call == nullptr || !has_run || call->keeps_tensors();
-        ask(method, error, call == nullptr ? py::none() : call->python,
-            are_alive ? python_tensors(tensors()) : py::list());
+        const bool are_alive = !has_run || call->keeps_tensors();
+        ask("failed", error, has_run ? call->python : py::none(), are_alive ? python_tensors(tensors()) : py::list());
       } catch (py::error_already_set& raised) {
         throw_into_program(raised);
       }
@@ -935,16 +934,16 @@ class Recorder {
 
   // Write some of a row; false where that failed, which the stream knows.
   template <class Write>
-  static bool guarded(Row& row, const char* method, Write write) {
+  static bool guarded(Row& row, Write write) {
     try {
       write();
       return true;
     } catch (py::error_already_set& error) {
       PythonSection python(row.lock);
-      row.report(method, error.value());
+      row.report(error.value());
     } catch (const std::exception& error) {
       PythonSection python(row.lock);
-      row.report(method, py::reinterpret_borrow<py::object>(PyExc_RuntimeError)(error.what()));
+      row.report(py::reinterpret_borrow<py::object>(PyExc_RuntimeError)(error.what()));
     }
     return false;
   }

@@ -146,15 +146,8 @@ class NativeRecorder(OpRecorder):
         for address in addresses:
             self.process.storages.reads.pop(address)
 
-    def failed_before(self, error: BaseException, call: Call | None, tensors: list[torch.Tensor]) -> None:
-        """Writing a row failed before its op ran. Raises what is the program's (Ctrl-C)."""
-        self._failed(error, None, tensors)
-
-    def failed_after(self, error: BaseException, call: Call | None, tensors: list[torch.Tensor]) -> None:
-        """The same, after the op has run."""
-        self._failed(error, call, tensors)
-
-    def _failed(self, error: BaseException, call: Call | None, tensors: list[torch.Tensor]) -> None:
+    def failed(self, error: BaseException, call: Call | None, tensors: list[torch.Tensor]) -> None:
+        """Writing a row failed; ``call``: its op has run. Raises what is the program's (Ctrl-C)."""
         if not isinstance(error, Exception):
             self._interrupted(call, tensors)
             raise error
