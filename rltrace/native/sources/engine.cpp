@@ -251,7 +251,8 @@ void bind_tables(py::module_& m) {
       .def_property(
           "mask", [](Special& self) { return self.mask ? self.mask : py::bool_(true); },
           [](Special& self, py::object mask) { self.mask = mask.ptr() == Py_True ? py::object() : mask; })
-      .def_property_readonly("external", [](Special& self) { return self.is_foreign || living_aliases(self).size() > 0; })
+      .def_property_readonly("external",
+                             [](Special& self) { return self.is_foreign || living_aliases(self).size() > 0; })
       .def_property_readonly("exposed", [](Special& self) { return self.is_foreign || bool(self.aliases); });
 
   py::class_<ReadsView>(m, "Reads")
@@ -383,7 +384,8 @@ void bind_recorder(py::module_& m) {
              self.add_epoch(row, settings);
            })
       .def("take_epochs", &R::take_epochs)
-      .def("set_anchor", [](R& self, const py::object& frame) { self.anchor = frame.is_none() ? nullptr : frame.ptr(); })
+      .def("set_anchor",
+           [](R& self, const py::object& frame) { self.anchor = frame.is_none() ? nullptr : frame.ptr(); })
       .def("know_modules", [](R& self, const py::dict& known) { self.known_modules = known.ptr(); })
       .def("enter", &R::enter)
       .def("enter_backward", &R::enter_backward)
