@@ -44,7 +44,14 @@ from rltrace.diff.causes.rng import generators_note
 from rltrace.diff.finding_order import Order, OrderedFinding
 from rltrace.diff.metrics.curves import LOOK_AHEAD, TOLERANCE, attempt_tables, compare_series, drift_of, ordered
 from rltrace.diff.metrics.series import ITEM, Series, chosen_segments, item_series, recorded_series
-from rltrace.diff.notes import add_repeat_evidence, equal_in, last_parameters, other_kernels, same_bits_note
+from rltrace.diff.notes import (
+    add_repeat_evidence,
+    equal_in,
+    equal_steps_note,
+    last_parameters,
+    other_kernels,
+    same_bits_note,
+)
 from rltrace.diff.processes import PoolResult, compare_pools, compare_processes, is_pool, pooled, process_pairs
 from rltrace.diff.stream.compare import StreamResult, compare_streams
 from rltrace.diff.stream.steps import StepResult, compare_steps
@@ -57,7 +64,7 @@ from rltrace.diff.unpaired_streams import (
     missing_process,
 )
 from rltrace.errors import UsageError
-from rltrace.trace.format.schema import Step, StepFlag
+from rltrace.trace.format.schema import RowFlag, Step, StepFlag
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace, open_trace
 from rltrace.trace.read.stream import StreamTrace
@@ -402,6 +409,8 @@ class _Comparer:
         verdict, why = decide(evidence)
         self.notes += filter(None, [advice_text(decisive) if decisive is not None else None])
         so_far, _ = decide(assume_complete(evidence))
+        if level == "op" and verdict is Verdict.DIVERGED:
+            self.notes += filter(None, [equal_steps_note(self.pairs)])
         if level == "op" and verdict in (Verdict.IDENTICAL, Verdict.SAME_VALUES):
             self.notes += filter(None, (generators_note(a, b) for a, b in self.pairs))
         drift = drifts(self.pairs, [r for _, r in self.streams], self.tolerance)
@@ -542,7 +551,8 @@ class _Comparer:
         if verdict is Verdict.DIVERGED and decisive is not None:
             numbers = next((r.numbers for _, r in self.steps if r.finding is decisive and r.numbers), None)
             if numbers is not None:
-                return record_both(self.a, self.b, *numbers, "window")
+                # what makes a step differ may have run in the one before: an extra draw from a generator of the program
+                return record_both(self.a, self.b, *numbers, "window", earlier=1)
             if decisive.cause is Cause.ENDED and decisive.op is None:
                 return ()
             if not decisive.op:
@@ -566,7 +576,10 @@ class _Comparer:
         result = next((r for _, r in self.streams if r.decisive is decisive), None)
         if result is None or decisive.a_index is None or decisive.b_index is None:
             return ()
-        steps = row_at(result.a, decisive.a_index).step, row_at(result.b, decisive.b_index).step
+        a, b = row_at(result.a, decisive.a_index), row_at(result.b, decisive.b_index)
+        if decisive.cause is Cause.UNKNOWN and (a.rows.flags(a.place) | b.rows.flags(b.place)) & RowFlag.MARKED:
+            return suggested_commands.check_links(self.a, self.b)
+        steps = a.step, b.step
         kernels = suggested_commands.name_kernels(self.a, self.b, decisive, *steps)
         return kernels or (suggested_commands.settle_inputs(self.a, self.b, *steps) if decisive.cause in rests else ())
 

@@ -288,7 +288,7 @@ def test_before_window(tmp_path: Path) -> None:
 
 
 def test_uninitialised(tmp_path: Path) -> None:
-    """A buffer that was not full is averaged: the op that read it is the origin, said as possibly."""
+    """A buffer that was not full is averaged: the op that read it is the origin; whether nobody wrote is not known."""
 
     def build(trace: TraceBuilder, side: str) -> None:
         empty = trace.op("aten.empty.memory_format", outputs=[], flags=RowFlag.ALLOCATION)
@@ -300,8 +300,8 @@ def test_uninitialised(tmp_path: Path) -> None:
 
     comparison = pair_of(tmp_path, build)
     found = value_of(comparison)
-    assert (found.cause, found.op, found.a_index) == (Cause.UNINITIALISED, "aten.clone.default", 2)
-    assert "it may have read uninitialised memory" in found.explanation
+    assert (found.cause, found.op, found.a_index) == (Cause.UNKNOWN, "aten.clone.default", 2)
+    assert "it reads memory that no recorded op wrote" in found.explanation
     assert comparison.marked.differing >= 1
 
 
@@ -328,7 +328,7 @@ def test_number_read_from_unwritten_memory(tmp_path: Path) -> None:
         number = 1.5 if side == "a" else 2.5
         trace.op("aten._local_scalar_dense.default", inputs=[("mixed", side)], value=number, flags=RowFlag.MARKED)
 
-    assert value_of(pair_of(tmp_path, build)).cause is Cause.UNINITIALISED
+    assert value_of(pair_of(tmp_path, build)).cause is Cause.UNKNOWN
 
 
 def test_bytes_of_another_stream_are_not_guessed_at(tmp_path: Path) -> None:
