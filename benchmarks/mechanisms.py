@@ -236,7 +236,7 @@ def main() -> None:
         chosen = [mechanism for mechanism in mechanisms() if given.only in mechanism.name]
         rows = [measured(mechanism, Path(folder), given.repeats) for mechanism in chosen]
     print("## What each mechanism costs\n")
-    print(f"{machine()}. CPU time of the program's thread, lowest of {repeats}.\n")
+    print(f"{machine()}. CPU time of the program's thread, lowest of {given.repeats}.\n")
     print(table(header, rows))
 
 

@@ -30,7 +30,7 @@ class FoundFault:
     """The op that used the memory last before it; of ``link``: the one that wrote it."""
     writer: str | None
     """The recorded op that wrote the memory last, or allocated it; None: none did."""
-    birth: str | None
+    allocation: str | None
     """The op that returned the memory first."""
     handed_out: bool
     """NumPy or DLPack shares the memory, so ops digest it at every use and no link rests on it."""
@@ -62,17 +62,17 @@ def fault_lines(faults: Sequence[FoundFault]) -> Iterator[str]:
                 until = f"before {fault.found} read it" if fault.found else "before the step ended"
                 yield f"step {fault.step:,}: {size} written by no op {until}"
                 yield f"  used last by {fault.used or 'an op before the recording'}"
-        if fault.writer is not None and fault.writer not in (fault.used, fault.birth):
+        if fault.writer is not None and fault.writer not in (fault.used, fault.allocation):
             yield f"  written last by {fault.writer}"
-        yield f"  returned first by {fault.birth or 'no recorded op'}"
+        yield f"  returned first by {fault.allocation or 'no recorded op'}"
     if len(faults) > SHOWN:
         yield f"and {len(faults) - SHOWN:,} more"
 
 
 def _words(process: ProcessTrace, fault: LinkFault) -> FoundFault:
-    places = (fault.found, fault.used, fault.writer, fault.birth)
-    found, used, writer, birth = (None if place is None else _op_text(process, place) for place in places)
-    return FoundFault(fault.kind, fault.step, found, used, writer, birth, fault.handed_out, fault.bytes)
+    places = (fault.found, fault.used, fault.writer, fault.allocation)
+    found, used, writer, allocation = (None if place is None else _op_text(process, place) for place in places)
+    return FoundFault(fault.kind, fault.step, found, used, writer, allocation, fault.handed_out, fault.bytes)
 
 
 def _op_text(process: ProcessTrace, place: Place) -> str:

@@ -111,7 +111,7 @@ def test_a_write_between_two_ops(record: Record, program: Program) -> None:
     assert write.found == (0, found.one("mul").index) and write.input == 0 and write.kind is FaultKind.WRITE
     last = found.rows[0] if program is into_unwritten_memory else found.one("add_")
     assert write.used == write.writer == (0, last.index)
-    assert (write.birth, write.bytes, write.step) == ((0, 0), 16, 0)
+    assert (write.allocation, write.bytes, write.step) == ((0, 0), 16, 0)
     assert write.handed_out is (program in (through_numpy, through_dlpack))
 
 
@@ -217,7 +217,7 @@ def test_memory_that_torch_itself_fills_by_no_op(record: Record) -> None:
 
     found = checked(record, program)
     [write] = found.process.link_faults
-    assert write.birth is not None and found.rows[write.birth[1]].name == "empty"
+    assert write.allocation is not None and found.rows[write.allocation[1]].name == "empty"
     assert write.found is not None and found.rows[write.found[1]].marked
 
 

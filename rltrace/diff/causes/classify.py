@@ -27,7 +27,7 @@ from rltrace.diff.base.view import StreamView
 from rltrace.diff.causes.collectives import ranks_of, receiving_collective
 from rltrace.diff.causes.inputs import Input, combine, input_is_equal, match_inputs, origin_of, same_bytes
 from rltrace.diff.causes.rng import generators_text
-from rltrace.diff.causes.untracked import changes_text, lost_link, nobody_wrote, untracked_writes
+from rltrace.diff.causes.untracked import changes_text, lost_link, is_known_unwritten, untracked_writes
 from rltrace.errors import HoleError
 from rltrace.trace.format.rows import Link
 from rltrace.trace.format.schema import PLACEMENT_ALIGNMENT, Column, Kind, Origin, RowFlag
@@ -298,7 +298,7 @@ def _untracked_write(context: DiffContext, a: RowAt, b: RowAt, inputs: list[Inpu
 
 def _unwritten_memory(a: RowAt, b: RowAt, known: InputsMatch) -> Judgement:
     """The cause where an op reads memory that no recorded op wrote, and nothing else explains what differs."""
-    if nobody_wrote(a, b):
+    if is_known_unwritten(a, b):
         return Judgement(Cause.UNINITIALISED, known, "it reads uninitialised memory: nothing wrote it")
     why = "it reads memory that no recorded op wrote: uninitialised, or written by code that is not seen"
     return Judgement(Cause.UNKNOWN, known, f"{why}; record --check-links shows which")

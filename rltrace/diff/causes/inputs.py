@@ -76,7 +76,7 @@ def _match(context: DiffContext, a: RowAt, x: Link, b: RowAt, y: Link) -> Inputs
     )  # equal bytes, whichever of two equal ops wrote them
     if not proven or not same_step:
         return InputsMatch.UNKNOWN
-    # One side alone read it, as code outside torch could write it there: known only if nobody did.
+    # One side alone read it, as code outside torch could write it there: known only if it did not.
     for read, target, link in ((read_a, target_a, x), (read_b, target_b, y)):
         if read is not None and StoredOutput(target, link.slot).bytes.digest != read:
             return InputsMatch.UNKNOWN

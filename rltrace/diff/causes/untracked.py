@@ -58,7 +58,7 @@ def changes_text(a: RowAt, changes: Sequence[Change]) -> str:
     return f"{input_text(a, place)} changed without any recorded op: {'; '.join(clauses)}"
 
 
-def nobody_wrote(a: RowAt, b: RowAt) -> bool:
+def is_known_unwritten(a: RowAt, b: RowAt) -> bool:
     """Whether it is certain that memory which no recorded op wrote was not written otherwise: links were checked."""
     return all(row.view.checks_links and _is_on_cpu(row) for row in (a, b))
 

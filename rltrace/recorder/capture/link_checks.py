@@ -44,14 +44,14 @@ Pages = range
 
 
 @dataclass(slots=True, eq=False)
-class Memory:
+class CheckedMemory:
     """The memory of one storage as it was when an op had used it last."""
 
     handle: int
     """A weak reference, which keeps the address from being reused."""
     start: int
     nbytes: int
-    birth: Place | None
+    allocation: Place | None
     """The op that returned it; None: it existed before."""
     writer: Place | None = None
     """The op that wrote it last; until one does, the op that allocated it."""
@@ -73,7 +73,7 @@ class Use:
 
     place: int
     """Which of the op's tensors; of its results, which of those."""
-    memory: Memory
+    memory: CheckedMemory
     pages: Pages
     writer: Place | None
     """That of the memory, as the op begins."""
@@ -87,7 +87,7 @@ class LinkChecks:
         self._process = process
         self._report = report
         self._lock = threading.RLock()
-        self._known: dict[int, Memory] = {}
+        self._known: dict[int, CheckedMemory] = {}
         """By address of the StorageImpl."""
         self._sweep_at = SWEEP_EVERY
         self._reported = 0
@@ -142,17 +142,17 @@ class LinkChecks:
             if use.writer is not None and use.place < len(links) and links[use.place] in (OUTSIDE, OUTSIDE_READ):
                 self._add(use.memory, here, use.place, FaultKind.LINK, use.writer)
 
-    def _uses(self, tensors: Iterable[torch.Tensor], birth: Place | None) -> list[Use]:
-        """What an op uses of the memory of ``tensors``, which the op at ``birth`` returned."""
+    def _uses(self, tensors: Iterable[torch.Tensor], allocation: Place | None) -> list[Use]:
+        """What an op uses of the memory of ``tensors``, which the op at ``allocation`` returned."""
         found = []
         for place, tensor in enumerate(tensors):
             for part in _parts(tensor):
-                use = self._use(place, part, birth)
+                use = self._use(place, part, allocation)
                 if use is not None:
                     found.append(use)
         return found
 
-    def _use(self, place: int, tensor: torch.Tensor, birth: Place | None) -> Use | None:
+    def _use(self, place: int, tensor: torch.Tensor, allocation: Place | None) -> Use | None:
         address = address_of(tensor) if tensor.is_cpu else 0
         if not address:
             return None
@@ -163,7 +163,9 @@ class LinkChecks:
             return None
         memory = self._known.get(address)
         if memory is None:
-            memory = self._known[address] = Memory(raw._weak_ref(), start, nbytes, birth, birth, birth)
+            memory = self._known[address] = CheckedMemory(
+                raw._weak_ref(), start, nbytes, allocation, allocation, allocation
+            )
             memory.is_ours = bool(raw.resizable())
             if len(self._known) >= self._sweep_at:
                 self._sweep()
@@ -176,7 +178,7 @@ class LinkChecks:
         return Use(place, memory, _pages_of(tensor, nbytes), memory.writer)
 
     def _compare(
-        self, memory: Memory, pages: Iterable[int], here: Place | None, place: int | None, *, by_op: bool = False
+        self, memory: CheckedMemory, pages: Iterable[int], here: Place | None, place: int | None, *, by_op: bool = False
     ) -> None:
         """Report pages that differ from when they were used last, and take them as they are from now on."""
         before = {page: memory.digests[page] for page in pages if page in memory.digests}
@@ -184,7 +186,9 @@ class LinkChecks:
         if any(memory.digests[page] != digest for page, digest in before.items()):
             self._add(memory, here, place, FaultKind.OP if by_op else FaultKind.WRITE, here if by_op else memory.used)
 
-    def _add(self, memory: Memory, here: Place | None, place: int | None, kind: FaultKind, used: Place | None) -> None:
+    def _add(
+        self, memory: CheckedMemory, here: Place | None, place: int | None, kind: FaultKind, used: Place | None
+    ) -> None:
         if self._reported >= MAX_FAULTS:
             return
         self._reported += 1
@@ -192,10 +196,12 @@ class LinkChecks:
         special = self._process.storages.special.get(memory.handle)
         handed_out = special is not None and bool(special.exposed)
         step, size = self._process.step, memory.nbytes
-        self._report(LinkFault(kind, here, place, step, used, memory.writer, memory.birth, handed_out, size, content))
+        self._report(
+            LinkFault(kind, here, place, step, used, memory.writer, memory.allocation, handed_out, size, content)
+        )
 
     @staticmethod
-    def _read(memory: Memory, pages: Iterable[int]) -> None:
+    def _read(memory: CheckedMemory, pages: Iterable[int]) -> None:
         for page in pages:
             at = page * PAGE
             memory.digests[page] = digest_address(memory.start + at, min(PAGE, memory.nbytes - at), 0)

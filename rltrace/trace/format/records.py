@@ -299,7 +299,7 @@ class LinkFault(NamedTuple):
     should lead to."""
     writer: Place | None
     """The recorded op that wrote the memory last, or else allocated it; None: none did."""
-    birth: Place | None
+    allocation: Place | None
     """The op that returned the memory first; None: it is older than the recording."""
     handed_out: bool
     """NumPy, DLPack or another process shares the memory: ops digest it at every use, so no link rests on it."""
@@ -328,7 +328,7 @@ def parse_link_fault(record: Record) -> LinkFault:
         handed_out=record["handed_out"],
         bytes=number(record, "bytes"),
         digest=int(record["digest"], 16),
-        **{name: _place(record[name]) for name in ("found", "used", "writer", "birth")},
+        **{name: _place(record[name]) for name in ("found", "used", "writer", "allocation")},
     )
 
 
