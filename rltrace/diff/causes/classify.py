@@ -27,7 +27,13 @@ from rltrace.diff.base.view import StreamView
 from rltrace.diff.causes.collectives import ranks_of, receiving_collective
 from rltrace.diff.causes.inputs import Input, combine, input_is_equal, match_inputs, origin_of, same_bytes
 from rltrace.diff.causes.rng import generators_text
-from rltrace.diff.causes.untracked import changes_text, lost_link, is_known_unwritten, untracked_writes
+from rltrace.diff.causes.untracked import (
+    changes_text,
+    is_known_unwritten,
+    lost_link,
+    repeats_for_certain,
+    untracked_writes,
+)
 from rltrace.errors import HoleError
 from rltrace.trace.format.rows import Link
 from rltrace.trace.format.schema import PLACEMENT_ALIGNMENT, Column, Kind, Origin, RowFlag
@@ -364,6 +370,10 @@ def _kernel_judgement(context: DiffContext, a: RowAt, b: RowAt, known: InputsMat
     if reason:
         return Judgement(Cause.KERNEL, known, f"{start}: {reason}")
     known_a, known_b = identifies_kernel(a.kernel), identifies_kernel(b.kernel)
+    if known_a and known_b and known is InputsMatch.INFERRED and repeats_for_certain(a):
+        why = "its outputs differ, though by the ops that wrote them its inputs match, and it gives the same bits from"
+        why += " equal inputs: memory that it reads may have been written by no recorded op (record --check-links)"
+        return Judgement(Cause.UNKNOWN, InputsMatch.UNKNOWN, why)
     if known_a and known_b:
         why = f"{start} under the same kernel evidence ({kernel_text(a.kernel)}); {NOT_RERUN}"
         return Judgement(Cause.SAME_KERNEL, known, why)

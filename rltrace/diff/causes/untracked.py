@@ -27,6 +27,31 @@ SAME_LAYOUT = frozenset({"aten.detach.default", "aten.alias.default", "aten.lift
 """Views that look at memory as the tensor does that they are made of."""
 
 
+EXACT = frozenset(
+    f"aten.{name}{ending}"
+    for name in (
+        *("add", "sub", "rsub", "mul", "div", "neg", "abs", "sqrt", "sign", "floor", "ceil", "trunc"),
+        *(
+            "relu",
+            "threshold_backward",
+            "maximum",
+            "minimum",
+            "clamp",
+            "clamp_min",
+            "clamp_max",
+            "where",
+            "masked_fill",
+        ),
+        *("eq", "ne", "lt", "le", "gt", "ge", "logical_not", "logical_and", "logical_or", "fill", "zero"),
+        *("copy", "clone", "_to_copy", "cat", "stack", "index_select", "gather"),
+    )
+    for ending in ("", "_")
+)
+"""Operators of which each element of the result is a correctly rounded number of few elements, or one of them. On a CPU
+no order of threads, loop or library gives it other bits. Not those with tables or series (``exp``): MKL may choose
+another by alignment."""
+
+
 @dataclass(frozen=True)
 class Change:
     """Memory that one side read otherwise than its last writer left it."""
@@ -61,6 +86,12 @@ def changes_text(a: RowAt, changes: Sequence[Change]) -> str:
 def is_known_unwritten(a: RowAt, b: RowAt) -> bool:
     """Whether it is certain that memory which no recorded op wrote was not written otherwise: links were checked."""
     return all(row.view.checks_links and _is_on_cpu(row) for row in (a, b))
+
+
+def repeats_for_certain(row: RowAt) -> bool:
+    """Whether an op gives the same bits from equal inputs under one kernel, whatever the threads do."""
+    overlapping = row.rows.flags(row.place) & RowFlag.OVERLAPPING
+    return row.op.rpartition(".")[0] in EXACT and not overlapping and _is_on_cpu(row)
 
 
 def lost_link(a: RowAt, b: RowAt) -> str | None:

@@ -396,8 +396,8 @@ RECORD_TYPES: Final = {
     " rows], …]; strays: [[name, what launched it, times], …] of what was launched for no row",
     "link_checks": "links are checked: memory is compared between its uses",
     "link_fault": "kind: write, op or link; found, used, writer, allocation: [stream, row] of ops, or null; input:"
-    " which tensor of found, or null; step, handed_out, bytes: size of the storage, digest: of its content as far as ops"
-    " used it",
+    " which tensor of found, or null; step, handed_out, bytes: size of the storage, digest: of its content as far"
+    " as ops used it",
     "replay": "in a process of a replay: selected, injected, propagated, missed, other: its injections",
     "patching": "in a process of a replay of activation rows: modules, the counts for each module and op",
     "against": "in a live comparison: counts (ops matched, on one side only, marked, not compared), first: the first op"
