@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -297,6 +298,36 @@ def test_clean_programs(record: Record, program: Program) -> None:
     found, plain = (record(seeded, check_links=checks, engine="mode") for checks in (True, False))
     assert found.process.link_faults == []
     assert found.chains == plain.chains
+
+
+def test_memory_that_is_shared_with_processes(record: Record) -> None:
+    """Moving it there is no write; a write of another process is one, through memory that was handed out."""
+
+    def program() -> None:
+        shared = torch.empty(4).share_memory_()
+        shared.zero_()
+        pid = os.fork()
+        if not pid:
+            poke(shared)
+            os._exit(0)
+        os.waitpid(pid, 0)
+        shared * 2
+
+    [write] = writes(record, program)
+    assert write.kind is FaultKind.WRITE and write.handed_out
+
+
+def test_compiled_functions(record: Record) -> None:
+    """A region is one op, and what is made while it is compiled has no memory."""
+    torch.compiler.reset()
+    function = torch.compile(lambda x: (x.sin() + 1).relu().sum(), backend="aot_eager")
+
+    def program() -> None:
+        weight = torch.randn(8, requires_grad=True)
+        for _ in range(2):
+            function(weight).backward()
+
+    assert writes(record, program) == []
 
 
 def test_threads_take_turns(record: Record) -> None:

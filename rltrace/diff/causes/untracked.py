@@ -13,10 +13,11 @@ from rltrace.diff.base.context import DiffContext
 from rltrace.diff.base.findings import RowAt, row_at, writer_of
 from rltrace.diff.base.model import InputsMatch
 from rltrace.diff.base.row_diff import input_text
+from rltrace.diff.base.view import StreamView
 from rltrace.diff.causes.inputs import Input, StoredOutput
 from rltrace.diff.causes.no_op_writes import layouts_of
 from rltrace.errors import HoleError
-from rltrace.trace.format.records import FaultKind, LinkFault
+from rltrace.trace.format.records import MAX_LINK_FAULTS, FaultKind, LinkFault
 from rltrace.trace.format.rows import Link
 from rltrace.trace.format.schema import RowFlag
 
@@ -85,7 +86,7 @@ def changes_text(a: RowAt, changes: Sequence[Change]) -> str:
 
 def is_known_unwritten(a: RowAt, b: RowAt) -> bool:
     """Whether it is certain that memory which no recorded op wrote was not written otherwise: links were checked."""
-    return all(row.view.checks_links and _is_on_cpu(row) for row in (a, b))
+    return all(_is_checked(row.view) and _is_on_cpu(row) for row in (a, b))
 
 
 def repeats_for_certain(row: RowAt) -> bool:
@@ -103,6 +104,10 @@ def lost_link(a: RowAt, b: RowAt) -> str | None:
                     f"in {side} {input_text(row, fault.input or 0)} was written by a recorded op, and its link is lost"
                 )
     return None
+
+
+def _is_checked(view: StreamView) -> bool:
+    return view.checks_links and len(view.link_faults) < MAX_LINK_FAULTS
 
 
 def _is_on_cpu(row: RowAt) -> bool:

@@ -5,8 +5,8 @@ as the op begins, what it does not write once more when it has run, and all livi
 that differs was written by no op that rltrace saw, or by an op against its schema. The same table knows which op wrote
 memory last, whatever the recorder's own tables say: a link to outside that should lead to that op is lost.
 
-Not checked: memory that torch did not allocate (NumPy arrays, mapped files, shared memory), which other code may write
-as it likes and which ops digest at every use; memory on devices; memory that a collective is writing; workspaces.
+Not checked: memory that torch did not allocate (NumPy arrays, mapped files, batches of workers), which others may write
+as they like and which ops digest at every use; memory on devices; memory that a collective is writing; workspaces.
 """
 
 from __future__ import annotations
@@ -29,13 +29,10 @@ from rltrace.recorder.core.process_state import ProcessState
 from rltrace.recorder.core.regions import RegionInputs
 from rltrace.recorder.core.row_buffer import OUTSIDE, OUTSIDE_READ
 from rltrace.recorder.core.storages import address_of
-from rltrace.trace.format.records import FaultKind, LinkFault, Place
+from rltrace.trace.format.records import MAX_LINK_FAULTS, FaultKind, LinkFault, Place
 
 PAGE: Final = 1 << 20
 """Bytes of memory with one digest: an op that uses a part of a large buffer has no more than its pages read."""
-
-MAX_FAULTS: Final = 1_000
-"""Faults of one process that are recorded; later ones are not."""
 
 SWEEP_EVERY: Final = 4_096
 """Storages followed anew, at least, before those that died are forgotten."""
@@ -60,7 +57,7 @@ class CheckedMemory:
     digests: dict[int, int] = field(default_factory=dict)
     """By page, those that an op has used."""
     is_ours: bool = True
-    """torch allocated it and no other process can write it."""
+    """torch allocated it."""
     is_arriving: bool = False
     """A collective may be writing it."""
     turn: int = 0
@@ -159,7 +156,7 @@ class LinkChecks:
         try:
             raw: Any = tensor.untyped_storage()
             start, nbytes = raw.data_ptr(), raw.nbytes()
-        except RuntimeError:  # a wrapper without memory
+        except (RuntimeError, TypeError):  # a wrapper without memory, symbolic sizes
             return None
         memory = self._known.get(address)
         if memory is None:
@@ -169,10 +166,10 @@ class LinkChecks:
             memory.is_ours = bool(raw.resizable())
             if len(self._known) >= self._sweep_at:
                 self._sweep()
-        if (memory.start, memory.nbytes) != (start, nbytes):  # allocated anew: its bytes are no one's
+        if (memory.start, memory.nbytes) != (start, nbytes):
+            if memory.nbytes != nbytes or not self._is_handed_out(memory):
+                memory.digests.clear()  # allocated anew; else it was moved, to be shared with other processes
             memory.start, memory.nbytes = start, nbytes
-            memory.digests.clear()
-        memory.is_ours = memory.is_ours and not raw.is_shared()
         if not start or not nbytes or not memory.is_ours:
             return None
         return Use(place, memory, _pages_of(tensor, nbytes), memory.writer)
@@ -189,16 +186,18 @@ class LinkChecks:
     def _add(
         self, memory: CheckedMemory, here: Place | None, place: int | None, kind: FaultKind, used: Place | None
     ) -> None:
-        if self._reported >= MAX_FAULTS:
+        if self._reported >= MAX_LINK_FAULTS:
             return
         self._reported += 1
         content = digest_pages([memory.digests[page] for page in sorted(memory.digests)], memory.nbytes)
-        special = self._process.storages.special.get(memory.handle)
-        handed_out = special is not None and bool(special.exposed)
-        step, size = self._process.step, memory.nbytes
+        handed_out, step, size = self._is_handed_out(memory), self._process.step, memory.nbytes
         self._report(
             LinkFault(kind, here, place, step, used, memory.writer, memory.allocation, handed_out, size, content)
         )
+
+    def _is_handed_out(self, memory: CheckedMemory) -> bool:
+        special = self._process.storages.special.get(memory.handle)
+        return special is not None and bool(special.exposed)
 
     @staticmethod
     def _read(memory: CheckedMemory, pages: Iterable[int]) -> None:
@@ -224,7 +223,7 @@ class LinkChecks:
                 raw: Any = torch.UntypedStorage._new_with_weak_ptr(memory.handle)
                 if raw is None or not memory.is_ours or memory.is_arriving:
                     continue
-                if (raw.data_ptr(), raw.nbytes()) == (memory.start, memory.nbytes) and not raw.is_shared():
+                if (raw.data_ptr(), raw.nbytes()) == (memory.start, memory.nbytes):
                     self._compare(memory, list(memory.digests), None, None)
 
     def forget_all(self) -> None:

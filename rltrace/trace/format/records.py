@@ -273,6 +273,10 @@ Place = tuple[int, int]
 """Stream and row of an op of one process."""
 
 
+MAX_LINK_FAULTS = 1_000
+"""Faults of one process that are recorded; later ones are not."""
+
+
 class FaultKind(StrEnum):
     """What ``record --check-links`` found wrong with the links of a trace."""
 
