@@ -13,6 +13,7 @@ import pytest
 import torch
 from recorded import Record, Recorded
 from torch import nn
+from torch.testing._internal.two_tensor import TwoTensor
 
 import rltrace
 from rltrace.diff import compare
@@ -139,6 +140,21 @@ def test_a_write_that_no_op_reads_is_found_at_the_end_of_the_step(record: Record
     found = writes(record, program)
     assert [(write.found, write.step) for write in found] == [(None, 1), (None, 1)]
     assert [write.writer for write in found] == [(0, 1), (0, 3)]
+
+
+def test_memory_inside_a_subclass(record: Record) -> None:
+    """What a wrapper holds is checked (DTensor, FSDP's parameters): the storage of the wrapper has no bytes."""
+
+    def program() -> None:
+        inner = written()
+        wrapper = TwoTensor(inner, written())
+        wrapper * 2
+        poke(inner)
+        wrapper * 3
+
+    found = checked(record, program)
+    [write] = [fault for fault in found.process.link_faults if fault.kind is FaultKind.WRITE]
+    assert write.found == (0, found.named("mul")[-1].index) and write.input == 0
 
 
 def test_one_page_of_large_memory_is_enough(record: Record) -> None:

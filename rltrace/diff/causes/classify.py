@@ -375,6 +375,8 @@ def _kernel_judgement(context: DiffContext, a: RowAt, b: RowAt, known: InputsMat
         why += " equal inputs: memory that it reads may have been written by no recorded op (record --check-links)"
         return Judgement(Cause.UNKNOWN, InputsMatch.UNKNOWN, why)
     if known_a and known_b:
+        inferred = " (by the ops that wrote them, not read again)" if known is InputsMatch.INFERRED else ""
+        start = f"its inputs match{inferred} and its outputs differ{same_state}"
         why = f"{start} under the same kernel evidence ({kernel_text(a.kernel)}); {NOT_RERUN}"
         return Judgement(Cause.SAME_KERNEL, known, why)
     missing = "either side" if not known_a and not known_b else "A" if not known_a else "B"
