@@ -62,6 +62,8 @@ class CheckedMemory:
     """A collective may be writing it."""
     turn: int = 0
     """Number of times that an op began or ended to use it."""
+    streams: set[int] = field(default_factory=set)
+    """Streams of which an op is using it now, and may be writing it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -88,23 +90,42 @@ class LinkChecks:
         """By address of the StorageImpl."""
         self._sweep_at = SWEEP_EVERY
         self._reported = 0
+        self._begun: dict[int, Sequence[Use]] = {}
+        """By stream: what the op uses that has begun and not finished."""
 
     # --- one op -------------------------------------------------------------------------------------------------------
 
     def begin(self, here: Place, tensors: Sequence[torch.Tensor]) -> list[Use]:
         """An op is about to use ``tensors``: compare their memory. Returns what is checked of it."""
+        stream = here[0]
         with self._lock:
-            uses = self._uses(tensors, None)
+            self._drop(self._begun.pop(stream, ()), stream)
+            uses = self._begun[stream] = self._uses(tensors, None)
             for use in uses:
-                if not use.memory.is_arriving:
+                if use.memory.streams - {stream}:
+                    self._read(use.memory, use.pages)
+                elif not use.memory.is_arriving:
                     self._compare(use.memory, use.pages, here, use.place)
+                use.memory.streams.add(stream)
             self._end_turn(uses, here)
             return uses
+
+    @staticmethod
+    def _drop(uses: Iterable[Use], stream: int) -> None:
+        """An op has begun and not finished: it raised, or another op runs within it. What it left in memory is not
+        known."""
+        for use in uses:
+            use.memory.streams.discard(stream)
+            use.memory.digests.clear()
 
     def finish(self, here: Place, uses: Sequence[Use], call: Call, links: Sequence[int], out: Any) -> None:
         """The op has run and returned ``out``; ``uses``: what ``begin`` returned, ``links``: those of its row."""
         plan = call.plan
         with self._lock:
+            alone = {id(use.memory) for use in uses if use.memory.streams == {here[0]} and use.turn == use.memory.turn}
+            self._begun.pop(here[0], None)
+            for use in uses:
+                use.memory.streams.discard(here[0])
             self._check_links(here, uses, links)
             own = {id(use.memory) for use in uses}
             results = [use for use in self._uses(new_results(plan, out), here) if id(use.memory) not in own]
@@ -113,7 +134,7 @@ class LinkChecks:
             for use in uses:
                 if id(use.memory) in changed or plan.role is Role.ALLOCATION:
                     continue
-                if plan.schema and not use.memory.is_arriving and use.turn == use.memory.turn:
+                if plan.schema and not use.memory.is_arriving and id(use.memory) in alone:
                     self._compare(use.memory, use.pages, here, use.place, by_op=True)
                 else:  # another thread uses it, too, or a region that may overwrite what is read no more
                     self._read(use.memory, use.pages)
@@ -222,6 +243,9 @@ class LinkChecks:
             for memory in self._known.values():
                 raw: Any = torch.UntypedStorage._new_with_weak_ptr(memory.handle)
                 if raw is None or not memory.is_ours or memory.is_arriving:
+                    continue
+                if memory.streams:  # an op of another thread is using it, or has raised
+                    memory.digests.clear()
                     continue
                 if (raw.data_ptr(), raw.nbytes()) == (memory.start, memory.nbytes):
                     self._compare(memory, list(memory.digests), None, None)
