@@ -20,6 +20,7 @@ from rltrace.trace.format.records import (
     MAX_STREAMS,
     ActivationPart,
     ActivationRequest,
+    OptimizerStart,
     ValuePart,
     ValueRequest,
     add_activations,
@@ -30,6 +31,7 @@ from rltrace.trace.format.records import (
     parse_activation_request,
     parse_activations,
     parse_generators,
+    parse_optimizer,
     parse_parameters,
     parse_segment,
     parse_value_request,
@@ -83,6 +85,7 @@ class JournalContent:
         """Facts of its end; None: not recorded."""
         self.generators: tuple[int, ...] | None = None
         self.parameters: dict[int, int] = {}
+        self.optimizer_starts: dict[int, OptimizerStart] = {}
         self.windows: list[tuple[int, int | None]] = []
         self.streams: dict[int, StreamTrace] = {}
         self.attempts = attempts
@@ -181,6 +184,10 @@ class JournalContent:
     def _read_activations(self, record: Record) -> None:
         add_activations(self.activation_parts, parse_activations(record, sliced=self._sliced))
 
+    def _read_optimizer(self, record: Record) -> None:
+        ordinal, start = parse_optimizer(record)
+        self.optimizer_starts.setdefault(ordinal, start)
+
     def _read_launches(self, record: Record) -> None:
         self.launches.add(record)
 
@@ -273,6 +280,8 @@ class ProcessTrace:
         """Digests of RNG states at its end, in the order of ``schema.GENERATORS``; None: not known."""
         self.parameters = content.parameters
         """Digests of parameters at its end, by the ordinal of their optimizer, where known."""
+        self.optimizer_starts = content.optimizer_starts
+        """What the optimizers began with, by their ordinals, where that was recorded."""
         self.windows = content.windows
         """(first step, end step or None) of the recorded ops; empty: all or none were."""
         self.table_records = content.table_records
