@@ -12,6 +12,7 @@ from itertools import islice
 from rltrace.diff.base.context import DiffContext
 from rltrace.diff.base.findings import RowAt, reach
 from rltrace.diff.base.model import InputsMatch
+from rltrace.diff.base.view import is_shifted
 from rltrace.diff.causes.no_op_writes import (
     Layout,
     is_plain,
@@ -41,7 +42,7 @@ def match_inputs(context: DiffContext, a: RowAt, b: RowAt) -> list[Input]:
     """Every tensor input that both rows have, with how it is known to match."""
     links_a, links_b = list(a.rows.inputs(a.place)), list(b.rows.inputs(b.place))
     return [
-        Input(place, x, y, _match(context, a, x, b, y))
+        Input(place, x, y, _match(context, a, x, b, y, place))
         for place, (x, y) in enumerate(zip(links_a, links_b, strict=False))
         if Origin.OVERWRITTEN not in (x.distance, y.distance)
     ]
@@ -56,7 +57,15 @@ def combine(inputs: list[Input]) -> InputsMatch:
     return InputsMatch.READ
 
 
-def _match(context: DiffContext, a: RowAt, x: Link, b: RowAt, y: Link) -> InputsMatch:
+def _match(context: DiffContext, a: RowAt, x: Link, b: RowAt, y: Link, place: int) -> InputsMatch:
+    found = _match_links(context, a, x, b, y)
+    if found is InputsMatch.UNKNOWN and is_shifted(context.a.process, context.b.process):
+        # written before the comparison begins, by other ops on the two sides
+        return InputsMatch.INFERRED if input_is_equal(context, a, b, place) else found
+    return found
+
+
+def _match_links(context: DiffContext, a: RowAt, x: Link, b: RowAt, y: Link) -> InputsMatch:
     read_a, read_b = _digest(a, x), _digest(b, y)
     if read_a is not None and read_b is not None:
         if read_a != read_b:

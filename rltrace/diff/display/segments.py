@@ -8,7 +8,7 @@ from itertools import chain, pairwise
 
 from rltrace.diff.align.blocks import blocks
 from rltrace.diff.base.bisect import STRUCTURE, VALUES, Bisection
-from rltrace.diff.base.view import StreamView
+from rltrace.diff.base.view import StreamView, is_shifted
 from rltrace.diff.display.row_pairs import Lines, Pin
 from rltrace.trace.format.schema import Step
 
@@ -71,7 +71,7 @@ def own_pieces(view: StreamView) -> Iterator[Piece]:
 
 def _bounds(a: StreamView, b: StreamView, pins: Collection[Pin]) -> tuple[int, int]:
     """(end of the identical rows, end of the rows that are paired position by position)."""
-    if a.process.windows != b.process.windows:
+    if a.process.windows != b.process.windows or is_shifted(a.process, b.process):
         return 0, 0
     search = Bisection(a, b)
     rows = []

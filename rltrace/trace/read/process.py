@@ -6,6 +6,7 @@ Owns the content of its journal, and the state of the process.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import copy
 from functools import cached_property, partial
 from typing import NamedTuple
 
@@ -262,6 +263,8 @@ class ProcessTrace:
         self._adopt(content)
         if not self.other_holes:
             self._find_lost_records()
+        self._earlier = 0
+        """Number of attempts that ``from_step`` left out."""
         self.record_damage = tuple(self.other_holes)
         """Sentences on lost and invalid records."""
         if self.record_damage:
@@ -431,7 +434,19 @@ class ProcessTrace:
     @property
     def steps(self) -> NDArray[np.uint64]:
         """Finished optimizer attempts that could be read, shape [n, len(Step)], in the order of their end."""
-        return self._attempts.all
+        return self._attempts.all[self._earlier :]
+
+    @property
+    def steps_before(self) -> NDArray[np.uint64]:
+        """The attempts that ``from_step`` left out."""
+        return self._attempts.all[: self._earlier]
+
+    def from_step(self, step: int) -> ProcessTrace:
+        """The same process, whose ``steps`` begin with this one; its rows and its state are the same."""
+        self.load()  # shared, not read twice
+        later = copy(self)
+        later._earlier = int(np.searchsorted(self._attempts.all[:, Step.STEP], np.uint64(step)))
+        return later
 
     def steps_of(self, part: StepPart) -> NDArray[np.uint64]:
         """The attempts of one of ``step_parts``, shape [n, len(Step)]; n is 0 where they cannot be read."""
@@ -445,7 +460,7 @@ class ProcessTrace:
     @property
     def has_all_steps(self) -> bool:
         """Whether every attempt in the journal can be read."""
-        return len(self.steps) == (self.step_parts[-1].stop if self.step_parts else 0)
+        return len(self._attempts.all) == (self.step_parts[-1].stop if self.step_parts else 0)
 
     @property
     def sample_parts(self) -> list[StepPart]:
