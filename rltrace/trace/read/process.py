@@ -438,8 +438,8 @@ class ProcessTrace:
 
     @property
     def steps_before(self) -> NDArray[np.uint64]:
-        """The attempts that ``from_step`` left out."""
-        return self._attempts.all[: self._earlier]
+        """The attempts that ``from_step`` left out; reads nothing where it was not called."""
+        return self._attempts.all[: self._earlier] if self._earlier else np.zeros((0, len(Step)), np.uint64)
 
     def from_step(self, step: int) -> ProcessTrace:
         """The same process, whose ``steps`` begin with this one; its rows and its state are the same."""
