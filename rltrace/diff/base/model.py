@@ -103,7 +103,7 @@ class NotRestored:
     """State that one run had as it came to the first compared step, and the other began without."""
 
     kind: str
-    """``generator``, ``optimizer``, ``environment``, ``data`` or ``tensor``."""
+    """``generator``, ``optimizer`` (its state), ``settings`` (of it), ``environment``, ``data`` or ``tensor``."""
     name: str
     """``torch's generator``, ``Adam: exp_avg, exp_avg_sq, step``, ``environment 0``."""
 

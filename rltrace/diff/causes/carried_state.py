@@ -168,10 +168,8 @@ def name_carried_state(context: DiffContext, finding: Finding) -> Finding:
         return finding
 
 
-def _with(finding: Finding, lost: NotRestored, why: str, cause: Cause | None = None) -> Finding:
-    return replace(
-        finding, cause=cause or finding.cause, explanation=f"{why}; {finding.explanation}", not_restored=lost
-    )
+def _with(finding: Finding, lost: NotRestored, why: str) -> Finding:
+    return replace(finding, explanation=f"{why}; {finding.explanation}", not_restored=lost)
 
 
 # --- optimizers
@@ -199,10 +197,16 @@ def _of_optimizer(context: DiffContext, finding: Finding) -> Finding | None:
     """The finding at an op of an optimizer's first attempt since the comparison begins, if its state was lost."""
     if finding.phase != Phase.OPTIMIZER.name.lower() or finding.optimizer is None:
         return None
+    optimizer = finding.optimizer
+    if optimizer.count not in _first_counts(context, optimizer.ordinal):
+        return None
     for ordinal, lost, why in lost_optimizer_state(context.a.process, context.b.process):
-        if ordinal == finding.optimizer.ordinal and finding.optimizer.count in _first_counts(context, ordinal):
+        if ordinal == optimizer.ordinal:
             return replace(finding, cause=Cause.BEFORE_WINDOW, explanation=why, not_restored=lost)
-    return None
+    if finding.cause is not Cause.ARGUMENTS:
+        return None
+    why = f"a setting of {optimizer.name} was not restored (its learning rate, what a scheduler had changed)"
+    return _with(finding, NotRestored("settings", optimizer.name), why)
 
 
 def _first_counts(context: DiffContext, ordinal: int) -> set[int]:

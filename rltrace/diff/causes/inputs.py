@@ -22,7 +22,7 @@ from rltrace.diff.causes.no_op_writes import (
     written_layout,
 )
 from rltrace.trace.format.rows import Link
-from rltrace.trace.format.schema import Origin
+from rltrace.trace.format.schema import Column, Kind, Origin
 
 MAX_TRAIL = 64
 """Rows that are followed back from an input, each of which only read it or left it unchanged."""
@@ -59,10 +59,33 @@ def combine(inputs: list[Input]) -> InputsMatch:
 
 def _match(context: DiffContext, a: RowAt, x: Link, b: RowAt, y: Link, place: int) -> InputsMatch:
     found = _match_links(context, a, x, b, y)
-    if found is InputsMatch.UNKNOWN and is_shifted(context.a.process, context.b.process):
-        # written before the comparison begins, by other ops on the two sides
-        return InputsMatch.INFERRED if input_is_equal(context, a, b, place) else found
-    return found
+    both_read = _digest(a, x) is not None and _digest(b, y) is not None
+    if both_read or found is InputsMatch.INFERRED or not is_shifted(context.a.process, context.b.process):
+        return found
+    # written before the comparison begins, by other ops on the two sides
+    equal = input_is_equal(context, a, b, place) or _equal_at_opening(a, x, b, y)
+    return InputsMatch.INFERRED if equal else found
+
+
+def _equal_at_opening(a: RowAt, x: Link, b: RowAt, y: Link) -> bool:
+    """Whether an opening row of a window describes an input, with the digest that the other side read or wrote."""
+    sides = [(row, link, reach(row, link.distance)) for row, link in ((a, x), (b, y))]
+    if not any(source is not None and _is_opening(source) for _, _, source in sides):
+        return False
+    digests = [_digest_or_opening(row, link, source) for row, link, source in sides]
+    return digests[0] is not None and digests[0] == digests[1]
+
+
+def _digest_or_opening(row: RowAt, link: Link, source: RowAt | None) -> int | None:
+    if source is None or not _is_opening(source):
+        return _digest_of(row, link)
+    found = int(source.rows.digests[source.rows.digest_offsets[source.place]])
+    read = _digest(row, link)
+    return found if read is None else read
+
+
+def _is_opening(row: RowAt) -> bool:
+    return int(row.rows.columns[row.place, Column.KIND]) == Kind.WINDOW
 
 
 def _match_links(context: DiffContext, a: RowAt, x: Link, b: RowAt, y: Link) -> InputsMatch:
