@@ -97,7 +97,7 @@ def find_shift(pairs: Sequence[ProcessPair]) -> FoundShift:
     for later, other, side in (("B", "A", pairs), ("A", "B", [(b, a) for a, b in pairs])):
         steps = _common(_steps_before_which(whole, part) for whole, part in side)
         if steps is None:
-            return FoundShift()
+            continue
         if len(steps) > 1:
             option = OPTIONS.b if later == "B" else OPTIONS.a
             listed = ", ".join(f"{step:,}" for step in steps[:4]) + (", …" if len(steps) > 4 else "")

@@ -168,7 +168,7 @@ class DataSource(ABC):
         place = int(steps[:, Step.STEP].searchsorted(step))
         if place == len(steps) and (not place or step > int(steps[-1, Step.STEP]) + 1):
             return None
-        row = int(steps[place - 1, Step.END_ROW]) if place else 0
+        row = int(steps[place - 1, Step.END_ROW]) if place else browser.a.start
         return row if row < browser.a.rows else None
 
 

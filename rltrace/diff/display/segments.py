@@ -22,6 +22,9 @@ MAX_ROWS = 1 << 13
 """Rows of a side that are read and aligned at a time."""
 
 
+BEFORE = "they are from before the comparison begins"
+
+
 @dataclass(frozen=True, eq=False)
 class Piece:
     """Adjacent lines: folded into one, or open."""
@@ -50,6 +53,8 @@ class Piece:
 
 def pieces(a: StreamView, b: StreamView, pins: Collection[Pin] = ()) -> Iterator[Piece]:
     """All pieces of two streams, in order; ``pins``: rows that are pairs. Reads only what a bisection reads."""
+    if a.start or b.start:
+        yield Piece(0, a.start, 0, b.start, equal=False, is_aligned=False, trouble=BEFORE)
     base, diverged = _bounds(a, b, pins)
     first = max(0, base - CONTEXT) if base < max(a.rows, b.rows) else base
     if first >= SHORTEST_FOLD:

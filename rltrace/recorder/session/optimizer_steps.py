@@ -261,7 +261,7 @@ class StepCounter:
         """Called by torch's hook, as ``end_step`` is."""
         try:
             if optimizer not in self._states:
-                self._local.start = self._digest(optimizer), state_names(optimizer)
+                self._local.start = id(optimizer), self._digest(optimizer), state_names(optimizer)
             self._local.digest = self._digest(optimizer, gradients=True)
             self._listener.before_attempt(caller)
         except Exception as error:
@@ -309,8 +309,12 @@ class StepCounter:
 
     def _start_of(self, optimizer: Any) -> OptimizerStart | None:
         """What the first attempt, which has just ended, began with."""
-        parameters, state = self._local.__dict__.pop("start", (None, ()))
-        return None if parameters is None else OptimizerStart(parameters, state, state_names(optimizer))
+        key, parameters, state = getattr(self._local, "start", (None, None, ()))
+        if (
+            key != id(optimizer) or parameters is None
+        ):  # its beginning was not seen: it was compiled, or counted by hand
+            return None
+        return OptimizerStart(parameters, state, state_names(optimizer))
 
     def _digest(self, optimizer: Any, *, gradients: bool = False) -> int | None:
         """Digest of all its parameters, or gradients; None where they cannot be read: the attempt is being captured
