@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import CommandLine
 
 LEFT_OUT = ("generator", "optimizer", "loader", "environment", "parameter")
 
 
 @pytest.fixture(scope="session")
-def runs(once: Any) -> CommandLine:
+def runs(once: Any, new_cli: Callable[[], Any]) -> Any:
     """``a.zarr`` and ``a-step.zarr``: eight steps in one go; ``all.zarr`` and so on: four more from a checkpoint."""
 
     def make(folder: Path) -> str:
-        cli = CommandLine(folder)
+        cli = replace(new_cli(), folder=folder)
         results = [cli.record("a.zarr", "resumed.py"), cli.record("a-step.zarr", "resumed.py", "--level", "step")]
         parts = ("all", *LEFT_OUT)
         results += [cli.record(f"{what}.zarr", "resumed.py", setting=f"RESUME={what}") for what in parts]
@@ -27,10 +28,10 @@ def runs(once: Any) -> CommandLine:
     assert all(status == 0 for status, _, _ in json.loads(told)), told
     straight, resumed = (json.loads(told)[run][1].splitlines() for run in (0, 2))
     assert straight[4:] == resumed, "the programs themselves are equal from step 4 on"
-    return CommandLine(folder)
+    return replace(new_cli(), folder=folder)
 
 
-def test_everything_restored_is_identical_from_there_on(runs: CommandLine) -> None:
+def test_everything_restored_is_identical_from_there_on(runs: Any) -> None:
     """Op by op, although B built a model and loaded a checkpoint, and A wrote it; in either order of the two."""
     status, found = runs.diff("a.zarr", "all.zarr")
     assert (status, found["verdict"], found["first"]) == (0, "identical", None)
@@ -53,9 +54,7 @@ def test_everything_restored_is_identical_from_there_on(runs: CommandLine) -> No
         ("parameter", "before-window", "aten.addmm.default", "tensor", "input 0 (float32[2]) of Sequential.2"),
     ],
 )
-def test_what_was_not_restored_is_named(
-    runs: CommandLine, what: str, cause: str, op: str, kind: str, name: str
-) -> None:
+def test_what_was_not_restored_is_named(runs: Any, what: str, cause: str, op: str, kind: str, name: str) -> None:
     """With the steps of both sides, and the first op that differs because of it."""
     # with another parameter, B begins where A never stood
     options = ("--b-starts-at", "4") if what == "parameter" else ()
@@ -71,14 +70,14 @@ def test_what_was_not_restored_is_named(
     ("what", "kind"),
     [("generator", "generator"), ("optimizer", "optimizer"), ("loader", "data"), ("environment", "data")],
 )
-def test_what_was_not_restored_by_the_digests_of_steps(runs: CommandLine, what: str, kind: str) -> None:
+def test_what_was_not_restored_by_the_digests_of_steps(runs: Any, what: str, kind: str) -> None:
     """Without ops, the digests of the first common step show which of them it was."""
     status, found = runs.diff("a-step.zarr", f"{what}.zarr")
     assert (status, found["level"], found["decisive"]["step"], found["decisive"]["b_step"]) == (1, "step", 4, 0)
     assert found["decisive"]["not_restored"]["kind"] == kind
 
 
-def test_parameters_that_the_other_never_had_are_not_guessed(runs: CommandLine) -> None:
+def test_parameters_that_the_other_never_had_are_not_guessed(runs: Any) -> None:
     """B loaded an optimizer's state, but begins with a parameter that A had at no step: compared from the beginnings,
     and the note names the option."""
     _, found = runs.diff("a.zarr", "parameter.zarr")
@@ -88,7 +87,7 @@ def test_parameters_that_the_other_never_had_are_not_guessed(runs: CommandLine) 
     assert found["decisive"]["not_restored"] == {"kind": "tensor", "name": "parameters of Adam"}
 
 
-def test_the_option_decides(runs: CommandLine) -> None:
+def test_the_option_decides(runs: Any) -> None:
     """0 compares from the beginnings; a step that A has not, and both options at once, are errors that say so."""
     status, found = runs.diff("a.zarr", "all.zarr", "--b-starts-at", "0")
     assert (status, found["shift"], found["decisive"]["step"]) == (1, None, 0)
@@ -101,7 +100,7 @@ def test_the_option_decides(runs: CommandLine) -> None:
     assert (result.returncode, "two traces" in result.stderr) == (2, True)
 
 
-def test_the_page_shows_it(runs: CommandLine, tmp_path: Path) -> None:
+def test_the_page_shows_it(runs: Any, tmp_path: Path) -> None:
     """Markdown and the page have the sentence of the verdict, and where the runs begin."""
     for name in ("report.md", "report.html"):
         result = runs.rltrace("report", "a.zarr", "optimizer.zarr", "-o", tmp_path / name)
