@@ -48,7 +48,7 @@ from rltrace.diff.metrics.curves import LOOK_AHEAD, TOLERANCE, attempt_tables, c
 from rltrace.diff.metrics.series import ITEM, Series, chosen_segments, item_series, recorded_series
 from rltrace.diff.notes import add_repeat_evidence, equal_in, last_parameters, other_kernels, same_bits_note
 from rltrace.diff.processes import PoolResult, compare_pools, compare_processes, is_pool, pooled, process_pairs
-from rltrace.diff.shift import begin, choose_shift, from_text, lost_state_notes, shifted, with_both_steps
+from rltrace.diff.shift import begin, choose_shift, from_text, lost_state_notes, shifted, start_option, with_both_steps
 from rltrace.diff.stream.compare import StreamResult, compare_streams
 from rltrace.diff.stream.steps import StepResult, compare_steps
 from rltrace.diff.stream.walk import Progress
@@ -575,7 +575,10 @@ class _Comparer:
     def _advice(self, verdict: Verdict, decisive: Finding | None, holes: tuple[Hole, ...]) -> tuple[str, ...]:
         if verdict is Verdict.DIVERGED and decisive is not None:
             numbers = next((r.numbers for _, r in self.steps if r.finding is decisive and r.numbers), None)
-            if numbers is not None and self.shift is None:
+            if numbers is not None and self.shift is not None:
+                *records, diff = record_both(self.a, self.b, *numbers, "window")
+                return (*records, f"{diff} {start_option(self.shift)}")
+            if numbers is not None:
                 return record_both(self.a, self.b, *numbers, "window")
             if decisive.cause is Cause.ENDED and decisive.op is None:
                 return ()

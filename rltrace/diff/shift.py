@@ -57,6 +57,11 @@ def from_text(shift: Shift) -> str:
     return f"from step {shift.a_step:,} on (B's step {shift.b_step:,})"
 
 
+def start_option(shift: Shift) -> str:
+    """``--b-starts-at 4``: the option of ``rltrace diff`` that names a shift."""
+    return f"{OPTIONS.b} {shift.a_step}" if shift.a_step else f"{OPTIONS.a} {shift.b_step}"
+
+
 def with_both_steps(comparison: Comparison) -> Comparison:
     """A comparison whose findings have the step of both sides, where it is shifted."""
     shift = comparison.shift

@@ -187,6 +187,8 @@ def test_what_was_not_restored(
     found = compared(a, b)
     assert found.decisive is not None and steps(found) == (3, 0)
     assert (found.decisive.step, found.decisive.b_step, found.decisive.not_restored) == (3, 0, expected)
+    record_a, record_b, diff = found.advice
+    assert "--steps 3:4" in record_a and "--steps 0:1" in record_b and diff.endswith(" --b-starts-at 3")
 
 
 def test_lost_state_is_noted_beside_an_earlier_difference(tmp_path: Path) -> None:
