@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rltrace.command_lines import line, record_both
+from rltrace.command_lines import difference, line, program, record_both
 from rltrace.diff import suggested_commands
 from rltrace.diff.align.blocks import first_unequal_step, match_steps
 from rltrace.diff.base.bisect import OnProbe
@@ -289,7 +289,8 @@ def compare(
     chosen = choose_shift(trace_a, trace_b, starts)
     notes = [] if chosen.note is None else [chosen.note]
     shifted_a, shifted_b = shifted(trace_a, trace_b, chosen.shift)
-    return _Comparer(shifted_a, shifted_b, strict, tolerance, progress, watch, chosen.shift, notes).run()
+    comparer = _Comparer(shifted_a, shifted_b, strict, tolerance, progress, watch, chosen.shift, notes)
+    return with_both_steps(comparer.run())
 
 
 def _check(a: Trace, b: Trace) -> None:
@@ -442,36 +443,35 @@ class _Comparer:
         others = tuple(other_kernels(self.pairs, equal_in([r for _, r in self.streams])))
         self.notes += filter(None, [same_bits_note(others, str(self.a.path), str(self.b.path))])
         holes = self._holes()  # holes of series as well, which decide nothing
-        return with_both_steps(
-            Comparison(
-                verdict=verdict,
-                why=why,
-                level=level,
-                a=side_of(self.a),
-                b=side_of(self.b),
-                system=system,
-                first=first,
-                first_value=first_value,
-                unordered=tuple(unordered),
-                structure=merge_structures([result.structure for _, result in self.streams]),
-                search=self._search(),
-                holes=holes,
-                marked=merge_marked([result.marked for _, result in self.streams]),
-                events=merge_events([result.events for _, result in self.streams]),
-                curves=tuple(point for _, result in self.streams for point in result.curves),
-                compared={r.a.name: r.matched + (r.value is not None) for _, r in self.streams}
-                | {pool.name: pool.matched for pool in self.pools},
-                unfinished=tuple(side for side, _ in evidence.unfinished),
-                advice=self._advice(verdict, decisive, holes),
-                decisive=decisive if verdict is Verdict.DIVERGED else None,
-                notes=tuple(self.notes),
-                drift=drift,
-                later=self.order.later(firsts),
-                strict=self.strict,
-                so_far=so_far,
-                other_kernels=others,
-                shift=self.shift,
-            )
+        return Comparison(
+            verdict=verdict,
+            why=why,
+            level=level,
+            a=side_of(self.a),
+            b=side_of(self.b),
+            commands=difference(program(self.a), program(self.b)),
+            system=system,
+            first=first,
+            first_value=first_value,
+            unordered=tuple(unordered),
+            structure=merge_structures([result.structure for _, result in self.streams]),
+            search=self._search(),
+            holes=holes,
+            marked=merge_marked([result.marked for _, result in self.streams]),
+            events=merge_events([result.events for _, result in self.streams]),
+            curves=tuple(point for _, result in self.streams for point in result.curves),
+            compared={r.a.name: r.matched + (r.value is not None) for _, r in self.streams}
+            | {pool.name: pool.matched for pool in self.pools},
+            unfinished=tuple(side for side, _ in evidence.unfinished),
+            advice=self._advice(verdict, decisive, holes),
+            decisive=decisive if verdict is Verdict.DIVERGED else None,
+            notes=tuple(self.notes),
+            drift=drift,
+            later=self.order.later(firsts),
+            strict=self.strict,
+            so_far=so_far,
+            other_kernels=others,
+            shift=self.shift,
         )
 
     def _name_hidden_steps(self) -> None:
