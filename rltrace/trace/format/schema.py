@@ -36,7 +36,7 @@ from collections.abc import Mapping
 from enum import IntEnum, IntFlag
 from typing import Final
 
-FORMAT: Final = (3, 0)
+FORMAT: Final = (3, 1)
 """(major, minor). Readers refuse another major version, and ignore unknown fields."""
 
 SEGMENT_ROWS: Final = 65_536
@@ -398,6 +398,8 @@ RECORD_TYPES: Final = {
     "link_fault": "kind: write, op or link; found, used, writer, allocation: [stream, row] of ops, or null; input:"
     " which tensor of found, or null; step, handed_out, bytes: size of the storage, digest: of its content as far"
     " as ops used it",
+    "optimizer": "after the first attempt of an optimizer, of what it began with: ordinal, parameters: their digest,"
+    " state: names of the tensors of its state then, kept: the same after the attempt",
     "replay": "in a process of a replay: selected, injected, propagated, missed, other: its injections",
     "patching": "in a process of a replay of activation rows: modules, the counts for each module and op",
     "against": "in a live comparison: counts (ops matched, on one side only, marked, not compared), first: the first op"
@@ -416,3 +418,4 @@ RECORD_TYPES: Final = {
 # 2.0  column SETTINGS and table "settings": what torch was set to when an op ran
 # 3.0  folder starts and record type "start" (were births, "birth"), its key requested (was wanted); keys of replay,
 #      patching and against records are those of the JSON reports
+# 3.1  record type "optimizer": what an optimizer began with, by which a resumed run is recognized
