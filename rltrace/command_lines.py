@@ -41,18 +41,31 @@ def record(trace: Trace, file: str, *options: object, variables: Mapping[str, st
 
 
 def record_step(
-    trace: Trace, step: int, file: str, *options: object, variables: Mapping[str, str] | None = None
+    trace: Trace, step: int, file: str, *options: object, variables: Mapping[str, str] | None = None, earlier: int = 0
 ) -> str:
-    """Record one step of the program of a trace."""
-    return record(trace, file, "--steps", f"{step}:{step + 1}", *options, variables=variables)
+    """Record one step of the program of a trace, and so many before it."""
+    steps = f"{max(step - earlier, 0)}:{step + 1}"
+    return record(trace, file, "--steps", steps, *options, variables=variables)
 
 
-def record_both(a: Trace, b: Trace, step_a: int, step_b: int, ending: str, *options: object) -> tuple[str, ...]:
-    """Record a step of both programs, then compare the two recordings."""
+def record_both(
+    a: Trace, b: Trace, step_a: int, step_b: int, ending: str, *options: object, earlier: int = 0
+) -> tuple[str, ...]:
+    """Record a step of both programs, and so many before it, then compare the two recordings."""
     file_a, file_b = file_names(a, b, ending)
     return (
-        record_step(a, step_a, file_a, *options, variables=_extra_variables(a, b)),
-        record_step(b, step_b, file_b, *options, variables=_extra_variables(b, a)),
+        record_step(a, step_a, file_a, *options, variables=_extra_variables(a, b), earlier=earlier),
+        record_step(b, step_b, file_b, *options, variables=_extra_variables(b, a), earlier=earlier),
+        line("diff", file_a, file_b),
+    )
+
+
+def record_whole(a: Trace, b: Trace, ending: str, *options: object) -> tuple[str, ...]:
+    """Record both programs from their start, then compare the two recordings."""
+    file_a, file_b = file_names(a, b, ending)
+    return (
+        record(a, file_a, *options, variables=_extra_variables(a, b)),
+        record(b, file_b, *options, variables=_extra_variables(b, a)),
         line("diff", file_a, file_b),
     )
 

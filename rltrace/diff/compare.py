@@ -46,7 +46,14 @@ from rltrace.diff.causes.rng import generators_note
 from rltrace.diff.finding_order import Order, OrderedFinding
 from rltrace.diff.metrics.curves import LOOK_AHEAD, TOLERANCE, attempt_tables, compare_series, drift_of, ordered
 from rltrace.diff.metrics.series import ITEM, Series, chosen_segments, item_series, recorded_series
-from rltrace.diff.notes import add_repeat_evidence, equal_in, last_parameters, other_kernels, same_bits_note
+from rltrace.diff.notes import (
+    add_repeat_evidence,
+    equal_in,
+    equal_steps_note,
+    last_parameters,
+    other_kernels,
+    same_bits_note,
+)
 from rltrace.diff.processes import PoolResult, compare_pools, compare_processes, is_pool, pooled, process_pairs
 from rltrace.diff.shift import begin, choose_shift, from_text, lost_state_notes, shifted, start_option, with_both_steps
 from rltrace.diff.stream.compare import StreamResult, compare_streams
@@ -60,7 +67,7 @@ from rltrace.diff.unpaired_streams import (
     missing_process,
 )
 from rltrace.errors import UsageError
-from rltrace.trace.format.schema import Step, StepFlag
+from rltrace.trace.format.schema import RowFlag, Step, StepFlag
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace, open_trace
 from rltrace.trace.read.stream import StreamTrace
@@ -434,6 +441,8 @@ class _Comparer:
             self.notes += lost_state_notes(self.pairs, decisive)
         self.notes += filter(None, [advice_text(decisive) if decisive is not None else None])
         so_far, _ = decide(assume_complete(evidence))
+        if level == "op" and verdict is Verdict.DIVERGED:
+            self.notes += filter(None, [equal_steps_note(self.pairs)])
         if level == "op" and verdict in (Verdict.IDENTICAL, Verdict.SAME_VALUES):
             self.notes += filter(None, (generators_note(a, b) for a, b in self.pairs))
         drift = drifts(self.pairs, [r for _, r in self.streams], self.tolerance)
@@ -579,7 +588,8 @@ class _Comparer:
                 *records, diff = record_both(self.a, self.b, *numbers, "window")
                 return (*records, f"{diff} {start_option(self.shift)}")
             if numbers is not None:
-                return record_both(self.a, self.b, *numbers, "window")
+                # what makes a step differ may have run in the one before: an extra draw from a generator of the program
+                return record_both(self.a, self.b, *numbers, "window", earlier=1)
             if decisive.cause is Cause.ENDED and decisive.op is None:
                 return ()
             if not decisive.op:
@@ -605,7 +615,10 @@ class _Comparer:
         result = next((r for _, r in self.streams if r.decisive is decisive), None)
         if result is None or decisive.a_index is None or decisive.b_index is None:
             return ()
-        steps = row_at(result.a, decisive.a_index).step, row_at(result.b, decisive.b_index).step
+        a, b = row_at(result.a, decisive.a_index), row_at(result.b, decisive.b_index)
+        if decisive.cause is Cause.UNKNOWN and (a.rows.flags(a.place) | b.rows.flags(b.place)) & RowFlag.MARKED:
+            return suggested_commands.check_links(self.a, self.b)
+        steps = a.step, b.step
         kernels = suggested_commands.name_kernels(self.a, self.b, decisive, *steps)
         return kernels or (suggested_commands.settle_inputs(self.a, self.b, *steps) if decisive.cause in rests else ())
 

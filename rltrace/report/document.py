@@ -418,7 +418,7 @@ def marked_text(comparison: Comparison) -> str:
     verb = "differs" if marked.differing == 1 else "differ"
     text = f"{at_least}{marked.differing:,} of the ops that may read such memory {verb}{first}."
     shown = shown_finding(comparison)
-    is_origin = shown is not None and shown.cause is Cause.UNINITIALISED
+    is_origin = shown is not None and shown.cause in (Cause.UNINITIALISED, Cause.UNKNOWN)
     return text if is_origin else f"{text} It does not decide the verdict."
 
 

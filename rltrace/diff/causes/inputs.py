@@ -106,7 +106,13 @@ def _match_links(context: DiffContext, a: RowAt, x: Link, b: RowAt, y: Link) -> 
     proven = matched or bool(
         target_a.rows.outputs(target_a.place)
     )  # equal bytes, whichever of two equal ops wrote them
-    return InputsMatch.INFERRED if proven and same_step else InputsMatch.UNKNOWN
+    if not proven or not same_step:
+        return InputsMatch.UNKNOWN
+    # One side alone read it, as code outside torch could write it there: known only if it did not.
+    for read, target, link in ((read_a, target_a, x), (read_b, target_b, y)):
+        if read is not None and StoredOutput(target, link.slot).bytes.digest != read:
+            return InputsMatch.UNKNOWN
+    return InputsMatch.INFERRED
 
 
 def input_is_equal(context: DiffContext, a: RowAt, b: RowAt, place: int) -> bool:

@@ -89,7 +89,7 @@ class Session:
         self._process = ProcessState(self.fail, verify_inputs=options.verify_inputs, library=self._library)
         self._process.report_missing = self._note_missing
         self._extension = extend and extend(self._writer.name)
-        self._captures = make_captures(options, self._process)
+        self._captures = make_captures(options, self._process, self._writer.append)
         if self._extension is not None:
             self._captures = self._extension.join(self._captures, self._process)
         self._committer = Committer(self._process, self._writer, self.fail, self._captures)
@@ -115,7 +115,14 @@ class Session:
         self._committer.series = self._series
         self._scalers = Scalers(self._series, self.fail)
         self.window = OpWindow(
-            options, self._process, self._writer, self._streams, self._patches, self._profiler, self._write_window_state
+            options,
+            self._process,
+            self._writer,
+            self._streams,
+            self._patches,
+            self._profiler,
+            self._captures.links,
+            self._write_window_state,
         )
         self.events = EventWriter(self._process, self._streams, self.window, self._profiler, self.fail)
         self._integrations = Integrations(self.events, self._process.digests)

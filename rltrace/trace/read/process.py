@@ -21,6 +21,7 @@ from rltrace.trace.format.records import (
     MAX_STREAMS,
     ActivationPart,
     ActivationRequest,
+    LinkFault,
     OptimizerStart,
     ValuePart,
     ValueRequest,
@@ -32,6 +33,7 @@ from rltrace.trace.format.records import (
     parse_activation_request,
     parse_activations,
     parse_generators,
+    parse_link_fault,
     parse_optimizer,
     parse_parameters,
     parse_segment,
@@ -97,6 +99,8 @@ class JournalContent:
         self.activation_request: ActivationRequest | None = None
         self.activation_parts: list[ActivationPart] = []
         self.launches = RecordedLaunches()
+        self.checks_links = False
+        self.link_faults: list[LinkFault] = []
         self._provisional = False
         """Whether that end holds only if no more rows follow."""
         self._damage = damage
@@ -135,6 +139,12 @@ class JournalContent:
         check_facts(record["facts"])
         self.level, self.engine = record["level"], record["engine"]
         self.facts.update(record["facts"])
+
+    def _read_link_checks(self, _record: Record) -> None:
+        self.checks_links = True
+
+    def _read_link_fault(self, record: Record) -> None:
+        self.link_faults.append(parse_link_fault(record))
 
     def _read_stream(self, record: Record) -> None:
         check_fields(record, name=str)
@@ -297,6 +307,10 @@ class ProcessTrace:
         """The recorded activation rows, commit by commit."""
         self.launches = content.launches
         """Launches that a profiler saw; falsy: no profiler was active."""
+        self.checks_links = content.checks_links
+        """Whether memory was compared between its uses (``record --check-links``)."""
+        self.link_faults = content.link_faults
+        """What that found, in the order in which it was noticed."""
         self._end_state = content.state
         self._streams = content.streams
 
