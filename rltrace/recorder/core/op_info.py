@@ -211,6 +211,8 @@ class OpPlan:
     """Which of several returns are workspaces."""
     schema: str
     """``aten::addmm``; empty for a higher-order operator."""
+    is_launch: bool = False
+    """Code outside torch: what it may write it may also leave as it is, or write in part (``kernel_launches``)."""
 
     def named(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
         """The arguments of one call by name."""
@@ -266,18 +268,19 @@ def make_plan(op_id: int, func: OpOverload) -> OpPlan:
             is_view=False,
             computes=True,
             draws=region is not None and region.draws,
-            writes={},
-            arguments=(),
+            writes={} if region is None else region.written,
+            arguments=() if region is None else tuple(region.written),
             writes_out=False,
             writes_any=region is not None and region.writes,
             copies=False,
             partial=False,
             arrives=False,
             resizes=False,
-            returns_new=True,
+            returns_new=region is None or region.returns_new,
             aliased=(),
             scratch=(),
             schema="",
+            is_launch=region is not None and bool(region.written),
         )
     hidden = HIDDEN_WRITES.get(schema.name, ())
     overwrites = schema.name in OVERWRITES

@@ -438,6 +438,8 @@ class OpRecorder(RowBuffer):
             if storage.mask is not True and not storage_rules.is_written(storage, tensor):
                 if call.plan.partial and place in call.written:
                     return MIXED  # passed through; ``_record_written`` checks whether anything unwritten is left
+                if call.plan.is_launch and place in call.written:
+                    return OVERWRITTEN if storage.mask is False else MIXED
                 self._marked = True
             whole = storage.partial is None or storage.partial == view
         writer = self._writers.of(address)
