@@ -16,6 +16,7 @@ from rltrace.recorder.base.dispatch_mode import recorder_disabled, recorder_is_n
 from rltrace.recorder.base.patching import Patches
 from rltrace.recorder.base.torch_function import torch_function_disabled
 from rltrace.recorder.core.compiled import CompiledCalls
+from rltrace.recorder.core.foreign_calls import ForeignCalls
 from rltrace.recorder.core.kernel_launches import TritonLaunches
 from rltrace.recorder.core.modules import ModuleCalls, ModuleStack
 from rltrace.recorder.core.process_state import ProcessState
@@ -195,7 +196,7 @@ class TorchPatches:
         self._subclasses = SubclassCalls()
         self._composites = Composites()
         self._compiled = CompiledCalls(process)
-        self._triton = TritonLaunches(process)
+        self._launches = (TritonLaunches(process), ForeignCalls(process))
 
     def install(self) -> None:
         self.modules.install()
@@ -203,7 +204,8 @@ class TorchPatches:
         self._subclasses.install()  # until the end: a silenced mode interferes as much as an active one
         self._composites.install()
         self._compiled.install()
-        self._triton.install()
+        for launches in self._launches:
+            launches.install()
 
     def uninstall(self) -> None:
         """Until ``install`` is called again."""
@@ -211,7 +213,8 @@ class TorchPatches:
         self._aliases.uninstall()
         self._composites.uninstall()
         self._compiled.uninstall()
-        self._triton.uninstall()
+        for launches in self._launches:
+            launches.uninstall()
 
     def remove(self, *, but_subclasses: bool = False) -> None:
         """Undo permanently. ``but_subclasses``: the subclass constructor stays patched."""
