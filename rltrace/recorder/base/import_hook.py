@@ -50,8 +50,9 @@ class ImportHook:
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         if (name not in self._awaited and self._find is None) or target is not None:
             return None
-        for finder in list(sys.meta_path):
-            find = None if finder is self else getattr(finder, "find_spec", None)
+        finders = list(sys.meta_path)
+        for finder in finders[finders.index(self) + 1 if self in finders else 0 :]:  # those before have not found it
+            find = getattr(finder, "find_spec", None)
             spec: ModuleSpec | None = None if find is None else find(name, path, target)
             if spec is not None:
                 self._add_found(name, spec)
@@ -85,9 +86,11 @@ class ImportHook:
             return bool(self.__dict__.get("_initializing", False))
 
         def set_(self: Any, importing: bool) -> None:
-            self.__dict__["_initializing"] = importing
-            if not importing:
+            if importing:
+                self.__dict__["_initializing"] = True
+            else:
                 self.__class__ = plain
+                self._initializing = False  # another hook may await the same module
                 notify(name)
 
         try:
