@@ -77,18 +77,20 @@ class KernelLaunch(Region):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         call, self._program.call = getattr(self._program, "call", None), None
         if call is None:
-            return self.with_configuration(self.name.evidence, kwargs)
+            return self.configured(self.name.evidence)(**kwargs)
         try:
             return call()
         except BaseException:  # there will be no row, and any tensor may have been written
             self._storages.record_unseen_write([address_of(tensor) for tensor in op_tensors(args, kwargs)])
             raise
 
-    def with_configuration(self, evidence: Evidence, arguments: Mapping[str, Any]) -> Any:
-        """The kernel on other tensors, in the configuration of ``evidence``. Only without ``why_not_again``."""
+    def configured(self, evidence: Evidence) -> Callable[..., Any]:
+        """The kernel in the configuration of ``evidence``, to be called on other tensors. Only without
+        ``why_not_again``."""
         if self._again is None:
             raise RuntimeError(self.why_not_again)
-        return self._again(evidence, arguments)
+        again = self._again
+        return lambda **arguments: again(evidence, arguments)
 
 
 # --- Triton -----------------------------------------------------------------------------------------------------------
