@@ -24,6 +24,9 @@ from rltrace.trace.format.collectives import FUNCTIONAL
 # (``tests/recorder``).
 
 
+OF_TORCH = frozenset({"aten", "prim", "prims", "profiler", "c10d", "_c10d_functional", "_c10d_functional_autograd"})
+"""Namespaces of operators whose schemas, with what is below, say what they write."""
+
 VIEWS = frozenset(
     {
         "aten::detach",
@@ -211,6 +214,8 @@ class OpPlan:
     """Which of several returns are workspaces."""
     schema: str
     """``aten::addmm``; empty for a higher-order operator."""
+    is_custom: bool = False
+    """Not torch's: its schema may leave out what it writes (``OpRecorder._input``)."""
     is_launch: bool = False
     """Code outside torch: what it may write it may also leave as it is, or write in part (``kernel_launches``)."""
 
@@ -313,6 +318,7 @@ def make_plan(op_id: int, func: OpOverload) -> OpPlan:
         aliased=aliased if len(aliased) > 1 and any(aliased) else (),
         scratch=SCRATCH.get(schema.name, ()),
         schema=schema.name,
+        is_custom=schema.name.partition("::")[0] not in OF_TORCH,
     )
 
 

@@ -442,6 +442,9 @@ class OpRecorder(RowBuffer):
                     return MIXED  # passed through; ``_record_written`` checks whether anything unwritten is left
                 if call.plan.is_launch and place in call.written:
                     return OVERWRITTEN if storage.mask is False else MIXED
+                if call.plan.is_custom and storage.mask is False:  # against its schema: there is nothing to read
+                    call.written = tuple(sorted({*call.written, place}))
+                    return OVERWRITTEN
                 self._marked = True
             whole = storage.partial is None or storage.partial == view
         writer = self._writers.of(address)
