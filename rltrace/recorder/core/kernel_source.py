@@ -23,6 +23,9 @@ STORES: Final = ("store", "atomic_", "descriptor_store", "store_tensor_descripto
 LOADS: Final = ("load", "gather", "descriptor_load", "load_tensor_descriptor", "_experimental_descriptor_load")
 """Those that return data, and no address."""
 
+ESCAPES: Final = ("inline_asm", "call")
+"""Starts of the names of those that may do anything with what they get."""
+
 Names = frozenset[str]
 _NONE: Final[Names] = frozenset()
 
@@ -132,10 +135,10 @@ class _Body:
             return together
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(called, "__name__", "")
         object_ = self._of(node.func.value) if isinstance(node.func, ast.Attribute) else _NONE
-        if called is None and isinstance(node.func, ast.Attribute):  # a method of a value
+        if called is None and object_:  # a method of a descriptor or a pointer
             address = object_
-        elif _is_triton(called):
-            address = pointers[0] if pointers else _NONE
+        elif _is_triton(called) and not name.startswith(ESCAPES):
+            address = pointers[0] if node.args else together
         else:
             if together and called not in _HARMLESS:
                 self._written |= together
@@ -148,7 +151,7 @@ class _Body:
 
     def _call(self, function: FunctionType, node: ast.Call, pointers: list[Names]) -> None:
         written = self._reader.written(function)
-        if written is None:
+        if written is None or any(isinstance(argument, ast.Starred) for argument in node.args):
             self._writes_anything = True
             return
         parameters = _parameters(function)
