@@ -153,16 +153,18 @@ def test_ways_to_pass_an_address(record: Record, libraries: Any) -> None:
         library.step(ctypes.cast(x.data_ptr(), floats))
         library.step(ctypes.byref(ctypes.c_float.from_address(x.data_ptr())))
         library.step(ctypes.c_void_p(x.data_ptr() + 8))
+        handle, number = np.zeros(1).ctypes.data, ctypes.c_int64(5)
+        library.scale(x.data_ptr(), x.data_ptr(), 0, 1.0, ctypes.c_void_p(handle), handle, ctypes.byref(number))
         y, z = torch.zeros(1), torch.zeros(1)
         library.fill((ctypes.c_void_p * 2)(y.data_ptr(), z.data_ptr()), 2)
         assert library.twice(ctypes.c_int64(21)) == 42
         assert z.item() == 1
 
     got = record(program)
-    assert [row.op for row in got.rows if row.op.startswith("ctypes")] == [
-        *["ctypes.libtoy.step"] * 4,
-        "ctypes.libtoy.fill",
-    ]
+    called = [row.op for row in got.rows if row.op.startswith("ctypes")]
+    assert called == [*["ctypes.libtoy.step"] * 4, "ctypes.libtoy.scale", "ctypes.libtoy.fill"]
+    unknown = {"object": "Address"}
+    assert got.named("libtoy")[4].scalars == ["T", "T", "i", "f", *[unknown] * 3], "they differ from run to run"
     fill = got.rows[-2]
     assert fill.scalars == [["T", "T"], "i"]
     steps = got.named("libtoy")[:4]

@@ -27,7 +27,7 @@ from rltrace.recorder.base.dispatch_mode import current_observer
 from rltrace.recorder.base.import_hook import ImportHook
 from rltrace.recorder.base.patching import Patches
 from rltrace.recorder.base.torch_function import torch_function_disabled
-from rltrace.recorder.core.kernel_launches import KernelLaunch
+from rltrace.recorder.core.kernel_launches import KernelLaunch, without_address
 from rltrace.recorder.core.process_state import ProcessState
 from rltrace.recorder.core.regions import RegionName
 from rltrace.recorder.core.storages import Storages, address_of
@@ -222,14 +222,14 @@ class ForeignCalls:
             items = [self._given(item) for item in value]
             return items if all(isinstance(item, Tensor) for item in items) and items else value
         if hasattr(value, "_obj"):  # byref
-            value = value._obj
-        if isinstance(value, ctypes._Pointer):
-            address: Any = ctypes.addressof(value.contents) if value else 0
+            address: Any = ctypes.addressof(value._obj)
+        elif isinstance(value, ctypes._Pointer):
+            address = ctypes.addressof(value.contents) if value else 0
         else:
             address = getattr(value, "value", value)
-        if isinstance(address, int) and not isinstance(address, bool):
+        if type(address) is int:
             found = self._addresses.tensor_at(address)
-            return address if found is None else found
+            return without_address(address) if found is None else found
         return address
 
     # --- extensions -------------------------------------------------------------------------------------------------
@@ -267,7 +267,9 @@ class ForeignCalls:
         except Exception as error:
             self._fail(error)
             return original(*args, **kwargs)
-        return launch.run(lambda: original(*args, **kwargs), args, kwargs)
+        given = tuple(without_address(value) for value in args)
+        named = {name: without_address(value) for name, value in kwargs.items()}
+        return launch.run(lambda: original(*args, **kwargs), given, named)
 
 
 class ExtensionFunction:

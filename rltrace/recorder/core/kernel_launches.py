@@ -30,6 +30,22 @@ from rltrace.recorder.core.regions import BRACKET, Region, RegionName
 from rltrace.recorder.core.storages import Storages, address_of
 from rltrace.trace.kernels.evidence import TRITON, Evidence
 
+# --- arguments --------------------------------------------------------------------------------------------------------
+
+
+ADDRESSES: Final = range(1 << 40, 1 << 47)
+"""Whole numbers that are taken for addresses of a process on 64-bit Linux (a handle, a stream)."""
+
+
+class Address:
+    """In place of an address among the arguments of a row: it differs from run to run."""
+
+
+def without_address(value: Any) -> Any:
+    """An argument, which may be an address that no tensor has."""
+    return Address() if type(value) is int and value in ADDRESSES else value
+
+
 # --- launches ---------------------------------------------------------------------------------------------------------
 
 
@@ -243,7 +259,7 @@ def _bound(kernel: _Kernel, args: Sequence[Any], kwargs: Mapping[str, Any]) -> d
 def _plain(value: Any) -> Any:
     """An argument as a row has it: tensors, numbers, text, and lists of these."""
     if value is None or isinstance(value, (torch.Tensor, bool, int, float, str)):
-        return value
+        return without_address(value)
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     if hasattr(value, "base") and isinstance(value.base, torch.Tensor):  # a descriptor, or another dtype
@@ -258,7 +274,7 @@ def _plain(value: Any) -> Any:
 
 def _is_plain(value: Any) -> bool:
     """Whether it is passed on as a row has it."""
-    return value is None or isinstance(value, (torch.Tensor, bool, int, float, str))
+    return value is None or isinstance(without_address(value), (torch.Tensor, bool, int, float, str))
 
 
 def _again(original: Any, jit: Any) -> Callable[[Evidence, Mapping[str, Any]], Any]:
