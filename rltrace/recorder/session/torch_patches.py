@@ -106,7 +106,7 @@ class SubclassCalls:
 #
 # Memory that the program shares with NumPy, through DLPack, or with other processes. Others can write it without an op,
 # so it is digested at every use: as long as the NumPy array is alive (its views keep it alive), else permanently. What
-# is shared by address (``data_ptr``) cannot be seen.
+# is shared by address (``data_ptr``) is seen where a C function gets it through ctypes (``core/foreign_calls.py``).
 
 
 Fail = Callable[[Exception], None]
