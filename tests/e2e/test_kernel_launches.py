@@ -49,7 +49,7 @@ def test_a_launch_is_a_row(traces: Path) -> None:
     """With its kernel's name, arguments, configuration and grid, at the line of the program, linked both ways."""
     got = Recorded(traces / "plain-mode.zarr")
     scale, total = got.named("scale")[0], got.named("total")[0]
-    randn, product = got.named("randn")[0], got.named("mul")[0]
+    product = got.named("mul")[0]
     assert scale.op == "triton.scale"
     assert scale.scalars == [["x=", "T"], ["factor=", "f"], ["n=", "i"], ["block=", "i"]]
     assert (scale.integers, scale.floats) == ([1000, 64], [0.5])
@@ -57,9 +57,8 @@ def test_a_launch_is_a_row(traces: Path) -> None:
     assert scale.kernel == {"library": "Triton", "num_warps": 4, "grid": "16", "code": code}
     assert scale.line.startswith("scale[lambda given:")
     assert scale.phase is Phase.INIT
-    assert got.rows[scale.inputs[0].row or 0].name == "add_"
+    assert scale.inputs[0].row == got.named("add")[0].index
     assert len(scale.outputs) == 1
-    assert scale.outputs[0] not in randn.outputs
     assert total.inputs[0].row == scale.index
     assert total.inputs[1].origin is Origin.OVERWRITTEN
     assert not total.marked
@@ -103,7 +102,7 @@ def test_equal_bits_are_no_difference(traces: Path, variant: str) -> None:
         ("picked", "triton.total", Cause.KERNEL, "another kernel ran (block 32 against 64, num_warps 4 against 8)"),
         ("constant", "triton.scale", Cause.ARGUMENTS, "it was called with block 64 in A, 128 in B"),
         ("argument", "triton.scale", Cause.ARGUMENTS, "it was called with factor 0.5 in A, 0.25 in B"),
-        ("input", "aten.add_.Tensor", Cause.ARGUMENTS, "it was called with different numbers"),
+        ("input", "aten.add.Tensor", Cause.ARGUMENTS, "it was called with different numbers"),
     ],
 )
 def test_planted_differences(traces: Path, variant: str, op: str, cause: Cause, words: str) -> None:

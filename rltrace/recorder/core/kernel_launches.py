@@ -236,10 +236,19 @@ class TritonLaunches:
                 return original(tuner, *args, **kwargs)
         finally:
             try:
-                tensors = op_tensors((_plain(value) for value in args), {k: _plain(v) for k, v in kwargs.items()})
-                self._storages.record_unseen_write([address_of(tensor) for tensor in tensors])
+                self._storages.record_unseen_write(map(address_of, self._written(tuner, args, kwargs)))
             except Exception as error:
                 self._fail(error)
+
+    def _written(self, tuner: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+        """The tensors that trials with these arguments may have written; a hook of the program may write any."""
+        jit = tuner.fn
+        while not hasattr(jit.fn, "__code__"):
+            jit = jit.fn
+        kernel = self._kernels.get(jit) or self._read(jit)
+        hooked = getattr(tuner, "user_defined_pre_hook", True)
+        bound = _bound(kernel, args, kwargs).items()
+        return op_tensors([_plain(v) for name, v in bound if hooked or name in kernel.source.written], None)
 
     def _chosen(self, kernel: _Kernel, jit: Any) -> frozenset[str]:
         """The parameters that an autotuner, and not the program, has set for this launch."""

@@ -61,8 +61,7 @@ def update(pick: int = 0, *, block: int = 64, factor: float = 0.5, warps: int = 
     optimizer = torch.optim.SGD([weight], lr=0.001)
     losses = []
     for _ in range(2):
-        x, out = torch.randn(1000), torch.empty(1)
-        x[3] += noise
+        x, out = torch.randn(1000) + noise, torch.empty(1)
         scale[lambda given: (triton.cdiv(1000, given["block"]),)](x, factor, 1000, block=block, num_warps=warps)
         total[(1,)](x, out, 1000)
         loss = (weight * out).sum()
