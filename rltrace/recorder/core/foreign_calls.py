@@ -197,6 +197,7 @@ class ForeignCalls:
 
     def _patch_functions(self, functions: Any) -> None:
         self._patches.wrap(functions, "__call__", self._call)
+        functions.__call__._torchdynamo_disable = True  # as without the patch, a graph break
 
     def _call(self, original: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         """In place of a call of a ctypes function."""
@@ -248,10 +249,14 @@ class ForeignCalls:
         return module
 
     def _patch_extension(self, module: Any) -> None:
-        spec = getattr(module, "__spec__", None)
-        if type(module) is not ModuleType or module.__name__.startswith(("torch.", "functorch.")) or spec is None:
+        if type(module) is not ModuleType or module.__name__.startswith(("torch.", "functorch.")):
             return
-        if not isinstance(spec.loader, importlib.machinery.ExtensionFileLoader) or not _needs_torch(spec.origin):
+        spec: Any = module.__spec__
+        if (
+            spec is None
+            or not isinstance(spec.loader, importlib.machinery.ExtensionFileLoader)
+            or not _needs_torch(spec.origin)
+        ):
             return
         for name, value in list(vars(module).items()):
             if isinstance(value, BuiltinFunctionType):
