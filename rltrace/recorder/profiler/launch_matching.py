@@ -2,8 +2,9 @@
 
 Owns that join, pure on data. It needs nothing around an op: torch emits an event for every call of a dispatch mode
 (``PythonDispatchMode``), one for each op that the recorder sees, in the same order; for a region of torch.compile and
-for a launch row the recorder emits one (``REGION``). The operator within each such bracket must be that of its row, and both must be equally
-many, calls that raised and have no row included: else all launches are unknown, since a wrong name is worse than none.
+for a launch row the recorder emits one (``REGION``). The operator within each such bracket must be that of its row, and
+both must be equally many, calls that raised and have no row included: else all launches are unknown, since a wrong name
+is worse than none.
 
 How Kineto ties both sides: an op has an id of torch, a call of the CUDA runtime and what it started on the device share
 an id of CUPTI, and both name the innermost op around the call (``linked``). The two kinds of ids overlap. A call that
