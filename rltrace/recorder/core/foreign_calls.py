@@ -39,6 +39,9 @@ Tensor = torch.Tensor
 MAX_CODE: Final = 1 << 26
 """Bytes of a library's file that is fingerprinted; larger ones are not."""
 
+WITHOUT_ROWS: Final = sys.stdlib_module_names | {"torch", "functorch", "numpy"}
+"""Packages whose extensions are not looked at: torch's own dispatch, and others need nothing of torch."""
+
 HAS_STATE: Final = "a function of a library may have state, so it is not called again"
 
 
@@ -249,7 +252,7 @@ class ForeignCalls:
         return module
 
     def _patch_extension(self, module: Any) -> None:
-        if type(module) is not ModuleType or module.__name__.startswith(("torch.", "functorch.")):
+        if type(module) is not ModuleType or module.__name__.partition(".")[0] in WITHOUT_ROWS:
             return
         spec: Any = module.__spec__
         if (
