@@ -14,6 +14,7 @@ import pytest
 from recorded import Recorded
 
 from rltrace.diff import compare
+from rltrace.diff.base.coverage import coverage_notes
 from rltrace.diff.base.model import Cause, Finding, InputsMatch, Verdict
 from rltrace.live_diff.result import read_results
 from rltrace.trace.format.schema import Origin, Phase
@@ -112,6 +113,15 @@ def test_planted_differences(traces: Path, variant: str, op: str, cause: Cause, 
     assert words in found.explanation
     if cause is Cause.KERNEL:
         assert found.inputs_match in (InputsMatch.READ, InputsMatch.INFERRED)
+
+
+def test_a_launch_that_cannot_be_read_is_reported(traces: Path) -> None:
+    """It runs, and the recording goes on."""
+    got = Recorded(traces / "unreadable-mode.zarr")
+    assert "scale" not in got.ops
+    assert got.ops[-1] == "_local_scalar_dense"
+    [note] = coverage_notes(got.trace)
+    assert "triton.scale (ValueError)" in note
 
 
 def test_live(cli: Any) -> None:

@@ -27,7 +27,7 @@ from rltrace.recorder.base.dispatch_mode import current_observer
 from rltrace.recorder.base.import_hook import ImportHook
 from rltrace.recorder.base.patching import Patches
 from rltrace.recorder.base.torch_function import torch_function_disabled
-from rltrace.recorder.core.kernel_launches import KernelLaunch, without_address
+from rltrace.recorder.core.kernel_launches import UNSEEN, KernelLaunch, without_address
 from rltrace.recorder.core.process_state import ProcessState
 from rltrace.recorder.core.regions import RegionName
 from rltrace.recorder.core.storages import Storages, address_of
@@ -121,6 +121,7 @@ class ForeignCalls:
     """The patches of ctypes and of extensions, from ``install`` to ``uninstall``."""
 
     def __init__(self, process: ProcessState) -> None:
+        self._process = process
         self._storages = process.storages
         self._fail = process.fail
         self._addresses = TensorAddresses(process.storages)
@@ -213,8 +214,8 @@ class ForeignCalls:
                 launch = None
             else:
                 launch = self._launch(function, *_name_of(function), tuple(range(len(given))))
-        except Exception as error:
-            self._fail(error)
+        except Exception as error:  # objects of other kinds
+            self._process.report_missing(UNSEEN, f"ctypes.{function.__name__} ({type(error).__name__})")
             launch = None
         if launch is None:
             return original(function, *args)
@@ -273,7 +274,7 @@ class ForeignCalls:
         try:
             launch = self._launch(original, function.title, function.file, (*range(len(args)), *kwargs))
         except Exception as error:
-            self._fail(error)
+            self._process.report_missing(UNSEEN, f"{function.title} ({type(error).__name__})")
             return original(*args, **kwargs)
         given = tuple(without_address(value) for value in args)
         named = {name: without_address(value) for name, value in kwargs.items()}

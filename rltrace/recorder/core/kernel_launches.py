@@ -116,6 +116,9 @@ JIT: Final = "triton.runtime.jit"
 INTERPRETER: Final = "triton.runtime.interpreter"
 AUTOTUNER: Final = "triton.runtime.autotuner"
 
+UNSEEN: Final = "launches.unseen"
+"""A fact: calls of code outside torch without rows, as their arguments could not be read."""
+
 NO_COPIES: Final = "not all of its arguments can be made again"
 
 
@@ -136,6 +139,7 @@ class TritonLaunches:
     """
 
     def __init__(self, process: ProcessState) -> None:
+        self._process = process
         self._storages = process.storages
         self._fail = process.fail
         self._patches = Patches()
@@ -171,16 +175,20 @@ class TritonLaunches:
             kernel = self._kernels.get(jit) or self._read(jit)
             bound = _bound(kernel, args, kwargs)
         except Exception as error:  # another version of Triton
-            self._fail(error)
-            return original(jit, *args, **kwargs)
+            return self._unseen(error, jit, original, args, kwargs)
         if callable(kwargs["grid"]):
             kwargs["grid"] = kwargs["grid"](bound)  # once, as Triton would; it is part of the row
         try:
             launch, arguments = self._launch(original, jit, kernel, bound, kwargs)
-        except Exception as error:
-            self._fail(error)
-            return original(jit, *args, **kwargs)
+        except Exception as error:  # an invalid call, which is Triton's to refuse, or another version
+            return self._unseen(error, jit, original, args, kwargs)
         return launch.run(lambda: original(jit, *args, **kwargs), (), arguments)
+
+    def _unseen(self, error: Exception, jit: Any, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The launch without a row, which is reported where it is valid."""
+        result = original(jit, *args, **kwargs)
+        self._process.report_missing(UNSEEN, f"triton.{getattr(jit, '__name__', '?')} ({type(error).__name__})")
+        return result
 
     def _read(self, jit: Any) -> _Kernel:
         function = jit.fn

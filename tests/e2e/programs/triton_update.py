@@ -72,6 +72,22 @@ def update(pick: int = 0, *, block: int = 64, factor: float = 0.5, warps: int = 
     return losses
 
 
+def unreadable() -> list[float]:
+    """A launch on a grid that no row can hold, and one that Triton refuses."""
+
+    class Side(int):
+        def __int__(self) -> int:
+            raise ValueError("no number")
+
+    x = torch.ones(8)
+    scale[(Side(1),)](x, 2.0, 8, block=8)
+    try:
+        scale[("no grid",)](x, 2.0, 8, block=8)
+    except Exception as error:
+        return [len(str(error)), x.sum().item()]
+    return []
+
+
 VARIANTS: dict[str, Callable[[], list[float]]] = {
     "plain": update,
     "again": update,
@@ -79,6 +95,7 @@ VARIANTS: dict[str, Callable[[], list[float]]] = {
     "constant": functools.partial(update, block=128),
     "argument": functools.partial(update, factor=0.25),
     "warps": functools.partial(update, warps=8),
+    "unreadable": unreadable,
     "input": functools.partial(update, noise=1.0),
 }
 
