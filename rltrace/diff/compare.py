@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rltrace.command_lines import line, record_both
+from rltrace.command_lines import difference, line, program, record_both
 from rltrace.diff import suggested_commands
 from rltrace.diff.align.blocks import first_unequal_step, match_steps
 from rltrace.diff.base.bisect import OnProbe
@@ -417,6 +417,7 @@ class _Comparer:
             level=level,
             a=side_of(self.a),
             b=side_of(self.b),
+            commands=difference(program(self.a), program(self.b)),
             system=system,
             first=first,
             first_value=first_value,

@@ -139,6 +139,8 @@ def _runs(comparison: Comparison) -> Iterator[Fact]:
             if process.state != "complete":
                 why = f", {process.why}" if process.why else ""
                 yield Fact("process", (f"{name}'s ", Code(process.name), f": {process.state}{why}"))
+    if comparison.commands:
+        yield Fact("commands", comparison.commands)
     yield Fact("level", Pair(*(f"{side.level}, engine {side.engine}" for side in (comparison.a, comparison.b))))
     if comparison.level == "op":
         for stream, rows in comparison.compared.items():

@@ -361,6 +361,8 @@ class Comparison:
     """``op`` or ``step``: what was compared."""
     a: Side
     b: Side
+    commands: str
+    """How B's command differs from A's, as in ``B adds --seed 2``; "": not at all, or not known."""
     system: tuple[NamedDifference, ...]
     """Facts of machine, process and sources that differ, the likeliest to change results first."""
     first: Finding | None
