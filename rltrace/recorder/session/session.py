@@ -277,6 +277,10 @@ class Session:
         """Whether the recording has ended or failed."""
         return self._finished or self._failure is not None
 
+    def append(self, record: Mapping[str, object]) -> None:
+        """Append a record to the journal."""
+        self._writer.append(record)
+
     def step_ended(self, step: int) -> None:
         """Optimizer step ``step`` has been written: ends the program at ``--until``."""
         if self.options.until is not None and step == self.options.until:
