@@ -623,8 +623,15 @@ class Recorder {
           return Constants::OUTSIDE_READ;
         }
       }
-      PythonSection python(lock);
-      return ask("_input", call->python, python_tensors(tensors()), address, place).template cast<i64>();
+      i64 link;
+      std::vector<size_t> written;
+      {
+        PythonSection python(lock);
+        link = ask("_input", call->python, python_tensors(tensors()), address, place).template cast<i64>();
+        for (auto known : call->python.attr("written")) written.push_back(known.cast<size_t>());
+      }
+      if (written.size() > call->written.size()) call->written = std::move(written);  // learned by ``_input``
+      return link;
     }
 
     // Whether a storage without a writer in this stream was written by no recorded op.
