@@ -31,7 +31,7 @@ namespace rltrace {
 struct Constants {
   static constexpr u32 MARKED = 1, RNG = 2, VIEW = 4, VALUE_BOOL = 16, VALUE_INTEGER = 32, VALUE_FLOAT = 64,
                        VALUE_COMPLEX = 128;
-  static constexpr u32 BACKWARD = 5u << 16 | 1u << 24;
+  static constexpr u32 PHASE = 0xFFu << 16, BACKWARD = 5u << 16 | 1u << 24;
   static constexpr u32 TORCH_GENERATOR = 1u << 10;
   static constexpr i64 SLOT_UNKNOWN = 1023;
   static constexpr i64 OUTSIDE = SLOT_UNKNOWN << 2, OUTSIDE_READ = OUTSIDE | 1;
@@ -70,6 +70,17 @@ struct Settings {
 
   bool operator==(const Settings& other) const = default;
 };
+
+// Digest of the state of torch's default generator (``state_digest`` in rng_state.py).
+inline u64 default_generator_digest() {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  at::Tensor bytes;
+  {
+    std::lock_guard<std::mutex> drawing(generator.mutex());
+    bytes = generator.get_state();
+  }
+  return digests::digest(bytes.const_data_ptr(), static_cast<size_t>(bytes.numel()), 0);
+}
 
 // How many ops there were, and which of them were left to Python.
 struct Counts {
@@ -275,6 +286,35 @@ class Recorder {
     return taken;
   }
 
+  // --- events, by the thread of the stream, between ops
+
+  // Write one event (``OpRecorder.write_event``), called from ``frame``; whether the stream has reached its limit.
+  // ``cells``: op, module, scalars, flags, number of digests. ``intern``: gives the id of a stack not seen before.
+  bool write_event(const std::array<u32, 5>& cells, const std::vector<u64>& digested, const std::vector<i64>& whole,
+                   const std::vector<double>& real, PyObject* frame, const py::function& intern) {
+    event_stack_.clear();
+    frames::walk(frames::of(frame), nullptr, event_stack_);
+    const u64 hash = event_stack_.hash();
+    Lock lock(state->mutex);
+    u32 site;
+    if (const u32* known = state->sites.find(event_stack_, hash)) {
+      site = *known;
+    } else {
+      const u64 cleared = state->sites_cleared;
+      lock.unlock();
+      site = intern(py::handle(frame)).cast<u32>();
+      lock.lock();
+      if (state->sites_cleared == cleared) state->sites.add(event_stack_, hash, site);
+    }
+    const auto& [op, module, scalars, flags, count] = cells;
+    const u32 row_cells[] = {op, 0, site, module, scalars, (static_cast<u32>(phase) & Constants::PHASE) | flags, count};
+    fixed.values.insert(fixed.values.end(), std::begin(row_cells), std::end(row_cells));
+    digests.values.insert(digests.values.end(), digested.begin(), digested.end());
+    integers.values.insert(integers.values.end(), whole.begin(), whole.end());
+    floats.values.insert(floats.values.end(), real.begin(), real.end());
+    return row++ >= limit;
+  }
+
   // --- modules (``ModuleStack``), by the thread of the stream
 
   PyObject* known_modules = nullptr;  // a dict of ids by ``id(module)``, which its owner keeps alive
@@ -430,7 +470,7 @@ class Recorder {
     size_t links_added = 0;
     u32 flags = 0, site = 0;
     i64 module = 0;
-    bool has_run = false;
+    bool has_run = false, writes_simply = false;
     std::optional<PythonArguments> passed;  // only where writing the row needs them
 
     ~Row() {
@@ -479,7 +519,8 @@ class Recorder {
       find_module();
       recorder.parts.end(Part::MODULE);
       find_site();
-      if (call->is_partial) {
+      writes_simply = writes_whole_storages();
+      if (call->is_partial && !writes_simply) {
         PythonSection python(lock);
         passed = python_arguments(op, arguments());
       }
@@ -528,7 +569,7 @@ class Recorder {
       made->is_allocation = role == "allocation";
       made->has_arrived = role == "arrived";
       made->is_partial = is("partial");
-      made->writes_plainly = !is("arrives") && !is("writes_out") && !made->is_partial;
+      made->writes_plainly = !is("arrives") && !is("writes_out");
       for (auto layout : python.attr("layouts")) made->layouts.push_back(layout_from(layout));
       for (auto place : python.attr("written")) made->written.push_back(place.cast<size_t>());
       for (auto place : python.attr("overwritten")) {
@@ -637,13 +678,7 @@ class Recorder {
 
     // The state of the default generator: an op with another one has an obstacle.
     void add_generator() {
-      at::Generator generator = at::detail::getDefaultCPUGenerator();
-      at::Tensor bytes;
-      {
-        std::lock_guard<std::mutex> drawing(generator.mutex());
-        bytes = generator.get_state();
-      }
-      add_digest(digests::digest(bytes.const_data_ptr(), static_cast<size_t>(bytes.numel()), 0));
+      add_digest(default_generator_digest());
       flags = Constants::RNG | Constants::TORCH_GENERATOR;
     }
 
@@ -735,7 +770,7 @@ class Recorder {
 
     // Digest the written arguments and make the row their last writer (``OpRecorder._record_written``).
     i64 record_written() {
-      if (!writes_simply()) {
+      if (!writes_simply || !writes_whole_storages()) {
         PythonSection python(lock);
         if (!passed) passed = {py::tuple(), py::none()};
         const py::tuple result =
@@ -761,7 +796,7 @@ class Recorder {
     }
 
     // Whether each written tensor is all of a storage that is described by its last writer alone.
-    bool writes_simply() {
+    bool writes_whole_storages() {
       if (!call->writes_plainly || recorder.marked) return false;
       for (size_t place : call->written) {
         const TensorImpl& tensor = *tensors()[place];
@@ -1001,6 +1036,7 @@ class Recorder {
   std::vector<std::unique_ptr<KnownSettings>> known_settings_;
   const KnownSettings* used_ = nullptr;  // the snapshot, where the library has chosen it
   py::object snapshot_;
+  Words event_stack_;
   i64 epoch_ = -1;
   std::vector<std::pair<i64, i64>> epochs_;
   std::vector<Outer> outer_;

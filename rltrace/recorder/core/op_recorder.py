@@ -35,6 +35,7 @@ from rltrace.recorder.core.row_buffer import (
     OUTSIDE,
     OUTSIDE_READ,
     OVERWRITTEN,
+    PHASE_BITS,
     PHASE_SHIFT,
     UNKNOWN,
     UNKNOWN_READ,
@@ -57,7 +58,6 @@ MAX_SEPARATE_READS = 4
 _MARKED, _RNG, _VIEW = int(RowFlag.MARKED), int(RowFlag.RNG), int(RowFlag.VIEW)
 _ALLOCATION, _OVERLAPPING = int(RowFlag.ALLOCATION), int(RowFlag.OVERLAPPING)
 _BACKWARD = phase_bits(Phase.BACKWARD)
-_PHASE = 0xFF << PHASE_SHIFT
 
 _current_node = torch._C._current_autograd_node
 _get_frame = sys._getframe
@@ -715,7 +715,7 @@ class OpRecorder(RowBuffer):
                 self._add_integer(integer)
             for number in floats:
                 self._add_float(number)
-            self._add_fixed((op, 0, site, module, scalars, self.phase & _PHASE | flags, digested))
+            self._add_fixed((op, 0, site, module, scalars, self.phase & PHASE_BITS | flags, digested))
             self.row = row + 1
         except BaseException:  # Ctrl-C, between two statements
             self._committer.trim(self)

@@ -32,6 +32,7 @@ FIXED = 7
 Tensor = torch.Tensor
 
 PHASE_SHIFT = 16
+PHASE_BITS = 0xFF << PHASE_SHIFT
 KIND_SHIFT = 24
 NO_LIMIT = sys.maxsize
 

@@ -598,10 +598,11 @@ PARTIAL_WRITES: Mapping[str, PartialWrite] = MappingProxyType(
 def mark_partial_write(storage: Storage, tensor: torch.Tensor, schema: str, arguments: Mapping[str, Any]) -> bool:
     """Mark the elements of ``tensor`` that an op called with ``arguments`` has written; whether all are written now.
 
-    Where the op's indices are on a device, reading them would make the program wait: nothing is marked.
+    Where the op's indices are on a device, reading them would make the program wait: nothing is marked. The same where
+    no ``arguments`` are at hand.
     """
     mask = elements_of(storage, tensor)
-    if mask is None or not tensor.is_cpu:
+    if mask is None or not tensor.is_cpu or not arguments:
         return False
     view = torch.from_numpy(mask).as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
     PARTIAL_WRITES[schema](view, arguments)

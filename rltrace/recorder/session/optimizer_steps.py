@@ -178,9 +178,10 @@ class ManualSteps:
 class StepCounter:
     """Counts the attempts of every optimizer of the process."""
 
-    def __init__(self, digests: TensorDigests, listener: AttemptListener) -> None:
+    def __init__(self, digests: TensorDigests, listener: AttemptListener, library: Any = None) -> None:
+        """``library``: of the native engine, to read states with."""
         self._digests = digests
-        self._generators = rng_state.GlobalGenerators(rng_state.first_states())
+        self._generators = rng_state.GlobalGenerators(rng_state.first_states(), library)
         self._listener = listener
         self._states: weakref.WeakKeyDictionary[Any, OptimizerState] = weakref.WeakKeyDictionary()
         self._repeated: WeakIdDict[Any, tuple[RepeatedDigests, RepeatedDigests]] = WeakIdDict()
@@ -311,12 +312,12 @@ class StepCounter:
             repeated = self._repeated.get(optimizer)
             if repeated is None:
                 repeated = self._repeated[optimizer] = self._digests.repeated(), self._digests.repeated()
-            digests = repeated[gradients].of(tensors)
-            if digests is None:
-                if any(is_captured(device) for device in {tensor.device for tensor in tensors if tensor is not None}):
-                    return None
-                digests = self._digests.several(tensors)
-            return digest_pages(digests, 0)
+            digest = repeated[gradients].of(tensors)
+            if digest is not None:
+                return digest
+            if any(is_captured(device) for device in {tensor.device for tensor in tensors if tensor is not None}):
+                return None
+            return digest_pages(self._digests.several(tensors), 0)
 
     def last_parameters(self) -> dict[int, int]:
         """By ordinal, the digest of the current parameters of every optimizer that is alive."""
@@ -398,7 +399,7 @@ class StepWriter:
         self.fail = session.fail
 
     def before_attempt(self, caller: FrameType) -> None:
-        stream = self._streams.here()
+        stream = self._window.stream_here()
         if stream is not None:
             stream.phase = phase_bits(Phase.OPTIMIZER)
             stream.begin_attempt(caller)

@@ -74,7 +74,7 @@ class Session:
         """``engine`` of the calling thread, ``commit_server`` of a worker: where there is one already."""
         self.options = options
         loaded = choose_library(options, extended=extend is not None)
-        self._library, self._engine_facts = loaded.module, choice_facts(loaded)
+        self._library, self._engine_facts = loaded.module, choice_facts(options, loaded)
         self._commit_server = commit_server or CommitServer(options.trace)
         if is_worker():
             self._commit_server.listen()
@@ -86,8 +86,7 @@ class Session:
         self._closed = threading.Event()
         self._trace, self._token = Path(options.trace), token
         self._writer = ProcessWriter.open(self._trace, _start_record(token, name or process_name(options.trace)))
-        tables = None if self._library is None else self._library.StorageTables()
-        self._process = ProcessState(self.fail, verify_inputs=options.verify_inputs, storage_tables=tables)
+        self._process = ProcessState(self.fail, verify_inputs=options.verify_inputs, library=self._library)
         self._process.report_missing = self._note_missing
         self._extension = extend and extend(self._writer.name)
         self._captures = make_captures(options, self._process)
@@ -95,19 +94,20 @@ class Session:
             self._captures = self._extension.join(self._captures, self._process)
         self._committer = Committer(self._process, self._writer, self.fail, self._captures)
         hooks = self._captures.hooks
+        native = self._library if options.level == "op" else None
         self._streams = Streams(
             self._process,
             self._committer,
             self._writer.name,
-            DispatchEngine if self._library is None else partial(NativeEngine, self._library),
+            DispatchEngine if native is None else partial(NativeEngine, native),
             hooks,
-            OpRecorder if self._library is None else partial(NativeRecorder, library=self._library),
+            OpRecorder if native is None else partial(NativeRecorder, library=native),
         )
         if engine is not None:
             self._streams.adopt(engine)
         with_calls = self._captures.activations is not None
         self._patches = TorchPatches(
-            self._process, self._streams.modules_here, self.fail, with_calls=with_calls, library=self._library
+            self._process, self._streams.modules_here, self.fail, with_calls=with_calls, library=native
         )
         self._modules = self._patches.modules
         self._profiler = self._make_profiler()
@@ -130,7 +130,7 @@ class Session:
             self._modules,
             self,
         )
-        self.steps = StepCounter(self._process.digests, self._step_writer)
+        self.steps = StepCounter(self._process.digests, self._step_writer, self._library)
         self._compiler = compiler_exclusion(self.fail)
         self._stance = EagerStance(self.fail) if options.compile else None
         self._endings = Endings(self.finish, self._exec)
