@@ -245,6 +245,8 @@ class StreamView:
     def __init__(self, process: ProcessTrace, stream: StreamTrace) -> None:
         self.process = process
         self.stream = stream
+        self.start = 0
+        """Rows before it are not compared: in a shifted comparison, what a side ran before the first common step."""
         self._other: ProcessTrace | None = None
         self._cached: RowRange | None = None
         self._firsts = [int(segment.first) for segment in stream.segments]
@@ -436,3 +438,8 @@ class StreamView:
     def settings(self, rows: Rows, i: int) -> dict[str, object]:
         """Settings of torch when the op of a row ran; empty where they are not known."""
         return self.words.settings(int(rows.columns[i, Column.SETTINGS]))
+
+
+def is_shifted(a: ProcessTrace, b: ProcessTrace) -> bool:
+    """Whether one of two processes is compared from a later step on than its first."""
+    return bool(len(a.steps_before) or len(b.steps_before))

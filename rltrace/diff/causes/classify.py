@@ -24,6 +24,7 @@ from rltrace.diff.base.kernels import (
 from rltrace.diff.base.model import Cause, InputsMatch, Received
 from rltrace.diff.base.row_diff import Difference, arguments_text, input_text, skeleton_text
 from rltrace.diff.base.view import StreamView
+from rltrace.diff.causes.carried_state import carried_input
 from rltrace.diff.causes.collectives import ranks_of, receiving_collective
 from rltrace.diff.causes.inputs import Input, combine, input_is_equal, match_inputs, origin_of, same_bytes
 from rltrace.diff.causes.rng import generators_text
@@ -167,6 +168,9 @@ def _input_judgement(context: DiffContext, a: RowAt, b: RowAt, operand: Input) -
     """The cause where an input's bytes differ though every earlier matched op is equal."""
     what = input_text(a, operand.place)
     x, y = operand.a, operand.b
+    carried = carried_input(context, a, x, b, y, operand.place)
+    if carried is not None:
+        return carried
     if Origin.OUTSIDE in (x.distance, y.distance):
         received = _received(context, a, x, b, y)
         if received is not None:

@@ -116,6 +116,24 @@ def parse_generators(record: Record) -> tuple[int, ...] | None:
     return digests
 
 
+class OptimizerStart(NamedTuple):
+    """What an optimizer's first attempt began with."""
+
+    parameters: int
+    """Digest, as of the attempts."""
+    state: tuple[str, ...]
+    """Names of the tensors of its state then: some only if a checkpoint was loaded."""
+    kept: tuple[str, ...]
+    """The same after the attempt."""
+
+
+def parse_optimizer(record: Record) -> tuple[int, OptimizerStart]:
+    """Ordinal of an optimizer, and what it began with."""
+    check_fields(record, state=list, kept=list)
+    names = (tuple(map(str, record[key])) for key in ("state", "kept"))
+    return number(record, "ordinal"), OptimizerStart(_digest(record["parameters"]), *names)
+
+
 def parse_parameters(record: Record) -> dict[int, int]:
     """Digests of parameters in an end record, by the ordinal of their optimizer."""
     if "parameters" not in record:

@@ -36,7 +36,7 @@ from collections.abc import Mapping
 from enum import IntEnum, IntFlag
 from typing import Final
 
-FORMAT: Final = (3, 0)
+FORMAT: Final = (3, 1)
 """(major, minor). Readers refuse another major version, and ignore unknown fields."""
 
 SEGMENT_ROWS: Final = 65_536
@@ -394,6 +394,8 @@ RECORD_TYPES: Final = {
     "launches": "after the commit of its rows: stream, first, rows, ids: base64 of a chunk of uint32, for each row the"
     " id in table kernels of what it launched (0: no more is known than its row says); unknown: [[why, stream, first,"
     " rows], …]; strays: [[name, what launched it, times], …] of what was launched for no row",
+    "optimizer": "after the first attempt of an optimizer, of what it began with: ordinal, parameters: their digest,"
+    " state: names of the tensors of its state then, kept: the same after the attempt",
     "replay": "in a process of a replay: selected, injected, propagated, missed, other: its injections",
     "patching": "in a process of a replay of activation rows: modules, the counts for each module and op",
     "against": "in a live comparison: counts (ops matched, on one side only, marked, not compared), first: the first op"
@@ -412,3 +414,4 @@ RECORD_TYPES: Final = {
 # 2.0  column SETTINGS and table "settings": what torch was set to when an op ran
 # 3.0  folder starts and record type "start" (were births, "birth"), its key requested (was wanted); keys of replay,
 #      patching and against records are those of the JSON reports
+# 3.1  record type "optimizer": what an optimizer began with, by which a resumed run is recognized
