@@ -83,6 +83,7 @@ HIDDEN_WRITES = {
     "aten::cudnn_batch_norm": ("running_mean", "running_var"),
     "aten::miopen_batch_norm": ("running_mean", "running_var"),
     "aten::batch_norm_update_stats": ("running_mean", "running_var"),
+    "fsdp::all_gather_copy_in": ("all_gather_output",),
 }
 """Arguments that an op writes, against its schema."""
 
@@ -290,7 +291,7 @@ def make_plan(op_id: int, func: OpOverload) -> OpPlan:
     writes.update(arriving)
     aliased = tuple(r.alias_info is not None and r.alias_info.is_write for r in schema.returns)
     role = _role(func)
-    return OpPlan(
+    plan = OpPlan(
         id=op_id,
         func=func,
         name=op_name(func),
@@ -310,6 +311,14 @@ def make_plan(op_id: int, func: OpOverload) -> OpPlan:
         aliased=aliased if len(aliased) > 1 and any(aliased) else (),
         scratch=SCRATCH.get(schema.name, ()),
         schema=schema.name,
+    )
+    return plan if getattr(func, "global_layouts", None) is None else _on_distributed_tensors(plan)
+
+
+def _on_distributed_tensors(plan: OpPlan) -> OpPlan:
+    """The plan for a row on distributed tensors: the ops that compute, draw and write are later rows."""
+    return replace(
+        plan, role=Role.VIEW, is_view=True, computes=False, draws=False, writes={}, writes_any=False, arrives=False
     )
 
 

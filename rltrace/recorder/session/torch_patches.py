@@ -16,6 +16,7 @@ from rltrace.recorder.base.dispatch_mode import recorder_disabled, recorder_is_n
 from rltrace.recorder.base.patching import Patches
 from rltrace.recorder.base.torch_function import torch_function_disabled
 from rltrace.recorder.core.compiled import CompiledCalls
+from rltrace.recorder.core.distributed_tensors import ShardingPropagation
 from rltrace.recorder.core.modules import ModuleCalls, ModuleStack
 from rltrace.recorder.core.process_state import ProcessState
 from rltrace.recorder.core.storages import Storages, address_of
@@ -194,6 +195,7 @@ class TorchPatches:
         self._subclasses = SubclassCalls()
         self._composites = Composites()
         self._compiled = CompiledCalls(process)
+        self._sharding = ShardingPropagation(fail)
 
     def install(self) -> None:
         self.modules.install()
@@ -201,6 +203,7 @@ class TorchPatches:
         self._subclasses.install()  # until the end: a silenced mode interferes as much as an active one
         self._composites.install()
         self._compiled.install()
+        self._sharding.install()
 
     def uninstall(self) -> None:
         """Until ``install`` is called again."""
@@ -208,6 +211,7 @@ class TorchPatches:
         self._aliases.uninstall()
         self._composites.uninstall()
         self._compiled.uninstall()
+        self._sharding.uninstall()
 
     def remove(self, *, but_subclasses: bool = False) -> None:
         """Undo permanently. ``but_subclasses``: the subclass constructor stays patched."""
