@@ -642,7 +642,8 @@ class Recorder {
             add_read(address, view, place);
             return link;
           }
-        } else if (address != 0 && (is_of_torch(tensor) || !tensor.unsafe_storage().resizable()) &&
+        } else if (address != 0 && !state().has_rare_entries &&
+                   (is_of_torch(tensor) || !tensor.unsafe_storage().resizable()) &&
                    add_digest_of(tensor, layout)) {  // memory from before the recording, or of others
           if (is_of_torch(tensor))
             add_read(address, view, place);

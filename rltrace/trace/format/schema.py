@@ -149,7 +149,9 @@ VALUE_FLAGS: Final = RowFlag.VALUE_BOOL | RowFlag.VALUE_INTEGER | RowFlag.VALUE_
 #
 #   bit 0        READ: this row digested the input; the digest cells begin with the reads, in input order
 #   bit 1        KNOWN: the target row did not write the bytes, it read the same view, and nothing wrote them since
-#   bits 2..11   which output of the target row (for KNOWN: which input) holds the bytes; 1023 = unknown
+#   bits 2..11   which output of the target row (for KNOWN: which input) holds the bytes; 1023 = unknown. For outside
+#                data that a collective brought, how many rows back it is, counting rows in which other processes send
+#                (1 = the last); for an unknown origin, the same of what another thread computed the bytes from
 #   bits 12..    signed: distance in rows back to the target row (> 0), or an Origin
 
 SLOT_UNKNOWN: Final = 1023
@@ -177,7 +179,8 @@ def pack_link(distance: int, slot: int = SLOT_UNKNOWN, *, known: bool = False, r
 TABLES: Final = (
     "ops",  # "aten.addmm.default"; of a launch row "triton.KERNEL", "ctypes.LIBRARY.FUNCTION" or
     # "extension.MODULE.FUNCTION"
-    "layouts",  # [dtype, shape, strides, device], e.g. ["float32", [64, 4], [4, 1], "cpu"]
+    "layouts",  # [dtype, shape, strides, device], e.g. ["float32", [64, 4], [4, 1], "cpu"]; of a tensor that is
+    # distributed over processes also its mesh: {"names": ["tp"], "sizes": [2], "placements": ["Shard(0)"]}
     "structures",  # [layout id, …] of the tensor inputs, in argument order
     "frames",  # {"file", "path", "line", "function", "source", "internal"}; internal: inside torch or Triton, in no key
     "sites",  # [frame id, …], innermost first
