@@ -37,7 +37,7 @@ class Captures(NamedTuple):
 
 def make_captures(options: RecordOptions, process: ProcessState) -> Captures:
     """The captures that the options request."""
-    if not options.values and not options.rows:
+    if not options.values and not options.rows and options.state is None:
         return Captures()
     from rltrace.recorder.capture.selection import NAMED
     from rltrace.recorder.capture.values import ValueCapture, ValueQueue

@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType, MappingProxyType
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import torch
 from torch._compile import _disable_dynamo
@@ -44,6 +44,9 @@ from rltrace.recorder.streams.series import SeriesSampler
 from rltrace.recorder.streams.threads import Streams
 from rltrace.trace.format.rows import StepRecord
 from rltrace.trace.format.schema import Phase
+
+if TYPE_CHECKING:
+    from rltrace.recorder.capture.shards import ShardCapture
 
 # --- step hooks -------------------------------------------------------------------------------------------------------
 #
@@ -178,9 +181,16 @@ class ManualSteps:
 class StepCounter:
     """Counts the attempts of every optimizer of the process."""
 
-    def __init__(self, digests: TensorDigests, listener: AttemptListener, library: Any = None) -> None:
+    def __init__(
+        self,
+        digests: TensorDigests,
+        listener: AttemptListener,
+        library: Any = None,
+        shards: ShardCapture | None = None,
+    ) -> None:
         """``library``: of the native engine, to read states with."""
         self._digests = digests
+        self._shards = shards
         self._generators = rng_state.GlobalGenerators(rng_state.first_states(), library)
         self._listener = listener
         self._states: weakref.WeakKeyDictionary[Any, OptimizerState] = weakref.WeakKeyDictionary()
@@ -259,6 +269,8 @@ class StepCounter:
         """Called by torch's hook, as ``end_step`` is."""
         try:
             self._local.digest = self._digest(optimizer, gradients=True)
+            if self._shards is not None:
+                self._shards.attempt_begins(optimizer)
             self._listener.before_attempt(caller)
         except Exception as error:
             self._listener.fail(error)
@@ -298,6 +310,8 @@ class StepCounter:
             new = getattr(self._local, "new_attempts", None)
             if new is not None:
                 new.append(attempt)
+            if self._shards is not None:
+                self._shards.attempt_ends(optimizer, state.ordinal)
             self._listener.after_attempt(attempt)
         except Exception as error:
             self._listener.fail(error)

@@ -39,6 +39,7 @@ from rltrace.trace.format.records import add_part as add_values
 from rltrace.trace.format.root import COMPLETE, DAMAGED, JOURNAL, KILLED, NEVER_RECORDED, RUNNING, STOPPED
 from rltrace.trace.format.rows import ChunkFile, Rows
 from rltrace.trace.format.schema import Step
+from rltrace.trace.format.shards import StepShards, parse_shards
 from rltrace.trace.format.tables import Table, parse_tables
 from rltrace.trace.kernels.launches import RecordedLaunches
 from rltrace.trace.kernels.library_reports import LibraryReports, ReportedKernels
@@ -93,6 +94,7 @@ class JournalContent:
         self.activation_request: ActivationRequest | None = None
         self.activation_parts: list[ActivationPart] = []
         self.launches = RecordedLaunches()
+        self.shards: list[StepShards] = []
         self._provisional = False
         """Whether that end holds only if no more rows follow."""
         self._damage = damage
@@ -180,6 +182,9 @@ class JournalContent:
 
     def _read_activations(self, record: Record) -> None:
         add_activations(self.activation_parts, parse_activations(record, sliced=self._sliced))
+
+    def _read_shards(self, record: Record) -> None:
+        self.shards.append(parse_shards(record))
 
     def _read_launches(self, record: Record) -> None:
         self.launches.add(record)
@@ -283,6 +288,8 @@ class ProcessTrace:
         """The recorded values, commit by commit."""
         self.activation_parts = content.activation_parts
         """The recorded activation rows, commit by commit."""
+        self.shards = content.shards
+        """Of parameters, gradients and optimizer state, step by step."""
         self.launches = content.launches
         """Launches that a profiler saw; falsy: no profiler was active."""
         self._end_state = content.state
