@@ -286,7 +286,8 @@ def assemble(identity: TensorId, shards: Sequence[RankShard], step: int, path: s
     whole: NDArray[Any] | None = None
     filled = np.zeros(shards[0].shard.shape, bool)
     known: dict[tuple[bytes, ...], RankShard] = {}
-    dtype, differing = "", ()
+    dtype = ""
+    differing: tuple[int, ...] = ()
     for one in shards:
         shard = one.shard
         if any(placement.is_partial for placement in shard.placements):
