@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rltrace.command_lines import line, record_both
+from rltrace.command_lines import line, record_both, record_whole
 from rltrace.diff.base.model import Cause, Finding, Hole, Pair
 from rltrace.trace.read.reader import Trace
 
@@ -24,6 +24,12 @@ def settle_inputs(a: Trace, b: Trace, step_a: int, step_b: int) -> tuple[str, ..
 def _verified(trace: Trace) -> bool:
     options = trace.launch.get("options")
     return isinstance(options, dict) and bool(options.get("verify_inputs"))
+
+
+def check_links(a: Trace, b: Trace) -> tuple[str, ...]:
+    """Record both programs with every write noticed, for a finding at memory that no recorded op wrote. From the start:
+    in a window, memory from before it counts as written."""
+    return record_whole(a, b, "checked", "--check-links")
 
 
 def confirm(a: Trace, b: Trace, finding: Finding) -> tuple[str, ...]:

@@ -406,9 +406,8 @@ class LiveDiffHook(OpHook[OpInFlight]):
             self._state.differs(event)
             return
         if classification.b.index != b.index:
-            because = (
-                f"an input was written by row {classification.b.index:,}, which may have read uninitialised memory"
-            )
+            read = "which read memory that no recorded op wrote"
+            because = f"an input was written by row {classification.b.index:,}, {read}"
         if cause is Cause.OUTSIDE:
             because = "; ".join([because, *self._events.seeding_texts_before()])
         op.lying = op.lying or placements(tensors)

@@ -13,6 +13,7 @@ from typing import Any
 
 from rltrace.diff.base.coverage import coverage_notes
 from rltrace.json import to_json
+from rltrace.report.link_checks import FoundFault, fault_lines, found_faults
 from rltrace.trace.format.records import LeftOut, add_up
 from rltrace.trace.format.schema import Step
 from rltrace.trace.read.process import ProcessTrace
@@ -85,6 +86,7 @@ def _process(process: ProcessTrace) -> dict[str, Any]:
         "series": _series(process),
         "values": _values(process),
         "rows": _rows(process),
+        "link_faults": found_faults(process),
         "compiled": sum(str(name).startswith("inductor.") for name in process.tables["ops"].payloads),
         "facts": process.facts,
     }
@@ -259,8 +261,15 @@ def _process_lines(process: Mapping[str, Any]) -> Iterator[str]:
     if process["compiled"]:
         kinds = _counted(process["compiled"], "kind")
         yield f"  opaque  {kinds} of compiled region: each call is one op, its inside is not recorded"
+    yield from _link_lines(process["link_faults"])
     yield from _value_lines(process["values"])
     yield from _row_lines(process["rows"])
+
+
+def _link_lines(faults: Sequence[Mapping[str, Any]] | None) -> Iterator[str]:
+    if faults is not None:
+        yield f"  links   checked, {_counted(len(faults), 'fault')}"
+        yield from (f"          {text}" for text in fault_lines([FoundFault(**fault) for fault in faults]))
 
 
 def _value_lines(values: Mapping[str, Any] | None) -> Iterator[str]:

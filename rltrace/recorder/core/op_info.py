@@ -78,6 +78,20 @@ OVERWRITES = frozenset(
 )
 """Write without reading the old bytes. With those as an input, an origin would look like a propagated difference."""
 
+SHAPE_ONLY = frozenset(
+    {
+        *(f"aten::{name}_like" for name in ("zeros", "ones", "full", "rand", "randn", "randint")),
+        *(f"aten::new_{name}" for name in ("zeros", "ones", "full")),
+        *(
+            f"aten::{name}"
+            for name in ("copy", "fill", "zero", "normal_functional", "uniform", "random", "exponential")
+        ),
+        *(f"aten::{name}" for name in ("geometric", "cauchy", "log_normal")),
+        "aten::bernoulli.p",
+    }
+)
+"""Use only shape, dtype and device of their first tensor, not its bytes. Named by overload where others do read it."""
+
 HIDDEN_WRITES = {
     "aten::native_batch_norm": ("running_mean", "running_var"),
     "aten::cudnn_batch_norm": ("running_mean", "running_var"),
@@ -211,6 +225,8 @@ class OpPlan:
     """Which of several returns are workspaces."""
     schema: str
     """``aten::addmm``; empty for a higher-order operator."""
+    shape_only: bool = False
+    """Its first tensor is not read (``SHAPE_ONLY``)."""
 
     def named(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
         """The arguments of one call by name."""
@@ -310,6 +326,7 @@ def make_plan(op_id: int, func: OpOverload) -> OpPlan:
         aliased=aliased if len(aliased) > 1 and any(aliased) else (),
         scratch=SCRATCH.get(schema.name, ()),
         schema=schema.name,
+        shape_only=not SHAPE_ONLY.isdisjoint((schema.name, f"{schema.name}.{schema.overload_name}")),
     )
 
 
@@ -318,7 +335,7 @@ def written_places(plan: OpPlan, args: Sequence[Any], kwargs: Mapping[str, Any] 
     if args and type(args[0]) is RegionInputs:
         return WrittenPlaces(args[0].written, ())
     written: list[int] = []
-    unread: list[int] = []
+    unread = [0] if plan.shape_only else []
     in_training = IN_TRAINING.get(plan.schema, ())
     trains = bool(in_training) and bool(plan.named(args, kwargs).get("training"))
     at = 0

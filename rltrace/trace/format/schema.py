@@ -36,7 +36,7 @@ from collections.abc import Mapping
 from enum import IntEnum, IntFlag
 from typing import Final
 
-FORMAT: Final = (3, 1)
+FORMAT: Final = (3, 2)
 """(major, minor). Readers refuse another major version, and ignore unknown fields."""
 
 SEGMENT_ROWS: Final = 65_536
@@ -395,6 +395,12 @@ RECORD_TYPES: Final = {
     "launches": "after the commit of its rows: stream, first, rows, ids: base64 of a chunk of uint32, for each row the"
     " id in table kernels of what it launched (0: no more is known than its row says); unknown: [[why, stream, first,"
     " rows], …]; strays: [[name, what launched it, times], …] of what was launched for no row",
+    "link_checks": "links are checked: memory is compared between its uses",
+    "link_fault": "kind: write, op or link; found, used, writer, allocation: [stream, row] of ops, or null; input:"
+    " which tensor of found, or null; step, handed_out, bytes: size of the storage, digest: of its content as far"
+    " as ops used it",
+    "optimizer": "after the first attempt of an optimizer, of what it began with: ordinal, parameters: their digest,"
+    " state: names of the tensors of its state then, kept: the same after the attempt",
     "replay": "in a process of a replay: selected, injected, propagated, missed, other: its injections",
     "patching": "in a process of a replay of activation rows: modules, the counts for each module and op",
     "against": "in a live comparison: counts (ops matched, on one side only, marked, not compared), first: the first op"
@@ -416,4 +422,5 @@ RECORD_TYPES: Final = {
 # 2.0  column SETTINGS and table "settings": what torch was set to when an op ran
 # 3.0  folder starts and record type "start" (were births, "birth"), its key requested (was wanted); keys of replay,
 #      patching and against records are those of the JSON reports
-# 3.1  record type "shards", and values of kind SHARD
+# 3.1  record type "optimizer": what an optimizer began with, by which a resumed run is recognized
+# 3.2  record type "shards", and values of kind SHARD
