@@ -233,7 +233,7 @@ class WholeTensor:
 
 
 @dataclass
-class StepState:
+class ShardedState:
     """The shards of all ranks at one step."""
 
     world_size: int
@@ -242,12 +242,12 @@ class StepState:
     tensors: dict[TensorId, list[RankShard]] = field(default_factory=dict)
 
 
-def read_states(trace: Trace, path: str) -> dict[int, StepState]:
+def read_states(trace: Trace, path: str) -> dict[int, ShardedState]:
     """The state at every recorded step. Raises UsageError where there is none, or a rank is missing."""
-    states: dict[int, StepState] = {}
+    states: dict[int, ShardedState] = {}
     for process in trace.processes:
         for one in process.shards:
-            state = states.setdefault(one.step, StepState(one.world_size))
+            state = states.setdefault(one.step, ShardedState(one.world_size))
             twin = state.ranks.setdefault(one.rank, process.name)
             if twin != process.name or one.world_size != state.world_size:
                 raise UsageError(
@@ -388,7 +388,7 @@ class StateSource:
     """The states of one program."""
 
     path: str
-    states: Mapping[int, StepState]
+    states: Mapping[int, ShardedState]
 
 
 def compare_states(
@@ -446,7 +446,7 @@ class _Comparison:
         order = {kind: place for place, kind in enumerate(ShardKind)}
         self._tensors += sorted(found, key=lambda tensor: order[tensor.kind])
 
-    def _pairs(self, a: StepState, b: StepState) -> list[tuple[str, str]]:
+    def _pairs(self, a: ShardedState, b: ShardedState) -> list[tuple[str, str]]:
         names = [list(dict.fromkeys(identity.name for identity in state.tensors)) for state in (a, b)]
         naming = match_names(names[0], names[1], self._options.mapped)
         self._renamed |= dict.fromkeys(naming.renamed)
@@ -456,7 +456,7 @@ class _Comparison:
         self._only_b.update(dict.fromkeys(name for name in names[1] if name not in set(partners.values())))
         return [(name, partners[name]) for name in names[0] if name in partners]
 
-    def _parameter(self, step: int, name: Pair[str], a: StepState, b: StepState) -> Iterator[StateTensor]:
+    def _parameter(self, step: int, name: Pair[str], a: ShardedState, b: ShardedState) -> Iterator[StateTensor]:
         """The tensors of one parameter that differ."""
         keys = [[(i.kind, i.key) for i in state.tensors if i.name == own] for state, own in ((a, name.a), (b, name.b))]
         for kind, key in [*keys[0], *(one for one in keys[1] if one not in keys[0])]:
@@ -481,7 +481,7 @@ class _Comparison:
                 yield self._judged(step, kind, key, name, wholes)
 
     def _whole_pair(
-        self, step: int, kind: ShardKind, key: str, name: Pair[str], a: StepState, b: StepState
+        self, step: int, kind: ShardKind, key: str, name: Pair[str], a: ShardedState, b: ShardedState
     ) -> WholePair | None:
         found: list[WholeTensor] = []
         for side, source, state, own in (("a", self._a, a, name.a), ("b", self._b, b, name.b)):

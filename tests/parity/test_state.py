@@ -16,7 +16,7 @@ from rltrace.parity.state import (
     StateOptions,
     StateSource,
     StateVerdict,
-    StepState,
+    ShardedState,
     TensorId,
     compare_states,
     order_bound,
@@ -44,7 +44,7 @@ def shard(rank: int, array: Array, whole: tuple[int, ...], placement: str = "", 
 
 def source(tensors: dict[ShardKind, list[RankShard]], name: str = "Net.w", path: str = "a.zarr") -> StateSource:
     ranks = {one.rank: f"rank{one.rank}/main" for shards in tensors.values() for one in shards}
-    state = StepState(len(ranks), ranks, {TensorId(kind, name, ""): shards for kind, shards in tensors.items()})
+    state = ShardedState(len(ranks), ranks, {TensorId(kind, name, ""): shards for kind, shards in tensors.items()})
     return StateSource(path, {0: state})
 
 
