@@ -12,11 +12,11 @@ from rltrace.errors import UsageError
 from rltrace.parity.report.state import render_state
 from rltrace.parity.state import (
     RankShard,
+    ShardedState,
     StateComparison,
     StateOptions,
     StateSource,
     StateVerdict,
-    ShardedState,
     TensorId,
     compare_states,
     order_bound,
