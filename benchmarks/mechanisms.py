@@ -10,6 +10,7 @@ what it adds without, is the mechanism's own. Prints Markdown.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import tempfile
 import time
 from collections.abc import Callable
@@ -133,14 +134,35 @@ def draws(op: Callable[[int], object], size: int, count: int) -> Program:
     return program
 
 
+def copies(size: int, count: int, copy: Callable[[torch.Tensor, torch.Tensor], object]) -> Program:
+    """One tensor is copied into another."""
+    target, source = torch.zeros(size), torch.ones(size)
+
+    def program() -> int:
+        for _ in range(count):
+            copy(target, source)
+        return count
+
+    return program
+
+
+def c_copy() -> Callable[[torch.Tensor, torch.Tensor], object]:
+    memcpy = ctypes.CDLL(None).memcpy
+    memcpy.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+    memcpy.restype = None
+    return lambda target, source: memcpy(target.data_ptr(), source.data_ptr(), target.nbytes)
+
+
 def mechanisms() -> list[Mechanism]:
     found = [m for size, count in ((SMALL, 4_000), (LARGE, 150)) for m in of_size(size, count)]
     rand, ones = draws(torch.rand, SMALL, 4_000), draws(torch.ones, SMALL, 4_000)
+    copy, by_op = (copies(SMALL, 4_000, function) for function in (c_copy(), torch.Tensor.copy_))
     array, view = makes(torch.Tensor.numpy, SMALL, 4_000), makes(torch.Tensor.detach, SMALL, 4_000)
     return [
         *found,
         Mechanism("the generator's state before a draw", SMALL, rand, ones),
         Mechanism("`.numpy()` of a result, beside `.detach()`", SMALL, array, view),
+        Mechanism("a C function through ctypes on two tensors, beside `copy_`", SMALL, copy, by_op),
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rltrace.command_lines import line, record_both, record_whole
 from rltrace.diff.base.model import Cause, Finding, Hole, Pair
+from rltrace.trace.kernels.evidence import LAUNCH_ROWS
 from rltrace.trace.read.reader import Trace
 
 OF_COMPUTING = {Cause.KERNEL, Cause.SAME_KERNEL, Cause.COMPUTATION}
@@ -40,6 +41,8 @@ def confirm(a: Trace, b: Trace, finding: Finding) -> tuple[str, ...]:
 def explain(a: Trace, b: Trace, finding: Finding) -> tuple[str, ...]:
     """Run the op of a finding under other settings, where a trace holds its inputs."""
     if finding.cause not in OF_COMPUTING or finding.a_index is None or finding.b_index is None:
+        return ()
+    if finding.op is not None and finding.op.startswith(LAUNCH_ROWS):
         return ()
     sides = (a, finding.a_index), (b, finding.b_index)
     if not any(_holds_inputs(trace, finding.stream, row) for trace, row in sides):

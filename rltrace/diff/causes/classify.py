@@ -38,7 +38,7 @@ from rltrace.diff.causes.untracked import (
 from rltrace.errors import HoleError
 from rltrace.trace.format.rows import Link
 from rltrace.trace.format.schema import PLACEMENT_ALIGNMENT, Column, Kind, Origin, RowFlag
-from rltrace.trace.kernels.evidence import kernel_text
+from rltrace.trace.kernels.evidence import LAUNCH_ROWS, TRITON, kernel_text
 
 # --- memory alignment -------------------------------------------------------------------------------------------------
 #
@@ -350,11 +350,16 @@ def _add_memory_note(judgement: Judgement, a: RowAt, b: RowAt) -> Judgement:
 
 
 def _add_region_note(judgement: Judgement, a: RowAt) -> Judgement:
-    """Add that a compiled region is recorded as one op."""
-    if not a.op.startswith(COMPILED):
-        return judgement
-    inside = "a compiled region is recorded as one op; record --compile eager runs it op by op"
-    return replace(judgement, explanation=f"{judgement.explanation}; {inside}")
+    """Add what is not known of code that is recorded as one op: a compiled region, a kernel outside torch."""
+    notes = []
+    if a.op.startswith(COMPILED):
+        notes.append("a compiled region is recorded as one op; record --compile eager runs it op by op")
+    elif a.op.startswith(LAUNCH_ROWS) and judgement.cause is not Cause.KERNEL:
+        if a.kernel.get("library") != TRITON:
+            notes.append("it may have read state that is in no argument")
+        if any(link.distance == Origin.OVERWRITTEN for link in a.rows.inputs(a.place)):
+            notes.append("it wrote to memory that no op had written, and what it leaves unwritten there can differ")
+    return replace(judgement, explanation="; ".join([judgement.explanation, *notes]))
 
 
 def _kernel_judgement(context: DiffContext, a: RowAt, b: RowAt, known: InputsMatch) -> Judgement:

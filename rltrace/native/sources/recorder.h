@@ -137,6 +137,7 @@ struct Thread {
   Operators operators;
   std::vector<std::unique_ptr<Scratch>> scratches;  // an op may run others that are recorded: each has its own
   size_t depth = 0;
+  bool excludes_python = false;  // as ``run`` does
   std::vector<char> gathered;
 
   PyObject* mode = nullptr;  // the mode that was looked up last, and its recorder
@@ -177,16 +178,44 @@ class ScratchHere {
   Scratch* scratch_;
 };
 
+const c10::DispatchKeySet PYTHON_KEYS({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot});
+
+// Whether the calling thread's ``run`` excludes the keys of Python.
+class ExcludesPython {
+ public:
+  ExcludesPython(Thread& thread, bool excludes) : thread_(thread), before_(thread.excludes_python) {
+    thread_.excludes_python = excludes;
+  }
+  ~ExcludesPython() { thread_.excludes_python = before_; }
+  ExcludesPython(const ExcludesPython&) = delete;
+
+ private:
+  Thread& thread_;
+  const bool before_;
+};
+
 // Run the op itself, with the recorder's mode off.
-inline void run(const Operator& op, Stack* stack) {
-  if (op.is_aten) {  // its kernels call no Python: excluding the keys is enough, and cheaper
-    c10::impl::ExcludeDispatchKeyGuard guard(
-        c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot}));
+inline void run(const Operator& op, Stack* stack, Thread& thread) {
+  if (op.is_aten && c10::impl::TorchDispatchModeTLS::stack_len() == 1) {  // excluding the keys is enough, and cheaper
+    c10::impl::ExcludeDispatchKeyGuard guard(PYTHON_KEYS);
+    const ExcludesPython excludes(thread, true);
     op.handle.callBoxed(stack);
   } else {
     torch::torch_dispatch_mode::StashTorchDispatchModeGuard guard;
     op.handle.callBoxed(stack);
   }
+}
+
+// Call a kernel that is written in Python: modes and subclasses in it work, and the recorder's mode is off, not excluded.
+template <class Call>
+void call_python_kernel(Call call) {
+  Thread& thread = Thread::here();
+  if (!thread.excludes_python) return call();
+  const auto keys = c10::impl::tls_local_dispatch_key_set();
+  c10::impl::ForceDispatchKeyGuard keys_are_not_excluded(keys.included_, keys.excluded_ - PYTHON_KEYS);
+  torch::torch_dispatch_mode::StashTorchDispatchModeGuard mode_is_off;
+  const ExcludesPython excludes(thread, false);
+  call();
 }
 
 [[noreturn]] inline void throw_into_program(py::error_already_set& error) {
@@ -360,13 +389,13 @@ class Recorder {
     Row row(*this, op, *scratch, lock, stack, node.get());
     if (!guarded(row, [&] { row.begin(); })) {
       lock.unlock();
-      run(op, stack);
+      run(op, stack, thread);
       return true;
     }
     lock.unlock();
     parts.end(Part::SITE);
     try {
-      run(op, stack);
+      run(op, stack, thread);
     } catch (...) {
       lock.lock();
       row.roll_back();
@@ -623,8 +652,15 @@ class Recorder {
           return Constants::OUTSIDE_READ;
         }
       }
-      PythonSection python(lock);
-      return ask("_input", call->python, python_tensors(tensors()), address, place).template cast<i64>();
+      i64 link;
+      std::vector<size_t> written;
+      {
+        PythonSection python(lock);
+        link = ask("_input", call->python, python_tensors(tensors()), address, place).template cast<i64>();
+        for (auto known : call->python.attr("written")) written.push_back(known.cast<size_t>());
+      }
+      if (written.size() > call->written.size()) call->written = std::move(written);  // learned by ``_input``
+      return link;
     }
 
     // Whether a storage without a writer in this stream was written by no recorded op.

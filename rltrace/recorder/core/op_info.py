@@ -24,6 +24,9 @@ from rltrace.trace.format.collectives import FUNCTIONAL
 # (``tests/recorder``).
 
 
+OF_TORCH = frozenset({"aten", "prim", "prims", "profiler", "c10d", "_c10d_functional", "_c10d_functional_autograd"})
+"""Namespaces of operators whose schemas, with what is below, say what they write."""
+
 VIEWS = frozenset(
     {
         "aten::detach",
@@ -227,6 +230,10 @@ class OpPlan:
     """``aten::addmm``; empty for a higher-order operator."""
     shape_only: bool = False
     """Its first tensor is not read (``SHAPE_ONLY``)."""
+    is_custom: bool = False
+    """Not torch's: its schema may leave out what it writes (``OpRecorder._input``)."""
+    is_launch: bool = False
+    """Code outside torch: what it may write it may also leave as it is, or write in part (``kernel_launches``)."""
 
     def named(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
         """The arguments of one call by name."""
@@ -282,18 +289,19 @@ def make_plan(op_id: int, func: OpOverload) -> OpPlan:
             is_view=False,
             computes=True,
             draws=region is not None and region.draws,
-            writes={},
-            arguments=(),
+            writes={} if region is None else region.written,
+            arguments=() if region is None else tuple(region.written),
             writes_out=False,
             writes_any=region is not None and region.writes,
             copies=False,
             partial=False,
             arrives=False,
             resizes=False,
-            returns_new=True,
+            returns_new=region is None or region.returns_new,
             aliased=(),
             scratch=(),
             schema="",
+            is_launch=region is not None and bool(region.written),
         )
     hidden = HIDDEN_WRITES.get(schema.name, ())
     overwrites = schema.name in OVERWRITES
@@ -327,6 +335,7 @@ def make_plan(op_id: int, func: OpOverload) -> OpPlan:
         scratch=SCRATCH.get(schema.name, ()),
         schema=schema.name,
         shape_only=not SHAPE_ONLY.isdisjoint((schema.name, f"{schema.name}.{schema.overload_name}")),
+        is_custom=schema.name.partition("::")[0] not in OF_TORCH,
     )
 
 

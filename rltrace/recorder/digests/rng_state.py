@@ -20,6 +20,7 @@ from xxhash import xxh3_64, xxh3_64_intdigest
 from rltrace.digest import digest_address, digest_pages
 from rltrace.recorder.base.torch_function import torch_function_disabled
 from rltrace.recorder.digests.cuda_graphs import is_captured
+from rltrace.recorder.digests.layouts import data_address
 from rltrace.trace.format.schema import GENERATOR_NUMBERS, Generator
 
 
@@ -130,7 +131,7 @@ def generator_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Generat
 def state_digest(generator: torch.Generator) -> int:
     """Digest of one torch generator's state, cached normals included."""
     state = generator.get_state()
-    return digest_address(state.data_ptr(), state.numel(), 0)
+    return digest_address(data_address(state), state.numel(), 0)
 
 
 def all_states() -> RngStates:

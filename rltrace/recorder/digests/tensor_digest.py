@@ -26,6 +26,7 @@ from rltrace.recorder.digests.layouts import (
     OWN_WORK,
     Layout,
     Layouts,
+    data_address,
     is_compound,
     is_subclass,
     logical_bytes,
@@ -41,7 +42,6 @@ from rltrace.recorder.digests.torch_backend import condensed_words, finished
 
 _array: Any = TensorBase.numpy
 """The original method: its patch follows the program's arrays."""
-_address: Any = TensorBase.data_ptr
 
 
 def digest_on_device(tensor: torch.Tensor, seed: int) -> int:
@@ -110,7 +110,7 @@ class TensorDigests:
         if is_captured(tensor.device):
             return 0
         with own_work():
-            if is_compound(tensor) or not (plain := logical_bytes(tensor)).data_ptr():
+            if is_compound(tensor) or not data_address(plain := logical_bytes(tensor)):
                 return self.of(tensor)
             batches.add(place, plain, self._layouts.of(tensor).seed)
         return 0
@@ -139,10 +139,10 @@ class TensorDigests:
         if tensor.device.type == "meta":
             return digest_buffer(b"", layout.seed)
         plain = logical_bytes(tensor)
-        if not plain.data_ptr():
+        if not data_address(plain):
             return _without_memory(tensor, layout)
         if plain.device.type == "cpu":
-            return digest_address(plain.data_ptr(), layout.nbytes, layout.seed)
+            return digest_address(data_address(plain), layout.nbytes, layout.seed)
         with waiting_allowed(plain.device):
             return digest_on_device(plain, layout.seed)
 
@@ -173,7 +173,7 @@ class RepeatedDigests:
             return None
         if self._in_library is not None:
             return self._in_library(tensors, self._words)  # type: ignore[no-any-return]
-        addresses = list(map(_address, tensors))
+        addresses = list(map(data_address, tensors))
         known, memory = self._memory
         if addresses != known:
             if not all(addresses):
@@ -218,7 +218,7 @@ class _Batches:
 
 
 def _in_place(tensor: torch.Tensor, layout: Layout) -> int:
-    address = tensor.data_ptr()
+    address = data_address(tensor)
     if not address:
         return _without_memory(tensor, layout)
     if layout.small is not None:

@@ -175,17 +175,19 @@ def pack_link(distance: int, slot: int = SLOT_UNKNOWN, *, known: bool = False, r
 # of "modules" is "", of "kernels" and "settings" {}, of "scalars" [], of "structures" [], of "sites" [].
 
 TABLES: Final = (
-    "ops",  # "aten.addmm.default"
+    "ops",  # "aten.addmm.default"; of a launch row "triton.KERNEL", "ctypes.LIBRARY.FUNCTION" or
+    # "extension.MODULE.FUNCTION"
     "layouts",  # [dtype, shape, strides, device], e.g. ["float32", [64, 4], [4, 1], "cpu"]
     "structures",  # [layout id, …] of the tensor inputs, in argument order
-    "frames",  # {"file", "path", "line", "function", "source", "internal"}; internal: inside torch, in no key
+    "frames",  # {"file", "path", "line", "function", "source", "internal"}; internal: inside torch or Triton, in no key
     "sites",  # [frame id, …], innermost first
     "modules",  # module path, "ActorCriticPolicy.mlp_extractor.policy_net.0"
     "scalars",  # skeleton of the arguments: "T" a tensor, "i" an integer cell, "f" a float cell, all else as JSON; a
     # process group is {"group": name, "rank": own, "ranks": [members]}, a reduction {"reduce": "SUM"}; for an event
     # its subject, then ["name=", letter] for each cell
     "kernels",  # {"library", "isa", "threads", …} on a CPU; on a device {"device": "cuda"}, and where a profiler was
-    # active "names" (full names of the launched kernels, in order) and "launches" ([grid, block] of each)
+    # active "names" (full names of the launched kernels, in order) and "launches" ([grid, block] of each); of a launch
+    # row {"library": "Triton", "num_warps", …, "grid": "4×2", "code": fingerprint}, or the library's file and "threads"
     "settings",  # {"threads", "grad_mode", "inference_mode", "flush_denormal", …} and torch's flags by name
     # ("deterministic_algorithms", "mkldnn.enabled", "cuda.matmul.tf32", …)
     "optimizers",  # {"ordinal", "class"}, which are its key, and "owner": path of the module with its parameters
