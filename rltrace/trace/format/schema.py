@@ -36,7 +36,7 @@ from collections.abc import Mapping
 from enum import IntEnum, IntFlag
 from typing import Final
 
-FORMAT: Final = (3, 1)
+FORMAT: Final = (3, 2)
 """(major, minor). Readers refuse another major version, and ignore unknown fields."""
 
 SEGMENT_ROWS: Final = 65_536
@@ -290,6 +290,7 @@ class ValueKind(IntEnum):
     SAME_INPUT = 4  # an input of an op; another row of this index has its bytes
     PLACEMENT = 5  # placement of a tensor in memory, where it is not that of a fresh allocation; no bytes
     WITH_ROWS = 6  # a tensor whose activation rows were recorded; its bytes are here
+    SHARD = 7  # a tensor that a record shards names; its bytes are here
 
 
 PLACEMENT_ALIGNMENT: Final = 64
@@ -409,6 +410,9 @@ RECORD_TYPES: Final = {
     "patching": "in a process of a replay of activation rows: modules, the counts for each module and op",
     "against": "in a live comparison: counts (ops matched, on one side only, marked, not compared), first: the first op"
     " that differed, or null",
+    "shards": "step, optimizer: its ordinal, rank, world_size, tensors: [{kind, name, key, shape (of the whole),"
+    " digest (of the value) or why there is none, placements, mesh, coordinate}, …]: what the rank held of parameters,"
+    " gradients and optimizer state at a step",
     "state": "tensors: their number, digest: of parameters, buffers and optimizer state at the end of the process",
     "provisional_end": "state and exit as of end: how the process ends unless commit or steps follow; written before an"
     " exec and before its parent terminates it. state null revokes the previous one",
@@ -424,3 +428,4 @@ RECORD_TYPES: Final = {
 # 3.0  folder starts and record type "start" (were births, "birth"), its key requested (was wanted); keys of replay,
 #      patching and against records are those of the JSON reports
 # 3.1  record type "optimizer": what an optimizer began with, by which a resumed run is recognized
+# 3.2  record type "shards", and values of kind SHARD
