@@ -38,7 +38,7 @@ from rltrace.diff.base.model import (
     Search,
     Verdict,
 )
-from rltrace.diff.base.view import StreamView
+from rltrace.diff.base.view import ALL, Shortcuts, StreamView
 from rltrace.diff.causes.nondeterminism import advice_text
 from rltrace.diff.causes.rng import generators_note
 from rltrace.diff.finding_order import Order, OrderedFinding
@@ -269,18 +269,19 @@ def compare(
     tolerance: float = TOLERANCE,
     progress: Progress | None = None,
     watch: OnProbe | None = None,
+    shortcuts: Shortcuts = ALL,
 ) -> Comparison:
     """Compare two traces.
 
     ``strict``: added, removed or reordered ops count as a difference too. ``tolerance``: the share of its range at
     which a curve is visibly apart. ``progress`` is called with a stream's name, the rows done and the rows in all,
-    ``watch`` with each probe of the search. Raises UsageError where the two cannot be compared, and what
-    ``open_trace`` does.
+    ``watch`` with each probe of the search. ``shortcuts`` change how much is read, and no result. Raises UsageError
+    where the two cannot be compared, and what ``open_trace`` does.
     """
     trace_a = a if isinstance(a, Trace) else open_trace(a)
     trace_b = b if isinstance(b, Trace) else open_trace(b)
     _check(trace_a, trace_b)
-    return _Comparer(trace_a, trace_b, strict, tolerance, progress, watch).run()
+    return _Comparer(trace_a, trace_b, strict, tolerance, progress, watch, shortcuts).run()
 
 
 def _check(a: Trace, b: Trace) -> None:
@@ -303,6 +304,7 @@ class _Comparer:
     tolerance: float
     progress: Progress | None
     watch: OnProbe | None
+    shortcuts: Shortcuts
     streams: list[tuple[ProcessTrace, StreamResult]] = field(default_factory=list)
     steps: list[tuple[ProcessTrace, StepResult]] = field(default_factory=list)
     pools: list[PoolResult] = field(default_factory=list)
@@ -354,7 +356,7 @@ class _Comparer:
         for stream in a.streams:
             other = others.get(stream.name.removeprefix(a.name))
             if other is not None and not is_pool(stream.name):
-                view_a, view_b = StreamView(a, stream), StreamView(b, other)
+                view_a, view_b = StreamView(a, stream, self.shortcuts), StreamView(b, other, self.shortcuts)
                 found = downgrade_for_torchscript(compare_streams(view_a, view_b, settings, self.progress, self.watch))
                 compared.append(add_repeat_evidence(found))
         groups = find_worker_groups(a, b, compared)
