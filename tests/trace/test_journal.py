@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -175,3 +176,25 @@ def test_writer_refuses_an_existing_journal(tmp_path: Path) -> None:
     JournalWriter(path)
     with pytest.raises(FileExistsError):
         JournalWriter(path)
+
+
+def test_a_file_that_cannot_be_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was appended may not be there, as with a quota on a network: the next record takes its place, whole."""
+    writer = JournalWriter(str(tmp_path / "log"))
+    writer.append(RECORDS[:1])
+    close, failing = os.close, [errno.EDQUOT, errno.EINTR]
+
+    def close_and_fail(descriptor: int) -> None:
+        close(descriptor)
+        number = failing.pop(0)
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "close", close_and_fail)
+        with pytest.raises(OSError, match="quota"):
+            writer.append([{"type": "commit", "long": "x" * 1000}])
+        writer.append(RECORDS[2:])  # interrupted: it is closed all the same
+    assert not failing
+    journal = parse_journal((tmp_path / "log").read_bytes())
+    assert journal.records == [RECORDS[0], RECORDS[2]]
+    assert not journal.damage and journal.torn is None
