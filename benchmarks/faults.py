@@ -42,7 +42,7 @@ ERRORS = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.ESTALE, errno.EINTR)
 EXTENT = ("once", "ever", "writes")
 OUT_OF_MEMORY = ("MemoryError", "SystemError", "not enough memory")
 """What Python says of an allocation that fails; some ufuncs of NumPy; and Zstandard."""
-NOT_BEGUN = ("took its name and is missing", ".json is missing")
+NOT_BEGUN = ("took its name and is missing", ".json is missing", ".json is not what was written")
 """What a reader says of a process that could not begin to record."""
 SEEDS = 6
 """Draws of sizes of segments and queues."""
