@@ -10,6 +10,7 @@ what it adds without, is the mechanism's own. Prints Markdown.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import tempfile
 import time
 from collections.abc import Callable
@@ -133,14 +134,35 @@ def draws(op: Callable[[int], object], size: int, count: int) -> Program:
     return program
 
 
+def copies(size: int, count: int, copy: Callable[[torch.Tensor, torch.Tensor], object]) -> Program:
+    """One tensor is copied into another."""
+    target, source = torch.zeros(size), torch.ones(size)
+
+    def program() -> int:
+        for _ in range(count):
+            copy(target, source)
+        return count
+
+    return program
+
+
+def c_copy() -> Callable[[torch.Tensor, torch.Tensor], object]:
+    memcpy = ctypes.CDLL(None).memcpy
+    memcpy.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+    memcpy.restype = None
+    return lambda target, source: memcpy(target.data_ptr(), source.data_ptr(), target.nbytes)
+
+
 def mechanisms() -> list[Mechanism]:
     found = [m for size, count in ((SMALL, 4_000), (LARGE, 150)) for m in of_size(size, count)]
     rand, ones = draws(torch.rand, SMALL, 4_000), draws(torch.ones, SMALL, 4_000)
+    copy, by_op = (copies(SMALL, 4_000, function) for function in (c_copy(), torch.Tensor.copy_))
     array, view = makes(torch.Tensor.numpy, SMALL, 4_000), makes(torch.Tensor.detach, SMALL, 4_000)
     return [
         *found,
         Mechanism("the generator's state before a draw", SMALL, rand, ones),
         Mechanism("`.numpy()` of a result, beside `.detach()`", SMALL, array, view),
+        Mechanism("a C function through ctypes on two tensors, beside `copy_`", SMALL, copy, by_op),
     ]
 
 
@@ -152,6 +174,7 @@ def of_size(size: int, count: int) -> list[Mechanism]:
     rows = fills(torch.empty, size, fill), fills(torch.zeros, size, fill)
     indices = puts(torch.empty, size, put), puts(torch.zeros, size, put)
     verified: dict[str, object] = {"steps": (0, None), "verify_inputs": True}
+    checked: dict[str, object] = {"check_links": True}
     return [
         Mechanism("memory from outside, digested at every use", size, uses(outside, count), uses(own, count)),
         Mechanism("memory with a living NumPy alias, the same", size, aliased(handed_out, count), uses(own, count)),
@@ -159,6 +182,7 @@ def of_size(size: int, count: int) -> list[Mechanism]:
         Mechanism("marks: fresh memory filled row by row", size, *rows),
         Mechanism("marks: fresh memory filled by index", size, *indices),
         Mechanism("`--verify-inputs`", size, chain(size, count), chain(size, count), verified),
+        Mechanism("`--check-links`", size, chain(size, count), chain(size, count), checked),
     ]
 
 
@@ -187,13 +211,17 @@ def timed(program: Program) -> float:
     return (time.thread_time() - begin) / count * 1e6
 
 
+IN_PYTHON: dict[str, object] = {"engine": "mode"}
+"""Some mechanisms need Python at every op, so all are compared there."""
+
+
 def measured(mechanism: Mechanism, folder: Path, repeats: int) -> list[object]:
     """A row of the table."""
     arms: list[tuple[Program, dict[str, object] | None]] = [
         (mechanism.plain, None),
         (mechanism.using, None),
-        (mechanism.plain, {}),
-        (mechanism.using, mechanism.options),
+        (mechanism.plain, IN_PYTHON),
+        (mechanism.using, {**IN_PYTHON, **mechanism.options}),
     ]
     times: list[list[float]] = [[] for _ in arms]
     for _ in range(repeats):
@@ -215,7 +243,8 @@ def measured(mechanism: Mechanism, folder: Path, repeats: int) -> list[object]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=7)
-    repeats = parser.parse_args().repeats
+    parser.add_argument("--only", default="", help="mechanisms with this in their name")
+    given = parser.parse_args()
     torch.set_num_threads(1)
     header = [
         "mechanism",
@@ -226,9 +255,10 @@ def main() -> None:
         "×",
     ]
     with tempfile.TemporaryDirectory() as folder:
-        rows = [measured(mechanism, Path(folder), repeats) for mechanism in mechanisms()]
+        chosen = [mechanism for mechanism in mechanisms() if given.only in mechanism.name]
+        rows = [measured(mechanism, Path(folder), given.repeats) for mechanism in chosen]
     print("## What each mechanism costs\n")
-    print(f"{machine()}. CPU time of the program's thread, lowest of {repeats}.\n")
+    print(f"{machine()}. CPU time of the program's thread, lowest of {given.repeats}.\n")
     print(table(header, rows))
 
 

@@ -29,6 +29,7 @@ def record(
     level: str = "op",
     steps: tuple[int, int | None] | None = None,
     verify_inputs: bool = False,
+    check_links: bool = False,
     engine: str = "auto",
     values: str | Iterable[str] = (),
     values_inputs: bool = False,
@@ -43,8 +44,9 @@ def record(
     """Record what happens inside the ``with`` block into a new trace at ``path``.
 
     ``steps`` is half open and counts from the start of the block. ``verify_inputs``: every op of the window digests
-    every input, even one that a recorded op wrote. ``engine``: "native", "mode" (in Python) or "auto" (native where it
-    is there). ``values``: selectors of the ops whose results are stored (``values_inputs``: their inputs, too), up to
+    every input, even one that a recorded op wrote. ``check_links``: memory is compared between its uses, and a write
+    that no recorded op made is recorded. ``engine``: "native", "mode" (in Python) or "auto" (native where it is there).
+    ``values``: selectors of the ops whose results are stored (``values_inputs``: their inputs, too), up to
     ``values_limit`` bytes. ``rows``: selectors of the module calls and ops whose activation rows are digested; rows are
     counted along ``row_axes`` (None: all axes but the last), up to ``rows_limit`` bytes. ``kernels``: the steps, half
     open, in which torch's profiler records the kernels that ops launch. ``compile="eager"`` runs compiled functions op
@@ -58,6 +60,7 @@ def record(
         level=level,
         steps=steps,
         verify_inputs=verify_inputs,
+        check_links=check_links,
         engine=engine,
         values=values,
         values_inputs=values_inputs,

@@ -1,18 +1,25 @@
 """Commands of rltrace, ready to paste into a shell.
 
-Owns quoting, the folder and environment variables of a recorded program, and the names of its next recordings. Does not
-choose which command helps. Tests parse every line that is made here with the verb's own parser.
+Owns quoting, the folder and environment variables of a recorded program, the names of its next recordings, and how two
+recorded commands differ. Does not choose which command helps. Tests parse every line that is made here with the verb's
+own parser.
 """
 
 from __future__ import annotations
 
+import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from difflib import SequenceMatcher
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from rltrace.trace.read.reader import Trace
+
+
+UNKNOWN: Final = ("CMD",)
+"""In place of a command that was not recorded."""
 
 
 def line(verb: str, *words: object) -> str:
@@ -34,26 +41,80 @@ def record(trace: Trace, file: str, *options: object, variables: Mapping[str, st
 
 
 def record_step(
-    trace: Trace, step: int, file: str, *options: object, variables: Mapping[str, str] | None = None
+    trace: Trace, step: int, file: str, *options: object, variables: Mapping[str, str] | None = None, earlier: int = 0
 ) -> str:
-    """Record one step of the program of a trace."""
-    return record(trace, file, "--steps", f"{step}:{step + 1}", *options, variables=variables)
+    """Record one step of the program of a trace, and so many before it."""
+    steps = f"{max(step - earlier, 0)}:{step + 1}"
+    return record(trace, file, "--steps", steps, *options, variables=variables)
 
 
-def record_both(a: Trace, b: Trace, step_a: int, step_b: int, ending: str, *options: object) -> tuple[str, ...]:
-    """Record a step of both programs, then compare the two recordings."""
+def record_both(
+    a: Trace, b: Trace, step_a: int, step_b: int, ending: str, *options: object, earlier: int = 0
+) -> tuple[str, ...]:
+    """Record a step of both programs, and so many before it, then compare the two recordings."""
     file_a, file_b = file_names(a, b, ending)
     return (
-        record_step(a, step_a, file_a, *options, variables=_extra_variables(a, b)),
-        record_step(b, step_b, file_b, *options, variables=_extra_variables(b, a)),
+        record_step(a, step_a, file_a, *options, variables=_extra_variables(a, b), earlier=earlier),
+        record_step(b, step_b, file_b, *options, variables=_extra_variables(b, a), earlier=earlier),
+        line("diff", file_a, file_b),
+    )
+
+
+def record_whole(a: Trace, b: Trace, ending: str, *options: object) -> tuple[str, ...]:
+    """Record both programs from their start, then compare the two recordings."""
+    file_a, file_b = file_names(a, b, ending)
+    return (
+        record(a, file_a, *options, variables=_extra_variables(a, b)),
+        record(b, file_b, *options, variables=_extra_variables(b, a)),
         line("diff", file_a, file_b),
     )
 
 
 def program(trace: Trace) -> tuple[str, ...]:
-    """The recorded command; ``CMD`` where it is unknown."""
+    """The recorded command; UNKNOWN where there is none."""
     command = trace.launch.get("command")
-    return tuple(map(str, command)) if isinstance(command, list) and command else ("CMD",)
+    return tuple(map(str, command)) if isinstance(command, list) and command else UNKNOWN
+
+
+def difference(a: tuple[str, ...], b: tuple[str, ...]) -> str:
+    """How command B differs from A: ``B adds --seed 2``; "" where they are equal, or one is not known.
+
+    An option and its value are one unit, whether they are one word or two. The interpreter's path does not count.
+    """
+    if UNKNOWN in (a, b):
+        return ""
+    units_a, units_b = _units(a), _units(b)
+    phrases = []
+    for tag, start_a, stop_a, start_b, stop_b in SequenceMatcher(None, units_a, units_b, autojunk=False).get_opcodes():
+        if tag != "equal":
+            phrases.append((units_a[start_a:stop_a], units_b[start_b:stop_b]))
+    return "; ".join(_phrase(_quoted(only_a), _quoted(only_b)) for only_a, only_b in phrases)
+
+
+def _quoted(units: Sequence[tuple[str, ...]]) -> str:
+    return " ".join(shlex.quote(word) for unit in units for word in unit)
+
+
+def _phrase(only_a: str, only_b: str) -> str:
+    if not only_a:
+        return f"B adds {only_b}"
+    return f"B leaves out {only_a}" if not only_b else f"{only_a} in A, {only_b} in B"
+
+
+def _units(words: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """The words of a command, each option with its value."""
+    units: list[tuple[str, ...]] = [(_INTERPRETER.sub("python", words[0]),)]
+    for word in words[1:]:
+        takes_value = len(units[-1]) == 1 and units[-1][0].startswith("-") and "=" not in units[-1][0]
+        if takes_value and (not word.startswith("-") or _NUMBER.fullmatch(word)):
+            units[-1] = (*units[-1], word)
+        else:
+            units.append((word,))
+    return units
+
+
+_INTERPRETER = re.compile(r".*python[\d.]*")
+_NUMBER = re.compile(r"-[\d.]+(e-?\d+)?")
 
 
 def folder_of(trace: Trace) -> str:

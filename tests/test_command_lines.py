@@ -12,7 +12,7 @@ import click
 import pytest
 from suggested import command_of, parse
 
-from rltrace.command_lines import file_name, file_names, in_folder, line, record_both
+from rltrace.command_lines import UNKNOWN, difference, file_name, file_names, in_folder, line, record_both
 from rltrace.commands.main import VERBS
 from rltrace.testing.builder import TraceBuilder
 from rltrace.trace.read.reader import Trace, open_trace
@@ -88,3 +88,22 @@ def test_names_of_recordings(tmp_path: Path) -> None:
     assert file_name(one, "rows") == "run-rows.zarr"
     assert file_names(one, other, "rows") == ("x-run-rows.zarr", "y-run-rows.zarr")
     assert file_names(one, one, "rows") == ("a-x-run-rows.zarr", "b-x-run-rows.zarr")
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "expected"),
+    [
+        ("python t.py", "/usr/bin/python3.12 t.py", ""),
+        ("python t.py", "python t.py --seed 2", "B adds --seed 2"),
+        ("python t.py --fast --seed 2", "python t.py --fast", "B leaves out --seed 2"),
+        ("python t.py --lr 0.1 -v", "python t.py --lr 0.2 -v", "--lr 0.1 in A, --lr 0.2 in B"),
+        ("python t.py --lr=0.1", "python t.py --lr=0.2 --shift -1", "--lr=0.1 in A, --lr=0.2 --shift -1 in B"),
+        ("python -m a x y", "python -m b x", "-m a in A, -m b in B; B leaves out y"),
+        ("python t.py 'a b'", "python t.py 'a c'", "'a b' in A, 'a c' in B"),
+    ],
+)
+def test_how_two_commands_differ(a: str, b: str, expected: str) -> None:
+    """An option is named with its value; another path of the same interpreter is none."""
+    words_a, words_b = tuple(shlex.split(a)), tuple(shlex.split(b))
+    assert difference(words_a, words_b) == expected
+    assert difference(words_a, UNKNOWN) == difference(UNKNOWN, words_b) == ""

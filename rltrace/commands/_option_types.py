@@ -1,11 +1,39 @@
-"""Parsers of option values that several verbs share: windows of steps, axes, sizes."""
+"""Options that several verbs share, and parsers of their values: windows of steps, axes, sizes, where runs begin."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
 
 from rltrace.errors import UsageError
 from rltrace.recorder.base.options import check_axes
+
+if TYPE_CHECKING:
+    from rltrace.diff.base.model import Pair
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def start_options(command: F) -> F:
+    """Add ``--a-starts-at`` and ``--b-starts-at``, whose values ``starts_of`` takes."""
+    for side, other in (("b", "A"), ("a", "B")):
+        command = click.option(
+            f"--{side}-starts-at",
+            type=click.IntRange(min=0),
+            metavar="STEP",
+            help=f"{side.upper()} was resumed: {other}'s step that is its first; 0: compare from both beginnings.",
+        )(command)
+    return command
+
+
+def starts_of(a: int | None, b: int | None) -> Pair[int] | None:
+    """The argument ``starts`` of ``compare``."""
+    from rltrace.diff.base.model import Pair
+
+    return None if a is None and b is None else Pair(a, b)
 
 
 def parse_steps(text: str) -> tuple[int, int | None]:

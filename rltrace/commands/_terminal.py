@@ -16,6 +16,7 @@ from rltrace.diff import Comparison
 
 if TYPE_CHECKING:
     from rltrace.commands._parity_result import ParityResult
+    from rltrace.diff.base.model import Pair
     from rltrace.parity.call_range import RecordedStream
     from rltrace.parity.inputs import TraceArgument
     from rltrace_tui.parity_data import ParityData
@@ -27,17 +28,20 @@ def can_open() -> bool:
     return has_terminal and os.environ.get("TERM", "dumb") not in ("", "dumb")
 
 
-def show_diff(a: Path, b: Path, *, strict: bool, confirm: Path | None = None) -> Comparison | None:
+def show_diff(
+    a: Path, b: Path, *, strict: bool, starts: Pair[int] | None = None, confirm: Path | None = None
+) -> Comparison | None:
     """Open the interface on two traces; None if it was left before the verdict. Raises the errors of the comparison.
 
-    ``confirm``: the outcome of an experiment on them; by default the one next to trace B, if any.
+    ``starts``: as of ``compare``. ``confirm``: the outcome of an experiment on them; by default the one next to
+    trace B, if any.
     """
     from rltrace.trace.read.reader import open_trace
     from rltrace_tui.diff_app import DiffApp
 
     for path in (a, b):
         open_trace(path)  # an unreadable trace is an error message, not a screen
-    app = DiffApp(a, b, strict=strict, confirm=confirm)
+    app = DiffApp(a, b, strict=strict, starts=starts, confirm=confirm)
     comparison = app.run()
     if comparison is None and app.failure is not None:
         raise app.failure

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
+from rltrace.commands._option_types import start_options, starts_of
 from rltrace.commands.console import ExitCode, Progress, color_option, emit, emit_json, progress_visible, use_color
 from rltrace.errors import UsageError
 
 if TYPE_CHECKING:
     from rltrace.diff import Comparison
+    from rltrace.diff.base.model import Pair
 
 
 @click.command(name="diff")
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Threshold of a curve: |A - B| as a share of its range.",
 )
+@start_options
 @color_option
 @click.option("--no-tui", is_flag=True, help="Print the report even where the terminal interface would open.")
 @click.option(
@@ -41,6 +44,8 @@ def command(
     form: str,
     strict: bool,
     tolerance: float,
+    a_starts_at: int | None,
+    b_starts_at: int | None,
     color: str,
     no_tui: bool,
     confirm: Path | None,
@@ -54,32 +59,47 @@ def command(
     In a terminal, the result opens in the terminal interface, which shows both runs op by op; with --format or
     --no-tui, or where the output is redirected, it is printed.
 
+    A run that was resumed from a checkpoint of the other is compared with it from that step on. It is recognized by the
+    parameters it begins with; where those do not decide, name the step with --b-starts-at or --a-starts-at.
+
     \b
       rltrace diff a.zarr b.zarr
       rltrace diff a.zarr b.zarr --format json | jq .first_value.op
     """
     if len(traces) < 2:
         raise UsageError(f"Missing argument: give a second trace to compare {traces[0]} with, or several")
+    starts = starts_of(a_starts_at, b_starts_at)
     if len(traces) > 2:
+        if starts is not None:
+            raise UsageError("--a-starts-at and --b-starts-at are of two traces; more were given")
         return _print_groups(traces, form, strict, color)
     from rltrace.commands._terminal import can_open, show_diff
 
     a, b = traces
     has_form = ctx.get_parameter_source("form") is ParameterSource.COMMANDLINE
     if can_open() and not (no_tui or has_form):
-        comparison = show_diff(a, b, strict=strict, confirm=confirm)
+        comparison = show_diff(a, b, strict=strict, starts=starts, confirm=confirm)
         return ExitCode.INTERRUPTED if comparison is None else _status(comparison)
-    return _print(a, b, form, strict, tolerance, color, confirm)
+    return _print(a, b, form, strict, tolerance, starts, color, confirm)
 
 
-def _print(a: Path, b: Path, form: str, strict: bool, tolerance: float, color: str, confirm: Path | None) -> int:
+def _print(
+    a: Path,
+    b: Path,
+    form: str,
+    strict: bool,
+    tolerance: float,
+    starts: Pair[int] | None,
+    color: str,
+    confirm: Path | None,
+) -> int:
     from rltrace.diff import compare
     from rltrace.experiment.confirm.saved_outcome import find_outcome
 
     saved = find_outcome(a, b, confirm)
     progress = Progress() if progress_visible() else None
     try:
-        comparison = compare(a, b, strict=strict, tolerance=tolerance, progress=progress)
+        comparison = compare(a, b, strict=strict, tolerance=tolerance, starts=starts, progress=progress)
     finally:
         if progress:
             progress.clear()

@@ -6,6 +6,7 @@ Owns the options and their checks; ``_recording`` runs the command.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -13,6 +14,7 @@ import click
 from rltrace.command_lines import line
 from rltrace.commands._option_types import parse_axes, parse_size, parse_steps
 from rltrace.commands._recording import record_command
+from rltrace.commands.console import complain, counted
 from rltrace.commands.kernels import parse_kernels, query_after
 from rltrace.errors import UsageError
 from rltrace.launch.command import fresh_trace, trace_stem
@@ -35,6 +37,7 @@ from rltrace.selectors import parse_selectors
 @click.option("--steps", metavar="A:B", help="Record the ops of steps A to B only (B left out); A: and :B are open.")
 @click.option("--until", type=click.IntRange(min=0), metavar="STEP", help="End the program after this step.")
 @click.option("--verify-inputs", is_flag=True, help="Also digest every input of every op; needs --steps.")
+@click.option("--check-links", is_flag=True, help="Find writes of memory that no recorded op made.")
 @click.option(
     "--engine",
     type=click.Choice(ENGINES),
@@ -82,6 +85,7 @@ def command(
     steps: str | None,
     until: int | None,
     verify_inputs: bool,
+    check_links: bool,
     engine: str,
     values: tuple[str, ...],
     values_inputs: bool,
@@ -106,6 +110,9 @@ def command(
     What CMD compiles with torch.compile stays compiled, and each compiled region is one op. With --compile eager it
     runs op by op, and computes what it computes then.
 
+    --check-links compares memory between its uses, and names every write that bypassed torch: the op that noticed it,
+    the op that wrote the memory last, and the one that allocated it. Ends with 125 where a link rests on such memory.
+
     --values records the bytes of tensors, to be shown and injected: of the ops that SELECTOR matches, such as
     op=addmm,module=policy.*,step=100:110 (rltrace ops lists what a selector matches).
 
@@ -126,6 +133,8 @@ def command(
         raise UsageError("--steps selects steps whose ops are recorded; --level step records no ops")
     if verify_inputs and steps is None:
         raise UsageError("--verify-inputs digests every input of every op in a window: give its steps with --steps A:B")
+    if check_links and level == "step":
+        raise UsageError("--check-links compares memory between ops; --level step records no ops")
     if values:
         parse_selectors(values)  # raises before anything is written
         if level == "step":
@@ -152,6 +161,7 @@ def command(
         end,
         until,
         verify_inputs,
+        check_links,
         engine,
         values=values,
         values_inputs=values_inputs,
@@ -172,9 +182,28 @@ def command(
         on_recorded = live_report(against, trace, result, quiet=quiet)
     if kernel_steps is not None:
         on_recorded = query_after(on_recorded, trace, kernel_steps, quiet=quiet)
+    if check_links:
+        on_recorded = _report_links(on_recorded, trace)
     force = force and output is not None
     hint = _engine_hint(options)
     return record_command(command, trace, options, force=force, quiet=quiet, on_recorded=on_recorded, hint=hint)
+
+
+def _report_links(before: Callable[[], bool] | None, trace: Path) -> Callable[[], bool]:
+    """A function that names the faults of links; returns False where there are any."""
+
+    def report() -> bool:
+        from rltrace.report.link_checks import fault_lines, missed_faults
+        from rltrace.trace.read.reader import open_trace
+
+        succeeded = before is None or before()
+        missed = missed_faults(open_trace(trace))
+        if missed:
+            what = counted(len(missed), "fault") + " of links"
+            complain("\n  ".join([what, *fault_lines(missed)]), hint=f"{line('info', trace)} lists them")
+        return succeeded and not missed
+
+    return report
 
 
 def _engine_hint(options: RecordOptions) -> str:

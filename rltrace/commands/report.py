@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rltrace.commands._option_types import start_options, starts_of
 from rltrace.commands._output_files import check_output, write_output
 from rltrace.commands.console import ExitCode, Progress, emit, narrate, progress_visible, readable_size
 from rltrace.commands.version import own_version
@@ -17,6 +18,7 @@ from rltrace.errors import UsageError
 
 if TYPE_CHECKING:
     from rltrace.diff import Comparison
+    from rltrace.diff.base.model import Pair
     from rltrace.report.redaction import Disclosure
 
 FORMS = {".html": "html", ".htm": "html", ".md": "markdown", ".markdown": "markdown"}
@@ -39,6 +41,7 @@ FORMS = {".html": "html", ".htm": "html", ".md": "markdown", ".markdown": "markd
     type=click.Choice(["html", "markdown"]),
     help="Default: by the name; Markdown for standard output.",
 )
+@start_options
 @click.option("--with-host", is_flag=True, help="Show the machine's name and folders.")
 @click.option("--with-arguments", is_flag=True, help="Show the arguments of the recorded commands.")
 @click.option(
@@ -54,6 +57,8 @@ def command(
     b: Path,
     output: Path,
     form: str | None,
+    a_starts_at: int | None,
+    b_starts_at: int | None,
     with_host: bool,
     with_arguments: bool,
     confirm: Path | None,
@@ -82,7 +87,8 @@ def command(
         check_output(output, force)
     progress = Progress() if progress_visible() else None
     try:
-        text, comparison = _report(a, b, chosen, Disclosure(with_host, with_arguments), confirm, progress)
+        starts = starts_of(a_starts_at, b_starts_at)
+        text, comparison = _report(a, b, chosen, starts, Disclosure(with_host, with_arguments), confirm, progress)
     finally:
         if progress:
             progress.clear()
@@ -105,20 +111,26 @@ def _form_of(output: Path) -> str:
 
 
 def _report(
-    a: Path, b: Path, form: str, disclosure: Disclosure, confirm: Path | None, progress: Progress | None
+    a: Path,
+    b: Path,
+    form: str,
+    starts: Pair[int] | None,
+    disclosure: Disclosure,
+    confirm: Path | None,
+    progress: Progress | None,
 ) -> tuple[str, Comparison]:
     if form == "markdown":
         from rltrace.diff import compare
         from rltrace.report.diff_markdown import comparison_markdown
 
-        comparison = compare(a, b, progress=progress)
+        comparison = compare(a, b, starts=starts, progress=progress)
         return comparison_markdown(comparison, disclosure), comparison
     from rltrace.experiment.confirm.saved_outcome import find_outcome
     from rltrace.report.html.page import html_page
     from rltrace.report.page_data import gather
 
     saved = find_outcome(a, b, confirm)
-    material = gather(a, b, progress)
+    material = gather(a, b, progress, starts)
     outcome = None if saved is None else saved.outcome
     return html_page(material, disclosure, version=own_version(), outcome=outcome), material.comparison
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rltrace.command_lines import line, record_both
+from rltrace.command_lines import difference, line, program, record_both
 from rltrace.diff import suggested_commands
 from rltrace.diff.align.blocks import first_unequal_step, match_steps
 from rltrace.diff.base.bisect import OnProbe
@@ -35,7 +35,9 @@ from rltrace.diff.base.model import (
     Hole,
     InputsMatch,
     NamedDifference,
+    Pair,
     Search,
+    Shift,
     Verdict,
 )
 from rltrace.diff.base.view import ALL, Shortcuts, StreamView
@@ -44,8 +46,16 @@ from rltrace.diff.causes.rng import generators_note
 from rltrace.diff.finding_order import Order, OrderedFinding
 from rltrace.diff.metrics.curves import LOOK_AHEAD, TOLERANCE, attempt_tables, compare_series, drift_of, ordered
 from rltrace.diff.metrics.series import ITEM, Series, chosen_segments, item_series, recorded_series
-from rltrace.diff.notes import add_repeat_evidence, equal_in, last_parameters, other_kernels, same_bits_note
+from rltrace.diff.notes import (
+    add_repeat_evidence,
+    equal_in,
+    equal_steps_note,
+    last_parameters,
+    other_kernels,
+    same_bits_note,
+)
 from rltrace.diff.processes import PoolResult, compare_pools, compare_processes, is_pool, pooled, process_pairs
+from rltrace.diff.shift import begin, choose_shift, from_text, lost_state_notes, shifted, start_option, with_both_steps
 from rltrace.diff.stream.compare import StreamResult, compare_streams
 from rltrace.diff.stream.steps import StepResult, compare_steps
 from rltrace.diff.stream.walk import Progress
@@ -57,7 +67,7 @@ from rltrace.diff.unpaired_streams import (
     missing_process,
 )
 from rltrace.errors import UsageError
-from rltrace.trace.format.schema import Step, StepFlag
+from rltrace.trace.format.schema import RowFlag, Step, StepFlag
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace, open_trace
 from rltrace.trace.read.stream import StreamTrace
@@ -267,6 +277,7 @@ def compare(
     *,
     strict: bool = False,
     tolerance: float = TOLERANCE,
+    starts: Pair[int] | None = None,
     progress: Progress | None = None,
     watch: OnProbe | None = None,
     shortcuts: Shortcuts = ALL,
@@ -274,14 +285,20 @@ def compare(
     """Compare two traces.
 
     ``strict``: added, removed or reordered ops count as a difference too. ``tolerance``: the share of its range at
-    which a curve is visibly apart. ``progress`` is called with a stream's name, the rows done and the rows in all,
+    which a curve is visibly apart. ``starts``: B's step that A's first one is, or A's step that B's first one is; 0 on
+    a side compares both from their beginnings; None: a run that begins with the parameters of a step of the other is
+    compared with it from there on. ``progress`` is called with a stream's name, the rows done and the rows in all,
     ``watch`` with each probe of the search. ``shortcuts`` change how much is read, and no result. Raises UsageError
     where the two cannot be compared, and what ``open_trace`` does.
     """
     trace_a = a if isinstance(a, Trace) else open_trace(a)
     trace_b = b if isinstance(b, Trace) else open_trace(b)
     _check(trace_a, trace_b)
-    return _Comparer(trace_a, trace_b, strict, tolerance, progress, watch, shortcuts).run()
+    chosen = choose_shift(trace_a, trace_b, starts)
+    notes = [] if chosen.note is None else [chosen.note]
+    shifted_a, shifted_b = shifted(trace_a, trace_b, chosen.shift)
+    comparer = _Comparer(shifted_a, shifted_b, strict, tolerance, progress, watch, shortcuts, chosen.shift, notes)
+    return with_both_steps(comparer.run())
 
 
 def _check(a: Trace, b: Trace) -> None:
@@ -305,13 +322,14 @@ class _Comparer:
     progress: Progress | None
     watch: OnProbe | None
     shortcuts: Shortcuts
+    shift: Shift | None
+    notes: list[str]
     streams: list[tuple[ProcessTrace, StreamResult]] = field(default_factory=list)
     steps: list[tuple[ProcessTrace, StepResult]] = field(default_factory=list)
     pools: list[PoolResult] = field(default_factory=list)
     task_threads: frozenset[str] = frozenset()
     """Names of threads that take tasks from a queue of the program; they are in ``pools``."""
     pairs: list[tuple[ProcessTrace, ProcessTrace]] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
     hidden: tuple[int, int] | None = None
     """Numbers, in A and B, of the first step that differs, where its ops cannot be read."""
 
@@ -320,6 +338,8 @@ class _Comparer:
 
     def run(self) -> Comparison:
         self.pairs = process_pairs(self.a, self.b)
+        if self.shift is not None:
+            self._leave_out_unplaced()
         system = environment_differences(self.pairs)
         level = self._level()
         for a, b in self.pairs:
@@ -327,14 +347,28 @@ class _Comparer:
                 self._compare_ops(a, b)
             else:
                 self.steps.append((a, compare_steps(a, b)))
-        self._compare_pools()
-        one_sided_streams = find_one_sided_streams(self.a, self.b) if level == "op" else []
+        if self.shift is None:
+            self._compare_pools()
+        one_sided_streams = find_one_sided_streams(self.a, self.b) if level == "op" and self.shift is None else []
         one_sided_streams = [each for each in one_sided_streams if each[1].stream not in self.task_threads]
         if level == "op" and self.steps and not any(any(r.looked_at) for _, r in self.streams):
             level = "step"
             self.notes.append("no step was recorded op by op on both sides")
         self.notes += dict.fromkeys(note for _, result in self.steps for note in result.notes)
         return self._assemble(level, system, one_sided_streams)
+
+    def _leave_out_unplaced(self) -> None:
+        """Leave out what has no step, so that it is unknown where in it the other run begins."""
+        placed = [(a, b) for a, b in self.pairs if len(a.steps) and len(b.steps)]
+        left = [a.name for a, b in self.pairs if (a, b) not in placed]
+        left += [name for name in pooled(self.a) if name in pooled(self.b)]
+        pools = [s.name for a, b in placed for side in (a, b) for s in side.streams if is_pool(s.name) and s.rows]
+        self.pairs = placed
+        if left or pools:
+            self.notes.append(
+                f"not compared: {', '.join(dict.fromkeys([*left, *pools]))}; without optimizer steps, it is unknown"
+                " where the resumed run begins there"
+            )
 
     def _level(self) -> str:
         a, b = self.a, self.b
@@ -357,12 +391,14 @@ class _Comparer:
             other = others.get(stream.name.removeprefix(a.name))
             if other is not None and not is_pool(stream.name):
                 view_a, view_b = StreamView(a, stream, self.shortcuts), StreamView(b, other, self.shortcuts)
+                begin(view_a, view_b)
                 found = downgrade_for_torchscript(compare_streams(view_a, view_b, settings, self.progress, self.watch))
                 compared.append(add_repeat_evidence(found))
-        groups = find_worker_groups(a, b, compared)
+        groups = find_worker_groups(a, b, compared) if self.shift is None else []
         self.task_threads = self.task_threads.union(*(group.streams for group in groups))
         self.streams += [(a, result) for result in compared if result.a.name not in self.task_threads]
-        for pool in filter(None, [compare_pools(a, b), *(group.result for group in groups)]):
+        own = compare_pools(a, b) if self.shift is None else None
+        for pool in filter(None, [own, *(group.result for group in groups)]):
             self._take_pool(pool)
         if not (recorded_throughout(a) and recorded_throughout(b)):
             self.steps.append((a, compare_steps(a, b, exclude=_recorded_on_both(a, b))))
@@ -402,8 +438,13 @@ class _Comparer:
             unfinished=self._unfinished(level),
         )
         verdict, why = decide(evidence)
+        if self.shift is not None:
+            why = f"{from_text(self.shift)}, {why}"
+            self.notes += lost_state_notes(self.pairs, decisive)
         self.notes += filter(None, [advice_text(decisive) if decisive is not None else None])
         so_far, _ = decide(assume_complete(evidence))
+        if level == "op" and verdict is Verdict.DIVERGED:
+            self.notes += filter(None, [equal_steps_note(self.pairs)])
         if level == "op" and verdict in (Verdict.IDENTICAL, Verdict.SAME_VALUES):
             self.notes += filter(None, (generators_note(a, b) for a, b in self.pairs))
         drift = drifts(self.pairs, [r for _, r in self.streams], self.tolerance)
@@ -419,6 +460,7 @@ class _Comparer:
             level=level,
             a=side_of(self.a),
             b=side_of(self.b),
+            commands=difference(program(self.a), program(self.b)),
             system=system,
             first=first,
             first_value=first_value,
@@ -440,6 +482,7 @@ class _Comparer:
             strict=self.strict,
             so_far=so_far,
             other_kernels=others,
+            shift=self.shift,
         )
 
     def _name_hidden_steps(self) -> None:
@@ -543,12 +586,18 @@ class _Comparer:
     def _advice(self, verdict: Verdict, decisive: Finding | None, holes: tuple[Hole, ...]) -> tuple[str, ...]:
         if verdict is Verdict.DIVERGED and decisive is not None:
             numbers = next((r.numbers for _, r in self.steps if r.finding is decisive and r.numbers), None)
+            if numbers is not None and self.shift is not None:
+                *records, diff = record_both(self.a, self.b, *numbers, "window")
+                return (*records, f"{diff} {start_option(self.shift)}")
             if numbers is not None:
-                return record_both(self.a, self.b, *numbers, "window")
+                # what makes a step differ may have run in the one before: an extra draw from a generator of the program
+                return record_both(self.a, self.b, *numbers, "window", earlier=1)
             if decisive.cause is Cause.ENDED and decisive.op is None:
                 return ()
             if not decisive.op:
                 return ()
+            if self.shift is not None:
+                return suggested_commands.look_closer(self.a, self.b, decisive)
             experiments = suggested_commands.confirm(self.a, self.b, decisive) + suggested_commands.explain(
                 self.a, self.b, decisive
             )
@@ -568,7 +617,10 @@ class _Comparer:
         result = next((r for _, r in self.streams if r.decisive is decisive), None)
         if result is None or decisive.a_index is None or decisive.b_index is None:
             return ()
-        steps = row_at(result.a, decisive.a_index).step, row_at(result.b, decisive.b_index).step
+        a, b = row_at(result.a, decisive.a_index), row_at(result.b, decisive.b_index)
+        if decisive.cause is Cause.UNKNOWN and (a.rows.flags(a.place) | b.rows.flags(b.place)) & RowFlag.MARKED:
+            return suggested_commands.check_links(self.a, self.b)
+        steps = a.step, b.step
         kernels = suggested_commands.name_kernels(self.a, self.b, decisive, *steps)
         return kernels or (suggested_commands.settle_inputs(self.a, self.b, *steps) if decisive.cause in rests else ())
 

@@ -19,7 +19,7 @@ from rltrace.diff.base.kernels import kernel_differences
 from rltrace.diff.base.model import Cause, Finding, OtherKernel, Pair
 from rltrace.diff.causes.classify import NOT_RERUN, rerun_text
 from rltrace.diff.stream.compare import StreamResult
-from rltrace.diff.stream.steps import bare_finding
+from rltrace.diff.stream.steps import bare_finding, compare_steps
 from rltrace.errors import HoleError
 from rltrace.trace.format.schema import Column, Phase, RowFlag, Step, StepFlag
 from rltrace.trace.kernels.evidence import Evidence, kernel_text, kernel_texts
@@ -159,6 +159,28 @@ def _rerun_record(process: ProcessTrace, stream: str, row: int | None) -> Mappin
             if isinstance(rerun, dict) and {"times", "repeats"} <= rerun.keys() and int(rerun["times"]) > 1:
                 return rerun
     return None
+
+
+# --- steps ------------------------------------------------------------------------------------------------------------
+
+
+def equal_steps_note(pairs: Sequence[tuple[ProcessTrace, ProcessTrace]]) -> str | None:
+    """One sentence where an op differs and yet all gradients, parameters and RNG states of torch are equal, at the end
+    of every optimizer step and of every process; None where they are not, or where that is not known."""
+    attempts = 0
+    for a, b in pairs:
+        steps = compare_steps(a, b)
+        if steps.finding or steps.ended or steps.open or any(steps.one_sided) or a.parameters != b.parameters:
+            return None
+        if steps.matched != len(a.steps) or a.state not in FINISHED or b.state not in FINISHED:
+            return None
+        attempts += steps.matched if a.parameters else 0
+    if not attempts:
+        return None
+    return (
+        f"gradients, parameters and RNG states are equal at the end of all {attempts:,} optimizer steps and of both "
+        "runs: no trained parameter depends on this difference"
+    )
 
 
 # --- final parameters -------------------------------------------------------------------------------------------------

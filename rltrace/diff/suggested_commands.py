@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from rltrace.command_lines import line, record_both
+from rltrace.command_lines import line, record_both, record_whole
 from rltrace.diff.base.model import Cause, Finding, Hole, Pair
+from rltrace.trace.kernels.evidence import LAUNCH_ROWS
 from rltrace.trace.read.reader import Trace
 
 OF_COMPUTING = {Cause.KERNEL, Cause.SAME_KERNEL, Cause.COMPUTATION}
@@ -26,6 +27,12 @@ def _verified(trace: Trace) -> bool:
     return isinstance(options, dict) and bool(options.get("verify_inputs"))
 
 
+def check_links(a: Trace, b: Trace) -> tuple[str, ...]:
+    """Record both programs with every write noticed, for a finding at memory that no recorded op wrote. From the start:
+    in a window, memory from before it counts as written."""
+    return record_whole(a, b, "checked", "--check-links")
+
+
 def confirm(a: Trace, b: Trace, finding: Finding) -> tuple[str, ...]:
     """Test whether a finding is the cause, where its values can be injected."""
     return (line("confirm", a.path, b.path),) if finding.cause in OF_VALUES else ()
@@ -34,6 +41,8 @@ def confirm(a: Trace, b: Trace, finding: Finding) -> tuple[str, ...]:
 def explain(a: Trace, b: Trace, finding: Finding) -> tuple[str, ...]:
     """Run the op of a finding under other settings, where a trace holds its inputs."""
     if finding.cause not in OF_COMPUTING or finding.a_index is None or finding.b_index is None:
+        return ()
+    if finding.op is not None and finding.op.startswith(LAUNCH_ROWS):
         return ()
     sides = (a, finding.a_index), (b, finding.b_index)
     if not any(_holds_inputs(trace, finding.stream, row) for trace, row in sides):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from rltrace.diff.base.coverage import MODULES_UNKNOWN, STACK_FULL, THREADS_BESIDE
+from rltrace.diff.base.coverage import LAUNCHES_UNSEEN, MODULES_UNKNOWN, STACK_FULL, THREADS_BESIDE
 from rltrace.diff.base.model import NamedDifference
 from rltrace.trace.read.process import ProcessTrace
 
@@ -60,7 +60,7 @@ NO_KERNEL = (
     "torch.interop_threads",
 )
 
-NO_ENVIRONMENT = (THREADS_BESIDE, MODULES_UNKNOWN, STACK_FULL, "digest.device", "engine.")
+NO_ENVIRONMENT = (THREADS_BESIDE, MODULES_UNKNOWN, STACK_FULL, LAUNCHES_UNSEEN, "digest.device", "engine.")
 """Prefixes of facts of the recording: what it lacks, and how rows and digests were computed, which changes neither."""
 
 ORDER = (

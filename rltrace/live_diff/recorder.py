@@ -10,8 +10,9 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import starmap
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import torch
 from torch._ops import OpOverload
@@ -33,8 +34,10 @@ from rltrace.recorder.capture.values import OpInFlight, ValueCopier, ValueQueue,
 from rltrace.recorder.core.calls import Call
 from rltrace.recorder.core.events import EventForm
 from rltrace.recorder.core.hooks import EventCells, FixedCells, OpHook
+from rltrace.recorder.core.kernel_launches import KernelLaunch
 from rltrace.recorder.core.op_recorder import OpRecorder
 from rltrace.recorder.core.placement import placements
+from rltrace.recorder.core.regions import region_of
 from rltrace.recorder.core.row_buffer import OVERWRITTEN, RowBuffer
 from rltrace.recorder.digests.layouts import Layouts
 from rltrace.recorder.digests.tensor_digest import TensorDigests
@@ -42,7 +45,7 @@ from rltrace.rerun_op.live_call import LiveCall, live_case
 from rltrace.rerun_op.recorded_op import results_of_row
 from rltrace.rerun_op.runner import SECONDS, TIMES, ResultDigests, repeat
 from rltrace.trace.format.schema import VALUE_FLAGS, RowFlag
-from rltrace.trace.kernels.evidence import kernel_texts
+from rltrace.trace.kernels.evidence import CODE, TRITON, Evidence, kernel_texts
 from rltrace.trace.read.process import ProcessTrace
 
 # --- cells ------------------------------------------------------------------------------------------------------------
@@ -111,11 +114,13 @@ class LiveCells:
 # restores the RNG state.
 
 
-def rerun(call: LiveCall, results_a: ResultDigests, results_b: ResultDigests) -> tuple[Repetition | None, str]:
+def rerun(
+    call: LiveCall, results_a: ResultDigests, results_b: ResultDigests, times: int = TIMES
+) -> tuple[Repetition | None, str]:
     """The results of calling the op again; or None and the reason why it was not called."""
     digests = TensorDigests(Layouts(Tables()))  # separate tables: the program's are for its own ops
     try:
-        results = repeat(live_case(call), TIMES, lambda tensor: f"{digests.of(tensor):016x}", SECONDS)
+        results = repeat(live_case(call), times, lambda tensor: f"{digests.of(tensor):016x}", SECONDS)
     except (UsageError, RuntimeError, ValueError, TypeError, NotImplementedError) as error:
         return None, str(error).splitlines()[0]
     counts = results.get(results_a, 0), results.get(results_b, 0)
@@ -128,6 +133,43 @@ def add_rerun_result(because: str, repetition: Repetition) -> str:
     share = f"A's result came {repetition.of_a:,} times" if repetition.of_a else "none gave A's result"
     text = f"{rerun_text(repetition.times, repetition.repeats)}, and {share}"
     return because.replace(NOT_RERUN, text) if NOT_RERUN in because else f"{because}; {text}"
+
+
+WARPS: Final = (1, 2, 4, 8, 16)
+"""Numbers of warps in which a Triton kernel that does not repeat itself is tried; 4 is Triton's default."""
+
+FEWER_TIMES: Final = 20
+"""Calls in each other configuration."""
+
+
+def other_configurations(a: Evidence, b: Evidence, *, repeats: bool) -> dict[str, Evidence]:
+    """Configurations of a Triton kernel to call again in, by their text: A's, where it is another one, and other
+    numbers of warps where the kernel does not repeat itself. ``b``: that of this run."""
+    if b.get("library") != TRITON or a.get(CODE) != b.get(CODE):
+        return {}
+    differing = [name for name in a if a[name] != b.get(name)]
+    found = {f"in A's configuration ({', '.join(f'{name} {a[name]}' for name in differing)})": a} if differing else {}
+    if not repeats:
+        others = [warps for warps in WARPS if warps != b.get("num_warps", 4)]
+        found |= {f"at num_warps {warps}": {**b, "num_warps": warps} for warps in others}
+    return found
+
+
+def add_configurations(
+    because: str, call: LiveCall, a: Evidence, repetition: Repetition, results: tuple[ResultDigests, ResultDigests]
+) -> str:
+    """The sentence on the cause, with the results of a Triton kernel in other configurations."""
+    launch = region_of(call.func)
+    if not isinstance(launch, KernelLaunch):
+        return because
+    for text, evidence in other_configurations(a, launch.name.evidence, repeats=repetition.repeats).items():
+        configured = replace(call, func=launch.configured(evidence))  # type: ignore[arg-type]  # called like an operator
+        found, _ = rerun(configured, *results, times=FEWER_TIMES)
+        if found is not None:
+            which = "A's" if found.of_a == found.times else "this run's" if found.of_b == found.times else "another"
+            outcome = f"it gives {which} result" if found.repeats else "it is nondeterministic"
+            because += f"; {text} {outcome}"
+    return because
 
 
 def paired(a: ResultDigests, b: ResultDigests) -> tuple[Pair[str], ...]:
@@ -406,9 +448,8 @@ class LiveDiffHook(OpHook[OpInFlight]):
             self._state.differs(event)
             return
         if classification.b.index != b.index:
-            because = (
-                f"an input was written by row {classification.b.index:,}, which may have read uninitialised memory"
-            )
+            read = "which read memory that no recorded op wrote"
+            because = f"an input was written by row {classification.b.index:,}, {read}"
         if cause is Cause.OUTSIDE:
             because = "; ".join([because, *self._events.seeding_texts_before()])
         op.lying = op.lying or placements(tensors)
@@ -416,8 +457,11 @@ class LiveDiffHook(OpHook[OpInFlight]):
         results_a, results_b = (results_of_row(row.rows, row.place) for row in (a, b))
         repetition, why_not = None, "its inputs differ from those in A"
         if cause in COMPUTED or (cause, inputs) == (Cause.UNKNOWN, InputsMatch.UNKNOWN):
-            repetition, why_not = rerun(self._call(op, tensors), results_a, results_b)
-            because = because if repetition is None else add_rerun_result(because, repetition)
+            call = self._call(op, tensors)
+            repetition, why_not = rerun(call, results_a, results_b)
+            if repetition is not None:
+                because = add_rerun_result(because, repetition)
+                because = add_configurations(because, call, a.kernel, repetition, (results_a, results_b))
         where = (self._stream.name, b.index, a.index, self._step, b.op, b.module, site)
         kernels, outputs = Pair(*kernel_texts(a.kernel, b.kernel)), paired(results_a, results_b)
         self._state.differs(LiveFinding(*where, cause, inputs, because, kernels, outputs, repetition, why_not))

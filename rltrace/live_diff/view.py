@@ -7,7 +7,7 @@ read from A, as all rows before the first difference are equal. No torch.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +20,7 @@ from rltrace.errors import HoleError
 from rltrace.live_diff.reference_trace import Content, RowPartners
 from rltrace.recorder.base.intern_tables import Tables
 from rltrace.recorder.core.hooks import FixedCells
+from rltrace.trace.format.records import LinkFault
 from rltrace.trace.format.rows import Rows
 from rltrace.trace.format.schema import Column, Kind, Origin, RowFlag, pack_link
 from rltrace.trace.read.names import Words
@@ -140,6 +141,14 @@ class LiveView(StreamView):
 
     def read(self, start: int, stop: int) -> RowRange:
         raise HoleError(f"rows {start} to {stop - 1} of {self.name} are being recorded")
+
+    @property
+    def checks_links(self) -> bool:
+        return False
+
+    @property
+    def link_faults(self) -> Sequence[LinkFault]:
+        return ()
 
     def attempt_before(self, row: int) -> NDArray[np.uint64] | None:
         return None

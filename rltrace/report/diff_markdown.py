@@ -100,7 +100,7 @@ def comparison_markdown(comparison: Comparison, disclosure: Disclosure = NO_DISC
     Hides folders, the machine and command arguments unless ``disclosure`` shows them.
     """
     document = verdict_document(redacted_comparison(comparison, disclosure))
-    where = f" at {prose(document.place)}" if document.place else ""
+    where = f" at {prose(document.place)}" if document.place else f" {document.scope}".rstrip()
     first = [f"### rltrace: {HEADLINES[document.verdict]}{where}", prose(document.lead), *_facts(document.runs)]
     for number, finding in enumerate(document.findings[:MAX_FINDINGS]):
         first += _section(finding, with_stack=number == 0)

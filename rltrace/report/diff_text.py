@@ -136,7 +136,9 @@ def render_comparison(comparison: Comparison, *, color: bool) -> str:
     """The report, without a newline at the end."""
     style, layout, document = Style(color), TextLayout(), verdict_document(comparison)
     headline = style.verdict(HEADLINES[document.verdict], document.verdict)
-    head = f"{headline}  {document.place}" if document.place else "\n".join([headline, *wrapped(document.lead)])
+    where = document.place or document.scope
+    first = f"{headline}  {where}" if where else headline
+    head = first if document.place else "\n".join([first, *wrapped(document.lead)])
     runs = "\n".join(line.head + line.body for line in layout.section(document.runs) if line.look != "title")
     sections = ["\n".join(styled_lines(layout.section(section), style)) for section in document.sections]
     return "\n\n".join([head, runs, *sections])

@@ -13,6 +13,7 @@ from itertools import repeat
 
 from rltrace.diff.base.model import Cause, Comparison, Finding, Hole, Hunk, InputsMatch, Pair, Side, Structure, Verdict
 from rltrace.diff.metrics.distances import Distances
+from rltrace.diff.shift import from_text
 from rltrace.report.curves import drift_summary, drift_text, growth_text
 from rltrace.report.phrases import counted, ordinal, sentence, shown_finding
 from rltrace.trace.read.names import Site
@@ -79,6 +80,8 @@ class Document:
     verdict: Verdict
     place: str
     """Where the runs diverge; "" if they do not."""
+    scope: str
+    """What was compared, where that is not all: "from step 4 on (B's step 0)"."""
     lead: str
     """What the verdict rests on, in one sentence."""
     runs: Section
@@ -114,6 +117,7 @@ def verdict_document(comparison: Comparison) -> Document:
     return Document(
         comparison.verdict,
         place(shown) if diverged and shown is not None else "",
+        "" if comparison.shift is None else from_text(comparison.shift),
         sentence(shown.explanation if diverged and shown is not None else comparison.why),
         Section("runs", "The two runs", facts=tuple(_runs(comparison))),
         tuple(
@@ -139,6 +143,10 @@ def _runs(comparison: Comparison) -> Iterator[Fact]:
             if process.state != "complete":
                 why = f", {process.why}" if process.why else ""
                 yield Fact("process", (f"{name}'s ", Code(process.name), f": {process.state}{why}"))
+    if comparison.commands:
+        yield Fact("commands", comparison.commands)
+    if comparison.shift is not None:
+        yield Fact("start", sentence(comparison.shift.explanation))
     yield Fact("level", Pair(*(f"{side.level}, engine {side.engine}" for side in (comparison.a, comparison.b))))
     if comparison.level == "op":
         for stream, rows in comparison.compared.items():
@@ -165,7 +173,7 @@ def _finding(comparison: Comparison, finding: Finding) -> Iterator[Fact]:
     yield from _evidence(finding)
     yield Fact("when", when(finding))
     if finding == shown_finding(comparison):
-        yield Fact("before", identical_before(finding, comparison.verdict))
+        yield Fact("before", identical_before(finding, comparison))
     if len(finding.stack) > 1:
         yield Fact("from", Stack(finding.stack))
 
@@ -214,7 +222,8 @@ def differing_outputs(finding: Finding) -> list[tuple[str, Pair[str]]]:
 def place(finding: Finding) -> str:
     """``op 288, step 0, cause: kernel``."""
     index = finding.a_index if finding.a_index is not None else finding.b_index
-    step = f"step {finding.step:,}" if finding.step is not None else finding.stream
+    of_b = "" if finding.b_step is None else f" (B's step {finding.b_step:,})"
+    step = f"step {finding.step:,}{of_b}" if finding.step is not None else finding.stream
     at = f"op {index:,}, {step}" if index is not None else step
     return at if finding.cause is Cause.UNKNOWN else f"{at}, cause: {finding.cause.value}"
 
@@ -253,11 +262,11 @@ def _other_title(comparison: Comparison, finding: Finding, shown: Finding | None
     return "Before it, the first difference in structure" if shown is not None else "First difference in structure"
 
 
-def identical_before(finding: Finding, verdict: Verdict) -> str:
+def identical_before(finding: Finding, comparison: Comparison) -> str:
     """``288 identical ops``: how far the two sides were identical."""
     unit = "op" if finding.op is not None else "step"
     is_origin = finding.op is not None and finding.cause is not Cause.ENDED and finding.event is None
-    hides_later = is_origin and verdict is Verdict.DIVERGED
+    hides_later = is_origin and comparison.verdict is Verdict.DIVERGED and comparison.shift is None
     more = "; later independent differences may be hidden, rltrace confirm finds them" if hides_later else ""
     return counted(finding.identical_before, f"identical {unit}") + more
 
@@ -275,7 +284,7 @@ def when(finding: Finding) -> str:
     if finding.step is None:
         phase = "" if finding.phase == "other" else f"phase {finding.phase}; "
         return f"{phase}no optimizer step in this process"
-    details = []
+    details = [] if finding.b_step is None else [f"B's step {finding.b_step:,}"]
     if finding.optimizer is not None:
         optimizer = finding.optimizer
         name = optimizer.name if optimizer.ordinal == 0 else f"{optimizer.name} #{optimizer.ordinal}"
@@ -409,7 +418,7 @@ def marked_text(comparison: Comparison) -> str:
     verb = "differs" if marked.differing == 1 else "differ"
     text = f"{at_least}{marked.differing:,} of the ops that may read such memory {verb}{first}."
     shown = shown_finding(comparison)
-    is_origin = shown is not None and shown.cause is Cause.UNINITIALISED
+    is_origin = shown is not None and shown.cause in (Cause.UNINITIALISED, Cause.UNKNOWN)
     return text if is_origin else f"{text} It does not decide the verdict."
 
 

@@ -13,8 +13,10 @@ from typing import Any
 
 from rltrace.diff.base.coverage import coverage_notes
 from rltrace.json import to_json
+from rltrace.report.link_checks import FoundFault, fault_lines, found_faults
 from rltrace.trace.format.records import LeftOut, add_up
 from rltrace.trace.format.schema import Step
+from rltrace.trace.kernels.evidence import LAUNCH_ROWS
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace
 from rltrace.trace.read.stream import StreamTrace
@@ -85,6 +87,8 @@ def _process(process: ProcessTrace) -> dict[str, Any]:
         "series": _series(process),
         "values": _values(process),
         "rows": _rows(process),
+        "link_faults": found_faults(process),
+        "launch_rows": sum(str(name).startswith(LAUNCH_ROWS) for name in set(process.tables["ops"].payloads)),
         "compiled": sum(str(name).startswith("inductor.") for name in process.tables["ops"].payloads),
         "facts": process.facts,
     }
@@ -259,8 +263,18 @@ def _process_lines(process: Mapping[str, Any]) -> Iterator[str]:
     if process["compiled"]:
         kinds = _counted(process["compiled"], "kind")
         yield f"  opaque  {kinds} of compiled region: each call is one op, its inside is not recorded"
+    yield from _link_lines(process["link_faults"])
+    if process["launch_rows"]:
+        kernels = _counted(process["launch_rows"], "kernel")
+        yield f"  opaque  {kernels} outside torch (Triton, ctypes, extensions): each call is one op"
     yield from _value_lines(process["values"])
     yield from _row_lines(process["rows"])
+
+
+def _link_lines(faults: Sequence[Mapping[str, Any]] | None) -> Iterator[str]:
+    if faults is not None:
+        yield f"  links   checked, {_counted(len(faults), 'fault')}"
+        yield from (f"          {text}" for text in fault_lines([FoundFault(**fault) for fault in faults]))
 
 
 def _value_lines(values: Mapping[str, Any] | None) -> Iterator[str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from rltrace.command_lines import line
 from rltrace.live_diff.result import LiveCounts, LiveFinding, LiveOutcome, LiveResult, word_of
+from rltrace.trace.kernels.evidence import LAUNCH_ROWS
 
 SCHEMA = "rltrace.against/1"
 
@@ -53,7 +54,7 @@ def commands(found: Sequence[LiveResult], a: str, trace: str) -> list[str]:
     if first is None:
         return []
     lines = [line("diff", a, trace)]
-    if first.again is not None:
+    if first.again is not None and not first.op.startswith(LAUNCH_ROWS):
         lines.append(line("repro", trace, "--at", f"{first.stream}:{first.b_index}", "--against", a))
     return lines
 

@@ -18,6 +18,7 @@ from rltrace.diff.base.view import StreamView
 from rltrace.diff.display.browser import Browser, PartnerLookup
 from rltrace.diff.display.row_pairs import Relation
 from rltrace.diff.metrics.timeline import Curve, Timeline, curves, timelines
+from rltrace.diff.shift import begin, shifted
 from rltrace.errors import HoleError
 from rltrace.query.op_pair import OpPair, OpPairs, PairedInput
 from rltrace.query.ops import OpLine, op_line
@@ -107,15 +108,16 @@ class PageData:
 Progress = Callable[[str, int, int], None]
 
 
-def gather(a: Path | str, b: Path | str, progress: Progress | None = None) -> PageData:
-    """Compare two traces and read the data of a page. Raises the errors of ``compare``."""
+def gather(a: Path | str, b: Path | str, progress: Progress | None = None, starts: Pair[int] | None = None) -> PageData:
+    """Compare two traces and read the data of a page. ``starts``, and the errors raised: as of ``compare``."""
     trace_a, trace_b = open_trace(a), open_trace(b)
     tracks: dict[tuple[str, str], tuple[int, list[Probe]]] = {}
 
     def add_probe(stream: str, respect: str, probe: Probe, rows: int) -> None:
         tracks.setdefault((stream, respect), (rows, []))[1].append(probe)
 
-    comparison = compare(trace_a, trace_b, progress=progress, watch=add_probe)
+    comparison = compare(trace_a, trace_b, starts=starts, progress=progress, watch=add_probe)
+    trace_a, trace_b = shifted(trace_a, trace_b, comparison.shift)
     runs = Pair(_run(trace_a), _run(trace_b))
     searches = tuple(SearchTrack(*key, rows, tuple(probes)) for key, (rows, probes) in tracks.items())
     always = (comparison, runs, searches, timelines(trace_a, trace_b, comparison), curves(trace_a, trace_b))
@@ -125,6 +127,7 @@ def gather(a: Path | str, b: Path | str, progress: Progress | None = None) -> Pa
     views = [_view(trace, finding.stream) for trace in (trace_a, trace_b)]
     if views[0] is None or views[1] is None:
         return PageData(*always)
+    begin(views[0], views[1])
     try:
         lines, pair, sources = _finding_data(views[0], views[1], comparison, finding)
     except HoleError as error:

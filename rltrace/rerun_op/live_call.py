@@ -18,6 +18,7 @@ from rltrace.errors import UsageError
 from rltrace.recorder.capture.values import NoBytesError, bytes_of
 from rltrace.recorder.core.op_info import OpPlan, written_places
 from rltrace.recorder.core.placement import TensorPlacement
+from rltrace.recorder.core.regions import region_of
 from rltrace.recorder.digests.layouts import Layout, dtype_name
 from rltrace.rerun_op.recorded_op import fill, lay_out, returned_places
 from rltrace.rerun_op.runner import OpCase, RngState
@@ -54,6 +55,9 @@ def live_case(call: LiveCall) -> OpCase:
     """The case of a call; refers to none of its tensors. Raises UsageError where it cannot be repeated."""
     if call.plan.arrives or not (call.plan.computes or call.plan.role.value == "number"):
         raise UsageError("it computes nothing (a view or an allocation)")
+    region = region_of(call.func)
+    if region is not None and region.why_not_again:
+        raise UsageError(region.why_not_again)
     size = sum(layout.nbytes for layout in call.layouts)
     if size > MAX_INPUT_BYTES:
         raise UsageError(f"its inputs have {size:,} bytes, more than {MAX_INPUT_BYTES:,}")

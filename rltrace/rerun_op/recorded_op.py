@@ -24,6 +24,7 @@ from rltrace.rerun_op.torch_flags import fits
 from rltrace.trace.format import dtypes
 from rltrace.trace.format.rows import Link, Rows
 from rltrace.trace.format.schema import Column, Kind, Origin, RowFlag
+from rltrace.trace.kernels.evidence import LAUNCH_ROWS
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.stream import StreamTrace
 from rltrace.trace.read.values import StoredPlacement, Value
@@ -177,6 +178,11 @@ def _operator(process: ProcessTrace, rows: Rows) -> tuple[OpOverload, OpPlan]:
         raise UsageError(f"{where}, {name}, only makes a view: it computes nothing")
     if flags & RowFlag.ALLOCATION:
         raise UsageError(f"{where}, {name}, returns uninitialised memory: there is no result to compare")
+    if name.startswith(LAUNCH_ROWS):
+        raise UsageError(
+            f"{where}, {name}, is a call of code outside torch, which is not in the trace: it cannot be re-executed by "
+            "itself; record --against calls a Triton kernel again while the program runs"
+        )
     func = find_operator(name)
     plan = make_plan(0, func)
     if plan.arrives or plan.role in (Role.IN_FLIGHT, Role.ARRIVED):

@@ -450,8 +450,8 @@ class StreamBuilder(CaptureBuilder):
         ``generators``, ``python`` and ``numpy``: digests of the states of torch's, Python's and NumPy's generators.
         """
         process = self.process
-        key = portable_key("optimizers", ordinal, optimizer)
-        number = process.tables.intern("optimizers", key, {"ordinal": ordinal, "class": optimizer})
+        identity = {"ordinal": ordinal, "class": optimizer}
+        number = process.tables.intern("optimizers", portable_key("optimizers", identity), identity)
         count = process.attempts.get(number, 0)
         process.attempts[number] = count + 1
         written, backward = (None if d is None else digest(d) for d in (parameters, gradients))
@@ -545,6 +545,14 @@ class ProcessBuilder(Process):
             self.streams[name] = StreamBuilder(self, name)
         return self.streams[name]
 
+    def optimizer(
+        self, parameters: object, ordinal: int = 0, state: Sequence[str] = (), kept: Sequence[str] = ()
+    ) -> None:
+        """Record what the first attempt of an optimizer began with; ``state`` and ``kept``: names of the tensors of its
+        state before and after it."""
+        record = {"ordinal": ordinal, "parameters": f"{digest(parameters):016x}", "state": state, "kept": kept}
+        self.writer.append({"type": "optimizer", **record})
+
     def finish(
         self,
         state: str = "complete",
@@ -584,6 +592,7 @@ class TraceBuilder:
         self.window = self.main.stream().window
         self.commit = self.main.stream().commit
         self.fact = self.main.fact
+        self.optimizer = self.main.optimizer
         self.value = self.main.stream().value
         self.sample = self.main.stream().sample
         self.left_out = self.main.stream().left_out

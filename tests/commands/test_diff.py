@@ -101,7 +101,7 @@ def test_a_newer_format_ends_with_2(capsys: pytest.CaptureFixture[str]) -> None:
     names = traces(training(), training())
     document = Path("b.zarr/zarr.json")
     content = json.loads(document.read_text())
-    content["attributes"]["rltrace"]["format"][0] = 9
+    content["attributes"]["rltrace"]["format"] = [9, 0]
     document.write_text(json.dumps(content))
     assert main(["diff", *names]) == 2
     assert "9.0" in capsys.readouterr().err

@@ -332,6 +332,40 @@ def test_the_native_engine(folder: Path, native_library: object) -> None:
     assert open_trace(folder / "t.zarr").engine == "dispatch"
 
 
+# --- links -----------------------------------------------------------------------------------------------------------
+
+
+POKES = """
+import ctypes, torch
+kept = torch.zeros(4).add_(1)
+if {planted}:
+    ctypes.memset(kept.data_ptr(), 5, 4)
+print((kept * 2).sum().item() != 8)
+"""
+
+
+@pytest.mark.parametrize("planted", [True, False])
+def test_links_are_checked(folder: Path, planted: bool) -> None:
+    """A fault is printed with the ops around it and the command ends with 125; without one it ends as the program."""
+    (folder / "train.py").write_text(POKES.format(planted=planted))
+    result = run(folder, RLTRACE, "record", "--check-links", "-o", "t.zarr", "--", PYTHON, "train.py")
+    errors = result.stderr.decode()
+    assert (result.returncode, result.stdout) == (125 if planted else 0, f"{planted}\n".encode())
+    assert ("1 fault of links" in errors) is planted
+    process = open_trace(folder / "t.zarr").processes[0]
+    assert process.checks_links and len(process.link_faults) == planted
+    if planted:
+        assert "written by no op before aten.mul.Tensor at train.py:6" in errors
+        assert "used last by aten.add_.Tensor at train.py:3" in errors and "aten.zeros.default at train.py:3" in errors
+        assert b"checked, 1 fault" in run(folder, RLTRACE, "info", "t.zarr").stdout
+
+
+def test_links_are_of_ops(folder: Path) -> None:
+    """There are none at level step."""
+    result = run(folder, RLTRACE, "record", "--level", "step", "--check-links", "--", "true")
+    assert result.returncode == 125 and b"--check-links" in result.stderr
+
+
 # --- values ----------------------------------------------------------------------------------------------------------
 
 

@@ -18,6 +18,7 @@ from rltrace.commands import _terminal
 from rltrace.commands._parity_result import ParityResult
 from rltrace.commands.main import main
 from rltrace.diff import Comparison, compare
+from rltrace.diff.base.model import Pair
 from rltrace.errors import UsageError
 
 
@@ -32,7 +33,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """As if somebody sat at a terminal: what the interface was opened on. It is left with the comparison."""
     asked: list[object] = []
 
-    def show(a: Path, b: Path, *, strict: bool, confirm: Path | None) -> Comparison:
+    def show(a: Path, b: Path, *, strict: bool, starts: Pair[int] | None, confirm: Path | None) -> Comparison:
         asked.append((a, b, strict))
         return compare(a, b, strict=strict)
 

@@ -433,7 +433,7 @@ def test_windows_after_the_step_that_differs(tmp_path: Path) -> None:
     assert comparison.first is not None
     assert (comparison.first.op, comparison.first.step) == (None, 3)
     assert comparison.first_value is not None and comparison.first_value.step == 4
-    assert "--steps 3:4" in comparison.advice[0]
+    assert "--steps 2:4" in comparison.advice[0]
 
 
 def test_a_window_against_a_full_recording(tmp_path: Path) -> None:

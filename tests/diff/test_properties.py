@@ -12,6 +12,7 @@ from programs import KERNEL, Do, recorded, training
 
 from rltrace.diff import compare
 from rltrace.diff.base.model import Cause, Verdict
+from rltrace.diff.causes.untracked import EXACT
 
 OTHER = tuple({**KERNEL, "threads": 8}.items())
 IN_PLACE = {
@@ -117,7 +118,10 @@ def test_the_first_edit_is_what_is_reported(case: Case) -> None:
     value = comparison.first_value
     assert (value is None) == (not effects)
     if value is not None:
-        assert (value.a_index, value.cause) == (a.rows[effects[0][0]], effects[0][1])
+        place, cause = effects[0]
+        if cause is Cause.SAME_KERNEL and case.program[place].name.rpartition(".")[0] in EXACT:
+            cause = Cause.UNKNOWN  # such an op repeats itself, and its inputs are known by links only
+        assert (value.a_index, value.cause) == (a.rows[place], cause)
     extra = min((e.place for e in case.edits if e.kind in ("log", "draw")), default=None)
     if extra is None or (effects and extra > effects[0][0]):
         assert comparison.first == value

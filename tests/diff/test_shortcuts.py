@@ -6,6 +6,7 @@ All pairs that tests of tests/e2e compare are compared that way, too (tests/e2e/
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -18,13 +19,17 @@ from hypothesis import strategies as st
 from programs import Do, Machine, training
 from shortcuts import unlike
 
-from rltrace.diff import compare
+from rltrace.diff import Comparison, compare
 from rltrace.diff.base.view import Shortcuts
 from rltrace.testing import TraceBuilder
 from scripts import Writer
 
 EDITS = ("value", "argument", "shape", "outside", "seed", "alias", "log", "again", "draw", "live", "overflow")
 EDITS += ("reorder", "rename")
+
+
+def again(a: Path, b: Path) -> Callable[[Shortcuts], Comparison]:
+    return lambda shortcuts: compare(a, b, shortcuts=shortcuts)
 
 
 def in_pieces(path: Path, program: list[Do], rows: int) -> Path:
@@ -40,7 +45,7 @@ def in_pieces(path: Path, program: list[Do], rows: int) -> Path:
 @pytest.mark.parametrize("name", CASES)
 def test_every_kind_of_comparison(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert unlike(CASES[name](), Path("a.zarr"), Path("b.zarr")) == {}
+    assert unlike(CASES[name](), again(Path("a.zarr"), Path("b.zarr"))) == {}
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -54,7 +59,7 @@ def test_random_programs(random: Random) -> None:
     with tempfile.TemporaryDirectory() as folder:
         a = in_pieces(Path(folder) / "a.zarr", ran, random.randint(20, 120))
         b = in_pieces(Path(folder) / "b.zarr", [item.do for item in editor.items], random.randint(20, 120))
-        assert unlike(compare(a, b), a, b) == {}
+        assert unlike(compare(a, b), again(a, b)) == {}
 
 
 def chunks(a: Path, b: Path, **switches: bool) -> int:
@@ -80,5 +85,5 @@ def test_a_wrong_shortcut_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     """Where hashes are trusted that do not tell rows apart, the result without them is another."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("rltrace.diff.align.window.candidates", lambda a, at_a, b, at_b: at_a < 0)
-    found = unlike(CASES["kernel"](), Path("a.zarr"), Path("b.zarr"))
+    found = unlike(CASES["kernel"](), again(Path("a.zarr"), Path("b.zarr")))
     assert "verdict" in found["row_hashes"]

@@ -47,7 +47,7 @@ def test_equal_steps(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("what", ["parameters", "gradients", "generators"])
 def test_the_first_step_that_differs(tmp_path: Path, what: str) -> None:
-    """Which step, which of the three, and the commands that record it op by op."""
+    """Which step, which of the three, and the commands that record it and the one before it op by op."""
     comparison = compared(tmp_path, **{what: (3, "x")})
     found = comparison.first
     assert found is not None and comparison.verdict is Verdict.DIVERGED
@@ -55,8 +55,8 @@ def test_the_first_step_that_differs(tmp_path: Path, what: str) -> None:
     assert found.explanation.startswith(f"the {what.replace('generators', 'torch generator states')} differ")
     assert [pair.a != pair.b for pair in found.outputs].count(True) == 1
     record_a, record_b, diff = (shlex.split(line.split("&& ")[-1]) for line in comparison.advice)
-    assert record_a == ["rltrace", "record", "--steps", "3:4", "-o", "a-window.zarr", "--", "python", "train.py"]
-    assert record_b == ["rltrace", "record", "--steps", "3:4", "-o", "b-window.zarr", "--", "python", "train.py"]
+    assert record_a == ["rltrace", "record", "--steps", "2:4", "-o", "a-window.zarr", "--", "python", "train.py"]
+    assert record_b == ["rltrace", "record", "--steps", "2:4", "-o", "b-window.zarr", "--", "python", "train.py"]
     assert diff == ["rltrace", "diff", "a-window.zarr", "b-window.zarr"]
 
 
@@ -137,4 +137,4 @@ def test_step_numbers_of_each_side(tmp_path: Path) -> None:
             builder.end_step("Adam", 0, parameters=f"{step} {side if step >= 2 else ''}", gradients="g", generators="r")
         paths.append(builder.finish())
     comparison = compare(*paths)
-    assert "--steps 2:3" in comparison.advice[0] and "--steps 3:4" in comparison.advice[1]
+    assert "--steps 1:3" in comparison.advice[0] and "--steps 2:4" in comparison.advice[1]

@@ -23,6 +23,8 @@ from rltrace.commands.main import main
 from rltrace.diff.base.model import Comparison
 from rltrace.diff.base.view import Shortcuts
 from rltrace.diff.compare import _Comparer
+from rltrace.diff.shift import shifted
+from rltrace.trace.read.reader import open_trace
 
 PROGRAMS = Path(__file__).parent / "programs"
 PROBE = Path(__file__).parents[2] / "scripts" / "kernel_probe.py"
@@ -115,10 +117,15 @@ def comparisons_need_no_shortcut() -> Iterator[None]:
     compare = _Comparer.run
 
     def run(comparer: _Comparer) -> Comparison:
+        notes = list(comparer.notes)
         found = compare(comparer)
-        if comparer.shortcuts == Shortcuts():
-            options = {"strict": comparer.strict, "tolerance": comparer.tolerance}
-            assert unlike(found, comparer.a.path, comparer.b.path, **options) == {}
+
+        def again(shortcuts: Shortcuts) -> Comparison:
+            traces = shifted(open_trace(comparer.a.path), open_trace(comparer.b.path), comparer.shift)
+            options = (comparer.strict, comparer.tolerance, None, None, shortcuts, comparer.shift, list(notes))
+            return compare(_Comparer(*traces, *options))
+
+        assert unlike(found, again) == {}
         return found
 
     with pytest.MonkeyPatch.context() as patch:

@@ -54,9 +54,10 @@ def test_window_leaves_out_the_rest(cli: Any) -> None:
 
 
 def test_until_ends_the_program(cli: Any) -> None:
-    """``--until`` ends the program after that step; the trace says that it was stopped on purpose."""
+    """``--until`` ends the program after that step, without a traceback; the trace says that it was intended."""
     result = cli.record("until.zarr", "late.py", "--until", "2")
     assert result.returncode == 0
+    assert "Traceback" not in result.stderr
     assert "weights" not in result.stdout
     assert "stopped" in cli.rltrace("info", "until.zarr").stdout
 

@@ -326,7 +326,7 @@ def test_memory_that_nobody_wrote(held: Held, used: bool) -> None:
     else:
         other = sides.compared().decisive
         assert other is not None
-        assert sides.first.cause is other.cause is Cause.UNINITIALISED
+        assert sides.first.cause is other.cause is Cause.UNKNOWN
         assert f"written by row {other.b_index}," in sides.first.explanation
 
 

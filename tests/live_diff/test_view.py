@@ -188,12 +188,12 @@ def rows_by_hand() -> Iterator[tuple[str, Callable[[TraceBuilder, str], object],
     led = one("aten.mm.default", inputs=["unknown"], outputs=lambda s: [s], kernel=lambda s: {**KERNEL, "isa": s})
     inductor = {"library": "Inductor", "names": ["cpp_fused_sin_0"]}
     compiled = one("inductor.compiled_graph", outputs=lambda s: [s], kernel=lambda s: {**inductor, "code": s})
-    yield "marked", marked, Cause.UNINITIALISED
+    yield "marked", marked, Cause.UNKNOWN
     yield "unwritten", unwritten, None
     yield "overlapping", overlapping, Cause.SAME_KERNEL
     yield "read before", read_before, Cause.COMPUTATION
     yield "settings", settings_differ, Cause.KERNEL
-    yield "number", number, Cause.UNINITIALISED
+    yield "number", number, Cause.UNKNOWN
     yield "elsewhere", elsewhere, Cause.UNKNOWN
     yield "unread", unread, Cause.UNKNOWN
     yield "led", led, Cause.UNKNOWN

@@ -12,6 +12,7 @@ from torch import distributed
 
 from rltrace.diff import compare
 from rltrace.diff.base.model import Cause
+from rltrace.recorder.core import op_info
 from rltrace.recorder.core.op_info import ARRIVED, ARRIVING, IN_FLIGHT, VIEWS
 from rltrace.trace.format.schema import Origin, RowFlag
 
@@ -227,3 +228,13 @@ def test_another_number_from_another_process_is_outside(record: Record, group: N
     found = compare(*(record(lambda scale=scale: program(scale)).path for scale in (1.0, 2.0))).first_value
     assert found is not None
     assert (found.cause, found.op) == (Cause.OUTSIDE, "_c10d_functional.wait_tensor.default")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_links_of_collectives_are_checked(record: Record, group: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What arrives is no fault; without the table of what collectives write, each of those that fill memory is one."""
+    for program in (collectives, functional):
+        assert record(program, check_links=True).process.link_faults == []
+    monkeypatch.setattr(op_info, "ARRIVING", {})
+    faults = record(collectives, check_links=True).process.link_faults
+    assert len(faults) == 5 and all(fault.handed_out is False for fault in faults)

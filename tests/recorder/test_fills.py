@@ -101,13 +101,13 @@ def truth(program: Program) -> tuple[list[str], set[int]]:
     return [op for op, _ in logs[0]], {i for i, (a, b) in enumerate(zip(*logs, strict=True)) if a != b}
 
 
-def recorded(record: Record, program: Program, byte: int) -> Recorded:
+def recorded(record: Record, program: Program, byte: int, **options: object) -> Recorded:
     def seeded() -> None:
         with fresh_memory_is(byte):
             program()
 
     torch.manual_seed(0)
-    return record(seeded)
+    return record(seeded, **options)
 
 
 def filled_and_read(buffer: torch.Tensor) -> None:
@@ -268,9 +268,13 @@ def test_what_differs_is_marked_or_follows_from_a_mark(record: Record, program: 
     for i in values:
         assert rows[i].marked or {link.row for link in rows[i].inputs} & values or rows[i].name == "full", ops[i]
     first = compare(got[0].path, got[1].path).first
-    assert first is not None and first.cause is Cause.UNINITIALISED
+    assert first is not None and first.cause is Cause.UNKNOWN
     origin = first.a_index
-    assert origin is not None and rows[origin].marked and "it may have read uninitialised memory" in first.explanation
+    assert (
+        origin is not None and rows[origin].marked and "it reads memory that no recorded op wrote" in first.explanation
+    )
+    checked = compare(*(recorded(record, program, byte, check_links=True).path for byte in FILLS)).first
+    assert checked is not None and (checked.cause, checked.a_index) == (Cause.UNINITIALISED, origin)
     computed = {i for i in values if rows[i].name not in ("clone", "copy_", "_to_copy")}
     assert origin in values and origin <= min(computed)
 

@@ -22,7 +22,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rltrace.recorder.profiler.kineto import events_of
-from rltrace.recorder.profiler.launch_matching import BRACKET, Launch, ProfilerEvent, brackets, join
+from rltrace.recorder.profiler.launch_matching import BRACKET, REGION, Launch, ProfilerEvent, brackets, join
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "capture_profile.py"
 DATA = Path(__file__).parent / "data"
@@ -138,6 +138,15 @@ LAUNCHED = [
     kernel("triton_poi", 330, 22, 9),
 ]
 OPS = ["aten.addmm.default", "mine.op.default"]
+
+
+def test_a_launch_row_has_a_bracket_from_the_recorder() -> None:
+    """What runs within it is its; for an op of torch it is the wrong bracket, as a mode's is for a launch row."""
+    events = [host(REGION, 10, 90, 2), host("aten::copy_", 20, 30, 3), kernel("scale_kernel", 300, 20, 2)]
+    joined = join(events, ["triton.scale"])
+    assert [[launch.name for launch in launches] for launches in joined.launches] == [["scale_kernel"]]
+    assert "its row has aten.copy_.default" in join(events, ["aten.copy_.default"]).why
+    assert "its row has triton.scale" in join(CALLS[-2:], ["triton.scale"]).why
 
 
 @pytest.mark.parametrize("late", [False, True])

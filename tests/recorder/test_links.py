@@ -15,6 +15,7 @@ from torch import nn
 
 import rltrace
 from rltrace.recorder.base.intern_tables import Tables
+from rltrace.recorder.core.storages import StorageTables, address_of
 from rltrace.recorder.digests.layouts import Layouts
 from rltrace.recorder.digests.tensor_digest import TensorDigests
 from rltrace.trace.format.schema import Origin
@@ -582,3 +583,26 @@ def test_zero_tensors_of_forward_mode_are_survived(record: Record) -> None:
         torch.func.jvp(lambda x: x.sin() * 2, (torch.ones(3),), (torch.ones(3),))
 
     assert "sin" in record(program).ops
+
+
+def test_one_sweep_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second one, by another thread or a signal's handler, leaves the entries to the first."""
+    tables = StorageTables()
+    for _ in range(3):
+        address = address_of(storage := torch.ones(2))
+        raw: Any = storage.untyped_storage()
+        tables.handles[address] = raw._weak_ref()
+        tables.recent.append(address)
+        del storage, raw
+    dead = list(tables.handles)
+    expired: Callable[[int], bool] = torch.UntypedStorage._expired  # type: ignore[attr-defined]
+    nested: list[list[int]] = []
+
+    def interrupted(handle: int) -> bool:
+        nested.append(tables.sweep())
+        return expired(handle)
+
+    monkeypatch.setattr(torch.UntypedStorage, "_expired", interrupted)
+    assert tables.sweep() == dead
+    assert nested == [[], [], []]
+    assert not tables.handles

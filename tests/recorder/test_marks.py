@@ -11,6 +11,8 @@ import pytest
 import torch
 from recorded import Record
 
+from rltrace.diff import compare
+from rltrace.diff.base.model import Cause
 from rltrace.trace.format.schema import Origin, RowFlag
 
 Fill = Callable[[torch.Tensor], Any]
@@ -134,6 +136,39 @@ def test_what_is_not_read_marks_nothing(record: Record) -> None:
     assert [(row.op, row.line) for row in got.rows if row.marked] == []
     rows = [row for row in got.rows if row.name.startswith(("add", "badd"))]
     assert [row.inputs[0].origin for row in rows] == [Origin.OVERWRITTEN] * 8
+
+
+SHAPES: dict[str, Fill] = {
+    "bernoulli": lambda b: torch.bernoulli(b, p=0.5),
+    "dropout in vmap": lambda b: torch.func.vmap(torch.dropout, (0, None, None), randomness="different")(
+        torch.ones(4, 6), 0.5, True
+    ),
+    "rand_like": torch.rand_like,
+    "zeros_like": torch.zeros_like,
+    "new_full": lambda b: b.new_full((2,), 3.0),
+}
+
+
+def test_ops_that_use_only_a_shape_read_nothing(record: Record, engine: str) -> None:
+    """What they return does not come from fresh memory: no mark, and another seed is the cause of another draw."""
+
+    def program(seed: int) -> None:
+        torch.manual_seed(seed)
+        for use in SHAPES.values():
+            use(torch.empty(4, 6)).sum()
+
+    got, other = (record(lambda seed=seed: program(seed), engine=engine) for seed in (0, 1))
+    assert [row.op for row in got.rows if row.marked] == []
+    rows = [row for row in got.rows if row.name in ("bernoulli", "rand_like", "zeros_like", "new_full")]
+    assert [row.inputs[0].origin for row in rows] == [Origin.OVERWRITTEN] * 5
+    first = compare(got.path, other.path).first
+    assert first is not None and (first.op, first.cause) == ("aten.bernoulli.p", Cause.RNG)
+
+
+def test_bernoulli_reads_probabilities(record: Record) -> None:
+    """The overload without a number: its tensor holds them."""
+    got = record(lambda: torch.bernoulli(torch.empty(4).fill_(0.5)))
+    assert got.one("bernoulli").inputs[0].row == 1
 
 
 def test_a_factor_that_is_not_zero_reads(record: Record) -> None:

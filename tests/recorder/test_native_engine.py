@@ -16,6 +16,8 @@ import torch.nn.functional as F  # noqa: N812
 from engines import differences
 from recorded import Recorded
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import rltrace
@@ -223,8 +225,11 @@ class Tagged(torch.Tensor):
 class Logged(torch.Tensor):
     """A subclass with a ``__torch_dispatch__``."""
 
+    calls = 0
+
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        cls.calls += 1
         with torch._C._DisableTorchDispatch():  # type: ignore[no-untyped-call]
             return func(*args, **(kwargs or {}))
 
@@ -310,6 +315,52 @@ def _threads() -> None:
     shared * 2
 
 
+def _other_modes() -> None:
+    class Doubling(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = func(*args, **(kwargs or {}))
+            return result * 2 if func is torch.ops.aten.exp.default else result
+
+    with Doubling():  # type: ignore[no-untyped-call]
+        assert torch.zeros(3).exp().sum().item() == 6
+    with FakeTensorMode():  # type: ignore[no-untyped-call]  # below the recorder's mode
+        assert isinstance(torch.ones(3, 4) @ torch.ones(4, 2), FakeTensor)
+
+
+def _kernels_in_python() -> None:
+    """Of torch's operators: modes and subclasses work in them."""
+    calls = []
+
+    class Noted(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            calls.append(func)
+            return func(*args, **(kwargs or {}))
+
+    def kernel(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        with Noted():  # type: ignore[no-untyped-call]
+            return (torch.Tensor._make_subclass(Logged, x) + y).as_subclass(torch.Tensor)
+
+    Logged.calls = 0
+    with torch.library._scoped_library("aten", "IMPL") as library:
+        library.impl("fmod.Tensor", kernel, "CPU")
+        torch.fmod(torch.ones(3), torch.ones(3)) + 1
+    assert (len(calls), Logged.calls) == (1, 1)
+
+
+def _operators_that_go() -> None:
+    """Another operator may have the memory of one that a library has taken back."""
+    for number in range(12):
+        with torch.library._scoped_library(f"rltrace_gone{number % 3}", "FRAGMENT") as library:
+            if number % 2:
+                library.define("f(Tensor a, int n=5) -> Tensor")
+                library.impl("f", lambda a, n=5: a * n, "CPU")
+            else:
+                library.define("f(Tensor a, Tensor b, *, float s=0.5) -> (Tensor, Tensor)")
+                library.impl("f", lambda a, b, *, s=0.5: (a + b, b * s), "CPU")
+            f = torch._C._jit_get_operation(f"rltrace_gone{number % 3}::f")[0]
+            f(torch.ones(2), number) if number % 2 else f(torch.ones(3), torch.ones(3), s=0.25)
+
+
 def _compiled() -> None:
     torch._dynamo.reset()
     net = torch.compile(nn.Sequential(nn.Linear(4, 4), nn.GELU()), backend="aot_eager")
@@ -337,6 +388,9 @@ PROGRAMS: dict[str, Program] = {
     "modules that raise": _modules_that_raise,
     "many storages": _many_storages,
     "threads": _threads,
+    "other modes": _other_modes,
+    "kernels in Python": _kernels_in_python,
+    "operators that go": _operators_that_go,
     "compiled": _compiled,
 }
 

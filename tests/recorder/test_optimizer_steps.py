@@ -406,3 +406,25 @@ def test_an_optimizer_with_attributes_of_its_own_is_no_trouble(record: Record) -
         optimizer.step()
 
     assert record(program, steps=(1, 2)).optimizers == [("Mine#0", 0, 0), ("Mine#0", 1, 0)]
+
+
+def test_what_an_optimizer_began_with(record: Record) -> None:
+    """The parameters before its first attempt, as after the attempt before it, and the tensors of its state then."""
+    p = parameter()
+
+    def program() -> None:
+        optimizer = torch.optim.Adam([p], lr=0.1)
+        for _ in range(2):
+            p.grad = torch.ones(3)
+            optimizer.step()
+        resumed = torch.optim.Adam([p], lr=0.1)
+        resumed.load_state_dict(optimizer.state_dict())
+        p.grad = torch.ones(3)
+        resumed.step()
+
+    got = record(program)
+    first, resumed = got.process.optimizer_starts[0], got.process.optimizer_starts[1]
+    assert (first.state, first.kept) == ((), ("exp_avg", "exp_avg_sq", "step"))
+    assert resumed.state == resumed.kept == first.kept
+    assert resumed.parameters == column(got, Step.PARAMETERS)[1]
+    assert first.parameters not in column(got, Step.PARAMETERS)

@@ -10,7 +10,7 @@ import torch
 from overloads import Example, examples, filled, flat, overloads, same_bytes
 from torch._ops import OpOverload
 
-from rltrace.recorder.core.op_info import ALLOCATIONS, OVERWRITES, make_plan
+from rltrace.recorder.core.op_info import ALLOCATIONS, OVERWRITES, SHAPE_ONLY, make_plan
 
 GIVEN_NONSENSE = {
     "aten::_convert_indices_from_csr_to_coo",
@@ -93,6 +93,28 @@ def test_the_table_of_overwrites_is_right() -> None:
                 assert same_bytes(*results), (op, example)
                 seen.add(op._schema.name)
     assert seen == OVERWRITES
+
+
+def test_the_table_of_ops_that_read_only_a_shape_is_right() -> None:
+    """Every overload of every op in it gives the same whatever its first tensor holds."""
+    seen = set()
+    for op in overloads():
+        if not make_plan(0, op).shape_only or any(a.is_out for a in op._schema.arguments):
+            continue
+        for example in examples(op):
+            results = []
+            for byte in (0x55, 0xAA):
+                args, kwargs = example.fresh()
+                args[0] = filled(args[0].shape, args[0].dtype, byte)
+                torch.manual_seed(0)
+                try:
+                    results.append(op(*args, **kwargs))
+                except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError):
+                    break
+            if len(results) == 2:
+                assert same_bytes(*results), (op, example)
+                seen |= SHAPE_ONLY & {op._schema.name, f"{op._schema.name}.{op._schema.overload_name}"}
+    assert seen == SHAPE_ONLY
 
 
 @pytest.mark.parametrize(

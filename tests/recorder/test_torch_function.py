@@ -81,6 +81,27 @@ class Mode(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+class Asked(Wrapper):
+    """Says itself which sizes and which device it has."""
+
+    @staticmethod
+    def __new__(cls, held: torch.Tensor) -> Any:
+        policies = {"dispatch_sizes_strides_policy": "sizes", "dispatch_device": True, "dispatch_layout": True}
+        made = torch.Tensor._make_wrapper_subclass(cls, held.shape, dtype=held.dtype, **policies)  # type: ignore[attr-defined]
+        made.held = held
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__.removeprefix("sym_")
+        if name in ("size", "stride", "numel", "storage_offset", "device", "layout"):  # the recorder asks, too
+            found = getattr(args[0].held, name)
+            return found() if callable(found) else found
+        called(func)
+        held = torch.utils._pytree.tree_map_only(Wrapper, lambda x: x.held, (args, kwargs or {}))
+        return torch.utils._pytree.tree_map_only(torch.Tensor, cls, func(*held[0], **held[1]))
+
+
 @custom_op("rltrace_test::twice", mutates_args=())
 def twice(x: torch.Tensor) -> torch.Tensor:
     """Written in Python: what it calls is asked about, recorded or not."""
@@ -98,6 +119,16 @@ class Exp(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
         return (grads[0] * ctx.saved_tensors[0].exp()).as_subclass(Counting) * 1
+
+
+class Unwrapped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Asked) -> Any:
+        return x.held.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        return Asked(grads[0])
 
 
 def train(kind: type[torch.Tensor] = torch.Tensor) -> list[torch.Tensor]:
@@ -159,6 +190,13 @@ def wrapped() -> list[torch.Tensor]:
     return [weight.held]
 
 
+def wrapped_with_sizes() -> list[torch.Tensor]:
+    weight = Asked(torch.randn(3)).requires_grad_()
+    Unwrapped.apply(weight).sum().backward()  # type: ignore[no-untyped-call]
+    assert weight.grad is not None
+    return [weight.grad.held]
+
+
 def under_a_mode() -> list[torch.Tensor]:
     with Mode():  # type: ignore[no-untyped-call]
         parameters = train()
@@ -188,6 +226,7 @@ PROGRAMS: list[Callable[[], list[torch.Tensor]]] = [
     two_kinds_that_meet,
     written_in_python,
     wrapped,
+    wrapped_with_sizes,
     under_a_mode,
     under_a_default_device,
 ]

@@ -89,11 +89,11 @@ def stale(noise: int) -> Callable[[], None]:
 
 
 def test_a_stale_link_is_said_to_be_one_and_settled(record: Record) -> None:
-    """A bare address cannot be followed: ``linked``, with the commands that settle it and name the write instead."""
+    """A bare address cannot be followed: unknown, with the commands that settle it and name the write instead."""
     linked = compare(*(record(stale(noise)).path for noise in (5, 6)))
     first = linked.first
     assert first is not None
-    assert (first.op, first.inputs_match) == ("aten.mul.Tensor", InputsMatch.INFERRED)
+    assert (first.op, first.cause, first.inputs_match) == ("aten.mul.Tensor", Cause.UNKNOWN, InputsMatch.UNKNOWN)
     assert all("--steps 0:1 --verify-inputs" in command for command in linked.advice[:2])
     assert linked.advice[2].startswith("rltrace diff ")
     verified = compare(*(record(stale(noise), steps=(0, 1), verify_inputs=True).path for noise in (5, 6)))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rltrace.diff import Comparison, compare
+from rltrace.diff import Comparison
 from rltrace.diff.base.view import Shortcuts
 from rltrace.json import to_json
 
@@ -26,20 +25,20 @@ def result(comparison: Comparison) -> dict[str, Any]:
     return found
 
 
-def unlike(plain: Comparison, a: Path, b: Path, names: Iterable[str] = NAMES, **options: Any) -> dict[str, list[str]]:
-    """Shortcuts without which ``plain``, a comparison of A and B, has another result, with the keys that differ.
+def unlike(plain: Comparison, again: Callable[[Shortcuts], Comparison]) -> dict[str, list[str]]:
+    """Shortcuts without which a comparison that is made ``again`` has another result, with the keys that differ.
 
     A pair of which rows are missing is left out: digests prove rows equal without reading them.
     """
     if plain.holes or any(plain.unfinished):
         return {}
     wanted, found = result(plain), {}
-    for name in names:
+    for name in NAMES:
         with pytest.MonkeyPatch.context() as patch:
             if name == "caches":
                 patch.setattr("rltrace.trace.read.stream.CACHED_SEGMENTS", 0)
                 patch.setattr("rltrace.diff.base.context.MAX_CACHED_STEPS", 1)
-            other = result(compare(a, b, **options, shortcuts=replace(Shortcuts(), **{name: False})))
+            other = result(again(replace(Shortcuts(), **{name: False})))
         differing = [key for key in {*wanted, *other} if wanted.get(key) != other.get(key)]
         if differing:
             found[name] = sorted(differing)

@@ -13,6 +13,7 @@ from itertools import takewhile
 from programs import Do, Done, Machine
 
 from rltrace.diff.base.model import Cause
+from rltrace.diff.causes.untracked import EXACT
 from scripts import Item
 
 
@@ -155,7 +156,11 @@ def _cause(a: Done, b: Done, partner: dict[int, int]) -> Cause:
         return Cause.ARGUMENTS
     if a.do.kernel is None or b.do.kernel is None:
         return Cause.COMPUTATION
-    return Cause.KERNEL if a.do.kernel != b.do.kernel else Cause.SAME_KERNEL
+    if a.do.kernel != b.do.kernel:
+        return Cause.KERNEL
+    links = [not (x.digested and y.digested) for x, y in zip(a.reads, b.reads, strict=True)]
+    exact = a.do.name.rpartition(".")[0] in EXACT
+    return Cause.UNKNOWN if exact and any(links) else Cause.SAME_KERNEL
 
 
 def _longest_increasing(values: Sequence[int]) -> int:

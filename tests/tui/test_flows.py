@@ -15,6 +15,7 @@ from tui_support import play, press, screen_text, settled
 from rltrace.diff import compare
 from rltrace.diff.base.model import Verdict
 from rltrace.diff.display.row_pairs import Relation
+from rltrace.testing import TraceBuilder
 from rltrace_tui.diff_app import DiffApp, ProbeMade, SearchDone
 from rltrace_tui.failure import FailureScreen
 from rltrace_tui.help import HelpScreen
@@ -494,3 +495,27 @@ def test_where_a_difference_began_and_who_received_it(tmp_path: Path) -> None:
         assert isinstance(app.screen, OpScreen)
 
     assert play(a, b, scene).return_value is None
+
+
+def test_a_resumed_run_is_shown_from_where_it_begins(tmp_path: Path) -> None:
+    """The verdict has the steps of both sides, and the list of ops begins with the first common one."""
+    paths = []
+    for name, began, first in (("a", "p", 0), ("b", "q", 1)):
+        trace = TraceBuilder(tmp_path / f"{name}.zarr")
+        trace.optimizer(began, state=("step",) if first else (), kept=("step",))
+        if first:
+            trace.op("aten.copy_.default", ("train.py", 3, "main", "load()"), [("outside", "file")], ["q"])
+        for step in range(first, 3):
+            output = f"out {step}" if step < 2 else f"{name}'s"
+            trace.op("aten.mm.default", ("train.py", 9, "main", "step()"), [("outside", f"batch {step}")], [output])
+            trace.end_step(parameters="qrs"[step], gradients=output, generators=f"generator {step}")
+        paths.append(trace.finish())
+
+    async def scene(pilot: Pilot[Any], app: DiffApp) -> None:
+        overview = "\n".join(screen_text(app))
+        assert "step 2 (B's step 1)" in overview
+        await press(pilot, app, "2")
+        shown = [line for line in screen_text(app) if "aten." in line]
+        assert any("mm" in line for line in shown) and not any("copy_" in line for line in shown)
+
+    play(*paths, scene)

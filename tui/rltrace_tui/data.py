@@ -17,11 +17,12 @@ from typing import Any
 from rltrace.diff import Comparison, compare
 from rltrace.diff.base.bisect import OnProbe
 from rltrace.diff.base.findings import RowAt
-from rltrace.diff.base.model import Finding
+from rltrace.diff.base.model import Finding, Pair
 from rltrace.diff.base.view import StreamView
 from rltrace.diff.display.browser import Browser, PartnerLookup
 from rltrace.diff.display.single_trace import OwnSteps, own_curves, own_steps
 from rltrace.diff.metrics.timeline import Curve, Timeline, curves, timelines
+from rltrace.diff.shift import begin, shifted
 from rltrace.errors import SelectorError
 from rltrace.query.op_pair import OpPairs
 from rltrace.query.values import recording_commands
@@ -150,6 +151,8 @@ class DataSource(ABC):
         with self.lock:
             if name not in self._streams:
                 views = [_view(trace, name) for trace in self.traces()]
+                if len(views) > 1:
+                    begin(views[0], views[1])
                 browser = Browser(views[0], views[1] if len(views) > 1 else None, self.findings())
                 self._streams[name] = StreamPairData(name, browser)
             return self._streams[name]
@@ -165,16 +168,16 @@ class DataSource(ABC):
         place = int(steps[:, Step.STEP].searchsorted(step))
         if place == len(steps) and (not place or step > int(steps[-1, Step.STEP]) + 1):
             return None
-        row = int(steps[place - 1, Step.END_ROW]) if place else 0
+        row = int(steps[place - 1, Step.END_ROW]) if place else browser.a.start
         return row if row < browser.a.rows else None
 
 
 class DiffData(DataSource):
     """One run of ``rltrace diff``."""
 
-    def __init__(self, path_a: Path, path_b: Path, strict: bool = False) -> None:
+    def __init__(self, path_a: Path, path_b: Path, strict: bool = False, starts: Pair[int] | None = None) -> None:
         super().__init__()
-        self.path_a, self.path_b, self.strict = path_a, path_b, strict
+        self.path_a, self.path_b, self.strict, self.starts = path_a, path_b, strict, starts
         self.comparison: Comparison | None = None
         self.timelines: tuple[Timeline, ...] = ()
         self._traces: tuple[Trace, Trace] | None = None
@@ -182,15 +185,16 @@ class DiffData(DataSource):
     def search(self, on_probe: OnProbe, on_progress: Callable[[str, int, int], None]) -> Comparison:
         """Compare the two traces. An exception of a callback ends the comparison."""
         a, b = open_trace(self.path_a), open_trace(self.path_b)
-        comparison = compare(a, b, strict=self.strict, progress=on_progress, watch=on_probe)
-        self._traces = a, b
+        comparison = compare(a, b, strict=self.strict, starts=self.starts, progress=on_progress, watch=on_probe)
+        self._traces = a, b = shifted(a, b, comparison.shift)
         self.timelines = timelines(a, b, comparison)
         self.comparison = comparison
         return comparison
 
     def curves(self, cancelled: Callable[[], bool]) -> tuple[Curve, ...]:
         """Logged scalars of both; opens the traces again, as it reads in the background."""
-        return curves(open_trace(self.path_a), open_trace(self.path_b), cancelled)
+        shift = None if self.comparison is None else self.comparison.shift
+        return curves(*shifted(open_trace(self.path_a), open_trace(self.path_b), shift), cancelled)
 
     def prepare(self) -> None:
         """Read the ops around the finding in advance."""

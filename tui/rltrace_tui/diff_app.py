@@ -13,7 +13,7 @@ from textual.message import Message
 from textual.worker import Worker, WorkerState, get_current_worker
 
 from rltrace.diff import Comparison
-from rltrace.diff.base.model import Probe
+from rltrace.diff.base.model import Pair, Probe
 from rltrace.diff.metrics.timeline import Curve
 from rltrace.report.diff_markdown import comparison_markdown
 from rltrace_tui.base import BaseApp, Failed
@@ -63,8 +63,16 @@ class DiffApp(BaseApp[Comparison]):
 
     overview: OverviewScreen
 
-    def __init__(self, a: Path, b: Path, *, strict: bool = False, confirm: Path | None = None) -> None:
-        self.work = DiffData(a, b, strict)
+    def __init__(
+        self,
+        a: Path,
+        b: Path,
+        *,
+        strict: bool = False,
+        starts: Pair[int] | None = None,
+        confirm: Path | None = None,
+    ) -> None:
+        self.work = DiffData(a, b, strict, starts)
         super().__init__(self.work, OverviewScreen(self.work))
         self.replay = ConfirmScreen(self.work, Outcomes(a, b, confirm))
         self.add_mode("replay", lambda: self.replay)

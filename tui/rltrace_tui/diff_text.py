@@ -91,7 +91,8 @@ def headline(verdict: Verdict) -> tuple[str, str]:
 
 def verdict_lines(document: Document, width: int) -> Lines:
     """The verdict, its findings and the commands to run next, then all other sections except the system."""
-    lines = [Content.assemble(headline(document.verdict), f"  {document.place}" if document.place else "")]
+    where = document.place or document.scope
+    lines = [Content.assemble(headline(document.verdict), f"  {where}" if where else "")]
     lines += [] if document.place else [plain(line) for line in wrap(document.lead, width)]
     first = (*document.findings[:1], *document.named("next"), *document.findings[1:])
     others = (section for section in document.rest if section.name not in ("next", "system"))

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from rltrace.diff.base.sequences import Indices, Tokens, longest_increasing
 from rltrace.diff.base.tokens import mix
 from rltrace.diff.base.view import StreamView
+from rltrace.portable_keys import portable_key
 from rltrace.trace.format.schema import Step, StepFlag
 from rltrace.trace.read.process import ProcessTrace
 
@@ -59,11 +60,11 @@ def blocks(a: StreamView, b: StreamView) -> Iterator[Block]:
     """All blocks of two streams, in order."""
     at_a, at_b = match_steps(a.process, a.steps, b.process, b.steps)
     if not len(at_a):
-        yield _remainder(a, b, (0, 0), (0, 0))
+        yield _remainder(a, b, (a.start, b.start), (0, 0))
         return
     before_a, before_b = np.concatenate([[-1], at_a[:-1]]), np.concatenate([[-1], at_b[:-1]])
     a1, b1 = _ends(a, at_a), _ends(b, at_b)
-    a0, b0 = _starts(a1), _starts(b1)
+    a0, b0 = _starts(a1, a.start), _starts(b1, b.start)
     recorded = _recorded(a, before_a, at_a) & _recorded(b, before_b, at_b)
     single = recorded & (at_a == before_a + 1) & (at_b == before_b + 1)
     own_a, own_b = a.steps[at_a], b.steps[at_b]
@@ -168,8 +169,8 @@ def _ends(view: StreamView, at: Indices) -> Indices:
     return ends
 
 
-def _starts(ends: Indices) -> Indices:
-    return np.concatenate([[0], ends[:-1]])
+def _starts(ends: Indices, first: int) -> Indices:
+    return np.concatenate([[first], ends[:-1]])
 
 
 def _recorded(view: StreamView, before: Indices, at: Indices) -> NDArray[np.bool_]:
@@ -180,7 +181,7 @@ def _recorded(view: StreamView, before: Indices, at: Indices) -> NDArray[np.bool
 
 
 def attempt_keys(process: ProcessTrace, steps: Steps) -> Tokens:
-    """One token per attempt: which optimizer, and how many attempts it had made before."""
+    """One token per attempt: which optimizer, and how many attempts it had made before, of those in ``process``."""
     if not len(steps):
         return np.empty(0, np.uint64)
     optimizers = process.tables["optimizers"]
@@ -188,8 +189,30 @@ def attempt_keys(process: ProcessTrace, steps: Steps) -> Tokens:
     known = numbers < len(optimizers)
     known[known] = optimizers.present[numbers[known]]
     tokens = mix(np.full(len(steps), id(process), np.uint64), np.arange(len(steps), dtype=np.uint64))  # match nothing
-    tokens[known] = mix(optimizers.keys[numbers[known]], steps[known, Step.COUNT])
+    keys, earlier = optimizers.keys, np.zeros(len(optimizers), np.uint64)
+    if len(process.steps_before):
+        keys, earlier = _keys_from_start(process)
+    tokens[known] = mix(keys[numbers[known]], steps[known, Step.COUNT] - earlier[numbers[known]])
     return tokens
+
+
+def _keys_from_start(process: ProcessTrace) -> tuple[Tokens, Tokens]:
+    """Keys of the optimizers of a process whose steps begin later, and how many attempts each had made before.
+
+    Optimizers that are all new, after a warm-up, have the keys of the first ones.
+    """
+    optimizers = process.tables["optimizers"]
+    before, later = (steps[:, Step.OPTIMIZER].astype(np.int64) for steps in (process.steps_before, process.steps))
+    earlier = np.bincount(before[before < len(optimizers)], minlength=len(optimizers)).astype(np.uint64)
+    numbers = np.unique(later[later < len(optimizers)]).tolist()
+    payloads = [payload if isinstance(payload, dict) else {} for payload in optimizers.payloads]
+    ordinals = [int(payloads[number].get("ordinal", 0)) for number in numbers]
+    keys = optimizers.keys.copy()
+    if numbers and not earlier[numbers].any() and min(ordinals):
+        for number, ordinal in zip(numbers, ordinals, strict=True):
+            identity = {"ordinal": ordinal - min(ordinals), "class": payloads[number].get("class")}
+            keys[number] = portable_key("optimizers", identity)
+    return keys, earlier
 
 
 # --- batches ----------------------------------------------------------------------------------------------------------

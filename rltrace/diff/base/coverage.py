@@ -12,7 +12,7 @@ from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace, UnrecordedProcess
 
 RAY_ROLE, THREADS_BEFORE, THREADS_BESIDE = "ray.role", "threads.before", "threads.beside"
-MODULES_UNKNOWN, STACK_FULL = "modules.unknown", "stack.full"
+MODULES_UNKNOWN, STACK_FULL, LAUNCHES_UNSEEN = "modules.unknown", "stack.full", "launches.unseen"
 """Facts of a process."""
 
 
@@ -42,6 +42,12 @@ def coverage_notes(trace: Trace) -> Iterator[str]:
             yield (
                 f"the stack of {process.name} had no room left for the recorder (RecursionError): {full}; the ops there"
                 " are not recorded, and what they wrote counts as written by an unknown op"
+            )
+        unseen = process.facts.get(LAUNCHES_UNSEEN)
+        if unseen:
+            yield (
+                f"calls of code outside torch in {process.name} without rows, as their arguments could not be read:"
+                f" {unseen}; what they wrote counts as written by the op before"
             )
     drivers = [process.name for process in trace.processes if process.facts.get(RAY_ROLE) == "driver"]
     if drivers and not any(process.facts.get(RAY_ROLE) == "worker" for process in trace.processes):

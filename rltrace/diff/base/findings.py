@@ -11,7 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.diff.base.kernels import settings_differences
-from rltrace.diff.base.model import Cause, Finding, FindingEvent, InputsMatch, OptimizerCount, Pair, Received
+from rltrace.diff.base.model import (
+    Cause,
+    Finding,
+    FindingEvent,
+    InputsMatch,
+    NotRestored,
+    OptimizerCount,
+    Pair,
+    Received,
+)
 from rltrace.diff.base.view import StreamView
 from rltrace.errors import HoleError
 from rltrace.trace.format.rows import Link, Rows
@@ -89,6 +98,7 @@ class Judgement:
     inputs_match: InputsMatch
     explanation: str
     received: Received | None = None
+    not_restored: NotRestored | None = None
 
 
 def row_at(view: StreamView, index: int) -> RowAt:
@@ -124,6 +134,7 @@ def make_finding(
         explanation=judgement.explanation,
         received=judgement.received,
         event=event,
+        not_restored=judgement.not_restored,
         settings=settings_differences(a.settings, b.settings) if a and b else (),
         kernel_names=Pair(*(whole_names(row.kernel) if row else None for row in (a, b))),
     )

@@ -99,6 +99,16 @@ class FindingEvent:
 
 
 @dataclass(frozen=True)
+class NotRestored:
+    """State that one run had as it came to the first compared step, and the other began without."""
+
+    kind: str
+    """``generator``, ``optimizer`` (its state), ``settings`` (of it), ``environment``, ``data`` or ``tensor``."""
+    name: str
+    """``torch's generator``, ``Adam: exp_avg, exp_avg_sq, step``, ``environment 0``."""
+
+
+@dataclass(frozen=True)
 class Finding:
     """One place where two traces differ."""
 
@@ -146,6 +156,10 @@ class Finding:
     """Whole names of what ran, in order, as they were recorded; None: not known by name."""
     settings: tuple[NamedDifference, ...] = ()
     """What torch was set to when the op ran (grad mode, TF32, …), where that was something else on the two sides."""
+    b_step: int | None = None
+    """B's step, in a shifted comparison."""
+    not_restored: NotRestored | None = None
+    """In a shifted comparison, the state that the resumed run began without; None: it is not due to such."""
 
     @property
     def at_op(self) -> Finding:
@@ -346,6 +360,24 @@ class OtherKernel:
 
 
 @dataclass(frozen=True)
+class Shift:
+    """The steps at which the two sides of a shifted comparison begin."""
+
+    a_step: int
+    b_step: int
+    explanation: str
+    """One sentence: how that is known."""
+
+    def step_of_a(self, step: int) -> int:
+        """A's step that belongs to a step of B, where both sides make the same attempts."""
+        return step - self.b_step + self.a_step
+
+    def step_of_b(self, step: int) -> int:
+        """B's step that belongs to a step of A."""
+        return step - self.a_step + self.b_step
+
+
+@dataclass(frozen=True)
 class Comparison:
     """The result of comparing two traces."""
 
@@ -361,6 +393,8 @@ class Comparison:
     """``op`` or ``step``: what was compared."""
     a: Side
     b: Side
+    commands: str
+    """How B's command differs from A's, as in ``B adds --seed 2``; "": not at all, or not known."""
     system: tuple[NamedDifference, ...]
     """Facts of machine, process and sources that differ, the likeliest to change results first."""
     first: Finding | None
@@ -396,6 +430,9 @@ class Comparison:
     """What the verdict would be if both traces were complete as they are."""
     other_kernels: tuple[OtherKernel, ...] = ()
     """Calls that ran another kernel in B, where kernels were recorded by name on both sides."""
+    shift: Shift | None = None
+    """Where one run begins at a step of the other, as a resumed run does; both were compared from there on. None: from
+    their beginnings."""
 
     @property
     def agrees(self) -> bool | None:

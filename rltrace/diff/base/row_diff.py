@@ -161,6 +161,9 @@ def skeleton_text(row: RowAt) -> str:
 
 def arguments_text(a: RowAt, b: RowAt, difference: Difference) -> str:
     if not difference.structure:
+        by_name = _named_differences(a, b)
+        if by_name:
+            return f"it was called with {', and '.join(by_name)}"
         return f"it was called with different numbers: {numbers_text(a)} in A, {numbers_text(b)} in B"
     for what, describe in (("tensors", _layouts), ("arguments", call_text), ("op", lambda row: row.op)):
         if describe(a) != describe(b):
@@ -170,12 +173,25 @@ def arguments_text(a: RowAt, b: RowAt, difference: Difference) -> str:
 
 def call_text(row: RowAt) -> str:
     """The arguments in order; ``T`` is a tensor. Torch omits arguments that equal their defaults."""
+    return f"({', '.join(_arguments(row))})"
+
+
+def _arguments(row: RowAt) -> list[str]:
     rows, i = row.rows, row.place
     numbers = {
         "i": iter(rows.integers[rows.integer_offsets[i] : rows.integer_offsets[i + 1]].tolist()),
         "f": iter(rows.floats[rows.float_offsets[i] : rows.float_offsets[i + 1]].tolist()),
     }
-    return f"({', '.join(_argument(word, numbers) for word in row.view.skeleton(rows, i))})"
+    return [_argument(word, numbers) for word in row.view.skeleton(rows, i)]
+
+
+def _named_differences(a: RowAt, b: RowAt) -> list[str]:
+    """``BLOCK 64 in A, 32 in B`` for each argument that differs; none where one of them has no name."""
+    differing = [pair for pair in zip(_arguments(a), _arguments(b), strict=False) if pair[0] != pair[1]]
+    named = [(x.partition("="), y.partition("=")) for x, y in differing]
+    if not all(name.isidentifier() for (name, _, _), _ in named):
+        return []
+    return [f"{name} {x} in A, {y} in B" for (name, _, x), (_, _, y) in named]
 
 
 def _argument(word: object, numbers: Mapping[str, Iterator[object]]) -> str:

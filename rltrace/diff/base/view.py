@@ -6,7 +6,7 @@ Interned entries are compared by portable keys, never by ids: two traces may hav
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from rltrace.diff.base.sequences import Tokens
 from rltrace.diff.base.tokens import RowTokens, mix, values_of
 from rltrace.errors import HoleError
+from rltrace.trace.format.records import LinkFault
 from rltrace.trace.format.row_hashes import Keyed, RowHashes, row_hashes
 from rltrace.trace.format.rows import Rows
 from rltrace.trace.format.schema import PLACEMENT_ALIGNMENT, VALUE_FLAGS, Column, Kind, RowFlag, Step, event_name
@@ -278,6 +279,8 @@ class StreamView:
         self.process = process
         self.stream = stream
         self.shortcuts = shortcuts
+        self.start = 0
+        """Rows before it are not compared: in a shifted comparison, what a side ran before the first common step."""
         self._other: ProcessTrace | None = None
         self._cached: RowRange | None = None
         self._firsts = [int(segment.first) for segment in stream.segments]
@@ -311,6 +314,16 @@ class StreamView:
     @property
     def rows(self) -> int:
         return int(self.stream.rows)
+
+    @property
+    def checks_links(self) -> bool:
+        """Whether memory was compared between its uses."""
+        return self.process.checks_links
+
+    @property
+    def link_faults(self) -> Sequence[LinkFault]:
+        """What that found in the process."""
+        return self.process.link_faults
 
     @cached_property
     def steps(self) -> NDArray[np.uint64]:
@@ -470,3 +483,8 @@ class StreamView:
     def settings(self, rows: Rows, i: int) -> dict[str, object]:
         """Settings of torch when the op of a row ran; empty where they are not known."""
         return self.words.settings(int(rows.columns[i, Column.SETTINGS]))
+
+
+def is_shifted(a: ProcessTrace, b: ProcessTrace) -> bool:
+    """Whether one of two processes is compared from a later step on than its first."""
+    return bool(len(a.steps_before) or len(b.steps_before))

@@ -24,13 +24,21 @@ from rltrace.diff.base.kernels import (
 from rltrace.diff.base.model import Cause, InputsMatch, Received
 from rltrace.diff.base.row_diff import Difference, arguments_text, input_text, skeleton_text
 from rltrace.diff.base.view import StreamView
+from rltrace.diff.causes.carried_state import carried_input
 from rltrace.diff.causes.collectives import ranks_of, receiving_collective
 from rltrace.diff.causes.inputs import Input, combine, input_is_equal, match_inputs, origin_of, same_bytes
 from rltrace.diff.causes.rng import generators_text
+from rltrace.diff.causes.untracked import (
+    changes_text,
+    is_known_unwritten,
+    lost_link,
+    repeats_for_certain,
+    untracked_writes,
+)
 from rltrace.errors import HoleError
 from rltrace.trace.format.rows import Link
 from rltrace.trace.format.schema import PLACEMENT_ALIGNMENT, Column, Kind, Origin, RowFlag
-from rltrace.trace.kernels.evidence import kernel_text
+from rltrace.trace.kernels.evidence import LAUNCH_ROWS, TRITON, kernel_text
 
 # --- memory alignment -------------------------------------------------------------------------------------------------
 #
@@ -115,6 +123,9 @@ MAX_TRAIL = 256
 COMPILED = "inductor."
 """Start of the operator names of regions compiled by torch.compile."""
 
+SCRIPT_OBJECT = "ScriptObject"
+"""Type of such an argument in the skeleton of a call."""
+
 NOT_RERUN = "whether it is deterministic was not tried"
 
 
@@ -140,14 +151,20 @@ def judge(context: DiffContext, a: RowAt, b: RowAt, difference: Difference) -> C
     if not a.is_op:
         cause, why = event_cause(a)
         return Classification(a, b, Judgement(cause, InputsMatch.UNKNOWN, why))
-    if difference.marked and difference.value:
-        return Classification(a, b, Judgement(Cause.UNINITIALISED, known, "it may have read uninitialised memory"))
     if difference.rng:
         why = "the RNG state already differed before the op drew: another seed, or an earlier extra draw"
         return Classification(a, b, Judgement(Cause.RNG, known, why))
+    unseen = _untracked_write(context, a, b, inputs)
+    if unseen is not None:
+        return Classification(a, b, unseen)
+    if difference.marked and difference.value:
+        return Classification(a, b, _unwritten_memory(a, b, known))
     marked = _marked_origin(context, a, b, inputs)
     if marked is not None:
         return marked
+    lost = lost_link(a, b)
+    if lost is not None:
+        return Classification(a, b, Judgement(Cause.UNKNOWN, known, lost))
     unequal = [operand for operand in inputs if operand.match is InputsMatch.DIFFER]
     if unequal:
         outside = [e for e in unequal if Origin.OUTSIDE in (e.a.distance, e.b.distance)]
@@ -167,6 +184,9 @@ def _input_judgement(context: DiffContext, a: RowAt, b: RowAt, operand: Input) -
     """The cause where an input's bytes differ though every earlier matched op is equal."""
     what = input_text(a, operand.place)
     x, y = operand.a, operand.b
+    carried = carried_input(context, a, x, b, y, operand.place)
+    if carried is not None:
+        return carried
     if Origin.OUTSIDE in (x.distance, y.distance):
         received = _received(context, a, x, b, y)
         if received is not None:
@@ -179,6 +199,8 @@ def _input_judgement(context: DiffContext, a: RowAt, b: RowAt, operand: Input) -
             why = f"{what} dates from before the recording of ops began on one side, and differs"
             return Judgement(Cause.BEFORE_WINDOW, InputsMatch.DIFFER, why)
         why = f"{what} came from outside (no recorded op wrote it) and differs"
+        if _returns_equal(a, b):
+            why += ", though what the op returned is equal: it may not have used the elements that differ"
         generators = generators_text(a, b)
         why += f"; {generators}" if generators else ""
         return Judgement(Cause.OUTSIDE, InputsMatch.DIFFER, why)
@@ -198,6 +220,11 @@ def _input_judgement(context: DiffContext, a: RowAt, b: RowAt, operand: Input) -
     who = "the ops that wrote it are" if writer is None else f"{writer} (row {writer.index:,}), which wrote it last, is"
     why = f"{what} differs here, though {who} equal on both sides: its bytes changed without any recorded op"
     return Judgement(Cause.UNTRACKED_WRITE, InputsMatch.DIFFER, why)
+
+
+def _returns_equal(a: RowAt, b: RowAt) -> bool:
+    outputs = a.rows.outputs(a.place)
+    return bool(outputs) and outputs == b.rows.outputs(b.place)
 
 
 def _received(context: DiffContext, a: RowAt, x: Link, b: RowAt, y: Link) -> Received | None:
@@ -265,8 +292,26 @@ def _marked_origin(context: DiffContext, a: RowAt, b: RowAt, inputs: list[Input]
         if earlier is None:
             break
         origin = earlier
-    why = f"it may have read uninitialised memory: its outputs differ, and {a} (row {a.index:,}) computes with them"
-    return Classification(*origin, Judgement(Cause.UNINITIALISED, combine(match_inputs(context, *origin)), why))
+    inputs = match_inputs(context, *origin)
+    judgement = _untracked_write(context, *origin, inputs) or _unwritten_memory(*origin, combine(inputs))
+    why = f"{judgement.explanation}; {a} (row {a.index:,}) computes with what it returned"
+    return Classification(*origin, replace(judgement, explanation=why))
+
+
+def _untracked_write(context: DiffContext, a: RowAt, b: RowAt, inputs: list[Input]) -> Judgement | None:
+    """The cause where the memory of an input is known to have been written by no recorded op; None otherwise."""
+    changes = untracked_writes(context, a, b, inputs)
+    if not changes:
+        return None
+    return Judgement(Cause.UNTRACKED_WRITE, InputsMatch.DIFFER, changes_text(a, changes))
+
+
+def _unwritten_memory(a: RowAt, b: RowAt, known: InputsMatch) -> Judgement:
+    """The cause where an op reads memory that no recorded op wrote, and nothing else explains what differs."""
+    if is_known_unwritten(a, b):
+        return Judgement(Cause.UNINITIALISED, known, "it reads uninitialised memory: nothing wrote it")
+    why = "it reads memory that no recorded op wrote: uninitialised, or written by code that is not seen"
+    return Judgement(Cause.UNKNOWN, known, f"{why}; record --check-links shows which")
 
 
 def _marked_producer(context: DiffContext, a: RowAt, b: RowAt, inputs: list[Input]) -> tuple[RowAt, RowAt] | None:
@@ -305,11 +350,16 @@ def _add_memory_note(judgement: Judgement, a: RowAt, b: RowAt) -> Judgement:
 
 
 def _add_region_note(judgement: Judgement, a: RowAt) -> Judgement:
-    """Add that a compiled region is recorded as one op."""
-    if not a.op.startswith(COMPILED):
-        return judgement
-    inside = "a compiled region is recorded as one op; record --compile eager runs it op by op"
-    return replace(judgement, explanation=f"{judgement.explanation}; {inside}")
+    """Add what is not known of code that is recorded as one op: a compiled region, a kernel outside torch."""
+    notes = []
+    if a.op.startswith(COMPILED):
+        notes.append("a compiled region is recorded as one op; record --compile eager runs it op by op")
+    elif a.op.startswith(LAUNCH_ROWS) and judgement.cause is not Cause.KERNEL:
+        if a.kernel.get("library") != TRITON:
+            notes.append("it may have read state that is in no argument")
+        if any(link.distance == Origin.OVERWRITTEN for link in a.rows.inputs(a.place)):
+            notes.append("it wrote to memory that no op had written, and what it leaves unwritten there can differ")
+    return replace(judgement, explanation="; ".join([judgement.explanation, *notes]))
 
 
 def _kernel_judgement(context: DiffContext, a: RowAt, b: RowAt, known: InputsMatch) -> Judgement:
@@ -319,19 +369,38 @@ def _kernel_judgement(context: DiffContext, a: RowAt, b: RowAt, known: InputsMat
     """
     same_state = "; the RNG state is the same" if a.rows.rng(a.place) is not None else ""
     reason = _kernel_difference(context, a, b)
-    if known is InputsMatch.UNKNOWN:
+    opaque = _takes_object(a)
+    if known is InputsMatch.UNKNOWN or opaque:
         lead = f"; {reason}, which explains it if they match" if reason else ""
-        why = f"its outputs differ, and not all of its inputs could be compared{same_state}{lead}"
-        return Judgement(Cause.UNKNOWN, known, why)
+        what = "it takes an object whose content is not recorded, as packed parameters are, and not all of its inputs"
+        why = f"its outputs differ, and {what if opaque else 'not all of its inputs'} could be compared"
+        return Judgement(Cause.UNKNOWN, InputsMatch.UNKNOWN, f"{why}{same_state}{lead}")
     start = f"its inputs match and its outputs differ{same_state}"
     if reason:
         return Judgement(Cause.KERNEL, known, f"{start}: {reason}")
     known_a, known_b = identifies_kernel(a.kernel), identifies_kernel(b.kernel)
+    if known_a and known_b and known is InputsMatch.INFERRED and repeats_for_certain(a):
+        why = "its outputs differ, though by the ops that wrote them its inputs match, and it gives the same bits from"
+        why += " equal inputs: memory that it reads may have been written by no recorded op (record --check-links)"
+        return Judgement(Cause.UNKNOWN, InputsMatch.UNKNOWN, why)
     if known_a and known_b:
+        inferred = " (by the ops that wrote them, not read again)" if known is InputsMatch.INFERRED else ""
+        start = f"its inputs match{inferred} and its outputs differ{same_state}"
         why = f"{start} under the same kernel evidence ({kernel_text(a.kernel)}); {NOT_RERUN}"
         return Judgement(Cause.SAME_KERNEL, known, why)
     missing = "either side" if not known_a and not known_b else "A" if not known_a else "B"
     return Judgement(Cause.COMPUTATION, known, f"{start}; the kernel is unknown on {missing}")
+
+
+def _takes_object(row: RowAt) -> bool:
+    """Whether an argument is an object of TorchScript, in which tensors may be that are no inputs of the row."""
+
+    def holds(word: object) -> bool:
+        if isinstance(word, list):
+            return any(map(holds, word))
+        return isinstance(word, dict) and word.get("object") == SCRIPT_OBJECT
+
+    return holds(row.view.skeleton(row.rows, row.place))
 
 
 def _kernel_difference(context: DiffContext, a: RowAt, b: RowAt) -> str | None:

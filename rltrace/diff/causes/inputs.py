@@ -12,6 +12,7 @@ from itertools import islice
 from rltrace.diff.base.context import DiffContext
 from rltrace.diff.base.findings import RowAt, reach
 from rltrace.diff.base.model import InputsMatch
+from rltrace.diff.base.view import is_shifted
 from rltrace.diff.causes.no_op_writes import (
     Layout,
     is_plain,
@@ -21,7 +22,7 @@ from rltrace.diff.causes.no_op_writes import (
     written_layout,
 )
 from rltrace.trace.format.rows import Link
-from rltrace.trace.format.schema import Origin
+from rltrace.trace.format.schema import Column, Kind, Origin
 
 MAX_TRAIL = 64
 """Rows that are followed back from an input, each of which only read it or left it unchanged."""
@@ -41,7 +42,7 @@ def match_inputs(context: DiffContext, a: RowAt, b: RowAt) -> list[Input]:
     """Every tensor input that both rows have, with how it is known to match."""
     links_a, links_b = list(a.rows.inputs(a.place)), list(b.rows.inputs(b.place))
     return [
-        Input(place, x, y, _match(context, a, x, b, y))
+        Input(place, x, y, _match(context, a, x, b, y, place))
         for place, (x, y) in enumerate(zip(links_a, links_b, strict=False))
         if Origin.OVERWRITTEN not in (x.distance, y.distance)
     ]
@@ -56,7 +57,38 @@ def combine(inputs: list[Input]) -> InputsMatch:
     return InputsMatch.READ
 
 
-def _match(context: DiffContext, a: RowAt, x: Link, b: RowAt, y: Link) -> InputsMatch:
+def _match(context: DiffContext, a: RowAt, x: Link, b: RowAt, y: Link, place: int) -> InputsMatch:
+    found = _match_links(context, a, x, b, y)
+    both_read = _digest(a, x) is not None and _digest(b, y) is not None
+    if both_read or found is InputsMatch.INFERRED or not is_shifted(context.a.process, context.b.process):
+        return found
+    # written before the comparison begins, by other ops on the two sides
+    equal = input_is_equal(context, a, b, place) or _equal_at_opening(a, x, b, y)
+    return InputsMatch.INFERRED if equal else found
+
+
+def _equal_at_opening(a: RowAt, x: Link, b: RowAt, y: Link) -> bool:
+    """Whether an opening row of a window describes an input, with the digest that the other side read or wrote."""
+    sides = [(row, link, reach(row, link.distance)) for row, link in ((a, x), (b, y))]
+    if not any(source is not None and _is_opening(source) for _, _, source in sides):
+        return False
+    digests = [_digest_or_opening(row, link, source) for row, link, source in sides]
+    return digests[0] is not None and digests[0] == digests[1]
+
+
+def _digest_or_opening(row: RowAt, link: Link, source: RowAt | None) -> int | None:
+    if source is None or not _is_opening(source):
+        return _digest_of(row, link)
+    found = int(source.rows.digests[source.rows.digest_offsets[source.place]])
+    read = _digest(row, link)
+    return found if read is None else read
+
+
+def _is_opening(row: RowAt) -> bool:
+    return int(row.rows.columns[row.place, Column.KIND]) == Kind.WINDOW
+
+
+def _match_links(context: DiffContext, a: RowAt, x: Link, b: RowAt, y: Link) -> InputsMatch:
     read_a, read_b = _digest(a, x), _digest(b, y)
     if read_a is not None and read_b is not None:
         if read_a != read_b:
@@ -74,7 +106,13 @@ def _match(context: DiffContext, a: RowAt, x: Link, b: RowAt, y: Link) -> Inputs
     proven = matched or bool(
         target_a.rows.outputs(target_a.place)
     )  # equal bytes, whichever of two equal ops wrote them
-    return InputsMatch.INFERRED if proven and same_step else InputsMatch.UNKNOWN
+    if not proven or not same_step:
+        return InputsMatch.UNKNOWN
+    # One side alone read it, as code outside torch could write it there: known only if it did not.
+    for read, target, link in ((read_a, target_a, x), (read_b, target_b, y)):
+        if read is not None and StoredOutput(target, link.slot).bytes.digest != read:
+            return InputsMatch.UNKNOWN
+    return InputsMatch.INFERRED
 
 
 def input_is_equal(context: DiffContext, a: RowAt, b: RowAt, place: int) -> bool:

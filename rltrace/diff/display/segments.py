@@ -8,7 +8,7 @@ from itertools import chain, pairwise
 
 from rltrace.diff.align.blocks import blocks
 from rltrace.diff.base.bisect import STRUCTURE, VALUES, Bisection
-from rltrace.diff.base.view import StreamView
+from rltrace.diff.base.view import StreamView, is_shifted
 from rltrace.diff.display.row_pairs import Lines, Pin
 from rltrace.trace.format.schema import Step
 
@@ -20,6 +20,9 @@ SHORTEST_FOLD = 6
 
 MAX_ROWS = 1 << 13
 """Rows of a side that are read and aligned at a time."""
+
+
+BEFORE = "they are from before the comparison begins"
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +53,8 @@ class Piece:
 
 def pieces(a: StreamView, b: StreamView, pins: Collection[Pin] = ()) -> Iterator[Piece]:
     """All pieces of two streams, in order; ``pins``: rows that are pairs. Reads only what a bisection reads."""
+    if a.start or b.start:
+        yield Piece(0, a.start, 0, b.start, equal=False, is_aligned=False, trouble=BEFORE)
     base, diverged = _bounds(a, b, pins)
     first = max(0, base - CONTEXT) if base < max(a.rows, b.rows) else base
     if first >= SHORTEST_FOLD:
@@ -71,7 +76,7 @@ def own_pieces(view: StreamView) -> Iterator[Piece]:
 
 def _bounds(a: StreamView, b: StreamView, pins: Collection[Pin]) -> tuple[int, int]:
     """(end of the identical rows, end of the rows that are paired position by position)."""
-    if a.process.windows != b.process.windows:
+    if a.process.windows != b.process.windows or is_shifted(a.process, b.process):
         return 0, 0
     search = Bisection(a, b)
     rows = []

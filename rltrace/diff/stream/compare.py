@@ -20,7 +20,8 @@ from rltrace.diff.base.model import (
     Structure,
     UninitialisedCount,
 )
-from rltrace.diff.base.view import StreamView
+from rltrace.diff.base.view import StreamView, is_shifted
+from rltrace.diff.causes.carried_state import name_carried_state
 from rltrace.diff.causes.events import add_seeding_causes, trace_to_event
 from rltrace.diff.causes.uninitialised import MarkedRows, count_marked
 from rltrace.diff.metrics.curves import curve_points
@@ -145,9 +146,11 @@ def _trace_back(result: StreamResult, walk: StreamWalk, search: Bisection | None
     is_aligned = search is not None and search.first_structure.row is None and walk.base > 0
     first = search.first(MARKED, before=walk.base).row if search is not None and is_aligned else None
     no_event = is_aligned and first is None and decisive.a_index == walk.base  # no event before it differs
-    origin = None if no_event else trace_to_event(walk.context, decisive, walk.done[0], first)
+    matched_rows = walk.a.start + walk.done[0]
+    origin = None if no_event else trace_to_event(walk.context, decisive, matched_rows, first)
+    origin = None if origin is None else name_carried_state(walk.context, origin)
     if origin is None:
-        seeded = add_seeding_causes(walk.context, decisive)
+        seeded = add_seeding_causes(walk.context, name_carried_state(walk.context, decisive))
         result.first = seeded if result.first is decisive else result.first
         result.value = seeded if result.value is decisive else result.value
         result.harmful = seeded if result.harmful is decisive else result.harmful
@@ -197,4 +200,4 @@ def _add_harmless_end(result: StreamResult, hunks: HunkCounter, longer: StreamVi
 
 
 def _same_windows(a: StreamView, b: StreamView) -> bool:
-    return a.process.windows == b.process.windows
+    return a.process.windows == b.process.windows and not is_shifted(a.process, b.process)

@@ -7,7 +7,7 @@ traces of any level with these digests.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from rltrace.diff.align.blocks import Steps, match_steps
 from rltrace.diff.base.findings import optimizer_count
 from rltrace.diff.base.model import Cause, Finding, InputsMatch, Pair
+from rltrace.diff.base.view import is_shifted
+from rltrace.diff.causes.carried_state import carried_step
 from rltrace.trace.format.schema import Step, StepFlag
 from rltrace.trace.read.process import ProcessTrace
 
@@ -66,7 +68,7 @@ def compare_steps(a: ProcessTrace, b: ProcessTrace, *, exclude: NDArray[np.uint6
         k = int(differing[0])
         shown = [c for c in columns if own_a[k, c] or own_b[k, c] or c is not Step.DEVICE_GENERATORS]
         found = _finding(
-            a, own_a[k], own_b[k], {c: bool(unequal[k, columns.index(c)]) for c in shown}, int(both[:k].sum())
+            a, b, own_a[k], own_b[k], {c: bool(unequal[k, columns.index(c)]) for c in shown}, int(both[:k].sum())
         )
         numbers = int(own_a[k, Step.STEP]), int(own_b[k, Step.STEP])
         return StepResult(int(both.sum()), found, numbers, notes=notes)
@@ -104,16 +106,25 @@ def _digested(steps: Steps) -> NDArray[np.bool_]:
     return found
 
 
-def _finding(a: ProcessTrace, step_a: Steps, step_b: Steps, unequal: dict[Step, bool], before: int) -> Finding:
+def _finding(
+    a: ProcessTrace, b: ProcessTrace, step_a: Steps, step_b: Steps, unequal: dict[Step, bool], before: int
+) -> Finding:
     """``unequal``: whether each digest that was taken differs."""
     differ = [DECISIVE[column] for column, is_unequal in unequal.items() if is_unequal]
     equal = [DECISIVE[column] for column, is_unequal in unequal.items() if not is_unequal]
-    why = f"the {_and(differ)} differ at the end of this step; every step before is equal"
-    if equal:
+    why = f"the {_and(differ)} differ at the end of this step"
+    why += "; every step before is equal" if before or not is_shifted(a, b) else ""
+    if equal and why.endswith("equal"):
         why += f", and so are the {_and(equal)} of this one"
+    elif equal:
+        why += f", and the {_and(equal)} are equal"
+    lost = None
+    if not before and is_shifted(a, b):
+        lost, because = carried_step(a, b, step_a, [column for column, is_unequal in unequal.items() if is_unequal])
+        why = f"{because}; {why}"
     why += "; to find the op, record this step"
     outputs = tuple(Pair(f"{int(step_a[column]):016x}", f"{int(step_b[column]):016x}") for column in unequal)
-    return bare_finding(a, step_a, Cause.UNKNOWN, why, before, outputs)
+    return replace(bare_finding(a, step_a, Cause.UNKNOWN, why, before, outputs), not_restored=lost)
 
 
 def bare_finding(

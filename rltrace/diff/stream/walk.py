@@ -23,6 +23,7 @@ from rltrace.diff.base.model import Cause, Finding, NamedDifference
 from rltrace.diff.base.row_diff import difference
 from rltrace.diff.base.sequences import Indices, Tokens
 from rltrace.diff.base.view import RowRange, StreamView
+from rltrace.diff.causes.carried_state import carried_generator
 from rltrace.diff.causes.classify import judge
 from rltrace.diff.causes.extra_ops import bytes_used_by_matched, control_flow
 from rltrace.diff.causes.rng import DRAWS, Draws
@@ -280,6 +281,8 @@ class StreamWalk:
                 because = f"{judgement.explanation}; {draw.op} before it ran on one side only"
                 judgement = Judgement(judgement.cause, judgement.inputs_match, because)
                 self._is_harmful(draw)
+            else:
+                judgement = carried_generator(self.context, row_a, row_b, judgement)
         before = self.equal
         if origin.a.index < row_a.index:  # an earlier marked op is the origin
             before = min(before, origin.a.index)

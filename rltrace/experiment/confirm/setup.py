@@ -76,7 +76,13 @@ def prepare(request: ConfirmOptions) -> ExperimentSetup:
     """Set up an experiment. Raises UsageError, and what comparing the traces raises."""
     a, b = open_trace(request.a), open_trace(request.b)
     traces: dict[Side, Trace] = {"a": a, "b": b}
-    divergence = divergence_of(compare(a, b), request.until)
+    comparison = compare(a, b)
+    if comparison.shift is not None:
+        raise UsageError(
+            f"{comparison.shift.explanation}: an experiment runs both programs from their beginnings, so it needs two"
+            " runs that begin alike; resume the other one from the same checkpoint"
+        )
+    divergence = divergence_of(comparison, request.until)
     question = Question(
         a=a,
         b=b,

@@ -11,6 +11,7 @@ from rltrace.command_lines import line
 from rltrace.experiment.confirm.arms import CONTROLS, NOT_REPRODUCIBLE
 from rltrace.experiment.confirm.setup import ConfirmOptions, ExperimentSetup, capture_command
 from rltrace.experiment.outcome import ArmName, ArmState, ExperimentResult, Outcome
+from rltrace.trace.kernels.evidence import LAUNCH_ROWS
 
 RUNS = 5
 
@@ -50,6 +51,8 @@ def _one_op(outcome: ExperimentResult, runs: Path) -> tuple[str, ...]:
     if not needed:
         return ()
     first = min(needed, key=lambda found: (found.first_step or 0, found.first_row or 0))
+    if first.op.startswith(LAUNCH_ROWS):
+        return ()
     return (line("repro", runs / "A0.zarr", "--at", f"{first.stream}:{first.first_row}"),)
 
 

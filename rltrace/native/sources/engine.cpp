@@ -386,6 +386,12 @@ void bind_recorder(py::module_& m) {
       .def("take_epochs", &R::take_epochs)
       .def("set_anchor",
            [](R& self, const py::object& frame) { self.anchor = frame.is_none() ? nullptr : frame.ptr(); })
+      .def("write_event",
+           [](R& self, const std::array<u32, 5>& cells, const std::vector<u64>& digests,
+              const std::vector<i64>& integers, const std::vector<double>& floats, const py::object& frame,
+              const py::function& intern) {
+             return self.write_event(cells, digests, integers, floats, frame.ptr(), intern);
+           })
       .def("know_modules", [](R& self, const py::dict& known) { self.known_modules = known.ptr(); })
       .def("enter", &R::enter)
       .def("enter_backward", &R::enter_backward)
@@ -417,6 +423,25 @@ PyObject* leave_module(PyObject*, PyObject*) {
   Py_RETURN_NONE;
 }
 
+// Digest of the digests of tensors in host memory (``digest_pages``); None: one of them has none. ``layouts``: size in
+// bytes and seed of each, as words.
+py::object digest_tensors(const py::list& tensors, const py::bytes& layouts) {
+  const auto words = static_cast<std::string_view>(layouts);
+  if (words.size() != 2 * sizeof(u64) * tensors.size()) return py::none();
+  std::vector<u64> digests;
+  for (auto tensor : tensors) {
+    if (!THPVariable_Check(tensor.ptr())) return py::none();
+    const TensorImpl& impl = *THPVariable_Unpack(tensor.ptr()).unsafeGetTensorImpl();
+    u64 layout[2];
+    std::memcpy(layout, words.data() + sizeof layout * digests.size(), sizeof layout);
+    const auto* start = is_plain(impl) ? static_cast<const char*>(impl.unsafe_storage().data()) : nullptr;
+    if (start == nullptr) return py::none();
+    start += impl.storage_offset() * static_cast<i64>(impl.itemsize());
+    digests.push_back(digests::digest(start, layout[0], layout[1]));
+  }
+  return py::int_(digests::digest(digests.data(), digests.size() * sizeof(u64), 0));
+}
+
 PyMethodDef module_calls[] = {{"enter_module", enter_module, METH_O, nullptr},
                               {"leave_module", leave_module, METH_NOARGS, nullptr},
                               {nullptr, nullptr, 0, nullptr}};
@@ -429,6 +454,8 @@ PYBIND11_MODULE(RLTRACE_MODULE, m) {
   bind_tables(m);
   bind_recorder(m);
   if (PyModule_AddFunctions(m.ptr(), module_calls) != 0) throw py::error_already_set();
+  m.def("digest_tensors", digest_tensors);
+  m.def("default_generator_digest", default_generator_digest);
   m.def("digest", [](const py::buffer& bytes, u64 seed) {
     const auto info = bytes.request();
     return digests::digest(info.ptr, static_cast<size_t>(info.size * info.itemsize), seed);
@@ -443,6 +470,7 @@ PYBIND11_MODULE(RLTRACE_MODULE, m) {
     all["VALUE_INTEGER"] = C::VALUE_INTEGER;
     all["VALUE_FLOAT"] = C::VALUE_FLOAT;
     all["VALUE_COMPLEX"] = C::VALUE_COMPLEX;
+    all["PHASE"] = C::PHASE;
     all["BACKWARD"] = C::BACKWARD;
     all["TORCH_GENERATOR"] = C::TORCH_GENERATOR;
     all["SLOT_UNKNOWN"] = C::SLOT_UNKNOWN;

@@ -116,7 +116,7 @@ class Interpreter final : public c10::impl::PyInterpreterVTable {
   void reportErrorCallback(PyObject* callback, Key key) const override { torch_->reportErrorCallback(callback, key); }
   void python_op_registration_trampoline(const Handle& op, Key key, Keys keys, Stack* stack, bool with_keys,
                                          bool with_op) const override {
-    torch_->python_op_registration_trampoline(op, key, keys, stack, with_keys, with_op);
+    call_python_kernel([&] { torch_->python_op_registration_trampoline(op, key, keys, stack, with_keys, with_op); });
   }
   void throw_abstract_impl_not_imported_error(std::string op, const char* module, const char* context) const override {
     torch_->throw_abstract_impl_not_imported_error(std::move(op), module, context);

@@ -15,7 +15,9 @@
 #include <torch/csrc/utils/tensor_layouts.h>
 #include <torch/csrc/utils/tensor_memoryformats.h>
 
+#include <atomic>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -73,32 +75,74 @@ inline std::unique_ptr<Operator> make_operator(const c10::OperatorHandle& handle
   return made;
 }
 
-// Operators by handle, as one thread remembers them. They live as long as the process.
-class Operators {
+// All operators that were met, by handle. One that a library takes back is forgotten: its handle's memory may become
+// another's. It is kept, as calls are known by its address.
+class AllOperators {
  public:
-  Operator& of(const c10::OperatorHandle& handle) {
-    const void* key = &handle.operator_name();
-    Known& known = known_[reinterpret_cast<u64>(key) >> 6 & (KNOWN - 1)];
-    if (known.key != key) known = {key, &shared(key, handle)};
-    return *known.op;
+  static AllOperators& get() {
+    static auto& all = *new AllOperators();
+    return all;
   }
 
- private:
-  static Operator& shared(const void* key, const c10::OperatorHandle& handle) {
-    static std::mutex mutex;
-    static auto& all = *new std::unordered_map<const void*, std::unique_ptr<Operator>>();
-    std::lock_guard<std::mutex> lock(mutex);
-    auto& entry = all[key];
+  // Changes when an operator was forgotten.
+  u64 era() const { return era_.load(std::memory_order_relaxed); }
+
+  Operator& of(const void* key, const c10::OperatorHandle& handle) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto& entry = by_key_[key];
     if (entry == nullptr) entry = make_operator(handle);
     return *entry;
   }
 
+ private:
+  struct Listener final : c10::OpRegistrationListener {
+    explicit Listener(AllOperators& all) : all(all) {}
+    void onOperatorRegistered(const c10::OperatorHandle&) override {}
+    void onOperatorDeregistered(const c10::OperatorHandle& op) override { all.forget(&op.operator_name()); }
+    AllOperators& all;
+  };
+
+  AllOperators() : listening_(c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<Listener>(*this))) {}
+
+  void forget(const void* key) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = by_key_.find(key);
+    if (found == by_key_.end()) return;
+    forgotten_.push_back(std::move(found->second));
+    by_key_.erase(found);
+    ++era_;
+  }
+
+  std::mutex mutex_;
+  std::unordered_map<const void*, std::unique_ptr<Operator>> by_key_;
+  std::vector<std::unique_ptr<Operator>> forgotten_;
+  std::atomic<u64> era_{0};
+  c10::RegistrationHandleRAII listening_;
+};
+
+// Operators by handle, as one thread remembers them.
+class Operators {
+ public:
+  Operator& of(const c10::OperatorHandle& handle) {
+    if (const u64 era = all_.era(); era != era_) {
+      known_.assign(KNOWN, {});
+      era_ = era;
+    }
+    const void* key = &handle.operator_name();
+    Known& known = known_[reinterpret_cast<u64>(key) >> 6 & (KNOWN - 1)];
+    if (known.key != key) known = {key, &all_.of(key, handle)};
+    return *known.op;
+  }
+
+ private:
   struct Known {
     const void* key = nullptr;
     Operator* op = nullptr;
   };
   static constexpr size_t KNOWN = 512;
   std::vector<Known> known_ = std::vector<Known>(KNOWN);
+  AllOperators& all_ = AllOperators::get();
+  u64 era_ = 0;
 };
 
 inline bool is_default(const Parameter& parameter, const IValue& value) {

@@ -31,7 +31,7 @@ namespace rltrace {
 struct Constants {
   static constexpr u32 MARKED = 1, RNG = 2, VIEW = 4, VALUE_BOOL = 16, VALUE_INTEGER = 32, VALUE_FLOAT = 64,
                        VALUE_COMPLEX = 128;
-  static constexpr u32 BACKWARD = 5u << 16 | 1u << 24;
+  static constexpr u32 PHASE = 0xFFu << 16, BACKWARD = 5u << 16 | 1u << 24;
   static constexpr u32 TORCH_GENERATOR = 1u << 10;
   static constexpr i64 SLOT_UNKNOWN = 1023;
   static constexpr i64 OUTSIDE = SLOT_UNKNOWN << 2, OUTSIDE_READ = OUTSIDE | 1;
@@ -70,6 +70,17 @@ struct Settings {
 
   bool operator==(const Settings& other) const = default;
 };
+
+// Digest of the state of torch's default generator (``state_digest`` in rng_state.py).
+inline u64 default_generator_digest() {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  at::Tensor bytes;
+  {
+    std::lock_guard<std::mutex> drawing(generator.mutex());
+    bytes = generator.get_state();
+  }
+  return digests::digest(bytes.const_data_ptr(), static_cast<size_t>(bytes.numel()), 0);
+}
 
 // How many ops there were, and which of them were left to Python.
 struct Counts {
@@ -126,6 +137,7 @@ struct Thread {
   Operators operators;
   std::vector<std::unique_ptr<Scratch>> scratches;  // an op may run others that are recorded: each has its own
   size_t depth = 0;
+  bool excludes_python = false;  // as ``run`` does
   std::vector<char> gathered;
 
   PyObject* mode = nullptr;  // the mode that was looked up last, and its recorder
@@ -166,16 +178,44 @@ class ScratchHere {
   Scratch* scratch_;
 };
 
+const c10::DispatchKeySet PYTHON_KEYS({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot});
+
+// Whether the calling thread's ``run`` excludes the keys of Python.
+class ExcludesPython {
+ public:
+  ExcludesPython(Thread& thread, bool excludes) : thread_(thread), before_(thread.excludes_python) {
+    thread_.excludes_python = excludes;
+  }
+  ~ExcludesPython() { thread_.excludes_python = before_; }
+  ExcludesPython(const ExcludesPython&) = delete;
+
+ private:
+  Thread& thread_;
+  const bool before_;
+};
+
 // Run the op itself, with the recorder's mode off.
-inline void run(const Operator& op, Stack* stack) {
-  if (op.is_aten) {  // its kernels call no Python: excluding the keys is enough, and cheaper
-    c10::impl::ExcludeDispatchKeyGuard guard(
-        c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot}));
+inline void run(const Operator& op, Stack* stack, Thread& thread) {
+  if (op.is_aten && c10::impl::TorchDispatchModeTLS::stack_len() == 1) {  // excluding the keys is enough, and cheaper
+    c10::impl::ExcludeDispatchKeyGuard guard(PYTHON_KEYS);
+    const ExcludesPython excludes(thread, true);
     op.handle.callBoxed(stack);
   } else {
     torch::torch_dispatch_mode::StashTorchDispatchModeGuard guard;
     op.handle.callBoxed(stack);
   }
+}
+
+// Call a kernel that is written in Python: modes and subclasses in it work, and the recorder's mode is off, not excluded.
+template <class Call>
+void call_python_kernel(Call call) {
+  Thread& thread = Thread::here();
+  if (!thread.excludes_python) return call();
+  const auto keys = c10::impl::tls_local_dispatch_key_set();
+  c10::impl::ForceDispatchKeyGuard keys_are_not_excluded(keys.included_, keys.excluded_ - PYTHON_KEYS);
+  torch::torch_dispatch_mode::StashTorchDispatchModeGuard mode_is_off;
+  const ExcludesPython excludes(thread, false);
+  call();
 }
 
 [[noreturn]] inline void throw_into_program(py::error_already_set& error) {
@@ -244,6 +284,35 @@ class Recorder {
     Lock lock(state->mutex);
     taken.swap(epochs_);
     return taken;
+  }
+
+  // --- events, by the thread of the stream, between ops
+
+  // Write one event (``OpRecorder.write_event``), called from ``frame``; whether the stream has reached its limit.
+  // ``cells``: op, module, scalars, flags, number of digests. ``intern``: gives the id of a stack not seen before.
+  bool write_event(const std::array<u32, 5>& cells, const std::vector<u64>& digested, const std::vector<i64>& whole,
+                   const std::vector<double>& real, PyObject* frame, const py::function& intern) {
+    event_stack_.clear();
+    frames::walk(frames::of(frame), nullptr, event_stack_);
+    const u64 hash = event_stack_.hash();
+    Lock lock(state->mutex);
+    u32 site;
+    if (const u32* known = state->sites.find(event_stack_, hash)) {
+      site = *known;
+    } else {
+      const u64 cleared = state->sites_cleared;
+      lock.unlock();
+      site = intern(py::handle(frame)).cast<u32>();
+      lock.lock();
+      if (state->sites_cleared == cleared) state->sites.add(event_stack_, hash, site);
+    }
+    const auto& [op, module, scalars, flags, count] = cells;
+    const u32 row_cells[] = {op, 0, site, module, scalars, (static_cast<u32>(phase) & Constants::PHASE) | flags, count};
+    fixed.values.insert(fixed.values.end(), std::begin(row_cells), std::end(row_cells));
+    digests.values.insert(digests.values.end(), digested.begin(), digested.end());
+    integers.values.insert(integers.values.end(), whole.begin(), whole.end());
+    floats.values.insert(floats.values.end(), real.begin(), real.end());
+    return row++ >= limit;
   }
 
   // --- modules (``ModuleStack``), by the thread of the stream
@@ -320,13 +389,13 @@ class Recorder {
     Row row(*this, op, *scratch, lock, stack, node.get());
     if (!guarded(row, [&] { row.begin(); })) {
       lock.unlock();
-      run(op, stack);
+      run(op, stack, thread);
       return true;
     }
     lock.unlock();
     parts.end(Part::SITE);
     try {
-      run(op, stack);
+      run(op, stack, thread);
     } catch (...) {
       lock.lock();
       row.roll_back();
@@ -401,7 +470,7 @@ class Recorder {
     size_t links_added = 0;
     u32 flags = 0, site = 0;
     i64 module = 0;
-    bool has_run = false;
+    bool has_run = false, writes_simply = false;
     std::optional<PythonArguments> passed;  // only where writing the row needs them
 
     ~Row() {
@@ -450,7 +519,8 @@ class Recorder {
       find_module();
       recorder.parts.end(Part::MODULE);
       find_site();
-      if (call->is_partial) {
+      writes_simply = writes_whole_storages();
+      if (call->is_partial && !writes_simply) {
         PythonSection python(lock);
         passed = python_arguments(op, arguments());
       }
@@ -499,7 +569,7 @@ class Recorder {
       made->is_allocation = role == "allocation";
       made->has_arrived = role == "arrived";
       made->is_partial = is("partial");
-      made->writes_plainly = !is("arrives") && !is("writes_out") && !made->is_partial;
+      made->writes_plainly = !is("arrives") && !is("writes_out");
       for (auto layout : python.attr("layouts")) made->layouts.push_back(layout_from(layout));
       for (auto place : python.attr("written")) made->written.push_back(place.cast<size_t>());
       for (auto place : python.attr("overwritten")) {
@@ -582,8 +652,15 @@ class Recorder {
           return Constants::OUTSIDE_READ;
         }
       }
-      PythonSection python(lock);
-      return ask("_input", call->python, python_tensors(tensors()), address, place).template cast<i64>();
+      i64 link;
+      std::vector<size_t> written;
+      {
+        PythonSection python(lock);
+        link = ask("_input", call->python, python_tensors(tensors()), address, place).template cast<i64>();
+        for (auto known : call->python.attr("written")) written.push_back(known.cast<size_t>());
+      }
+      if (written.size() > call->written.size()) call->written = std::move(written);  // learned by ``_input``
+      return link;
     }
 
     // Whether a storage without a writer in this stream was written by no recorded op.
@@ -608,13 +685,7 @@ class Recorder {
 
     // The state of the default generator: an op with another one has an obstacle.
     void add_generator() {
-      at::Generator generator = at::detail::getDefaultCPUGenerator();
-      at::Tensor bytes;
-      {
-        std::lock_guard<std::mutex> drawing(generator.mutex());
-        bytes = generator.get_state();
-      }
-      add_digest(digests::digest(bytes.const_data_ptr(), static_cast<size_t>(bytes.numel()), 0));
+      add_digest(default_generator_digest());
       flags = Constants::RNG | Constants::TORCH_GENERATOR;
     }
 
@@ -706,7 +777,7 @@ class Recorder {
 
     // Digest the written arguments and make the row their last writer (``OpRecorder._record_written``).
     i64 record_written() {
-      if (!writes_simply()) {
+      if (!writes_simply || !writes_whole_storages()) {
         PythonSection python(lock);
         if (!passed) passed = {py::tuple(), py::none()};
         const py::tuple result =
@@ -732,7 +803,7 @@ class Recorder {
     }
 
     // Whether each written tensor is all of a storage that is described by its last writer alone.
-    bool writes_simply() {
+    bool writes_whole_storages() {
       if (!call->writes_plainly || recorder.marked) return false;
       for (size_t place : call->written) {
         const TensorImpl& tensor = *tensors()[place];
@@ -972,6 +1043,7 @@ class Recorder {
   std::vector<std::unique_ptr<KnownSettings>> known_settings_;
   const KnownSettings* used_ = nullptr;  // the snapshot, where the library has chosen it
   py::object snapshot_;
+  Words event_stack_;
   i64 epoch_ = -1;
   std::vector<std::pair<i64, i64>> epochs_;
   std::vector<Outer> outer_;

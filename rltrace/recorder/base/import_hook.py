@@ -15,13 +15,20 @@ from typing import Any
 
 OnImport = Callable[[ModuleType], None]
 
+FindCallback = Callable[[ModuleSpec], OnImport | None]
+"""The callback for the import of a module that was not named; None: there is none."""
+
 
 class ImportHook:
     """Calls back once for each awaited module: at ``install`` where it is loaded already, else after its import."""
 
-    def __init__(self, awaited: Mapping[str, OnImport], fail: Callable[[Exception], None]) -> None:
+    def __init__(
+        self, awaited: Mapping[str, OnImport], fail: Callable[[Exception], None], find: FindCallback | None = None
+    ) -> None:
+        """``find``: asked for every module that is imported from now on."""
         self._awaited = dict(awaited)
         self._fail = fail
+        self._find = find
 
     def install(self) -> None:
         for name in list(self._awaited):
@@ -31,24 +38,37 @@ class ImportHook:
                 self._await(name, spec)
             elif module is not None:
                 self._notify(name)
-        if self._awaited:
+        if self._awaited or self._find is not None:
             sys.meta_path.insert(0, self)  # a finder needs no more than find_spec
 
     def uninstall(self) -> None:
         self._awaited.clear()
+        self._find = None
         if self in sys.meta_path:
             sys.meta_path.remove(self)
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        if name not in self._awaited or target is not None:
+        if (name not in self._awaited and self._find is None) or target is not None:
             return None
-        for finder in list(sys.meta_path):
-            find = None if finder is self else getattr(finder, "find_spec", None)
+        finders = list(sys.meta_path)
+        for finder in finders[finders.index(self) + 1 if self in finders else 0 :]:  # those before have not found it
+            find = getattr(finder, "find_spec", None)
             spec: ModuleSpec | None = None if find is None else find(name, path, target)
             if spec is not None:
-                self._await(name, spec)
+                self._add_found(name, spec)
+                if name in self._awaited:
+                    self._await(name, spec)
                 return spec
         return None
+
+    def _add_found(self, name: str, spec: ModuleSpec) -> None:
+        try:
+            callback = None if self._find is None or name in self._awaited else self._find(spec)
+        except Exception as error:
+            self._fail(error)
+        else:
+            if callback is not None:
+                self._awaited[name] = callback
 
     def _notify(self, name: str) -> None:
         callback, module = self._awaited.pop(name, None), sys.modules.get(name)
@@ -66,9 +86,11 @@ class ImportHook:
             return bool(self.__dict__.get("_initializing", False))
 
         def set_(self: Any, importing: bool) -> None:
-            self.__dict__["_initializing"] = importing
-            if not importing:
+            if importing:
+                self.__dict__["_initializing"] = True
+            else:
                 self.__class__ = plain
+                self._initializing = False  # another hook may await the same module
                 notify(name)
 
         try:

@@ -51,6 +51,8 @@ class RecordOptions(NamedTuple):
     """End the program, as Ctrl-C would, once this step is done."""
     verify_inputs: bool = False
     """Digest every input of every op, also where its writer is known."""
+    check_links: bool = False
+    """Compare memory between its uses, to find writes that no recorded op made."""
     engine: str = "auto"
     """One of ``ENGINES``."""
 
@@ -108,6 +110,7 @@ class RecordOptions(NamedTuple):
         """The option for which Python handles every op, whatever the engine; empty: none is set."""
         given = {
             "--verify-inputs": self.verify_inputs,
+            "--check-links": self.check_links,
             "--values": self.values,
             "--rows": self.rows,
             "--against": self.against,
@@ -120,6 +123,8 @@ class RecordOptions(NamedTuple):
         extras: dict[str, object] = {}
         if self.engine != "auto":
             extras |= {"engine": self.engine}
+        if self.check_links:
+            extras |= {"check_links": True}
         if self.values:
             extras |= {"values": list(self.values), "values_inputs": self.values_inputs}
             extras |= {"values_limit": self.values_limit}

@@ -11,6 +11,7 @@ Disabling costs some 100 ns, so it is done only where ``has_torch_function``.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -81,12 +82,16 @@ class Overrides:
 
     def _run(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the op itself, as the program would."""
+        run: Callable[..., Any] = func
+        if isinstance(func, OpOverload):
+            try:
+                run = partial(_call_boxed, func._handle)
+            except RuntimeError:  # not in the dispatcher: how torch reads the sizes or the device of some subclasses
+                return func(*args, **kwargs)
         guard = self._guard
         guard.__exit__(None, None, None)
         try:
-            if isinstance(func, OpOverload):
-                return _call_boxed(func._handle, *args, **kwargs)
-            return func(*args, **kwargs)
+            return run(*args, **kwargs)
         finally:
             guard.__enter__()
 

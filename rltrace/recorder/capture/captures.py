@@ -5,7 +5,7 @@ Owns that none of their code is loaded or runs where no option requests it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from rltrace.recorder.base.options import RecordOptions
@@ -15,6 +15,7 @@ from rltrace.recorder.core.process_state import ProcessState
 
 if TYPE_CHECKING:
     from rltrace.recorder.capture.activation_tensors import ActivationQueue
+    from rltrace.recorder.capture.link_checks import LinkChecks
     from rltrace.recorder.capture.values import ValueQueue
 
 MakeHook = Callable[[OpRecorder], OpHook[Any]]
@@ -28,6 +29,7 @@ class Captures(NamedTuple):
     """Of each stream, in the order in which they are called."""
     values: ValueQueue | None = None
     activations: ActivationQueue | None = None
+    links: LinkChecks | None = None
 
     def stop(self) -> None:
         """Take nothing more: the recording is over, or belongs to another process."""
@@ -35,8 +37,23 @@ class Captures(NamedTuple):
             self.activations.stop()
 
 
-def make_captures(options: RecordOptions, process: ProcessState) -> Captures:
-    """The captures that the options request."""
+def make_captures(
+    options: RecordOptions, process: ProcessState, append: Callable[[Mapping[str, object]], None]
+) -> Captures:
+    """The captures that the options request. ``append``: adds a record to the journal of the process."""
+    captures = _recorded_tensors(options, process)
+    if not options.check_links:
+        return captures
+    from rltrace.recorder.capture.link_checks import LinkCheckHook, LinkChecks
+    from rltrace.trace.format.records import link_checks_record, link_fault_record
+
+    append(link_checks_record())
+    links = LinkChecks(process, lambda write: append(link_fault_record(write)))
+    return captures._replace(hooks=[*captures.hooks, lambda stream: LinkCheckHook(stream, links)], links=links)
+
+
+def _recorded_tensors(options: RecordOptions, process: ProcessState) -> Captures:
+    """The captures of values and activation rows."""
     if not options.values and not options.rows:
         return Captures()
     from rltrace.recorder.capture.selection import NAMED

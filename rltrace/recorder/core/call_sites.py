@@ -18,7 +18,7 @@ from rltrace.portable_keys import frame_key, portable_path, site_key
 from rltrace.recorder.base.intern_tables import Tables
 
 MAX_CODES: Final = 20_000
-_INTERNAL: Final = ("torch/", "rltrace/", "typing_extensions.py")
+_INTERNAL: Final = ("torch/", "rltrace/", "triton/runtime/", "typing_extensions.py")
 """Files, or folders, whose frames are internal. The last one wraps deprecated functions of torch."""
 
 
@@ -30,7 +30,7 @@ class Frame(NamedTuple):
     key: int
     """Portable identity."""
     internal: bool
-    """Inside torch or the recorder: shown, not part of a site's identity."""
+    """Inside torch, Triton's launcher or the recorder: shown, not part of a site's identity."""
 
 
 class Anchor:

@@ -58,7 +58,8 @@ class Kernels:
     def _of_region(self, name: RegionName, threads: int, device: str) -> int:
         payload = dict(name.evidence)
         if device == "cpu":
-            payload |= {"isa": torch.backends.cpu.get_cpu_capability(), "threads": threads}
+            known = {"isa": torch.backends.cpu.get_cpu_capability(), "threads": threads}
+            payload |= {setting: known[setting] for setting in name.settings}
         return self._intern(payload)
 
     def _intern(self, payload: Evidence) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from _thread import start_new_thread
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from threading import get_ident
 from types import FrameType
@@ -23,6 +23,7 @@ from rltrace.recorder.base.dispatch_mode import DispatchEngine, Observer
 from rltrace.recorder.base.stack_space import check_stack_space
 from rltrace.recorder.core.call_sites import Anchor
 from rltrace.recorder.core.calls import Call, flatten_arguments
+from rltrace.recorder.core.events import EventForm
 from rltrace.recorder.core.modules import ModuleNames, ModuleStack
 from rltrace.recorder.core.op_recorder import OpRecorder
 from rltrace.recorder.core.process_state import ProcessState
@@ -90,6 +91,19 @@ class NativeRecorder(OpRecorder):
 
     def _add_epoch(self) -> None:
         self.native.add_epoch(self.row, self.settings.number)
+
+    def write_event(
+        self,
+        form: EventForm,
+        evidence: Sequence[int],
+        digests: Sequence[int],
+        integers: Sequence[int],
+        floats: Sequence[float],
+        frame: FrameType,
+    ) -> None:
+        cells = self._forms.get(form) or self._intern(form)
+        if self.native.write_event(cells, (*evidence, *digests), integers, floats, frame, self.process.sites.intern):
+            self._committer.wake(self)
 
     def begin_step(self, step: int) -> None:
         super().begin_step(step)

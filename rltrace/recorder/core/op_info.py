@@ -24,6 +24,9 @@ from rltrace.trace.format.collectives import FUNCTIONAL
 # (``tests/recorder``).
 
 
+OF_TORCH = frozenset({"aten", "prim", "prims", "profiler", "c10d", "_c10d_functional", "_c10d_functional_autograd"})
+"""Namespaces of operators whose schemas, with what is below, say what they write."""
+
 VIEWS = frozenset(
     {
         "aten::detach",
@@ -77,6 +80,20 @@ OVERWRITES = frozenset(
     }
 )
 """Write without reading the old bytes. With those as an input, an origin would look like a propagated difference."""
+
+SHAPE_ONLY = frozenset(
+    {
+        *(f"aten::{name}_like" for name in ("zeros", "ones", "full", "rand", "randn", "randint")),
+        *(f"aten::new_{name}" for name in ("zeros", "ones", "full")),
+        *(
+            f"aten::{name}"
+            for name in ("copy", "fill", "zero", "normal_functional", "uniform", "random", "exponential")
+        ),
+        *(f"aten::{name}" for name in ("geometric", "cauchy", "log_normal")),
+        "aten::bernoulli.p",
+    }
+)
+"""Use only shape, dtype and device of their first tensor, not its bytes. Named by overload where others do read it."""
 
 HIDDEN_WRITES = {
     "aten::native_batch_norm": ("running_mean", "running_var"),
@@ -211,6 +228,12 @@ class OpPlan:
     """Which of several returns are workspaces."""
     schema: str
     """``aten::addmm``; empty for a higher-order operator."""
+    shape_only: bool = False
+    """Its first tensor is not read (``SHAPE_ONLY``)."""
+    is_custom: bool = False
+    """Not torch's: its schema may leave out what it writes (``OpRecorder._input``)."""
+    is_launch: bool = False
+    """Code outside torch: what it may write it may also leave as it is, or write in part (``kernel_launches``)."""
 
     def named(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
         """The arguments of one call by name."""
@@ -266,18 +289,19 @@ def make_plan(op_id: int, func: OpOverload) -> OpPlan:
             is_view=False,
             computes=True,
             draws=region is not None and region.draws,
-            writes={},
-            arguments=(),
+            writes={} if region is None else region.written,
+            arguments=() if region is None else tuple(region.written),
             writes_out=False,
             writes_any=region is not None and region.writes,
             copies=False,
             partial=False,
             arrives=False,
             resizes=False,
-            returns_new=True,
+            returns_new=region is None or region.returns_new,
             aliased=(),
             scratch=(),
             schema="",
+            is_launch=region is not None and bool(region.written),
         )
     hidden = HIDDEN_WRITES.get(schema.name, ())
     overwrites = schema.name in OVERWRITES
@@ -310,6 +334,8 @@ def make_plan(op_id: int, func: OpOverload) -> OpPlan:
         aliased=aliased if len(aliased) > 1 and any(aliased) else (),
         scratch=SCRATCH.get(schema.name, ()),
         schema=schema.name,
+        shape_only=not SHAPE_ONLY.isdisjoint((schema.name, f"{schema.name}.{schema.overload_name}")),
+        is_custom=schema.name.partition("::")[0] not in OF_TORCH,
     )
 
 
@@ -318,7 +344,7 @@ def written_places(plan: OpPlan, args: Sequence[Any], kwargs: Mapping[str, Any] 
     if args and type(args[0]) is RegionInputs:
         return WrittenPlaces(args[0].written, ())
     written: list[int] = []
-    unread: list[int] = []
+    unread = [0] if plan.shape_only else []
     in_training = IN_TRAINING.get(plan.schema, ())
     trains = bool(in_training) and bool(plan.named(args, kwargs).get("training"))
     at = 0

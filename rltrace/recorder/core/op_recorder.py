@@ -35,6 +35,7 @@ from rltrace.recorder.core.row_buffer import (
     OUTSIDE,
     OUTSIDE_READ,
     OVERWRITTEN,
+    PHASE_BITS,
     PHASE_SHIFT,
     UNKNOWN,
     UNKNOWN_READ,
@@ -46,6 +47,7 @@ from rltrace.recorder.core.row_buffer import (
 )
 from rltrace.recorder.core.storages import SWEEP_EVERY, View, overlaps_another, pack_read, pack_writer, row_of
 from rltrace.recorder.core.torchscript_threads import is_symbolic, is_torchscript_thread
+from rltrace.recorder.digests.layouts import data_address
 from rltrace.recorder.digests.readback import Pending
 from rltrace.trace.format.schema import GENERATOR_SHIFT, SLOT_UNKNOWN, Phase, RowFlag
 
@@ -57,7 +59,6 @@ MAX_SEPARATE_READS = 4
 _MARKED, _RNG, _VIEW = int(RowFlag.MARKED), int(RowFlag.RNG), int(RowFlag.VIEW)
 _ALLOCATION, _OVERLAPPING = int(RowFlag.ALLOCATION), int(RowFlag.OVERLAPPING)
 _BACKWARD = phase_bits(Phase.BACKWARD)
-_PHASE = 0xFF << PHASE_SHIFT
 
 _current_node = torch._C._current_autograd_node
 _get_frame = sys._getframe
@@ -66,6 +67,7 @@ _is_inference = torch.is_inference_mode_enabled
 _has_onednn = torch._C._get_mkldnn_enabled
 _storage_address = torch._C._storage_address  # type: ignore[attr-defined]
 _has_torch_function = has_torch_function
+_data_address = data_address
 _start_thread = start_new_thread  # in C, as is waiting for a lock: neither needs space on the stack
 
 
@@ -291,7 +293,7 @@ class OpRecorder(RowBuffer):
         small = layout.small
         try:
             if small is not None and type(out) is Tensor:
-                digest = xxh3_64_intdigest(small(out.data_ptr()), layout.seed)
+                digest = xxh3_64_intdigest(small(_data_address(out)), layout.seed)
             elif layout.later:
                 digest = self._defer_one(out, layout)
             else:
@@ -438,6 +440,11 @@ class OpRecorder(RowBuffer):
             if storage.mask is not True and not storage_rules.is_written(storage, tensor):
                 if call.plan.partial and place in call.written:
                     return MIXED  # passed through; ``_record_written`` checks whether anything unwritten is left
+                if call.plan.is_launch and place in call.written:
+                    return OVERWRITTEN if storage.mask is False else MIXED
+                if call.plan.is_custom and storage.mask is False:  # against its schema: there is nothing to read
+                    call.written = tuple(sorted({*call.written, place}))
+                    return OVERWRITTEN
                 self._marked = True
             whole = storage.partial is None or storage.partial == view
         writer = self._writers.of(address)
@@ -715,7 +722,7 @@ class OpRecorder(RowBuffer):
                 self._add_integer(integer)
             for number in floats:
                 self._add_float(number)
-            self._add_fixed((op, 0, site, module, scalars, self.phase & _PHASE | flags, digested))
+            self._add_fixed((op, 0, site, module, scalars, self.phase & PHASE_BITS | flags, digested))
             self.row = row + 1
         except BaseException:  # Ctrl-C, between two statements
             self._committer.trim(self)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
+from rltrace.recorder.digests.layouts import data_address
 from rltrace.trace.format.schema import PLACEMENT_ALIGNMENT, PlacementBit
 
 
@@ -39,7 +40,7 @@ def placements(tensors: Sequence[torch.Tensor]) -> dict[int, TensorPlacement]:
     with torch._C.DisableTorchFunctionSubclass():
         for place, tensor in enumerate(tensors):
             try:
-                storage, address = torch._C._storage_address(tensor), tensor.data_ptr()  # type: ignore[attr-defined]
+                storage, address = torch._C._storage_address(tensor), data_address(tensor)  # type: ignore[attr-defined]
             except (NotImplementedError, RuntimeError):
                 continue
             if not storage or not address:

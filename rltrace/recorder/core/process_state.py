@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import CodeType, FrameType
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import torch
 
@@ -18,7 +18,7 @@ from rltrace.recorder.core.call_sites import Sites
 from rltrace.recorder.core.calls import Calls
 from rltrace.recorder.core.cpu_kernels import Kernels
 from rltrace.recorder.core.modules import UNKNOWN_MODULES, ModuleNames
-from rltrace.recorder.core.storages import Storages, StorageTables
+from rltrace.recorder.core.storages import Storages
 from rltrace.recorder.digests.cuda_graphs import Graphs
 from rltrace.recorder.digests.layouts import Layouts
 from rltrace.recorder.digests.readback import ReadBack
@@ -239,8 +239,9 @@ class ProcessState:
         *,
         verify_inputs: bool = False,
         readback: ReadBack | None = None,
-        storage_tables: StorageTables | None = None,
+        library: Any = None,
     ) -> None:
+        """``library``: of the native engine."""
         self.fail = fail
         """Called with an error of the recorder; recording ends, the program goes on."""
         self.report_missing: Callable[[str, str], None] = lambda fact, what: None
@@ -249,11 +250,11 @@ class ProcessState:
         self.readback = readback or ReadBack()
         """Digests of tensors on devices."""
         self.layouts = Layouts(self.tables, self.readback.can_defer)
-        self.digests = TensorDigests(self.layouts)
+        self.digests = TensorDigests(self.layouts, library)
         self.calls = Calls(self.tables, self.layouts)
         self.verify_inputs = verify_inputs
         """Every op digests all its inputs."""
-        self.storages = Storages(storage_tables, verify_inputs=verify_inputs)
+        self.storages = Storages(library and library.StorageTables(), verify_inputs=verify_inputs)
         self.graphs = Graphs(self.readback.gate, self.storages.record_unseen_write, fail)
         self.sites = Sites(self.tables)
         self.kernels = Kernels(self.tables)

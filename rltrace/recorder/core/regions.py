@@ -7,7 +7,8 @@ depend on the compiler.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 import torch
@@ -24,12 +25,15 @@ _RELEASED = torch.empty(0)
 class RegionName(str):
     """The name of a region's operator, with its kernel evidence: that is looked up by the operator's name."""
 
-    __slots__ = ("evidence",)
+    __slots__ = ("evidence", "settings")
     evidence: Evidence
+    settings: tuple[str, ...]
+    """Settings of torch that its code depends on as well, where it runs on a CPU."""
 
-    def __new__(cls, name: str, evidence: Evidence) -> RegionName:
+    def __new__(cls, name: str, evidence: Evidence, settings: tuple[str, ...] = ("isa", "threads")) -> RegionName:
         region_name = super().__new__(cls, name)
         region_name.evidence = evidence
+        region_name.settings = settings
         return region_name
 
 
@@ -67,6 +71,12 @@ class RegionInputs(list[Any]):
 
 class Region:
     """Regions that write, draw and run the same."""
+
+    written: Mapping[str, bool] = MappingProxyType({})
+    """Names of the arguments that it writes, as ``OpPlan.writes``."""
+    returns_new = True
+    why_not_again = "compiled code is not called again"
+    """Why it cannot be called on other tensors; empty: it can."""
 
     def __init__(self, name: RegionName, *, writes: bool, draws: bool, forget_reads: Callable[[], None]) -> None:
         self.name = name

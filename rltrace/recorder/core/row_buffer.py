@@ -23,7 +23,7 @@ from rltrace.recorder.core.hooks import OpHook
 from rltrace.recorder.core.modules import ModuleStack
 from rltrace.recorder.core.process_state import ProcessState
 from rltrace.recorder.core.storages import WriterMaps, address_of
-from rltrace.recorder.digests.layouts import Layout, is_compound
+from rltrace.recorder.digests.layouts import Layout, data_address, is_compound
 from rltrace.recorder.digests.readback import Pending
 from rltrace.trace.format.schema import Kind, Origin, Phase, pack_link
 
@@ -32,6 +32,7 @@ FIXED = 7
 Tensor = torch.Tensor
 
 PHASE_SHIFT = 16
+PHASE_BITS = 0xFF << PHASE_SHIFT
 KIND_SHIFT = 24
 NO_LIMIT = sys.maxsize
 
@@ -251,6 +252,6 @@ def _is_plain(tensor: Tensor, layout: Layout) -> bool:
     if (kind is not Tensor and kind is not torch.nn.Parameter) or is_compound(tensor):
         return False
     try:
-        return bool(layout.nbytes) and not tensor._is_zerotensor() and bool(tensor.data_ptr())
+        return bool(layout.nbytes) and not tensor._is_zerotensor() and bool(data_address(tensor))
     except RuntimeError:  # a wrapper without memory
         return False

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from threading import Lock
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -118,6 +119,7 @@ class StorageTables:
         """Other tables than these and ``special`` have entries by address."""
         self._writer_maps: list[WriterMaps] = []
         self._sweep_at = 4 * SWEEP_EVERY
+        self._sweeping = Lock()
 
     def new_writer_maps(self) -> WriterMaps:
         """Maps for a new stream."""
@@ -150,7 +152,15 @@ class StorageTables:
 
     def sweep(self) -> list[int]:
         """Drop entries of dead storages, but those in ``special``: the recent ones each time, all when their number has
-        doubled. Returns their addresses."""
+        doubled. Returns their addresses; none while another thread does so, or what a signal has interrupted."""
+        if not self._sweeping.acquire(blocking=False):
+            return []
+        try:
+            return self._sweep()
+        finally:
+            self._sweeping.release()
+
+    def _sweep(self) -> list[int]:
         whole = len(self.handles) >= self._sweep_at
         expired: Any = torch.UntypedStorage._expired
         free: Any = torch.UntypedStorage._free_weak_ref
@@ -598,10 +608,11 @@ PARTIAL_WRITES: Mapping[str, PartialWrite] = MappingProxyType(
 def mark_partial_write(storage: Storage, tensor: torch.Tensor, schema: str, arguments: Mapping[str, Any]) -> bool:
     """Mark the elements of ``tensor`` that an op called with ``arguments`` has written; whether all are written now.
 
-    Where the op's indices are on a device, reading them would make the program wait: nothing is marked.
+    Where the op's indices are on a device, reading them would make the program wait: nothing is marked. The same where
+    no ``arguments`` are at hand.
     """
     mask = elements_of(storage, tensor)
-    if mask is None or not tensor.is_cpu:
+    if mask is None or not tensor.is_cpu or not arguments:
         return False
     view = torch.from_numpy(mask).as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
     PARTIAL_WRITES[schema](view, arguments)

@@ -11,11 +11,15 @@ from ctypes import c_char
 from typing import Any, Final
 
 import torch
+from torch._C import TensorBase
 from torch._C._profiler import _RecordFunctionFast
 
 from rltrace.digest import PAGE_BYTES, seed_of
 from rltrace.portable_keys import portable_key
 from rltrace.recorder.base.intern_tables import Tables
+
+data_address: Callable[[Any], int] = TensorBase.data_ptr
+"""``tensor.data_ptr()``, which the program may be calling through a patch of the recorder."""
 
 
 class Layout:

@@ -20,6 +20,7 @@ from xxhash import xxh3_64, xxh3_64_intdigest
 from rltrace.digest import digest_address, digest_pages
 from rltrace.recorder.base.torch_function import torch_function_disabled
 from rltrace.recorder.digests.cuda_graphs import is_captured
+from rltrace.recorder.digests.layouts import data_address
 from rltrace.trace.format.schema import GENERATOR_NUMBERS, Generator
 
 
@@ -31,6 +32,9 @@ class RngStates(NamedTuple):
     python: int
     numpy: int
 
+
+StateReader = Callable[[], int]
+"""Returns the digest of a generator's current state."""
 
 UNTOUCHED = 1
 """In place of a digest: the generator has been neither seeded nor drawn from.
@@ -44,13 +48,20 @@ _TORCH = int(Generator.TORCH)
 class GlobalGenerators:
     """The global generators of one process since recording began."""
 
-    def __init__(self, first: RngStates | None = None) -> None:
+    def __init__(self, first: RngStates | None = None, library: Any = None) -> None:
+        """``library``: of the native engine, to read torch's generator with."""
         self._first = first or all_states()
+        self._of_torch: StateReader = _of_torch if library is None else library.default_generator_digest
 
     def states(self) -> RngStates:
         """Their states now; UNTOUCHED where unchanged."""
-        now = all_states()
-        return RngStates(*(UNTOUCHED if n == first != 0 else n for n, first in zip(now, self._first, strict=True)))
+        with torch_function_disabled():
+            now = self._of_torch(), _of_devices(), _of_python(), _of_numpy()
+        return RngStates(*map(_untouched, now, self._first))
+
+
+def _untouched(now: int, first: int) -> int:
+    return UNTOUCHED if now == first != 0 else now
 
 
 @cache
@@ -120,7 +131,7 @@ def generator_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Generat
 def state_digest(generator: torch.Generator) -> int:
     """Digest of one torch generator's state, cached normals included."""
     state = generator.get_state()
-    return digest_address(state.data_ptr(), state.numel(), 0)
+    return digest_address(data_address(state), state.numel(), 0)
 
 
 def all_states() -> RngStates:
@@ -130,7 +141,11 @@ def all_states() -> RngStates:
     not hide the others.
     """
     with torch_function_disabled():
-        return RngStates(state_digest(torch.default_generator), _of_devices(), _of_python(), _of_numpy())
+        return RngStates(_of_torch(), _of_devices(), _of_python(), _of_numpy())
+
+
+def _of_torch() -> int:
+    return state_digest(torch.default_generator)
 
 
 def _of_devices() -> int:
@@ -197,9 +212,6 @@ _TWISTER: Final = Struct(f"={WORDS + 1}I")
 _POSITION: Final = Struct("=i")
 _NORMAL: Final = Struct("@i4xd")
 """In NumPy's ``aug_bitgen_t``, after its pointer: whether a second normal number was drawn, and that number."""
-
-StateReader = Callable[[], int]
-"""Returns the digest of a generator's current state."""
 
 
 def python_memory(module: Any) -> Any:

@@ -6,6 +6,7 @@ to contiguous memory, outside of autograd and of any mode. Never changes the ten
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from ctypes import c_char
 from typing import Any
@@ -25,6 +26,7 @@ from rltrace.recorder.digests.layouts import (
     OWN_WORK,
     Layout,
     Layouts,
+    data_address,
     is_compound,
     is_subclass,
     logical_bytes,
@@ -40,7 +42,6 @@ from rltrace.recorder.digests.torch_backend import condensed_words, finished
 
 _array: Any = TensorBase.numpy
 """The original method: its patch follows the program's arrays."""
-_address: Any = TensorBase.data_ptr
 
 
 def digest_on_device(tensor: torch.Tensor, seed: int) -> int:
@@ -70,8 +71,10 @@ def digests_on_device(tensors: Sequence[torch.Tensor], seeds: Sequence[int]) -> 
 class TensorDigests:
     """Digests tensors; shares the interned layouts of the process."""
 
-    def __init__(self, layouts: Layouts) -> None:
+    def __init__(self, layouts: Layouts, library: Any = None) -> None:
+        """``library``: of the native engine, which digests host memory faster."""
         self._layouts = layouts
+        self._library = library
 
     def of(self, tensor: torch.Tensor) -> int:
         """Digest of any tensor. One without bytes (meta, fake) has the digest of no bytes; 0 while the program captures
@@ -82,7 +85,7 @@ class TensorDigests:
             return self.with_layout(tensor, self._layouts.of(tensor))
 
     def repeated(self) -> RepeatedDigests:
-        return RepeatedDigests(self._layouts)
+        return RepeatedDigests(self._layouts, self._library)
 
     def several(self, tensors: Iterable[torch.Tensor | None]) -> list[int]:
         """Digests of several tensors, 0 for None. Those on a device are read back together: the program waits once."""
@@ -107,7 +110,7 @@ class TensorDigests:
         if is_captured(tensor.device):
             return 0
         with own_work():
-            if is_compound(tensor) or not (plain := logical_bytes(tensor)).data_ptr():
+            if is_compound(tensor) or not data_address(plain := logical_bytes(tensor)):
                 return self.of(tensor)
             batches.add(place, plain, self._layouts.of(tensor).seed)
         return 0
@@ -136,10 +139,10 @@ class TensorDigests:
         if tensor.device.type == "meta":
             return digest_buffer(b"", layout.seed)
         plain = logical_bytes(tensor)
-        if not plain.data_ptr():
+        if not data_address(plain):
             return _without_memory(tensor, layout)
         if plain.device.type == "cpu":
-            return digest_address(plain.data_ptr(), layout.nbytes, layout.seed)
+            return digest_address(data_address(plain), layout.nbytes, layout.seed)
         with waiting_allowed(plain.device):
             return digest_on_device(plain, layout.seed)
 
@@ -150,21 +153,27 @@ class RepeatedDigests:
     Layouts are read once, and again where the guard of torch's compiler finds them changed. Holds no tensor.
     """
 
-    def __init__(self, layouts: Layouts) -> None:
+    def __init__(self, layouts: Layouts, library: Any = None) -> None:
         self._layouts = layouts
+        self._in_library = None if library is None else library.digest_tensors
         self._known: tuple[Callable[..., bool] | None, list[Layout]] = None, []
         """Whether tensors have these layouts; None: the last list cannot be read in place."""
+        self._words = b""
+        """Of the layouts, as the library takes them: the size in bytes and the seed of each."""
         self._memory: tuple[list[int], list[tuple[Callable[[Any, int], int], Any, int]]] = [], []
         """By address: the digest's function and its arguments."""
 
-    def of(self, tensors: Sequence[torch.Tensor | None]) -> list[int] | None:
-        """The digests; None where they have to be read one by one (``TensorDigests.several``)."""
+    def of(self, tensors: list[Any]) -> int | None:
+        """Digest of the digests of these tensors; None where they have to be read one by one."""
         is_unchanged, layouts = self._known
         if is_unchanged is None or len(tensors) != len(layouts) or not is_unchanged(*tensors):
             self._known = self._read_layouts(tensors)
+            self._words = array("Q", (word for at in self._known[1] for word in (at.nbytes, at.seed))).tobytes()
             self._memory = [], []
             return None
-        addresses = list(map(_address, tensors))
+        if self._in_library is not None:
+            return self._in_library(tensors, self._words)  # type: ignore[no-any-return]
+        addresses = list(map(data_address, tensors))
         known, memory = self._memory
         if addresses != known:
             if not all(addresses):
@@ -176,7 +185,7 @@ class RepeatedDigests:
                 for layout, at in zip(layouts, addresses, strict=True)
             ]
             self._memory = addresses, memory
-        return [digest(place, seed) for digest, place, seed in memory]
+        return digest_pages([digest(place, seed) for digest, place, seed in memory], 0)
 
     def _read_layouts(self, tensors: Sequence[Any]) -> tuple[Callable[..., bool] | None, list[Layout]]:
         layouts = []
@@ -209,7 +218,7 @@ class _Batches:
 
 
 def _in_place(tensor: torch.Tensor, layout: Layout) -> int:
-    address = tensor.data_ptr()
+    address = data_address(tensor)
     if not address:
         return _without_memory(tensor, layout)
     if layout.small is not None:

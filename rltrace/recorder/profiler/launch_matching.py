@@ -1,9 +1,10 @@
 """Matches kernel launches to recorded ops: torch.profiler's events joined to the rows of a stream.
 
 Owns that join, pure on data. It needs nothing around an op: torch emits an event for every call of a dispatch mode
-(``PythonDispatchMode``), one for each op that the recorder sees, in the same order; for a region of torch.compile the
-recorder emits one (``REGION``). The operator within each such bracket must be that of its row, and both must be equally
-many, calls that raised and have no row included: else all launches are unknown, since a wrong name is worse than none.
+(``PythonDispatchMode``), one for each op that the recorder sees, in the same order; for a region of torch.compile and
+for a launch row the recorder emits one (``REGION``). The operator within each such bracket must be that of its row, and
+both must be equally many, calls that raised and have no row included: else all launches are unknown, since a wrong name
+is worse than none.
 
 How Kineto ties both sides: an op has an id of torch, a call of the CUDA runtime and what it started on the device share
 an id of CUPTI, and both name the innermost op around the call (``linked``). The two kinds of ids overlap. A call that
@@ -25,6 +26,7 @@ import torch
 from rltrace.recorder.core.compiled import NAME as REGION_OP
 from rltrace.recorder.core.regions import BRACKET as REGION
 from rltrace.recorder.digests.layouts import OWN_WORK
+from rltrace.trace.kernels.evidence import LAUNCH_ROWS
 
 # --- kernel names -----------------------------------------------------------------------------------------------------
 #
@@ -100,14 +102,15 @@ class Bracket(NamedTuple):
     launches: tuple[Launch, ...] = ()
     """All launches."""
     region: bool = False
-    """It is of a region of torch.compile."""
+    """It is of a region of torch.compile, or of a launch row."""
     lost: bool = False
     """A launch in it has no event on the device."""
 
     def is_of(self, op: str) -> bool:
         """Whether the row of ``op`` may be of this call; where the profiler has no operator, any may be."""
-        if self.region or op == REGION_PLAIN:
-            return self.region and op == REGION_PLAIN
+        is_region = op.startswith(REGIONS)
+        if self.region or is_region:
+            return self.region and is_region
         return not self.ran or any(name == op for name, _ in self.ran)
 
     def of(self, op: str) -> tuple[Launch, ...]:
@@ -320,4 +323,5 @@ def _plain(op: str) -> str:
     return "::".join(parts[:2]) if len(parts) > 1 else op
 
 
-REGION_PLAIN: Final = _plain(REGION_OP)
+REGIONS: Final = (_plain(REGION_OP), *(start.replace(".", "::") for start in LAUNCH_ROWS))
+"""Starts of the names of what has a bracket from the recorder: compiled regions, launch rows."""

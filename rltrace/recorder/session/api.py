@@ -32,6 +32,7 @@ def record_block(
     level: str,
     steps: tuple[int, int | None] | None,
     verify_inputs: bool,
+    check_links: bool,
     engine: str,
     values: str | Iterable[str],
     values_inputs: bool,
@@ -50,6 +51,8 @@ def record_block(
         raise UsageError(f'level {level!r} is neither "op" nor "step"')
     if verify_inputs and (steps is None or level != "op"):
         raise UsageError("verify_inputs digests every input of the ops of a window: give its steps, at level op")
+    if check_links and level != "op":
+        raise UsageError("check_links compares memory between ops: it needs level op")
     if engine == "native" and level != "op":
         raise UsageError("the native engine records ops: it needs level op")
     if engine not in ENGINES:
@@ -75,6 +78,7 @@ def record_block(
         first,
         end,
         verify_inputs=verify_inputs,
+        check_links=check_links,
         engine=engine,
         values=selectors,
         values_inputs=values_inputs,

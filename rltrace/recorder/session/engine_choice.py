@@ -19,12 +19,13 @@ from rltrace.fingerprint import Facts
 from rltrace.masking import masked_text
 from rltrace.native.library import LoadedLibrary, load
 from rltrace.recorder.base.options import RecordOptions
-from rltrace.recorder.core.row_buffer import MIXED, OUTSIDE, OUTSIDE_READ, OVERWRITTEN, UNKNOWN, phase_bits
+from rltrace.recorder.core.row_buffer import MIXED, OUTSIDE, OUTSIDE_READ, OVERWRITTEN, PHASE_BITS, UNKNOWN, phase_bits
 from rltrace.trace.format.schema import GENERATOR_SHIFT, SLOT_UNKNOWN, Phase, RowFlag
 
 CONSTANTS = {
     **{name: int(RowFlag[name]) for name in ("MARKED", "RNG", "VIEW")},
     **{name: int(RowFlag[name]) for name in ("VALUE_BOOL", "VALUE_INTEGER", "VALUE_FLOAT", "VALUE_COMPLEX")},
+    "PHASE": PHASE_BITS,
     "BACKWARD": phase_bits(Phase.BACKWARD),
     "TORCH_GENERATOR": 1 << GENERATOR_SHIFT,
     "SLOT_UNKNOWN": SLOT_UNKNOWN,
@@ -48,11 +49,9 @@ def choose_library(options: RecordOptions, *, extended: bool = False) -> LoadedL
 
     ``extended``: an extension may add hooks, which see every op.
     """
-    if options.level != "op":
-        return LoadedLibrary()
     why_not = _why_python(options, extended=extended)
     loaded = LoadedLibrary(why_not=why_not) if why_not else load(Path(torch.__file__).parent, CONSTANTS)
-    if loaded.module is None and options.engine == "native":
+    if loaded.module is None and options.engine == "native" and options.level == "op":
         raise UsageError(f"the native engine is required: {loaded.why_not}")
     return loaded
 
@@ -68,8 +67,10 @@ def _why_python(options: RecordOptions, *, extended: bool) -> str:
     return ""
 
 
-def choice_facts(loaded: LoadedLibrary) -> Facts:
-    """Facts of the engine; none where no ops are recorded."""
+def choice_facts(options: RecordOptions, loaded: LoadedLibrary) -> Facts:
+    """Facts of the engine; none where no ops are recorded: the library then only reads parameters and generators."""
+    if options.level != "op":
+        return {}
     if loaded.module is not None:
         return {"engine.native": True}
     why_not = masked_text(loaded.why_not)

@@ -42,6 +42,7 @@ from rltrace.recorder.session.window import OpWindow
 from rltrace.recorder.streams.committer import Committer
 from rltrace.recorder.streams.series import SeriesSampler
 from rltrace.recorder.streams.threads import Streams
+from rltrace.trace.format.records import OptimizerStart
 from rltrace.trace.format.rows import StepRecord
 from rltrace.trace.format.schema import Phase
 
@@ -139,6 +140,8 @@ class Attempt:
     parameters: int | None
     gradients: int | None
     generators: RngStates
+    start: OptimizerStart | None = None
+    """With the optimizer's first attempt, what it began with; None: it is not the first, or that was not seen."""
     groups: Sequence[Mapping[str, Any]] = ()
     """The optimizer's parameter groups, with the learning rates of this attempt."""
 
@@ -178,9 +181,10 @@ class ManualSteps:
 class StepCounter:
     """Counts the attempts of every optimizer of the process."""
 
-    def __init__(self, digests: TensorDigests, listener: AttemptListener) -> None:
+    def __init__(self, digests: TensorDigests, listener: AttemptListener, library: Any = None) -> None:
+        """``library``: of the native engine, to read states with."""
         self._digests = digests
-        self._generators = rng_state.GlobalGenerators(rng_state.first_states())
+        self._generators = rng_state.GlobalGenerators(rng_state.first_states(), library)
         self._listener = listener
         self._states: weakref.WeakKeyDictionary[Any, OptimizerState] = weakref.WeakKeyDictionary()
         self._repeated: WeakIdDict[Any, tuple[RepeatedDigests, RepeatedDigests]] = WeakIdDict()
@@ -257,6 +261,8 @@ class StepCounter:
     def step_begins(self, optimizer: Any, caller: FrameType) -> None:
         """Called by torch's hook, as ``end_step`` is."""
         try:
+            if optimizer not in self._states:
+                self._local.start = id(optimizer), self._digest(optimizer), state_names(optimizer)
             self._local.digest = self._digest(optimizer, gradients=True)
             self._listener.before_attempt(caller)
         except Exception as error:
@@ -292,6 +298,7 @@ class StepCounter:
                 parameters=self._digest(optimizer),
                 gradients=getattr(self._local, "digest", 0),
                 generators=self.generator_states(),
+                start=self._start_of(optimizer) if count == 0 else None,
                 groups=optimizer.param_groups,
             )
             new = getattr(self._local, "new_attempts", None)
@@ -300,6 +307,15 @@ class StepCounter:
             self._listener.after_attempt(attempt)
         except Exception as error:
             self._listener.fail(error)
+
+    def _start_of(self, optimizer: Any) -> OptimizerStart | None:
+        """What the first attempt, which has just ended, began with."""
+        key, parameters, state = getattr(self._local, "start", (None, None, ()))
+        if (
+            key != id(optimizer) or parameters is None
+        ):  # its beginning was not seen: it was compiled, or counted by hand
+            return None
+        return OptimizerStart(parameters, state, state_names(optimizer))
 
     def _digest(self, optimizer: Any, *, gradients: bool = False) -> int | None:
         """Digest of all its parameters, or gradients; None where they cannot be read: the attempt is being captured
@@ -311,12 +327,12 @@ class StepCounter:
             repeated = self._repeated.get(optimizer)
             if repeated is None:
                 repeated = self._repeated[optimizer] = self._digests.repeated(), self._digests.repeated()
-            digests = repeated[gradients].of(tensors)
-            if digests is None:
-                if any(is_captured(device) for device in {tensor.device for tensor in tensors if tensor is not None}):
-                    return None
-                digests = self._digests.several(tensors)
-            return digest_pages(digests, 0)
+            digest = repeated[gradients].of(tensors)
+            if digest is not None:
+                return digest
+            if any(is_captured(device) for device in {tensor.device for tensor in tensors if tensor is not None}):
+                return None
+            return digest_pages(self._digests.several(tensors), 0)
 
     def last_parameters(self) -> dict[int, int]:
         """By ordinal, the digest of the current parameters of every optimizer that is alive."""
@@ -340,6 +356,13 @@ def _parameters(optimizer: Any) -> list[Any]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
+def state_names(optimizer: Any) -> tuple[str, ...]:
+    """Names of the tensors of an optimizer's state, each once."""
+    states = (state for state in optimizer.state.values() if isinstance(state, Mapping))
+    named = ((str(name), value) for state in states for name, value in state.items())
+    return tuple(sorted({name for name, value in named if isinstance(value, torch.Tensor)}))
+
+
 def _skipped_inside(optimizer: Any) -> int:
     """Fused optimizers skip a step themselves where a scaler has set their ``found_inf``."""
     found = getattr(optimizer, "found_inf", None)
@@ -360,6 +383,9 @@ class StepLife(Protocol):
     @property
     def is_over(self) -> bool:
         """Whether nothing is recorded any more."""
+
+    def append(self, record: Mapping[str, object]) -> None:
+        """Append a record to the journal."""
 
     def first_step_ended(self) -> None:
         """Step 0 has been written."""
@@ -398,7 +424,7 @@ class StepWriter:
         self.fail = session.fail
 
     def before_attempt(self, caller: FrameType) -> None:
-        stream = self._streams.here()
+        stream = self._window.stream_here()
         if stream is not None:
             stream.phase = phase_bits(Phase.OPTIMIZER)
             stream.begin_attempt(caller)
@@ -461,6 +487,8 @@ class StepWriter:
                 generators=attempt.generators,
             )
         )
+        if attempt.start is not None:
+            self._session.append(_start_record(attempt.optimizer.ordinal, attempt.start))
         self._series.rates(attempt.optimizer.ordinal, attempt.groups, ended)
         process.step = ended + 1
         process.attempt = attempt.optimizer.ordinal, attempt.count
@@ -477,3 +505,8 @@ class StepWriter:
         payload = {**identity, "owner": optimizer.owner}
         optimizer.id = self._process.tables.intern("optimizers", portable_key("optimizers", identity), payload)
         return optimizer.id
+
+
+def _start_record(ordinal: int, start: OptimizerStart) -> dict[str, object]:
+    """The journal record ``optimizer``."""
+    return {"type": "optimizer", "ordinal": ordinal, **start._asdict(), "parameters": f"{start.parameters:016x}"}

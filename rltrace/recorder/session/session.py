@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -74,7 +74,7 @@ class Session:
         """``engine`` of the calling thread, ``commit_server`` of a worker: where there is one already."""
         self.options = options
         loaded = choose_library(options, extended=extend is not None)
-        self._library, self._engine_facts = loaded.module, choice_facts(loaded)
+        self._library, self._engine_facts = loaded.module, choice_facts(options, loaded)
         self._commit_server = commit_server or CommitServer(options.trace)
         if is_worker():
             self._commit_server.listen()
@@ -86,28 +86,28 @@ class Session:
         self._closed = threading.Event()
         self._trace, self._token = Path(options.trace), token
         self._writer = ProcessWriter.open(self._trace, _start_record(token, name or process_name(options.trace)))
-        tables = None if self._library is None else self._library.StorageTables()
-        self._process = ProcessState(self.fail, verify_inputs=options.verify_inputs, storage_tables=tables)
+        self._process = ProcessState(self.fail, verify_inputs=options.verify_inputs, library=self._library)
         self._process.report_missing = self._note_missing
         self._extension = extend and extend(self._writer.name)
-        self._captures = make_captures(options, self._process)
+        self._captures = make_captures(options, self._process, self._writer.append)
         if self._extension is not None:
             self._captures = self._extension.join(self._captures, self._process)
         self._committer = Committer(self._process, self._writer, self.fail, self._captures)
         hooks = self._captures.hooks
+        native = self._library if options.level == "op" else None
         self._streams = Streams(
             self._process,
             self._committer,
             self._writer.name,
-            DispatchEngine if self._library is None else partial(NativeEngine, self._library),
+            DispatchEngine if native is None else partial(NativeEngine, native),
             hooks,
-            OpRecorder if self._library is None else partial(NativeRecorder, library=self._library),
+            OpRecorder if native is None else partial(NativeRecorder, library=native),
         )
         if engine is not None:
             self._streams.adopt(engine)
         with_calls = self._captures.activations is not None
         self._patches = TorchPatches(
-            self._process, self._streams.modules_here, self.fail, with_calls=with_calls, library=self._library
+            self._process, self._streams.modules_here, self.fail, with_calls=with_calls, library=native
         )
         self._modules = self._patches.modules
         self._profiler = self._make_profiler()
@@ -115,7 +115,14 @@ class Session:
         self._committer.series = self._series
         self._scalers = Scalers(self._series, self.fail)
         self.window = OpWindow(
-            options, self._process, self._writer, self._streams, self._patches, self._profiler, self._write_window_state
+            options,
+            self._process,
+            self._writer,
+            self._streams,
+            self._patches,
+            self._profiler,
+            self._captures.links,
+            self._write_window_state,
         )
         self.events = EventWriter(self._process, self._streams, self.window, self._profiler, self.fail)
         self._integrations = Integrations(self.events, self._process.digests)
@@ -130,7 +137,7 @@ class Session:
             self._modules,
             self,
         )
-        self.steps = StepCounter(self._process.digests, self._step_writer)
+        self.steps = StepCounter(self._process.digests, self._step_writer, self._library)
         self._compiler = compiler_exclusion(self.fail)
         self._stance = EagerStance(self.fail) if options.compile else None
         self._endings = Endings(self.finish, self._exec)
@@ -284,14 +291,19 @@ class Session:
         """Whether the recording has ended or failed."""
         return self._finished or self._failure is not None
 
+    def append(self, record: Mapping[str, object]) -> None:
+        """Append a record to the journal."""
+        self._writer.append(record)
+
     def step_ended(self, step: int) -> None:
         """Optimizer step ``step`` has been written: ends the program at ``--until``."""
         if self.options.until is not None and step == self.options.until:
             self.stop_program()
 
     def stop_program(self) -> None:
-        """End the program as Ctrl-C would; the trace records that this was requested."""
+        """End the program as Ctrl-C would, but without a traceback; the trace records that this was requested."""
         self._stopped = True
+        sys.excepthook = partial(_show_but_interrupts, sys.excepthook)
         if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a job that a script put into the background
             if threading.current_thread() is not threading.main_thread():
                 raise KeyboardInterrupt
@@ -420,6 +432,12 @@ def end() -> None:
     forks.forget()
     if current.session is not None:
         current.session.finish()
+
+
+def _show_but_interrupts(show: Callable[..., None], kind: type[BaseException], *rest: Any) -> None:
+    """``sys.excepthook`` of a program that the recorder ends: an interrupt is no error."""
+    if not issubclass(kind, KeyboardInterrupt):
+        show(kind, *rest)
 
 
 def _start_forked(inheritance: Inheritance, token: str, name: str | None, commit_server: CommitServer) -> Session:

@@ -16,6 +16,8 @@ from rltrace.recorder.base.dispatch_mode import recorder_disabled, recorder_is_n
 from rltrace.recorder.base.patching import Patches
 from rltrace.recorder.base.torch_function import torch_function_disabled
 from rltrace.recorder.core.compiled import CompiledCalls
+from rltrace.recorder.core.foreign_calls import ForeignCalls
+from rltrace.recorder.core.kernel_launches import TritonLaunches
 from rltrace.recorder.core.modules import ModuleCalls, ModuleStack
 from rltrace.recorder.core.process_state import ProcessState
 from rltrace.recorder.core.storages import Storages, address_of
@@ -104,7 +106,7 @@ class SubclassCalls:
 #
 # Memory that the program shares with NumPy, through DLPack, or with other processes. Others can write it without an op,
 # so it is digested at every use: as long as the NumPy array is alive (its views keep it alive), else permanently. What
-# is shared by address (``data_ptr``) cannot be seen.
+# is shared by address (``data_ptr``) is seen where a C function gets it through ctypes (``core/foreign_calls.py``).
 
 
 Fail = Callable[[Exception], None]
@@ -194,6 +196,7 @@ class TorchPatches:
         self._subclasses = SubclassCalls()
         self._composites = Composites()
         self._compiled = CompiledCalls(process)
+        self._launches = (TritonLaunches(process), ForeignCalls(process))
 
     def install(self) -> None:
         self.modules.install()
@@ -201,6 +204,8 @@ class TorchPatches:
         self._subclasses.install()  # until the end: a silenced mode interferes as much as an active one
         self._composites.install()
         self._compiled.install()
+        for launches in self._launches:
+            launches.install()
 
     def uninstall(self) -> None:
         """Until ``install`` is called again."""
@@ -208,6 +213,8 @@ class TorchPatches:
         self._aliases.uninstall()
         self._composites.uninstall()
         self._compiled.uninstall()
+        for launches in self._launches:
+            launches.uninstall()
 
     def remove(self, *, but_subclasses: bool = False) -> None:
         """Undo permanently. ``but_subclasses``: the subclass constructor stays patched."""

@@ -27,6 +27,7 @@ from rltrace.trace.format.schema import Kind, Phase
 from rltrace.trace.write.writer import ProcessWriter
 
 if TYPE_CHECKING:
+    from rltrace.recorder.capture.link_checks import LinkChecks
     from rltrace.recorder.profiler.cycles import Cycles
 
 
@@ -41,6 +42,7 @@ class OpWindow:
         streams: Streams,
         patches: TorchPatches,
         profiler: Cycles | None,
+        links: LinkChecks | None,
         write_state: Callable[[], None],
     ) -> None:
         """``write_state`` writes the WINDOW rows, where the window does not begin with the program."""
@@ -50,6 +52,7 @@ class OpWindow:
         self._streams = streams
         self._patches = patches
         self._profiler = profiler
+        self._links = links
         self._write_state = write_state
         self.is_open = False
         """Whether ops become rows now."""
@@ -75,6 +78,9 @@ class OpWindow:
             return
         if self._profiler is not None:
             self._profiler.uninstall()
+        if self._links is not None:
+            self._links.check_all()
+            self._links.forget_all()
         self.is_open = False
         self._streams.leave()
         self._patches.uninstall()
@@ -90,6 +96,8 @@ class OpWindow:
         elif self.is_open and options.end_step is not None and step >= options.end_step:
             self.close()
         elif self.is_open:
+            if self._links is not None:
+                self._links.check_all()
             self._move_profiler(step)
 
     def backward_begins(self) -> OpRecorder | None:

@@ -105,7 +105,7 @@ def _header(document: Document) -> Element:
     return el(
         "header",
         el("div", el("p", "rltrace", class_="brand"), _theme(), class_="bar-top"),
-        el("h1", verdict, " ", document.place),
+        el("h1", verdict, " ", document.place or document.scope),
         el("p", document.lead, class_="lead"),
         blocks(document.runs),
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, NamedTuple
 
 from rltrace.trace.format import chunk_codec
@@ -114,6 +115,24 @@ def parse_generators(record: Record) -> tuple[int, ...] | None:
     if len(digests) != len(GENERATORS):
         raise ValueError(f"{len(digests)} generators, not {len(GENERATORS)}")
     return digests
+
+
+class OptimizerStart(NamedTuple):
+    """What an optimizer's first attempt began with."""
+
+    parameters: int
+    """Digest, as of the attempts."""
+    state: tuple[str, ...]
+    """Names of the tensors of its state then: some only if a checkpoint was loaded."""
+    kept: tuple[str, ...]
+    """The same after the attempt."""
+
+
+def parse_optimizer(record: Record) -> tuple[int, OptimizerStart]:
+    """Ordinal of an optimizer, and what it began with."""
+    check_fields(record, state=list, kept=list)
+    names = (tuple(map(str, record[key])) for key in ("state", "kept"))
+    return number(record, "ordinal"), OptimizerStart(_digest(record["parameters"]), *names)
 
 
 def parse_parameters(record: Record) -> dict[int, int]:
@@ -263,6 +282,83 @@ def parse_left_out(entry: Mapping[str, Any]) -> LeftOut:
 
 def _entry(file: ChunkFile | None) -> list[object] | None:
     return None if file is None else [file.key, file.length, file.digest]
+
+
+# --- checks of links: records ``link_checks`` and ``link_fault`` ------------------------------------------------------
+
+
+Place = tuple[int, int]
+"""Stream and row of an op of one process."""
+
+
+MAX_LINK_FAULTS = 1_000
+"""Faults of one process that are recorded; later ones are not."""
+
+
+class FaultKind(StrEnum):
+    """What ``record --check-links`` found wrong with the links of a trace."""
+
+    WRITE = "write"
+    """Memory changed between two uses: no recorded op wrote it."""
+    OP = "op"
+    """An op wrote memory against its schema."""
+    LINK = "link"
+    """A row links memory to outside that a recorded op wrote."""
+
+
+class LinkFault(NamedTuple):
+    """One of these faults, with the ops around it."""
+
+    kind: FaultKind
+    found: Place | None
+    """The op that read the memory, or wrote it against its schema; None: no op did until the step ended."""
+    input: int | None
+    """Which of that op's tensors has the memory."""
+    step: int
+    """In which it was found."""
+    used: Place | None
+    """The op that used the memory last before the write; ``op``: the one that wrote, ``link``: the one that the link
+    should lead to."""
+    writer: Place | None
+    """The recorded op that wrote the memory last, or else allocated it; None: none did."""
+    allocation: Place | None
+    """The op that returned the memory first; None: it is older than the recording."""
+    handed_out: bool
+    """NumPy, DLPack or another process shares the memory: ops digest it at every use, so no link rests on it."""
+    bytes: int
+    """Size of the storage."""
+    digest: int
+    """Of its content afterwards, as far as ops used it."""
+
+
+def link_checks_record() -> dict[str, object]:
+    """The journal record that says that links are checked."""
+    return {"type": "link_checks"}
+
+
+def link_fault_record(fault: LinkFault) -> dict[str, object]:
+    return {"type": "link_fault", **fault._asdict(), "digest": f"{fault.digest:016x}"}
+
+
+def parse_link_fault(record: Record) -> LinkFault:
+    if type(record["handed_out"]) is not bool:
+        raise ValueError('"handed_out" is neither true nor false')
+    return LinkFault(
+        kind=FaultKind(record["kind"]),
+        input=None if record["input"] is None else number(record, "input"),
+        step=number(record, "step"),
+        handed_out=record["handed_out"],
+        bytes=number(record, "bytes"),
+        digest=int(record["digest"], 16),
+        **{name: _place(record[name]) for name in ("found", "used", "writer", "allocation")},
+    )
+
+
+def _place(entry: Any) -> Place | None:
+    if entry is None:
+        return None
+    stream, row = entry
+    return number({"stream": stream}, "stream", MAX_STREAMS), number({"row": row}, "row")
 
 
 # --- activations: records ``activation_request`` and ``activations`` --------------------------------------------------

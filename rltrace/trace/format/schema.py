@@ -36,7 +36,7 @@ from collections.abc import Mapping
 from enum import IntEnum, IntFlag
 from typing import Final
 
-FORMAT: Final = (3, 0)
+FORMAT: Final = (3, 1)
 """(major, minor). Readers refuse another major version, and ignore unknown fields."""
 
 SEGMENT_ROWS: Final = 65_536
@@ -175,17 +175,19 @@ def pack_link(distance: int, slot: int = SLOT_UNKNOWN, *, known: bool = False, r
 # of "modules" is "", of "kernels" and "settings" {}, of "scalars" [], of "structures" [], of "sites" [].
 
 TABLES: Final = (
-    "ops",  # "aten.addmm.default"
+    "ops",  # "aten.addmm.default"; of a launch row "triton.KERNEL", "ctypes.LIBRARY.FUNCTION" or
+    # "extension.MODULE.FUNCTION"
     "layouts",  # [dtype, shape, strides, device], e.g. ["float32", [64, 4], [4, 1], "cpu"]
     "structures",  # [layout id, …] of the tensor inputs, in argument order
-    "frames",  # {"file", "path", "line", "function", "source", "internal"}; internal: inside torch, in no key
+    "frames",  # {"file", "path", "line", "function", "source", "internal"}; internal: inside torch or Triton, in no key
     "sites",  # [frame id, …], innermost first
     "modules",  # module path, "ActorCriticPolicy.mlp_extractor.policy_net.0"
     "scalars",  # skeleton of the arguments: "T" a tensor, "i" an integer cell, "f" a float cell, all else as JSON; a
     # process group is {"group": name, "rank": own, "ranks": [members]}, a reduction {"reduce": "SUM"}; for an event
     # its subject, then ["name=", letter] for each cell
     "kernels",  # {"library", "isa", "threads", …} on a CPU; on a device {"device": "cuda"}, and where a profiler was
-    # active "names" (full names of the launched kernels, in order) and "launches" ([grid, block] of each)
+    # active "names" (full names of the launched kernels, in order) and "launches" ([grid, block] of each); of a launch
+    # row {"library": "Triton", "num_warps", …, "grid": "4×2", "code": fingerprint}, or the library's file and "threads"
     "settings",  # {"threads", "grad_mode", "inference_mode", "flush_denormal", …} and torch's flags by name
     # ("deterministic_algorithms", "mkldnn.enabled", "cuda.matmul.tf32", …)
     "optimizers",  # {"ordinal", "class"}, which are its key, and "owner": path of the module with its parameters
@@ -394,6 +396,12 @@ RECORD_TYPES: Final = {
     "launches": "after the commit of its rows: stream, first, rows, ids: base64 of a chunk of uint32, for each row the"
     " id in table kernels of what it launched (0: no more is known than its row says); unknown: [[why, stream, first,"
     " rows], …]; strays: [[name, what launched it, times], …] of what was launched for no row",
+    "link_checks": "links are checked: memory is compared between its uses",
+    "link_fault": "kind: write, op or link; found, used, writer, allocation: [stream, row] of ops, or null; input:"
+    " which tensor of found, or null; step, handed_out, bytes: size of the storage, digest: of its content as far"
+    " as ops used it",
+    "optimizer": "after the first attempt of an optimizer, of what it began with: ordinal, parameters: their digest,"
+    " state: names of the tensors of its state then, kept: the same after the attempt",
     "replay": "in a process of a replay: selected, injected, propagated, missed, other: its injections",
     "patching": "in a process of a replay of activation rows: modules, the counts for each module and op",
     "against": "in a live comparison: counts (ops matched, on one side only, marked, not compared), first: the first op"
@@ -412,3 +420,4 @@ RECORD_TYPES: Final = {
 # 2.0  column SETTINGS and table "settings": what torch was set to when an op ran
 # 3.0  folder starts and record type "start" (were births, "birth"), its key requested (was wanted); keys of replay,
 #      patching and against records are those of the JSON reports
+# 3.1  record type "optimizer": what an optimizer began with, by which a resumed run is recognized

@@ -26,6 +26,14 @@ DETAILS = ("names", REPORTED, LAUNCHES)
 INFERRED = ("library", "isa")
 """Keys inferred from the operator's name and from settings, where no library was queried."""
 
+TRITON = "Triton"
+"""Library of a launch row; the other keys are its configuration, its grid, and "code", a fingerprint of its source."""
+
+CODE = "code"
+
+LAUNCH_ROWS = ("triton.", "ctypes.", "extension.")
+"""Starts of the operator names of launch rows: calls of code outside torch's dispatcher."""
+
 SILENT = "neither oneDNN nor MKL reports anything"
 NOTHING = "no kernel was launched"
 ATEN = "ATen"
@@ -46,7 +54,8 @@ def kernel_text(evidence: Evidence) -> str | None:
         made_for = evidence.get("vectors")
         return joined(distinct_names(list(map(str, names)))) + (f", made for {made_for}" if made_for else "")
     words = " ".join(str(evidence[key]) for key in ("library", "isa", "device") if evidence.get(key) is not None)
-    rest = [_threads(v) if k == "threads" else f"{k} {v}" for k, v in evidence.items() if k not in (*KNOWN, *DETAILS)]
+    unlisted = (*KNOWN, *DETAILS, CODE)
+    rest = [_threads(v) if k == "threads" else f"{k} {v}" for k, v in evidence.items() if k not in unlisted]
     return ", ".join(filter(None, [words, *rest, NOTHING if LAUNCHES in evidence else ""]))
 
 

@@ -6,6 +6,7 @@ Owns the content of its journal, and the state of the process.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import copy
 from functools import cached_property, partial
 from typing import NamedTuple
 
@@ -20,6 +21,8 @@ from rltrace.trace.format.records import (
     MAX_STREAMS,
     ActivationPart,
     ActivationRequest,
+    LinkFault,
+    OptimizerStart,
     ValuePart,
     ValueRequest,
     add_activations,
@@ -30,6 +33,8 @@ from rltrace.trace.format.records import (
     parse_activation_request,
     parse_activations,
     parse_generators,
+    parse_link_fault,
+    parse_optimizer,
     parse_parameters,
     parse_segment,
     parse_value_request,
@@ -83,6 +88,7 @@ class JournalContent:
         """Facts of its end; None: not recorded."""
         self.generators: tuple[int, ...] | None = None
         self.parameters: dict[int, int] = {}
+        self.optimizer_starts: dict[int, OptimizerStart] = {}
         self.windows: list[tuple[int, int | None]] = []
         self.streams: dict[int, StreamTrace] = {}
         self.attempts = attempts
@@ -93,6 +99,8 @@ class JournalContent:
         self.activation_request: ActivationRequest | None = None
         self.activation_parts: list[ActivationPart] = []
         self.launches = RecordedLaunches()
+        self.checks_links = False
+        self.link_faults: list[LinkFault] = []
         self._provisional = False
         """Whether that end holds only if no more rows follow."""
         self._damage = damage
@@ -131,6 +139,12 @@ class JournalContent:
         check_facts(record["facts"])
         self.level, self.engine = record["level"], record["engine"]
         self.facts.update(record["facts"])
+
+    def _read_link_checks(self, _record: Record) -> None:
+        self.checks_links = True
+
+    def _read_link_fault(self, record: Record) -> None:
+        self.link_faults.append(parse_link_fault(record))
 
     def _read_stream(self, record: Record) -> None:
         check_fields(record, name=str)
@@ -180,6 +194,10 @@ class JournalContent:
 
     def _read_activations(self, record: Record) -> None:
         add_activations(self.activation_parts, parse_activations(record, sliced=self._sliced))
+
+    def _read_optimizer(self, record: Record) -> None:
+        ordinal, start = parse_optimizer(record)
+        self.optimizer_starts.setdefault(ordinal, start)
 
     def _read_launches(self, record: Record) -> None:
         self.launches.add(record)
@@ -255,6 +273,8 @@ class ProcessTrace:
         self._adopt(content)
         if not self.other_holes:
             self._find_lost_records()
+        self._earlier = 0
+        """Number of attempts that ``from_step`` left out."""
         self.record_damage = tuple(self.other_holes)
         """Sentences on lost and invalid records."""
         if self.record_damage:
@@ -273,6 +293,8 @@ class ProcessTrace:
         """Digests of RNG states at its end, in the order of ``schema.GENERATORS``; None: not known."""
         self.parameters = content.parameters
         """Digests of parameters at its end, by the ordinal of their optimizer, where known."""
+        self.optimizer_starts = content.optimizer_starts
+        """What the optimizers began with, by their ordinals, where that was recorded."""
         self.windows = content.windows
         """(first step, end step or None) of the recorded ops; empty: all or none were."""
         self.table_records = content.table_records
@@ -285,6 +307,10 @@ class ProcessTrace:
         """The recorded activation rows, commit by commit."""
         self.launches = content.launches
         """Launches that a profiler saw; falsy: no profiler was active."""
+        self.checks_links = content.checks_links
+        """Whether memory was compared between its uses (``record --check-links``)."""
+        self.link_faults = content.link_faults
+        """What that found, in the order in which it was noticed."""
         self._end_state = content.state
         self._streams = content.streams
 
@@ -422,7 +448,19 @@ class ProcessTrace:
     @property
     def steps(self) -> NDArray[np.uint64]:
         """Finished optimizer attempts that could be read, shape [n, len(Step)], in the order of their end."""
-        return self._attempts.all
+        return self._attempts.all[self._earlier :]
+
+    @property
+    def steps_before(self) -> NDArray[np.uint64]:
+        """The attempts that ``from_step`` left out; reads nothing where it was not called."""
+        return self._attempts.all[: self._earlier] if self._earlier else np.zeros((0, len(Step)), np.uint64)
+
+    def from_step(self, step: int) -> ProcessTrace:
+        """The same process, whose ``steps`` begin with this one; its rows and its state are the same."""
+        self.load()  # shared, not read twice
+        later = copy(self)
+        later._earlier = int(np.searchsorted(self._attempts.all[:, Step.STEP], np.uint64(step)))
+        return later
 
     def steps_of(self, part: StepPart) -> NDArray[np.uint64]:
         """The attempts of one of ``step_parts``, shape [n, len(Step)]; n is 0 where they cannot be read."""
@@ -436,7 +474,7 @@ class ProcessTrace:
     @property
     def has_all_steps(self) -> bool:
         """Whether every attempt in the journal can be read."""
-        return len(self.steps) == (self.step_parts[-1].stop if self.step_parts else 0)
+        return len(self._attempts.all) == (self.step_parts[-1].stop if self.step_parts else 0)
 
     @property
     def sample_parts(self) -> list[StepPart]:

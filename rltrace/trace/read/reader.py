@@ -7,6 +7,7 @@ folder, and never writes. Needs neither zarr nor torch.
 from __future__ import annotations
 
 import json
+from copy import copy
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -127,6 +128,12 @@ class Trace:
     def lost(self) -> tuple[str, ...]:
         """Sentences on records that the journals have lost; empty: none."""
         return (*self._lost, *(why for process in self.processes for why in process.record_damage))
+
+    def from_step(self, step: int) -> Trace:
+        """The same trace, with the steps of every process from this one on."""
+        later = copy(self)
+        later.processes = tuple(process.from_step(step) for process in self.processes)
+        return later
 
     def _read_record(self, record: Record) -> None:
         try:

@@ -1,0 +1,214 @@
+"""Shifted comparisons: where one run begins at a step of the other, how that is found, and when it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from rltrace.diff import compare
+from rltrace.diff.base.model import Comparison, NotRestored, Pair, Verdict
+from rltrace.errors import UsageError
+from rltrace.testing import TraceBuilder
+
+STATE = ("exp_avg", "step")
+
+
+def trace(
+    path: Path,
+    parameters: Sequence[object],
+    first: int = 0,
+    state: Sequence[str] = (),
+    optimizers: Sequence[int] = (0,),
+    level: str = "step",
+    **changes: object,
+) -> Path:
+    """A run that begins with ``parameters[0]`` and has each of the others after an attempt.
+
+    ``first``: the number that its first step has in an uninterrupted run, on which gradients and generators depend.
+    ``optimizers``: those that make the attempts, in turn; ``changes``: another gradient or generator from the start on.
+    """
+    builder = TraceBuilder(path, level=level, engine="none" if level == "step" else "testing")
+    for ordinal in dict.fromkeys(optimizers):
+        builder.optimizer(parameters[0], ordinal, state=state, kept=STATE)
+    if level == "op" and first:
+        builder.op("aten.copy_.default", ("train.py", 3, "main", "load()"), [("outside", "file")], [parameters[0]])
+    for step, after in enumerate(parameters[1:], first):
+        if level == "op":
+            loop = ("train.py", 9, "main", "step()")
+            builder.op("aten.mm.default", loop, [("outside", f"batch {step}")], [changes.get("output", f"out {step}")])
+        taken = {name: f"{name} {step} {changes.get(name, '')}" for name in ("gradients", "generators")}
+        ordinal = optimizers[(step - first) % len(optimizers)]
+        builder.end_step(ordinal=ordinal, parameters=after, recorded=level == "op", **taken)
+    return builder.finish()
+
+
+def compared(a: Path, b: Path, starts: Pair[int] | None = None) -> Comparison:
+    return compare(a, b, starts=starts)
+
+
+FROM_BEGINNINGS: Pair[int] = Pair(None, 0)
+
+
+def steps(comparison: Comparison) -> tuple[int, int] | None:
+    return None if comparison.shift is None else (comparison.shift.a_step, comparison.shift.b_step)
+
+
+@pytest.mark.parametrize("level", ["step", "op"])
+def test_a_run_that_begins_where_the_other_stood(tmp_path: Path, level: str) -> None:
+    """Equal from that step on, in either order of the two; what it loaded is no difference."""
+    a = trace(tmp_path / "a.zarr", "pqrstu", level=level)
+    b = trace(tmp_path / "b.zarr", "stu", first=3, state=STATE, level=level)
+    found = compared(a, b)
+    assert (found.verdict, found.level, steps(found)) == (Verdict.IDENTICAL, level, (3, 0))
+    assert found.why.startswith("from step 3 on (B's step 0), all 2 ")
+    swapped = compared(b, a)
+    assert (swapped.verdict, steps(swapped)) == (Verdict.IDENTICAL, (0, 3))
+
+
+def test_a_difference_after_it_has_the_steps_of_both_sides(tmp_path: Path) -> None:
+    """In an op, counted from the step at which B begins."""
+    a = trace(tmp_path / "a.zarr", "pqrstu", level="op")
+    b = trace(tmp_path / "b.zarr", "stu", first=3, state=STATE, level="op", output="other")
+    found = compared(a, b).decisive
+    assert found is not None
+    assert (found.step, found.b_step, found.a_index, found.b_index, found.identical_before) == (3, 0, 3, 1, 0)
+
+
+def test_runs_that_begin_alike_are_never_shifted(tmp_path: Path) -> None:
+    """Even where the parameters of that moment come back later, as after a step that a scaler skipped."""
+    a, b = trace(tmp_path / "a.zarr", "ppqr"), trace(tmp_path / "b.zarr", "pqrs")
+    found = compared(a, b)
+    assert (found.verdict, steps(found), found.decisive and found.decisive.step) == (Verdict.DIVERGED, None, 0)
+    assert found == compared(a, b, FROM_BEGINNINGS)
+
+
+def test_another_seed_is_no_resumed_run(tmp_path: Path) -> None:
+    """Parameters that the other never had: all of the result is that of the comparison from the start."""
+    a, b = trace(tmp_path / "a.zarr", "pqrs"), trace(tmp_path / "b.zarr", "wxyz")
+    found = compared(a, b)
+    assert (found.verdict, steps(found), found.notes) == (Verdict.DIVERGED, None, ())
+    assert found == compared(a, b, FROM_BEGINNINGS)
+
+
+def test_traces_that_do_not_say_what_they_began_with(tmp_path: Path) -> None:
+    """Those of older versions are compared from their beginnings."""
+    paths = []
+    for name, parameters in (("a", "qrs"), ("b", "s")):
+        builder = TraceBuilder(tmp_path / f"{name}.zarr", level="step", engine="none")
+        for after in parameters:
+            builder.end_step(parameters=after, gradients=after, generators=after, recorded=False)
+        paths.append(builder.finish())
+    found = compared(*paths)
+    assert (steps(found), found.notes) == (None, ())
+
+
+def test_several_steps_with_these_parameters_are_not_guessed_between(tmp_path: Path) -> None:
+    """After steps that changed nothing, it is said which steps they are, and how to name one."""
+    a = trace(tmp_path / "a.zarr", "pqqqr")
+    b = trace(tmp_path / "b.zarr", "qqr", first=2, state=STATE)
+    found = compared(a, b)
+    assert (found.verdict, steps(found)) == (Verdict.DIVERGED, None)
+    (note,) = found.notes
+    assert "before several of its steps (1, 2, 3)" in note and "--b-starts-at" in note
+    named = compared(a, b, Pair(None, 2))
+    assert (named.verdict, steps(named)) == (Verdict.IDENTICAL, (2, 0))
+
+
+def test_two_optimizers_decide_together(tmp_path: Path) -> None:
+    """Either alone would fit two steps; both fit one."""
+    paths = []
+    for name, began, attempts in (
+        ("a", "kp", [(0, "l"), (1, "q"), (0, "m"), (1, "r"), (0, "n"), (1, "s")]),
+        ("b", "mr", [(0, "n"), (1, "s")]),
+    ):
+        builder = TraceBuilder(tmp_path / f"{name}.zarr", level="step", engine="none")
+        for ordinal, parameters in enumerate(began):
+            builder.optimizer(parameters, ordinal, state=STATE if name == "b" else ())
+        for ordinal, after in attempts:
+            builder.end_step(ordinal=ordinal, parameters=after, gradients=after, generators=after, recorded=False)
+        paths.append(builder.finish())
+    found = compared(*paths)
+    assert (found.verdict, steps(found)) == (Verdict.IDENTICAL, (4, 0))
+
+
+def test_a_run_that_begins_where_the_other_ends(tmp_path: Path) -> None:
+    """There is nothing to compare, which a note says."""
+    a = trace(tmp_path / "a.zarr", "pqr")
+    b = trace(tmp_path / "b.zarr", "rst", first=2, state=STATE)
+    found = compared(a, b)
+    assert steps(found) is None
+    assert any("with which A ends" in note for note in found.notes)
+
+
+def test_a_repetition_after_a_warm_up(tmp_path: Path) -> None:
+    """B makes two steps with another optimizer, then everything from the start: A begins at B's step 2."""
+    a = trace(tmp_path / "a.zarr", "pqrs")
+    builder = TraceBuilder(tmp_path / "b.zarr", level="step", engine="none")
+    for after in "vw":
+        builder.end_step(parameters=after, gradients=after, generators=after, recorded=False)
+    for step, after in enumerate("qrs"):
+        taken = {name: f"{name} {step} " for name in ("gradients", "generators")}
+        builder.end_step(ordinal=1, parameters=after, recorded=False, **taken)
+    found = compared(a, builder.finish(), Pair(2, None))
+    assert (found.verdict, steps(found)) == (Verdict.IDENTICAL, (0, 2))
+
+
+def test_a_step_that_is_not_there(tmp_path: Path) -> None:
+    """The error says which steps there are; both options at once are an error, too."""
+    a = trace(tmp_path / "a.zarr", "pqrs")
+    b = trace(tmp_path / "b.zarr", "rs", first=2)
+    with pytest.raises(UsageError, match="--b-starts-at 3: A's rank0/main has no such step; it has steps 0 to 2"):
+        compared(a, b, Pair(None, 3))
+    with pytest.raises(UsageError, match="--a-starts-at 7: B's rank0/main has no such step; it has steps 0 to 0"):
+        compared(a, b, Pair(7, None))
+    with pytest.raises(UsageError, match="exclude each other"):
+        compared(a, b, Pair(1, 1))
+
+
+@pytest.mark.parametrize(
+    ("changes", "state", "expected"),
+    [
+        ({"generators": "x"}, STATE, NotRestored("generator", "torch's generator on the CPU")),
+        ({"gradients": "x"}, STATE, NotRestored("data", "data of a loader or an environment")),
+        ({"parameters": "xy"}, (), NotRestored("optimizer", "Adam: exp_avg, step")),
+        ({"parameters": "xy"}, ("step",), NotRestored("optimizer", "Adam: exp_avg")),
+        ({"parameters": "xy"}, STATE, NotRestored("optimizer", "Adam")),
+    ],
+)
+def test_what_was_not_restored(
+    tmp_path: Path, changes: dict[str, str], state: Sequence[str], expected: NotRestored
+) -> None:
+    """By what differs at the end of the first common step, and by the state that the optimizer began with."""
+    a = trace(tmp_path / "a.zarr", "pqrstu")
+    after = changes.pop("parameters", "tu")
+    b = trace(tmp_path / "b.zarr", f"s{after}", first=3, state=state, **changes)
+    found = compared(a, b)
+    assert found.decisive is not None and steps(found) == (3, 0)
+    assert (found.decisive.step, found.decisive.b_step, found.decisive.not_restored) == (3, 0, expected)
+    record_a, record_b, diff = found.advice
+    assert "--steps 3:4" in record_a and "--steps 0:1" in record_b and diff.endswith(" --b-starts-at 3")
+
+
+def test_lost_state_is_noted_beside_an_earlier_difference(tmp_path: Path) -> None:
+    """Where other gradients hide it, the optimizer that began without its state is named all the same."""
+    a = trace(tmp_path / "a.zarr", "pqrstu")
+    b = trace(tmp_path / "b.zarr", "sxy", first=3, gradients="x")
+    assert any("B's Adam begins without exp_avg and step" in note for note in compared(a, b).notes)
+
+
+def test_a_process_without_steps_is_left_out(tmp_path: Path) -> None:
+    """A loader's worker has no step to begin at: it is not compared, and a note says so."""
+    paths = []
+    for name, parameters, first in (("a", "pqrs", 0), ("b", "rs", 2)):
+        builder = TraceBuilder(tmp_path / f"{name}.zarr")
+        builder.optimizer(parameters[0], state=STATE if first else (), kept=STATE)
+        builder.process("rank0/worker:0").stream().op("aten.stack.default", outputs=[f"{name}'s"])
+        for step, after in enumerate(parameters[1:], first):
+            builder.op("aten.mm.default", outputs=[f"out {step}"])
+            builder.end_step(parameters=after, gradients=after, generators=f"generator {step}")
+        paths.append(builder.finish())
+    found = compared(*paths)
+    assert (found.verdict, steps(found)) == (Verdict.IDENTICAL, (2, 0))
+    assert any("not compared: rank0/worker:0" in note for note in found.notes)

@@ -1,0 +1,110 @@
+"""A run that is resumed from a checkpoint, against the one that wrote it: equal from there on, or not and why."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+LEFT_OUT = ("generator", "optimizer", "loader", "environment", "parameter")
+
+
+@pytest.fixture(scope="session")
+def runs(once: Any, new_cli: Callable[[], Any]) -> Any:
+    """``a.zarr`` and ``a-step.zarr``: eight steps in one go; ``all.zarr`` and so on: four more from a checkpoint."""
+
+    def make(folder: Path) -> str:
+        cli = replace(new_cli(), folder=folder)
+        results = [cli.record("a.zarr", "resumed.py"), cli.record("a-step.zarr", "resumed.py", "--level", "step")]
+        parts = ("all", *LEFT_OUT)
+        results += [cli.record(f"{what}.zarr", "resumed.py", setting=f"RESUME={what}") for what in parts]
+        return json.dumps([[result.returncode, result.stdout, result.stderr] for result in results])
+
+    folder, told = once("resumed", make)
+    assert all(status == 0 for status, _, _ in json.loads(told)), told
+    straight, resumed = (json.loads(told)[run][1].splitlines() for run in (0, 2))
+    assert straight[4:] == resumed, "the programs themselves are equal from step 4 on"
+    return replace(new_cli(), folder=folder)
+
+
+def test_everything_restored_is_identical_from_there_on(runs: Any) -> None:
+    """Op by op, although B built a model and loaded a checkpoint, and A wrote it; in either order of the two."""
+    status, found = runs.diff("a.zarr", "all.zarr")
+    assert (status, found["verdict"], found["first"]) == (0, "identical", None)
+    assert (found["shift"]["a_step"], found["shift"]["b_step"]) == (4, 0)
+    status, found = runs.diff("all.zarr", "a.zarr")
+    assert (status, found["verdict"]) == (0, "identical")
+    assert (found["shift"]["a_step"], found["shift"]["b_step"]) == (0, 4)
+    status, found = runs.diff("a-step.zarr", "all.zarr")
+    assert (status, found["verdict"], found["level"], found["shift"]["a_step"]) == (0, "identical", "step", 4)
+    assert runs.rltrace("diff", "a.zarr", "all.zarr").stdout.startswith("IDENTICAL  from step 4 on (B's step 0)\n")
+
+
+@pytest.mark.parametrize(
+    ("what", "cause", "op", "kind", "name"),
+    [
+        ("generator", "rng", "aten.bernoulli_.float", "generator", "torch's generator on the CPU"),
+        ("optimizer", "before-window", "aten.add_.Tensor", "optimizer", "Adam: exp_avg, exp_avg_sq, step"),
+        ("loader", "control-flow", "aten.randperm.generator", "data", "data loader"),
+        ("environment", "outside", "aten.cat.default", "environment", "environment 0 (Walk)"),
+        ("parameter", "before-window", "aten.addmm.default", "tensor", "input 0 (float32[2]) of Sequential.2"),
+    ],
+)
+def test_what_was_not_restored_is_named(runs: Any, what: str, cause: str, op: str, kind: str, name: str) -> None:
+    """With the steps of both sides, and the first op that differs because of it."""
+    # with another parameter, B begins where A never stood
+    options = ("--b-starts-at", "4") if what == "parameter" else ()
+    status, found = runs.diff("a.zarr", f"{what}.zarr", *options)
+    decisive = found["decisive"]
+    assert (status, found["verdict"], decisive["cause"], decisive["op"]) == (1, "diverged", cause, op)
+    assert (decisive["step"], decisive["b_step"]) == (4, 0)
+    assert decisive["not_restored"] == {"kind": kind, "name": name}
+    assert "restored" in decisive["explanation"]
+
+
+@pytest.mark.parametrize(
+    ("what", "kind"),
+    [("generator", "generator"), ("optimizer", "optimizer"), ("loader", "data"), ("environment", "data")],
+)
+def test_what_was_not_restored_by_the_digests_of_steps(runs: Any, what: str, kind: str) -> None:
+    """Without ops, the digests of the first common step show which of them it was."""
+    status, found = runs.diff("a-step.zarr", f"{what}.zarr")
+    assert (status, found["level"], found["decisive"]["step"], found["decisive"]["b_step"]) == (1, "step", 4, 0)
+    assert found["decisive"]["not_restored"]["kind"] == kind
+
+
+def test_parameters_that_the_other_never_had_are_not_guessed(runs: Any) -> None:
+    """B loaded an optimizer's state, but begins with a parameter that A had at no step: compared from the beginnings,
+    and the note names the option."""
+    _, found = runs.diff("a.zarr", "parameter.zarr")
+    assert found["shift"] is None
+    assert any("--b-starts-at" in note for note in found["notes"])
+    _, found = runs.diff("a-step.zarr", "parameter.zarr", "--b-starts-at", "4")
+    assert found["decisive"]["not_restored"] == {"kind": "tensor", "name": "parameters of Adam"}
+
+
+def test_the_option_decides(runs: Any) -> None:
+    """0 compares from the beginnings; a step that A has not, and both options at once, are errors that say so."""
+    status, found = runs.diff("a.zarr", "all.zarr", "--b-starts-at", "0")
+    assert (status, found["shift"], found["decisive"]["step"]) == (1, None, 0)
+    result = runs.read("diff", "a.zarr", "all.zarr", "--b-starts-at", "8")
+    assert result.returncode == 2
+    assert "A's rank0/main has no such step; it has steps 0 to 7" in result.stderr
+    result = runs.read("diff", "a.zarr", "all.zarr", "--b-starts-at", "4", "--a-starts-at", "1")
+    assert (result.returncode, "exclude each other" in result.stderr) == (2, True)
+    result = runs.read("diff", "a.zarr", "all.zarr", "generator.zarr", "--b-starts-at", "4")
+    assert (result.returncode, "two traces" in result.stderr) == (2, True)
+
+
+def test_the_page_shows_it(runs: Any, tmp_path: Path) -> None:
+    """Markdown and the page have the sentence of the verdict, and where the runs begin."""
+    for name in ("report.md", "report.html"):
+        result = runs.rltrace("report", "a.zarr", "optimizer.zarr", "-o", tmp_path / name)
+        assert result.returncode == 0, result.stderr
+        text = (tmp_path / name).read_text()
+        assert "step 4 (B&#x27;s step 0)" in text or "step 4 (B's step 0)" in text
+        assert "optimizer" in text and "not restored" in text

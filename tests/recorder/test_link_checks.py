@@ -1,0 +1,469 @@
+"""``check_links``: memory that no recorded op wrote is noticed, with the ops around the write; nothing else is."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from recorded import Record, Recorded
+from torch import nn
+from torch.testing._internal.two_tensor import TwoTensor
+
+import rltrace
+from rltrace.diff import compare
+from rltrace.diff.base.model import Cause, InputsMatch
+from rltrace.errors import UsageError
+from rltrace.recorder.core import op_info
+from rltrace.recorder.core.storages import Storages, Writers
+from rltrace.recorder.session.torch_patches import Aliases
+from rltrace.trace.format.records import FaultKind, LinkFault
+
+Program = Callable[[], object]
+
+
+@pytest.fixture(scope="module")
+def operators() -> Iterator[None]:
+    """Operators that write what their schemas call inputs."""
+    library = torch.library.Library("link_checks", "FRAGMENT")
+    library.define("doubled(Tensor x) -> Tensor")
+    library.impl("doubled", lambda x: (x.add_(1), x * 2)[1], "CPU")
+    library.define("fill(Tensor x, Tensor out) -> ()")
+    library.impl("fill", lambda x, out: ctypes.memmove(out.data_ptr(), x.data_ptr(), 16) and None, "CPU")
+    library.define("fails(Tensor(a!) x) -> ()")
+    library.impl("fails", fail, "CPU")
+    yield
+    library._destroy()
+
+
+def fail(tensor: torch.Tensor) -> None:
+    poke(tensor, 9)
+    raise RuntimeError
+
+
+def poke(tensor: torch.Tensor, noise: int = 5) -> None:
+    ctypes.memset(tensor.data_ptr() + 4, noise, 4)
+
+
+def written() -> torch.Tensor:
+    return torch.zeros(4).add_(1)
+
+
+def checked(record: Record, program: Program, **options: object) -> Recorded:
+    found = record(program, check_links=True, **options)
+    assert found.process.checks_links
+    return found
+
+
+def writes(record: Record, program: Program) -> list[LinkFault]:
+    return checked(record, program).process.link_faults
+
+
+# --- planted writes ---------------------------------------------------------------------------------------------------
+
+
+def by_address() -> None:
+    tensor = written()
+    poke(tensor)
+    tensor * 2
+
+
+def into_unwritten_memory() -> None:
+    tensor = torch.empty(4)
+    poke(tensor)
+    tensor * 2
+
+
+def through_numpy() -> None:
+    tensor = written()
+    tensor.numpy()[1] = 7
+    tensor * 2
+
+
+def through_dlpack() -> None:
+    tensor = written()
+    poke(np.from_dlpack(tensor).ctypes and tensor)
+    tensor * 2
+
+
+def through_a_view() -> None:
+    tensor = written()
+    poke(tensor)
+    tensor.view(2, 2).t() * 2
+
+
+def against_a_schema() -> None:
+    tensor = written()
+    torch.ops.link_checks.doubled(tensor)
+    tensor * 2
+
+
+def by_an_operator_without_returns() -> None:
+    out = torch.zeros(4)
+    torch.ops.link_checks.fill(written(), out)
+    out * 2
+
+
+BETWEEN_OPS = [by_address, into_unwritten_memory, through_numpy, through_dlpack, through_a_view]
+
+
+@pytest.mark.parametrize("program", BETWEEN_OPS, ids=lambda f: f.__name__)
+def test_a_write_between_two_ops(record: Record, program: Program) -> None:
+    """The op that reads the memory next is named, with the last op that used and wrote it, and the one that made it."""
+    found = checked(record, program)
+    [write] = found.process.link_faults
+    assert write.found == (0, found.one("mul").index) and write.input == 0 and write.kind is FaultKind.WRITE
+    last = found.rows[0] if program is into_unwritten_memory else found.one("add_")
+    assert write.used == write.writer == (0, last.index)
+    assert (write.allocation, write.bytes, write.step) == ((0, 0), 16, 0)
+    assert write.handed_out is (program in (through_numpy, through_dlpack))
+
+
+@pytest.mark.parametrize("program", [against_a_schema, by_an_operator_without_returns], ids=lambda f: f.__name__)
+def test_an_operator_that_writes_against_its_schema(operators: None, record: Record, program: Program) -> None:
+    """It is named itself, as the one that wrote."""
+    found = checked(record, program)
+    [write] = found.process.link_faults
+    row = next(row for row in found.rows if row.op.startswith("link_checks."))
+    assert write.kind is FaultKind.OP and write.found == write.used == (0, row.index)
+    assert write.input == (0 if program is against_a_schema else 1)
+
+
+def test_a_write_that_no_op_reads_is_found_at_the_end_of_the_step(record: Record) -> None:
+    """And at the end of the recording; each once."""
+
+    def program() -> None:
+        tensor, other = written(), written()
+        poke(tensor)
+        rltrace.step()
+        poke(other)
+        program.kept = tensor, other  # type: ignore[attr-defined]
+
+    found = writes(record, program)
+    assert [(write.found, write.step) for write in found] == [(None, 1), (None, 1)]
+    assert [write.writer for write in found] == [(0, 1), (0, 3)]
+
+
+def test_memory_inside_a_subclass(record: Record) -> None:
+    """What a wrapper holds is checked (DTensor, FSDP's parameters): the storage of the wrapper has no bytes."""
+
+    def program() -> None:
+        inner = written()
+        wrapper = TwoTensor(inner, written())
+        wrapper * 2
+        poke(inner)
+        wrapper * 3
+
+    found = checked(record, program)
+    [write] = [fault for fault in found.process.link_faults if fault.kind is FaultKind.WRITE]
+    assert write.found == (0, found.named("mul")[-1].index) and write.input == 0
+
+
+def test_one_page_of_large_memory_is_enough(record: Record) -> None:
+    """An op that reads another part of a large buffer notices nothing, one that reads the changed part does."""
+
+    def program() -> None:
+        buffer = torch.zeros(1 << 20)
+        buffer[-4:].fill_(1)
+        poke(buffer[-4:])
+        buffer[:4] * 2
+        buffer[-4:] * 3
+
+    found = checked(record, program)
+    [write] = found.process.link_faults
+    assert write.found == (0, found.rows[-1].index)
+
+
+# --- faults of the recorder, with their mending taken out -------------------------------------------------------------
+
+
+def test_aliases_that_are_not_followed(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the patches that follow NumPy's aliases, a write through one is missed by links, and found here."""
+    monkeypatch.setattr(Aliases, "install", lambda self: None)
+    [write] = writes(record, through_numpy)
+    assert not write.handed_out
+
+
+def test_writes_that_schemas_hide(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the table of operators that write against their schema: batch norm's running statistics."""
+
+    def program() -> None:
+        norm = nn.BatchNorm1d(3)
+        norm(torch.randn(4, 3))
+
+    assert writes(record, program) == []
+    monkeypatch.setattr(op_info, "HIDDEN_WRITES", {})
+    found = checked(record, program)
+    assert [write.input for write in found.process.link_faults] == [3, 4]
+    assert all(write.kind is FaultKind.OP for write in found.process.link_faults)
+
+
+def test_links_that_are_lost(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row that calls memory outside data which a recorded op wrote, as with the tensors that a subclass wraps."""
+
+    def program() -> None:
+        tensor = torch.zeros(4).add_(1)
+        rltrace.step()
+        tensor * 2
+
+    monkeypatch.setattr(Writers, "end_step", lambda self: (self.current.clear(), self.earlier.clear()))
+    found = checked(record, program)
+    [fault] = found.process.link_faults
+    assert (fault.kind, fault.found, fault.used) == (FaultKind.LINK, (0, 2), (0, 1))
+
+
+def test_writes_that_are_not_recorded_as_such(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the recorder itself lost a write, the memory still shows it: an op in a thread that is not recorded."""
+    tensor = torch.zeros(4)
+
+    def program() -> None:
+        tensor * 2
+        thread = threading.Thread(target=poke, args=(tensor,))
+        thread.start()
+        thread.join()
+        tensor * 3
+
+    found = checked(record, program)
+    [write] = found.process.link_faults
+    assert write.found == (0, found.named("mul")[1].index) and write.writer is None
+
+
+def test_memory_that_torch_itself_fills_by_no_op(record: Record) -> None:
+    """``ctc_loss`` makes a tensor of its list of lengths: ``empty``, and a loop in C++. So its reader is marked."""
+
+    def program() -> None:
+        nn.functional.ctc_loss(torch.randn(5, 1, 4).log_softmax(2), torch.tensor([[1, 2]]), (5,), (2,))
+
+    found = checked(record, program)
+    [write] = found.process.link_faults
+    assert write.allocation is not None and found.rows[write.allocation[1]].name == "empty"
+    assert write.found is not None and found.rows[write.found[1]].marked
+
+
+# --- clean programs ---------------------------------------------------------------------------------------------------
+
+
+def networks() -> None:
+    image = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2))
+    recurrent, attention = nn.LSTM(4, 5, batch_first=True), nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    parameters = [*image.parameters(), *recurrent.parameters(), *attention.parameters()]
+    for optimizer in (
+        torch.optim.AdamW(parameters),
+        torch.optim.SGD(parameters, lr=0.1, momentum=0.9, foreach=True),
+        torch.optim.Adam(parameters, fused=True),
+    ):
+        for _ in range(2):
+            optimizer.zero_grad()
+            loss = image(torch.randn(4, 3, 8, 8)).pow(2).mean() + recurrent(torch.randn(2, 3, 4))[0].sum()
+            (loss + attention(torch.randn(2, 3, 8)).sum()).backward()
+            nn.utils.clip_grad_norm_(parameters, 1.0)
+            optimizer.step()
+            loss.item()
+
+
+def buffers() -> None:
+    """A replay buffer, memory of NumPy that is filled again, and parts of tensors that are written."""
+    observations, rewards = torch.empty(8, 4), torch.zeros(8)
+    batch = np.zeros((2, 4), np.float32)
+    for at in range(8):
+        batch[:] = at
+        observations[at].copy_(torch.from_numpy(batch)[0])
+        rewards[at] = at
+        torch.from_numpy(batch).sum()
+        torch.as_tensor(batch) * observations[at].numpy().sum()
+    rewards.index_put_((torch.tensor([1]),), torch.tensor([2.0]))
+    rewards.scatter_(0, torch.tensor([3]), 1.0)
+    torch.add(rewards, 1, out=observations[:, 0])
+    (observations.mean() + rewards.mean()).item()
+
+
+def operators_of_all_kinds() -> None:
+    square = torch.randn(3, 3)
+    torch.linalg.qr(square), torch.linalg.svd(square), torch.linalg.solve(square, square), torch.fft.fft(square)
+    square.to_sparse() @ square
+    square.sort(), square.topk(2), torch.unique(square), square.cumsum(0), square.resize_(4, 4)
+    torch.quasirandom.SobolEngine(2, scramble=True).draw(4)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        nn.Linear(3, 3)(torch.randn(3, 3))
+    torch.func.vmap(torch.func.grad(lambda x: x.pow(2).sum()))(torch.randn(3, 2))
+    checkpoint = nn.Linear(3, 3)
+    torch.utils.checkpoint.checkpoint(checkpoint, torch.randn(2, 3), use_reentrant=False).sum().backward()
+
+
+def threads() -> None:
+    shared = torch.zeros(64)
+
+    def add() -> None:
+        for _ in range(20):
+            shared.add_(1)
+            shared.sum()
+
+    started = [threading.Thread(target=add) for _ in range(3)]
+    for thread in started:
+        thread.start()
+    for thread in started:
+        thread.join()
+
+
+@pytest.mark.parametrize("program", [networks, buffers, operators_of_all_kinds], ids=lambda f: f.__name__)
+def test_clean_programs(record: Record, program: Program) -> None:
+    """Nothing is found in programs whose memory only ops write, or that torch did not allocate."""
+
+    def seeded() -> None:
+        torch.manual_seed(0)
+        program()
+
+    found, plain = (record(seeded, check_links=checks, engine="mode") for checks in (True, False))
+    assert found.process.link_faults == []
+    assert found.chains == plain.chains
+
+
+def test_memory_that_is_shared_with_processes(record: Record) -> None:
+    """Moving it there is no write; a write of another process is one, through memory that was handed out."""
+
+    def program() -> None:
+        shared = torch.empty(4).share_memory_()
+        shared.zero_()
+        pid = os.fork()
+        if not pid:
+            poke(shared)
+            os._exit(0)
+        os.waitpid(pid, 0)
+        shared * 2
+
+    [write] = writes(record, program)
+    assert write.kind is FaultKind.WRITE and write.handed_out
+
+
+def test_compiled_functions(record: Record) -> None:
+    """A region is one op, and what is made while it is compiled has no memory."""
+    torch.compiler.reset()
+    function = torch.compile(lambda x: (x.sin() + 1).relu().sum(), backend="aot_eager")
+
+    def program() -> None:
+        weight = torch.randn(8, requires_grad=True)
+        for _ in range(2):
+            function(weight).backward()
+
+    assert writes(record, program) == []
+
+
+def test_threads_take_turns(record: Record) -> None:
+    """What another thread's op writes meanwhile is no fault."""
+    assert writes(record, threads) == []
+
+
+def test_an_op_that_raised_may_have_written(operators: None, record: Record) -> None:
+    """It has no row, so what it did to memory is not known, and no fault of the op before or after."""
+
+    def program() -> None:
+        tensor = written()
+        with pytest.raises(RuntimeError):
+            torch.ops.link_checks.fails(tensor)
+        tensor * 2
+        with pytest.raises(RuntimeError):
+            torch.ops.link_checks.fails(tensor)
+        rltrace.step()
+        tensor * 3
+
+    assert writes(record, program) == []
+
+
+def test_windows_begin_anew(record: Record) -> None:
+    """Ops outside of the window are not seen, and what they write is no finding."""
+
+    def program() -> None:
+        tensor = torch.zeros(4)
+        for _ in range(4):
+            tensor.add_(1)
+            rltrace.step()
+
+    found = checked(record, program, steps=(2, 3))
+    assert found.ops == ["add_"] or found.ops[-1] == "add_"
+    assert found.process.link_faults == []
+
+
+def test_level_step_is_refused(tmp_path: Path) -> None:
+    """There are no ops between which memory could be compared."""
+    with pytest.raises(UsageError, match="check_links"), rltrace.record(tmp_path / "a", level="step", check_links=True):
+        pass
+
+
+# --- causes -----------------------------------------------------------------------------------------------------------
+
+
+def noisy(noise: int, way: Callable[[torch.Tensor, int], object], make: Callable[[], torch.Tensor]) -> Program:
+    def program() -> None:
+        tensor = make()
+        if noise:
+            way(tensor, noise)
+        (tensor * 2).sum()
+
+    return program
+
+
+@pytest.mark.parametrize("noises", [(0, 5), (5, 0), (5, 6)], ids=str)
+@pytest.mark.parametrize("make", [written, lambda: torch.empty(4).fill_(1), lambda: torch.empty(4)])
+def test_a_write_is_the_cause(record: Record, make: Callable[[], torch.Tensor], noises: tuple[int, int]) -> None:
+    """Of A only, of B only, or of both to other bytes: never the kernel, and never memory that nobody wrote."""
+    paths = [record(noisy(noise, poke, make), check_links=True).path for noise in noises]
+    first = compare(*paths).first
+    if first is None:  # what reads unwritten memory decides nothing alone
+        assert make() is not None
+        return
+    assert (first.cause, first.inputs_match) == (Cause.UNTRACKED_WRITE, InputsMatch.DIFFER)
+    assert "aten.mul.Tensor" in (first.op or "") and "changed without any recorded op" in first.explanation
+
+
+def handed(tensor: torch.Tensor, noise: int) -> None:
+    tensor.numpy()[1] = noise
+
+
+@pytest.mark.parametrize("noises", [(0, 5), (5, 0)], ids=str)
+def test_memory_that_one_side_hands_out(record: Record, engine: str, noises: tuple[int, int]) -> None:
+    """Without any check: the side that handed it out digests it at the next use, and its writer's digest is known."""
+    paths = [record(noisy(noise, handed, lambda: torch.tanh(torch.ones(3, 4))), engine=engine).path for noise in noises]
+    first = compare(*paths).first_value
+    assert first is not None and (first.op, first.cause) == ("aten.mul.Tensor", Cause.UNTRACKED_WRITE)
+    assert f"in {'A' if noises[0] else 'B'} its bytes are not those" in first.explanation
+
+
+def test_memory_that_one_side_only_looks_at(record: Record) -> None:
+    """Handed out and not written: the inputs match, whatever else differs."""
+    look = noisy(1, lambda tensor, _: tensor.numpy().sum(), lambda: torch.tanh(torch.ones(3, 4)))
+    paths = [record(noisy(0, handed, lambda: torch.tanh(torch.ones(3, 4)))).path, record(look).path]
+    assert compare(*paths).first_value is None
+
+
+def test_unwritten_memory_has_a_cause_only_where_links_are_checked(record: Record) -> None:
+    """By default it cannot be known that nobody wrote it."""
+
+    def program(noise: int) -> Program:
+        def run() -> None:
+            tensor = torch.empty(4)
+            poke(tensor, noise)
+            (tensor * 2).sum().item()
+
+        return run
+
+    plain = compare(*(record(program(noise)).path for noise in (0x3F, 0x40)))
+    assert plain.first is not None and plain.first.cause is Cause.UNKNOWN
+    assert any("--check-links" in command for command in plain.advice)
+    found = compare(*(record(program(noise), check_links=True).path for noise in (0x3F, 0x40)))
+    assert found.first is not None and found.first.cause is Cause.UNTRACKED_WRITE
+
+
+def test_a_storage_table_of_checks_is_not_the_recorders(record: Record) -> None:
+    """What is checked does not depend on what the recorder knows of writers: its tables may be wrong."""
+    original = Storages.record_write
+    try:
+        Storages.record_write = lambda *args, **kwargs: None  # type: ignore[method-assign, assignment]
+        [write] = writes(record, by_address)
+    finally:
+        Storages.record_write = original  # type: ignore[method-assign]
+    assert write.used is not None
