@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rltrace.trace.format.journal import MAGIC, JournalWriter, frame, parse_journal
+from rltrace.trace.format.journal import MAGIC, MAX_PAYLOAD_BYTES, JournalWriter, frame, parse_journal
 
 RECORDS = [{"type": "start", "name": "rank0/main"}, {"type": "facts", "facts": {"a": 1}}, {"type": "end", "n": 3}]
 
@@ -97,6 +97,14 @@ def test_zeros_at_the_end_are_a_torn_tail() -> None:
     assert journal.records == RECORDS
     assert journal.torn
     assert not journal.damage
+
+
+def test_a_length_that_no_record_has_is_damage() -> None:
+    """A frame that says it is longer than any can be was not cut short by a kill."""
+    begun = MAGIC + (MAX_PAYLOAD_BYTES + 1).to_bytes(4, "little")
+    journal = parse_journal(b"".join(frames(RECORDS)) + begun)
+    assert journal.damage and journal.torn is None
+    assert parse_journal(b"".join(frames(RECORDS)) + MAGIC + MAX_PAYLOAD_BYTES.to_bytes(4, "little")).torn
 
 
 @given(st.binary(max_size=200))
