@@ -148,9 +148,15 @@ class Replace(ast.NodeTransformer):
         return self.generic_visit(node)
 
 
+@functools.cache
+def source_of(file: str) -> str:
+    """The text of a file as the modules were imported from it, whoever edits it meanwhile."""
+    return (ROOT / file).read_text()
+
+
 def mutants_of(file: str) -> Iterator[Mutant]:
     """All mutants of the functions of a file; annotations, texts of errors and decorators are left alone."""
-    source = (ROOT / file).read_text()
+    source = source_of(file)
     tree = ast.parse(source)
     left_alone: set[ast.AST] = set()
     inside: set[ast.AST] = set()
@@ -212,7 +218,7 @@ def codes(code: CodeType) -> Iterator[CodeType]:
 
 def install(mutant: Mutant) -> bool:
     """Replace the code of the function with the mutant; False where it cannot be found."""
-    source = (ROOT / mutant.file).read_text()
+    source = source_of(mutant.file)
     tree = ast.parse(source)
     node = next(node for number, node in enumerate(ast.walk(tree)) if number == mutant.node)
     changed = ast.fix_missing_locations(Replace(node, mutant.kind).visit(tree))

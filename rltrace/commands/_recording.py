@@ -81,7 +81,7 @@ def _not_run_hint(program: str, found: CommandLookup) -> str:
 
 def _launch_record(command: Sequence[str], options: RecordOptions) -> dict[str, object]:
     """The launch record of the trace, without secrets and without the home folder's path."""
-    others = ("trace", "engine", "check_links", "compile", "kernels", "values", "row", "against", "stop")
+    others = ("trace", "engine", "check_links", "compile", "kernels", "values", "state", "row", "against", "stop")
     replays = ("replay", "inject", "kinds", "only", "origins", "lockstep", "by_rows", "weights", "names")
     recorded = {name: value for name, value in options._asdict().items() if not name.startswith(others + replays)}
     recorded |= options.extras()

@@ -14,6 +14,7 @@ from click.core import ParameterSource
 from rltrace.commands._attribution import CommandLast, contribute, contribution_options, parse_contribution
 from rltrace.commands._output_files import check_output, write_output
 from rltrace.commands._parity_result import ParityResult
+from rltrace.commands._state_comparison import check_state_options, compare_state, state_options
 from rltrace.commands.console import ExitCode, color_option, emit, use_color
 from rltrace.errors import UsageError
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 @click.option("--logprobs", metavar="SELECTOR", help="Log-probabilities as both computed them; A-SEL::B-SEL for each.")
 @click.option("--routing", metavar="SELECTOR", help="Ops that choose experts.  [default: each topk in a model]")
 @contribution_options
+@state_options
 @click.option(
     "--require",
     "required",
@@ -68,6 +70,10 @@ def command(
     force: bool,
     color: str,
     no_tui: bool,
+    state: bool,
+    reference: str | None,
+    summands: int | None,
+    precision: str | None,
     **contributing: Any,
 ) -> int:
     """Compare two programs that should compute the same, row by row: the first module whose inputs agree and whose
@@ -80,6 +86,10 @@ def command(
     Ends with 0 if all that --require asks for holds (without it: if every row is bitwise equal), 1 if not, 2 if the
     two cannot be compared, 3 if it is undecided: too little could be matched, or A never computed rows of B.
 
+    With --state, T1 and T2 are one model under two shardings (or on other numbers of ranks), both recorded with
+    --state. Whole tensors are assembled from the shards of all ranks and compared, step by step: parameters, gradients,
+    optimizer state. Ends with 0 too where another order of sums can explain all differences (--require bitwise: 1).
+
     In a terminal, the result opens in the terminal interface, module by module; with --format, -o or --no-tui, or
     where the output is redirected, it is printed.
 
@@ -88,7 +98,13 @@ def command(
       rltrace compare grpo.zarr
       rltrace compare generator.zarr trainer.zarr --require bitwise
       rltrace compare generator.zarr trainer.zarr --contributions -- python trainer.py
+      rltrace compare single.zarr tp2.zarr --state
     """
+    own_options = {"reference": reference, "summands": summands, "precision": precision}
+    if check_state_options(ctx):
+        if output is not None:
+            check_output(output, force)
+        return compare_state(traces, map_file, required, own_options, form, output, color)
     from rltrace.commands._terminal import can_open, show_parity
     from rltrace.parity.compare import compare
     from rltrace.parity.impact.summary import effects_of

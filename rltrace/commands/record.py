@@ -55,6 +55,7 @@ from rltrace.selectors import parse_selectors
 @click.option(
     "--values-limit", metavar="SIZE", default="1GiB", show_default=True, help="Limit of values for each process."
 )
+@click.option("--state", metavar="A:B", help="Record parameters, gradients and optimizer state at these steps.")
 @click.option(
     "--kernels", default="off", show_default=True, metavar="[off|window|all|A:B]", help="Ask oneDNN and MKL what ran."
 )
@@ -90,6 +91,7 @@ def command(
     values: tuple[str, ...],
     values_inputs: bool,
     values_limit: str,
+    state: str | None,
     rows: tuple[str, ...],
     row_axes: str | None,
     rows_limit: str,
@@ -122,6 +124,9 @@ def command(
 
     --rows records a digest of each activation row that modules and ops take and return, so that rltrace compare can
     compare two programs whatever their batches.
+
+    --state records, at these optimizer steps, what each rank holds of parameters, gradients and optimizer state, so
+    that rltrace compare --state can compare them as whole tensors with those of another sharding.
 
     --against A compares every op as it runs: at the first one that differs from A, its inputs and results are recorded,
     it is re-executed on the same inputs to see whether it is deterministic, and CMD continues (or ends: --stop).
@@ -166,6 +171,7 @@ def command(
         values=values,
         values_inputs=values_inputs,
         values_limit=parse_size("--values-limit", values_limit),
+        state=None if state is None else parse_steps(state, "--state"),
         rows=rows,
         row_axes=None if row_axes is None else parse_axes(row_axes),
         rows_limit=parse_size("--rows-limit", rows_limit),

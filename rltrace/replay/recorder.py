@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from rltrace.recorder.core.calls import op_tensors
-from rltrace.recorder.core.hooks import OpHook, Run
+from rltrace.recorder.core.calls import Call, op_tensors
+from rltrace.recorder.core.hooks import FixedCells, OpHook, Run
 from rltrace.recorder.core.op_recorder import OpRecorder
 from rltrace.replay.injector import Injector, NotInjectedError
 from rltrace.replay.op_kinds import OpDistance, OpKind, OpKinds, Tallies
@@ -118,6 +118,12 @@ class InjectionHook(OpHook[None]):
     def needs_digests(self) -> bool:
         return self._due is not None  # ``_correct_reads`` writes digests of the current row
 
+    def finish(self, cells: FixedCells, call: Call, tensors: list[torch.Tensor], out: Any) -> None:
+        """Count the row, also of an op that is left to the class of its tensors and so does not come to ``run``."""
+        if self._due is not None:
+            key = call.plan.name, self._process.tables.key_of("sites", cells[2])
+            self._seen[key] = self._seen.get(key, 0) + 1
+
     def run(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the op with its injection, if it has one."""
         due = self._due
@@ -129,13 +135,10 @@ class InjectionHook(OpHook[None]):
             return func(*args, **kwargs)
         injection = due.get(place)
         if injection is None:
-            out = func(*args, **kwargs)
-            self._seen[place[:2]] = place[2] + 1
-            return out
+            return func(*args, **kwargs)
         tensors = op_tensors(args, kwargs)
         if self._follower.origins and self._receives(injection, tensors):
             out = func(*args, **kwargs)
-            self._seen[place[:2]] = place[2] + 1
             del due[place]
             self._follower.receive()
             return out
@@ -146,7 +149,6 @@ class InjectionHook(OpHook[None]):
         except BaseException:
             self._follower.raised(injection)  # no row here, nor in A: the next call at this place has the row
             raise
-        self._seen[place[:2]] = place[2] + 1
         del due[place]
         if reason is None:
             out, reason = self._after(injection, func, args, kwargs, tensors, out, distance)

@@ -281,7 +281,7 @@ def _value_lines(values: Mapping[str, Any] | None) -> Iterator[str]:
     if values is None:
         return
     what = " or ".join(values["selectors"]) + (", inputs too" if values["inputs"] else "")
-    what = what or "what identifies activation rows"
+    what = what or "what identifies activation rows, and state"
     yield f"  values  {values['count']:,}, {values['bytes']:,} bytes of at most {values['limit']:,}  ({what})"
     for entry in values["left_out"]:
         count, rows = _counted(entry["values"], "value"), f"rows {entry['first']:,} to {entry['last']:,}"

@@ -72,7 +72,7 @@ def test_rows_of_tensors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert found["values"]["selectors"] == []
     assert (found["rows"]["calls"], found["rows"]["tensors"], found["rows"]["digests"]) == (1, 1, 2)
     shown = text(tmp_path / "t.zarr", capsys)
-    assert "\n  values  1, 16 bytes of at most 1,073,741,824  (what identifies activation rows)\n" in shown
+    assert "\n  values  1, 16 bytes of at most 1,073,741,824  (what identifies activation rows, and state)\n" in shown
     assert "\n  rows    1 tensor by row, 1 call of modules  (module=*, along axes 0, 1)\n" in shown
     assert "not by row: 1 tensor, at rows 1 to 1 of rank0/main: the limit was reached\n" in shown
 

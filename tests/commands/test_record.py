@@ -229,7 +229,7 @@ ctypes.memset(weight.data_ptr(), int(sys.argv[1]), 4)
 
 
 def test_the_commands_that_settle_a_stale_link(folder: Path) -> None:
-    """A write behind torch's back leaves ``linked``; the printed commands, run as they are, name what it was."""
+    """A write past torch leaves inputs of an exact op unknown; the printed commands, run as they are, name the cause."""
     (folder / "stale.py").write_text(STALE)
     found = {}
     for name, noise in (("a", "5"), ("b", "6")):
@@ -242,7 +242,7 @@ def test_the_commands_that_settle_a_stale_link(folder: Path) -> None:
     assert [run(folder, "sh", "-c", line, PATH=path).returncode for line in record] == [0, 0]
     found["after"] = json.loads(run(folder, "sh", "-c", f"{diff} --format json", PATH=path).stdout)["first"]
     assert {when: (f["op"], f["inputs_match"], f["cause"] == "untracked-write") for when, f in found.items()} == {
-        "before": ("aten.mul.Tensor", "inferred", False),
+        "before": ("aten.mul.Tensor", "unknown", False),
         "after": ("aten.mul.Tensor", "differ", True),
     }
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from recorded import Record, recorder
+from torch import distributed
 
 from rltrace.recorder import current_session
 
@@ -32,3 +33,11 @@ def leave_no_trace() -> Iterator[None]:
     torch.manual_seed(0)
     yield
     assert current_session() is None
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[None]:
+    """A group of this process alone."""
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 import torch
 from recorded import Record, Row
@@ -18,14 +15,6 @@ from rltrace.trace.format.schema import Origin, RowFlag
 
 functional_collectives = pytest.importorskip("torch.distributed._functional_collectives")
 pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="this build of torch has no torch.distributed")
-
-
-@pytest.fixture
-def group(tmp_path: Path) -> Iterator[None]:
-    """A group of this process alone."""
-    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
-    yield
-    distributed.destroy_process_group()
 
 
 def test_the_table_names_operators_and_arguments_that_there_are() -> None:
@@ -146,6 +135,26 @@ def test_the_functional_operators_that_there_are_are_in_a_table() -> None:
     assert known - there <= {f"_c10d_functional::{name}" for name in not_in_every_version}
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_what_a_process_group_copies_while_the_program_waits_came_with_the_collective(
+    record: Record, group: None
+) -> None:
+    """gloo reduces into memory of its own, and copies from there; what the program copies later comes from outside."""
+
+    def program() -> None:
+        distributed.reduce_scatter_tensor(part := torch.empty(4), torch.ones(4))
+        part.neg()
+        part.copy_(torch.tensor([1.0, 2.0, 3.0, 4.0]))
+
+    got = record(program)
+    copies = got.named("copy_")
+    assert [(row.inputs[1].origin, row.inputs[1].slot) for row in copies] == [
+        (Origin.OUTSIDE, 1),
+        (Origin.OUTSIDE, None),
+    ]
+    assert got.one("neg").inputs[0].row == copies[0].index
+
+
 def functional() -> None:
     world = distributed.group.WORLD
     sent = torch.ones(4)
@@ -165,7 +174,7 @@ def functional() -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_nothing_is_read_of_what_is_on_its_way(record: Record, group: None) -> None:
-    """Functional collectives return before the bytes are there: no digest of them, and no read of what wraps them."""
+    """Functional collectives return before the bytes are there: no digest of them; who reads what wraps them waits."""
     got = record(functional)
     flying = [row for row in got.rows if row.op.partition(".default")[0].replace(".", "::") in IN_FLIGHT]
     assert [row.name for row in flying] == [
@@ -177,20 +186,22 @@ def test_nothing_is_read_of_what_is_on_its_way(record: Record, group: None) -> N
     assert [row.outputs for row in flying] == [[]] * 4
     assert [row.inputs[0].digest for row in got.rows if row.flags & RowFlag.VIEW] == [None] * 4
     for reader in (got.one("add"), got.one("sin")):
-        assert (reader.inputs[0].origin, reader.inputs[0].digest is None) == (Origin.OUTSIDE, False)
+        assert got.rows[reader.index - 1].name == "wait_tensor"
+        assert reader.inputs[0].row == reader.index - 1
     assert not any(row.marked for row in got.rows)
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_what_was_waited_for_comes_from_outside_once(record: Record, group: None) -> None:
-    """``wait_tensor`` has the digest of what came in; who reads later is linked to it."""
+    """``wait_tensor`` has the digest of what came in; who reads or waits later is linked to it."""
     got = record(functional)
-    waits = got.named("wait_tensor")
-    for wait in waits:
+    added, viewed, gathered, again, *waits = got.named("wait_tensor")
+    for wait in (added, gathered, *waits):
         assert (wait.inputs[0].origin, wait.outputs) == (Origin.OUTSIDE, [wait.inputs[0].digest])
-    assert got.one("mul").inputs[0].row == waits[0].index
-    assert got.one("cos").inputs[0].row == waits[1].index
-    assert [row.inputs[0].row for row in got.named("tan")] == [wait.index for wait in waits[2:]]
+    assert [viewed.inputs[0].row, again.inputs[0].row] == [added.index, gathered.index]
+    assert got.one("mul").inputs[0].row == again.index
+    assert got.one("cos").inputs[0].row == waits[0].index
+    assert [row.inputs[0].row for row in got.named("tan")] == [wait.index for wait in waits[1:]]
 
 
 @pytest.mark.skipif(not hasattr(torch.ops._c10d_functional, "wait_tensors"), reason="this torch has no such operator")

@@ -15,8 +15,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from engines import differences
 from recorded import Recorded
-from torch import nn
+from torch import distributed, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.distributed import _functional_collectives
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
@@ -400,6 +401,31 @@ PROGRAMS: dict[str, Program] = {
 def test_rows_are_equal(both: Both, name: str) -> None:
     """Rows, cells, steps and tables of both engines, id by id."""
     assert both(PROGRAMS[name]).rows
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.usefixtures("group")
+def test_rows_of_a_distributed_program_are_equal(both: Both) -> None:
+    """DTensors, collectives in flight, and what a process group does while the program waits for it."""
+    placing = pytest.importorskip("torch.distributed.tensor")
+    mesh = distributed.init_device_mesh("cpu", (1,))
+
+    def program() -> None:
+        model = placing.distribute_module(nn.Linear(4, 3), mesh)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        batch = placing.distribute_tensor(torch.randn(2, 4), mesh, [placing.Shard(0)])
+        for _ in range(2):
+            loss = model(batch).pow(2).sum()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        total = _functional_collectives.all_reduce(torch.ones(4), "sum", distributed.group.WORLD)
+        (total.view(2, 2) + 1).sin()
+        distributed.reduce_scatter_tensor(part := torch.empty(4), total + 0)
+        part.cos()
+
+    got = both(program)
+    assert got.one("cos").inputs[0].row is not None
 
 
 # --- random programs --------------------------------------------------------------------------------------------------

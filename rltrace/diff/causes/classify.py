@@ -214,6 +214,11 @@ def _input_judgement(context: DiffContext, a: RowAt, b: RowAt, operand: Input) -
     if several is not None:
         return Judgement(Cause.CONTROL_FLOW, InputsMatch.DIFFER, f"{what} was last written by {several}")
     if Origin.UNKNOWN in (x.distance, y.distance):
+        received = _received(context, a, x, b, y)
+        if received is not None:
+            sent = f"what came from other processes with {received.op} (row {received.a_index:,})"
+            why = f"{what}, which another thread computed from {sent}, differs"
+            return Judgement(Cause.OUTSIDE, InputsMatch.DIFFER, why, received)
         why = f"{what} differs; another stream wrote it, or it is in memory that cannot be followed"
         return Judgement(Cause.UNKNOWN, InputsMatch.DIFFER, why)
     writer = writer_of(a, x)

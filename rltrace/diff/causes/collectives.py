@@ -56,6 +56,9 @@ UNORDERED = frozenset(
 )
 """Point-to-point ops whose rows do not name the other process."""
 
+RECEIVED = (Origin.OUTSIDE, Origin.UNKNOWN)
+"""Origins of inputs that a collective may have brought: as it sent them, or as another thread computed from that."""
+
 CHUNK_ROWS = 1 << 14
 MAX_SCANNED = 1 << 23
 """Rows of a stream that are read at most to count collectives."""
@@ -154,7 +157,7 @@ def _add_collectives(
 def _readers(rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Places of rows that read received data, and how many receiving rows back its collective is."""
     slots = (rows.links >> 2) & SLOT_UNKNOWN
-    sent = np.flatnonzero((rows.links & 1 != 0) & (rows.links >> 12 == Origin.OUTSIDE) & (slots < SLOT_UNKNOWN))
+    sent = np.flatnonzero((rows.links & 1 != 0) & np.isin(rows.links >> 12, RECEIVED) & (slots < SLOT_UNKNOWN))
     return np.searchsorted(rows.link_offsets, sent, side="right") - 1, slots[sent]
 
 
@@ -195,7 +198,7 @@ def arrives(view: StreamView, rows: Rows, i: int, name: str) -> bool:
 
 def receiving_collective(row: RowAt, link: Link) -> RowAt | None:
     """The collective that an input was received from; None: it was not received, or that is not recorded."""
-    if link.distance != Origin.OUTSIDE or link.slot is None or link.digest is None:
+    if link.distance not in RECEIVED or link.slot is None or link.digest is None:
         return None
     names = [_name(op) for op in row.view.process.tables["ops"].payloads]
     left, stop = link.slot, row.index

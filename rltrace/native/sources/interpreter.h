@@ -13,7 +13,7 @@
 #include <memory>
 #include <unordered_map>
 
-#include "recorder.h"
+#include "row.h"
 
 namespace rltrace {
 

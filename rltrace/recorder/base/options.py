@@ -36,6 +36,12 @@ ENGINES = "auto", "native", "mode"
 """What records ops: the native engine where its library is there, only the native engine, a dispatch mode in Python."""
 
 
+def steps_text(steps: tuple[int, int | None]) -> str:
+    """``A:B``, as on the command line."""
+    first, end = steps
+    return f"{first}:{'' if end is None else end}"
+
+
 class RecordOptions(NamedTuple):
     """Options of one recording."""
 
@@ -62,6 +68,9 @@ class RecordOptions(NamedTuple):
     """Record their inputs, too."""
     values_limit: int = 1 << 30
     """Bytes of values that each process records at most."""
+    state: tuple[int, int | None] | None = None
+    """First step at which parameters, gradients and optimizer state are recorded, and first step after (None: to the
+    end); None: at none."""
 
     rows: tuple[str, ...] = ()
     """Selectors of the module calls and ops whose activation rows are recorded; empty: none."""
@@ -128,12 +137,13 @@ class RecordOptions(NamedTuple):
         if self.values:
             extras |= {"values": list(self.values), "values_inputs": self.values_inputs}
             extras |= {"values_limit": self.values_limit}
+        if self.state is not None:
+            extras |= {"state": steps_text(self.state), "values_limit": self.values_limit}
         if self.rows:
             axes = None if self.row_axes is None else list(self.row_axes)
             extras |= {"rows": list(self.rows), "row_axes": axes, "rows_limit": self.rows_limit}
         if self.kernels is not None:
-            first, end = self.kernels
-            extras |= {"kernels": f"{first}:{'' if end is None else end}"}
+            extras |= {"kernels": steps_text(self.kernels)}
         if self.compile is not None:
             extras |= {"compile": self.compile}
         if self.replay:
@@ -154,7 +164,7 @@ class RecordOptions(NamedTuple):
             return None
         fields = json.loads(text)
         lists = {name: tuple(fields.get(name, ())) for name in ("values", "rows", "inject")}
-        for name in ("row_axes", "kernels"):
+        for name in ("row_axes", "kernels", "state"):
             if fields.get(name) is not None:
                 lists[name] = tuple(fields[name])
         options = RecordOptions(**{**fields, **lists})

@@ -53,8 +53,8 @@ def make_captures(
 
 
 def _recorded_tensors(options: RecordOptions, process: ProcessState) -> Captures:
-    """The captures of values and activation rows."""
-    if not options.values and not options.rows:
+    """The captures of values, activation rows and state."""
+    if not options.values and not options.rows and options.state is None:
         return Captures()
     from rltrace.recorder.capture.selection import NAMED
     from rltrace.recorder.capture.values import ValueCapture, ValueQueue

@@ -56,6 +56,9 @@ MAX_KNOWN: Final = 1 << 19
 """Digests of captured values that are remembered, at least; at most twice as many. Others are captured again."""
 
 
+BESIDE_ROWS: Final = (ValueKind.WITH_ROWS, ValueKind.SHARD)
+"""Kinds of values that need no finished row."""
+
 Request = TypeVar("Request", bound=ValueRequest | ActivationRequest)
 Entry = TypeVar("Entry")
 
@@ -117,7 +120,8 @@ class ValueQueue(CaptureQueue[ValueRequest, NewValue]):
         """Add a value, after ``has_room`` has returned True. Its row must be the next to be finished."""
         size = len(value.data) + OVERHEAD
         own = self._streams.setdefault(value.stream, deque())
-        if self.pending_bytes > MAX_PENDING_BYTES and not (own and own[-1].row == value.row):
+        within_row = value.kind is not ValueKind.SHARD and bool(own) and own[-1].row == value.row
+        if self.pending_bytes > MAX_PENDING_BYTES and not within_row:
             self.wait_for_commit()  # no commit takes values of unfinished rows
         with self._lock:
             self._used += size
@@ -134,7 +138,7 @@ class ValueQueue(CaptureQueue[ValueRequest, NewValue]):
         """Drop the values of a row whose writing was interrupted."""
         with self._lock:
             own = self._streams.get(stream, deque())
-            while own and own[-1].row >= row and own[-1].kind is not ValueKind.WITH_ROWS:
+            while own and own[-1].row >= row and own[-1].kind not in BESIDE_ROWS:
                 value = own.pop()
                 self._known.discard(value.digest)
                 self._used -= len(value.data) + OVERHEAD
@@ -144,7 +148,7 @@ class ValueQueue(CaptureQueue[ValueRequest, NewValue]):
         """Values of the stream's rows before ``end``, and what was left out since the last call."""
         with self._lock:
             own, values = self._streams.get(stream, deque()), []
-            while own and own[0].row < end + (own[0].kind is ValueKind.WITH_ROWS):  # that kind needs no finished row
+            while own and own[0].row < end + (own[0].kind in BESIDE_ROWS):
                 values.append(own.popleft())
             self.pending_bytes -= sum(len(value.data) + OVERHEAD for value in values)
             return NewValues(values, self._pop_left_out(stream))

@@ -18,6 +18,7 @@ from torch.nn import Parameter
 from rltrace.portable_keys import portable_key
 from rltrace.recorder.base.intern_tables import Tables
 from rltrace.recorder.base.torch_function import OverriddenError, has_torch_function
+from rltrace.recorder.core.distributed_tensors import DistributedError, inner_name, layout_payload, local_arguments
 from rltrace.recorder.core.op_info import (
     LABELS,
     OpPlan,
@@ -106,7 +107,8 @@ def flatten_arguments(
 ) -> tuple[int, int]:
     """Sort ``values`` into ``tensors``, ``integers`` and ``floats`` and append their signature to ``signature``.
 
-    Returns the numbers of integers and floats. Raises OverriddenError where a tensor has a ``__torch_function__``.
+    Returns the numbers of integers and floats. Raises OverriddenError where a tensor has a ``__torch_function__``, and
+    DistributedError where one is distributed or in flight.
     """
     integer_count = float_count = 0
     for value in values:
@@ -131,11 +133,13 @@ def flatten_arguments(
             try:
                 inner = flatten_arguments(value, signature, tensors, integers, floats)
             except OverriddenError as error:
-                raise OverriddenError(integer_count + error.integers, float_count + error.floats) from None
+                raise type(error)(integer_count + error.integers, float_count + error.floats) from None
             integer_count += inner[0]
             float_count += inner[1]
             signature.append("]")
         elif isinstance(value, torch.Tensor):
+            if inner_name(kind) is not None:  # type: ignore[arg-type]  # a class is hashable
+                raise DistributedError(integer_count, float_count)
             if has_torch_function(value):
                 raise OverriddenError(integer_count, float_count)
             tensors.append(value)
@@ -155,9 +159,13 @@ def flatten_arguments(
 
 
 def op_tensors(args: Any, kwargs: dict[str, Any] | None) -> list[torch.Tensor]:
-    """The tensors among the arguments of an op, in the order of its row."""
-    tensors: list[torch.Tensor] = []
-    flatten_arguments((*args, *(kwargs or {}).values()), [], tensors, array("q"), array("d"))
+    """The tensors among the arguments of an op, in the order of its row; of distributed ones those of this process."""
+    values = *args, *(kwargs or {}).values()
+    try:
+        tensors: list[torch.Tensor] = []
+        flatten_arguments(values, [], tensors, array("q"), array("d"))
+    except DistributedError:
+        return op_tensors(local_arguments(values), None)
     return tensors
 
 
@@ -265,7 +273,11 @@ class Calls:
         floats: int,
     ) -> Call:
         """Intern a call not seen before; ``integers`` and ``floats`` count the numbers among its arguments."""
-        layouts = tuple(self._layouts.of(tensor) for tensor in tensors)
+        whole = getattr(func, "global_layouts", None) or [None] * len(tensors)
+        layouts = tuple(
+            self._layouts.of(tensor) if found is None else self._layouts.of_distributed(layout_payload(found), tensor)
+            for tensor, found in zip(tensors, whole, strict=True)
+        )
         on_device = [layout.later or not tensor.is_cpu for tensor, layout in zip(tensors, layouts, strict=True)]
         plan = plan_of_call(self.plan(func), args, kwargs, on_device)
         call = Call(

@@ -100,6 +100,7 @@ HIDDEN_WRITES = {
     "aten::cudnn_batch_norm": ("running_mean", "running_var"),
     "aten::miopen_batch_norm": ("running_mean", "running_var"),
     "aten::batch_norm_update_stats": ("running_mean", "running_var"),
+    "fsdp::all_gather_copy_in": ("all_gather_output",),
 }
 """Arguments that an op writes, against its schema."""
 
@@ -314,7 +315,7 @@ def make_plan(op_id: int, func: OpOverload) -> OpPlan:
     writes.update(arriving)
     aliased = tuple(r.alias_info is not None and r.alias_info.is_write for r in schema.returns)
     role = _role(func)
-    return OpPlan(
+    plan = OpPlan(
         id=op_id,
         func=func,
         name=op_name(func),
@@ -336,6 +337,14 @@ def make_plan(op_id: int, func: OpOverload) -> OpPlan:
         schema=schema.name,
         shape_only=not SHAPE_ONLY.isdisjoint((schema.name, f"{schema.name}.{schema.overload_name}")),
         is_custom=schema.name.partition("::")[0] not in OF_TORCH,
+    )
+    return plan if getattr(func, "global_layouts", None) is None else _on_distributed_tensors(plan)
+
+
+def _on_distributed_tensors(plan: OpPlan) -> OpPlan:
+    """The plan for a row on distributed tensors: the ops that compute, draw and write are later rows."""
+    return replace(
+        plan, role=Role.VIEW, is_view=True, computes=False, draws=False, writes={}, writes_any=False, arrives=False
     )
 
 

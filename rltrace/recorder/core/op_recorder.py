@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from _thread import start_new_thread
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from threading import get_ident
 from types import FrameType
 from typing import Any
@@ -26,6 +26,7 @@ from rltrace.recorder.base.torch_function import OverriddenError, has_torch_func
 from rltrace.recorder.core import storages as storage_rules
 from rltrace.recorder.core.call_sites import Anchor
 from rltrace.recorder.core.calls import INT64, Call, flatten_arguments, op_tensors, tensor_signature
+from rltrace.recorder.core.distributed_tensors import DistributedError, local_arguments
 from rltrace.recorder.core.events import EventForm
 from rltrace.recorder.core.op_info import Factor, OpPlan, Role
 from rltrace.recorder.core.process_state import FULL_STACK, ProcessState
@@ -68,6 +69,8 @@ _has_onednn = torch._C._get_mkldnn_enabled
 _storage_address = torch._C._storage_address  # type: ignore[attr-defined]
 _has_torch_function = has_torch_function
 _data_address = data_address
+_modes_left: Callable[[], int] = torch._C._len_torch_dispatch_stack
+"""Number of dispatch modes below the one that handles an op."""
 _start_thread = start_new_thread  # in C, as is waiting for a lock: neither needs space on the stack
 
 
@@ -208,6 +211,8 @@ class OpRecorder(RowBuffer):
             del first, frame, below
         except OverriddenError as error:
             self._roll_back([], 0, integers + error.integers, floats + error.floats)
+            if type(error) is DistributedError:
+                return self._observe_distributed(_by, func, _types, args, kwargs)
             return self._overrides.observe(self.observe, _by, func, _types, args, kwargs)
         except Exception as error:
             try:
@@ -321,6 +326,21 @@ class OpRecorder(RowBuffer):
 
     # --- rare cases -----------------------------------------------------------------------------------------------
 
+    def _observe_distributed(
+        self, by: Any, func: OpOverload, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None
+    ) -> Any:
+        """Write the row of an op on distributed tensors, and leave the op to their class, which runs others."""
+        if by is None or _modes_left():  # a mode of the program below the recorder's would not see the op
+            for tensor in op_tensors(args, kwargs):
+                self._writers.drop(storage_rules.address_of(tensor))
+            return func(*args, **kwargs) if kwargs else func(*args)
+        with torch_function_disabled():
+            whole = self.process.distributed_ops.of(func, args, kwargs)
+            if whole is None:
+                return NotImplemented
+            kwargs = {name: local_arguments(value) for name, value in (kwargs or {}).items()}
+            return self.observe(by, whole, types, local_arguments(args), kwargs)  # type: ignore[arg-type]  # called like an operator
+
     def _fresh_several(self, out: Any, plan: OpPlan, tensors: list[Tensor], slot: int) -> None:
         """Several outputs, without those that are arguments the op wrote."""
         if plan.aliased and isinstance(out, tuple):
@@ -347,6 +367,7 @@ class OpRecorder(RowBuffer):
             if count:
                 del cells[-count:]
         self.drop_deferred(self.row)
+        self._writers.relayed.pop(self.row, None)
         for tensor in tensors:
             self.process.storages.reads.pop(storage_rules.address_of(tensor))
 
@@ -467,7 +488,7 @@ class OpRecorder(RowBuffer):
         if writer is not None:
             return ((row << 12) - writer if whole else MIXED) | 1
         if storages.written_elsewhere(address):
-            return UNKNOWN_READ
+            return self._elsewhere_link(address)
         return OUTSIDE_READ if external else self._outside_link(address)
 
     def _read_later(self, call: Call, tensors: list[Tensor], place: int) -> int:
@@ -513,7 +534,16 @@ class OpRecorder(RowBuffer):
             return UNKNOWN_READ
         if not storages.follow_outside(address, tensor) and not self.process.verify_inputs:
             storages.reads.add(address, view, self.number, self.row, pack_read(self.row, place))
-        return OUTSIDE_READ
+        return self._finished_link(call, tensors) if call.plan.copies and call.written else OUTSIDE_READ
+
+    def _finished_link(self, call: Call, tensors: list[Tensor]) -> int:
+        """Link of the source of a copy, memory that no op has written. Where the copy goes to memory that a collective
+        was to write, and that was neither read nor written since, the process group finishes the collective with it, as
+        gloo does for a reduce-scatter when the program waits: the source came with the collective."""
+        storages, target = self.process.storages, storage_rules.address_of(tensors[call.written[0]])
+        if target in storages.reads or storages.written_elsewhere(target):
+            return OUTSIDE_READ
+        return self._outside_link(target)
 
     def _is_of_current_step(self, writer: int, address: int) -> bool:
         """Whether the last write of a storage was in the current step of this stream."""

@@ -17,6 +17,7 @@ from rltrace.recorder.base.settings import Settings
 from rltrace.recorder.core.call_sites import Sites
 from rltrace.recorder.core.calls import Calls
 from rltrace.recorder.core.cpu_kernels import Kernels
+from rltrace.recorder.core.distributed_tensors import DistributedOps
 from rltrace.recorder.core.modules import UNKNOWN_MODULES, ModuleNames
 from rltrace.recorder.core.storages import Storages
 from rltrace.recorder.digests.cuda_graphs import Graphs
@@ -252,6 +253,7 @@ class ProcessState:
         self.layouts = Layouts(self.tables, self.readback.can_defer)
         self.digests = TensorDigests(self.layouts, library)
         self.calls = Calls(self.tables, self.layouts)
+        self.distributed_ops = DistributedOps()
         self.verify_inputs = verify_inputs
         """Every op digests all its inputs."""
         self.storages = Storages(library and library.StorageTables(), verify_inputs=verify_inputs)

@@ -171,10 +171,19 @@ class RowBuffer:
 
     def _outside_link(self, address: int) -> int:
         """The link of an input that no op wrote; it names the row in which other processes sent it, if they did."""
-        arrival = self.process.storages.arrival(address, self.number)
+        arrival = self.process.storages.arrival(address)
         if arrival is None:
             return OUTSIDE_READ
-        return pack_link(Origin.OUTSIDE, self._arrivals - arrival + 1, read=True)
+        if arrival[0] != self.number:
+            self._writers.relayed[self.row] = arrival
+            return OUTSIDE_READ
+        return pack_link(Origin.OUTSIDE, self._arrivals - arrival[1] + 1, read=True)
+
+    def _elsewhere_link(self, address: int) -> int:
+        """The link of an input that another stream wrote; it names the row in which other processes sent what that
+        stream computed it from, if they did."""
+        arrival = self.process.storages.relayed_arrival(address, self.number)
+        return UNKNOWN_READ if arrival is None else pack_link(Origin.UNKNOWN, self._arrivals - arrival + 1, read=True)
 
     def record_torchscript_op(self) -> None:
         """An op ran in a TorchScript thread and gets no row."""

@@ -204,7 +204,7 @@ class _WriteOnlyDict(dict[int, int]):
 class Writers:
     """The last writer of each storage, for the rows of one stream."""
 
-    __slots__ = ("current", "earlier", "window_rows")
+    __slots__ = ("current", "earlier", "relayed", "window_rows")
 
     def __init__(self, maps: WriterMaps, *, verify_inputs: bool = False) -> None:
         self.earlier = maps.earlier
@@ -214,6 +214,8 @@ class Writers:
         hot path itself."""
         self.window_rows = 0
         """Rows before this one wrote nothing: they record the state at the beginning of a window."""
+        self.relayed: dict[int, tuple[int, int]] = {}
+        """By row of this step: what it read of another stream's collective, as in ``Storages``."""
 
     def of(self, address: int) -> int | None:
         """The last writer (``pack_writer``), of any step; None where another stream wrote it, or no op did."""
@@ -223,6 +225,7 @@ class Writers:
     def end_step(self) -> None:
         self.earlier.update(self.current)
         self.current.clear()
+        self.relayed.clear()
 
     def drop(self, address: int) -> None:
         self.current.pop(address, None)
@@ -310,10 +313,20 @@ class Storages:
             storage.partial = None
             mark_written(storage, tensor)
 
-    def arrival(self, address: int, stream: int) -> int | None:
-        """The number, among the stream's rows with arrivals, of the row in which it was sent; None: it was not."""
-        found = self._arrived.get(address)
-        return found[1] if found is not None and found[0] == stream else None
+    def arrival(self, address: int) -> tuple[int, int] | None:
+        """The stream to which other processes sent it, and the number, among that stream's rows with arrivals, of the
+        row in which they did; None: they did not."""
+        return self._arrived.get(address)
+
+    def relayed_arrival(self, address: int, stream: int) -> int | None:
+        """The number of such a row of ``stream``, where another stream computed the storage's bytes from what was sent,
+        as a callback of a collective does; None: it did not."""
+        for writers in self._writers:
+            writer = writers.of(address) if writers.relayed else None
+            found = None if writer is None else writers.relayed.get(row_of(writer))
+            if found is not None and found[0] == stream:
+                return found[1]
+        return None
 
     def record_unseen_write(self, addresses: Iterable[int] | None) -> None:
         """These storages were written by no op; None: any may have been."""

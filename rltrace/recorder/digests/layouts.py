@@ -63,6 +63,10 @@ class Layouts:
         unstrided = tensor.is_nested or tensor.layout is not torch.strided
         return self._of_unstrided(tensor) if unstrided else self._make_strided(tensor, key)
 
+    def of_distributed(self, payload: list[Any], tensor: torch.Tensor) -> Layout:
+        """The layout of a distributed tensor, whose part in this process is ``tensor``."""
+        return self._make(payload, tensor, dense=False)
+
     def _make_strided(self, tensor: torch.Tensor, key: tuple[object, ...]) -> Layout:
         dtype, shape, strides = dtype_name(tensor.dtype), list(map(int, tensor.shape)), list(map(int, tensor.stride()))
         plain = tensor.device.type == "cpu" and tensor.layout is torch.strided and not tensor.is_complex()

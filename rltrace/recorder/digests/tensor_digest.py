@@ -263,11 +263,10 @@ def _components(tensor: torch.Tensor) -> list[torch.Tensor] | None:
     return None
 
 
-def _inside(tensor: torch.Tensor) -> list[torch.Tensor]:
+def _inside(tensor: Any) -> list[torch.Tensor]:
     """The tensors that a subclass with a ``__torch_dispatch__`` wraps, or a plain tensor of its own memory."""
-    wait = getattr(tensor, "trigger_wait", None)
-    if wait is not None:  # the result of a collective, maybe still in flight; the op that reads it waits as well
-        wait()
+    if hasattr(tensor, "trigger_wait"):  # the result of a collective, maybe still in flight
+        tensor.wait()  # unlike that method, leaves the program's own wait to its next op
     names = getattr(tensor, "__tensor_flatten__", None)
     if names is not None:
         inner = [getattr(tensor, name) for name in names()[0]]

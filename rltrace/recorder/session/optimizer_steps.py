@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType, MappingProxyType
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import torch
 from torch._compile import _disable_dynamo
@@ -45,6 +45,9 @@ from rltrace.recorder.streams.threads import Streams
 from rltrace.trace.format.records import OptimizerStart
 from rltrace.trace.format.rows import StepRecord
 from rltrace.trace.format.schema import Phase
+
+if TYPE_CHECKING:
+    from rltrace.recorder.capture.shards import ShardCapture
 
 # --- step hooks -------------------------------------------------------------------------------------------------------
 #
@@ -181,9 +184,16 @@ class ManualSteps:
 class StepCounter:
     """Counts the attempts of every optimizer of the process."""
 
-    def __init__(self, digests: TensorDigests, listener: AttemptListener, library: Any = None) -> None:
+    def __init__(
+        self,
+        digests: TensorDigests,
+        listener: AttemptListener,
+        library: Any = None,
+        shards: ShardCapture | None = None,
+    ) -> None:
         """``library``: of the native engine, to read states with."""
         self._digests = digests
+        self._shards = shards
         self._generators = rng_state.GlobalGenerators(rng_state.first_states(), library)
         self._listener = listener
         self._states: weakref.WeakKeyDictionary[Any, OptimizerState] = weakref.WeakKeyDictionary()
@@ -264,6 +274,8 @@ class StepCounter:
             if optimizer not in self._states:
                 self._local.start = id(optimizer), self._digest(optimizer), state_names(optimizer)
             self._local.digest = self._digest(optimizer, gradients=True)
+            if self._shards is not None:
+                self._shards.attempt_begins(optimizer)
             self._listener.before_attempt(caller)
         except Exception as error:
             self._listener.fail(error)
@@ -304,6 +316,8 @@ class StepCounter:
             new = getattr(self._local, "new_attempts", None)
             if new is not None:
                 new.append(attempt)
+            if self._shards is not None:
+                self._shards.attempt_ends(optimizer, state.ordinal)
             self._listener.after_attempt(attempt)
         except Exception as error:
             self._listener.fail(error)

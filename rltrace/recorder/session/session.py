@@ -52,6 +52,7 @@ from rltrace.trace.format.process_start import note_failure
 from rltrace.trace.write.writer import ProcessWriter
 
 if TYPE_CHECKING:
+    from rltrace.recorder.capture.shards import ShardCapture
     from rltrace.recorder.profiler.cycles import Cycles
 
 
@@ -137,7 +138,7 @@ class Session:
             self._modules,
             self,
         )
-        self.steps = StepCounter(self._process.digests, self._step_writer, self._library)
+        self.steps = StepCounter(self._process.digests, self._step_writer, self._library, self._make_shard_capture())
         self._compiler = compiler_exclusion(self.fail)
         self._stance = EagerStance(self.fail) if options.compile else None
         self._endings = Endings(self.finish, self._exec)
@@ -154,6 +155,18 @@ class Session:
         from rltrace.recorder.profiler.cycles import Cycles
 
         return Cycles(self._process, self._streams, self._committer)
+
+    def _make_shard_capture(self) -> ShardCapture | None:
+        """Records state around optimizer steps; None where no option requests it."""
+        steps, values, streams = self.options.state, self._captures.values, self._streams
+        if steps is None or values is None:
+            return None
+        from rltrace.recorder.capture.shards import ShardCapture
+
+        def stream() -> OpRecorder:
+            return streams.here() or streams.main
+
+        return ShardCapture(steps, self._process, values, self._modules.roots, stream, self._writer.append)
 
     def _write_window_state(self) -> None:
         """A row for every tensor that has a history as a window begins."""

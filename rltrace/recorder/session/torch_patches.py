@@ -16,6 +16,7 @@ from rltrace.recorder.base.dispatch_mode import recorder_disabled, recorder_is_n
 from rltrace.recorder.base.patching import Patches
 from rltrace.recorder.base.torch_function import torch_function_disabled
 from rltrace.recorder.core.compiled import CompiledCalls
+from rltrace.recorder.core.distributed_tensors import ShardingPropagation
 from rltrace.recorder.core.foreign_calls import ForeignCalls
 from rltrace.recorder.core.kernel_launches import TritonLaunches
 from rltrace.recorder.core.modules import ModuleCalls, ModuleStack
@@ -197,6 +198,7 @@ class TorchPatches:
         self._composites = Composites()
         self._compiled = CompiledCalls(process)
         self._launches = (TritonLaunches(process), ForeignCalls(process))
+        self._sharding = ShardingPropagation(fail)
 
     def install(self) -> None:
         self.modules.install()
@@ -206,6 +208,7 @@ class TorchPatches:
         self._compiled.install()
         for launches in self._launches:
             launches.install()
+        self._sharding.install()
 
     def uninstall(self) -> None:
         """Until ``install`` is called again."""
@@ -215,6 +218,7 @@ class TorchPatches:
         self._compiled.uninstall()
         for launches in self._launches:
             launches.uninstall()
+        self._sharding.uninstall()
 
     def remove(self, *, but_subclasses: bool = False) -> None:
         """Undo permanently. ``but_subclasses``: the subclass constructor stays patched."""

@@ -36,7 +36,7 @@ from collections.abc import Mapping
 from enum import IntEnum, IntFlag
 from typing import Final
 
-FORMAT: Final = (3, 1)
+FORMAT: Final = (3, 2)
 """(major, minor). Readers refuse another major version, and ignore unknown fields."""
 
 SEGMENT_ROWS: Final = 65_536
@@ -149,7 +149,9 @@ VALUE_FLAGS: Final = RowFlag.VALUE_BOOL | RowFlag.VALUE_INTEGER | RowFlag.VALUE_
 #
 #   bit 0        READ: this row digested the input; the digest cells begin with the reads, in input order
 #   bit 1        KNOWN: the target row did not write the bytes, it read the same view, and nothing wrote them since
-#   bits 2..11   which output of the target row (for KNOWN: which input) holds the bytes; 1023 = unknown
+#   bits 2..11   which output of the target row (for KNOWN: which input) holds the bytes; 1023 = unknown. For outside
+#                data that a collective brought, how many rows back it is, counting rows in which other processes send
+#                (1 = the last); for an unknown origin, the same of what another thread computed the bytes from
 #   bits 12..    signed: distance in rows back to the target row (> 0), or an Origin
 
 SLOT_UNKNOWN: Final = 1023
@@ -177,7 +179,8 @@ def pack_link(distance: int, slot: int = SLOT_UNKNOWN, *, known: bool = False, r
 TABLES: Final = (
     "ops",  # "aten.addmm.default"; of a launch row "triton.KERNEL", "ctypes.LIBRARY.FUNCTION" or
     # "extension.MODULE.FUNCTION"
-    "layouts",  # [dtype, shape, strides, device], e.g. ["float32", [64, 4], [4, 1], "cpu"]
+    "layouts",  # [dtype, shape, strides, device], e.g. ["float32", [64, 4], [4, 1], "cpu"]; of a tensor that is
+    # distributed over processes also its mesh: {"names": ["tp"], "sizes": [2], "placements": ["Shard(0)"]}
     "structures",  # [layout id, …] of the tensor inputs, in argument order
     "frames",  # {"file", "path", "line", "function", "source", "internal"}; internal: inside torch or Triton, in no key
     "sites",  # [frame id, …], innermost first
@@ -287,6 +290,7 @@ class ValueKind(IntEnum):
     SAME_INPUT = 4  # an input of an op; another row of this index has its bytes
     PLACEMENT = 5  # placement of a tensor in memory, where it is not that of a fresh allocation; no bytes
     WITH_ROWS = 6  # a tensor whose activation rows were recorded; its bytes are here
+    SHARD = 7  # a tensor that a record shards names; its bytes are here
 
 
 PLACEMENT_ALIGNMENT: Final = 64
@@ -406,6 +410,9 @@ RECORD_TYPES: Final = {
     "patching": "in a process of a replay of activation rows: modules, the counts for each module and op",
     "against": "in a live comparison: counts (ops matched, on one side only, marked, not compared), first: the first op"
     " that differed, or null",
+    "shards": "step, optimizer: its ordinal, rank, world_size, tensors: [{kind, name, key, shape (of the whole),"
+    " digest (of the value) or why there is none, placements, mesh, coordinate}, …]: what the rank held of parameters,"
+    " gradients and optimizer state at a step",
     "state": "tensors: their number, digest: of parameters, buffers and optimizer state at the end of the process",
     "provisional_end": "state and exit as of end: how the process ends unless commit or steps follow; written before an"
     " exec and before its parent terminates it. state null revokes the previous one",
@@ -421,3 +428,4 @@ RECORD_TYPES: Final = {
 # 3.0  folder starts and record type "start" (were births, "birth"), its key requested (was wanted); keys of replay,
 #      patching and against records are those of the JSON reports
 # 3.1  record type "optimizer": what an optimizer began with, by which a resumed run is recognized
+# 3.2  record type "shards", and values of kind SHARD

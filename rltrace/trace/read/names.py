@@ -129,16 +129,27 @@ class Words:
 
 def layout_text(layout: Any, *, strides: bool = False) -> str:
     """``float32[64,4]``, followed by ``@device`` unless it is the CPU; with ``strides``, also those of a non-contiguous
-    tensor."""
+    tensor. Of a distributed tensor the global shape, and where it is placed: ``float32[64,4]{tp=2: Shard(0)}``."""
     if layout is None:
         return "?"
     dtype, shape, stride, device = layout[:4]
-    text = f"{dtype}[{','.join(map(str, shape or ()))}]"
+    text = f"{dtype}[{','.join(map(str, shape or ()))}]{_placements_text(layout[4:])}"
     if strides and isinstance(stride, str):
         text += f" {stride}"  # the name of another layout: sparse, nested
     elif strides and stride is not None and list(stride) != _contiguous(shape or ()):
         text += f" strides {stride}"
     return text + ("" if device == "cpu" else f"@{device}")
+
+
+def _placements_text(more: list[Any]) -> str:
+    """``{dp=2: Replicate, tp=4: Shard(0)}``, for each dimension of a mesh of processes; "" where there is none."""
+    mesh = more[0] if more and isinstance(more[0], dict) else {}
+    sizes, placements, names = (mesh.get(key) for key in ("sizes", "placements", "names"))
+    if not isinstance(sizes, list) or not isinstance(placements, list):
+        return ""
+    if isinstance(names, list):
+        sizes = [f"{name}={size}" for name, size in zip(names, sizes, strict=False)]
+    return f"{{{', '.join(f'{size}: {placed}' for size, placed in zip(sizes, placements, strict=False))}}}"
 
 
 def _contiguous(shape: Any) -> list[int]:

@@ -44,6 +44,7 @@ from rltrace.trace.format.records import add_part as add_values
 from rltrace.trace.format.root import COMPLETE, DAMAGED, JOURNAL, KILLED, NEVER_RECORDED, RUNNING, STOPPED
 from rltrace.trace.format.rows import ChunkFile, Rows
 from rltrace.trace.format.schema import Step
+from rltrace.trace.format.shards import StepShards, parse_shards
 from rltrace.trace.format.tables import Table, parse_tables
 from rltrace.trace.kernels.launches import RecordedLaunches
 from rltrace.trace.kernels.library_reports import LibraryReports, ReportedKernels
@@ -99,6 +100,7 @@ class JournalContent:
         self.activation_request: ActivationRequest | None = None
         self.activation_parts: list[ActivationPart] = []
         self.launches = RecordedLaunches()
+        self.shards: list[StepShards] = []
         self.checks_links = False
         self.link_faults: list[LinkFault] = []
         self._provisional = False
@@ -194,6 +196,9 @@ class JournalContent:
 
     def _read_activations(self, record: Record) -> None:
         add_activations(self.activation_parts, parse_activations(record, sliced=self._sliced))
+
+    def _read_shards(self, record: Record) -> None:
+        self.shards.append(parse_shards(record))
 
     def _read_optimizer(self, record: Record) -> None:
         ordinal, start = parse_optimizer(record)
@@ -305,6 +310,8 @@ class ProcessTrace:
         """The recorded values, commit by commit."""
         self.activation_parts = content.activation_parts
         """The recorded activation rows, commit by commit."""
+        self.shards = content.shards
+        """Of parameters, gradients and optimizer state, step by step."""
         self.launches = content.launches
         """Launches that a profiler saw; falsy: no profiler was active."""
         self.checks_links = content.checks_links

@@ -1,0 +1,610 @@
+// One row as it is written: ``OpRecorder.observe`` (rltrace/recorder/core/op_recorder.py) for ops whose row follows from
+// tables. The rules are those of that file; rare cases are its methods, which work on the same tables.
+
+#pragma once
+
+#include "recorder.h"
+
+namespace rltrace {
+
+// One row as it is written.
+struct Recorder::Row {
+  Row(Recorder& recorder, Operator& op, Scratch& scratch, Lock& lock, Stack* stack, torch::autograd::Node* node)
+      : recorder(recorder), op(op), scratch(scratch), lock(lock), stack(stack), node(node) {}
+
+  Recorder& recorder;
+  Operator& op;
+  Scratch& scratch;
+  Lock& lock;
+  Stack* stack;
+  torch::autograd::Node* node;
+  Call* call = nullptr;
+  i64 number = 0;
+  size_t links_added = 0;
+  u32 flags = 0, site = 0;
+  i64 module = 0;
+  bool has_run = false, writes_simply = false;
+  std::optional<PythonArguments> passed;  // only where writing the row needs them
+
+  ~Row() {
+    if (!passed) return;
+    if (lock.owns_lock()) lock.unlock();  // never wait for the interpreter with the tables locked
+    py::gil_scoped_acquire held;
+    passed.reset();
+  }
+
+  State& state() { return *recorder.state; }
+  std::vector<TensorImpl*>& tensors() { return scratch.arguments.tensors; }
+  const IValue* arguments() const { return &*(stack->end() - static_cast<i64>(op.parameters.size())); }
+  i64 here() const { return number << 12; }
+
+  // Call a method of the stream in Python; only inside a PythonSection.
+  template <class... Args>
+  py::object ask(const char* method, Args&&... args) {
+    return recorder.stream_.attr(method)(std::forward<Args>(args)...);
+  }
+
+  template <class T>
+  static void append(std::vector<T>& cells, const std::vector<T>& more) {
+    cells.insert(cells.end(), more.begin(), more.end());
+  }
+
+  void add_digest(u64 digest) {
+    recorder.digests.values.push_back(digest);
+    ++recorder.digested;
+  }
+
+  // --- before the op runs
+
+  void begin() {
+    ++recorder.counts.ops;
+    call = find_call();
+    number = recorder.row;
+    append(recorder.integers.values, scratch.arguments.integers);
+    append(recorder.floats.values, scratch.arguments.floats);
+    recorder.digested = 0;
+    recorder.marked = false;
+    recorder.parts.end(Part::CALL);
+    add_links();
+    recorder.parts.end(Part::INPUTS);
+    if (call->draws) add_generator();
+    recorder.parts.end(Part::GENERATOR);
+    find_module();
+    recorder.parts.end(Part::MODULE);
+    find_site();
+    writes_simply = writes_whole_storages();
+    if (call->is_partial && !writes_simply) {
+      PythonSection python(lock);
+      passed = python_arguments(op, arguments());
+    }
+    if (call->keeps_tensors())
+      for (TensorImpl* tensor : tensors())
+        scratch.kept.push_back(c10::intrusive_ptr<TensorImpl>::unsafe_reclaim_from_nonowning(tensor));
+  }
+
+  Call* find_call() {
+    const auto& key = scratch.arguments.key;
+    const u64 hash = key.hash();
+    if (const auto* found = state().calls.find(key, hash)) return found->get();
+    std::unique_ptr<Call> made;
+    {
+      PythonSection python(lock);
+      if (!op.func) op.func = py::reinterpret_borrow<py::object>(torch::detail::getTorchApiFunction(op.handle));
+      const auto [positional, named] = python_arguments(op, arguments());
+      made = make_call(ask("find_call", op.func, positional, named));
+    }
+    Call* call = made.get();
+    state().calls.add(key, hash, std::move(made));
+    return call;
+  }
+
+  static Layout layout_from(const py::handle& layout) {
+    return {layout.attr("id").cast<i64>(), layout.attr("seed").cast<u64>(), layout.attr("nbytes").cast<i64>(),
+            layout.attr("dense").cast<bool>(), layout.attr("later").cast<bool>()};
+  }
+
+  static std::unique_ptr<Call> make_call(const py::object& python) {
+    const py::object plan = python.attr("plan");
+    const auto is = [&](const char* name) { return plan.attr(name).cast<bool>(); };
+    const auto role = plan.attr("role").attr("value").cast<std::string>();
+    auto made = std::make_unique<Call>();
+    made->python = python;
+    made->plan = plan;
+    made->op = plan.attr("id").cast<u32>();
+    made->structure = python.attr("structure").cast<u32>();
+    made->scalars = python.attr("scalars").cast<u32>();
+    made->is_view = is("is_view");
+    made->computes = is("computes");
+    made->draws = is("draws");
+    made->returns_new = is("returns_new");
+    made->copies = is("copies");
+    made->is_number = role == "number";
+    made->is_allocation = role == "allocation";
+    made->has_arrived = role == "arrived";
+    made->is_partial = is("partial");
+    made->writes_plainly = !is("arrives") && !is("writes_out");
+    for (auto layout : python.attr("layouts")) made->layouts.push_back(layout_from(layout));
+    for (auto place : python.attr("written")) made->written.push_back(place.cast<size_t>());
+    for (auto place : python.attr("overwritten")) {
+      made->overwritten.resize(made->layouts.size());
+      made->overwritten[place.cast<size_t>()] = true;
+    }
+    for (auto aliased : plan.attr("aliased")) made->aliased.push_back(aliased.cast<bool>());
+    for (auto place : plan.attr("scratch")) made->scratch.push_back(place.cast<i64>());
+    const py::object factor = python.attr("factor");
+    if (!factor.is_none()) {
+      made->has_factor = true;
+      made->factor_is_float = factor.attr("is_float").cast<bool>();
+      made->factor_from_end = factor.attr("from_end").cast<size_t>();
+    }
+    return made;
+  }
+
+  void add_links() {
+    for (size_t place = 0; place < tensors().size(); ++place) {
+      const u64 address = address_of(*tensors()[place]);
+      scratch.addresses.push_back(address);
+      const i64* writer = recorder.writers->current.find(address);
+      i64 link;
+      if (!call->overwritten.empty() && call->overwritten[place] && (writer != nullptr || call->is_view))
+        link = Constants::OVERWRITTEN;
+      else if (writer != nullptr)
+        link = here() - *writer;
+      else
+        link = call->is_view ? view_link(address) : input_link(place, address);
+      recorder.links.values.push_back(link);
+      ++links_added;
+    }
+  }
+
+  // Link of a view's input: it names the writer of its bytes, as the view reads nothing.
+  i64 view_link(u64 address) {
+    const i64* writer = recorder.writers->earlier.find(address);
+    const auto* special = state().special.find(address);
+    const bool is_whole = special == nullptr || !(*special)->partial;
+    if (writer != nullptr && is_whole) return here() - *writer;
+    if (writer == nullptr && address != 0 && is_alone()) return Constants::OUTSIDE;
+    PythonSection python(lock);
+    return ask("_view_link", address).template cast<i64>();
+  }
+
+  // Link of an input that no single op of this step wrote as a whole (``OpRecorder._input``).
+  i64 input_link(size_t place, u64 address) {
+    if (!call->overwritten.empty() && call->overwritten[place]) return Constants::OVERWRITTEN;
+    if (place == 0 && call->has_factor && factor_is_zero()) return Constants::OVERWRITTEN;
+    if (call->is_allocation) return Constants::UNKNOWN;
+    if (call->has_arrived) return Constants::OUTSIDE;
+    const auto* special = state().special.find(address);
+    const Layout& layout = call->layouts[place];
+    const TensorImpl& tensor = *tensors()[place];
+    const std::pair<i64, i64> view(tensor.storage_offset(), layout.id);
+    const i64* writer = recorder.writers->earlier.find(address);
+    if (special != nullptr) {
+      if ((*special)->is_plainly_foreign() && (writer != nullptr || is_alone()) && add_digest_of(tensor, layout)) {
+        if (writer == nullptr) return Constants::OUTSIDE_READ;
+        const bool is_whole = !(*special)->partial || *(*special)->partial == view;
+        return (is_whole ? here() - *writer : Constants::MIXED) | 1;
+      }
+    } else {
+      const Read* read = state().reads.find(address, view.first, view.second);
+      if (read != nullptr && read->stream == recorder.number_ && read->row != number) return here() - read->packed;
+      if (state().handles.contains(address)) {
+        if (writer != nullptr && row_of(*writer) >= recorder.first_row) return here() - *writer;
+        const i64 link = writer == nullptr ? Constants::OUTSIDE_READ : (here() - *writer) | 1;
+        if ((writer != nullptr || is_alone()) && add_digest_of(tensor, layout)) {
+          add_read(address, view, place);
+          return link;
+        }
+      } else if (address != 0 && !state().has_rare_entries &&
+                 (is_of_torch(tensor) || !tensor.unsafe_storage().resizable()) &&
+                 add_digest_of(tensor, layout)) {  // memory from before the recording, or of others
+        if (is_of_torch(tensor))
+          add_read(address, view, place);
+        else
+          state().add_special(address, static_cast<i64>(tensor.unsafe_storage().nbytes()), true);
+        follow(address);
+        return Constants::OUTSIDE_READ;
+      }
+    }
+    i64 link;
+    std::vector<size_t> written;
+    {
+      PythonSection python(lock);
+      link = ask("_input", call->python, python_tensors(tensors()), address, place).template cast<i64>();
+      for (auto known : call->python.attr("written")) written.push_back(known.cast<size_t>());
+    }
+    if (written.size() > call->written.size()) call->written = std::move(written);  // learned by ``_input``
+    return link;
+  }
+
+  // Whether a storage without a writer in this stream was written by no recorded op.
+  bool is_alone() { return state().writers.size() == 1 && !state().has_rare_entries; }
+
+  bool add_digest_of(const TensorImpl& tensor, const Layout& layout) {
+    u64 digest;
+    if (!digest_of(tensor, layout, digest)) return false;
+    add_digest(digest);
+    return true;
+  }
+
+  void add_read(u64 address, const std::pair<i64, i64>& view, size_t place) {
+    state().reads.add(address, {view.first, view.second, recorder.number_, number,
+                                pack_read(number, static_cast<i64>(place))});
+  }
+
+  bool factor_is_zero() const {
+    if (call->factor_is_float) return *(recorder.floats.values.end() - static_cast<i64>(call->factor_from_end)) == 0;
+    return *(recorder.integers.values.end() - static_cast<i64>(call->factor_from_end)) == 0;
+  }
+
+  // The state of the default generator: an op with another one has an obstacle.
+  void add_generator() {
+    add_digest(default_generator_digest());
+    flags = Constants::RNG | Constants::TORCH_GENERATOR;
+  }
+
+  void find_module() {
+    module = recorder.module;
+    if (node == nullptr) {
+      flags |= static_cast<u32>(recorder.phase);
+      return;
+    }
+    if (module == 0) module = recorder.module_of(node->sequence_nr());  // else a forward that is run again
+    flags |= Constants::BACKWARD;
+  }
+
+  void find_site() {
+    auto& stack_key = scratch.stack;
+    frames::Frame* anchor = recorder.anchor == nullptr ? nullptr : frames::of(recorder.anchor);
+    const bool found = frames::walk(frames::innermost(), anchor, stack_key);
+    const bool continues = anchor != nullptr && !found && node != nullptr;
+    if (continues) {  // a thread of autograd, working for the call of backward
+      stack_key.add(0);
+      frames::walk(anchor, nullptr, stack_key);
+    } else if (anchor != nullptr && !found) {
+      PythonSection python(lock);
+      flags = ask("check_attempt", flags).template cast<u32>();
+    }
+    const u64 hash = stack_key.hash();
+    if (const u32* known = state().sites.find(stack_key, hash)) {
+      site = *known;
+      return;
+    }
+    u64 cleared = state().sites_cleared;
+    {
+      PythonSection python(lock);
+      site = ask("intern_site", continues).template cast<u32>();
+    }
+    if (state().sites_cleared == cleared) state().sites.add(stack_key, hash, site);
+  }
+
+  // --- after it has run
+
+  void finish() {
+    has_run = true;
+    if (call->is_view)
+      flags |= Constants::VIEW;
+    else if (call->computes)
+      record_results();
+    else if (call->is_number)
+      record_number();
+    else
+      record_uncomputed();
+    recorder.parts.end(Part::RESULTS);
+    check_settings();
+    recorder.parts.end(Part::SETTINGS);
+    const u32 cells[] = {call->op,
+                         call->structure,
+                         site,
+                         static_cast<u32>(module),
+                         call->scalars,
+                         flags,
+                         static_cast<u32>(recorder.digested)};
+    recorder.fixed.values.insert(recorder.fixed.values.end(), std::begin(cells), std::end(cells));
+    recorder.row = number + 1;
+    if (number >= recorder.limit) {
+      PythonSection python(lock);
+      recorder.stream_.attr("wake_committer")();
+    }
+    recorder.parts.end(Part::CELLS);
+  }
+
+  const IValue* returned() const { return &*(stack->end() - static_cast<i64>(op.returns)); }
+
+  void record_results() {
+    i64 slot = call->written.empty() ? 0 : record_written();
+    if (call->returns_new) {
+      const IValue* results = returned();
+      const bool several = op.returns != 1 || results[0].isList();
+      for (size_t i = 0; i < op.returns; ++i) {
+        if (!call->aliased.empty() && call->aliased[i]) continue;
+        if (results[i].isTensor()) {
+          record_new(results[i].toTensor(), slot, several);
+        } else if (results[i].isList()) {
+          for (const IValue& item : results[i].toListRef())
+            if (item.isTensor()) record_new(item.toTensor(), slot, several);
+        }
+      }
+    }
+    if (recorder.marked) flags |= Constants::MARKED;
+  }
+
+  // Digest the written arguments and make the row their last writer (``OpRecorder._record_written``).
+  i64 record_written() {
+    if (!writes_simply || !writes_whole_storages()) {
+      PythonSection python(lock);
+      if (!passed) passed = {py::tuple(), py::none()};
+      const py::tuple result =
+          ask("_record_written", call->python, python_tensors(tensors()), passed->positional, passed->named);
+      flags |= result[1].cast<u32>();
+      return result[0].cast<i64>();
+    }
+    i64 slot = 0;
+    for (size_t place : call->written) {
+      const TensorImpl& tensor = *tensors()[place];
+      const u64 address = address_of(tensor);
+      u64 digest = 0;
+      digest_of(tensor, call->layouts[place], digest);
+      add_digest(digest);
+      state().reads.pop(address);
+      for (auto& writers : state().writers)
+        if (writers != recorder.writers) writers->drop(address);
+      recorder.writers->earlier.erase(address);
+      recorder.writers->current.set(address, pack_writer(number, slot));
+      ++slot;
+    }
+    return slot;
+  }
+
+  // Whether each written tensor is all of a storage that is described by its last writer alone.
+  bool writes_whole_storages() {
+    if (!call->writes_plainly || recorder.marked) return false;
+    for (size_t place : call->written) {
+      const TensorImpl& tensor = *tensors()[place];
+      const Layout& layout = call->layouts[place];
+      const auto& storage = tensor.unsafe_storage();
+      const u64 address = address_of(tensor);
+      const bool is_whole = layout.dense && layout.nbytes >= static_cast<i64>(storage.nbytes());
+      if (!is_whole || layout.later || layout.nbytes == 0) return false;
+      if (storage.data() == nullptr || !state().handles.contains(address) || state().special.contains(address))
+        return false;
+      if (tensors().size() == 2 && address_of(*tensors()[1 - place]) == address) return false;
+    }
+    return true;
+  }
+
+  // Digest an output that aliases no argument, and follow its storage (``OpRecorder._fresh``).
+  void record_new(const at::Tensor& tensor, i64& slot, bool several) {
+    if (!tensor.defined()) return;
+    const i64 capped = several ? std::min(slot, Constants::SLOT_UNKNOWN) : slot;
+    if (!record_new_simply(tensor, capped)) {
+      PythonSection python(lock);
+      ask("_fresh", py::cast(tensor), call->plan,
+          call->keeps_tensors() ? python_tensors(tensors()) : py::list(), capped);
+    }
+    if (several && std::find(call->scratch.begin(), call->scratch.end(), slot) != call->scratch.end()) {
+      PythonSection python(lock);
+      ask("_clear_digest");
+    }
+    ++slot;
+  }
+
+  bool record_new_simply(const at::Tensor& tensor, i64 slot) {
+    const TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+    if (!is_plain(impl) || impl.dim() > static_cast<i64>(MAX_DIMENSIONS)) return false;
+    if (call->copies && recorder.marked) return false;
+    u64 digest;
+    if (!digest_of(impl, layout_of(tensor), digest)) return false;
+    add_digest(digest);
+    const u64 address = address_of(impl);
+    if (state().handles.contains(address)) return true;  // memory of an argument
+    recorder.writers->current.set(address, (number << 12) - (slot << 2));
+    follow(address);
+    return true;
+  }
+
+  // Whether torch's own allocator made its memory, so that no other code can write it.
+  static bool is_of_torch(const TensorImpl& tensor) {
+    const auto& storage = tensor.unsafe_storage();
+    return storage.resizable() && storage.data_ptr().get_deleter() == c10::GetAllocator(c10::kCPU)->raw_deleter();
+  }
+
+  void follow(u64 address) {
+    follow_weakly(address);
+    state().handles.set(address, address);
+    state().recent.push_back(address);
+    if (state().recent.size() >= SWEEP_EVERY) sweep();
+  }
+
+  void sweep() {
+    const std::vector<u64> dead = state().sweep();
+    std::vector<std::shared_ptr<Special>> dropped;
+    for (u64 address : dead) {
+      const auto* special = state().special.find(address);
+      if (special == nullptr) continue;
+      dropped.push_back(*special);
+      state().special.erase(address);
+    }
+    if (dropped.empty() && !state().has_rare_entries) return;
+    PythonSection python(lock);
+    dropped.clear();
+    if (state().has_rare_entries) ask("forget_storages", dead);
+  }
+
+  Layout layout_of(const at::Tensor& tensor) {
+    const TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+    layout_key(impl, scratch.words);
+    const u64 hash = scratch.words.hash();
+    if (const Layout* known = state().layouts.find(scratch.words, hash)) return *known;
+    Layout made;
+    {
+      PythonSection python(lock);
+      made = layout_from(ask("layout_of", py::cast(tensor)));
+    }
+    state().layouts.add(scratch.words, hash, made);
+    return made;
+  }
+
+  void record_number() {
+    const IValue& value = returned()[0];
+    if (value.isBool()) {
+      recorder.integers.values.push_back(value.toBool());
+      flags |= Constants::VALUE_BOOL;
+    } else if (value.isInt()) {
+      recorder.integers.values.push_back(value.toInt());
+      flags |= Constants::VALUE_INTEGER;
+    } else if (value.isComplexDouble()) {
+      recorder.floats.values.push_back(value.toComplexDouble().real());
+      recorder.floats.values.push_back(value.toComplexDouble().imag());
+      flags |= Constants::VALUE_COMPLEX;
+    } else {  // unsigned beyond 63 bits, too
+      recorder.floats.values.push_back(value.toScalar().toDouble());
+      flags |= Constants::VALUE_FLOAT;
+    }
+    if (recorder.marked) flags |= Constants::MARKED;
+  }
+
+  void record_uncomputed() {
+    PythonSection python(lock);
+    py::object out;
+    if (op.returns == 1) {
+      out = torch::jit::toPyObject(returned()[0]);
+    } else {
+      py::tuple results(op.returns);
+      for (size_t i = 0; i < op.returns; ++i) results[i] = torch::jit::toPyObject(returned()[i]);
+      out = results;
+    }
+    flags |= ask("_record_uncomputed", call->python, python_tensors(tensors()), out).template cast<u32>();
+  }
+
+  void check_settings() {
+    const Settings now = Settings::now();
+    if (recorder.settings_known && now == recorder.settings_) return;
+    for (const auto& known : recorder.known_settings_) {
+      if (!recorder.settings_known || known->settings != now || known->era != state().settings_era) continue;
+      recorder.add_epoch(number, known->number);
+      recorder.use(*known);
+      return;
+    }
+    PythonSection python(lock);
+    ask("_update_settings");
+    const py::object snapshot = recorder.snapshot_;
+    const KnownSettings read{now, state().settings_era, snapshot.attr("number").cast<i64>(), snapshot};
+    for (const auto& known : recorder.known_settings_) {
+      if (known->settings != now) continue;
+      *known = read;
+      recorder.use(*known);
+      return;
+    }
+    recorder.known_settings_.push_back(std::make_unique<KnownSettings>(read));
+    recorder.use(*recorder.known_settings_.back());
+  }
+
+  // Digest of a plain tensor; false where Python is to find it.
+  static bool digest_of(const TensorImpl& tensor, const Layout& layout, u64& digest) {
+    const char* start = nullptr;
+    try {
+      start = static_cast<const char*>(tensor.unsafe_storage().data());
+    } catch (const c10::Error&) {  // a storage without memory
+    }
+    if (start == nullptr || layout.nbytes == 0 || layout.later) return false;
+    start += tensor.storage_offset() * static_cast<i64>(tensor.itemsize());
+    const auto size = static_cast<size_t>(layout.nbytes);
+    if (!layout.dense && !tensor.is_contiguous()) {
+      auto& gathered = Thread::here().gathered;
+      gathered.resize(size);
+      char* end = gathered.data();
+      gather(start, tensor.sizes(), tensor.strides(), tensor.itemsize(), end);
+      start = gathered.data();
+    }
+    digest = digests::digest(start, size, layout.seed);
+    return true;
+  }
+
+  // Copy elements in row-major order.
+  static void gather(const char* from, c10::IntArrayRef sizes, c10::IntArrayRef strides, size_t itemsize, char*& to) {
+    if (sizes.size() == 1) {
+      const i64 step = strides[0] * static_cast<i64>(itemsize);
+      for (i64 i = 0; i < sizes[0]; ++i, to += itemsize) std::memcpy(to, from + i * step, itemsize);
+      return;
+    }
+    const i64 step = strides[0] * static_cast<i64>(itemsize);
+    for (i64 i = 0; i < sizes[0]; ++i)
+      gather(from + i * step, sizes.slice(1), strides.slice(1), itemsize, to);
+  }
+
+  // --- errors
+
+  // The op raised and gets no row.
+  void roll_back() {
+    PythonSection python(lock);
+    try {
+      ask("drop_raised", links_added, scratch.arguments.integers.size(), scratch.arguments.floats.size(),
+          scratch.addresses);
+    } catch (py::error_already_set& error) {
+      error.discard_as_unraisable("rltrace");
+    }
+  }
+
+  // The stream decides: its recording ends, the row is dropped, or the error (Ctrl-C) is the program's.
+  void report(const py::object& error) {
+    try {
+      const bool are_alive = !has_run || call->keeps_tensors();
+      ask("failed", error, has_run ? call->python : py::none(), are_alive ? python_tensors(tensors()) : py::list());
+    } catch (py::error_already_set& raised) {
+      throw_into_program(raised);
+    }
+  }
+};
+
+template <class Write>
+bool Recorder::guarded(Row& row, Write write) {
+  try {
+    write();
+    return true;
+  } catch (py::error_already_set& error) {
+    PythonSection python(row.lock);
+    row.report(error.value());
+  } catch (const std::exception& error) {
+    PythonSection python(row.lock);
+    row.report(py::reinterpret_borrow<py::object>(PyExc_RuntimeError)(error.what()));
+  }
+  return false;
+}
+
+inline bool Recorder::observe(const c10::OperatorHandle& handle, Stack* stack) {
+  const Presence presence(*this);
+  if (!armed_) return false;
+  Thread& thread = Thread::here();
+  Operator& op = thread.operators.of(handle);
+  ScratchHere scratch(thread);
+  parts.begin();
+  const auto node = torch::autograd::get_current_node();
+  if (const char* obstacle = obstacle_of(op, stack, *scratch, node != nullptr)) {
+    hand_over(op, obstacle);
+    return false;
+  }
+  parts.end(Part::ARGUMENTS);
+  Lock lock(state->mutex);
+  Row row(*this, op, *scratch, lock, stack, node.get());
+  if (!guarded(row, [&] { row.begin(); })) {
+    lock.unlock();
+    run(op, stack, thread);
+    return true;
+  }
+  lock.unlock();
+  parts.end(Part::SITE);
+  try {
+    run(op, stack, thread);
+  } catch (...) {
+    lock.lock();
+    row.roll_back();
+    throw;
+  }
+  parts.end(Part::RUN);
+  lock.lock();
+  guarded(row, [&] { row.finish(); });
+  return true;
+}
+
+}  // namespace rltrace

@@ -1,0 +1,208 @@
+"""Two ranks that train together in one way after the other, STEPS optimizer steps each.
+
+``RANK=0 … collectives.py [RANK op|value]``: in step CHANGED_AT of each way that rank runs an op more, or on another
+number.
+"""
+
+import os
+import sys
+import threading
+from datetime import timedelta
+
+import torch
+from torch import distributed, nn
+from torch.distributed import _functional_collectives as functional
+
+CHANGED_RANK, HOW = (*sys.argv[1:], "-1", "")[:2]
+STEPS, CHANGED_AT = 3, 1
+RANK, WORLD = int(os.environ["RANK"]), 2
+
+
+def planted(tensor: torch.Tensor, step: int) -> torch.Tensor:
+    """A batch, or a parameter: as it is, or with the difference."""
+    here = int(CHANGED_RANK) == RANK and step == CHANGED_AT
+    tensor = tensor * (1.001 if here and HOW == "value" else 1.0)
+    return tensor * 1.001 if here and HOW == "op" else tensor
+
+
+def mlp() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
+
+
+def train(model: nn.Module, plant=planted, seed: int = RANK) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    generator = torch.Generator().manual_seed(seed)
+    for step in range(STEPS):
+        inputs, targets = torch.randn(8, 8, generator=generator), torch.randn(8, 4, generator=generator)
+        loss = (model(plant(inputs, step)) - targets).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def mesh(name: str = "dp"):
+    return distributed.init_device_mesh("cpu", (WORLD,), mesh_dim_names=(name,))
+
+
+def fsdp() -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    model = mlp()
+    for layer in (model[0], model[2], model):
+        fully_shard(layer, mesh=mesh())
+    train(model)
+
+
+def tensor_parallel() -> None:
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    model = parallelize_module(mlp(), mesh("tp"), {"0": ColwiseParallel(), "2": RowwiseParallel()})
+
+    def plant(inputs: torch.Tensor, step: int) -> torch.Tensor:
+        with torch.no_grad():
+            part = model[0].weight.to_local()
+            part.copy_(planted(part, step))
+        return inputs
+
+    train(model, plant, seed=0)
+
+
+def sequence_parallel() -> None:
+    """Activations are sharded too: gathered before the first layer, scattered after the second."""
+    from torch.distributed.tensor import Shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    plan = {"0": ColwiseParallel(input_layouts=Shard(0)), "2": RowwiseParallel(output_layouts=Shard(0))}
+    train(parallelize_module(mlp(), mesh("tp"), plan))
+
+
+def messages() -> None:
+    """Two stages of a pipeline by send and recv: rank 0 has the first layers, rank 1 the last."""
+    stage = mlp()[:2] if RANK == 0 else mlp()[2:]
+    optimizer = torch.optim.SGD(stage.parameters(), lr=0.1)
+    generator = torch.Generator().manual_seed(0)
+    for step in range(STEPS):
+        inputs, targets = torch.randn(8, 8, generator=generator), torch.randn(8, 4, generator=generator)
+        optimizer.zero_grad()
+        if RANK == 0:
+            hidden = stage(planted(inputs, step))
+            distributed.send(hidden.detach(), 1)
+            distributed.recv(gradient := torch.empty_like(hidden), 1)
+            hidden.backward(gradient)
+        else:
+            distributed.recv(received := torch.empty(8, 16), 0)
+            hidden = received.requires_grad_()
+            (stage(hidden) - planted(targets, step)).pow(2).mean().backward()
+            distributed.send(hidden.grad, 0)
+        optimizer.step()
+
+
+def pipeline() -> None:
+    """The same by torch's pipeline: messages in batches, two microbatches on their way."""
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+    part = mlp()[:2] if RANK == 0 else mlp()[2:]
+    hidden, result = (torch.zeros(4, width, requires_grad=True) for width in (16, 4))
+    ends = (torch.zeros(4, 8), hidden) if RANK == 0 else (hidden, result)
+    stage = PipelineStage(part, RANK, WORLD, torch.device("cpu"), *ends)  # without ends it computes with empty memory
+    schedule = Schedule1F1B(stage, 2, loss_fn=lambda output, target: (output - target).pow(2).mean())
+    optimizer = torch.optim.SGD(part.parameters(), lr=0.1)
+    generator = torch.Generator().manual_seed(0)
+    for step in range(STEPS):
+        inputs, targets = torch.randn(8, 8, generator=generator), torch.randn(8, 4, generator=generator)
+        optimizer.zero_grad()
+        schedule.step(planted(inputs, step)) if RANK == 0 else schedule.step(target=planted(targets, step))
+        optimizer.step()
+
+
+class Exchange(torch.autograd.Function):
+    """Tokens to their experts; their gradients back."""
+
+    @staticmethod
+    def forward(_context, tokens: torch.Tensor) -> torch.Tensor:
+        distributed.all_to_all_single(received := torch.empty_like(tokens), tokens.contiguous())
+        return received
+
+    @staticmethod
+    def backward(_context, gradient: torch.Tensor) -> torch.Tensor:
+        return Exchange.apply(gradient)
+
+
+class Experts(nn.Module):
+    """One expert on each rank: half of the tokens of every rank go to each."""
+
+    def __init__(self, exchange) -> None:
+        super().__init__()
+        torch.manual_seed(RANK)
+        self.expert, self.head, self.exchange = nn.Linear(8, 8), nn.Linear(8, 4), exchange
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.head(self.exchange(torch.tanh(self.expert(self.exchange(tokens)))))
+
+
+def experts() -> None:
+    train(Experts(Exchange.apply))
+
+
+def functional_experts() -> None:
+    train(Experts(lambda tokens: functional.all_to_all_single_autograd(tokens, None, None, distributed.group.WORLD)))
+
+
+def average(_state, bucket) -> torch.futures.Future[torch.Tensor]:
+    """A communication hook: the mean of the gradients, computed by another thread as it is with gloo's."""
+    work, summed = distributed.all_reduce(bucket.buffer(), async_op=True), torch.futures.Future()
+    mean = summed.then(lambda future: future.value() / WORLD)
+    threading.Thread(target=lambda: (work.wait(), summed.set_result(bucket.buffer())), name="reduce").start()
+    return mean
+
+
+def replicas() -> None:
+    model = nn.parallel.DistributedDataParallel(mlp())
+    model.register_comm_hook(None, average)
+    train(model)
+
+
+def sums() -> None:
+    """Gradients are reduced by every kind of sum, in flight while others are computed."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    generator = torch.Generator().manual_seed(RANK)
+    for step in range(STEPS):
+        inputs = torch.randn(8, 8, generator=generator)
+        optimizer.zero_grad()
+        model(planted(inputs, step)).pow(2).mean().backward()
+        first, *others = [p.grad for p in model.parameters()]
+        work = distributed.all_reduce(first, async_op=True)
+        second = functional.all_reduce(others[0], "sum", distributed.group.WORLD)
+        third, fourth = functional.all_reduce_coalesced(others[1:], "sum", distributed.group.WORLD)
+        distributed.reduce_scatter_tensor(half := torch.empty(8), second + 0)
+        distributed.all_gather_into_tensor(whole := torch.empty(16), half)
+        distributed.all_gather(parts := [torch.empty(4, 16), torch.empty(4, 16)], third)
+        scattered = functional.reduce_scatter_tensor(torch.cat([fourth, fourth]), "sum", 0, distributed.group.WORLD)
+        probe = torch.empty(4)  # nobody writes it
+        del probe
+        work.wait()
+        for p, gradient in zip(model.parameters(), (first, whole, sum(parts), scattered), strict=True):
+            p.grad.copy_(gradient)
+        optimizer.step()
+
+
+WAYS = (
+    fsdp,
+    tensor_parallel,
+    sequence_parallel,
+    messages,
+    pipeline,
+    experts,
+    functional_experts,
+    replicas,
+    sums,
+)
+
+distributed.init_process_group("gloo", timeout=timedelta(seconds=60))
+for way in WAYS:
+    thread = threading.Thread(target=way, name=way.__name__)  # a stream for each
+    thread.start()
+    thread.join()
+distributed.destroy_process_group()

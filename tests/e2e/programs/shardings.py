@@ -1,0 +1,68 @@
+"""One model under several shardings: ``shardings.py HOW [TWIST]``.
+
+HOW is ``whole`` (one process), ``double`` (likewise, in float64), ``tp`` (tensor parallel) or ``fsdp``; the last two
+under torchrun. TWIST is ``init`` (a parameter begins otherwise), ``scale`` (an output is scaled) or ``rate`` (of one
+parameter group).
+"""
+
+import sys
+
+import torch
+from torch import distributed, nn
+
+HOW, TWIST = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else ""
+STEPS, WIDTH, BATCH = 2, 7, 16
+"""An odd width: the two ranks' shards have different sizes."""
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(12, WIDTH)
+        self.down = nn.Linear(WIDTH, 5)
+        self.head = nn.Linear(5, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.down(torch.tanh(self.up(x)))
+        return self.head(hidden * 1.01 if TWIST == "scale" else hidden)
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    model, rank, world = Net(), 0, 1
+    generator = torch.Generator().manual_seed(1)
+    batches = [(torch.randn(BATCH, 12, generator=generator), torch.randn(BATCH, 3, generator=generator)) for _ in "ab"]
+    if TWIST == "init":
+        with torch.no_grad():
+            model.down.weight[4, 5] += 1e-3
+    if HOW == "double":
+        model = model.double()
+        batches = [(x.double(), y.double()) for x, y in batches]
+    if HOW in ("tp", "fsdp"):
+        from torch.distributed.device_mesh import init_device_mesh
+
+        distributed.init_process_group("gloo")
+        rank, world = distributed.get_rank(), distributed.get_world_size()
+        mesh = init_device_mesh("cpu", (world,), mesh_dim_names=(HOW,))
+    if HOW == "tp":
+        from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+        hidden = ColwiseParallel(use_local_output=False)  # a local tensor would not know that sizes differ
+        parallelize_module(model, mesh, {"up": hidden, "down": RowwiseParallel()})
+    if HOW == "fsdp":
+        from torch.distributed.fsdp import fully_shard
+
+        fully_shard(model, mesh=mesh)
+        batches = [(x.chunk(world)[rank], y.chunk(world)[rank]) for x, y in batches]
+    rest = [*model.up.parameters(), *model.head.parameters()]
+    down = {"params": [*model.down.parameters()], **({"lr": 2e-3} if TWIST == "rate" else {})}
+    optimizer = torch.optim.Adam([{"params": rest}, down], lr=1e-3, foreach=False)
+    for inputs, targets in batches:
+        optimizer.zero_grad()
+        (model(inputs) - targets).pow(2).mean().backward()
+        optimizer.step()
+    if world > 1:
+        distributed.destroy_process_group()
+
+
+main()

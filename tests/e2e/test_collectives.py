@@ -1,0 +1,96 @@
+"""Two ranks that train in every way of several: the origin of a difference is named, and others received it."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import distributed
+
+from rltrace.diff import Comparison, compare
+from rltrace.diff.base.model import Cause, Verdict
+from rltrace.trace.read.reader import Trace, open_trace
+
+PROGRAM = Path(__file__).parent / "programs" / "collectives.py"
+STEPS, CHANGED_AT = 3, 1
+
+RECEIVED = {
+    "fsdp": "c10d._reduce_scatter_base_.default",
+    "tensor_parallel": "_c10d_functional.all_reduce.default",
+    "sequence_parallel": "_c10d_functional.all_gather_into_tensor.default",
+    "messages": "c10d.recv_.default",
+    "pipeline": "c10d.recv_.default",
+    "experts": "c10d.alltoall_base_.default",
+    "functional_experts": "_c10d_functional.all_to_all_single.default",
+    "replicas": "c10d.allreduce_.default",
+    "sums": "_c10d_functional.all_reduce.default",
+}
+"""By the way of training, in the order of the program: the collective that brings the other rank the difference."""
+
+PLANTED = {(0, "op"): "0-op", (1, "value"): "1-value"}
+"""Traces with a difference on one rank: an op more, or another number."""
+
+pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="this build of torch has no torch.distributed")
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The program recorded twice as it is, and with a difference in every way of training, on either rank."""
+
+    folder: Path
+
+    def of(self, name: str, way: str) -> Trace:
+        """A trace with the streams of one way alone."""
+        trace = open_trace(self.folder / f"{name}.zarr")
+        for process in trace.processes:
+            process._streams = {i: s for i, s in process._streams.items() if s.name.endswith(f"thread:{way}")}
+        return trace
+
+    def compare(self, name: str, way: str) -> Comparison:
+        return compare(self.of("a", way), self.of(name, way))
+
+
+@pytest.fixture(scope="module")
+def runs(new_cli: Callable[[], Any]) -> Runs:
+    cli = new_cli()
+    for name, *planted in (["a"], ["b"], *([name, *map(str, how)] for how, name in PLANTED.items())):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        ranks = [f"RANK={rank} {sys.executable} {PROGRAM} {' '.join(planted)}" for rank in (0, 1)]
+        command = f"{ranks[1]} & {ranks[0]}; wait"
+        where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+        result = cli.rltrace("record", "--quiet", "-o", f"{name}.zarr", "--", "sh", "-c", command, **where)
+        assert result.returncode == 0, result.stderr
+    return Runs(cli.folder)
+
+
+def test_unchanged_runs_are_identical(runs: Runs) -> None:
+    """Whatever is in flight, waits, or is memory that nobody wrote."""
+    found = compare(runs.folder / "a.zarr", runs.folder / "b.zarr")
+    assert found.verdict is Verdict.IDENTICAL
+    assert len([name for name in found.compared if "thread:" in name]) >= 2 * len(RECEIVED)
+
+
+@pytest.mark.parametrize(("rank", "how"), PLANTED)
+@pytest.mark.parametrize("way", RECEIVED)
+def test_the_origin_is_named_and_the_other_rank_received_it(runs: Runs, way: str, rank: int, how: str) -> None:
+    """The headline is the planted op, on its rank; the other's first difference came with a collective."""
+    found = runs.compare(PLANTED[rank, how], way)
+    assert found.verdict is Verdict.DIVERGED
+    assert found.unordered == ()
+    first = found.first
+    assert first is not None and first == found.decisive
+    assert (first.stream, first.op) == (f"rank{rank}/main/thread:{way}", "aten.mul.Tensor")
+    assert first.cause is (Cause.CONTROL_FLOW if how == "op" else Cause.ARGUMENTS)
+    assert first.step == STEPS * list(RECEIVED).index(way) + CHANGED_AT
+    (later,) = found.later
+    assert (later.stream, later.cause) == (f"rank{1 - rank}/main/thread:{way}", Cause.OUTSIDE)
+    assert later.received is not None
+    assert (later.received.op, later.received.ranks) == (RECEIVED[way], (0, 1))
+    assert later.received.origins == (first.stream,)

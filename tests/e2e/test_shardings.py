@@ -1,0 +1,96 @@
+"""One model under tensor parallelism, FSDP2 and in one process: its state compared as whole tensors."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import distributed
+
+from rltrace.trace.read.reader import open_trace
+
+PROGRAM = Path(__file__).parent / "programs" / "shardings.py"
+TORCHRUN = Path(sys.executable).parent / "torchrun"
+
+pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="this build of torch has no torch.distributed")
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The program, recorded under several shardings."""
+
+    cli: Any
+
+    def record(self, name: str, *command: object) -> None:
+        options = ("--quiet", "--level", "step", "--state", ":")
+        result = self.cli.rltrace("record", *options, "-o", f"{name}.zarr", "--", *command)
+        assert result.returncode == 0, result.stderr
+
+    def compare(self, a: str, b: str, *options: str, status: int = 0) -> dict[str, Any]:
+        result = self.cli.rltrace("compare", f"{a}.zarr", f"{b}.zarr", "--state", "--format", "json", *options)
+        assert result.returncode == status, result.stdout + result.stderr
+        found: dict[str, Any] = json.loads(result.stdout)
+        return found
+
+
+@pytest.fixture(scope="module")
+def runs(new_cli: Callable[[], Any]) -> Runs:
+    runs = Runs(new_cli())
+    for name in ("whole", "double"):
+        runs.record(name, sys.executable, PROGRAM, name)
+    for twist in ("init", "scale"):
+        runs.record(twist, sys.executable, PROGRAM, "whole", twist)
+    for name in ("tp", "fsdp"):
+        runs.record(name, TORCHRUN, "--standalone", "--nproc-per-node", 2, PROGRAM, name)
+    return runs
+
+
+@pytest.mark.parametrize(("how", "divided"), [("tp", "mesh [2], S(1)"), ("fsdp", "mesh [2], S(0)")])
+def test_shards_form_the_tensors_of_one_process(runs: Runs, how: str, divided: str) -> None:
+    """Also of a dimension of 7, and every difference can be explained by another order of sums."""
+    found = runs.compare("whole", how)
+    assert found["verdict"] in ("explained", "bitwise")
+    assert found["compared"] == 66
+    assert (found["only_a"], found["only_b"], found["uncompared"], found["replicas"]) == ([], [], [], [])
+    assert found["b"]["ranks"] == 2
+    assert divided in found["b"]["meshes"]
+    assert all(tensor["explained"] for tensor in found["tensors"])
+    sizes = {
+        tuple(len(part) for part in shard.indices())
+        for process in open_trace(runs.cli.folder / f"{how}.zarr").processes
+        for one in process.shards
+        for shard in one.shards
+        if shard.name.endswith("up.weight") and not shard.key
+    }
+    assert sizes == {(4, 12), (3, 12)}
+
+
+def test_another_initialization_is_named(runs: Runs) -> None:
+    """As the first difference: no sum had been taken then."""
+    found = runs.compare("tp", "init", status=1)
+    first = found["first"]
+    assert (first["kind"], first["name"]["b"], first["step"]) == ("before", "Net.down.weight", 0)
+    assert (first["index"], first["differing"], first["explained"]) == ([4, 5], 1, False)
+
+
+@pytest.mark.parametrize("how", ["tp", "fsdp"])
+def test_a_scale_is_outside_of_what_order_explains(runs: Runs, how: str) -> None:
+    """One factor of 1.01 in the forward pass."""
+    first = runs.compare(how, "scale", status=1)["first"]
+    assert (first["kind"], first["name"]["b"].split(".", 1)[1]) == ("gradient", "up.weight")
+    assert first["excess"] > 10
+    assert first["summands"] > 1_000_000
+
+
+def test_a_reference_in_double_precision_measures_what_rounding_does(runs: Runs) -> None:
+    """With it the same differences are explained, and the same scale is thousands of times outside."""
+    reference = ("--reference", "double.zarr")
+    assert runs.compare("whole", "tp", *reference)["verdict"] in ("explained", "bitwise")
+    first = runs.compare("whole", "scale", *reference, status=1)["first"]
+    assert (first["kind"], first["name"]["a"]) == ("gradient", "Net.up.weight")
+    assert first["excess"] > 1000
