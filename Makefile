@@ -80,6 +80,7 @@ bench: engine
 	$(BIN)/python benchmarks/mechanisms.py
 	$(BIN)/python benchmarks/values_cost.py
 	$(BIN)/python benchmarks/kills.py
+	$(BIN)/python benchmarks/faults.py
 
 # The libraries are many and heavy, so they have an environment of their own.
 verdicts: $(VERDICTS)/.complete

@@ -40,7 +40,7 @@ from rltrace.diff.base.model import (
     Shift,
     Verdict,
 )
-from rltrace.diff.base.view import StreamView
+from rltrace.diff.base.view import ALL, Shortcuts, StreamView
 from rltrace.diff.causes.nondeterminism import advice_text
 from rltrace.diff.causes.rng import generators_note
 from rltrace.diff.finding_order import Order, OrderedFinding
@@ -280,6 +280,7 @@ def compare(
     starts: Pair[int] | None = None,
     progress: Progress | None = None,
     watch: OnProbe | None = None,
+    shortcuts: Shortcuts = ALL,
 ) -> Comparison:
     """Compare two traces.
 
@@ -287,8 +288,8 @@ def compare(
     which a curve is visibly apart. ``starts``: B's step that A's first one is, or A's step that B's first one is; 0 on
     a side compares both from their beginnings; None: a run that begins with the parameters of a step of the other is
     compared with it from there on. ``progress`` is called with a stream's name, the rows done and the rows in all,
-    ``watch`` with each probe of the search. Raises UsageError where the two cannot be compared, and what
-    ``open_trace`` does.
+    ``watch`` with each probe of the search. ``shortcuts`` change how much is read, and no result. Raises UsageError
+    where the two cannot be compared, and what ``open_trace`` does.
     """
     trace_a = a if isinstance(a, Trace) else open_trace(a)
     trace_b = b if isinstance(b, Trace) else open_trace(b)
@@ -296,7 +297,7 @@ def compare(
     chosen = choose_shift(trace_a, trace_b, starts)
     notes = [] if chosen.note is None else [chosen.note]
     shifted_a, shifted_b = shifted(trace_a, trace_b, chosen.shift)
-    comparer = _Comparer(shifted_a, shifted_b, strict, tolerance, progress, watch, chosen.shift, notes)
+    comparer = _Comparer(shifted_a, shifted_b, strict, tolerance, progress, watch, shortcuts, chosen.shift, notes)
     return with_both_steps(comparer.run())
 
 
@@ -320,6 +321,7 @@ class _Comparer:
     tolerance: float
     progress: Progress | None
     watch: OnProbe | None
+    shortcuts: Shortcuts
     shift: Shift | None
     notes: list[str]
     streams: list[tuple[ProcessTrace, StreamResult]] = field(default_factory=list)
@@ -388,7 +390,7 @@ class _Comparer:
         for stream in a.streams:
             other = others.get(stream.name.removeprefix(a.name))
             if other is not None and not is_pool(stream.name):
-                view_a, view_b = StreamView(a, stream), StreamView(b, other)
+                view_a, view_b = StreamView(a, stream, self.shortcuts), StreamView(b, other, self.shortcuts)
                 begin(view_a, view_b)
                 found = downgrade_for_torchscript(compare_streams(view_a, view_b, settings, self.progress, self.watch))
                 compared.append(add_repeat_evidence(found))

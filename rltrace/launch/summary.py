@@ -130,7 +130,7 @@ def _notes(path: Path) -> tuple[str, ...]:
             record = parse_start(note.read_bytes())
         except OSError:
             record = None
-        reasons.append(str((record or {}).get("why", "for an unreadable reason")))
+        reasons.append(str((record or {}).get("why", "the recorder failed, and could not write why")))
     return tuple(dict.fromkeys(reasons))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -24,6 +25,7 @@ import rltrace
 from rltrace.errors import RecordError, UsageError
 from rltrace.recorder import current_session
 from rltrace.recorder.base.background_thread import BackgroundThread
+from rltrace.recorder.session.window import OpWindow
 from rltrace.trace.read.reader import open_trace
 
 
@@ -227,6 +229,23 @@ def test_an_error_of_the_recorder_ends_the_recording_alone(tmp_path: Path) -> No
     assert process.state == "damaged"
     assert "LookupError" in str(process.why)
     assert BackgroundThread._run.__code__ not in {outermost(frame) for frame in sys._current_frames().values()}
+
+
+def test_a_recording_that_cannot_begin_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error while it begins, half installed: all is put back, the program runs, and one reason is given."""
+    before = patched()
+
+    def refuse(self: OpWindow) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(OpWindow, "open", refuse)
+    with pytest.raises(RecordError, match="Input/output error"), rltrace.record(tmp_path / "a.zarr"):
+        assert current_session() is None
+        assert patched() == before
+        assert torch.ones(2).sum().item() == 2.0
+    (process,) = open_trace(tmp_path / "a.zarr").processes
+    assert process.state == "damaged" and process.after_op == 0
+    assert not list((tmp_path / "a.zarr" / "starts").glob("*.failed"))
 
 
 def test_a_folder_that_cannot_be_written_is_said_before_anything_runs(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rltrace.trace.format.journal import MAGIC, JournalWriter, frame, parse_journal
+from rltrace.trace.format.journal import MAGIC, MAX_PAYLOAD_BYTES, JournalWriter, frame, parse_journal
 
 RECORDS = [{"type": "start", "name": "rank0/main"}, {"type": "facts", "facts": {"a": 1}}, {"type": "end", "n": 3}]
 
@@ -98,6 +99,14 @@ def test_zeros_at_the_end_are_a_torn_tail() -> None:
     assert not journal.damage
 
 
+def test_a_length_that_no_record_has_is_damage() -> None:
+    """A frame that says it is longer than any can be was not cut short by a kill."""
+    begun = MAGIC + (MAX_PAYLOAD_BYTES + 1).to_bytes(4, "little")
+    journal = parse_journal(b"".join(frames(RECORDS)) + begun)
+    assert journal.damage and journal.torn is None
+    assert parse_journal(b"".join(frames(RECORDS)) + MAGIC + MAX_PAYLOAD_BYTES.to_bytes(4, "little")).torn
+
+
 @given(st.binary(max_size=200))
 @settings(max_examples=200)
 def test_never_raises(data: bytes) -> None:
@@ -175,3 +184,25 @@ def test_writer_refuses_an_existing_journal(tmp_path: Path) -> None:
     JournalWriter(path)
     with pytest.raises(FileExistsError):
         JournalWriter(path)
+
+
+def test_a_file_that_cannot_be_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was appended may not be there, as with a quota on a network: the next record takes its place, whole."""
+    writer = JournalWriter(str(tmp_path / "log"))
+    writer.append(RECORDS[:1])
+    close, failing = os.close, [errno.EDQUOT, errno.EINTR]
+
+    def close_and_fail(descriptor: int) -> None:
+        close(descriptor)
+        number = failing.pop(0)
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "close", close_and_fail)
+        with pytest.raises(OSError, match="quota"):
+            writer.append([{"type": "commit", "long": "x" * 1000}])
+        writer.append(RECORDS[2:])  # interrupted: it is closed all the same
+    assert not failing
+    journal = parse_journal((tmp_path / "log").read_bytes())
+    assert journal.records == [RECORDS[0], RECORDS[2]]
+    assert not journal.damage and journal.torn is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from rltrace.testing import plain_entries, random_rows
 from rltrace.trace.format.journal import Journal
 from rltrace.trace.format.process_start import write_start
 from rltrace.trace.format.root import create_trace
+from rltrace.trace.format.rows import Rows
 from rltrace.trace.read import reader
 from rltrace.trace.read.reader import open_trace
 from rltrace.trace.tools.verify import verify
@@ -168,3 +170,53 @@ def test_an_ending_for_now(tmp_path: Path, then: str, state: str) -> None:
     (process,) = open_trace(tmp_path / "t").processes
     assert process.state == state
     assert (process.exit is None) == (state == "killed")
+
+
+def test_stopped_and_killed_at_any_moment(tmp_path: Path) -> None:
+    """A process that commits without a pause, stopped by SIGSTOP wherever it is, and at last killed: a reader finds a
+    beginning, without damage, of a process that runs until it is killed."""
+    path = tmp_path / "t"
+    create_trace(path, {"command": ["train"]})
+    child = os.fork()
+    if child == 0:
+        try:
+            _commit_on(path)
+        finally:
+            os._exit(1)
+    generator, written, rows = np.random.default_rng(0), [], 0
+    try:
+        for _ in range(20):
+            while committed(path) <= rows:  # it has gone on
+                pass
+            os.kill(child, signal.SIGSTOP)
+            os.waitpid(child, os.WUNTRACED)
+            (process,) = open_trace(path).processes
+            assert process.state == "running"
+            assert verify(path).damage == ()
+            rows = process.after_op
+            while sum(map(len, written)) < rows:
+                written.append(random_rows(generator, sum(map(len, written)), ROWS))
+            whole = Rows.join(written)
+            assert process.streams[0].read(0, rows).digests.tobytes() == whole.cut(0, rows).digests.tobytes()
+            os.kill(child, signal.SIGCONT)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    (process,) = open_trace(path).processes
+    assert process.state == "killed" and process.after_op >= rows
+    assert verify(path).damage == ()
+
+
+def _commit_on(trace: Path) -> None:
+    start_record = {"name": "rank0/main"}
+    writer = ProcessWriter.open(trace, {**start_record, "token": write_start(trace, start_record)})
+    stream, generator, row = writer.stream("rank0/main"), np.random.default_rng(0), 0
+    while True:
+        writer.commit(stream, random_rows(generator, row, ROWS), () if row else plain_entries())
+        row += ROWS
+
+
+def committed(path: Path) -> int:
+    """Rows of the process, 0 where it has not begun."""
+    processes = open_trace(path).processes
+    return processes[0].after_op if processes else 0

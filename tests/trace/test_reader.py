@@ -19,6 +19,7 @@ from rltrace.trace.format.process_start import write_start
 from rltrace.trace.format.root import create_trace
 from rltrace.trace.format.rows import Rows
 from rltrace.trace.read.reader import open_trace
+from rltrace.trace.read.stream import CACHED_SEGMENTS
 from rltrace.trace.write.writer import ProcessWriter
 
 
@@ -316,3 +317,36 @@ def test_levels_and_windows(tmp_path: Path) -> None:
     process = open_trace(builder.finish()).processes[0]
     assert process.windows == [(3, 5)]
     assert process.streams[0].windows == [(3, 5, 1)]
+
+
+def test_few_segments_are_kept(written: tuple[Path, Rows]) -> None:
+    """However many are read, memory holds the last ones only: one that was read just now is not decoded again."""
+    stream = open_trace(written[0]).processes[0].streams[0]
+    stream.read(0, stream.rows)
+    chunks = stream.chunks_read
+    assert chunks == 2 * len(stream.segments) > 2 * CACHED_SEGMENTS
+    stream.read_segment(stream.segments[-1])
+    assert stream.chunks_read == chunks
+    stream.read_segment(stream.segments[0])
+    assert stream.chunks_read == chunks + 2
+    stream.read_segment(stream.segments[-1])
+    assert stream.chunks_read == chunks + 2
+
+
+def test_tables_have_a_limit(sample: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables of more bytes than a reader takes are cut there, and that is a hole which names the limit."""
+    monkeypatch.setattr("rltrace.trace.read.process.MAX_TABLE_BYTES", 100)
+    (process, *_) = open_trace(sample).processes
+    assert len(process.tables["ops"]) >= 0
+    assert any("exceed the reader's limit of 100 bytes" in hole.why for hole in process.holes)
+
+
+def test_a_damaged_record_hides_no_row_that_is_there(sample: Path) -> None:
+    """Where the rows end with the last step, a record that is lost elsewhere makes no hole after them."""
+    log = sample / "processes/0/journal/log"
+    data = bytearray(log.read_bytes())
+    data[data.index(b'"type":"facts"') + 9] ^= 1
+    log.write_bytes(bytes(data))
+    (process, *_) = open_trace(sample).processes
+    assert process.record_damage
+    assert process.streams[0].holes == []

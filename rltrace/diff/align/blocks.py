@@ -70,6 +70,7 @@ def blocks(a: StreamView, b: StreamView) -> Iterator[Block]:
     own_a, own_b = a.steps[at_a], b.steps[at_b]
     same = single & (own_a[:, ROW_DIGESTS] == own_b[:, ROW_DIGESTS]).all(axis=1)
     reordered = single & ~same & (a1 - a0 == b1 - b0) & _same_in_any_order(own_a, own_b)
+    same, reordered = same & a.shortcuts.step_digests, reordered & a.shortcuts.any_order
     follows = np.concatenate([[False], same[1:] & same[:-1]])
     first = np.flatnonzero(~follows)
     last = np.concatenate([first[1:] - 1, [len(at_a) - 1]])
@@ -230,16 +231,18 @@ def batches(a: StreamView, b: StreamView, base: int, *, is_aligned: bool) -> Ite
     is the only one that matters, and it is found without reading all steps.
     """
     start = (base, base)
-    first = first_block(a, b, base) if is_aligned else None
+    first = first_block(a, b, base) if is_aligned and a.shortcuts.first_step else None
+    most = WINDOW_ROWS if a.shortcuts.batches else 0
     if first is not None:
         yield [first]
         if not first.ended:
             return
         start = (first.a1, first.b1)
     batch: list[Block] = []
-    for block in _after(a, b, start):
+    differs_there = start if is_aligned and first is None else None
+    for block in _after(a, b, start, differs_there):
         plain = block.ended and block.recorded and not block.decided_by_digests
-        if batch and not (plain and _rows(batch[0], block) <= WINDOW_ROWS):
+        if batch and not (plain and _rows(batch[0], block) <= most):
             yield batch
             batch = []
         batch.append(block)
@@ -254,8 +257,11 @@ def _rows(first: Block, last: Block) -> int:
     return max(last.a1 - first.a0, last.b1 - first.b0)
 
 
-def _after(a: StreamView, b: StreamView, start: tuple[int, int]) -> Iterator[Block]:
-    """Blocks without the rows before ``start``; a block left with rows of one side only is joined to the next."""
+def _after(a: StreamView, b: StreamView, start: tuple[int, int], differs_at: tuple[int, int] | None) -> Iterator[Block]:
+    """Blocks without the rows before ``start``; a block left with rows of one side only is joined to the next.
+
+    A block that begins at the rows ``differs_at`` is aligned whatever its digests prove, as that of ``first_block``.
+    """
     pending: tuple[int, int] | None = None
     every = list(blocks(a, b))
     for number, block in enumerate(every):
@@ -266,5 +272,5 @@ def _after(a: StreamView, b: StreamView, start: tuple[int, int]) -> Iterator[Blo
             pending = (a0, b0)
         elif a0 < a1 or b0 < b1:
             same = block.same and a0 - block.a0 == b0 - block.b0
-            reordered = block.reordered and (a0, b0) == (block.a0, block.b0)
+            reordered = block.reordered and (a0, b0) == (block.a0, block.b0) != differs_at
             yield replace(block, a0=a0, a1=a1, b0=b0, b1=b1, same=same, reordered=reordered)

@@ -186,7 +186,8 @@ def _align_by_position(a: RowRange) -> Alignment:
 
 def first_unequal(a: RowRange, at_a: Indices, b: RowRange, at_b: Indices) -> int | None:
     """Number of the first of these pairs with a difference that counts; None: there is none."""
-    for k in np.flatnonzero(candidates(a, at_a, b, at_b)).tolist():
+    may_differ = np.flatnonzero(candidates(a, at_a, b, at_b)) if a.view.shortcuts.row_hashes else np.arange(len(at_a))
+    for k in may_differ.tolist():
         if difference(a, int(at_a[k]), b, int(at_b[k])).found:
             return int(k)
     return None

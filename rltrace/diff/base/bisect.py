@@ -77,6 +77,8 @@ class Bisection:
 
     def _bisect(self, column: int, limit: int) -> tuple[int, int | None]:
         """(last row whose mark is known to be equal, first whose mark is not)."""
+        if not self.a.shortcuts.bisection:
+            return 0, None
         rows = self._rows
         upper = int(np.searchsorted(rows, limit, side="right")) - 1
         if upper < 0:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -130,6 +131,37 @@ def _group_by(stacks: dict[int, Stack], key: FrameKey) -> dict[tuple[tuple[str, 
     return found
 
 
+# --- shortcuts -----------------------------------------------------------------------------------------------------
+#
+# What a comparison leaves out because digests or links prove that it changes nothing. Without any one of them the
+# result is the same: tests compare their pairs that way, too (tests/support/shortcuts.py).
+
+
+@dataclass(frozen=True)
+class Shortcuts:
+    """The shortcuts that a comparison takes; all of them, except in tests of each."""
+
+    bisection: bool = True
+    """The first difference is searched among prefix digests; False: rows are read up to it."""
+    first_step: bool = True
+    """The step of the first difference is found without the other steps."""
+    step_digests: bool = True
+    """Rows of a step with equal digests are not read."""
+    any_order: bool = True
+    """A step with equal order-independent digests is not aligned; its rows are matched by their hashes."""
+    batches: bool = True
+    """Small steps are aligned together."""
+    row_hashes: bool = True
+    """Pairs of rows with equal hashes are not compared cell by cell."""
+    links: bool = True
+    """An input that matched ops wrote is equal where they wrote the same, whatever its layout."""
+    caches: bool = True
+    """Hashes and tokens of rows that are read again in parts are kept."""
+
+
+ALL = Shortcuts()
+
+
 # --- view -------------------------------------------------------------------------------------------------------------
 
 
@@ -243,9 +275,10 @@ COMPUTATION = (("ops", Column.OP), ("structures", Column.STRUCTURE), ("scalars",
 class StreamView:
     """A stream of one process of one side."""
 
-    def __init__(self, process: ProcessTrace, stream: StreamTrace) -> None:
+    def __init__(self, process: ProcessTrace, stream: StreamTrace, shortcuts: Shortcuts = ALL) -> None:
         self.process = process
         self.stream = stream
+        self.shortcuts = shortcuts
         self.start = 0
         """Rows before it are not compared: in a shifted comparison, what a side ran before the first common step."""
         self._other: ProcessTrace | None = None
@@ -352,8 +385,9 @@ class StreamView:
 
     def cache(self, stretch: RowRange) -> None:
         """Cache rows that will be read again in parts, so that hashes and tokens are computed once."""
-        _ = stretch.tokens
-        self._cached = stretch
+        if self.shortcuts.caches:
+            _ = stretch.tokens
+            self._cached = stretch
 
     def row(self, index: int) -> tuple[Rows, int]:
         """The rows of the segment with row ``index``, and its place in them; HoleError as ``read``."""

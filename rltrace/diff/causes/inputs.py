@@ -124,7 +124,8 @@ def input_is_equal(context: DiffContext, a: RowAt, b: RowAt, place: int) -> bool
     if read_a is not None and read_b is not None:
         return read_a == read_b
     writers_a, writers_b = _writers(a, x), _writers(b, y)
-    if any(_are_matched(context, one, other) for one in writers_a for other in writers_b):
+    pairs = [(one, other) for one in writers_a for other in writers_b]
+    if context.a.shortcuts.links and any(_are_matched(context, *pair) for pair in pairs):
         return True
     bytes_a = [_as_read(a, place, read_a), *(writer.bytes for writer in writers_a)]
     bytes_b = [_as_read(b, place, read_b), *(writer.bytes for writer in writers_b)]

@@ -42,7 +42,7 @@ class StartRecord:
         self.token = f"{self.pid}-{time.time_ns():x}-{os.urandom(4).hex()}"
 
     def write(self) -> None:
-        """Record that a Python process has started."""
+        """Record that a Python process has started. Raises OSError, and then leaves no record, if it can."""
         fields = {
             "token": self.token,
             "argv": _argv(),
@@ -54,7 +54,14 @@ class StartRecord:
             "started": _start_time(),
             "time": time.time(),
         }
-        self._write("json", fields)
+        try:
+            self._write("json", fields)
+        except OSError:
+            try:  # noqa: SIM105  contextlib is not loaded at this point
+                os.unlink(f"{self.folder}/{self.token}.json")  # noqa: PTH108
+            except OSError:
+                pass  # it was not created
+            raise
 
     def note_failure(self, error: BaseException) -> None:
         """Record why this process could not be recorded."""
@@ -70,8 +77,10 @@ class StartRecord:
         line = _json(fields).encode()
         path = f"{self.folder}/{self.token}.{ending}"
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o600)
+        content = b"%s\n%08x\n" % (line, crc32(line))
         try:
-            os.write(handle, b"%s\n%08x\n" % (line, crc32(line)))
+            if os.write(handle, content) < len(content):
+                raise OSError(f"{path} cannot be written whole")
         finally:
             os.close(handle)
 
@@ -181,8 +190,9 @@ def begin() -> None:
     start_record = StartRecord(folder)
     try:
         start_record.write()
-    except OSError:
-        return  # the trace is gone or cannot be written: nothing can be recorded
+    except OSError as error:  # the trace is gone or cannot be written: nothing can be recorded
+        start_record.note_failure(error)
+        return
     if "torch" in sys.modules:  # a .pth file of site-packages can import it before us
         start_recorder(start_record, options)
     else:

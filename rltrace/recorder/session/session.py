@@ -187,7 +187,14 @@ class Session:
     # --- start and end ----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Install everything, and begin to record."""
+        """Install everything, and begin to record; where that fails, the recording has failed and nothing is left."""
+        try:
+            self._install()
+        except Exception as error:
+            self.fail(error)
+            self.finish()
+
+    def _install(self) -> None:
         self._compiler.install()
         if self._stance is not None:
             self._stance.begin()
@@ -429,7 +436,7 @@ def start(options: RecordOptions, token: str, extend: Extend | None = None) -> S
         name = None
     session = Session(options, token, name, extend)
     session.start()
-    current.session = session
+    current.session = None if session.is_over else session
     return session
 
 
@@ -450,7 +457,7 @@ def _start_forked(inheritance: Inheritance, token: str, name: str | None, commit
     session = Session(inheritance.options, token, name, inheritance.extend, inheritance.engine, commit_server)
     session.inherit(inheritance.module_names)
     session.start()
-    current.session = session
+    current.session = None if session.is_over else session
     return session
 
 

@@ -38,6 +38,12 @@ def open_for_writing(path: str, flags: int = 0) -> int:
     try:
         return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
     finally:
+        close(descriptor)
+
+
+def close(descriptor: int) -> None:
+    """Close a file. Raises OSError; an interrupted call has closed it, too."""
+    with contextlib.suppress(InterruptedError):
         os.close(descriptor)
 
 
@@ -49,7 +55,7 @@ def write_whole(path: str, data: bytes) -> None:
         try:
             write_all(descriptor, data)
         finally:
-            os.close(descriptor)
+            close(descriptor)
         os.replace(partial, path)
     except OSError:
         with contextlib.suppress(OSError):

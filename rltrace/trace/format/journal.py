@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
-from rltrace.trace.format.files import ValueBudget, has_control, open_for_writing, write_all
+from rltrace.trace.format.files import ValueBudget, close, has_control, open_for_writing, write_all
 
 MAGIC: Final = b"RLJ1"
 HEAD: Final = 8
@@ -65,7 +65,7 @@ class JournalWriter:
             if resume is not None:
                 os.ftruncate(descriptor, size)
         finally:
-            os.close(descriptor)
+            close(descriptor)
 
     def append(self, records: Sequence[Mapping[str, object]]) -> None:
         """Append all records, or none. Raises OSError."""
@@ -80,11 +80,13 @@ class JournalWriter:
                 raise OSError(errno.ESTALE, "another file has replaced the journal")
             self._write(descriptor, data)
         finally:
-            os.close(descriptor)
+            close(descriptor)
         self._digest = digest
         self._size += len(data)
 
     def _write(self, descriptor: int, data: bytes) -> None:
+        if os.fstat(descriptor).st_size > self._size:  # what an append left that failed as its file was closed
+            os.ftruncate(descriptor, self._size)
         try:
             os.lseek(descriptor, self._size, os.SEEK_SET)
             write_all(descriptor, data)

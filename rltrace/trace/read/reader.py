@@ -247,8 +247,9 @@ class Trace:
 
     def _unrecorded(self) -> list[UnrecordedProcess]:
         opened = {process.token for process in self.processes}
-        tokens = [name.removesuffix(".json") for name in self.folder.names(STARTS) if name.endswith(".json")]
-        return [self._unrecorded_process(token) for token in tokens if token not in opened and token != "zarr"]
+        files = [name.rpartition(".") for name in self.folder.names(STARTS)]
+        tokens = dict.fromkeys(token for token, _, ending in files if ending in ("json", "failed") and token != "zarr")
+        return [self._unrecorded_process(token) for token in tokens if token not in opened]
 
     def _unrecorded_process(self, token: str) -> UnrecordedProcess:
         try:
@@ -260,16 +261,15 @@ class Trace:
             record, why = None, str(error)
         if record is None:
             self.other_holes.append(f"{STARTS}/{token}.json {why}")
-            return UnrecordedProcess(token, {}, NEVER_RECORDED, f"its start record {why}")
-        if is_alive(record):
+            why = f"its start record {why}"
+        elif is_alive(record):
             return UnrecordedProcess(token, record, RUNNING, f"process {record.get('pid')} has not begun to record")
         failure = self._failure(token)
         if failure is not None:
-            return UnrecordedProcess(
-                token, record, NEVER_RECORDED, f"the recorder could not start: {failure}", failed=True
-            )
-        why = "it is a fork that ran no op" if record.get("forked") else "it only recorded its start"
-        return UnrecordedProcess(token, record, NEVER_RECORDED, why)
+            why = f"the recorder could not start: {failure}"
+        elif record is not None:
+            why = "it is a fork that ran no op" if record.get("forked") else "it only recorded its start"
+        return UnrecordedProcess(token, record or {}, NEVER_RECORDED, why or "", failed=failure is not None)
 
     def _failure(self, token: str) -> str | None:
         """Why the recorder failed in a process; None: no failure note."""
@@ -279,7 +279,7 @@ class Trace:
             note = parse_start(self.folder.read(f"{STARTS}/{token}.failed", MAX_START_BYTES)) or {}
         except UnreadableError:
             note = {}
-        return str(printable(note.get("why", "for an unreadable reason")))
+        return str(printable(note.get("why", "the recorder failed, and could not write why")))
 
 
 def open_trace(path: Path | str) -> Trace:

@@ -1,0 +1,386 @@
+"""Mutation testing: one place of a module is changed, the tests that reach it run, and one of them should fail.
+
+python scripts/mutants.py trace|diff [--mutants 250] [--seed 0] [--only FILE:LINE:KIND …]
+
+``trace``: the journal and the reader, by tests/trace. ``diff``: alignment and causes, by tests/diff. Prints the share
+that was killed, and each mutant that survived. Tests are collected once; each mutant is a forked child in which the
+code of one function is replaced. Module-level code is not mutated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import copy
+import functools
+import importlib
+import inspect
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, FrameType, FunctionType, ModuleType
+from typing import Any
+
+import pytest
+from _pytest.runner import runtestprotocol
+
+ROOT = Path(__file__).parents[1]
+TARGETS = {
+    "trace": (["rltrace/trace/format/journal.py", "rltrace/trace/read"], "tests/trace"),
+    "diff": (["rltrace/diff/align", "rltrace/diff/causes"], "tests/diff"),
+}
+SLOWEST = 60.0
+"""Seconds: a test that takes longer, traced, is left out; untraced it takes about a fifth."""
+BUDGET = 120.0
+"""Seconds of tests, traced, that one mutant gets, the fastest first."""
+
+# --- mutations --------------------------------------------------------------------------------------------------------
+
+
+SWAPS: dict[type[ast.AST], Any] = {
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+    ast.And: ast.Or,
+    ast.Or: ast.And,
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.FloorDiv,
+    ast.FloorDiv: ast.Mult,
+    ast.Break: ast.Continue,
+    ast.BitAnd: ast.BitOr,
+    ast.BitOr: ast.BitAnd,
+    ast.LShift: ast.RShift,
+    ast.RShift: ast.LShift,
+}
+NAMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change of one function."""
+
+    file: str
+    line: int
+    kind: str
+    node: int
+    """Number of the changed node in ``ast.walk`` of the module."""
+    text: str
+    """The line, as it is."""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.kind} | {self.text}"
+
+
+def kinds(node: ast.AST) -> Iterator[str]:
+    """Ways in which a node can be changed."""
+    match node:
+        case ast.Compare(ops=[op]) if type(op) in SWAPS:
+            yield SWAPS[type(op)].__name__
+        case ast.BoolOp(op=op) | ast.BinOp(op=op) | ast.AugAssign(op=op) if type(op) in SWAPS:
+            yield SWAPS[type(op)].__name__
+        case ast.UnaryOp(op=ast.Not() | ast.USub() | ast.Invert()):
+            yield "drop"
+        case ast.Constant(value=bool()):
+            yield "not"
+        case ast.Constant(value=int()):
+            yield "plus1"
+        case ast.If() | ast.IfExp() | ast.While():
+            yield "negate"
+        case ast.Name(id=name) if name in NAMES:
+            yield NAMES[name]
+        case ast.Return(value=value) if value is not None and not _is_none(value):
+            yield "None"
+        case ast.Continue() | ast.Expr(value=ast.Call() | ast.Yield() | ast.YieldFrom()):
+            yield "pass"
+
+
+def _is_none(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
+
+
+def change(node: Any, kind: str) -> ast.AST:
+    """The changed node."""
+    match node:
+        case ast.Compare():
+            node.ops = [SWAPS[type(node.ops[0])]()]
+        case ast.BoolOp() | ast.BinOp() | ast.AugAssign():
+            node.op = SWAPS[type(node.op)]()
+        case ast.UnaryOp():
+            return node.operand
+        case ast.Constant():
+            node.value = (not node.value) if kind == "not" else int(str(node.value)) + 1
+        case ast.If() | ast.IfExp() | ast.While():
+            node.test = ast.UnaryOp(ast.Not(), node.test)
+        case ast.Name():
+            node.id = kind
+        case ast.Return():
+            node.value = ast.Constant(None)
+        case _:
+            return ast.Pass()
+    return node  # type: ignore[no-any-return]
+
+
+class Replace(ast.NodeTransformer):
+    """Replaces one node."""
+
+    def __init__(self, old: ast.AST, kind: str) -> None:
+        self.old, self.kind = old, kind
+
+    def visit(self, node: ast.AST) -> Any:
+        if node is self.old:
+            return ast.copy_location(change(copy.copy(node), self.kind), node)
+        return self.generic_visit(node)
+
+
+@functools.cache
+def source_of(file: str) -> str:
+    """The text of a file as the modules were imported from it, whoever edits it meanwhile."""
+    return (ROOT / file).read_text()
+
+
+def mutants_of(file: str) -> Iterator[Mutant]:
+    """All mutants of the functions of a file; annotations, texts of errors and decorators are left alone."""
+    source = source_of(file)
+    tree = ast.parse(source)
+    left_alone: set[ast.AST] = set()
+    inside: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            inside |= {found for statement in node.body for found in ast.walk(statement)}
+            parts: list[Any] = [node.args, node.returns, *node.decorator_list]
+            left_alone |= {found for part in parts if part is not None for found in ast.walk(part)}
+        elif isinstance(node, ast.AnnAssign):
+            left_alone |= set(ast.walk(node.annotation))
+        elif isinstance(node, ast.JoinedStr | ast.Raise | ast.Assert):
+            left_alone |= set(ast.walk(node))
+    lines = source.splitlines()
+    for number, node in enumerate(ast.walk(tree)):
+        if node in inside and node not in left_alone:
+            for kind in kinds(node):
+                line = node.lineno  # type: ignore[attr-defined]
+                yield Mutant(file, line, kind, number, lines[line - 1].strip())
+
+
+# --- installation -----------------------------------------------------------------------------------------------------
+
+
+def functions(module: ModuleType) -> dict[str, FunctionType]:
+    """Functions and methods that a module defines, by qualified name."""
+    found: dict[str, FunctionType] = {}
+
+    def add(thing: Any) -> None:
+        match thing:
+            case property():
+                for part in (thing.fget, thing.fset):
+                    add(part)
+            case functools.cached_property():
+                add(thing.func)
+            case staticmethod() | classmethod():
+                add(thing.__func__)
+            case FunctionType():
+                inner = inspect.unwrap(thing)
+                found.setdefault(inner.__qualname__, inner)
+            case type() if thing.__module__ == module.__name__:
+                for part in vars(thing).values():
+                    add(part)
+
+    for thing in list(vars(module).values()):
+        if getattr(inspect.unwrap(thing) if callable(thing) else thing, "__module__", None) == module.__name__:
+            add(thing)
+    return found
+
+
+def codes(code: CodeType) -> Iterator[CodeType]:
+    """The code of the functions and methods of a module; what is nested in a function is a part of it."""
+    for part in code.co_consts:
+        if isinstance(part, CodeType):
+            if part.co_flags & inspect.CO_NEWLOCALS and part.co_flags & inspect.CO_OPTIMIZED:
+                yield part
+            else:
+                yield from codes(part)
+
+
+def install(mutant: Mutant) -> bool:
+    """Replace the code of the function with the mutant; False where it cannot be found."""
+    source = source_of(mutant.file)
+    tree = ast.parse(source)
+    node = next(node for number, node in enumerate(ast.walk(tree)) if number == mutant.node)
+    changed = ast.fix_missing_locations(Replace(node, mutant.kind).visit(tree))
+    module = importlib.import_module(mutant.file.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
+    old, known = {c.co_qualname: c for c in codes(compile(source, module.__file__ or "", "exec"))}, functions(module)
+    for code in codes(compile(changed, module.__file__ or "", "exec")):
+        if code != old[code.co_qualname] and code.co_qualname in known:
+            known[code.co_qualname].__code__ = code
+            return True
+    return False
+
+
+# --- runs -------------------------------------------------------------------------------------------------------------
+
+
+class Runs:
+    """A pytest plugin: after the collection, runs the tests once to see what they reach, then for each mutant."""
+
+    def __init__(self, files: Sequence[str], mutants: Sequence[Mutant]) -> None:
+        self.files = {os.fspath(ROOT / file): file for file in files}
+        self.mutants = mutants
+        self.items: list[pytest.Item] = []
+        self.folder = Path(tempfile.mkdtemp(prefix="mutants"))
+        self.survived: list[Mutant] = []
+        self.not_run: list[Mutant] = []
+        self.done = 0
+
+    def pytest_configure(self) -> None:
+        import hypothesis  # by now pytest has prepared its modules
+
+        hypothesis.settings.register_profile("mutants", database=None, derandomize=True, deadline=None)
+        hypothesis.settings.load_profile("mutants")
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        self.items = session.items
+        if self.in_child(self.trace, 3600) != 0:
+            raise pytest.UsageError("the tests cannot be run")
+        reach, seconds = json.loads((self.folder / "reach").read_text())
+        began = time.monotonic()
+        for number, mutant in enumerate(self.mutants, 1):
+            tests = sorted(set(reach.get(f"{mutant.file}:{mutant.line}", ())), key=seconds.__getitem__)
+            tests = [test for test in tests if seconds[test] <= SLOWEST]
+            chosen, spent = [], 0.0
+            for test in tests:
+                spent += seconds[test]
+                if spent > BUDGET:
+                    break
+                chosen.append(test)
+            self.done += 1
+            status = self.in_child(functools.partial(self.run, mutant, chosen), int(20 + 2 * min(spent, BUDGET)))
+            what = {0: "survived", 2: "not installed"}.get(status, "killed")
+            if status == 0:
+                self.survived.append(mutant)
+            elif status == 2:
+                self.not_run.append(mutant)
+            print(
+                f"{number}/{len(self.mutants)} {time.monotonic() - began:.0f}s {what} ({len(chosen)} tests) {mutant}",
+                flush=True,
+            )
+        shutil.rmtree(self.folder)
+        return True
+
+    def in_child(self, work: Any, seconds: int) -> int:
+        """Exit status of ``work`` in a forked child; -1 where it took too long or crashed."""
+        sys.stdout.flush()
+        pid = os.fork()
+        if pid == 0:
+            status = 3
+            try:
+                signal.alarm(seconds)
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, 1)
+                os.dup2(nowhere, 2)
+                status = work()
+            finally:
+                os._exit(status)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        return code if code >= 0 else -1
+
+    def run(self, mutant: Mutant, chosen: Sequence[int]) -> int:
+        """1: a test failed; 0: none did; 2: the mutant could not be installed."""
+        if not install(mutant):
+            return 2
+        for place, number in enumerate(chosen):
+            item = self.items[number]
+            following = self.items[chosen[place + 1]] if place + 1 < len(chosen) else None
+            if any(report.failed for report in runtestprotocol(item, log=False, nextitem=following)):
+                return 1
+        return 0
+
+    def trace(self) -> int:
+        """Write which tests reach which lines, and how long each takes; what fixtures reach counts for a whole file."""
+        reach: dict[str, set[int]] = {}
+        lines: set[str] = set()
+
+        def on_call(frame: FrameType, event: str, argument: object) -> Any:
+            file = self.files.get(frame.f_code.co_filename)
+            if file is None:
+                return None
+            lines.add(f"{file}:{frame.f_lineno}")
+
+            def on_line(inner: FrameType, event: str, argument: object) -> Any:
+                lines.add(f"{file}:{inner.f_lineno}")
+                return on_line
+
+            return on_line
+
+        seconds: dict[int, float] = {}
+        by_file: dict[Path, list[int]] = {}
+        for number, item in enumerate(self.items):
+            by_file.setdefault(item.path, []).append(number)
+        for number, item in enumerate(self.items):
+            following = self.items[number + 1] if number + 1 < len(self.items) else None
+            lines.clear()
+            sys.settrace(on_call)
+            try:
+                reports = runtestprotocol(item, log=False, nextitem=following)
+            finally:
+                sys.settrace(None)
+            failed = any(report.failed for report in reports)  # as it is traced: it is left out
+            seconds[number] = 2 * SLOWEST if failed else sum(report.duration for report in reports)
+            shared = len(by_file[item.path]) < 40 and any("module" in str(f.scope) for f in _fixtures(item))
+            for line in lines:
+                reach.setdefault(line, set()).update(by_file[item.path] if shared else [number])
+        plain = {line: sorted(tests) for line, tests in reach.items()}
+        (self.folder / "reach").write_text(json.dumps([plain, [seconds[n] for n in range(len(self.items))]]))
+        return 0
+
+
+def _fixtures(item: Any) -> list[Any]:
+    return [found[-1] for name, found in item._fixtureinfo.name2fixturedefs.items() if found]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=TARGETS)
+    parser.add_argument("--mutants", type=int, default=250)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", nargs="*", default=None, help="FILE:LINE:KIND of mutants")
+    options = parser.parse_args()
+    places, tests = TARGETS[options.what]
+    found = [
+        path for place in places for path in ([ROOT / place] if place.endswith(".py") else (ROOT / place).rglob("*.py"))
+    ]
+    files = sorted(os.fspath(path.relative_to(ROOT)) for path in found)
+    every = [mutant for file in files for mutant in mutants_of(file)]
+    chosen = random.Random(options.seed).sample(every, min(options.mutants, len(every)))
+    if options.only is not None:
+        chosen = [mutant for mutant in every if f"{mutant.file}:{mutant.line}:{mutant.kind}" in options.only]
+    runs = Runs(files, chosen)
+    arguments = [tests, "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--timeout=0", "-x"]
+    status = pytest.main([*arguments, "-W", "ignore::pytest.PytestUnraisableExceptionWarning"], plugins=[runs])
+    if status != 0 or runs.done < len(chosen):
+        sys.exit(f"the tests cannot be run, or one fails without a mutant (pytest ended with {int(status)})")
+    tried = len(chosen) - len(runs.not_run)
+    killed = tried - len(runs.survived)
+    print(
+        f"\n{options.what}: {killed} of {tried} mutants killed, {killed / max(tried, 1):.1%}; of {len(every):,} in all"
+    )
+    for mutant in sorted(map(str, runs.survived)):
+        print(f"survived {mutant}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""Comparisons with a shortcut switched off: the same JSON, except for how much was read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+
+from rltrace.diff import Comparison
+from rltrace.diff.base.view import Shortcuts
+from rltrace.json import to_json
+
+NAMES = tuple(field.name for field in fields(Shortcuts))
+
+
+def result(comparison: Comparison) -> dict[str, Any]:
+    """The JSON, without the search, and without counts of only those rows that happened to be read."""
+    found: dict[str, Any] = to_json(comparison)
+    del found["search"]
+    for name in ("marked", "events"):
+        if not found[name]["whole"]:
+            del found[name]
+    return found
+
+
+def unlike(plain: Comparison, again: Callable[[Shortcuts], Comparison]) -> dict[str, list[str]]:
+    """Shortcuts without which a comparison that is made ``again`` has another result, with the keys that differ.
+
+    A pair of which rows are missing is left out: digests prove rows equal without reading them.
+    """
+    if plain.holes or any(plain.unfinished):
+        return {}
+    wanted, found = result(plain), {}
+    for name in NAMES:
+        with pytest.MonkeyPatch.context() as patch:
+            if name == "caches":
+                patch.setattr("rltrace.trace.read.stream.CACHED_SEGMENTS", 0)
+                patch.setattr("rltrace.diff.base.context.MAX_CACHED_STEPS", 1)
+            other = result(again(replace(Shortcuts(), **{name: False})))
+        differing = [key for key in {*wanted, *other} if wanted.get(key) != other.get(key)]
+        if differing:
+            found[name] = sorted(differing)
+    return found
