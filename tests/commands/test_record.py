@@ -229,7 +229,7 @@ ctypes.memset(weight.data_ptr(), int(sys.argv[1]), 4)
 
 
 def test_the_commands_that_settle_a_stale_link(folder: Path) -> None:
-    """A write past torch leaves inputs of an exact op unknown; the printed commands, run as they are, name the cause."""
+    """A write past torch leaves inputs of an exact op unknown; the printed commands, run as is, name the cause."""
     (folder / "stale.py").write_text(STALE)
     found = {}
     for name, noise in (("a", "5"), ("b", "6")):
