@@ -48,7 +48,7 @@ def test_every_kind_of_comparison(name: str, tmp_path: Path, monkeypatch: pytest
     assert unlike(CASES[name](), again(Path("a.zarr"), Path("b.zarr"))) == {}
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.randoms(use_true_random=False))
 def test_random_programs(random: Random) -> None:
     """With up to four edits of any kind."""

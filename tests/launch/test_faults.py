@@ -33,13 +33,12 @@ def faults() -> Any:
 
 @pytest.fixture(scope="module")
 def drawn(faults: Any) -> list[Any]:
-    """Faults of every kind: of the start record, and of calls and allocations drawn by chance."""
+    """A start record that is half written, and calls and an allocation drawn by chance."""
     draw = random.Random(1)
-    first = [faults.Fault(SEED, call, errno.ENOSPC, 2, short=call == 2) for call in (1, 2, 3)]
     return [
-        *first,
-        *draw.sample(list(faults.every_call(CALLS, SEED)), 8),
-        *(faults.Fault(SEED, allocation=draw.randint(1, ALLOCATIONS)) for _ in range(2)),
+        faults.Fault(SEED, 2, errno.ENOSPC, 2, short=True),
+        *draw.sample(list(faults.every_call(CALLS, SEED)), 4),
+        faults.Fault(SEED, allocation=draw.randint(1, ALLOCATIONS)),
     ]
 
 
@@ -55,7 +54,7 @@ def test_faults(faults: Any, drawn: list[Any], folder: Path) -> None:
     """Output, weights and status are as without; what is recorded is a beginning, and one sentence says why."""
     found = [faults.check(folder, fault, faults.Fault(SEED)) for fault in drawn]
     assert sum(not outcome.whole for outcome in found) > len(found) // 2
-    assert len({outcome.rows for outcome in found}) > 2
+    assert any(outcome.rows > 0 for outcome in found if not outcome.whole)
 
 
 def test_power_cuts(faults: Any, folder: Path) -> None:
