@@ -8,7 +8,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +17,14 @@ from unittest.mock import patch
 
 import pytest
 from oracle_log import Difference, first_difference
+from shortcuts import unlike
 
 from rltrace.commands.main import main
+from rltrace.diff.base.model import Comparison
+from rltrace.diff.base.view import Shortcuts
+from rltrace.diff.compare import _Comparer
+from rltrace.diff.shift import shifted
+from rltrace.trace.read.reader import Trace, open_trace
 
 PROGRAMS = Path(__file__).parent / "programs"
 PROBE = Path(__file__).parents[2] / "scripts" / "kernel_probe.py"
@@ -103,6 +109,36 @@ class CommandLine:
         result = self.read("diff", a, b, "--format", "json", *options)
         assert result.stdout, result.stderr
         return result.returncode, json.loads(result.stdout)
+
+
+def opened_again(trace: Trace) -> Trace:
+    """The same trace with nothing read yet, of the streams that a test has kept."""
+    again = open_trace(trace.path)
+    for process, before in zip(again.processes, trace.processes, strict=True):
+        process._streams = {number: s for number, s in process._streams.items() if number in before._streams}
+    return again
+
+
+@pytest.fixture(scope="module", autouse=True)  # undone before the same process runs tests of another folder
+def comparisons_need_no_shortcut() -> Iterator[None]:
+    """Every pair that a test compares in this process has the same result without each of the shortcuts."""
+    compare = _Comparer.run
+
+    def run(comparer: _Comparer) -> Comparison:
+        notes = list(comparer.notes)
+        found = compare(comparer)
+
+        def again(shortcuts: Shortcuts) -> Comparison:
+            traces = shifted(*map(opened_again, (comparer.a, comparer.b)), comparer.shift)
+            options = (comparer.strict, comparer.tolerance, None, None, shortcuts, comparer.shift, list(notes))
+            return compare(_Comparer(*traces, *options))
+
+        assert unlike(found, again) == {}
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_Comparer, "run", run)
+        yield
 
 
 @pytest.fixture

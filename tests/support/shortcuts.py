@@ -28,7 +28,8 @@ def result(comparison: Comparison) -> dict[str, Any]:
 def unlike(plain: Comparison, again: Callable[[Shortcuts], Comparison]) -> dict[str, list[str]]:
     """Shortcuts without which a comparison that is made ``again`` has another result, with the keys that differ.
 
-    A pair of which rows are missing is left out: digests prove rows equal without reading them.
+    A pair of which rows are missing, or are found damaged where they are read, is left out: digests prove rows equal
+    without reading them.
     """
     if plain.holes or any(plain.unfinished):
         return {}
@@ -38,7 +39,10 @@ def unlike(plain: Comparison, again: Callable[[Shortcuts], Comparison]) -> dict[
             if name == "caches":
                 patch.setattr("rltrace.trace.read.stream.CACHED_SEGMENTS", 0)
                 patch.setattr("rltrace.diff.base.context.MAX_CACHED_STEPS", 1)
-            other = result(again(replace(Shortcuts(), **{name: False})))
+            compared = again(replace(Shortcuts(), **{name: False}))
+        if compared.holes:
+            continue
+        other = result(compared)
         differing = [key for key in {*wanted, *other} if wanted.get(key) != other.get(key)]
         if differing:
             found[name] = sorted(differing)

@@ -24,7 +24,9 @@ from rltrace.trace.format.collectives import FUNCTIONAL
 # (``tests/recorder``).
 
 
-OF_TORCH = frozenset({"aten", "prim", "prims", "profiler", "c10d", "_c10d_functional", "_c10d_functional_autograd"})
+OF_TORCH = frozenset(
+    {"aten", "prim", "prims", "profiler", "c10d", "_c10d_functional", "_c10d_functional_autograd", "fsdp"}
+)
 """Namespaces of operators whose schemas, with what is below, say what they write."""
 
 VIEWS = frozenset(
