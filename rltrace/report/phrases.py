@@ -17,9 +17,9 @@ def shown_finding(comparison: Comparison) -> Finding | None:
     return comparison.decisive or comparison.first_value or comparison.first
 
 
-def counted(number: int, noun: str) -> str:
+def counted(number: int, noun: str, plural: str = "") -> str:
     """``1 op``, ``12,345 ops``."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def ordinal(n: int) -> str:

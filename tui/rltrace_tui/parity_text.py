@@ -20,8 +20,8 @@ from rltrace.parity.model import (
     Required,
     TensorResult,
 )
-from rltrace.parity.report.text import CAUSES, HEADLINES, counted, distance_text
-from rltrace.report.phrases import sentence
+from rltrace.parity.report.text import CAUSES, HEADLINES, distance_text
+from rltrace.report.phrases import counted, sentence
 from rltrace_tui.diff_text import Lines, labelled, pair_lines, plain, text_lines
 
 STYLES = {

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from rltrace.parity.report.text import counted
+from rltrace.parity.report.text import listed
 from rltrace.parity.state import (
     FACTOR,
     StateComparison,
@@ -17,15 +17,12 @@ from rltrace.parity.state import (
     described,
 )
 from rltrace.report.diff_text import wrapped
-from rltrace.report.phrases import sentence
+from rltrace.report.phrases import counted, sentence
 from rltrace.report.style import Style
 from rltrace.trace.format.shards import ShardKind
 
 SHOWN = 20
 """Tensors that are listed one by one; the JSON report has all of them."""
-
-LISTED = 8
-"""Entries of other lists."""
 
 NAME = 30
 """Columns of a parameter's name."""
@@ -46,8 +43,8 @@ def render_state(found: StateComparison, *, color: bool = False) -> str:
         _first(found, style),
         _tensors(found, style),
         _replicas(found, style),
-        _listed("Not compared", _uncompared(found), style),
-        _listed("Note", [*(f"{one.a} of A matches {one.b} of B" for one in found.renamed), *found.notes], style),
+        listed("Not compared", _uncompared(found), style),
+        listed("Note", [*(f"{one.a} of A matches {one.b} of B" for one in found.renamed), *found.notes], style),
     ]
     texts = ["\n".join(section) for section in sections]
     return "\n\n".join(text for text in texts if text)
@@ -153,7 +150,7 @@ def _replicas(found: StateComparison, style: Style) -> Iterator[str]:
         f" {one.side.upper()} differ; that of rank {one.ranks[0]} was compared"
         for one in found.replicas
     ]
-    yield from _listed("Copies that differ between ranks", texts, style)
+    yield from listed("Copies that differ between ranks", texts, style)
 
 
 def _uncompared(found: StateComparison) -> list[str]:
@@ -162,12 +159,3 @@ def _uncompared(found: StateComparison) -> list[str]:
     return only + [
         f"{described(one.kind, one.name, one.key)} at step {one.step}: {one.why}" for one in found.uncompared
     ]
-
-
-def _listed(title: str, texts: Sequence[str], style: Style) -> Iterator[str]:
-    if texts:
-        yield style.bold(title)
-    for text in texts[:LISTED]:
-        yield from wrapped(sentence(text), "    ", "  ")
-    if len(texts) > LISTED:
-        yield f"  … and {len(texts) - LISTED:,} more (--format json has them all)"

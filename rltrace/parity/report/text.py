@@ -20,7 +20,7 @@ from rltrace.parity.model import (
     Required,
 )
 from rltrace.report.diff_text import WIDTH, wrapped
-from rltrace.report.phrases import cut, sentence
+from rltrace.report.phrases import counted, cut, sentence
 from rltrace.report.style import Style
 
 # --- origins ----------------------------------------------------------------------------------------------------------
@@ -104,16 +104,22 @@ def cause_text(origin: ModuleOrigin) -> str:
     )
 
 
-def counted(count: int, one: str, many: str = "") -> str:
-    return f"1 {one}" if count == 1 else f"{count:,} {many or one + 's'}"
-
-
 def part_of(count: int, whole: int) -> str:
     return f"all {whole:,} rows" if count == whole else f"{count:,} of {whole:,} rows"
 
 
 def short(number: float | None) -> str:
     return "" if number is None else f"{number:.1e}"
+
+
+def listed(title: str, texts: Sequence[str], style: Style) -> Iterator[str]:
+    """The first ``LISTED`` of some sentences, or nothing where there is none."""
+    if texts:
+        yield style.bold(title)
+    for text in texts[:LISTED]:
+        yield from wrapped(sentence(text), "    ", "  ")
+    if len(texts) > LISTED:
+        yield f"  … and {len(texts) - LISTED:,} more (--format json has them all)"
 
 
 def distance_text(distance: Distance | None) -> str:
@@ -157,8 +163,8 @@ def render_parity(
         _disagreements(parity, style),
         _uncompared(parity, style),
         _unmatched(parity, style),
-        _listed("Cannot be read", parity.holes, style),
-        _listed("Note", parity.notes, style),
+        listed("Cannot be read", parity.holes, style),
+        listed("Note", parity.notes, style),
         _next(parity, style),
     ]
     texts = ["\n".join(section) for section in sections]
@@ -325,16 +331,7 @@ def _unmatched(parity: Parity, style: Style) -> Iterator[str]:
         for name, paths in (("A", parity.only_a), ("B", parity.only_b))
         if paths
     ]
-    yield from _listed("Names", [*renamed, *unmatched], style)
-
-
-def _listed(title: str, texts: Sequence[str], style: Style) -> Iterator[str]:
-    if texts:
-        yield style.bold(title)
-    for text in texts[:LISTED]:
-        yield from wrapped(sentence(text), "    ", "  ")
-    if len(texts) > LISTED:
-        yield f"  … and {len(texts) - LISTED} more (--format json has them all)"
+    yield from listed("Names", [*renamed, *unmatched], style)
 
 
 def _next(parity: Parity, style: Style) -> Iterator[str]:

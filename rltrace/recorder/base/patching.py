@@ -8,8 +8,10 @@ original.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+from rltrace.recorder.base.import_hook import FindCallback, ImportHook, OnImport
 
 Around = Callable[..., Any]
 """Called in place of a function, with the original before the arguments of the call."""
@@ -61,6 +63,14 @@ class Patches:
                 delattr(holder, name)
 
         self._undo.append(undo)
+
+    def on_import(
+        self, awaited: Mapping[str, OnImport], fail: Callable[[Exception], None], find: FindCallback | None = None
+    ) -> None:
+        """Have modules patched once they are imported, until ``undo_all``. The arguments are those of ImportHook."""
+        hook = ImportHook(awaited, fail, find)
+        self._undo.append(hook.uninstall)
+        hook.install()
 
     def undo_all(self) -> None:
         """Restore every function that is still the recorder's, the last one first."""

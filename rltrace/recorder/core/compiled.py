@@ -20,7 +20,6 @@ from torch._guards import TracingContext
 from xxhash import xxh3_64_hexdigest
 
 from rltrace.recorder.base.dispatch_mode import current_observer, popped_modes, pushed_modes
-from rltrace.recorder.base.import_hook import ImportHook
 from rltrace.recorder.base.patching import Patches
 from rltrace.recorder.base.weak_id_dict import WeakIdDict
 from rltrace.recorder.core.process_state import ProcessState
@@ -102,19 +101,14 @@ class CompiledCalls:
 
     def __init__(self, process: ProcessState) -> None:
         self._regions = Regions(process)
-        self._import_hook: ImportHook | None = None
         self._patches = Patches()
         self._fail = process.fail
 
     def install(self) -> None:
-        if self._import_hook is None:
-            self._import_hook = ImportHook({MODULE: self._patch}, self._fail)
-            self._import_hook.install()
+        if not self._patches:
+            self._patches.on_import({MODULE: self._patch}, self._fail)
 
     def uninstall(self) -> None:
-        if self._import_hook is not None:
-            self._import_hook.uninstall()
-            self._import_hook = None
         self._patches.undo_all()
 
     def _patch(self, module: Any) -> None:
@@ -225,17 +219,14 @@ class CompiledSteps:
 
     def __init__(self, run: StepRunner, fail: Callable[[Exception], None]) -> None:
         self._run = run
-        self._import_hook = ImportHook({OPTIMIZER_MODULE: self._patch}, fail)
+        self._fail = fail
         self._patches = Patches()
-        self._on = False
 
     def install(self) -> None:
-        self._on = True
-        self._import_hook.install()
+        if not self._patches:
+            self._patches.on_import({OPTIMIZER_MODULE: self._patch}, self._fail)
 
     def uninstall(self) -> None:
-        self._on = False
-        self._import_hook.uninstall()
         self._patches.undo_all()
 
     def _patch(self, module: Any) -> None:
@@ -254,6 +245,6 @@ class CompiledSteps:
         @functools.wraps(compiled)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             optimizers = [optimizer for reference in references if (optimizer := reference()) is not None]
-            return self._run(optimizers, compiled, args, kwargs) if self._on else compiled(*args, **kwargs)
+            return self._run(optimizers, compiled, args, kwargs) if self._patches else compiled(*args, **kwargs)
 
         return wrapper

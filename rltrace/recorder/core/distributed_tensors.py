@@ -16,7 +16,6 @@ import torch
 from torch._ops import OpOverload
 
 from rltrace.recorder.base.dispatch_mode import recorder_disabled, recorder_is_next
-from rltrace.recorder.base.import_hook import ImportHook
 from rltrace.recorder.base.patching import Patches
 from rltrace.recorder.base.torch_function import OpWrapper, OverriddenError
 from rltrace.recorder.digests.layouts import dtype_name
@@ -140,17 +139,12 @@ class ShardingPropagation:
     def __init__(self, fail: Callable[[Exception], None]) -> None:
         self._fail = fail
         self._patches = Patches()
-        self._imported: ImportHook | None = None
 
     def install(self) -> None:
-        if self._imported is None:
-            self._imported = ImportHook({"torch.distributed.tensor._sharding_prop": self._patch}, self._fail)
-            self._imported.install()
+        if not self._patches:
+            self._patches.on_import({"torch.distributed.tensor._sharding_prop": self._patch}, self._fail)
 
     def uninstall(self) -> None:
-        if self._imported is not None:
-            self._imported.uninstall()
-            self._imported = None
         self._patches.undo_all()
 
     def _patch(self, module: Any) -> None:

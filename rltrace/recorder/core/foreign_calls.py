@@ -24,7 +24,6 @@ import torch
 from xxhash import xxh3_64_hexdigest
 
 from rltrace.recorder.base.dispatch_mode import current_observer
-from rltrace.recorder.base.import_hook import ImportHook
 from rltrace.recorder.base.patching import Patches
 from rltrace.recorder.base.torch_function import torch_function_disabled
 from rltrace.recorder.core.kernel_launches import UNSEEN, KernelLaunch, without_address
@@ -126,7 +125,6 @@ class ForeignCalls:
         self._fail = process.fail
         self._addresses = TensorAddresses(process.storages)
         self._patches = Patches()
-        self._import_hook: ImportHook | None = None
         self._launches: dict[tuple[object, ...], KernelLaunch] = {}
         self._kept: list[object] = []
         """Functions whose ``id()`` is in a key."""
@@ -143,13 +141,9 @@ class ForeignCalls:
         for module in list(sys.modules.values()):
             self._patch_extension(module)
         built = {"torch.utils.cpp_extension": self._patch_builds}
-        self._import_hook = ImportHook(built, self._fail, self._extension_loaded)
-        self._import_hook.install()
+        self._patches.on_import(built, self._fail, self._extension_loaded)
 
     def uninstall(self) -> None:
-        if self._import_hook is not None:
-            self._import_hook.uninstall()
-            self._import_hook = None
         self._patches.undo_all()
 
     def _launch(self, function: Any, name: str, file: str | None, forms: tuple[object, ...]) -> KernelLaunch:

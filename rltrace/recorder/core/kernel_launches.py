@@ -20,7 +20,6 @@ import torch
 from torch._C._profiler import _RecordFunctionFast
 
 from rltrace.recorder.base.dispatch_mode import current_observer, popped_modes, pushed_modes
-from rltrace.recorder.base.import_hook import ImportHook
 from rltrace.recorder.base.patching import Patches
 from rltrace.recorder.base.weak_id_dict import WeakIdDict
 from rltrace.recorder.core.calls import op_tensors
@@ -143,21 +142,16 @@ class TritonLaunches:
         self._storages = process.storages
         self._fail = process.fail
         self._patches = Patches()
-        self._import_hook: ImportHook | None = None
         self._kernels: WeakIdDict[Any, _Kernel] = WeakIdDict()
         self._launches: dict[tuple[object, ...], KernelLaunch] = {}
         self._tuning = threading.local()
 
     def install(self) -> None:
-        if self._import_hook is None:
+        if not self._patches:
             awaited = {JIT: self._patch("JITFunction"), INTERPRETER: self._patch("InterpretedFunction")}
-            self._import_hook = ImportHook({**awaited, AUTOTUNER: self._patch_autotuner}, self._fail)
-            self._import_hook.install()
+            self._patches.on_import({**awaited, AUTOTUNER: self._patch_autotuner}, self._fail)
 
     def uninstall(self) -> None:
-        if self._import_hook is not None:
-            self._import_hook.uninstall()
-            self._import_hook = None
         self._patches.undo_all()
 
     def _patch(self, name: str) -> Callable[[Any], None]:
