@@ -10,7 +10,9 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from difflib import SequenceMatcher
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -33,6 +35,30 @@ def in_folder(folder: str, variables: Mapping[str, str], command: str) -> str:
     quoted = home + slash + (shlex.quote(rest) if rest else "") if home == "~" else shlex.quote(folder)
     assignments = [f"{name}={shlex.quote(value)}" for name, value in sorted(variables.items())]
     return " ".join([*([f"cd {quoted} &&"] if folder else []), *assignments, command])
+
+
+@dataclass(frozen=True)
+class NextCommand:
+    """A command as a program runs it."""
+
+    argv: tuple[str, ...]
+    folder: str | None = None
+    """The folder to run it in; None: the current one."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables to add."""
+
+
+def parse_line(text: str) -> NextCommand:
+    """The command that ``line`` or ``in_folder`` wrote as ``text``."""
+    words = shlex.split(text)
+    folder = None
+    if words[0] == "cd":
+        folder, words = str(Path(words[1]).expanduser()), words[3:]
+    variables = dict(word.split("=", 1) for word in takewhile(_ASSIGNMENT.match, words))
+    return NextCommand(tuple(words[len(variables) :]), folder, variables)
+
+
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 
 
 def record(trace: Trace, file: str, *options: object, variables: Mapping[str, str] | None = None) -> str:

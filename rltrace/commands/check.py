@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rltrace.commands._option_types import parse_steps
-from rltrace.commands.console import ExitCode, color_option, emit, emit_json, narrate, use_color
+from rltrace.commands.console import ExitCode, color_option, emit, emit_json, format_options, narrate, use_color
 from rltrace.errors import UsageError
 from rltrace.launch.command import CommandLookup, look_up, trace_stem
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @click.option("--no-control", is_flag=True, help="Leave out the last run, which records no ops.")
 @click.option("--keep", is_flag=True, help="Keep all traces; default: one of several identical ones.")
 @click.option("--strict", is_flag=True, help="Added, removed or reordered ops count as a difference too.")
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@format_options
 @click.option("--quiet", is_flag=True, help="No narration; errors are still shown.")
 @color_option
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] CMD …")
@@ -47,6 +47,7 @@ def command(
     keep: bool,
     strict: bool,
     form: str,
+    brief: bool,
     quiet: bool,
     color: str,
     command: tuple[str, ...],
@@ -89,12 +90,17 @@ def command(
     if not quiet:
         narrate(f"{runs} runs, traces in {plan.output}")
     checked = check(plan, (lambda text: None) if quiet else narrate)
-    if form == "json":
+    status = status_of(checked.grouping)
+    if brief:
+        from rltrace.report.brief import brief_grouping
+
+        emit_json(brief_grouping("check", checked.grouping, [str(run.trace or "") for run in checked.runs], status))
+    elif form == "json":
         emit_json(check_json(checked))
     else:
         colored = use_color(color)
         emit(render_check(checked, color=colored), color=colored)
-    return status_of(checked.grouping)
+    return status
 
 
 def status_of(grouping: Grouping) -> ExitCode:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rltrace.commands.console import ExitCode, color_option, emit, emit_json, narrate, use_color
+from rltrace.commands.console import ExitCode, color_option, emit, emit_json, format_options, narrate, use_color
 from rltrace.errors import UsageError
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     help="Keeps the runs; an interrupted experiment resumes there.",
 )
 @click.option("--yes", is_flag=True, help="Run without asking.")
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@format_options
 @click.option("--quiet", is_flag=True, help="No narration; errors are still shown.")
 @color_option
 def command(
@@ -100,6 +100,7 @@ def command(
     work: Path | None,
     yes: bool,
     form: str,
+    brief: bool,
     quiet: bool,
     color: str,
 ) -> int:
@@ -148,14 +149,19 @@ def command(
         if folder == target:
             folder = target.with_name(f"{target.name}.runs")
         outcome = _run(options, target, folder, share, values_limit, in_place=in_place, yes=yes, quiet=quiet)
-    if form == "json":
+    status = status_of(outcome)
+    if brief:
+        from rltrace.report.brief import brief_outcome
+
+        emit_json(brief_outcome(outcome, status))
+    elif form == "json":
         emit_json(outcome)
     else:
         from rltrace.report.confirm import render_outcome
 
         colored = use_color(color)
         emit(render_outcome(outcome, color=colored), color=colored)
-    return status_of(outcome)
+    return status
 
 
 def status_of(outcome: ExperimentResult) -> ExitCode:

@@ -98,6 +98,14 @@ def color_option(command: F) -> F:
     )(command)
 
 
+def format_options(command: F) -> F:
+    """Add ``--format text|json`` and ``--brief``."""
+    brief = click.option("--brief", is_flag=True, help="The result in at most 2 kB of JSON, with the next commands.")
+    return click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)(
+        brief(command)
+    )
+
+
 def use_color(choice: str = "auto") -> bool:
     """Whether to colour standard output: ``--color`` comes before ``NO_COLOR``, and that before isatty."""
     if choice != "auto":
