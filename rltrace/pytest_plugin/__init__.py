@@ -1,0 +1,195 @@
+"""The pytest plugin: the mark ``reproducible``, the fixture ``compare_bits`` and the option ``--rltrace-reports``.
+
+Owns when a test's body runs again, with which fixtures. Loaded by every pytest where rltrace is installed, so that it
+imports nothing heavy, prints nothing, and touches only tests that ask for it. ``pytest -p no:rltrace`` leaves it out.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rltrace.errors import RltraceError
+from rltrace.recorder import current_session
+
+if TYPE_CHECKING:
+    from rltrace.pytest_plugin.repetition import Repetition
+
+MARK = "reproducible"
+LEVELS = ("op", "step")
+MAX_NAME = 100
+"""Characters of a test's name that are in that of its folder."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.getgroup("rltrace", "reproducibility, by rltrace").addoption(
+        "--rltrace-reports",
+        metavar="DIR",
+        help="Folder for the reports and traces of calls and runs that diverged.  [default: pytest's temporary folder]",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        f'{MARK}(runs=2, level="op"): run the test so many times, with its function-scoped fixtures set up anew, and '
+        "fail at the first op that is not the same in all runs (rltrace)",
+    )
+
+
+# --- the mark ---------------------------------------------------------------------------------------------------------
+#
+# The runs are one call phase of one test: one report, one place in an order, one worker of pytest-xdist. In between the
+# test is torn down and set up by the hooks of pytest, so that plugins which act there (seeds, logs) act each time.
+
+_repetition = pytest.StashKey["Repetition"]()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    mark = item.get_closest_marker(MARK)
+    if mark is None or _repetition in item.stash:
+        return (yield)
+    runs, level = _arguments(mark)
+    if why_not := _why_unsupported(item):
+        pytest.fail(f"@pytest.mark.{MARK}: {item.name} {why_not}", pytrace=False)
+    if current_session() is not None:
+        item.warn(pytest.PytestWarning(f"{item.name} runs once: this process is already being recorded by rltrace"))
+        return (yield)
+    from rltrace.pytest_plugin.repetition import Repetition
+
+    repetition = item.stash[_repetition] = Repetition(_folder(item) / "runs", runs, level)
+    try:
+        result = yield
+        for _ in range(1, runs):
+            _renew(item)
+            _run_again(item, repetition)
+            if finding := repetition.finding():
+                pytest.fail(finding, pytrace=False)
+    finally:
+        del item.stash[_repetition]
+        repetition.clean_up()
+    return result
+
+
+def _run_again(item: pytest.Item, repetition: Repetition) -> None:
+    """Run the test once more; where it fails although it did not before, what differs is shown below its own error."""
+    try:
+        item.ihook.pytest_runtest_call(item=item)
+    except (Exception, pytest.fail.Exception):
+        with suppress(RltraceError):
+            item.add_report_section("call", "rltrace", repetition.finding() or "no recorded op differs from run 1")
+        raise
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    repetition = pyfuncitem.stash.get(_repetition, None)
+    if repetition is None:
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    repetition.run(lambda: pyfuncitem.obj(**arguments))
+    return True
+
+
+def _arguments(mark: pytest.Mark) -> tuple[int, str]:
+    """Runs and level. Fails the test where they are none."""
+
+    def parse(runs: int = 2, *, level: str = "op") -> tuple[int, str]:
+        return runs, level
+
+    try:
+        runs, level = parse(*mark.args, **mark.kwargs)
+    except TypeError as error:
+        pytest.fail(f"@pytest.mark.{MARK}(runs=2, level='op'): {error}", pytrace=False)
+    if not isinstance(runs, int) or runs < 2:
+        pytest.fail(
+            f"@pytest.mark.{MARK}: runs is {runs!r}; two runs are the fewest that can be compared", pytrace=False
+        )
+    if level not in LEVELS:
+        pytest.fail(f"@pytest.mark.{MARK}: level {level!r} is none of {', '.join(LEVELS)}", pytrace=False)
+    return runs, level
+
+
+def _why_unsupported(item: pytest.Item) -> str:
+    if not isinstance(item, pytest.Function):
+        return "is not a Python function, and cannot be run again"
+    unittest = sys.modules.get("unittest")
+    if unittest is not None and item.cls is not None and issubclass(item.cls, unittest.TestCase):
+        return "is a method of a unittest.TestCase; write it as a function, or in a class without a base"
+    if inspect.iscoroutinefunction(item.obj) or inspect.isasyncgenfunction(item.obj):
+        return "is asynchronous; run the event loop within the test"
+    return ""
+
+
+def _renew(item: pytest.Item) -> None:
+    """Tear the test down and set it up again: function-scoped fixtures, and the instance of its class."""
+    assert isinstance(item, pytest.Function)
+    _phase(item, "teardown", nextitem=item.parent)  # the parent: wider fixtures stay
+    vars(item).pop("_instance", None)
+    item._obj = None
+    item._initrequest()
+    _phase(item, "setup")
+
+
+def _phase(item: pytest.Item, when: Any, **arguments: Any) -> None:
+    """What pytest does in a phase, but for the log. Fixtures such as ``tmp_path`` rely on its report."""
+    hook = getattr(item.ihook, f"pytest_runtest_{when}")
+    call = pytest.CallInfo.from_call(
+        lambda: hook(item=item, **arguments), when, (KeyboardInterrupt, pytest.exit.Exception)
+    )
+    item.ihook.pytest_runtest_makereport(item=item, call=call)
+    if call.excinfo is not None:
+        raise call.excinfo.value
+
+
+# --- the fixture ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def compare_bits(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """``compare_bits(f, g)``: fail unless two calls return the same bits, and name the first op that differs.
+
+    ``compare_bits(f, under=context)`` calls ``f`` a second time, within the context manager. Both calls begin with the
+    same states of Python's, NumPy's and torch's global generators. Results may be tensors, arrays, numbers, modules
+    (their state) and containers of them; where both return None, the recorded ops are compared.
+    """
+    folder, count = _folder(request.node), 0
+
+    def compare(
+        f: Callable[[], object],
+        g: Callable[[], object] | None = None,
+        *,
+        under: AbstractContextManager[object] | None = None,
+    ) -> None:
+        __tracebackhide__ = True
+        nonlocal count
+        if (g is None) == (under is None):
+            raise TypeError("compare_bits takes two callables, or one and the context manager of its second call")
+        from rltrace.pytest_plugin.repetition import compare_calls
+
+        count += 1
+        if finding := compare_calls(folder / f"calls-{count}", f, g or f, under):
+            pytest.fail(finding)
+
+    return compare
+
+
+# --- folders ----------------------------------------------------------------------------------------------------------
+
+
+def _folder(item: Any) -> Path:
+    """The folder for what is recorded of a test. It may not exist."""
+    name = re.sub(r"[^\w.=-]+", "-", item.nodeid).strip("-")[-MAX_NAME:]
+    chosen = item.config.getoption("rltrace_reports")
+    if chosen is not None:
+        return Path(item.config.invocation_params.dir, chosen, name)
+    factory: pytest.TempPathFactory = item._request.getfixturevalue("tmp_path_factory")
+    return factory.getbasetemp() / "rltrace" / name
