@@ -20,7 +20,7 @@ from rltrace.errors import RltraceError
 from rltrace.recorder import current_session
 
 if TYPE_CHECKING:
-    from rltrace.pytest_plugin.repetition import Repetition
+    from rltrace.pytest_plugin.runs import RecordedRuns
 
 MARK = "reproducible"
 LEVELS = ("op", "step")
@@ -49,13 +49,13 @@ def pytest_configure(config: pytest.Config) -> None:
 # The runs are one call phase of one test: one report, one place in an order, one worker of pytest-xdist. In between the
 # test is torn down and set up by the hooks of pytest, so that plugins which act there (seeds, logs) act each time.
 
-_repetition = pytest.StashKey["Repetition"]()
+RUNS = pytest.StashKey["RecordedRuns"]()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     mark = item.get_closest_marker(MARK)
-    if mark is None or _repetition in item.stash:
+    if mark is None or RUNS in item.stash:
         return (yield)
     runs, level = _arguments(mark)
     if why_not := _why_unsupported(item):
@@ -63,39 +63,39 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     if current_session() is not None:
         item.warn(pytest.PytestWarning(f"{item.name} runs once: this process is already being recorded by rltrace"))
         return (yield)
-    from rltrace.pytest_plugin.repetition import Repetition
+    from rltrace.pytest_plugin.runs import RecordedRuns
 
-    repetition = item.stash[_repetition] = Repetition(_folder(item) / "runs", runs, level)
+    recorded_runs = item.stash[RUNS] = RecordedRuns(_folder(item) / "runs", runs, level)
     try:
         result = yield
         for _ in range(1, runs):
             _renew(item)
-            _run_again(item, repetition)
-            if finding := repetition.finding():
+            _run_again(item, recorded_runs)
+            if finding := recorded_runs.finding():
                 pytest.fail(finding, pytrace=False)
     finally:
-        del item.stash[_repetition]
-        repetition.clean_up()
+        del item.stash[RUNS]
+        recorded_runs.clean_up()
     return result
 
 
-def _run_again(item: pytest.Item, repetition: Repetition) -> None:
+def _run_again(item: pytest.Item, recorded_runs: RecordedRuns) -> None:
     """Run the test once more; where it fails although it did not before, what differs is shown below its own error."""
     try:
         item.ihook.pytest_runtest_call(item=item)
     except (Exception, pytest.fail.Exception):
         with suppress(RltraceError):
-            item.add_report_section("call", "rltrace", repetition.finding() or "no recorded op differs from run 1")
+            item.add_report_section("call", "rltrace", recorded_runs.finding() or "no recorded op differs from run 1")
         raise
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    repetition = pyfuncitem.stash.get(_repetition, None)
-    if repetition is None:
+    recorded_runs = pyfuncitem.stash.get(RUNS, None)
+    if recorded_runs is None:
         return None
     arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
-    repetition.run(lambda: pyfuncitem.obj(**arguments))
+    recorded_runs.run(lambda: pyfuncitem.obj(**arguments))
     return True
 
 
@@ -173,7 +173,7 @@ def compare_bits(request: pytest.FixtureRequest) -> Callable[..., None]:
         nonlocal count
         if (g is None) == (under is None):
             raise TypeError("compare_bits takes two callables, or one and the context manager of its second call")
-        from rltrace.pytest_plugin.repetition import compare_calls
+        from rltrace.pytest_plugin.runs import compare_calls
 
         count += 1
         if finding := compare_calls(folder / f"calls-{count}", f, g or f, under):

@@ -11,7 +11,7 @@ import torch
 
 import rltrace
 from rltrace import pytest_plugin
-from rltrace.pytest_plugin.repetition import compare_calls
+from rltrace.pytest_plugin.runs import compare_calls
 
 pytest_plugins = ["pytester"]
 

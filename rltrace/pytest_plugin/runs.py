@@ -49,7 +49,7 @@ def recorded(function: Callable[[], object], path: Path, level: str = "op") -> o
         return _bottom(function)
 
 
-class Repetition:
+class RecordedRuns:
     """Runs of one body: each is recorded, and compared with the first."""
 
     def __init__(self, folder: Path, runs: int, level: str) -> None:
