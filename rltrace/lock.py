@@ -84,9 +84,9 @@ class Lock:
     """What a run computed step by step, and what selected its kernels."""
 
     command: tuple[str, ...]
-    """Secrets masked; empty: not known."""
+    """Secrets masked; empty: not known, or it was recorded from within."""
     until: int | None
-    """The step after which the run was ended (``--until``)."""
+    """The step after which the run was ended (``--until``); None: it was not, or that is not known."""
     digest: str
     """The digest algorithm."""
     facts: Mapping[str, Fact]
@@ -119,11 +119,10 @@ def lock_of(trace: Trace) -> Lock:
             f"{trace.path} has no optimizer step to lock; where no torch optimizer runs, rltrace.step() ends a step"
         )
     first = with_steps[0]
-    command, options = program(trace), trace.launch.get("options")
-    until = options.get("until") if isinstance(options, dict) else None
+    command = () if trace.launch.get("library") else program(trace)
     return Lock(
         () if command == UNKNOWN else command,
-        until if isinstance(until, int) else None,
+        None,
         str(first.facts.get(DIGEST) or ""),
         {name: value for name, value in sorted(first.facts.items()) if isinstance(value, Fact) and _is_locked(name)},
         tuple(map(_locked_process, with_steps)),
@@ -433,6 +432,8 @@ def _process(entry: Any) -> LockedProcess:
                 raise ValueError(f"step 0 of {name} has no RNG states")
             digests.append(steps[-1].generators)
         steps.append(LockedStep(optimizer, *digests))
+    if not steps:
+        raise ValueError(f"{name} has no steps")
     return LockedProcess(name, optimizers, tuple(steps))
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from rltrace.command_lines import line
+from rltrace.diff import suggested_commands
 from rltrace.diff.base.model import Cause, Comparison, NamedDifference
 from rltrace.diff.compare import compare
 from rltrace.errors import RecordError, RltraceError
@@ -30,6 +31,9 @@ from rltrace.masking import MASK
 from rltrace.trace.read.reader import open_trace
 
 OnProgress = Callable[[str], None]
+
+FROM_EARLIER = (Cause.BEFORE_WINDOW, Cause.OUTSIDE, Cause.UNTRACKED_WRITE, Cause.UNKNOWN)
+"""Causes that in a window may be due to an op before it, which wrote what the op reads."""
 
 LOCKED, NOW = "as-locked", "now"
 """Stems of the traces of the run with what differs put back, and of the present one."""
@@ -268,12 +272,16 @@ class _Search:
     def _diff(self, put_back: _PutBack, at: LockFinding) -> Comparison:
         """The first op that differs; where it came before the window, from the first step on."""
         ops = compare(self._trace(LOCKED), self._trace(NOW))
-        hidden = ops.decisive is None or ops.decisive.cause is Cause.BEFORE_WINDOW
+        hidden = ops.decisive is None or ops.decisive.cause in FROM_EARLIER
         if hidden and at.step > 1:
-            self.report("the difference began in an earlier step, in what no step digests; recording all of them")
+            self.report("the difference may have begun in an earlier step, in what no step digests; recording all")
             if self._repeats(at, 0) and self._run_as_locked(put_back, at, 0)[0]:
                 ops = compare(self._trace(LOCKED), self._trace(NOW))
-        return ops
+        if put_back.commit is None or ops.decisive is None:
+            return ops
+        # other commands would run A's program with the present files
+        locked, now = open_trace(self._trace(LOCKED)), open_trace(self._trace(NOW))
+        return replace(ops, advice=suggested_commands.look_closer(locked, now, ops.decisive))
 
     def _trace(self, stem: str) -> Path:
         return self.plan.output / f"{stem}.zarr"
