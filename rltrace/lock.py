@@ -126,7 +126,7 @@ def lock_of(trace: Trace) -> Lock:
         str(first.facts.get(DIGEST) or ""),
         {name: value for name, value in sorted(first.facts.items()) if isinstance(value, Fact) and _is_locked(name)},
         tuple(map(_locked_process, with_steps)),
-        _unfinished(trace),
+        _unfinished(trace, with_steps),
     )
 
 
@@ -134,8 +134,9 @@ def _is_locked(name: str) -> bool:
     return selects_kernels(name) or name.startswith(LOCKED)
 
 
-def _unfinished(trace: Trace) -> str:
-    bad = next((process for process in trace.processes if not is_finished(process, "step")), None)
+def _unfinished(trace: Trace, with_steps: Iterable[ProcessTrace]) -> str:
+    """Other processes may end as they like: workers are killed as a matter of course."""
+    bad = next((process for process in with_steps if not is_finished(process, "step")), None)
     if bad is not None:
         return f"{bad.name} is {bad.state}" + (f" ({bad.why})" if bad.why else "")
     return next(iter(trace.lost), "")

@@ -181,6 +181,25 @@ def test_another_number_of_steps(build: Build, locked: int, found: int) -> None:
     )
 
 
+def test_several_processes(tmp_path: Path) -> None:
+    """The earliest step of any of them is named; a process that made no step in the run, or is new, counts."""
+    locks = []
+    for number, changed in enumerate(({}, {"rank0/main": 3, "rank1/main": 1}, {"rank1/main": 0})):
+        trace = TraceBuilder(tmp_path / f"{number}.zarr", level="step")
+        for name in ("rank0/main", "rank1/main", "rank0/worker:0"):
+            for step in range(0 if "worker" in name or changed.get(name) == 0 else 4):
+                differs = changed.get(name, 9) <= step
+                trace.process(name).stream().end_step(parameters=differs, gradients="g", generators="r")
+        locks.append(lock_of(open_trace(trace.finish())))
+    assert [process.name for process in locks[0].processes] == ["rank0/main", "rank1/main"]
+    first, gone, new = (
+        compare_locks(*pair).first for pair in ((locks[0], locks[1]), (locks[0], locks[2]), (locks[2], locks[0]))
+    )
+    assert first is not None and (first.process, first.step) == ("rank1/main", 1)
+    assert gone is not None and gone.explanation == "rank1/main made no step; the lock has 4 steps of it"
+    assert new is not None and new.explanation == "the lock has no step of rank1/main, which made 4 steps"
+
+
 def test_an_unfinished_run(build: Build) -> None:
     """What it lacks is no difference: nothing can be said beyond its end."""
     cut_off = replace(build(4), unfinished="the program ended with status 1")
@@ -188,6 +207,7 @@ def test_an_unfinished_run(build: Build) -> None:
     assert (found.verdict, found.agrees) == (Verdict.UNKNOWN, None)
     assert found.why == "4 steps of 6 are equal, but the program ended with status 1"
     assert compare_locks(build(6).up_to(3), build(4)).agrees
+    assert build(4, state="killed").unfinished.startswith("rank0/main is killed (it ended without an end record")
 
 
 def test_digests_of_two_algorithms(build: Build) -> None:

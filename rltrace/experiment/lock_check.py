@@ -236,8 +236,7 @@ class _Search:
                     checked,
                     ops=ops,
                     traces=(self._trace(LOCKED), self._trace(NOW)),
-                    explanation=f"with {_and(put_back.texts)} the program makes the lock's steps up to step "
-                    f"{at.step:,}, so the reason is {'that' if len(put_back.texts) == 1 else 'among these'}",
+                    explanation=_why(put_back, at, left),
                 )
         shutil.rmtree(self._trace(LOCKED), ignore_errors=True)
         return replace(checked, explanation=_why_no_op(checked, left), advice=self._advice(at))
@@ -330,25 +329,49 @@ def variables_to_put_back(locked: Mapping[str, object], found: Mapping[str, obje
 # --- words ------------------------------------------------------------------------------------------------------------
 
 
+MAX_NAMES = 8
+
+
+def _why(put_back: _PutBack, at: LockFinding, left: tuple[NamedDifference, ...]) -> str:
+    """What made the program run as it was locked. ``left``: facts that differed in that run all the same."""
+    reason = "so the reason is " + ("that" if len(put_back.texts) == 1 else "among these")
+    why = f"with {_and(put_back.texts)} the program makes the lock's steps up to step {at.step:,}, {reason}"
+    names = [fact.name for fact in left]
+    return f"{why}; what else differs ({_listed(names)}) changed none of them" if names else why
+
+
 def _why_no_op(checked: LockCheck, left: tuple[NamedDifference, ...]) -> str:
     """Why only the step is known. ``left``: facts that differ although all that can be put back was."""
     tried = f"with {_and(checked.put_back)} it still does not make the lock's steps: " if checked.put_back else ""
-    names = [fact.name for fact in left]
     kinds = {
-        "this is another machine": [name for name in names if name in MACHINE],
-        "packages differ": [name for name in names if name.startswith(("package.", "python.version", "torch.version"))],
-        "source files differ that git does not have as they were": [n for n in names if n.startswith("source.")],
+        "this is another machine, the lock's having": MACHINE,
+        "packages differ, the lock having": ("package.", "python.version"),
+        "source files differ that git does not have as they were:": ("source.",),
     }
-    reasons = [f"{kind} ({', '.join(own)})" for kind, own in kinds.items() if own]
-    known = {name for own in kinds.values() for name in own}
-    others = [name for name in names if name not in known]
-    if others and not reasons:
-        reasons.append(f"what differs cannot be put back here ({', '.join(others)})")
+    found = {kind: [fact for fact in left if fact.name.startswith(starts)] for kind, starts in kinds.items()}
+    reasons = [f"{kind} {_listed([_as_locked(fact) for fact in facts])}" for kind, facts in found.items() if facts]
+    if left and not reasons:
+        reasons.append(f"what differs cannot be put back here ({_listed([fact.name for fact in left])})")
     if not reasons:
         reasons.append(
             "no fact of the lock differs, so it is something that no lock holds: data, a configuration, another package"
         )
     return f"{tried}{_and(reasons)}; only the step is known until the first command is run where the lock holds"
+
+
+def _as_locked(fact: NamedDifference) -> str:
+    """``torch==2.13.0``, as pip takes it; ``no triton``; ``host.cpu EPYC``; the name of a source file."""
+    kind, _, name = fact.name.partition(".")
+    if kind == "source":
+        return name
+    if kind == "package":
+        return f"no {name}" if fact.a is None else f"{name}=={fact.a}"
+    return f"{fact.name} {fact.a or 'unset'}"
+
+
+def _listed(names: list[str]) -> str:
+    more = [f"{len(names) - MAX_NAMES} more"] if len(names) > MAX_NAMES else []
+    return ", ".join(names[:MAX_NAMES] + more)
 
 
 def _and(words: tuple[str, ...] | list[str]) -> str:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from rltrace.errors import RecordError
 from rltrace.experiment.lock_check import LockPlan, check_lock, make_lock, variables_to_put_back
 from rltrace.experiment.runner import RunRequest, RunResult
 from rltrace.experiment.workdir_copy import copy_folder, replace_files
-from rltrace.lock import read_lock
+from rltrace.lock import read_lock, write_lock
 from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.session.api import recording
 
@@ -153,7 +154,7 @@ def test_another_setting(folder: Path, monkeypatch: pytest.MonkeyPatch, dots_dif
     assert (checked.agrees, checked.repeats, checked.reproduced) == (False, True, True)
     assert first is not None and first.step == 2 and "every step before is equal" in first.explanation
     assert checked.put_back == ("OMP_NUM_THREADS=2",)
-    assert checked.explanation.endswith("so the reason is that")
+    assert checked.explanation.endswith("up to step 2, so the reason is that")
     assert ops is not None and ops.decisive is not None
     assert (ops.decisive.op, ops.decisive.cause, ops.decisive.step) == ("aten.dot.default", "kernel", 2)
     assert [path.name for path in checked.traces] == ["as-locked.zarr", "now.zarr"]
@@ -195,9 +196,25 @@ def test_another_package(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         git(folder, "commit", "--allow-empty", "-qam", number)
     assert [(fact.name, fact.a, fact.b) for fact in checked.comparison.system] == [("package.brax", "1.0", "2.0")]
     assert (checked.repeats, checked.reproduced, checked.ops) == (True, None, None)
-    assert "packages differ (package.brax)" in checked.explanation
-    assert "only the step is known" in checked.explanation
+    assert "packages differ, the lock having brax==1.0; only" in checked.explanation
     assert [command.split()[1] for command in checked.advice] == ["record", "diff"]
+
+
+def test_another_machine(folder: Path) -> None:
+    """A setting that makes this processor compute like the lock's is tried; where that is not it, what differs of the
+    machine is named."""
+    here = read_lock(folder / "train.lock")
+    (process,) = here.processes
+    steps = [step._replace(parameters=1) if number >= 3 else step for number, step in enumerate(process.steps)]
+    facts = {**here.facts, "host.cpu": "another", "cpu.capability": "DEFAULT"}
+    write_lock(folder / "train.lock", replace(here, facts=facts, processes=(process._replace(steps=tuple(steps)),)))
+    checked = check_lock(plan_of(folder, "out"))
+    assert [fact.name for fact in checked.machine] == ["host.cpu"]
+    assert (checked.put_back, checked.reproduced) == (("ATEN_CPU_CAPABILITY=default",), False)
+    assert checked.explanation.startswith(
+        "with ATEN_CPU_CAPABILITY=default it still does not make the lock's steps: this is another machine, "
+        "the lock's having host.cpu another; "
+    )
 
 
 def test_what_no_lock_holds(folder: Path) -> None:
