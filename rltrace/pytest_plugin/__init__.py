@@ -1,4 +1,4 @@
-"""The pytest plugin: the mark ``reproducible``, the fixture ``compare_bits`` and the option ``--rltrace-reports``.
+"""The pytest plugin: the mark ``reproducible``, the fixture ``compare_bits``, and two options.
 
 Owns when a test's body runs again, with which fixtures. Loaded by every pytest where rltrace is installed, so that it
 imports nothing heavy, prints nothing, and touches only tests that ask for it. ``pytest -p no:rltrace`` leaves it out.
@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,18 +30,22 @@ MAX_NAME = 100
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.getgroup("rltrace", "reproducibility, by rltrace").addoption(
+    group = parser.getgroup("rltrace", "reproducibility, by rltrace")
+    group.addoption(
         "--rltrace-reports",
         metavar="DIR",
         help="Folder for the reports and traces of calls and runs that diverged.  [default: pytest's temporary folder]",
+    )
+    group.addoption(
+        "--rltrace-lock-update", action="store_true", help="Write the locks of tests, instead of comparing with them."
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        f'{MARK}(runs=2, level="op"): run the test so many times, with its function-scoped fixtures set up anew, and '
-        "fail at the first op that is not the same in all runs (rltrace)",
+        f'{MARK}(runs=2, level="op", lock=None): run the test so many times, with its function-scoped fixtures set up '
+        "anew, and fail at the first op that is not the same in all runs, or step that is not that of a lock (rltrace)",
     )
 
 
@@ -50,6 +55,24 @@ def pytest_configure(config: pytest.Config) -> None:
 # test is torn down and set up by the hooks of pytest, so that plugins which act there (seeds, logs) act each time.
 
 RUNS = pytest.StashKey["RecordedRuns"]()
+LOCKS = pytest.StashKey[dict[Path, str]]()
+"""The test of each lock, of this session."""
+
+
+@dataclass(frozen=True)
+class _Request:
+    """Arguments of the mark. Raises ValueError where they are none."""
+
+    runs: int = 2
+    level: str = field(default="op", kw_only=True)
+    lock: str | None = field(default=None, kw_only=True)
+    """Name of a file, from the folder of the test's file."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.runs, int) or self.runs < (2 if self.lock is None else 1):
+            raise ValueError(f"runs is {self.runs!r}; two runs are the fewest that can be compared")
+        if self.level not in LEVELS:
+            raise ValueError(f"level {self.level!r} is none of {', '.join(LEVELS)}")
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -57,22 +80,25 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     mark = item.get_closest_marker(MARK)
     if mark is None or RUNS in item.stash:
         return (yield)
-    runs, level = _arguments(mark)
-    if why_not := _why_unsupported(item):
-        pytest.fail(f"@pytest.mark.{MARK}: {item.name} {why_not}", pytrace=False)
+    try:
+        request, lock = _request(item, mark)
+    except (TypeError, ValueError) as error:
+        raise pytest.fail.Exception(f"@pytest.mark.{MARK}: {error}", pytrace=False) from None
     if current_session() is not None:
-        item.warn(pytest.PytestWarning(f"{item.name} runs once: this process is already being recorded by rltrace"))
+        item.add_report_section("call", "rltrace", "runs once: this process is already being recorded")
         return (yield)
     from rltrace.pytest_plugin.runs import RecordedRuns
 
-    recorded_runs = item.stash[RUNS] = RecordedRuns(_folder(item) / "runs", runs, level)
+    recorded_runs = item.stash[RUNS] = RecordedRuns(_folder(item) / "runs", request.runs, request.level)
     try:
         result = yield
-        for _ in range(1, runs):
+        for _ in range(1, request.runs):
             _renew(item)
             _run_again(item, recorded_runs)
             if finding := recorded_runs.finding():
                 pytest.fail(finding, pytrace=False)
+        if lock is not None:
+            _compare_with(lock, item, recorded_runs)
     finally:
         del item.stash[RUNS]
         recorded_runs.clean_up()
@@ -99,23 +125,34 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
-def _arguments(mark: pytest.Mark) -> tuple[int, str]:
-    """Runs and level. Fails the test where they are none."""
+def _request(item: pytest.Item, mark: pytest.Mark) -> tuple[_Request, Path | None]:
+    """What the mark asks for, and its lock. Raises TypeError or ValueError where that cannot be done."""
+    request = _Request(*mark.args, **mark.kwargs)
+    if why_not := _why_unsupported(item):
+        raise ValueError(f"{item.name} {why_not}")
+    if request.lock is None:
+        return request, None
+    path = item.path.parent / request.lock
+    if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
+        path = path.with_stem(f"{path.stem}-{_file_name(item.callspec.id)}")
+    other = item.config.stash.setdefault(LOCKS, {}).setdefault(path, item.nodeid)
+    if other != item.nodeid:
+        raise ValueError(f"{request.lock} is the lock of {other}; name another one for {item.nodeid}")
+    return request, path
 
-    def parse(runs: int = 2, *, level: str = "op") -> tuple[int, str]:
-        return runs, level
 
+def _compare_with(lock: Path, item: pytest.Item, recorded_runs: RecordedRuns) -> None:
+    """Compare the first run with a lock, or write it."""
+    command = ("python", "-m", "pytest", item.nodeid)
     try:
-        runs, level = parse(*mark.args, **mark.kwargs)
-    except TypeError as error:
-        pytest.fail(f"@pytest.mark.{MARK}(runs=2, level='op'): {error}", pytrace=False)
-    if not isinstance(runs, int) or runs < 2:
-        pytest.fail(
-            f"@pytest.mark.{MARK}: runs is {runs!r}; two runs are the fewest that can be compared", pytrace=False
-        )
-    if level not in LEVELS:
-        pytest.fail(f"@pytest.mark.{MARK}: level {level!r} is none of {', '.join(LEVELS)}", pytrace=False)
-    return runs, level
+        if item.config.getoption("rltrace_lock_update"):
+            recorded_runs.write_lock(lock, command)
+        elif not lock.exists():
+            pytest.fail(f"{lock} does not exist; pytest --rltrace-lock-update writes it", pytrace=False)
+        elif finding := recorded_runs.lock_finding(lock, command):
+            pytest.fail(finding, pytrace=False)
+    except RltraceError as error:
+        raise pytest.fail.Exception(str(error), pytrace=False) from None
 
 
 def _why_unsupported(item: pytest.Item) -> str:
@@ -187,9 +224,13 @@ def compare_bits(request: pytest.FixtureRequest) -> Callable[..., None]:
 
 def _folder(item: Any) -> Path:
     """The folder for what is recorded of a test. It may not exist."""
-    name = re.sub(r"[^\w.=-]+", "-", item.nodeid).strip("-")[-MAX_NAME:]
+    name = _file_name(item.nodeid)[-MAX_NAME:]
     chosen = item.config.getoption("rltrace_reports")
     if chosen is not None:
         return Path(item.config.invocation_params.dir, chosen, name)
     factory: pytest.TempPathFactory = item._request.getfixturevalue("tmp_path_factory")
     return factory.getbasetemp() / "rltrace" / name
+
+
+def _file_name(text: str) -> str:
+    return re.sub(r"[^\w.=-]+", "-", text).strip("-")

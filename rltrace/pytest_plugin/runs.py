@@ -22,11 +22,15 @@ from rltrace.command_lines import line
 from rltrace.commands.version import own_version
 from rltrace.diff.base.model import Comparison, Verdict
 from rltrace.diff.compare import compare
+from rltrace.experiment.lock_check import LockCheck
+from rltrace.experiment.rerun_command import MACHINE
+from rltrace.lock import Lock, compare_locks, lock_of, read_lock, write_lock
 from rltrace.pytest_plugin.results import copied, difference
 from rltrace.query.ops import HoleLine, Line, OpLine, list_ops
 from rltrace.recorder import current_session
 from rltrace.report.diff_text import render_comparison
 from rltrace.report.html.page import html_page
+from rltrace.report.lock import render_lock_check
 from rltrace.report.page_data import gather
 from rltrace.report.phrases import counted
 from rltrace.selectors import EVERYTHING
@@ -75,6 +79,24 @@ class RecordedRuns:
             return None
         self._diverged = True
         return _finding(_diff_text(f"Runs 1 and {self._number} of {self._runs}", comparison), comparison, self._folder)
+
+    def lock_finding(self, path: Path, command: tuple[str, ...]) -> str | None:
+        """How the steps of the first run differ from those of a lock; None: they do not. Raises RltraceError."""
+        comparison = compare_locks(read_lock(path), self._lock(command))
+        if comparison.agrees:
+            return None
+        self._diverged = True
+        machine = tuple(fact for fact in comparison.system if fact.name in MACHINE)
+        again = line("check", "--against", path, "--", *command)
+        text = render_lock_check(LockCheck(path, comparison, 0, machine=machine, advice=(again,)), color=False)
+        return f"{text}\n\nThis run\n  {self._trace(1)}"
+
+    def write_lock(self, path: Path, command: tuple[str, ...]) -> None:
+        """Write the lock of the first run. Raises RltraceError."""
+        write_lock(path, self._lock(command))
+
+    def _lock(self, command: tuple[str, ...]) -> Lock:
+        return replace(lock_of(open_trace(self._trace(1))), command=command)
 
     def clean_up(self) -> None:
         """Remove the folder, unless runs diverged."""

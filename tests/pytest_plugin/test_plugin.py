@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 PLAIN = ("-p", "no:rltrace", "-p", "no:cacheprovider", "-W", "default")
 """Without the plugin as it may be installed: a module cannot be registered under two names."""
 
-Run = Callable[[str], pytest.RunResult]
+Run = Callable[..., pytest.RunResult]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -32,11 +32,13 @@ def everything_is_imported(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture
 def run(pytester: pytest.Pytester) -> Run:
-    """``run(source)``: the outcome of tests in ``source``; reports go to the folder ``reports``."""
+    """``run(source, …)``: the outcome of tests in ``source``; reports go to the folder ``reports``."""
 
-    def run(source: str) -> pytest.RunResult:
+    def run(source: str, *arguments: str) -> pytest.RunResult:
         pytester.makepyfile(test_it=f"import random, pytest, rltrace, torch\n{source}")
-        return pytester.runpytest_inprocess(*PLAIN, "--rltrace-reports=reports", "-rA", plugins=[pytest_plugin])
+        return pytester.runpytest_inprocess(
+            *PLAIN, "--rltrace-reports=reports", "-rA", *arguments, plugins=[pytest_plugin]
+        )
 
     return run
 
@@ -189,11 +191,11 @@ def test_word(): pass
 
 
 def test_a_process_that_is_recorded_runs_it_once(run: Run, tmp_path: Path) -> None:
-    """Recordings cannot be nested, so that is a warning."""
+    """Recordings cannot be nested."""
     with rltrace.record(tmp_path / "whole.zarr"):
         result = run("@pytest.mark.reproducible\ndef test_a(): torch.randn(2)")
-    result.assert_outcomes(passed=1, warnings=1)
-    result.stdout.fnmatch_lines(["*test_a runs once: this process is already being recorded by rltrace"])
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["runs once: this process is already being recorded"])
 
 
 def test_calls_are_compared_by_their_results(run: Run, pytester: pytest.Pytester) -> None:
@@ -250,6 +252,74 @@ def test_arguments(compare_bits):
     )
     folders = {page.parent.name for page in (pytester.path / "reports").rglob("report.html")}
     assert folders == {"calls-1", "calls-2"}
+
+
+LOCKED = """
+@pytest.mark.reproducible(level="step", lock="draws.lock")
+def test_draws():
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        rltrace.step()
+
+@pytest.mark.reproducible(1, lock="sizes.lock", level="step")
+@pytest.mark.parametrize("size", [2, 3])
+def test_sizes(size):
+    torch.manual_seed(size)
+    rltrace.step()
+"""
+
+
+def test_a_run_makes_the_steps_of_its_lock(run: Run, pytester: pytest.Pytester) -> None:
+    """A parametrized test has one lock each. A step that is another fails with what finds the op."""
+    missing = run(LOCKED)
+    missing.assert_outcomes(failed=3)
+    missing.stdout.fnmatch_lines(["*draws.lock does not exist; pytest --rltrace-lock-update writes it"])
+    run(LOCKED, "--rltrace-lock-update").assert_outcomes(passed=3)
+    assert sorted(path.name for path in pytester.path.glob("*.lock")) == ["draws.lock", "sizes-2.lock", "sizes-3.lock"]
+    run(LOCKED).assert_outcomes(passed=3)
+    moved = run(LOCKED.replace("(0, 1)", "(0, 2)"))
+    moved.assert_outcomes(failed=1, passed=2)
+    moved.stdout.fnmatch_lines(
+        [
+            "DIVERGED  step 1 of rank0/main *",
+            "  The RNG states at the end of this step differ; *",
+            "  rltrace check --against *draws.lock -- python -m pytest test_it.py::test_draws",
+            "  */reports/test_it.py-test_draws/runs/run-1.zarr",
+        ]
+    )
+
+
+def test_a_lock_that_cannot_be_used_is_refused(run: Run, pytester: pytest.Pytester) -> None:
+    """That of another test, or of a test without a step; and a file that is none."""
+    (pytester.path / "b.lock").write_text("b")
+    result = run(
+        """
+@pytest.mark.reproducible(1, lock="a.lock")
+class TestBoth:
+    def test_one(self): rltrace.step()
+    def test_other(self): rltrace.step()
+
+@pytest.mark.reproducible(1, lock="b.lock")
+def test_damaged(): rltrace.step()
+
+@pytest.mark.reproducible(1, lock="c.lock")
+def test_nothing(): pass
+""",
+        "--rltrace-lock-update",
+        "-k",
+        "not damaged",
+    )
+    result.assert_outcomes(failed=2, passed=1, deselected=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*a.lock is the lock of test_it.py::TestBoth::test_one; name another one for test_it.py::*",
+            "*run-1.zarr has no optimizer step to lock*",
+        ]
+    )
+    result.stdout.no_fnmatch_line("*another exception*")
+    damaged = pytester.runpytest_inprocess(*PLAIN, "-k", "damaged", plugins=[pytest_plugin])
+    damaged.assert_outcomes(failed=1, deselected=3)
+    damaged.stdout.fnmatch_lines(["*b.lock is not a lock*"])
 
 
 def test_workers_of_xdist_run_and_report(pytester: pytest.Pytester) -> None:
