@@ -44,7 +44,7 @@ def _bottom(function: Callable[[], object]) -> object:
     return function()
 
 
-def recorded(function: Callable[[], object], path: Path, level: str = "op") -> object:
+def call_recorded(function: Callable[[], object], path: Path, level: str = "op") -> object:
     """What ``function`` returns, recorded into a new trace at ``path``."""
     with rltrace.record(path, level=level):
         session = current_session()
@@ -68,7 +68,7 @@ class RecordedRuns:
     def run(self, body: Callable[[], object]) -> None:
         """Run the body once more."""
         self._number += 1
-        recorded(body, self._trace(self._number), self._level)
+        call_recorded(body, self._trace(self._number), self._level)
 
     def finding(self) -> str | None:
         """How the last run, which was not the first, differs from the first, and where the report is; None: it does
@@ -119,9 +119,9 @@ def compare_calls(
     finding = None
     try:
         with _same_generators():
-            a = copied(recorded(f, path_a))
+            a = copied(call_recorded(f, path_a))
         with under or nullcontext():
-            b = copied(recorded(g, path_b))
+            b = copied(call_recorded(g, path_b))
         differs = difference(a, b)
         if differs is not None or (a is None and not compare(path_a, path_b).agrees):
             finding = _calls_finding(path_a, path_b, differs)
@@ -136,10 +136,12 @@ def _same_generators() -> Iterator[None]:
     """Return Python's, NumPy's and torch's global generators to their states afterwards."""
     python, numpy = random.getstate(), np.random.get_state()
     devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
-    with torch.random.fork_rng(devices=devices):
-        yield
-    random.setstate(python)
-    np.random.set_state(numpy)
+    try:
+        with torch.random.fork_rng(devices=devices):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
 
 
 # --- texts ------------------------------------------------------------------------------------------------------------
