@@ -27,6 +27,7 @@ VERBS = {
     "confirm": "Run two traces' programs again: is where they first differ the cause?",
     "capture": "Run a trace's program again, with its values in one file for another machine.",
     "check": "Run a command several times, and group the runs that computed the same.",
+    "lock": "Run a command, and write the digests of its steps into a file to commit.",
     "repro": "Write one recorded op as a small script that runs it.",
     "explain": "Run one recorded op under every setting of this machine, to find whose bits it gives.",
     "report": "Write a comparison as a page or Markdown, to attach to an issue.",

@@ -88,12 +88,17 @@ def environment_differences(
     """Every fact that differs in a pair of processes; a difference of several pairs is listed once, for the first."""
     found: dict[tuple[str, str | None, str | None], NamedDifference] = {}
     for number, (a, b) in enumerate(pairs):
-        for name in sorted(name for name in {*a.facts, *b.facts} if not name.startswith(NO_ENVIRONMENT)):
-            value_a, value_b = fact_text(a.facts, name), fact_text(b.facts, name)
-            if value_a != value_b and (name, value_a, value_b) not in found:
-                shown = name if number == 0 else f"{name} ({a.name})"
-                found[name, value_a, value_b] = NamedDifference(shown, value_a, value_b)
-    return tuple(sorted(found.values(), key=lambda d: (_rank(d.name), d.name)))
+        for own in fact_differences(a.facts, b.facts):
+            shown = own.name if number == 0 else f"{own.name} ({a.name})"
+            found.setdefault((own.name, own.a, own.b), NamedDifference(shown, own.a, own.b))
+    return tuple(sorted(found.values(), key=_place))
+
+
+def fact_differences(a: Mapping[str, object], b: Mapping[str, object]) -> tuple[NamedDifference, ...]:
+    """Every fact that two processes do not share, the likeliest to change results first."""
+    names = (name for name in {*a, *b} if not name.startswith(NO_ENVIRONMENT))
+    pairs = (NamedDifference(name, fact_text(a, name), fact_text(b, name)) for name in names)
+    return tuple(sorted((pair for pair in pairs if pair.a != pair.b), key=_place))
 
 
 def fact_text(facts: Mapping[str, object], name: str) -> str | None:
@@ -102,5 +107,5 @@ def fact_text(facts: Mapping[str, object], name: str) -> str | None:
     return None if value is None else str(value)
 
 
-def _rank(name: str) -> int:
-    return next((k for k, start in enumerate(ORDER) if name.startswith(start)), len(ORDER))
+def _place(fact: NamedDifference) -> tuple[int, str]:
+    return next((k for k, start in enumerate(ORDER) if fact.name.startswith(start)), len(ORDER)), fact.name

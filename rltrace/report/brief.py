@@ -14,6 +14,7 @@ from rltrace.command_lines import NextCommand, parse_line
 from rltrace.diff.base.model import Comparison, Finding, Pair
 from rltrace.diff.groups import Grouping, GroupSplit
 from rltrace.experiment.explain import Tried
+from rltrace.experiment.lock_check import LockCheck
 from rltrace.experiment.outcome import ExperimentResult
 from rltrace.json import to_json
 from rltrace.report.explain import conclusions
@@ -86,6 +87,14 @@ def brief_grouping(verb: str, grouping: Grouping, traces: Sequence[str], status:
     a, b = (traces[branch.runs[0]] for branch in tree.branches[:2])
     pair = NextCommand(("rltrace", "diff", a, b))
     return _fitted(Brief(verb, WORDS[grouping.agrees], status, why, _finding(tree.finding), groups, (pair,)))
+
+
+def brief_lock_check(checked: LockCheck, status: int) -> Brief:
+    """Of ``check --against``: the op where it was found, else the step that left the lock."""
+    found = checked.comparison
+    why = f"{found.why}. {checked.explanation}" if checked.explanation else found.why
+    finding = None if checked.ops is None else _finding(shown_finding(checked.ops))
+    return _fitted(Brief("check", found.verdict, status, why, finding, next=_lines(checked.advice)))
 
 
 def brief_outcome(outcome: ExperimentResult, status: int) -> Brief:
