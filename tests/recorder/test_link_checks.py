@@ -22,6 +22,7 @@ from rltrace.errors import UsageError
 from rltrace.recorder.core import op_info
 from rltrace.recorder.core.storages import Storages, Writers
 from rltrace.recorder.session.torch_patches import Aliases
+from rltrace.report.link_checks import missed_faults
 from rltrace.trace.format.records import FaultKind, LinkFault
 
 Program = Callable[[], object]
@@ -241,8 +242,18 @@ def test_memory_that_torch_itself_fills_by_no_op(record: Record) -> None:
 
     found = checked(record, program)
     [write] = found.process.link_faults
+    assert write.kind is FaultKind.CALL and missed_faults(found.trace) == []
     assert write.allocation is not None and found.rows[write.allocation[1]].name == "empty"
     assert write.found is not None and found.rows[write.found[1]].marked
+
+
+def test_only_one_call_may_fill_what_it_allocates(record: Record) -> None:
+    """Not two calls in one line, nor the same one in a loop."""
+
+    def program() -> None:
+        [(x := torch.empty(4), poke(x), x * 2) for _ in range(2)]
+
+    assert [fault.kind for fault in writes(record, program)] == [FaultKind.WRITE] * 2
 
 
 # --- clean programs ---------------------------------------------------------------------------------------------------
