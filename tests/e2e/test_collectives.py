@@ -22,6 +22,7 @@ STEPS, CHANGED_AT = 3, 1
 
 RECEIVED = {
     "fsdp": "c10d._reduce_scatter_base_.default",
+    "fsdp1": "c10d._reduce_scatter_base_.default",
     "tensor_parallel": "_c10d_functional.all_reduce.default",
     "sequence_parallel": "_c10d_functional.all_gather_into_tensor.default",
     "messages": "c10d.recv_.default",

@@ -114,16 +114,18 @@ def _words_of_event(row: RowAt) -> str:
 # of an optimizer after it shows that: every other op up to its end is equal, and no later step reads it.
 
 
-def unused_rows(context: DiffContext, a: RowRange, at_a: Indices, b: RowRange, at_b: Indices) -> set[int] | None:
-    """Rows of A among these pairs of one step that differ only as they compute with uninitialised memory; None: there
-    is another difference, or such memory affects more than tensors that are dropped."""
+def unused_rows(
+    context: DiffContext, a: RowRange, at_a: Indices, b: RowRange, at_b: Indices
+) -> tuple[set[int], int | None]:
+    """Rows of A among these pairs that differ only as they compute with uninitialised memory, up to a pair with another
+    difference, or in which such memory affects more than tensors that are dropped; the number of that pair, or None."""
     found: set[int] = set()
     for k, differs in unequal_pairs(a, at_a, b, at_b):
         pair = RowAt(a.view, a.rows, int(at_a[k])), RowAt(b.view, b.rows, int(at_b[k]))
         if not _only_computes(pair[0], differs) or not _follows_from(context, *pair, found):
-            return None
+            return found, k
         found.add(pair[0].index)
-    return found
+    return found, None
 
 
 def _only_computes(row: RowAt, differs: Difference) -> bool:

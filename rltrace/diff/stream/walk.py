@@ -263,10 +263,12 @@ class StreamWalk:
         at_a, at_b, moved = found.a[inside], found.b[inside], found.moved[inside]
         self.matching.add(a.first + at_a, b.first + at_b)
         unequal = first_unequal(a, at_a, b, at_b)
-        if unequal is not None and step_ends and (unused := unused_rows(self.context, a, at_a, b, at_b)) is not None:
-            self.context.unused.update(unused)
-            self.marked.unused += len(unused)
-            unequal = None
+        if unequal is not None:
+            unused, other = unused_rows(self.context, a, at_a, b, at_b)
+            if other is not None or step_ends:
+                self.context.unused.update(unused)
+                self.marked.unused += len(unused)
+                unequal = other
         if unequal is not None:
             at_a, at_b, moved = at_a[:unequal], at_b[:unequal], moved[:unequal]
         ends = cut if unequal is None else before(found, inside, unequal)

@@ -65,6 +65,8 @@ class CheckedMemory:
     """torch allocated it."""
     is_arriving: bool = False
     """A collective may be writing it."""
+    is_in_flight: bool = False
+    """Until an op has waited for it; else until an op computes with it."""
     turn: int = 0
     """Number of times that an op began or ended to use it."""
     streams: set[int] = field(default_factory=set)
@@ -152,19 +154,19 @@ class LinkChecks:
                     self._compare(use.memory, use.pages, here, use.place, by_op=True)
                 else:  # another thread uses it, too, or a region that may overwrite what is read no more
                     self._read(use.memory, use.pages)
-                use.memory.is_arriving = use.memory.is_arriving and not plan.computes
+                use.memory.is_arriving = use.memory.is_arriving and (use.memory.is_in_flight or not plan.computes)
             for use in results:
                 if use.place in plan.scratch:  # a workspace, which the op's backward overwrites as it reads it
                     use.memory.is_ours = False
             arrives = plan.arrives or plan.role is Role.IN_FLIGHT
             for use in (*written, *results):
-                use.memory.is_arriving = arrives
+                use.memory.is_arriving, use.memory.is_in_flight = arrives, plan.role is Role.IN_FLIGHT
                 use.memory.writer = None if arrives else here
                 if not arrives:
                     self._read(use.memory, use.pages)
             if plan.role is Role.ARRIVED:
                 for use in uses:
-                    use.memory.is_arriving, use.memory.writer = False, here
+                    use.memory.is_arriving, use.memory.is_in_flight, use.memory.writer = False, False, here
                     self._read(use.memory, use.pages)
             self._end_turn([*uses, *results], here)
 

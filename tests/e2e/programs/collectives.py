@@ -54,6 +54,13 @@ def fsdp() -> None:
     train(model)
 
 
+def fsdp1() -> None:
+    """Flat parameters, of which the storages are freed and allocated again."""
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    train(FullyShardedDataParallel(mlp(), device_id=torch.device("cpu"), use_orig_params=True))
+
+
 def tensor_parallel() -> None:
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
@@ -188,6 +195,7 @@ def sums() -> None:
 
 WAYS = (
     fsdp,
+    fsdp1,
     tensor_parallel,
     sequence_parallel,
     messages,
