@@ -417,6 +417,10 @@ def marked_text(comparison: Comparison) -> str:
     first = f", the first at {marked.first}" if marked.first else ""
     verb = "differs" if marked.differing == 1 else "differ"
     text = f"{at_least}{marked.differing:,} of the ops that may read such memory {verb}{first}."
+    if marked.unused:
+        others = "1 other op computes" if marked.unused == 1 else f"{marked.unused:,} other ops compute"
+        unused = "" if comparison.verdict is Verdict.DIVERGED else ", and no optimizer's step used that"
+        text += f" {others} with what they returned{unused}."
     shown = shown_finding(comparison)
     is_origin = shown is not None and shown.cause in (Cause.UNINITIALISED, Cause.UNKNOWN)
     return text if is_origin else f"{text} It does not decide the verdict."

@@ -324,6 +324,8 @@ class UninitialisedCount:
     """The first differing one, for people."""
     whole: bool = True
     """False: counted among the rows that were read only."""
+    unused: int = 0
+    """Other ops that differ as they compute with what those returned, which the step of the optimizer did not use."""
 
 
 @dataclass(frozen=True)

@@ -401,9 +401,9 @@ RECORD_TYPES: Final = {
     " id in table kernels of what it launched (0: no more is known than its row says); unknown: [[why, stream, first,"
     " rows], …]; strays: [[name, what launched it, times], …] of what was launched for no row",
     "link_checks": "links are checked: memory is compared between its uses",
-    "link_fault": "kind: write, op or link; found, used, writer, allocation: [stream, row] of ops, or null; input:"
-    " which tensor of found, or null; step, handed_out, bytes: size of the storage, digest: of its content as far"
-    " as ops used it",
+    "link_fault": "kind: write, op, link or call; found, used, writer, allocation: [stream, row] of ops, or null;"
+    " input: which tensor of found, or null; step, handed_out, bytes: size of the storage, digest: of its content as"
+    " far as ops used it",
     "optimizer": "after the first attempt of an optimizer, of what it began with: ordinal, parameters: their digest,"
     " state: names of the tensors of its state then, kept: the same after the attempt",
     "replay": "in a process of a replay: selected, injected, propagated, missed, other: its injections",
