@@ -207,6 +207,16 @@ class NamedDifference:
 
 
 @dataclass(frozen=True)
+class SourceEdit:
+    """A source file of the program that was edited between the runs."""
+
+    file: str
+    only_a: tuple[Site, ...]
+    """Its lines in the call stacks of A whose text is in none of B's; an edited line that ran no op is not known."""
+    only_b: tuple[Site, ...]
+
+
+@dataclass(frozen=True)
 class Hole:
     """A part of a trace that cannot be read."""
 
@@ -397,6 +407,8 @@ class Comparison:
     """How B's command differs from A's, as in ``B adds --seed 2``; "": not at all, or not known."""
     system: tuple[NamedDifference, ...]
     """Facts of machine, process and sources that differ, the likeliest to change results first."""
+    edits: tuple[SourceEdit, ...]
+    """Source files of the program that differ."""
     first: Finding | None
     """The earliest of any cause; None as well where several streams differ and nothing orders them."""
     first_value: Finding | None
