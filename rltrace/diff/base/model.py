@@ -285,7 +285,7 @@ class Drift:
     """How a series of A and the same one of B diverge."""
 
     kind: str
-    """``item``, ``watch``, ``learning-rate``, ``effective-rate`` or ``scaler``."""
+    """``item``, ``watch``, ``learning-rate``, ``effective-rate``, ``scaler`` or ``tensorboard``."""
     name: str
     """For ``item``, the source line that read it."""
     stream: str
