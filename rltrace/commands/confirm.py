@@ -183,7 +183,7 @@ def _run(
     from rltrace.experiment.confirm.setup import check_folders, prepare
     from rltrace.experiment.confirm.suggested_commands import advice_of
     from rltrace.experiment.outcome import write_outcome
-    from rltrace.experiment.runner import Runner
+    from rltrace.experiment.runner import RunClock, Runner
     from rltrace.report.confirm import plan_lines
 
     prepared = prepare(options)
@@ -213,7 +213,10 @@ def _run(
         show(outcome)
 
     with Runner() as runner:
-        cache = RunCache(setting, _subject(prepared, options), runner)
+        sides = len(prepared.recipes)
+        clock = RunClock(sides * (options.samples + 1), at_least=True)
+        on_run = _ignore if quiet else lambda name: narrate(f"run {name} ended ({clock.count()})")
+        cache = RunCache(setting, _subject(prepared, options), runner, on_run)
         captured = {}
         if prepared.captured is not None:
             captured[prepared.capture_name] = cache.add_capture(prepared.capture_name, prepared.captured)
@@ -230,6 +233,10 @@ def _run(
     if not quiet:
         narrate(f"the outcome is in {target}, the runs are in {folder}")
     return outcome
+
+
+def _ignore(name: str) -> None:
+    """Narrate nothing."""
 
 
 def _subject(prepared: ExperimentSetup, options: ConfirmOptions) -> Mapping[str, object]:

@@ -59,13 +59,14 @@ def command(
     """
     from rltrace.experiment.explain import explain, is_missing, pairs
     from rltrace.experiment.kernel_settings import KernelSetting, SettingsGrid, parse_setting, settings
+    from rltrace.experiment.runner import RunClock
     from rltrace.fingerprint.host import machine
     from rltrace.report.explain import explain_json, explain_lines
     from rltrace.rerun_op.repro_folder import SCRIPT, write_folder
 
     chosen = [parse_setting(setting) for setting in asked]
     a, b = find(trace, text, other)
-    op, sides = prepare(a, b, imports)
+    op, sides = prepare(a, b, imports, "explain")
     if chosen:
         grid = SettingsGrid([KernelSetting(), *chosen])
     else:
@@ -73,9 +74,11 @@ def command(
         threads = [side.threads for side in sides.values()]
         grid = settings(_profile(op), has, threads, other=_differing_side(sides), everything=everything)
 
+    clock = RunClock(len(grid.tries))
+
     def narrate_setting(setting: KernelSetting) -> None:
         if not quiet:
-            narrate(f"{op.name}: {setting}")
+            narrate(f"{op.name}: {setting} ({clock.count()})")
 
     with tempfile.TemporaryDirectory(prefix="rltrace-explain-") as folder:
         write_folder(Path(folder), op, sides, provenance(a, b), imports)
@@ -83,10 +86,12 @@ def command(
         if not chosen and any(is_missing(side, tried) for side in sides):
             tried += explain(Path(folder) / SCRIPT, pairs(tried), times, narrate_setting)
     places = {"a": str(a)} | ({} if b is None else {"b": str(b)})
+    traces = {"a": str(trace)} | ({} if other is None else {"b": str(other)})
     if form == "json":
         emit_json(explain_json(op.name, places, list(sides), tried, grid.left_out))
     else:
-        emit("\n".join(explain_lines(op.name, places, list(sides), tried, grid.left_out)))
+        shown = {side: f"{place} of {traces[side]}" for side, place in places.items()}
+        emit("\n".join(explain_lines(op.name, shown, list(sides), tried, grid.left_out)))
     if all(one.trouble for one in tried):
         raise RltraceError(f"{op.name} could be run under none of the settings: {tried[0].trouble}")
 

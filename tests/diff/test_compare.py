@@ -510,7 +510,7 @@ def test_a_hole_and_the_digests_of_steps(tmp_path: Path) -> None:
     assert comparison.verdict is Verdict.UNKNOWN
     assert "step 3 of A" in comparison.notes[0]
     assert [line.split(" -o")[0].split("&& ")[-1] for line in comparison.advice[1:3]] == [
-        "rltrace record --steps 3:4"
+        "rltrace record --steps 3:4 --until 3"
     ] * 2
 
 
