@@ -52,7 +52,7 @@ class Curves:
         drawn = charts.without_gaps(curve, steps)
         count = steps if drawn is curve else 1 + max(step for step, _ in (*drawn.a, *drawn.b))
         by_number = "" if drawn is curve else f", its {count:,} steps alone"
-        head = f"{self.at + 1}/{len(self.all)}  {charts.range_text(curve)}{by_number}  {title(curve)}"
+        head = f"{self.at + 1}/{len(self.all)}  {title(curve)}  {charts.range_text(curve)}{by_number}"
         sides = 2 if curve.b else 1
         return [
             *charts.curve_lines(drawn, count, width, max(1, (height - 1) // sides)),

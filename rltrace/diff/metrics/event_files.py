@@ -163,8 +163,8 @@ def _element(tensor: bytes) -> float | None:
             data += value
     if kind not in ELEMENTS:
         return None
-    found = np.frombuffer(data, ELEMENTS[kind]) if len(data) % np.dtype(ELEMENTS[kind]).itemsize == 0 else ()
-    return float(found[0]) if len(found) == 1 else None
+    dtype = np.dtype(ELEMENTS[kind])
+    return float(np.frombuffer(data, dtype)[0]) if len(data) == dtype.itemsize else None
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
