@@ -52,7 +52,7 @@ def command(
 
     Of several traces: how each series of the others diverges from that of the first.
 
-    Instead of traces: folders with event files of TensorBoard, of runs that nobody recorded. Their scalars are compared
+    Instead of traces: folders with event files of TensorBoard, of runs without a recording. Their scalars are compared
     tag by tag.
 
     Ends with 0 whatever it shows, as info does; with 2 where a trace cannot be read.

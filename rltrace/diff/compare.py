@@ -483,6 +483,7 @@ class _Comparer:
             strict=self.strict,
             so_far=so_far,
             other_kernels=others,
+            unlike=verdict is Verdict.UNKNOWN and _different_programs(evidence),
             shift=self.shift,
         )
 

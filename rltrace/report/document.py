@@ -120,10 +120,10 @@ class Document:
 
 
 def verdict_document(comparison: Comparison) -> Document:
-    """The document of a comparison; empty sections are left out."""
+    """The document of a comparison; empty sections are left out, and what differs between different programs."""
     shown = shown_finding(comparison)
     diverged = comparison.verdict is Verdict.DIVERGED and shown is not None
-    rest = (
+    differences = (
         _structure(comparison.structure),
         _edits(comparison.edits),
         _system(comparison),
@@ -131,6 +131,9 @@ def verdict_document(comparison: Comparison) -> Document:
         Section("drift", "How the curves diverge", _lead(drift_summary(comparison)), tuple(_drift(comparison))),
         Section("events", "Data from environments and files", _lead(events_text(comparison))),
         Section("marked", "Uninitialised memory", _lead(marked_text(comparison))),
+    )
+    rest = (
+        *(() if comparison.unlike else differences),
         Section("holes", "Cannot be read", facts=tuple(map(_hole, comparison.holes)), form=Form.LIST),
         Section("notes", "Notes", tuple(map(sentence, comparison.notes))),
         Section("next", "Next", commands=comparison.advice),
@@ -144,6 +147,7 @@ def verdict_document(comparison: Comparison) -> Document:
         tuple(
             Section(f"finding-{number}" if number else "finding", title, facts=tuple(_finding(comparison, finding)))
             for number, (title, finding) in enumerate(titled_findings(comparison))
+            if not comparison.unlike
         ),
         tuple(section for section in rest if section.lead or section.facts or section.commands),
     )

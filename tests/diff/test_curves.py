@@ -68,6 +68,22 @@ def test_a_learning_rate_holds_until_it_changes() -> None:
     assert drift_of(annealed, annealed).first is None
 
 
+def test_learning_rates_of_runs_of_other_lengths(tmp_path: Path) -> None:
+    """They are compared to the end of the shorter run: a change after it is none."""
+    paths = []
+    for name, steps, rates in (("a", 4, {0: 0.1}), ("b", 6, {0: 0.1, 2: 0.05, 5: 0.01})):
+        builder = TraceBuilder(tmp_path / name)
+        for step in range(steps):
+            if step in rates:
+                builder.sample("optimizer:0/group:0/lr", rates[step], kind="learning-rate", step=step)
+            builder.op("aten.sin.default", outputs=[step])
+            builder.end_step()
+        paths.append(builder.finish())
+    (drift,) = compare(*paths).drift
+    assert drift.first == DriftPoint(2, 0.1, 0.05)
+    assert (drift.matched, drift.largest) == (2, pytest.approx(0.05))
+
+
 def test_a_flat_curve_is_not_magnified() -> None:
     """A return of 500 throughout, in the other run 500.0001: its range is no measure of what one sees."""
     assert range_of(np.array([500.0, 500.0001])) == pytest.approx(5.0, rel=1e-3)

@@ -442,6 +442,8 @@ class Comparison:
     """What the verdict would be if both traces were complete as they are."""
     other_kernels: tuple[OtherKernel, ...] = ()
     """Calls that ran another kernel in B, where kernels were recorded by name on both sides."""
+    unlike: bool = False
+    """These look like different programs: a verdict of ``unknown``, and the findings say where one is not the other."""
     shift: Shift | None = None
     """Where one run begins at a step of the other, as a resumed run does; both were compared from there on. None: from
     their beginnings."""

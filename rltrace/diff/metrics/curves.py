@@ -117,10 +117,11 @@ def _held(a: Series, b: Series, attempts: AttemptTables | None) -> tuple[StepNum
         return None
     steps = np.union1d(a.steps, b.steps)
     steps = steps[steps >= max(a.steps[0], b.steps[0])]
-    if attempts is not None:
-        of_a, of_b = (table.at(steps) for table in attempts())
-        if not np.array_equal(of_a, of_b):
-            return None
+    tables = () if attempts is None else attempts()
+    for table in tables:  # a run that ended earlier has no rate after its end
+        steps = steps[steps <= table.steps[-1]] if len(table.steps) else steps
+    if tables and not np.array_equal(tables[0].at(steps), tables[1].at(steps)):
+        return None
     x, y = (series.values[np.searchsorted(series.steps, steps, side="right") - 1] for series in (a, b))
     return steps, x, y
 

@@ -98,16 +98,19 @@ def _scalars(file: Path) -> Iterator[tuple[int, str, float]]:
 
 def _records(stream: IO[bytes]) -> Iterator[bytes]:
     """The records up to the first incomplete one, which is still being written, or was never finished."""
+    at = 0
     while len(head := stream.read(12)) == 12:
         length, check = struct.unpack("<QI", head)
+        damage = DamagedFileError(f"damaged at byte {at:,}, and not read from there on")
         if _masked(head[:8]) != check or length > MAX_RECORD:
-            raise DamagedFileError(f"damaged at byte {stream.tell() - 12:,}; read up to there")
+            raise damage
         data = stream.read(length + 4)
         if len(data) < length + 4:
             return
         if _masked(data[:-4]) != int.from_bytes(data[-4:], "little"):
-            raise DamagedFileError(f"damaged at byte {stream.tell() - len(data):,}; read up to there")
+            raise damage
         yield data[:-4]
+        at += 12 + len(data)
 
 
 def _masked(data: bytes) -> int:
