@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rltrace.commands._option_types import parse_steps
-from rltrace.commands.console import ExitCode, color_option, emit, emit_json, narrate, use_color
+from rltrace.commands.console import ExitCode, color_option, emit, emit_json, narrate, run_counter, use_color
 from rltrace.errors import UsageError
 from rltrace.launch.command import CommandLookup, look_up, trace_stem
 
@@ -88,7 +88,8 @@ def command(
     )
     if not quiet:
         narrate(f"{runs} runs, traces in {plan.output}")
-    checked = check(plan, (lambda text: None) if quiet else narrate)
+    count = run_counter(runs + plan.control)
+    checked = check(plan, (lambda text: None) if quiet else (lambda text: narrate(f"{text}{count()}")))
     if form == "json":
         emit_json(check_json(checked))
     else:

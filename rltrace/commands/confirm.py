@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rltrace.commands.console import ExitCode, color_option, emit, emit_json, narrate, use_color
+from rltrace.commands.console import (
+    ExitCode,
+    color_option,
+    emit,
+    emit_json,
+    narrate,
+    progress_visible,
+    run_counter,
+    use_color,
+)
 from rltrace.errors import UsageError
 
 if TYPE_CHECKING:
@@ -183,7 +192,7 @@ def _run(
     from rltrace.experiment.confirm.setup import check_folders, prepare
     from rltrace.experiment.confirm.suggested_commands import advice_of
     from rltrace.experiment.outcome import write_outcome
-    from rltrace.experiment.runner import RunClock, Runner
+    from rltrace.experiment.runner import Runner
     from rltrace.report.confirm import plan_lines
 
     prepared = prepare(options)
@@ -214,8 +223,9 @@ def _run(
 
     with Runner() as runner:
         sides = len(prepared.recipes)
-        clock = RunClock(sides * (options.samples + 1), at_least=True)
-        on_run = _ignore if quiet else lambda name: narrate(f"run {name} ended ({clock.count()})")
+        count = run_counter(sides * (options.samples + 1), at_least=True)
+        silent = quiet or not progress_visible()
+        on_run = _ignore if silent else lambda name: narrate(f"run {name} ended{count()}")
         cache = RunCache(setting, _subject(prepared, options), runner, on_run)
         captured = {}
         if prepared.captured is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rltrace.commands.console import emit, emit_json, narrate
+from rltrace.commands.console import emit, emit_json, narrate, run_counter
 from rltrace.commands.repro import find, prepare, provenance
 from rltrace.errors import RltraceError
 
@@ -59,7 +59,6 @@ def command(
     """
     from rltrace.experiment.explain import explain, is_missing, pairs
     from rltrace.experiment.kernel_settings import KernelSetting, SettingsGrid, parse_setting, settings
-    from rltrace.experiment.runner import RunClock
     from rltrace.fingerprint.host import machine
     from rltrace.report.explain import explain_json, explain_lines
     from rltrace.rerun_op.repro_folder import SCRIPT, write_folder
@@ -74,11 +73,11 @@ def command(
         threads = [side.threads for side in sides.values()]
         grid = settings(_profile(op), has, threads, other=_differing_side(sides), everything=everything)
 
-    clock = RunClock(len(grid.tries))
+    count = run_counter(len(grid.tries))
 
     def narrate_setting(setting: KernelSetting) -> None:
         if not quiet:
-            narrate(f"{op.name}: {setting} ({clock.count()})")
+            narrate(f"{op.name}: {setting}{count()}")
 
     with tempfile.TemporaryDirectory(prefix="rltrace-explain-") as folder:
         write_folder(Path(folder), op, sides, provenance(a, b), imports)

@@ -117,10 +117,10 @@ def source_edits(pairs: Iterable[tuple[ProcessTrace, ProcessTrace]]) -> tuple[So
 
 
 def _recorded_lines(process: ProcessTrace, file: str) -> dict[str, Site]:
-    """The lines of a file in the call stacks of a process, by function and text, in the order of the file."""
+    """The lines of a file in the call stacks of a process, by their text, in the order of the file."""
     payloads = (p for p in process.tables["frames"].payloads if isinstance(p, dict) and p.get("file") == file)
     sites = sorted((parse_site(payload) for payload in payloads), key=lambda site: site.line)
-    return {f"{site.function}: {site.source}": site for site in sites if site.source}
+    return {site.source.strip(): site for site in sites if site.source.strip()}
 
 
 def fact_text(facts: Mapping[str, object], name: str) -> str | None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from rltrace.diff.base.model import Comparison, Verdict
 from rltrace.diff.compare import compare
 from rltrace.diff.groups import Group, Grouping, GroupSplit, Node, Undecided, group, mark_nondeterministic
-from rltrace.experiment.runner import RunClock, Runner, RunRequest, RunResult
+from rltrace.experiment.runner import Runner, RunRequest, RunResult
 from rltrace.experiment.workdir_copy import check_extent
 from rltrace.trace.read.reader import open_trace
 
@@ -100,7 +100,6 @@ class _Check:
         self._report = report
         self._runner = runner
         self._copies = plan.output.absolute() / "folders"
-        self._clock = RunClock(plan.runs + plan.control)
         self._known: dict[tuple[Path, Path], Comparison] = {}
 
     def run(self) -> CheckResult:
@@ -134,7 +133,7 @@ class _Check:
         twin = next((other for other in before if other.same_as is None and self._sameness(other, job.trace)), None)
         ops = sum(process.after_op for process in open_trace(job.trace).processes)
         sameness = f"; {self._sameness(twin, job.trace)} run {twin.number}" if twin else ""
-        self._report(f"run {job.name} {ended.how}, {ops:,} ops{sameness} ({self._clock.count()})")
+        self._report(f"run {job.name} {ended.how}, {ops:,} ops{sameness}")
         if twin is None:
             return run
         if not self._plan.keep:
