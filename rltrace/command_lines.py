@@ -69,9 +69,9 @@ def record(trace: Trace, file: str, *options: object, variables: Mapping[str, st
 def record_step(
     trace: Trace, step: int, file: str, *options: object, variables: Mapping[str, str] | None = None, earlier: int = 0
 ) -> str:
-    """Record one step of the program of a trace, and so many before it."""
+    """Record one step of the program of a trace, and so many before it; the program ends there."""
     steps = f"{max(step - earlier, 0)}:{step + 1}"
-    return record(trace, file, "--steps", steps, *options, variables=variables)
+    return record(trace, file, "--steps", steps, "--until", step, *options, variables=variables)
 
 
 def record_both(

@@ -16,7 +16,16 @@ import click
 from click.core import ParameterSource
 
 from rltrace.commands._option_types import parse_steps
-from rltrace.commands.console import ExitCode, color_option, emit, emit_json, format_options, narrate, use_color
+from rltrace.commands.console import (
+    ExitCode,
+    color_option,
+    emit,
+    emit_json,
+    format_options,
+    narrate,
+    run_counter,
+    use_color,
+)
 from rltrace.errors import UsageError
 from rltrace.launch.command import CommandLookup, look_up, trace_stem
 
@@ -105,7 +114,8 @@ def command(
     )
     if not quiet:
         narrate(f"{runs} runs, traces in {plan.output}")
-    checked = check(plan, (lambda text: None) if quiet else narrate)
+    count = run_counter(runs + plan.control)
+    checked = check(plan, (lambda text: None) if quiet else (lambda text: narrate(f"{text}{count()}")))
     status = status_of(checked.grouping)
     if brief:
         from rltrace.report.brief import brief_grouping

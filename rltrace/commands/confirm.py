@@ -15,7 +15,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rltrace.commands.console import ExitCode, color_option, emit, emit_json, format_options, narrate, use_color
+from rltrace.commands.console import (
+    ExitCode,
+    color_option,
+    emit,
+    emit_json,
+    format_options,
+    narrate,
+    progress_visible,
+    run_counter,
+    use_color,
+)
 from rltrace.errors import UsageError
 
 if TYPE_CHECKING:
@@ -219,7 +229,11 @@ def _run(
         show(outcome)
 
     with Runner() as runner:
-        cache = RunCache(setting, _subject(prepared, options), runner)
+        sides = len(prepared.recipes)
+        count = run_counter(sides * (options.samples + 1), at_least=True)
+        silent = quiet or not progress_visible()
+        on_run = _ignore if silent else lambda name: narrate(f"run {name} ended{count()}")
+        cache = RunCache(setting, _subject(prepared, options), runner, on_run)
         captured = {}
         if prepared.captured is not None:
             captured[prepared.capture_name] = cache.add_capture(prepared.capture_name, prepared.captured)
@@ -236,6 +250,10 @@ def _run(
     if not quiet:
         narrate(f"the outcome is in {target}, the runs are in {folder}")
     return outcome
+
+
+def _ignore(name: str) -> None:
+    """Narrate nothing."""
 
 
 def _subject(prepared: ExperimentSetup, options: ConfirmOptions) -> Mapping[str, object]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rltrace.commands.console import ExitCode, emit, emit_json, format_options, narrate
+from rltrace.commands.console import ExitCode, emit, emit_json, format_options, narrate, run_counter
 from rltrace.commands.repro import find, prepare, provenance
 from rltrace.errors import RltraceError
 
@@ -66,7 +66,7 @@ def command(
 
     chosen = [parse_setting(setting) for setting in asked]
     a, b = find(trace, text, other)
-    op, sides = prepare(a, b, imports)
+    op, sides = prepare(a, b, imports, "explain")
     if chosen:
         grid = SettingsGrid([KernelSetting(), *chosen])
     else:
@@ -74,9 +74,11 @@ def command(
         threads = [side.threads for side in sides.values()]
         grid = settings(_profile(op), has, threads, other=_differing_side(sides), everything=everything)
 
+    count = run_counter(len(grid.tries))
+
     def narrate_setting(setting: KernelSetting) -> None:
         if not quiet:
-            narrate(f"{op.name}: {setting}")
+            narrate(f"{op.name}: {setting}{count()}")
 
     with tempfile.TemporaryDirectory(prefix="rltrace-explain-") as folder:
         write_folder(Path(folder), op, sides, provenance(a, b), imports)
@@ -84,6 +86,7 @@ def command(
         if not chosen and any(is_missing(side, tried) for side in sides):
             tried += explain(Path(folder) / SCRIPT, pairs(tried), times, narrate_setting)
     places = {"a": str(a)} | ({} if b is None else {"b": str(b)})
+    traces = {"a": str(trace)} | ({} if other is None else {"b": str(other)})
     failed = all(one.trouble for one in tried)
     if brief:
         from rltrace.report.brief import brief_explanation
@@ -92,7 +95,8 @@ def command(
     elif form == "json":
         emit_json(explain_json(op.name, places, list(sides), tried, grid.left_out))
     else:
-        emit("\n".join(explain_lines(op.name, places, list(sides), tried, grid.left_out)))
+        shown = {side: f"{place} of {traces[side]}" for side, place in places.items()}
+        emit("\n".join(explain_lines(op.name, shown, list(sides), tried, grid.left_out)))
     if failed:
         raise RltraceError(f"{op.name} could be run under none of the settings: {tried[0].trouble}")
 

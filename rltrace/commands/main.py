@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
 from typing import IO, Any
@@ -73,6 +74,16 @@ class Verbs(click.Group):
         command = import_module(_module(cmd_name)).command
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            likely = get_close_matches(args[0], self.list_commands(ctx), 1)
+            more = f" Did you mean {likely[0]}?" if likely else ""
+            raise click.UsageError(f"{error.message}{more}", ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         verbs = self.list_commands(ctx)
