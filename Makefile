@@ -56,16 +56,18 @@ demo: $(DEMO)
 # order of the files: the longest come early.
 #
 # Where the processor has AVX-512, the tests marked `processor` (those whose outcome depends on the instruction set) run
-# first with the kernels of a processor that has AVX2 at most. All tests run in any case, and their line is the last.
+# beside with the kernels of a processor that has AVX2 at most. All tests run in any case, and their line is the last.
 test: engine
 	@$(BIN)/python -m compileall -q rltrace tui
-	@status=0; \
+	@beside=; \
 	if grep -qsw avx512f /proc/cpuinfo; then \
-		echo "The tests marked processor, as a processor with AVX2 and no AVX-512 computes:"; \
-		$(AVX2) $(PYTEST) -m processor $(PROCESSOR_TESTS) || status=$$?; \
-		echo "All tests:"; \
+		( said=$$($(AVX2) $(PYTEST) -n 1 -m processor $(PROCESSOR_TESTS) 2>&1); status=$$?; \
+		printf '\nThe tests marked processor, as a processor with AVX2 and no AVX-512 computes:\n%s\n' "$$said"; \
+		exit $$status ) & beside=$$!; \
 	fi; \
+	status=0; \
 	$(PYTEST) || status=$$?; \
+	[ -z "$$beside" ] || wait $$beside || status=$$?; \
 	exit $$status
 
 check: $(STAMP)
