@@ -337,6 +337,14 @@ def test_anything_else_is_another_digest(other: list[Do]) -> None:
     assert of(other) != of(PROGRAM)
 
 
+@pytest.mark.parametrize(("kind", "is_seen"), [("new", True), ("scratch", False)])
+def test_bytes_that_were_read_are_part_of_it(kind: str, is_seen: bool) -> None:
+    """Other bytes of an input are another digest though the op computed the same; but not of unwritten memory."""
+    a, b = (run([Do(kind, 0, ("o",), "a")]) for _ in range(2))
+    b.digests[int(b.rows().digest_offsets[len(LIVED)])] += 1
+    assert (digest(a, len(LIVED)).any_order != digest(b, len(LIVED)).any_order) is is_seen
+
+
 def test_a_step_too_long_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """The memory for an open step is bounded; past that the digest is 0, wherever the rows are cut."""
     monkeypatch.setattr(row_hashes, "MAX_STEP_ROWS", 8)
@@ -354,6 +362,8 @@ def test_a_step_too_long_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_definition_is_frozen() -> None:
     """The digest of known rows is part of the format: a change here is a new version of it."""
     assert of([Do("fill", 1, (), "w0", 3), Do("event", 2, (), "", 4)]) == FROZEN
+    more = [Do("draw", 6, ("w1",), "c"), Do("view", 7, ("c",)), Do("view", 8, ("w0",)), Do("scratch", 9, ("o",))]
+    assert of([*PROGRAM, *more]) == FROZEN_READS
 
 
-FROZEN = 10790658023480923715
+FROZEN, FROZEN_READS = 10790658023480923715, 15787722920871392807

@@ -15,7 +15,7 @@ import tampering
 from rltrace.errors import DamagedTraceError, FormatVersionError, HoleError, NotATraceError
 from rltrace.testing import TraceBuilder, plain_entries, random_rows
 from rltrace.trace.format.journal import Record
-from rltrace.trace.format.process_start import write_start
+from rltrace.trace.format.process_start import note_failure, write_start
 from rltrace.trace.format.root import create_trace
 from rltrace.trace.format.rows import Rows
 from rltrace.trace.read.reader import open_trace
@@ -115,6 +115,30 @@ def test_a_recorder_that_failed(trace: Path) -> None:
     writer.close("damaged", {"why": "the recorder failed: ValueError"})
     process = open_trace(trace).processes[0]
     assert (process.state, process.why) == ("damaged", "the recorder failed: ValueError")
+
+
+@pytest.mark.parametrize("state", ["killed", "complete"])
+def test_a_recorder_that_could_not_say_so_in_the_journal(tmp_path: Path, state: str) -> None:
+    """Its note is why the process has no end; where it has one, that counts."""
+    builder = TraceBuilder(tmp_path / "a.zarr")
+    builder.op("aten.mm.default")
+    path = builder.finish(state)
+    token = open_trace(path).processes[0].token
+    assert token is not None
+    note_failure(path, token, "the disk is full")
+    process = open_trace(path).processes[0]
+    expected = ("damaged", "the disk is full") if state == "killed" else ("complete", None)
+    assert (process.state, process.why) == expected
+    assert len(process.streams[0].read(0, 1)) == 1
+
+
+def test_facts_are_plain(sample: Path) -> None:
+    """A fact that is a list or a mapping is refused with its record; none of it is shown."""
+    log = sample / "processes/0/journal/log"
+    rewrite(log, lambda r: {**r, "facts": {"python": "3", "cpu": []}} if r["type"] == "facts" else r)
+    process = open_trace(sample).processes[0]
+    assert process.facts == {}
+    assert any('fact "cpu" is not a plain value' in hole.why for hole in process.holes)
 
 
 def test_a_process_before_its_first_record(trace: Path) -> None:
@@ -331,6 +355,11 @@ def test_few_segments_are_kept(written: tuple[Path, Rows]) -> None:
     assert stream.chunks_read == chunks + 2
     stream.read_segment(stream.segments[-1])
     assert stream.chunks_read == chunks + 2
+    stream.read_segment(stream.segments[1])  # in the place of the first, which was read before the last
+    stream.read_segment(stream.segments[-1])
+    assert stream.chunks_read == chunks + 4
+    stream.read_segment(stream.segments[0])
+    assert stream.chunks_read == chunks + 6
 
 
 def test_tables_have_a_limit(sample: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,3 +88,14 @@ def test_no_occurrence_is_known_in_the_step_after_a_hole() -> None:
     steps = rows.column(Column.STEP)[15:]
     assert ((after < 0) == (steps == steps[0])).all()
     assert (after[steps != steps[0]] == Occurrences().count(rows)[15:][steps != steps[0]]).all()
+
+
+def test_a_hole_within_a_step() -> None:
+    """What was seen before a hole is not counted behind it, for the selector as for the count."""
+    rows = rows_of(0, 40)
+    rows.columns[:, [Column.SITE, Column.OP, Column.STEP]], rows.columns[:, Column.KIND] = (1, 1, 4), Kind.OP
+    rows.columns[30:, Column.STEP] = 5
+    mask = RowMask(parse_selectors(["nth=0:"]), "", WORDS)
+    assert mask.op_indices(rows.cut(0, 10)).tolist() == list(range(10))
+    mask.skip()
+    assert mask.op_indices(rows.cut(20, 40)).tolist() == list(range(10, 20))
