@@ -85,7 +85,12 @@ class Machine:
 
     def _row(self, do: Do) -> None:
         row, links, digests = len(self.columns), [], []
-        flags = {"view": RowFlag.VIEW, "draw": RowFlag.RNG, "scratch": RowFlag.MARKED}.get(do.kind, RowFlag(0))
+        flags = {
+            "view": RowFlag.VIEW,
+            "draw": RowFlag.RNG,
+            "scratch": RowFlag.MARKED,
+            "allocate": RowFlag.ALLOCATION,
+        }.get(do.kind, RowFlag(0))
         for place, name in enumerate(do.reads):
             link, digest = self._input(name, row, place, view=do.kind == "view")
             links.append(link)
@@ -345,6 +350,25 @@ def test_bytes_that_were_read_are_part_of_it(kind: str, is_seen: bool) -> None:
     assert (digest(a, len(LIVED)).any_order != digest(b, len(LIVED)).any_order) is is_seen
 
 
+def test_what_allocates_without_a_tensor_has_no_place() -> None:
+    """Two allocations may change places; not so two that are given a tensor, which may change it (``resize_``)."""
+    alone = [Do("allocate", 0, (), "a"), Do("allocate", 1, (), "b")]
+    given = [Do("allocate", 0, ("w0",), "a"), Do("allocate", 1, ("w1",), "b")]
+    assert of(alone) == of(alone[::-1])
+    assert of(given) != of(given[::-1])
+
+
+def test_digests_of_inputs() -> None:
+    """Of each link: whether one of the rows read its bytes, itself or through the same view, and which they were."""
+    machine = run([Do("new", 0, ("o", "w0"), "a"), Do("new", 1, ("a", "w0"), "b")])
+    rows = machine.rows()
+    known, digests = row_hashes.input_digests(rows)
+    w0 = machine.tensors["w0"].value
+    first = int(rows.link_offsets[len(LIVED)])
+    assert known[first:].tolist() == [True, True, False, True]
+    assert digests[first:].tolist() == [77, w0, 0, w0]
+
+
 def test_a_step_too_long_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """The memory for an open step is bounded; past that the digest is 0, wherever the rows are cut."""
     monkeypatch.setattr(row_hashes, "MAX_STEP_ROWS", 8)
@@ -363,7 +387,7 @@ def test_definition_is_frozen() -> None:
     """The digest of known rows is part of the format: a change here is a new version of it."""
     assert of([Do("fill", 1, (), "w0", 3), Do("event", 2, (), "", 4)]) == FROZEN
     more = [Do("draw", 6, ("w1",), "c"), Do("view", 7, ("c",)), Do("view", 8, ("w0",)), Do("scratch", 9, ("o",))]
-    assert of([*PROGRAM, *more]) == FROZEN_READS
+    assert of([Do("view", 10, ("w2",)), *PROGRAM, *more]) == FROZEN_READS
 
 
-FROZEN, FROZEN_READS = 10790658023480923715, 15787722920871392807
+FROZEN, FROZEN_READS = 10790658023480923715, 13205577857798789727

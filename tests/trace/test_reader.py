@@ -225,6 +225,19 @@ def test_a_lost_commit_record_is_a_hole(written: tuple[Path, Rows]) -> None:
     assert np.array_equal(stream.read(first + count, stream.rows).columns, rows.columns[first + count :])
 
 
+def test_a_lost_commit_record_at_the_end(sample: Path) -> None:
+    """The end of the last step tells of rows that the damaged journal does not describe."""
+    log = sample / "processes/0/journal/log"
+    data = bytearray(log.read_bytes())
+    data[data.rindex(b'"segment":2') + 3] ^= 1
+    log.write_bytes(bytes(data))
+    stream = open_trace(sample).processes[0].streams[0]
+    (hole,) = stream.holes
+    assert stream.rows == 12 and hole[:2] == (8, 4)
+    with pytest.raises(HoleError, match="rows 8 to 11 of rank0/main cannot be read: the journal's record of them is"):
+        stream.read(8, 12)
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from rltrace.errors import HoleError
 from rltrace.testing import In, TraceBuilder, digest
+from rltrace.trace.format.events import Event, event_of
 from rltrace.trace.format.rows import Link, Rows
 from rltrace.trace.format.schema import Generator, Kind, Origin, RowFlag
 from rltrace.trace.read.reader import open_trace
+
+EVENT: Any = {
+    "counts": {"n": 5},
+    "evidence": {"e": "e"},
+    "digests": {"d": "d", "f": "f"},
+    "integers": {"x": 6},
+    "floats": {"y": 0.75},
+}
 
 VALUES = (None, True, False, 7, 0.5, 2 - 3j, None, -1)
 
@@ -24,8 +35,10 @@ def rows(tmp_path: Path) -> Rows:
     last = len(VALUES) - 1
     inputs = [("outside", "o"), In(last, slot=3), In(last, "r", known=True), In(last, slot=1023), "overwritten"]
     builder.op("aten.mm.default", inputs=inputs, rng="g", generator=Generator.DEVICE, outputs=["p", "q"])
-    builder.event(Kind.ENVIRONMENT_STEP, "step", counts={"n": 5}, evidence={"e": "e"}, digests={"d": "d", "f": "f"})
-    builder.op("aten.mm.default", inputs=[("mixed", "m")], outputs=["y"], flags=RowFlag.MARKED)
+    builder.event(Kind.ENVIRONMENT_STEP, "step", **EVENT)
+    builder.op(
+        "aten.mm.default", integers=[95], floats=[9.5], inputs=[("mixed", "m")], outputs=["y"], flags=RowFlag.MARKED
+    )
     return open_trace(builder.finish()).processes[0].streams[0].read(0, len(VALUES) + 3)
 
 
@@ -64,6 +77,39 @@ def test_digests(rows: Rows) -> None:
     assert np.diff(offsets).tolist() == [1] * at + [5, 2, 2]
     assert (rows.has(at + 2, RowFlag.MARKED), rows.has(at, RowFlag.MARKED)) == (True, False)
     assert rows.flags(at) == RowFlag.RNG
+
+
+def test_events(rows: Rows) -> None:
+    """The cells of an event by name, those of other rows left alone; evidence apart from what is compared."""
+    skeleton = ["CartPole", *([f"{name}=", letter] for name, letter in zip("nedfxy", "neddif", strict=True))]
+    event = event_of(rows, len(VALUES) + 1, skeleton)
+    assert event.what == "CartPole"
+    assert event.context == {"n": 5, "e": f"{digest('e'):016x}"}
+    assert event.fields == {"d": f"{digest('d'):016x}", "f": f"{digest('f'):016x}", "x": 6, "y": 0.75}
+    assert list(event.compared) == list(event.fields)
+    assert [event.evidence(name) for name in ("n", "e", "d")] == [5, digest("e"), None]
+    assert event_of(rows, len(VALUES) + 1, None) == event_of(rows, len(VALUES) + 1, []) == Event("", ())
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"flags": RowFlag.RNG},
+        {"flags": RowFlag.RNG, "inputs": [("outside", "o")]},
+        {"flags": RowFlag.VALUE_BOOL},
+        {"flags": RowFlag.VALUE_INTEGER},
+        {"flags": RowFlag.VALUE_FLOAT},
+        {"flags": RowFlag.VALUE_COMPLEX, "floats": [1.0]},
+        {"inputs": [In(-1)]},
+        {"inputs": [In(origin=min(Origin) - 1)]},  # type: ignore[arg-type]
+    ],
+)
+def test_rows_that_cannot_be(tmp_path: Path, row: dict[str, Any]) -> None:
+    """A flag without its cell, or a link to before the first row: none of the rows is read."""
+    builder = TraceBuilder(tmp_path / "a.zarr")
+    builder.op("aten.mm.default", **row)
+    with pytest.raises(HoleError, match="its rows are inconsistent"):
+        open_trace(builder.finish()).processes[0].streams[0].read(0, 1)
 
 
 def test_rows_without_events_are_hashed_whole(rows: Rows) -> None:

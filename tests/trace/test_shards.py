@@ -55,7 +55,16 @@ def test_records_are_read_as_written() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"placements": ["S(2)"]}, {"placements": ["Z"]}, {"coordinate": [2]}, {"mesh": []}, {"kind": "other"}]
+    "change",
+    [
+        {"placements": ["S(2)"]},
+        {"placements": ["Z"]},
+        {"coordinate": [2]},
+        {"mesh": []},
+        {"kind": "other"},
+        {"name": 5},
+        {"why": 5},
+    ],
 )
 def test_records_that_describe_no_shard_are_refused(change: dict[str, object]) -> None:
     """A damaged trace is never read wrong."""
