@@ -11,6 +11,8 @@ from views import context_of, view_of
 from rltrace.diff.base.findings import row_at
 from rltrace.diff.base.model import InputsMatch
 from rltrace.diff.causes.inputs import combine, input_is_equal, match_inputs, origin_of
+from rltrace.diff.causes.no_op_writes import ONES
+from rltrace.digest import digest_buffer, seed_of
 from rltrace.testing import In, TraceBuilder
 from rltrace.trace.format.schema import Origin, RowFlag
 
@@ -29,6 +31,10 @@ def op(name: str = MM, **fields: Any) -> Op:
 MAKE = op(outputs=["x"])
 OTHER = op(outputs=["z"])
 STEP = op("step")
+SCALAR = ("float32", (), (), "cpu")
+DIGEST_OF_ONE = digest_buffer(ONES["float32"], seed_of("float32", ()))
+OVER = "overwritten"
+ONE, ONE_READ = op(outputs=[DIGEST_OF_ONE]), ("outside", DIGEST_OF_ONE)
 LAST = op(inputs=[1])
 TWO = op(outputs=["x", "y"])
 EMPTY = op("aten.empty.default", outputs=[], flags=RowFlag.ALLOCATION)
@@ -134,6 +140,33 @@ def test_inputs(tmp_path: Path, a: list[Op], b: list[Op], match: InputsMatch, eq
         ([MAKE, op(ADD, inputs=[0], layouts=[SQUARE], outputs=["x"]), op(inputs=[1])], [MAKE, op(inputs=[0])], True),
         (
             [MAKE, op("aten.mul_.Scalar", inputs=["unknown"], layouts=[SQUARE], outputs=["y"], integers=[1]), LAST],
+            [MAKE, op(inputs=[0])],
+            False,
+        ),
+        ([MAKE, op(ADD, inputs=[In(0, "x")], layouts=[TURNED], outputs=["x"]), LAST], [MAKE, op(inputs=[0])], True),
+        ([MAKE, op(ADD, inputs=[In(0, "w")], layouts=[TURNED], outputs=["x"]), LAST], [MAKE, op(inputs=[0])], False),
+        (
+            [MAKE, op("aten.mul_.Scalar", inputs=[0], layouts=[TURNED], outputs=["y"], integers=[1]), LAST],
+            [MAKE, op(inputs=[0])],
+            True,
+        ),
+        (
+            [MAKE, op("aten.mul_.Scalar", inputs=[0], layouts=[TURNED], outputs=["y"], integers=[2]), LAST],
+            [MAKE, op(inputs=[0])],
+            False,
+        ),
+        (
+            [ONE, MAKE, op("aten.mul_.Tensor", inputs=[1, 0], layouts=[TURNED, SCALAR], outputs=["y"]), op(inputs=[2])],
+            [MAKE, op(inputs=[0])],
+            True,
+        ),
+        (
+            [MAKE, op("aten.mul_.Tensor", inputs=[0, ONE_READ], layouts=[TURNED, SCALAR], outputs=["y"]), LAST],
+            [MAKE, op(inputs=[0])],
+            True,
+        ),
+        (
+            [MAKE, op("aten.mul_.Tensor", inputs=[OVER, ONE_READ], layouts=[TURNED, SCALAR], outputs=["y"]), LAST],
             [MAKE, op(inputs=[0])],
             False,
         ),

@@ -1,0 +1,75 @@
+"""Records of a journal read as they were written, and are refused where a field cannot be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rltrace.trace.format.records import (
+    MAX_TIME,
+    FaultKind,
+    LinkFault,
+    check_facts,
+    check_launch,
+    check_slice,
+    link_fault_record,
+    parse_link_fault,
+)
+
+FAULT = LinkFault(FaultKind.WRITE, (0, 5), 1, 2, (0, 4), None, (1, 3), True, 64, 0xABC)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [FAULT, FAULT._replace(kind=FaultKind.OP, found=None, input=None, used=None, writer=(7, 8), allocation=None)],
+)
+def test_faults_of_links(fault: LinkFault) -> None:
+    """With every place, and with none."""
+    assert parse_link_fault(link_fault_record(fault)) == fault
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"kind": "other"},
+        {"handed_out": 1},
+        {"input": -1},
+        {"input": "1"},
+        {"step": None},
+        {"bytes": -1},
+        {"found": [0]},
+        {"found": [0, -1]},
+        {"writer": [1 << 40, 0]},
+        {"digest": "xyz"},
+    ],
+)
+def test_faults_that_cannot_be(change: dict[str, Any]) -> None:
+    """One field of another type or out of its range."""
+    with pytest.raises((ValueError, TypeError)):
+        parse_link_fault({**link_fault_record(FAULT), **change})
+
+
+@pytest.mark.parametrize("created", [0, 1.5, "2026-01-01T00:00:00", MAX_TIME])
+def test_launches(created: object) -> None:
+    """Seconds, or ISO 8601."""
+    check_launch({"type": "launch", "command": [], "created": created})
+    check_launch({"type": "launch"})
+
+
+@pytest.mark.parametrize("change", [{"created": v} for v in (-1, None, [], float("nan"), 1e300)] + [{"command": "x"}])
+def test_launches_that_cannot_be(change: dict[str, Any]) -> None:
+    """Another type, or a time that is none."""
+    with pytest.raises(ValueError, match=r"."):
+        check_launch({"type": "launch", **change})
+
+
+def test_facts_and_slices() -> None:
+    """Facts are plain values; a slice has its steps."""
+    check_facts({"a": None, "b": 1, "c": 0.5, "d": "x", "e": True})
+    with pytest.raises(ValueError, match='fact "b" is not a plain value'):
+        check_facts({"a": 1, "b": {}})
+    check_slice({"first_step": 1, "end_step": 3})
+    for steps in ({"first_step": 1}, {"first_step": "1", "end_step": 3}, {"first_step": -1, "end_step": 3}):
+        with pytest.raises((ValueError, KeyError)):
+            check_slice(steps)
