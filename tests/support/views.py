@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,11 +17,11 @@ from rltrace.trace.read.reader import open_trace
 Build = Callable[[TraceBuilder], object]
 
 
-def view_of(path: Path, build: Build) -> StreamView:
-    """The main stream of a trace that ``build`` fills."""
+def view_of(path: Path, build: Build, **ending: Any) -> StreamView:
+    """The main stream of a trace that ``build`` fills, which ends so."""
     trace = TraceBuilder(path)
     build(trace)
-    process = open_trace(trace.finish()).processes[0]
+    process = open_trace(trace.finish(**ending)).processes[0]
     return StreamView(process, process.streams[0])
 
 
