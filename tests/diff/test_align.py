@@ -217,6 +217,11 @@ def test_runs_that_are_certain() -> None:
     fed = [drawn[0], replace(word[1], reads=(1, 0)), *drawn[2:]]
     assert equal_runs(tokens(fed), longer, whole)[0].tolist() == list(range(1, 40))
     assert len(equal_runs(tokens([replace(row, digested=False) for row in word]), longer, whole)[0]) == 0
+    part_a, part_b = equal_runs(tokens(word), longer, (4, 39, 5, 42))
+    assert part_a.tolist() == list(range(4, 39)) and part_b.tolist() == list(range(6, 41))
+    by_reading = tokens(fed)
+    by_reading = replace(by_reading, links=np.where(by_reading.links > 0, by_reading.links | 2, 0))
+    assert len(equal_runs(by_reading, longer, whole)[0]) == 0  # that a row read outside data says nothing of the next
 
 
 def test_extra_and_moved_rows_alone() -> None:
