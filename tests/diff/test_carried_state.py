@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rltrace.diff import compare
-from rltrace.diff.base.model import Cause, Finding
+from rltrace.diff.base.model import Cause, Finding, InputsMatch
 from rltrace.testing import In, TraceBuilder
 from rltrace.trace.format.schema import Generator, Kind, Origin
 
@@ -20,8 +20,9 @@ Do = Callable[[TraceBuilder, str], object]
 """Adds a row of the side, ``a`` or ``b``."""
 
 
-def shifted(folder: Path, *common: Do) -> Finding:
-    """The first finding of values, where B begins at A's step 1; ``common``: the rows of that step."""
+def shifted(folder: Path, *common: Do, opening: str = "") -> Finding:
+    """The first finding of values, where B begins at A's step 1; ``common``: the rows of that step; ``opening``: what
+    a tensor holds as B's recording of ops begins."""
     paths = []
     for side in "ab":
         trace = TraceBuilder(folder / f"{side}.zarr")
@@ -30,6 +31,9 @@ def shifted(folder: Path, *common: Do) -> Finding:
             trace.op(MM, outputs=["weight of a"])
             trace.op("aten.rand.default", rng="before", generator=Generator.OWN + 1, outputs=["z"])
             trace.end_step(parameters="q", gradients="g", generators="r")
+        elif opening:
+            trace.window(0)
+            trace.op("rltrace.state", (), [("outside", opening)], kind=Kind.WINDOW, module="net", scalars=["w"])
         for do in common:
             do(trace, side)
         trace.end_step(parameters=f"end of {side}", gradients=f"g {side}", generators="r2")
@@ -145,3 +149,21 @@ def test_a_setting_of_an_optimizer(tmp_path: Path) -> None:
     found = shifted(tmp_path, step)
     assert (found.cause, lost(found)) == (Cause.ARGUMENTS, ("settings", "Adam"))
     assert found.explanation.startswith("a setting of Adam was not restored (its learning rate, what a scheduler had")
+
+
+@pytest.mark.parametrize(
+    ("opening", "read", "match"),
+    [
+        ("weight of a", None, InputsMatch.INFERRED),
+        ("weight of b", None, InputsMatch.DIFFER),
+        ("weight of a", "weight of a", InputsMatch.INFERRED),
+    ],
+)
+def test_a_window_tells_what_a_tensor_held(tmp_path: Path, opening: str, read: str | None, match: InputsMatch) -> None:
+    """Its opening row has the digest of what A's op wrote before the step: then the inputs are known to match."""
+
+    def use(trace: TraceBuilder, side: str) -> None:
+        trace.op(MM, inputs=[In(0) if side == "a" else In(0, read)], outputs=[f"y{side}"], module="policy")
+
+    found = shifted(tmp_path, use, opening=opening)
+    assert (found.op, found.inputs_match) == (MM, match)

@@ -195,6 +195,13 @@ def test_draws_at_the_end_of_one_side(
         assert draws.any_one_sided is (tail != "..")
 
 
+def test_ends_that_differ_settle_nothing(tmp_path: Path) -> None:
+    """The states of both sides count, not those of one."""
+    long, short = (side(tmp_path / f"{rows}.zarr", rows, end=rows) for rows in ("ttt", "tt"))
+    for views in ((long, short), (short, long)):
+        assert not Draws(*views).are_settled(long, long.read(2, 3))
+
+
 def test_all_draws_of_a_stream(tmp_path: Path) -> None:
     """By generator; not known where rows cannot be read."""
     view = side(tmp_path / "a.zarr", "t.dt1.o")

@@ -358,6 +358,23 @@ def test_what_allocates_without_a_tensor_has_no_place() -> None:
     assert of(given) != of(given[::-1])
 
 
+def with_origins(program: Sequence[Do], origin: Origin) -> Machine:
+    """The program, of whose rows each link of the step has this origin."""
+    machine = run(program)
+    first = int(machine.rows().link_offsets[len(LIVED)])
+    machine.links[first:] = [pack_link(origin)] * (len(machine.links) - first)
+    return machine
+
+
+@pytest.mark.parametrize(("kind", "has_a_place"), [("new", True), ("view", False)])
+def test_what_uses_untracked_memory_has_a_place(kind: str, has_a_place: bool) -> None:
+    """No link tells when it was written; a view reads nothing."""
+    program = [Do(kind, 0, ("o",), "a"), Do(kind, 1, ("o",), "b")]
+    for origin, of_this in ((Origin.UNKNOWN, has_a_place), (Origin.OUTSIDE, False)):
+        a, b = (digest(with_origins(word, origin), len(LIVED)).any_order for word in (program, program[::-1]))
+        assert (a != b) is of_this
+
+
 def test_digests_of_inputs() -> None:
     """Of each link: whether one of the rows read its bytes, itself or through the same view, and which they were."""
     machine = run([Do("new", 0, ("o", "w0"), "a"), Do("new", 1, ("a", "w0"), "b")])
@@ -386,8 +403,11 @@ def test_a_step_too_long_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_definition_is_frozen() -> None:
     """The digest of known rows is part of the format: a change here is a new version of it."""
     assert of([Do("fill", 1, (), "w0", 3), Do("event", 2, (), "", 4)]) == FROZEN
+    origins = [digest(with_origins([Do("view", 0, ("o",))], origin), len(LIVED)).any_order for origin in Origin]
+    assert origins == FROZEN_ORIGINS
     more = [Do("draw", 6, ("w1",), "c"), Do("view", 7, ("c",)), Do("view", 8, ("w0",)), Do("scratch", 9, ("o",))]
     assert of([Do("view", 10, ("w2",)), *PROGRAM, *more]) == FROZEN_READS
 
 
 FROZEN, FROZEN_READS = 10790658023480923715, 13205577857798789727
+FROZEN_ORIGINS = [12579144406591367110, 13283666983323085572, 13141083524240162393, 4322238703174548583]

@@ -233,6 +233,7 @@ def test_a_lost_commit_record_at_the_end(sample: Path) -> None:
     log.write_bytes(bytes(data))
     stream = open_trace(sample).processes[0].streams[0]
     (hole,) = stream.holes
+    assert open_trace(sample).processes[0].has_all_steps
     assert stream.rows == 12 and hole[:2] == (8, 4)
     with pytest.raises(HoleError, match="rows 8 to 11 of rank0/main cannot be read: the journal's record of them is"):
         stream.read(8, 12)
@@ -353,6 +354,7 @@ def test_levels_and_windows(tmp_path: Path) -> None:
     builder.op("aten.mm.default")
     process = open_trace(builder.finish()).processes[0]
     assert process.windows == [(3, 5)]
+    assert process.has_all_steps
     assert process.streams[0].windows == [(3, 5, 1)]
 
 

@@ -9,7 +9,10 @@ import pytest
 from rltrace.trace.format.records import (
     MAX_TIME,
     FaultKind,
+    LeftOut,
     LinkFault,
+    add_up,
+    by_reason,
     check_facts,
     check_launch,
     check_slice,
@@ -73,3 +76,16 @@ def test_facts_and_slices() -> None:
     for steps in ({"first_step": 1}, {"first_step": "1", "end_step": 3}, {"first_step": -1, "end_step": 3}):
         with pytest.raises((ValueError, KeyError)):
             check_slice(steps)
+
+
+def test_what_was_left_out_is_added_up() -> None:
+    """By reason and stream, over all rows; or by reason alone."""
+    entries = [
+        LeftOut("a", 0, 5, 7, 1, 10),
+        LeftOut("b", 0, 1, 1, 2, 20),
+        LeftOut("a", 0, 2, 3, 4, 40),
+        LeftOut("a", 1, 9, 9, 8, 80),
+    ]
+    assert add_up(entries) == [LeftOut("a", 0, 2, 7, 5, 50), entries[1], entries[3]]
+    assert add_up(entries[::-1])[1:] == [LeftOut("a", 0, 2, 7, 5, 50), entries[1]]
+    assert by_reason(entries) == [LeftOut("a", 0, 0, 0, 13, 130), LeftOut("b", 0, 0, 0, 2, 20)]

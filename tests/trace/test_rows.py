@@ -34,7 +34,7 @@ def rows(tmp_path: Path) -> Rows:
         builder.op("aten.item.default", integers=[90, 91], floats=[0.25] * (number % 3), value=value, outputs=["x"])
     last = len(VALUES) - 1
     inputs = [("outside", "o"), In(last, slot=3), In(last, "r", known=True), In(last, slot=1023), "overwritten"]
-    builder.op("aten.mm.default", inputs=inputs, rng="g", generator=Generator.DEVICE, outputs=["p", "q"])
+    builder.op("aten.mm.default", inputs=inputs, rng="g", generator=Generator.OWN + 1, outputs=["p", "q"])
     builder.event(Kind.ENVIRONMENT_STEP, "step", **EVENT)
     builder.op(
         "aten.mm.default", integers=[95], floats=[9.5], inputs=[("mixed", "m")], outputs=["y"], flags=RowFlag.MARKED
@@ -67,7 +67,7 @@ def test_digests(rows: Rows) -> None:
     """After the reads the generator's state, then outputs; an event's evidence is neither output nor hashed."""
     at = len(VALUES)
     assert [rows.rng(i) for i in range(at - 1, at + 3)] == [None, digest("g"), None, None]
-    assert rows.generators[at] == Generator.DEVICE
+    assert rows.generators[at] == Generator.OWN + 1
     texts = [["x"], ["p", "q"], ["d", "f"], ["y"]]
     assert [rows.outputs(i) for i in range(at - 1, at + 3)] == [[digest(text) for text in row] for row in texts]
     evidence = rows.evidence

@@ -106,6 +106,7 @@ def test_large_and_many(tmp_path: Path) -> None:
             digests.append(builder.value(large))
     builder.op("aten.cat.default", outputs=[digests[0]])
     values = values_of(builder.finish())
+    assert len(values.index) == len(digests) == len(values)
     found = [values.get(digest) for digest in digests]
     assert [int(v.raw[0]) for v in found if v is not None and v.dtype == "int64"] == list(range(1500))
     assert found[701] is not None
