@@ -8,7 +8,16 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rltrace.diff.align.rows import Alignment, align, equal_runs, minimize_moves
+from rltrace.diff.align.rows import (
+    ANCHOR_ROWS,
+    Alignment,
+    align,
+    before,
+    equal_runs,
+    insertion_places,
+    minimize_moves,
+    safe_cut,
+)
 from rltrace.diff.align.window import without_differences
 from rltrace.diff.base.tokens import RowTokens
 
@@ -254,3 +263,39 @@ def test_as_few_rows_are_moved_as_possible(order: list[int], gone: list[int]) ->
         if (np.diff([at_b[k] for k in range(len(left)) if mask >> k & 1]) > 0).all()
     )
     assert len(stays) == longest
+
+
+def alignment(a: list[int], b: list[int], moved: tuple[int, ...] = ()) -> Alignment:
+    """Pairs of which those with these numbers are moved."""
+    flags = np.isin(np.arange(len(a)), moved)
+    return Alignment(max(a, default=-1) + 1, max(b, default=-1) + 1, np.array(a), np.array(b), flags, None)
+
+
+def test_where_rows_of_one_side_stand_on_the_other() -> None:
+    """Right after the last match before them; at the start where there is none."""
+    places = insertion_places(np.array([0, 3, 4, 9]), np.array([1, 2, 5]), np.array([4, 6, 7]))
+    assert places.tolist() == [0, 7, 7, 8]
+    assert insertion_places(np.array([3]), np.empty(0, np.int64), np.empty(0, np.int64)).tolist() == [0]
+
+
+def test_the_rows_before_a_pair() -> None:
+    """Of a pair that moved, B's end is behind the last row in order before it."""
+    found = alignment([0, 1, 3, 4], [0, 5, 2, 3], moved=(1,))
+    whole = np.ones(4, bool)
+    assert [before(found, whole, k) for k in range(4)] == [(0, 0), (1, 1), (3, 2), (4, 3)]
+    assert before(alignment([0], [3], moved=(0,)), np.ones(1, bool), 0) == (0, 0)
+
+
+def test_where_a_range_may_be_cut() -> None:
+    """After the last long run of adjacent pairs, and where no moved pair lies across."""
+    n = ANCHOR_ROWS
+    assert safe_cut(alignment(list(range(n)), list(range(3, n + 3)))) == (n, n + 3)
+    assert safe_cut(alignment(list(range(n - 1)), list(range(n - 1)))) == (0, 0)
+    gap = [*range(n), *range(n + 2, n + 4)]
+    assert safe_cut(alignment(gap, [*range(n + 2)])) == (n, n)
+    assert safe_cut(alignment([*range(2 * n)], [*range(2 * n)]), n + 3) == (n + 3, n + 3)
+    assert safe_cut(alignment([*range(2 * n)], [*range(2 * n)]), n - 1) == (0, 0)
+    across = alignment([*range(n + 1)], [*range(1, n + 1), 0], moved=(n,))
+    assert safe_cut(across) == (0, 0)
+    behind = alignment([*range(n + 2)], [*range(n), n + 1, n], moved=(n, n + 1))
+    assert safe_cut(behind) == (n, n)
