@@ -11,6 +11,7 @@ from rltrace.trace.format.records import (
     FaultKind,
     LeftOut,
     LinkFault,
+    ValueRequest,
     add_up,
     by_reason,
     check_facts,
@@ -18,6 +19,8 @@ from rltrace.trace.format.records import (
     check_slice,
     link_fault_record,
     parse_link_fault,
+    parse_value_request,
+    value_request_record,
 )
 
 FAULT = LinkFault(FaultKind.WRITE, (0, 5), 1, 2, (0, 4), None, (1, 3), True, 64, 0xABC)
@@ -89,3 +92,13 @@ def test_what_was_left_out_is_added_up() -> None:
     assert add_up(entries) == [LeftOut("a", 0, 2, 7, 5, 50), entries[1], entries[3]]
     assert add_up(entries[::-1])[1:] == [LeftOut("a", 0, 2, 7, 5, 50), entries[1]]
     assert by_reason(entries) == [LeftOut("a", 0, 0, 0, 13, 130), LeftOut("b", 0, 0, 0, 2, 20)]
+
+
+def test_requests_of_values() -> None:
+    """Selectors are a list of texts."""
+    request = ValueRequest(("op=mm", "all"), True, 1 << 20)
+    record = value_request_record(request)
+    assert parse_value_request({**record, "selectors": list(request.selectors)}) == request
+    for change in ({"inputs": 1}, {"selectors": "all"}, {"selectors": ["all", 1]}, {"limit": -1}):
+        with pytest.raises(ValueError, match=r"."):
+            parse_value_request({**record, "selectors": ["all"], **change})

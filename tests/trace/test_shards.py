@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import distributed
 
+from rltrace.testing import TraceBuilder
 from rltrace.trace.format.shards import (
     Placement,
     Shard,
@@ -15,6 +18,7 @@ from rltrace.trace.format.shards import (
     parse_shards,
     shards_record,
 )
+from rltrace.trace.read.reader import open_trace
 
 if not distributed.is_available():
     pytest.skip("this build of torch has no torch.distributed", allow_module_level=True)
