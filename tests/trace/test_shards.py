@@ -58,6 +58,15 @@ def test_records_are_read_as_written() -> None:
     assert parse_placement("S(1)") == Placement("S(1)", 1)
 
 
+def test_shards_of_a_process(tmp_path: Path) -> None:
+    """Of each attempt, in the order of the journal."""
+    builder = TraceBuilder(tmp_path / "a.zarr")
+    written = [StepShards(step, 0, 0, 1, (Shard(ShardKind.GRADIENT, "w", "", 7 + step, "", (3,)),)) for step in (0, 1)]
+    for shards in written:
+        builder.main.writer.append(shards_record(shards))
+    assert open_trace(builder.finish()).processes[0].shards == written
+
+
 @pytest.mark.parametrize(
     "change",
     [
