@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+DEMO := $(VENV)/.demo
 STAMP := $(VENV)/.complete
 VERDICTS := .venv-verdicts
 FOR ?= 3.12
@@ -27,12 +28,17 @@ help:
 # written for a later Python.
 COMPILE := -m compileall -qq -j 0 -x '/(tests|pip|setuptools|mypyc?)/|/transformers/models/(?!auto|qwen3)|/ray/(dashboard|data|llm|rllib|serve|train|tune)/'
 
-# torch comes first and alone: the rest then finds it installed and cannot pull another build of it.
-$(STAMP): pyproject.toml constraints.txt
+# What the demo runs and no more. torch comes first and alone: the rest then finds it installed and cannot pull another
+# build of it.
+$(DEMO): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "rltrace needs Python 3.11 or newer: make PYTHON=python3.11 …")'
 	@test -e $@ || $(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[test,demo]'
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[demo]'
+	@touch $@
+
+$(STAMP): $(DEMO)
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[test]'
 	$(BIN)/python $(COMPILE) $(VENV)/lib || true
 	@touch $@
 
@@ -42,7 +48,7 @@ engine: $(STAMP)
 
 set-up: engine
 
-demo: engine
+demo: $(DEMO)
 	@$(BIN)/python scripts/demo.py
 
 # Compiled once, and not by each of hundreds of processes where PYTHONDONTWRITEBYTECODE is set; nor does each worker of each

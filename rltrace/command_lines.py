@@ -10,7 +10,9 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from difflib import SequenceMatcher
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -35,6 +37,30 @@ def in_folder(folder: str, variables: Mapping[str, str], command: str) -> str:
     return " ".join([*([f"cd {quoted} &&"] if folder else []), *assignments, command])
 
 
+@dataclass(frozen=True)
+class NextCommand:
+    """A command as a program runs it."""
+
+    argv: tuple[str, ...]
+    folder: str | None = None
+    """The folder to run it in; None: the current one."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables to add."""
+
+
+def parse_line(text: str) -> NextCommand:
+    """The command that ``line`` or ``in_folder`` wrote as ``text``."""
+    words = shlex.split(text)
+    folder = None
+    if words[0] == "cd":
+        folder, words = str(Path(words[1]).expanduser()), words[3:]
+    variables = dict(word.split("=", 1) for word in takewhile(_ASSIGNMENT.match, words))
+    return NextCommand(tuple(words[len(variables) :]), folder, variables)
+
+
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
+
+
 def record(trace: Trace, file: str, *options: object, variables: Mapping[str, str] | None = None) -> str:
     """Record the program of a trace again."""
     return in_folder(folder_of(trace), variables or {}, line("record", *options, "-o", file, "--", *program(trace)))
@@ -43,9 +69,9 @@ def record(trace: Trace, file: str, *options: object, variables: Mapping[str, st
 def record_step(
     trace: Trace, step: int, file: str, *options: object, variables: Mapping[str, str] | None = None, earlier: int = 0
 ) -> str:
-    """Record one step of the program of a trace, and so many before it."""
+    """Record one step of the program of a trace, and so many before it; the program ends there."""
     steps = f"{max(step - earlier, 0)}:{step + 1}"
-    return record(trace, file, "--steps", steps, *options, variables=variables)
+    return record(trace, file, "--steps", steps, "--until", step, *options, variables=variables)
 
 
 def record_both(

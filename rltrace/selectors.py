@@ -259,7 +259,8 @@ class _Parser:
         if not equals:
             if name.strip() == "all":
                 raise self.error(start, "'all' cannot be combined: omit it, or the rest")
-            raise self.error(start, "a selector is key=glob, with a comma between two of them, or 'all'")
+            likely = f" (op={name}?)" if re.fullmatch(r"[\w.*]+", name) else ""
+            raise self.error(start, f"a selector is key=glob{likely}, with a comma between two of them, or 'all'")
         value = start + len(name) + 1
         name = name.strip()
         if name not in set(Key):

@@ -64,10 +64,11 @@ def test_writer_loads_neither_zarr_nor_torch() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["rltrace.digest", "rltrace.selectors", "rltrace.portable_keys", "rltrace.fingerprint"]
+    "module",
+    ["rltrace.digest", "rltrace.selectors", "rltrace.portable_keys", "rltrace.fingerprint", "rltrace.pytest_plugin"],
 )
 def test_leaves_load_no_torch(module: str) -> None:
-    """Definitions are needed on both sides of a comparison, so they come without torch."""
+    """What both sides of a comparison need, and what every pytest loads, comes without torch."""
     assert not {"torch", "zarr"} & modules_after(f"import {module}")
 
 

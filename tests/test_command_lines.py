@@ -75,8 +75,8 @@ def test_recordings_of_both_programs(tmp_path: Path) -> None:
     a = recorded(tmp_path / "a.zarr", **{"env.OMP_NUM_THREADS": "1", "env.MKL_CBWR": "AVX2,STRICT"})
     b = recorded(tmp_path / "b.zarr", **{"env.OMP_NUM_THREADS": "1", "env.NOTE": "two words"})
     record_a, record_b, compare = record_both(a, b, 3, 4, "window", "--verify-inputs")
-    assert "MKL_CBWR=AVX2,STRICT rltrace record --steps 3:4 --verify-inputs -o a-window.zarr -- " in record_a
-    assert "NOTE='two words' rltrace record --steps 4:5 --verify-inputs -o b-window.zarr -- " in record_b
+    assert "MKL_CBWR=AVX2,STRICT rltrace record --steps 3:4 --until 3 --verify-inputs -o a-window.zarr -- " in record_a
+    assert "NOTE='two words' rltrace record --steps 4:5 --until 4 --verify-inputs -o b-window.zarr -- " in record_b
     assert compare == "rltrace diff a-window.zarr b-window.zarr"
 
 

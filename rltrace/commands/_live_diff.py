@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from rltrace.commands.console import narrate, write_json
-from rltrace.errors import UsageError
+from rltrace.commands.console import ExitCode, narrate, write_json
+from rltrace.errors import RltraceError, UsageError
 from rltrace.recorder.base.options import RecordOptions
 
 
@@ -41,3 +41,27 @@ def live_report(a: Path, trace: Path, result: Path | None, *, quiet: bool) -> Ca
         return True
 
     return report
+
+
+def live_status(a: Path, trace: Path, ended: int) -> int:
+    """The exit status of ``--exit-code``: 0 the same as A, 1 not, 125 not known: for ``git bisect run``.
+
+    ``ended``: the status of the recording.
+    Where ops ran on one side only, it takes a comparison of the whole traces to say.
+    """
+    from rltrace.diff.compare import compare
+    from rltrace.live_diff.result import LiveOutcome, read_results, word_of
+    from rltrace.trace.read.reader import open_trace
+
+    try:
+        word = word_of(read_results(open_trace(trace)))
+        agrees = (
+            compare(a, trace).agrees
+            if word is LiveOutcome.ONE_SIDED
+            else {LiveOutcome.DIFFERS: False, LiveOutcome.EQUAL: True}.get(word)
+        )
+    except RltraceError:
+        return ExitCode.RLTRACE_FAILED
+    if agrees is False:
+        return ExitCode.DIVERGED
+    return ExitCode.IDENTICAL if agrees and ended == 0 else ExitCode.RLTRACE_FAILED

@@ -37,10 +37,12 @@ def starts_of(a: int | None, b: int | None) -> Pair[int] | None:
 
 
 def parse_steps(text: str, option: str = "--steps") -> tuple[int, int | None]:
-    """``A:B`` as (first, end), half open; an open side is 0 or None. Raises UsageError."""
+    """``A:B`` as (first, end), half open; an open side is 0 or None; ``A`` is that step only. Raises UsageError."""
     first, colon, end = (word.strip() for word in text.partition(":"))
+    if not colon and first.isascii() and first.isdigit():
+        return int(first), int(first) + 1
     if not colon or not all(word == "" or (word.isascii() and word.isdigit()) for word in (first, end)):
-        raise UsageError(f"{option} {text}: give A:B with step numbers from 0, as in 100:110, 100: or :10")
+        raise UsageError(f"{option} {text}: give A:B with step numbers from 0, as in 100:110, 100:, :10 or 100")
     window = int(first or 0), int(end) if end else None
     if window[1] is not None and window[1] <= window[0]:
         raise UsageError(f"{option} {text} is empty; the second number is the first step that is left out")

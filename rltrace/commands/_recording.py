@@ -41,7 +41,7 @@ def record_command(
     ``on_recorded`` is called after the recording; if it returns False, a command that succeeded ends with 125.
     ``force`` replaces an existing trace. ``hint``: shown as the recording starts.
     """
-    unstartable = _check(command[0])
+    unstartable = _check(command)
     if unstartable is not None:
         return unstartable
     create_trace(trace, _launch_record(command, options), force=force)
@@ -64,16 +64,20 @@ def distinct_paths(trace: Path, source: Path) -> tuple[str, str]:
     return path, path_a
 
 
-def _check(program: str) -> ExitCode | None:
+def _check(command: Sequence[str]) -> ExitCode | None:
     """The exit status of a command that cannot be started, after an error message; None if it can."""
+    program = command[0]
     found = look_up(program)
     if found is CommandLookup.EXECUTABLE:
         return None
-    complain(f"{program} cannot be run: {found.value}", hint=_not_run_hint(program, found))
+    complain(f"{program} cannot be run: {found.value}", hint=_not_run_hint(command, found))
     return ExitCode.NOT_FOUND if found is CommandLookup.NOTHING else ExitCode.NOT_EXECUTABLE
 
 
-def _not_run_hint(program: str, found: CommandLookup) -> str:
+def _not_run_hint(command: Sequence[str], found: CommandLookup) -> str:
+    program, *rest = command
+    if program.endswith(".zarr") and rest:
+        return f"-o names the trace: {line('record', '-o', program, '--', *(rest[1:] if rest[0] == '--' else rest))}"
     if program.endswith(".py"):
         return f"run it with Python: rltrace record -- python {program}"
     return "check its permissions" if found is CommandLookup.NOT_EXECUTABLE else ""
@@ -145,7 +149,7 @@ def _conclude(
     elif not quiet:
         narrate(
             f"recorded {_summary(ending)} in {trace}",
-            hint=_left_out(found) or unmatched_selectors(options, found, trace),
+            hint=_left_out(found) or unmatched_selectors(options, found, trace) or unreached_steps(options, found),
         )
     if on_recorded is not None and not found.nothing and not on_recorded():
         failed = True
@@ -193,6 +197,15 @@ def unmatched_selectors(options: RecordOptions, found: RecordingSummary, trace: 
     """Selectors of an option that matched nothing; "" if there are none."""
     selectors = [*(options.values if found.values == 0 else ()), *(options.rows if found.by_row == 0 else ())]
     return f"{' or '.join(selectors)} matched nothing; {line('ops', trace)} lists the recorded ops" if selectors else ""
+
+
+def unreached_steps(options: RecordOptions, found: RecordingSummary) -> str:
+    """Steps that the program did not reach; "" if it did."""
+    if found.ops or not options.windowed or found.steps > options.first_step:
+        return ""
+    return (
+        f"no op was recorded: the program ended after {counted(found.steps, 'step')}, before step {options.first_step}"
+    )
 
 
 def _was_stopped_by_option(options: RecordOptions, ending: Ending) -> bool:

@@ -6,13 +6,26 @@ Owns the options, and the folder of traces and output.
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from rltrace.commands._option_types import parse_steps
-from rltrace.commands.console import ExitCode, color_option, emit, emit_json, narrate, use_color
+from rltrace.commands.console import (
+    ExitCode,
+    color_option,
+    emit,
+    emit_json,
+    format_options,
+    narrate,
+    run_counter,
+    use_color,
+)
 from rltrace.errors import UsageError
 from rltrace.launch.command import CommandLookup, look_up, trace_stem
 
@@ -31,11 +44,15 @@ if TYPE_CHECKING:
 @click.option("--no-control", is_flag=True, help="Leave out the last run, which records no ops.")
 @click.option("--keep", is_flag=True, help="Keep all traces; default: one of several identical ones.")
 @click.option("--strict", is_flag=True, help="Added, removed or reordered ops count as a difference too.")
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("--against", type=click.Path(path_type=Path), metavar="LOCK", help="Compare one run with this lock.")
+@click.option("--update", is_flag=True, help="Write the lock anew, and show what moved.")
+@format_options
 @click.option("--quiet", is_flag=True, help="No narration; errors are still shown.")
 @color_option
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] CMD …")
+@click.pass_context
 def command(
+    ctx: click.Context,
     runs: int,
     jobs: int,
     output: Path | None,
@@ -46,7 +63,10 @@ def command(
     no_control: bool,
     keep: bool,
     strict: bool,
+    against: Path | None,
+    update: bool,
     form: str,
+    brief: bool,
     quiet: bool,
     color: str,
     command: tuple[str, ...],
@@ -57,15 +77,21 @@ def command(
     computed the same form a group; where groups diverge, the op and the cause are named. One more run, recorded at
     level step, shows whether recording every op changed anything.
 
+    --against LOCK makes one run, recorded at level step, and compares it with what rltrace lock wrote. If a step
+    differs, that step is recorded op by op, and once more with what differs put back, to name the op.
+
     Ends with 0 if all runs computed the same, 1 if they diverged, 2 on trouble, 3 if it is undecided.
     """
     if not command:
         raise UsageError("nothing to check: name a command, as in rltrace check -n 5 -- python train.py")
     if in_place and jobs > 1:
         raise UsageError("--in-place runs one after another; leave out --jobs, or let each run have a copy")
-    found = look_up(command[0])
-    if found is not CommandLookup.EXECUTABLE:
-        raise UsageError(f"{command[0]} cannot be run: {found.value}")
+    require_executable(command[0])
+    if against is not None:
+        _refuse_options_of_groups(ctx)
+        return _check_lock(against, command, output, until, share, in_place, update, form, brief, quiet, color)
+    if update:
+        raise UsageError("--update writes a lock anew: name it with --against LOCK")
     if steps is not None:
         parse_steps(steps)
     from rltrace.experiment.check import CheckPlan, check
@@ -88,13 +114,19 @@ def command(
     )
     if not quiet:
         narrate(f"{runs} runs, traces in {plan.output}")
-    checked = check(plan, (lambda text: None) if quiet else narrate)
-    if form == "json":
+    count = run_counter(runs + plan.control)
+    checked = check(plan, (lambda text: None) if quiet else (lambda text: narrate(f"{text}{count()}")))
+    status = status_of(checked.grouping)
+    if brief:
+        from rltrace.report.brief import brief_grouping
+
+        emit_json(brief_grouping("check", checked.grouping, [str(run.trace or "") for run in checked.runs], status))
+    elif form == "json":
         emit_json(check_json(checked))
     else:
         colored = use_color(color)
         emit(render_check(checked, color=colored), color=colored)
-    return status_of(checked.grouping)
+    return status
 
 
 def status_of(grouping: Grouping) -> ExitCode:
@@ -102,6 +134,71 @@ def status_of(grouping: Grouping) -> ExitCode:
     if grouping.agrees is None:
         return ExitCode.UNDECIDED
     return ExitCode.IDENTICAL if grouping.agrees else ExitCode.DIVERGED
+
+
+OF_GROUPS = {"runs": "-n", "jobs": "--jobs", "steps": "--steps", "no_control": "--no-control", "keep": "--keep"}
+"""Options of several runs, by their parameters."""
+
+
+def _refuse_options_of_groups(ctx: click.Context) -> None:
+    for name, option in {**OF_GROUPS, "strict": "--strict"}.items():
+        if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise UsageError(f"--against compares one run with a lock, step by step: leave out {option}")
+
+
+def _check_lock(
+    lock: Path,
+    command: tuple[str, ...],
+    requested: Path | None,
+    until: int | None,
+    share: tuple[str, ...],
+    in_place: bool,
+    update: bool,
+    form: str,
+    brief: bool,
+    quiet: bool,
+    color: str,
+) -> int:
+    from rltrace.experiment.lock_check import LockPlan, check_lock
+    from rltrace.lock import read_lock
+    from rltrace.report.lock import render_lock_check
+
+    read_lock(lock)  # raises before anything is made
+    with work_folder(requested, command) as folder:
+        plan = LockPlan(command, lock, Path.cwd(), folder, until, share, in_place)
+        checked = check_lock(plan, (lambda text: None) if quiet else narrate, update=update)
+        if requested is None and (checked.agrees or checked.updated):
+            shutil.rmtree(folder)
+    differs = ExitCode.UNDECIDED if checked.agrees is None else ExitCode.DIVERGED
+    status = ExitCode.IDENTICAL if checked.agrees or (update and checked.agrees is not None) else differs
+    if brief:
+        from rltrace.report.brief import brief_lock_check
+
+        emit_json(brief_lock_check(checked, status))
+    elif form == "json":
+        emit_json(checked)
+    else:
+        colored = use_color(color)
+        emit(render_lock_check(checked, color=colored), color=colored)
+    return status
+
+
+def require_executable(program: str) -> None:
+    """Raise UsageError for a program that cannot be started."""
+    found = look_up(program)
+    if found is not CommandLookup.EXECUTABLE:
+        raise UsageError(f"{program} cannot be run: {found.value}")
+
+
+@contextmanager
+def work_folder(requested: Path | None, command: tuple[str, ...]) -> Iterator[Path]:
+    """A folder for the traces and the output of runs; removed if it was not requested and nothing was left in it."""
+    folder = _output_folder(requested, trace_stem(command))
+    try:
+        yield folder
+    finally:
+        if requested is None and folder.is_dir() and not os.listdir(folder):  # noqa: PTH208  names are all
+            folder.rmdir()
 
 
 def _output_folder(requested: Path | None, stem: str) -> Path:

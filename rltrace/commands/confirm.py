@@ -15,7 +15,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rltrace.commands.console import ExitCode, color_option, emit, emit_json, narrate, use_color
+from rltrace.commands.console import (
+    ExitCode,
+    color_option,
+    emit,
+    emit_json,
+    format_options,
+    narrate,
+    progress_visible,
+    run_counter,
+    use_color,
+)
 from rltrace.errors import UsageError
 
 if TYPE_CHECKING:
@@ -73,7 +83,7 @@ if TYPE_CHECKING:
     help="Keeps the runs; an interrupted experiment resumes there.",
 )
 @click.option("--yes", is_flag=True, help="Run without asking.")
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@format_options
 @click.option("--quiet", is_flag=True, help="No narration; errors are still shown.")
 @color_option
 def command(
@@ -100,6 +110,7 @@ def command(
     work: Path | None,
     yes: bool,
     form: str,
+    brief: bool,
     quiet: bool,
     color: str,
 ) -> int:
@@ -148,14 +159,19 @@ def command(
         if folder == target:
             folder = target.with_name(f"{target.name}.runs")
         outcome = _run(options, target, folder, share, values_limit, in_place=in_place, yes=yes, quiet=quiet)
-    if form == "json":
+    status = status_of(outcome)
+    if brief:
+        from rltrace.report.brief import brief_outcome
+
+        emit_json(brief_outcome(outcome, status))
+    elif form == "json":
         emit_json(outcome)
     else:
         from rltrace.report.confirm import render_outcome
 
         colored = use_color(color)
         emit(render_outcome(outcome, color=colored), color=colored)
-    return status_of(outcome)
+    return status
 
 
 def status_of(outcome: ExperimentResult) -> ExitCode:
@@ -213,7 +229,11 @@ def _run(
         show(outcome)
 
     with Runner() as runner:
-        cache = RunCache(setting, _subject(prepared, options), runner)
+        sides = len(prepared.recipes)
+        count = run_counter(sides * (options.samples + 1), at_least=True)
+        silent = quiet or not progress_visible()
+        on_run = _ignore if silent else lambda name: narrate(f"run {name} ended{count()}")
+        cache = RunCache(setting, _subject(prepared, options), runner, on_run)
         captured = {}
         if prepared.captured is not None:
             captured[prepared.capture_name] = cache.add_capture(prepared.capture_name, prepared.captured)
@@ -230,6 +250,10 @@ def _run(
     if not quiet:
         narrate(f"the outcome is in {target}, the runs are in {folder}")
     return outcome
+
+
+def _ignore(name: str) -> None:
+    """Narrate nothing."""
 
 
 def _subject(prepared: ExperimentSetup, options: ConfirmOptions) -> Mapping[str, object]:

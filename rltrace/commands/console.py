@@ -98,6 +98,14 @@ def color_option(command: F) -> F:
     )(command)
 
 
+def format_options(command: F) -> F:
+    """Add ``--format text|json`` and ``--brief``."""
+    brief = click.option("--brief", is_flag=True, help="The result in at most 2 kB of JSON, with the next commands.")
+    return click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)(
+        brief(command)
+    )
+
+
 def use_color(choice: str = "auto") -> bool:
     """Whether to colour standard output: ``--color`` comes before ``NO_COLOR``, and that before isatty."""
     if choice != "auto":
@@ -110,6 +118,17 @@ def use_color(choice: str = "auto") -> bool:
 def progress_visible() -> bool:
     """Whether to show progress: only on a terminal."""
     return sys.stderr is not None and sys.stderr.isatty()
+
+
+def run_counter(runs: int, *, at_least: bool = False) -> Callable[[], str]:
+    """A function that counts one more run as ended, and says so on a terminal; elsewhere its text is "".
+
+    The text is `` (2 of 6 runs, 14 s, about 28 s more)``.
+    """
+    from rltrace.experiment.runner import RunClock
+
+    clock = RunClock(runs, at_least=at_least)
+    return (lambda: f" ({clock.count()})") if progress_visible() else (lambda: "")
 
 
 class Progress:

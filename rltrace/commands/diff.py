@@ -9,7 +9,16 @@ import click
 from click.core import ParameterSource
 
 from rltrace.commands._option_types import start_options, starts_of
-from rltrace.commands.console import ExitCode, Progress, color_option, emit, emit_json, progress_visible, use_color
+from rltrace.commands.console import (
+    ExitCode,
+    Progress,
+    color_option,
+    emit,
+    emit_json,
+    format_options,
+    progress_visible,
+    use_color,
+)
 from rltrace.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,7 +28,7 @@ if TYPE_CHECKING:
 
 @click.command(name="diff")
 @click.argument("traces", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="A B …")
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@format_options
 @click.option("--strict", is_flag=True, help="Added, removed or reordered ops count as a difference too.")
 @click.option(
     "--tolerance",
@@ -42,6 +51,7 @@ def command(
     ctx: click.Context,
     traces: tuple[Path, ...],
     form: str,
+    brief: bool,
     strict: bool,
     tolerance: float,
     a_starts_at: int | None,
@@ -72,15 +82,15 @@ def command(
     if len(traces) > 2:
         if starts is not None:
             raise UsageError("--a-starts-at and --b-starts-at are of two traces; more were given")
-        return _print_groups(traces, form, strict, color)
+        return _print_groups(traces, form, strict, color, brief=brief)
     from rltrace.commands._terminal import can_open, show_diff
 
     a, b = traces
-    has_form = ctx.get_parameter_source("form") is ParameterSource.COMMANDLINE
+    has_form = brief or ctx.get_parameter_source("form") is ParameterSource.COMMANDLINE
     if can_open() and not (no_tui or has_form):
         comparison = show_diff(a, b, strict=strict, starts=starts, confirm=confirm)
         return ExitCode.INTERRUPTED if comparison is None else _status(comparison)
-    return _print(a, b, form, strict, tolerance, starts, color, confirm)
+    return _print(a, b, form, strict, tolerance, starts, color, confirm, brief=brief)
 
 
 def _print(
@@ -92,6 +102,8 @@ def _print(
     starts: Pair[int] | None,
     color: str,
     confirm: Path | None,
+    *,
+    brief: bool,
 ) -> int:
     from rltrace.diff import compare
     from rltrace.experiment.confirm.saved_outcome import find_outcome
@@ -103,7 +115,12 @@ def _print(
     finally:
         if progress:
             progress.clear()
-    if form == "json":
+    status = _status(comparison)
+    if brief:
+        from rltrace.report.brief import brief_comparison
+
+        emit_json(brief_comparison(comparison, status))
+    elif form == "json":
         emit_json(comparison)
     else:
         from rltrace.report.diff_text import render_comparison
@@ -114,17 +131,21 @@ def _print(
             from rltrace.report.confirm import saved_outcome_lines
 
             emit("\n".join(["", *saved_outcome_lines(saved, color=colored)]), color=colored)
-    return _status(comparison)
+    return status
 
 
-def _print_groups(traces: tuple[Path, ...], form: str, strict: bool, color: str) -> int:
+def _print_groups(traces: tuple[Path, ...], form: str, strict: bool, color: str, *, brief: bool) -> int:
     from rltrace.commands.check import status_of
     from rltrace.diff.groups import group
     from rltrace.report.groups import groups_json, render_groups
 
     grouping = group(traces, strict=strict)
     names = [str(path) for path in traces]
-    if form == "json":
+    if brief:
+        from rltrace.report.brief import brief_grouping
+
+        emit_json(brief_grouping("diff", grouping, names, status_of(grouping)))
+    elif form == "json":
         emit_json(groups_json(grouping, names))
     else:
         colored = use_color(color)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rltrace.commands.console import emit, emit_json, narrate
+from rltrace.commands.console import ExitCode, emit, emit_json, format_options, narrate, run_counter
 from rltrace.commands.repro import find, prepare, provenance
 from rltrace.errors import RltraceError
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @click.option(
     "--import", "imports", multiple=True, metavar="MODULE", help="Module that registers the op, if torch does not."
 )
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@format_options
 @click.option("--quiet", is_flag=True, help="No narration; errors are still shown.")
 def command(
     trace: Path,
@@ -42,6 +42,7 @@ def command(
     everything: bool,
     imports: tuple[str, ...],
     form: str,
+    brief: bool,
     quiet: bool,
 ) -> None:
     """Run one op on its recorded inputs under every setting that can change its kernel here, and report whose bits it
@@ -65,7 +66,7 @@ def command(
 
     chosen = [parse_setting(setting) for setting in asked]
     a, b = find(trace, text, other)
-    op, sides = prepare(a, b, imports)
+    op, sides = prepare(a, b, imports, "explain")
     if chosen:
         grid = SettingsGrid([KernelSetting(), *chosen])
     else:
@@ -73,9 +74,11 @@ def command(
         threads = [side.threads for side in sides.values()]
         grid = settings(_profile(op), has, threads, other=_differing_side(sides), everything=everything)
 
+    count = run_counter(len(grid.tries))
+
     def narrate_setting(setting: KernelSetting) -> None:
         if not quiet:
-            narrate(f"{op.name}: {setting}")
+            narrate(f"{op.name}: {setting}{count()}")
 
     with tempfile.TemporaryDirectory(prefix="rltrace-explain-") as folder:
         write_folder(Path(folder), op, sides, provenance(a, b), imports)
@@ -83,11 +86,18 @@ def command(
         if not chosen and any(is_missing(side, tried) for side in sides):
             tried += explain(Path(folder) / SCRIPT, pairs(tried), times, narrate_setting)
     places = {"a": str(a)} | ({} if b is None else {"b": str(b)})
-    if form == "json":
+    traces = {"a": str(trace)} | ({} if other is None else {"b": str(other)})
+    failed = all(one.trouble for one in tried)
+    if brief:
+        from rltrace.report.brief import brief_explanation
+
+        emit_json(brief_explanation(list(sides), tried, ExitCode.TROUBLE if failed else ExitCode.IDENTICAL))
+    elif form == "json":
         emit_json(explain_json(op.name, places, list(sides), tried, grid.left_out))
     else:
-        emit("\n".join(explain_lines(op.name, places, list(sides), tried, grid.left_out)))
-    if all(one.trouble for one in tried):
+        shown = {side: f"{place} of {traces[side]}" for side, place in places.items()}
+        emit("\n".join(explain_lines(op.name, shown, list(sides), tried, grid.left_out)))
+    if failed:
         raise RltraceError(f"{op.name} could be run under none of the settings: {tried[0].trouble}")
 
 

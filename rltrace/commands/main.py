@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
 from typing import IO, Any
@@ -27,6 +28,7 @@ VERBS = {
     "confirm": "Run two traces' programs again: is where they first differ the cause?",
     "capture": "Run a trace's program again, with its values in one file for another machine.",
     "check": "Run a command several times, and group the runs that computed the same.",
+    "lock": "Run a command, and write the digests of its steps into a file to commit.",
     "repro": "Write one recorded op as a small script that runs it.",
     "explain": "Run one recorded op under every setting of this machine, to find whose bits it gives.",
     "report": "Write a comparison as a page or Markdown, to attach to an issue.",
@@ -72,6 +74,16 @@ class Verbs(click.Group):
         command = import_module(_module(cmd_name)).command
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            likely = get_close_matches(args[0], self.list_commands(ctx), 1)
+            more = f" Did you mean {likely[0]}?" if likely else ""
+            raise click.UsageError(f"{error.message}{more}", ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         verbs = self.list_commands(ctx)

@@ -19,9 +19,14 @@ BATCH = 256
 @click.argument("trace", type=click.Path(path_type=Path))
 @click.argument("selectors", nargs=-1, metavar="[SELECTOR]...")
 @click.option("--steps", metavar="A:B", help="Only ops of these optimizer steps (half open).")
+@click.option(
+    "--around", type=click.IntRange(min=0), metavar="ROW", help="Only the ten rows before and after this one."
+)
 @click.option("--limit", type=click.IntRange(min=0), metavar="N", help="Stop after N lines.")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
-def command(trace: Path, selectors: tuple[str, ...], steps: str | None, limit: int | None, form: str) -> None:
+def command(
+    trace: Path, selectors: tuple[str, ...], steps: str | None, around: int | None, limit: int | None, form: str
+) -> None:
     """List the recorded ops of TRACE that any SELECTOR matches (none: all), one line each.
 
     A line holds: stream, row, step, phase, op, layouts of its inputs, module, site with its source line, digests of
@@ -33,6 +38,7 @@ def command(trace: Path, selectors: tuple[str, ...], steps: str | None, limit: i
     \b
       rltrace ops a.zarr 'op=*mm,phase=backward' --steps 100:101
       rltrace ops a.zarr 'site=ppo.py:train,op=_local_scalar_dense'
+      rltrace ops a.zarr stream=rank0/main --around 1234
     """
     from rltrace.query.ops import HoleLine, list_ops
     from rltrace.report.ops import line_json, line_text
@@ -42,13 +48,13 @@ def command(trace: Path, selectors: tuple[str, ...], steps: str | None, limit: i
     selector = parse_selectors(selectors)
     window = parse_range(steps) if steps is not None else None
     shown, unreadable, opened = 0, 0, open_trace(trace)
-    lines = islice(list_ops(opened, selector, window), limit)
+    lines = islice(list_ops(opened, selector, window, around), limit)
     while batch := list(islice(lines, BATCH)):
         emit("\n".join(line_text(line) if form == "text" else json.dumps(line_json(line)) for line in batch))
         shown += len(batch)
         unreadable += sum(line.rows for line in batch if isinstance(line, HoleLine) and line.damaged)
     if not shown and limit != 0:
-        narrate(_nothing(trace, selectors, steps))
+        narrate(_nothing(trace, selectors, steps, around))
     for process in opened.processes:
         if process.state == "running":
             narrate(f"{process.name} is still being recorded; these were its ops up to op {process.after_op:,}")
@@ -56,8 +62,9 @@ def command(trace: Path, selectors: tuple[str, ...], steps: str | None, limit: i
         narrate(f"{counted(unreadable, 'row')} could not be read", hint=line("verify", trace))
 
 
-def _nothing(trace: Path, selectors: tuple[str, ...], steps: str | None) -> str:
-    """Why nothing is listed, with the selectors and steps of the command line."""
+def _nothing(trace: Path, selectors: tuple[str, ...], steps: str | None, around: int | None) -> str:
+    """Why nothing is listed, with the conditions of the command line."""
     conditions = [" or ".join(selectors)] if selectors else []
     conditions += [f"--steps {steps}"] if steps is not None else []
+    conditions += [f"--around {around}"] if around is not None else []
     return f"no op of {trace} matches {' and '.join(conditions)}" if conditions else f"{trace} has no ops"

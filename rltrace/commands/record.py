@@ -74,6 +74,7 @@ from rltrace.selectors import parse_selectors
 @click.option("--compile", "compiled", type=click.Choice(["eager"]), help="Run what CMD compiles op by op instead.")
 @click.option("--against", type=click.Path(path_type=Path), metavar="A", help="Compare the run with A while it runs.")
 @click.option("--stop", is_flag=True, help="End CMD at the first op that differs from A.")
+@click.option("--exit-code", is_flag=True, help="End with 1 if the run differs from A, 125 if that is not known.")
 @click.option(
     "--result", type=click.Path(path_type=Path), metavar="FILE", help="Write the result of --against as JSON."
 )
@@ -99,6 +100,7 @@ def command(
     compiled: str | None,
     against: Path | None,
     stop: bool,
+    exit_code: bool,
     result: Path | None,
     force: bool,
     quiet: bool,
@@ -130,6 +132,8 @@ def command(
 
     --against A compares every op as it runs: at the first one that differs from A, its inputs and results are recorded,
     it is re-executed on the same inputs to see whether it is deterministic, and CMD continues (or ends: --stop).
+    --exit-code ends with 0 if the run is the same as A, 1 if not and 125 if that is not known, as git bisect run reads
+    it.
     """
     if not command:
         raise UsageError("nothing to record: name a command, as in rltrace record -- python train.py")
@@ -155,8 +159,8 @@ def command(
     kernel_steps = parse_kernels(kernels, None if steps is None else (first, end))
     if kernel_steps is not None and level == "step":
         raise UsageError("--kernels is about ops; --level step records no ops")
-    if against is None and (stop or result is not None):
-        raise UsageError("--stop and --result need a live comparison: --against A")
+    if against is None and (stop or exit_code or result is not None):
+        raise UsageError("--stop, --exit-code and --result need a live comparison: --against A")
     trace = output if output is not None else fresh_trace(Path(), trace_stem(command))
     path = os.path.abspath(trace)  # noqa: PTH100  links stay
     options = RecordOptions(
@@ -192,7 +196,12 @@ def command(
         on_recorded = _report_links(on_recorded, trace)
     force = force and output is not None
     hint = _engine_hint(options)
-    return record_command(command, trace, options, force=force, quiet=quiet, on_recorded=on_recorded, hint=hint)
+    status = record_command(command, trace, options, force=force, quiet=quiet, on_recorded=on_recorded, hint=hint)
+    if against is None or not exit_code:
+        return status
+    from rltrace.commands._live_diff import live_status
+
+    return live_status(against, trace, status)
 
 
 def _report_links(before: Callable[[], bool] | None, trace: Path) -> Callable[[], bool]:

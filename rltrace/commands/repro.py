@@ -54,7 +54,7 @@ def command(
     from rltrace.rerun_op.repro_folder import write_folder
 
     a, b = find(trace, text, against)
-    op, sides = prepare(a, b, imports)
+    op, sides = prepare(a, b, imports, "repro")
     folder = output if output is not None else Path(f"repro-{op.name.split('.')[1].strip('_')}-{a.row}")
     if (folder.exists() and not force) or folder.is_file():
         raise UsageError(f"{folder} exists already; choose another name with -o, or replace it with --force")
@@ -68,13 +68,14 @@ def command(
         )
 
 
-def prepare(a: Located, b: Located | None, imports: Sequence[str]) -> tuple[RecordedOp, dict[str, RecordedSide]]:
-    """The op, ready to run, and its recorded results on each side.
+def prepare(
+    a: Located, b: Located | None, imports: Sequence[str], verb: str
+) -> tuple[RecordedOp, dict[str, RecordedSide]]:
+    """The op, ready to run, and its recorded results on each side. ``verb``: the one that the hint of an error names.
 
     Its inputs are those of A, or of B if A does not hold them, as the inputs of the first op that differs are equal.
     Raises UsageError, HoleError.
     """
-    from rltrace.query.locate import selector_of
     from rltrace.rerun_op.recorded_op import (
         MissingValuesError,
         alignments_of,
@@ -94,7 +95,7 @@ def prepare(a: Located, b: Located | None, imports: Sequence[str]) -> tuple[Reco
                 raise
             op = recorded_op(b.process, b.stream, b.row)
         except MissingValuesError:
-            raise UsageError(f"{error}\n{_how_to_record(a, selector_of(a))}") from None
+            raise UsageError(f"{error}\n{_how_to_record(a, b, verb)}") from None
     sides = {"a": a} | ({} if b is None else {"b": b})
     return op, {
         name: side_of(
@@ -153,12 +154,26 @@ def provenance(a: Located, b: Located | None) -> list[str]:
     return [*lines, f"Written by rltrace {own_version()}."]
 
 
-def _how_to_record(at: Located, selector: str) -> str:
-    """Commands that record the missing values."""
-    from rltrace.command_lines import file_name, line, record_step
+def _how_to_record(at: Located, b: Located | None, verb: str) -> str:
+    """Commands that record the missing values, and run the verb on them.
+
+    A selector has the innermost line only. Where several callers of that line run such ops, the op is named by its row:
+    the one that it has in every recording of the same steps.
+    """
+    from rltrace.command_lines import file_name, line, record, record_step
+    from rltrace.query.locate import is_unique, selector_of
     from rltrace.query.ops import op_line
 
+    selector, name = selector_of(at), file_name(at.trace, "values")
     step = op_line(at.rows, 0, at.stream.name, at.process.words).step
-    name = file_name(at.trace, "values")
-    record = record_step(at.trace, step, name, "--until", step, "--values", selector, "--values-inputs")
-    return f"  hint: {record}\n        {line('repro', name, '--at', selector)}"
+    values = ("--values", selector, "--values-inputs")
+    if is_unique(at, selector):
+        recording = record_step(at.trace, step, name, *values)
+    else:
+        first, end = next(iter(at.process.windows), (0, None))
+        steps = () if (first, end) == (0, None) else ("--steps", f"{first}:{'' if end is None else end}")
+        selector, recording = str(at), record(at.trace, name, *steps, "--until", step, *values)
+    other = () if b is None else (b.trace.path,)
+    against = () if b is None else ("--against", b.trace.path)
+    words = (*other, "--at", selector) if verb == "explain" else ("--at", selector, *against)
+    return f"  hint: {recording}\n        {line(verb, name, *words)}"

@@ -52,11 +52,15 @@ def command(
 
     Of several traces: how each series of the others diverges from that of the first.
 
+    Instead of traces: folders with event files of TensorBoard, of runs without a recording. Their scalars are compared
+    tag by tag.
+
     Ends with 0 whatever it shows, as info does; with 2 where a trace cannot be read.
 
     \b
       rltrace series a.zarr
       rltrace series a.zarr b.zarr --name 'return*' --svg returns.svg
+      rltrace series runs/a runs/b
     """
     from rltrace.diff.metrics.series import MAX_SEGMENTS
     from rltrace.trace.read.reader import open_trace
@@ -65,9 +69,14 @@ def command(
         if len(traces) > 2:
             raise UsageError("--svg draws one trace, or two: give only those")
         check_output(svg, force)
-    opened = [open_trace(path) for path in traces]
+    opened = [None if _is_logged(path) else open_trace(path) for path in traces]
+    if len({trace is None for trace in opened}) > 1:
+        raise UsageError("a trace and a folder of event files have no series in common: give traces, or such folders")
     segments = 1 << 40 if every else MAX_SEGMENTS
-    loaded = [_of_trace(path, trace, opened[0], names, segments) for path, trace in zip(traces, opened, strict=True)]
+    loaded = [
+        _of_event_files(path, names) if trace is None else _of_trace(path, trace, opened[0], names, segments)
+        for path, trace in zip(traces, opened, strict=True)
+    ]
     if names and not any(one.series for one in loaded):
         narrate(f"no series matches {' or '.join(names)}", hint=f"{line('series', traces[0])} lists all of them")
     rest = zip(loaded[1:], opened[1:], strict=True)
@@ -84,7 +93,25 @@ def command(
     return ExitCode.IDENTICAL
 
 
-def _of_trace(path: Path, trace: Trace, first: Trace, names: tuple[str, ...], segments: int) -> TraceSeries:
+def _is_logged(path: Path) -> bool:
+    """Whether a path holds event files of TensorBoard, and no trace."""
+    from rltrace.diff.metrics.event_files import event_files
+    from rltrace.trace.format.root import is_trace
+
+    return path.exists() and not is_trace(path) and bool(event_files(path))
+
+
+def _of_event_files(path: Path, names: tuple[str, ...]) -> TraceSeries:
+    from rltrace.diff.metrics.event_files import logged_scalars
+    from rltrace.diff.metrics.series import matches
+    from rltrace.report.series import TraceSeries
+
+    found = logged_scalars(path)
+    chosen = tuple(one for one in found.series if not names or matches(one, names))
+    return TraceSeries(str(path), chosen, (), (), found.holes)
+
+
+def _of_trace(path: Path, trace: Trace, first: Trace | None, names: tuple[str, ...], segments: int) -> TraceSeries:
     from rltrace.diff.metrics.scalers import scaler_divergences, scalers_of
     from rltrace.diff.metrics.series import all_series, matches
     from rltrace.report.series import TraceSeries
@@ -100,11 +127,14 @@ def _of_trace(path: Path, trace: Trace, first: Trace, names: tuple[str, ...], se
     return TraceSeries(str(path), chosen, tuple(scalers), tuple(divergences), tuple(hole.why for hole in trace.holes))
 
 
-def _of_pair(a: TraceSeries, trace_a: Trace, b: TraceSeries, trace_b: Trace, tolerance: float) -> PairSeries:
+def _of_pair(
+    a: TraceSeries, trace_a: Trace | None, b: TraceSeries, trace_b: Trace | None, tolerance: float
+) -> PairSeries:
     from rltrace.diff.metrics.curves import compare_series, matching_processes
     from rltrace.report.series import PairSeries
 
-    found = compare_series(a.series, b.series, matching_processes(trace_a, trace_b), tolerance)
+    processes = [] if trace_a is None or trace_b is None else matching_processes(trace_a, trace_b)
+    found = compare_series(a.series, b.series, processes, tolerance)
     return PairSeries(a.path, b.path, *found)
 
 

@@ -29,6 +29,6 @@ def command(trace: Path, steps: str, output: Path, force: bool) -> None:
         raise UsageError(f"--steps {steps}: give the last step, too, as in {window.start}:{window.start + 1}")
     sliced = slice_trace(trace, window.start, window.stop, output, force=force)
     narrate(
-        f"{sliced.path}: {counted(sliced.rows, 'op')} of {sliced.of:,} in full, all prefix digests, "
+        f"{sliced.path}: {counted(sliced.rows, 'op')} of {sliced.of:,} in full (whole chunks), all prefix digests, "
         f"{readable_size(sliced.bytes)}"
     )

@@ -59,7 +59,7 @@ from rltrace.diff.shift import begin, choose_shift, from_text, lost_state_notes,
 from rltrace.diff.stream.compare import StreamResult, compare_streams
 from rltrace.diff.stream.steps import StepResult, compare_steps
 from rltrace.diff.stream.walk import Progress
-from rltrace.diff.system_facts import environment_differences, fact_text, selects_kernels
+from rltrace.diff.system_facts import environment_differences, fact_text, selects_kernels, source_edits
 from rltrace.diff.unpaired_streams import (
     downgrade_for_torchscript,
     find_one_sided_streams,
@@ -462,6 +462,7 @@ class _Comparer:
             b=side_of(self.b),
             commands=difference(program(self.a), program(self.b)),
             system=system,
+            edits=source_edits(self.pairs),
             first=first,
             first_value=first_value,
             unordered=tuple(unordered),
@@ -482,6 +483,7 @@ class _Comparer:
             strict=self.strict,
             so_far=so_far,
             other_kernels=others,
+            unlike=verdict is Verdict.UNKNOWN and _different_programs(evidence),
             shift=self.shift,
         )
 

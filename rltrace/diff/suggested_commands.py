@@ -65,9 +65,8 @@ def name_kernels(a: Trace, b: Trace, finding: Finding, step_a: int, step_b: int)
 
 def look_closer(a: Trace, b: Trace, finding: Finding) -> tuple[str, ...]:
     """List the ops around a finding."""
-    steps = () if finding.step is None else ("--steps", f"{finding.step}:{finding.step + 1}")
-    trace = b if finding.a_index is None else a
-    return (line("ops", trace.path, f"stream={finding.stream},op={finding.op}", *steps),)
+    trace, row = (b, finding.b_index) if finding.a_index is None else (a, finding.a_index)
+    return () if row is None else (line("ops", trace.path, f"stream={finding.stream}", "--around", row),)
 
 
 def verify(a: Trace, b: Trace, holes: tuple[Hole, ...]) -> tuple[str, ...]:

@@ -9,8 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from rltrace.diff.base.coverage import LAUNCHES_UNSEEN, MODULES_UNKNOWN, STACK_FULL, THREADS_BESIDE
-from rltrace.diff.base.model import NamedDifference
+from rltrace.diff.base.model import NamedDifference, SourceEdit
+from rltrace.trace.read.names import Site, parse_site
 from rltrace.trace.read.process import ProcessTrace
+
+SOURCE = "source."
+"""Start of the facts that hold the hash of a source file."""
 
 SELECTS_KERNELS = (
     "flag.",
@@ -70,7 +74,7 @@ ORDER = (
     "package.",
     "numpy.",
     "python.",
-    "source.",
+    SOURCE,
     "git.",
     "host.",
 )
@@ -88,12 +92,40 @@ def environment_differences(
     """Every fact that differs in a pair of processes; a difference of several pairs is listed once, for the first."""
     found: dict[tuple[str, str | None, str | None], NamedDifference] = {}
     for number, (a, b) in enumerate(pairs):
-        for name in sorted(name for name in {*a.facts, *b.facts} if not name.startswith(NO_ENVIRONMENT)):
-            value_a, value_b = fact_text(a.facts, name), fact_text(b.facts, name)
-            if value_a != value_b and (name, value_a, value_b) not in found:
-                shown = name if number == 0 else f"{name} ({a.name})"
-                found[name, value_a, value_b] = NamedDifference(shown, value_a, value_b)
-    return tuple(sorted(found.values(), key=lambda d: (_rank(d.name), d.name)))
+        for own in fact_differences(a.facts, b.facts):
+            shown = own.name if number == 0 else f"{own.name} ({a.name})"
+            found.setdefault((own.name, own.a, own.b), NamedDifference(shown, own.a, own.b))
+    return tuple(sorted(found.values(), key=_place))
+
+
+def fact_differences(a: Mapping[str, object], b: Mapping[str, object]) -> tuple[NamedDifference, ...]:
+    """Every fact that two processes do not share, the likeliest to change results first."""
+    names = (name for name in {*a, *b} if not name.startswith(NO_ENVIRONMENT))
+    pairs = (NamedDifference(name, fact_text(a, name), fact_text(b, name)) for name in names)
+    return tuple(sorted((pair for pair in pairs if pair.a != pair.b), key=_place))
+
+
+def source_edits(pairs: Iterable[tuple[ProcessTrace, ProcessTrace]]) -> tuple[SourceEdit, ...]:
+    """Every source file that differs in a pair of processes, with the recorded lines that one side alone has."""
+    found: dict[str, SourceEdit] = {}
+    for a, b in pairs:
+        for name in sorted(name for name in a.facts.keys() & b.facts.keys() if name.startswith(SOURCE)):
+            file, hashes = name.removeprefix(SOURCE), (a.facts[name], b.facts[name])
+            if None not in hashes and hashes[0] != hashes[1] and file not in found:
+                lines_a, lines_b = _recorded_lines(a, file), _recorded_lines(b, file)
+                only_a, only_b = (
+                    tuple(own[text] for text in own if text not in other)
+                    for own, other in ((lines_a, lines_b), (lines_b, lines_a))
+                )
+                found[file] = SourceEdit(file, only_a, only_b)
+    return tuple(found.values())
+
+
+def _recorded_lines(process: ProcessTrace, file: str) -> dict[str, Site]:
+    """The lines of a file in the call stacks of a process, by their text, in the order of the file."""
+    payloads = (p for p in process.tables["frames"].payloads if isinstance(p, dict) and p.get("file") == file)
+    sites = sorted((parse_site(payload) for payload in payloads), key=lambda site: site.line)
+    return {site.source.strip(): site for site in sites if site.source.strip()}
 
 
 def fact_text(facts: Mapping[str, object], name: str) -> str | None:
@@ -102,5 +134,5 @@ def fact_text(facts: Mapping[str, object], name: str) -> str | None:
     return None if value is None else str(value)
 
 
-def _rank(name: str) -> int:
-    return next((k for k, start in enumerate(ORDER) if name.startswith(start)), len(ORDER))
+def _place(fact: NamedDifference) -> tuple[int, str]:
+    return next((k for k, start in enumerate(ORDER) if fact.name.startswith(start)), len(ORDER)), fact.name

@@ -103,10 +103,11 @@ def explain(
     times: int,
     on_setting: Callable[[KernelSetting], None] = lambda setting: None,
 ) -> Iterator[Tried]:
-    """Run a ``repro.py`` under each setting, one after the other; ``on_setting`` is called before each."""
+    """Run a ``repro.py`` under each setting, one after the other; ``on_setting`` is called after each."""
     for setting in tries:
+        tried = _run_setting(script, setting, times)
         on_setting(setting)
-        yield _run_setting(script, setting, times)
+        yield tried
 
 
 def _run_setting(script: Path, setting: KernelSetting, times: int) -> Tried:

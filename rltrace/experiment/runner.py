@@ -18,10 +18,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
+from time import monotonic
 from typing import NoReturn
 
 from rltrace.errors import RecordError
-from rltrace.experiment.workdir_copy import copy_folder
+from rltrace.experiment.workdir_copy import copy_folder, replace_files
 from rltrace.launch.command import ORIGIN
 from rltrace.launch.run import signal_name
 from rltrace.trace.format.root import is_trace
@@ -54,6 +55,8 @@ class RunRequest:
     """``("replay", trace)`` where values are injected."""
     environment: Mapping[str, str] | None = None
     """All its variables; None: those of the runner."""
+    commit: str | None = None
+    """Whose files replace those of the copy; None: it is a copy of the folder as it is."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,37 @@ class RunResult:
     def how(self) -> str:
         """``ended with status 1``, ``was ended by SIGKILL``."""
         return f"ended with status {self.status}" if self.status >= 0 else f"was ended by {signal_name(-self.status)}"
+
+
+class RunClock:
+    """Counts runs as they end, and estimates how long the others take."""
+
+    def __init__(self, runs: int, *, at_least: bool = False) -> None:
+        """``at_least``: more may follow."""
+        self._runs = runs
+        self._at_least = at_least
+        self._done = 0
+        self._start = monotonic()
+
+    def count(self) -> str:
+        """One more has ended: ``2 of at least 6 runs, 14 s, about 28 s more``."""
+        self._done += 1
+        return clock_text(self._done, self._runs, monotonic() - self._start, at_least=self._at_least)
+
+
+def clock_text(done: int, runs: int, seconds: float, *, at_least: bool = False) -> str:
+    """``2 of 6 runs, 14 s, about 28 s more``."""
+    total = f"{'at least ' if at_least and done <= runs else ''}{max(done, runs):,}"
+    left = seconds / done * (runs - done)
+    more = f", about {_duration(left)} more" if done < runs else ""
+    return f"{done:,} of {total} runs, {_duration(seconds)}{more}"
+
+
+def _duration(seconds: float) -> str:
+    """``14 s``, ``3 min``, ``2.5 h``."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
 class Runner:
@@ -108,6 +142,8 @@ class Runner:
             return self._record(job, job.origin)
         try:
             copy_folder(job.origin, job.copy, job.shared, job.without)
+            if job.commit is not None:
+                replace_files(job.copy, job.origin, job.commit)
             return self._record(job, job.copy)
         finally:
             shutil.rmtree(job.copy, ignore_errors=True)

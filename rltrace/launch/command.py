@@ -114,23 +114,24 @@ def recording_variables(environment: Mapping[str, str] = os.environ) -> dict[str
 # --- repository -------------------------------------------------------------------------------------------------------
 #
 # The commit of the program's folder, and whether files have changed since: read by the launcher before the program
-# starts. Runs git without hooks, locks or a file-system monitor, for GIT_SECONDS at most.
+# starts, for GIT_SECONDS at most. Git is run without hooks, locks or a file-system monitor.
 
 
 GIT_SECONDS = 2.0
 
-_STATUS = (
-    "git",
-    "--no-optional-locks",
-    "-c",
-    "core.fsmonitor=false",
-    "-c",
-    f"core.hooksPath={os.devnull}",
-    "status",
-    "--porcelain",
-    "--untracked-files=no",
-    "--ignore-submodules=all",
-)
+_GIT = ("git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}")
+
+
+def git(folder: Path, *words: str, timeout: float | None = None) -> bytes | None:
+    """What git prints in ``folder``; None: it failed, does not exist, or took longer than ``timeout`` seconds."""
+    try:
+        with waiting_for_children():
+            answer = subprocess.run(
+                [*_GIT, *words], cwd=folder, capture_output=True, stdin=subprocess.DEVNULL, timeout=timeout
+            )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout if answer.returncode == 0 else None
 
 
 def git_state(folder: Path) -> dict[str, str | bool | None]:
@@ -140,11 +141,18 @@ def git_state(folder: Path) -> dict[str, str | bool | None]:
 
 
 def _dirty(folder: Path) -> bool | None:
-    try:
-        with waiting_for_children():
-            answer = subprocess.run(
-                _STATUS, cwd=folder, capture_output=True, stdin=subprocess.DEVNULL, timeout=GIT_SECONDS
-            )
-    except (OSError, subprocess.TimeoutExpired):
+    status = ("status", "--porcelain", "--untracked-files=no", "--ignore-submodules=all")
+    changed = git(folder, *status, timeout=GIT_SECONDS)
+    return None if changed is None else bool(changed.strip())
+
+
+def commit_with(file: Path, folder: Path) -> str | None:
+    """The commit that gave ``file`` its present content, else the present commit; None where ``folder`` is in no
+    repository, or has all other files as they are in that commit."""
+    name = os.path.relpath(file, folder)
+    wrote = (git(folder, "log", "-1", "--format=%H", "--", name) or b"").decode().strip()
+    if not wrote or git(folder, "show", f"{wrote}:./{name}") != file.read_bytes():
+        wrote = (git(folder, "rev-parse", "HEAD") or b"").decode().strip()
+    if not wrote or git(folder, "diff", "--quiet", wrote, "--", ".", f":(exclude){name}") is not None:
         return None
-    return bool(answer.stdout.strip()) if answer.returncode == 0 else None
+    return wrote

@@ -26,7 +26,7 @@ from rltrace.trace.format.schema import Column, Kind, Origin, RowFlag, pack_link
 from rltrace.trace.read.names import Words
 from rltrace.trace.read.stream import TABLE_COLUMNS
 
-PAYLOADS = (*TABLE_COLUMNS.values(), "frames", "layouts")
+PAYLOADS = (*TABLE_COLUMNS.values(), "frames", "layouts", "schemas")
 """Tables of the program whose payloads are looked up."""
 
 OWN_IDS = 1 << 31
@@ -93,6 +93,9 @@ class LiveWords(Words):
             return self._a.payload(table, number)
         payload: Any = json.loads(json.dumps(self._own.payload(table, number - OWN_IDS)))
         return [n + OWN_IDS for n in payload] if table in NESTED else payload
+
+    def arguments(self, op: int) -> list[str]:
+        return self._a.arguments(op) if op < OWN_IDS else self._own.arguments(op - OWN_IDS)
 
 
 class LiveView(StreamView):

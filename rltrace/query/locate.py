@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
@@ -113,6 +114,11 @@ def selector_of(at: Located) -> str:
     return ",".join([*conditions, f"nth={_occurrence(at)}"])
 
 
+def is_unique(at: Located, selector: str) -> bool:
+    """Whether a selector matches this op and no other op of its trace."""
+    return len(list(islice(_matches(at.trace, selector), 2))) == 1
+
+
 def _occurrence(at: Located) -> int:
     rows = at.rows
     name = at.process.words.op(int(rows.columns[0, Column.OP]))
@@ -162,7 +168,10 @@ def _matches(trace: Trace, text: str) -> Iterator[tuple[Located, str]]:
     for process in trace.processes:
         for stream in process.streams:
             mask = RowMask(selector, stream.name, process.words)
+            start, stop = row_bounds(process, stream, selector.steps)
             for segment in stream.segments if mask.is_possible else ():
+                if segment.stop <= start or segment.first >= stop:
+                    continue
                 try:
                     rows = stream.read_segment(segment)
                 except HoleError:

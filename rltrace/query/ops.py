@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rltrace.errors import HoleError, LeftOutError
-from rltrace.selectors import Range, Selector, within_steps
+from rltrace.errors import HoleError, LeftOutError, SelectorError
+from rltrace.selectors import Key, Range, Selector, within_steps
 from rltrace.trace.format.events import Event, event_of
 from rltrace.trace.format.rows import Rows
 from rltrace.trace.format.schema import Column, Kind, Origin, RowFlag, Step, event_name
@@ -92,19 +93,31 @@ class HoleLine:
 Line = OpLine | HoleLine
 
 
-def list_ops(trace: Trace, selector: Selector, steps: Range | None = None) -> Iterator[Line]:
-    """Rows within ``steps`` that ``selector`` matches: process by process, stream by stream, in execution order."""
+NEAR: Final = 10
+"""Rows before and after one, that are around it."""
+
+
+def list_ops(trace: Trace, selector: Selector, steps: Range | None = None, around: int | None = None) -> Iterator[Line]:
+    """Rows within ``steps`` that ``selector`` matches: process by process, stream by stream, in execution order.
+
+    ``around``: only rows at most NEAR before or after this one. Raises SelectorError for it together with ``nth``,
+    which needs all rows of a step.
+    """
+    if around is not None and Key.NTH in selector.keys:
+        raise SelectorError("nth= cannot be used with --around, which reads no whole step")
     selector = selector & within_steps(steps) if steps else selector
     for process in trace.processes:
         for stream in process.streams:
-            yield from _stream_ops(process, stream, selector)
+            yield from _stream_ops(process, stream, selector, around)
 
 
-def _stream_ops(process: ProcessTrace, stream: StreamTrace, selector: Selector) -> Iterator[Line]:
+def _stream_ops(process: ProcessTrace, stream: StreamTrace, selector: Selector, around: int | None) -> Iterator[Line]:
     mask = RowMask(selector, stream.name, process.words)
     if not mask.is_possible:
         return
     start, stop = row_bounds(process, stream, selector.steps)
+    if around is not None:
+        start, stop = max(start, around - NEAR), min(stop, around + NEAR + 1)
     for first, end in _pieces(stream, start, stop):
         try:
             rows = stream.read(first, end)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rltrace.diff.base.model import Cause, Comparison, Drift, Finding
-from rltrace.diff.metrics.series import Values
+from rltrace.diff.metrics.series import ITEM, LOGGED, RATE, Values
 from rltrace.report.phrases import cut, sentence, shown_finding
 
 MAX_NAMED = 3
@@ -25,13 +25,22 @@ STRUCTURAL_CAUSES = (Cause.CONTROL_FLOW, Cause.ARGUMENTS, Cause.ENDED)
 
 MAX_NAME = 40
 
+_RATE = re.compile(r"optimizer:\d+/group:(\d+)/lr")
 _ITEM_CALL = re.compile(r"([A-Za-z_][\w.]*)\.(?:mean\(\)\.|detach\(\)\.|cpu\(\)\.)*item\(\)")
+
+
+def curve_name(drift: Drift) -> str:
+    """``learning rate of Agent's Adam, group 1`` for ``optimizer:0/group:1/lr``; otherwise the name."""
+    group = _RATE.fullmatch(drift.name) if drift.kind == RATE and drift.place else None
+    if group is None:
+        return drift.name
+    return f"learning rate of {drift.place}" + (f", group {group[1]}" if group[1] != "0" else "")
 
 
 def short_name(drift: Drift) -> str:
     """``value_loss`` for ``value_losses.append(value_loss.item())``; otherwise the name, shortened."""
-    found = _ITEM_CALL.findall(drift.name) if drift.kind == "item" else []
-    return str(found[0]) if len(found) == 1 else cut(drift.name, MAX_NAME)
+    found = _ITEM_CALL.findall(drift.name) if drift.kind == ITEM else []
+    return str(found[0]) if len(found) == 1 else cut(curve_name(drift), MAX_NAME)
 
 
 def drift_summary(comparison: Comparison) -> str:
@@ -80,7 +89,8 @@ def drift_text(drift: Drift) -> str:
     """``differs from step 4; the difference exceeds the threshold (0.65) from step 212``."""
     assert drift.first is not None
     late = "" if drift.whole else " at the latest"
-    start = f"differs from step {drift.first.step:,}{late}"
+    values = f" ({drift.first.a!r} | {drift.first.b!r})" if drift.kind in (RATE, LOGGED) else ""
+    start = f"differs from step {drift.first.step:,}{late}{values}"
     if drift.exceeds is None:
         return f"{start}; the difference stays below the threshold ({drift.threshold:.3g})"
     if drift.exceeds.step == drift.first.step:

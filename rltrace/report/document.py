@@ -7,19 +7,39 @@ draw it: they choose nothing, and may fold long content. Pure functions over the
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
-from itertools import repeat
+from itertools import repeat, takewhile
 
-from rltrace.diff.base.model import Cause, Comparison, Finding, Hole, Hunk, InputsMatch, Pair, Side, Structure, Verdict
+from rltrace.diff.base.model import (
+    Cause,
+    Comparison,
+    Drift,
+    Finding,
+    Hole,
+    Hunk,
+    InputsMatch,
+    Pair,
+    Side,
+    SourceEdit,
+    Structure,
+    Verdict,
+)
 from rltrace.diff.metrics.distances import Distances
+from rltrace.diff.metrics.series import RATE
 from rltrace.diff.shift import from_text
-from rltrace.report.curves import drift_summary, drift_text, growth_text
+from rltrace.report.curves import curve_name, drift_summary, drift_text, growth_text
 from rltrace.report.phrases import counted, ordinal, sentence, shown_finding
 from rltrace.trace.read.names import Site
 
 MAX_OUTPUTS, MAX_CELLS = 4, 8
 """Outputs of an op, and cells of an event, that are shown where they differ."""
+
+EDIT_CONTEXT = 24
+"""Characters of an edited line that are shown before its first change."""
+
+MAX_FILES = 4
+"""Edited source files that are named at once."""
 
 
 class Code(str):
@@ -100,16 +120,20 @@ class Document:
 
 
 def verdict_document(comparison: Comparison) -> Document:
-    """The document of a comparison; empty sections are left out."""
+    """The document of a comparison; empty sections are left out, and what differs between different programs."""
     shown = shown_finding(comparison)
     diverged = comparison.verdict is Verdict.DIVERGED and shown is not None
-    rest = (
+    differences = (
         _structure(comparison.structure),
+        _edits(comparison.edits),
         _system(comparison),
         _curves(comparison),
         Section("drift", "How the curves diverge", _lead(drift_summary(comparison)), tuple(_drift(comparison))),
         Section("events", "Data from environments and files", _lead(events_text(comparison))),
         Section("marked", "Uninitialised memory", _lead(marked_text(comparison))),
+    )
+    rest = (
+        *(() if comparison.unlike else differences),
         Section("holes", "Cannot be read", facts=tuple(map(_hole, comparison.holes)), form=Form.LIST),
         Section("notes", "Notes", tuple(map(sentence, comparison.notes))),
         Section("next", "Next", commands=comparison.advice),
@@ -123,6 +147,7 @@ def verdict_document(comparison: Comparison) -> Document:
         tuple(
             Section(f"finding-{number}" if number else "finding", title, facts=tuple(_finding(comparison, finding)))
             for number, (title, finding) in enumerate(titled_findings(comparison))
+            if not comparison.unlike
         ),
         tuple(section for section in rest if section.lead or section.facts or section.commands),
     )
@@ -145,6 +170,11 @@ def _runs(comparison: Comparison) -> Iterator[Fact]:
                 yield Fact("process", (f"{name}'s ", Code(process.name), f": {process.state}{why}"))
     if comparison.commands:
         yield Fact("commands", comparison.commands)
+    if comparison.edits:
+        names = [edit.file for edit in comparison.edits]
+        more = f" and {len(names) - MAX_FILES:,} more" if len(names) > MAX_FILES else ""
+        verb = "was" if len(names) == 1 else "were"
+        yield Fact("sources", (Code(", ".join(names[:MAX_FILES])), f"{more} {verb} edited between the runs"))
     if comparison.shift is not None:
         yield Fact("start", sentence(comparison.shift.explanation))
     yield Fact("level", Pair(*(f"{side.level}, engine {side.engine}" for side in (comparison.a, comparison.b))))
@@ -171,6 +201,7 @@ def _finding(comparison: Comparison, finding: Finding) -> Iterator[Fact]:
         yield Fact("site", finding.site)
     yield Fact("cause", f"{finding.cause.value}: {sentence(finding.explanation)}")
     yield from _evidence(finding)
+    yield from _rates(finding, comparison.drift)
     yield Fact("when", when(finding))
     if finding == shown_finding(comparison):
         yield Fact("before", identical_before(finding, comparison))
@@ -196,6 +227,17 @@ def _evidence(finding: Finding) -> Iterator[Fact]:
         yield Fact("output", "equal on both sides")
     if is_op and len(finding.outputs) > 1 and differing:
         yield Fact("outputs", f"{len(differing):,} of {len(finding.outputs):,} differ")
+
+
+def _rates(finding: Finding, drifts: Iterable[Drift]) -> Iterator[Fact]:
+    """Learning rates that differ from the attempt of a finding on, where it is in that attempt of their optimizer."""
+    if finding.phase != "optimizer" or finding.optimizer is None:
+        return
+    start = f"optimizer:{finding.optimizer.ordinal}/"
+    own = [d for d in drifts if d.kind == RATE and d.name.startswith(start) and finding.stream.startswith(d.stream)]
+    first = [(d, d.first) for d in own if d.first is not None and d.first.step == finding.step]
+    for drift, point in first[:MAX_OUTPUTS]:
+        yield Fact("rate", Pair(repr(point.a), repr(point.b)), curve_name(drift))
 
 
 INPUTS = {
@@ -315,6 +357,26 @@ def _structure(structure: Structure) -> Section:
     )
 
 
+def _edits(edits: Iterable[SourceEdit]) -> Section:
+    facts = tuple(fact for edit in edits for fact in _edited_lines(edit))
+    lead = "In the call stacks of one run only: A (<), B (>)." if facts else ""
+    return Section("edits", "Edited source lines", _lead(lead), facts, Form.LIST)
+
+
+def _edited_lines(edit: SourceEdit) -> Iterator[Fact]:
+    """The lines of A, then those of B; a line next to its counterpart where both sides have as many."""
+    if [site.function for site in edit.only_a] != [site.function for site in edit.only_b]:
+        for sign, sites in (("<", edit.only_a), (">", edit.only_b)):
+            yield from (Fact(sign, site) for site in sites)
+        return
+    for a, b in zip(edit.only_a, edit.only_b, strict=True):
+        texts = a.source.strip(), b.source.strip()
+        same = takewhile(lambda pair: pair[0] == pair[1], zip(*texts, strict=False))
+        skipped = sum(1 for _ in same) - EDIT_CONTEXT
+        for sign, site, text in zip("<>", (a, b), texts, strict=True):
+            yield Fact(sign, replace(site, source=f"…{text[skipped:]}" if skipped > 1 else text))
+
+
 def _system(comparison: Comparison) -> Section:
     found = comparison.system
     lead = "The likeliest to change results first." if len(found) > 1 else ""
@@ -350,7 +412,7 @@ def _curves(comparison: Comparison) -> Section:
 def _drift(comparison: Comparison) -> Iterator[Fact]:
     for drift in comparison.drift:
         grows = f"; by {growth_text(drift)}" if len(drift.growth) > 1 else ""
-        yield Fact(Code(drift.name), drift_text(drift) + grows)
+        yield Fact(Code(curve_name(drift)), drift_text(drift) + grows)
 
 
 def _hole(hole: Hole) -> Fact:
@@ -417,6 +479,10 @@ def marked_text(comparison: Comparison) -> str:
     first = f", the first at {marked.first}" if marked.first else ""
     verb = "differs" if marked.differing == 1 else "differ"
     text = f"{at_least}{marked.differing:,} of the ops that may read such memory {verb}{first}."
+    if marked.unused:
+        others = "1 other op computes" if marked.unused == 1 else f"{marked.unused:,} other ops compute"
+        unused = "" if comparison.verdict is Verdict.DIVERGED else ", and no optimizer's step used that"
+        text += f" {others} with what they returned{unused}."
     shown = shown_finding(comparison)
     is_origin = shown is not None and shown.cause in (Cause.UNINITIALISED, Cause.UNKNOWN)
     return text if is_origin else f"{text} It does not decide the verdict."

@@ -39,7 +39,9 @@ def explain_lines(
     op: str, at: Mapping[str, str], sides: Sequence[str], tried: Sequence[Tried], left_out: Sequence[str] = ()
 ) -> Iterator[str]:
     """A line for each setting, then the conclusions."""
-    yield f"{op}  ({', '.join(f'{place} in {side.upper()}' for side, place in at.items())})"
+    yield op
+    for side, place in at.items():
+        yield f"  {side.upper()}  {place}"
     width = max((len(str(one.setting)) for one in tried), default=0)
     for one in tried:
         yield f"  {one.setting!s:<{width}}  {_outcome(one, sides)}{_kernels(one)}"

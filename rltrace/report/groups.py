@@ -23,7 +23,7 @@ SCHEMA = "rltrace.check/1"
 MAX_NAMES = 12
 
 _VERDICTS = {True: Verdict.IDENTICAL, False: Verdict.DIVERGED, None: Verdict.UNKNOWN}
-_WORDS = {True: "agree", False: "diverged", None: "unknown"}
+WORDS = {True: "agree", False: "diverged", None: "unknown"}
 
 
 def render_groups(grouping: Grouping, names: Sequence[str], *, color: bool) -> str:
@@ -189,7 +189,7 @@ def _object(grouping: Grouping, runs: Sequence[object], control: StepLevelRun | 
     """Runs and groups are numbered from 1."""
     return {
         "schema": SCHEMA,
-        "verdict": _WORDS[grouping.agrees],
+        "verdict": WORDS[grouping.agrees],
         "agrees": grouping.agrees,
         "runs": runs,
         "groups": [_numbers(group.runs) for group in grouping.groups],

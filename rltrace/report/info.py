@@ -259,7 +259,7 @@ def _process_lines(process: Mapping[str, Any]) -> Iterator[str]:
         yield f"  steps   {name}  {_counted(optimizer['attempts'], 'attempt')}{skipped}"
     if process["series"]:
         count, samples = process["series"]["count"], _counted(process["series"]["samples"], "number")
-        yield f"  series  {count:,}, {samples} (rltrace series draws them)"
+        yield f"  series  {count:,} recorded, {samples} (rltrace series draws them, and scalars read with .item())"
     if process["compiled"]:
         kinds = _counted(process["compiled"], "kind")
         yield f"  opaque  {kinds} of compiled region: each call is one op, its inside is not recorded"

@@ -21,7 +21,8 @@ class FoundFault:
 
     kind: FaultKind
     """``write``: memory changed between two uses; ``op``: an op wrote it against its schema; ``link``: a row links
-    memory to outside that a recorded op wrote."""
+    memory to outside that a recorded op wrote; ``call``: memory changed within the call that allocated it and read it,
+    which is no fault of the program."""
     step: int
     """The step in which it was noticed."""
     found: str | None
@@ -44,8 +45,9 @@ def found_faults(process: ProcessTrace) -> tuple[FoundFault, ...] | None:
 
 
 def missed_faults(trace: Trace) -> list[FoundFault]:
-    """The faults of links of all processes: those of memory that was handed out are none."""
-    return [fault for process in trace.processes for fault in found_faults(process) or () if not fault.handed_out]
+    """The faults of links of all processes. Memory that was handed out, or written within a call, is none."""
+    found = [fault for process in trace.processes for fault in found_faults(process) or ()]
+    return [fault for fault in found if not fault.handed_out and fault.kind is not FaultKind.CALL]
 
 
 def fault_lines(faults: Sequence[FoundFault]) -> Iterator[str]:
@@ -58,6 +60,8 @@ def fault_lines(faults: Sequence[FoundFault]) -> Iterator[str]:
             case FaultKind.LINK:
                 yield f"step {fault.step:,}: {size} read as from outside by {fault.found}"
                 yield f"  written by {fault.used}"
+            case FaultKind.CALL:
+                yield f"step {fault.step:,}: {size} written in the call that allocated it, before {fault.found} read it"
             case FaultKind.WRITE:
                 until = f"before {fault.found} read it" if fault.found else "before the step ended"
                 yield f"step {fault.step:,}: {size} written by no op {until}"

@@ -15,13 +15,19 @@ from rltrace.diff.base.model import Drift
 from rltrace.diff.metrics.scalers import ScaledOptimizer, Scaler, ScalerDivergence, ScalerDivergenceCause, ScalerGroup
 from rltrace.diff.metrics.series import KINDS, Series
 from rltrace.diff.metrics.timeline import points_of
-from rltrace.report.curves import bounds_of, drift_text, growth_text, spark
+from rltrace.report.curves import bounds_of, drift_text, growth_text, short_name, spark
 from rltrace.report.diff_text import WIDTH, wrapped
 from rltrace.report.phrases import cut
 from rltrace.report.style import Style
 
 SPARK_WIDTH = 24
 NAME_WIDTH = 29
+SIDE_COLORS = {"A": "34", "B": "33"}
+"""Blue and yellow, as escape sequences."""
+
+MAX_FIRST = 3
+"""Series that are named together."""
+
 MAX_SERIES = 60
 """Series in one list of the text."""
 
@@ -75,7 +81,7 @@ def render_pair(pair: PairSeries, values: dict[tuple[object, ...], tuple[Series,
     lines = [
         style.bold(f"A  {pair.a}"),
         style.bold(f"B  {pair.b}"),
-        f"{len(differing)} of {len(pair.drift)} series differ",
+        f"{len(differing)} of {len(pair.drift)} series differ{_first_text(differing)}",
     ]
     both = {(a.kind, a.name, a.stream, a.place): (a, b) for a, b in values.values()}
     for drift in differing:
@@ -90,6 +96,16 @@ def render_pair(pair: PairSeries, values: dict[tuple[object, ...], tuple[Series,
             lines += [f"  {cut(one.name, WIDTH - 24)}  {_counted(len(one))}" for one in series[:MAX_SERIES]]
             lines += _more(len(series))
     return "\n".join(lines)
+
+
+def _first_text(differing: Sequence[Drift]) -> str:
+    """``, the first from step 2,048: losses/value_loss, losses/entropy and 3 more``."""
+    steps = [drift.first.step for drift in differing if drift.first is not None]
+    if not steps:
+        return ""
+    names = [short_name(d) for d in differing if d.first is not None and d.first.step == min(steps)]
+    more = f" and {len(names) - MAX_FIRST:,} more" if len(names) > MAX_FIRST else ""
+    return f", the first from step {min(steps):,}: {', '.join(names[:MAX_FIRST])}{more}"
 
 
 # --- one trace --------------------------------------------------------------------------------------------------------
@@ -237,7 +253,8 @@ def _drift_lines(drift: Drift, a: Series, b: Series, style: Style) -> Iterator[s
     yield style.bold(cut(f"{drift.name}{place}", WIDTH))
     bounds = bounds_of(a.values, b.values)
     for side, series in (("A", a), ("B", b)):
-        yield f"  {side}  {spark(series.values, 2 * SPARK_WIDTH, bounds)}  {_numbers(series)}"
+        course = style.paint(spark(series.values, 2 * SPARK_WIDTH, bounds), SIDE_COLORS[side])
+        yield f"  {side}  {course}  {_numbers(series)}"
     yield from wrapped(drift_text(drift), "     ")
     if len(drift.growth) > 1:
         yield from wrapped(f"by {growth_text(drift)}", "     ")
@@ -257,7 +274,7 @@ class SeriesSummary:
     """One series, decimated."""
 
     kind: str
-    """`watch`, `scaler`, `learning-rate`, `effective-rate`, `item` or `inner` (read within torch)."""
+    """`watch`, `scaler`, `learning-rate`, `effective-rate`, `item`, `inner` (read within torch) or `tensorboard`."""
     name: str
     """For `item`, the source line."""
     stream: str

@@ -51,6 +51,8 @@ def _plain_payload(table: str, i: int) -> object:
     match table:
         case "structures" | "sites" | "scalars":
             return []
+        case "schemas":
+            return {"op": i, "arguments": ["self"]}
         case "layouts":
             return ["float32", [i], [1], "cpu"]
         case "frames":

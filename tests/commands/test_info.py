@@ -57,7 +57,7 @@ def test_series(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         {"count": 2, "samples": 3},
         None,
     ]
-    assert text(tmp_path / "t.zarr", capsys).count("series  2, 3 numbers") == 1
+    assert text(tmp_path / "t.zarr", capsys).count("series  2 recorded, 3 numbers") == 1
 
 
 def test_rows_of_tensors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,7 @@ from rltrace.commands import console
 from rltrace.commands.console import ExitCode
 from rltrace.commands.main import VERBS, guarded, main
 from rltrace.errors import NotATraceError, UsageError
+from rltrace.testing import TraceBuilder
 
 RLTRACE = Path(sys.executable).parent / "rltrace"
 
@@ -54,6 +55,33 @@ def test_module_and_script_are_the_same() -> None:
     module = subprocess.run([sys.executable, "-m", "rltrace", "--version"], capture_output=True, text=True)
     assert module.stdout == run("--version").stdout
     assert module.stdout.startswith("rltrace ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "likely"),
+    [
+        (["dif", "a", "b"], "Did you mean diff?"),
+        (["diff", "run", "run"], "run is no trace: no such file (did you mean run.zarr?)"),
+        (["info", "ruin.zarr"], "ruin.zarr is no trace: no such file (did you mean run.zarr?)"),
+        (["info", "no/run"], "no/run is no trace: no such file\n"),
+        (["ops", "run.zarr", "mm"], "a selector is key=glob (op=mm?), with"),
+        (["record", "b.zarr", "--", "python", "t.py"], "rltrace record -o b.zarr -- python t.py"),
+    ],
+)
+def test_a_likely_slip_is_named(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    likely: str,
+) -> None:
+    """A verb, a trace's name, a selector and the trace of a recording as people write them."""
+    monkeypatch.chdir(tmp_path)
+    trace = TraceBuilder(tmp_path / "run.zarr")
+    trace.op("aten.mm.default")
+    trace.finish()
+    assert main(arguments) != 0
+    assert likely in capsys.readouterr().err
 
 
 # --- exit statuses ----------------------------------------------------------------------------------------------------

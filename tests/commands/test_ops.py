@@ -55,6 +55,22 @@ def rows(capsys: pytest.CaptureFixture[str], *arguments: object) -> list[tuple[s
     return [(line["stream"], line["row"]) for line in found]
 
 
+def test_rows_around_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ten before and ten after it, of the stream that is selected; ``nth`` needs whole steps."""
+    trace = TraceBuilder(tmp_path / "long.zarr")
+    for _ in range(40):
+        trace.op("aten.sin.default")
+    trace.stream("rank0/main/thread:loader").op("aten.stack.default")
+    path = trace.finish()
+    assert main_rows(capsys, path, "stream=rank0/main", "--around", 20) == list(range(10, 31))
+    assert rows(capsys, path, "--around", 3) == [
+        *(("rank0/main", row) for row in range(14)),
+        ("rank0/main/thread:loader", 0),
+    ]
+    assert rows(capsys, path, "--around", 99) == []
+    assert main(["ops", str(path), "op=sin,nth=3", "--around", "3"]) == 2
+
+
 def main_rows(capsys: pytest.CaptureFixture[str], *arguments: object) -> list[int]:
     return [row for stream, row in rows(capsys, *arguments) if stream == "rank0/main"]
 

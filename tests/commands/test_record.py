@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from rltrace.commands._option_types import parse_size, parse_steps
-from rltrace.commands._recording import unmatched_selectors
+from rltrace.commands._recording import unmatched_selectors, unreached_steps
 from rltrace.commands.main import main
 from rltrace.errors import UsageError
 from rltrace.launch.summary import RecordingSummary
@@ -206,14 +206,15 @@ def test_command_that_cannot_be_started(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "window"), [("3:5", (3, 5)), ("3:", (3, None)), (":5", (0, 5)), (":", (0, None)), (" 3 : 5 ", (3, 5))]
+    ("text", "window"),
+    [("3:5", (3, 5)), ("3:", (3, None)), (":5", (0, 5)), (":", (0, None)), (" 3 : 5 ", (3, 5)), ("3", (3, 4))],
 )
 def test_steps(text: str, window: tuple[int, int | None]) -> None:
     """A window is half open; either side may be left out."""
     assert parse_steps(text) == window
 
 
-@pytest.mark.parametrize("text", ["", "3", "a:b", "-1:3", "3:3", "5:3", "1:2:3", "1.5:2", "\u0663:5"])
+@pytest.mark.parametrize("text", ["", "a", "a:b", "-1:3", "3:3", "5:3", "1:2:3", "1.5:2", "\u0663:5"])
 def test_bad_steps(text: str) -> None:
     """What is no window is refused with the text that was given."""
     with pytest.raises(UsageError, match="--steps"):
@@ -237,7 +238,7 @@ def test_the_commands_that_settle_a_stale_link(folder: Path) -> None:
     compared = json.loads(run(folder, RLTRACE, "diff", "a.zarr", "b.zarr", "--format", "json").stdout)
     found["before"] = compared["first"]
     *record, diff = compared["advice"][:3]
-    assert [line.split(" -o ")[0] for line in record] == ["rltrace record --steps 0:1 --verify-inputs"] * 2
+    assert [line.split(" -o ")[0] for line in record] == ["rltrace record --steps 0:1 --until 0 --verify-inputs"] * 2
     path = f"{RLTRACE.parent}{os.pathsep}{os.environ['PATH']}"
     assert [run(folder, "sh", "-c", line, PATH=path).returncode for line in record] == [0, 0]
     found["after"] = json.loads(run(folder, "sh", "-c", f"{diff} --format json", PATH=path).stdout)["first"]
@@ -380,6 +381,16 @@ def test_a_selector_that_found_nothing_is_told() -> None:
     assert unmatched_selectors(RecordOptions("a.zarr"), replace(found, values=None, by_row=None), Path("a.zarr")) == ""
 
 
+def test_steps_that_the_program_did_not_reach() -> None:
+    """They are named, where no op was recorded for that reason."""
+    options = RecordOptions("a.zarr", first_step=50, end_step=60)
+    found = RecordingSummary(1, 0, 3, 1, ("complete",), 0, False, ())
+    assert unreached_steps(options, found) == "no op was recorded: the program ended after 3 steps, before step 50"
+    assert unreached_steps(options, replace(found, steps=51)) == ""
+    assert unreached_steps(options, replace(found, ops=1)) == ""
+    assert unreached_steps(RecordOptions("a.zarr"), found) == ""
+
+
 def test_values_of_a_script(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What is kept, and what no longer fits: in the two lines, in the trace, in what ``info`` and ``verify`` say."""
     selectors = ["--values", "op=sum", "--values", "op=mul,step=1:3"]
@@ -416,6 +427,7 @@ def test_values_of_a_script(folder: Path, capsys: pytest.CaptureFixture[str]) ->
         (["--rows", "all", "--row-axes", "0,-1"], "--row-axes 0,-1"),
         (["--rows", "all", "--rows-limit", "1X"], "--rows-limit 1X"),
         (["--rows", "all", "--against", "b.zarr"], "leave out --values, --rows"),
+        (["--exit-code"], "need a live comparison: --against A"),
     ],
 )
 def test_values_that_cannot_be_asked_for(

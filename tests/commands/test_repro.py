@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from recorded import Recorded
+from suggested import parse
 
 import rltrace
 from rltrace.commands.console import ExitCode
@@ -159,6 +160,32 @@ def test_values_that_are_missing(tmp_path: Path, capsys: pytest.CaptureFixture[s
         subprocess.run(words, cwd=tmp_path, env=environment, check=words[1] != "record", capture_output=True)
     (made,) = tmp_path.glob("repro-mul-*")
     assert f"{row.outputs[0]:016x}" in (made / "repro.py").read_text()
+
+
+def test_an_op_whose_line_several_callers_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No selector names it alone, so the hint names its row; each hint names the other trace as it was given."""
+    monkeypatch.chdir(tmp_path)
+
+    def layer() -> torch.Tensor:
+        return torch.ones(3).exp()
+
+    for name in ("a.zarr", "b.zarr"):
+        with rltrace.record(name):
+            layer()
+            layer()
+            torch.ones(3).sin()
+    first, second = (row.index for row in Recorded(tmp_path / "a.zarr").named("exp"))
+    for verb, words in (("repro", ["--against", "b.zarr", "--at"]), ("explain", ["b.zarr", "--at"])):
+        for row, shared in ((second, True), (first, True), (second + 2, False)):
+            assert main([verb, "a.zarr", *words, str(row)]) == ExitCode.TROUBLE
+            record, again = capsys.readouterr().err.partition("hint: ")[2].strip().splitlines()
+            parse(tuple(shlex.split(record)))
+            parse(tuple(shlex.split(again)))
+            assert again.split()[1:3] == [verb, "a-values.zarr"]
+            assert "b.zarr" in again and "--until 0" in record
+            assert (f"--at rank0/main:{row}" in again, "--steps" in record) == (shared, not shared)
 
 
 def test_a_folder_that_is_there(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ from programs import KERNEL, Do, Machine, training
 from rltrace.diff import Comparison, compare
 from rltrace.diff.base.model import Cause, Finding, InputsMatch, Verdict
 from rltrace.testing import In, TraceBuilder
-from rltrace.trace.format.schema import Kind, Origin, RowFlag
+from rltrace.trace.format.schema import Kind, Origin, Phase, RowFlag
 
 Record = Callable[..., Machine]
 OTHER_KERNEL = tuple({**KERNEL, "isa": "AVX512"}.items())
@@ -354,7 +354,8 @@ def test_uninitialised(tmp_path: Path) -> None:
         trace.op("aten.copy_.default", inputs=["overwritten", ("outside", "x")], outputs=["slice"])
         copied = trace.op("aten.clone.default", inputs=[In(empty)], outputs=[f"junk {side}"], flags=RowFlag.MARKED)
         mean = trace.op("aten.mean.default", inputs=[copied], outputs=[f"mean {side}"], flags=RowFlag.MARKED)
-        trace.op("aten.add.Tensor", inputs=[mean], outputs=[f"sum {side}"])
+        added = trace.op("aten.add.Tensor", inputs=[mean], outputs=[f"sum {side}"])
+        trace.op("aten.add_.Tensor", inputs=[added], outputs=[f"weight {side}"], phase=Phase.OPTIMIZER)
         trace.end_step()
 
     comparison = pair_of(tmp_path, build)
@@ -362,6 +363,29 @@ def test_uninitialised(tmp_path: Path) -> None:
     assert (found.cause, found.op, found.a_index) == (Cause.UNKNOWN, "aten.clone.default", 2)
     assert "it reads memory that no recorded op wrote" in found.explanation
     assert comparison.marked.differing >= 1
+
+
+@pytest.mark.parametrize(
+    ("op", "phase", "verdict"),
+    [
+        ("aten.add.Tensor", Phase.FORWARD, Verdict.IDENTICAL),
+        ("aten.add.Tensor", Phase.OPTIMIZER, Verdict.DIVERGED),
+        ("c10d.send.default", Phase.FORWARD, Verdict.DIVERGED),
+        ("extension.library.save", Phase.FORWARD, Verdict.DIVERGED),
+    ],
+)
+def test_who_computes_with_unwritten_memory(tmp_path: Path, op: str, phase: Phase, verdict: Verdict) -> None:
+    """An op that only computes is harmless; not an optimizer's, one that sends, or one that may do more."""
+
+    def build(trace: TraceBuilder, side: str) -> None:
+        empty = trace.op("aten.empty.memory_format", outputs=[], flags=RowFlag.ALLOCATION)
+        copied = trace.op("aten.clone.default", inputs=[In(empty)], outputs=[f"junk {side}"], flags=RowFlag.MARKED)
+        trace.op(op, inputs=[copied], outputs=[f"result {side}"], phase=phase)
+        trace.end_step()
+
+    comparison = pair_of(tmp_path, build)
+    assert comparison.verdict is verdict
+    assert comparison.marked.unused == (verdict is Verdict.IDENTICAL)
 
 
 def test_unwritten_memory_alone_is_no_verdict(tmp_path: Path) -> None:

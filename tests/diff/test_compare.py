@@ -14,6 +14,7 @@ from programs import Do, Machine, training
 from rltrace.diff import compare
 from rltrace.diff.base.model import Cause, Verdict
 from rltrace.errors import NotATraceError, UsageError
+from rltrace.report.diff_text import render_comparison
 from rltrace.testing import TraceBuilder
 from rltrace.trace.read.reader import open_trace
 
@@ -264,6 +265,10 @@ def test_unrelated_programs(record: Record) -> None:
     comparison = compare(record(training()).path, record(other).path)
     assert (comparison.verdict, comparison.agrees) == (Verdict.UNKNOWN, None)
     assert "different programs" in comparison.why
+    assert comparison.unlike
+    text = render_comparison(comparison, color=False)
+    assert "look like different programs" in text and "compared rank0/main: 0 ops" in text
+    assert not any(title in text for title in ("First difference", "Ops on one side only", "System and settings"))
 
 
 def test_the_same_path_twice(record: Record) -> None:
@@ -510,7 +515,7 @@ def test_a_hole_and_the_digests_of_steps(tmp_path: Path) -> None:
     assert comparison.verdict is Verdict.UNKNOWN
     assert "step 3 of A" in comparison.notes[0]
     assert [line.split(" -o")[0].split("&& ")[-1] for line in comparison.advice[1:3]] == [
-        "rltrace record --steps 3:4"
+        "rltrace record --steps 3:4 --until 3"
     ] * 2
 
 

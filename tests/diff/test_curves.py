@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -50,6 +51,37 @@ def test_one_side_alone_is_not_finite(x: float, y: float) -> None:
     drift = drift_of(series([0.0, x, 5.0]), series([0.0, y, 5.0]))
     assert drift.exceeds is not None and drift.exceeds.step == 1 and drift.largest == math.inf
     assert drift.growth == ((1, math.inf),)
+
+
+def rate(values: list[float], steps: list[int]) -> Series:
+    return replace(series(values, steps), kind="learning-rate")
+
+
+def test_a_learning_rate_holds_until_it_changes() -> None:
+    """It is recorded where it changes: a schedule that one run alone has differs from its first change on."""
+    constant, annealed = rate([0.1], [0]), rate([0.1, 0.05, 0.02], [0, 3, 9])
+    drift = drift_of(constant, annealed)
+    assert drift.first == DriftPoint(3, 0.1, 0.05) and drift.largest == pytest.approx(0.08)
+    assert drift_of(annealed, constant).first == DriftPoint(3, 0.05, 0.1)
+    later = drift_of(rate([0.1, 0.05], [2, 3]), annealed)
+    assert later.first == DriftPoint(9, 0.05, 0.02)
+    assert drift_of(annealed, annealed).first is None
+
+
+def test_learning_rates_of_runs_of_other_lengths(tmp_path: Path) -> None:
+    """They are compared to the end of the shorter run: a change after it is none."""
+    paths = []
+    for name, steps, rates in (("a", 4, {0: 0.1}), ("b", 6, {0: 0.1, 2: 0.05, 5: 0.01})):
+        builder = TraceBuilder(tmp_path / name)
+        for step in range(steps):
+            if step in rates:
+                builder.sample("optimizer:0/group:0/lr", rates[step], kind="learning-rate", step=step)
+            builder.op("aten.sin.default", outputs=[step])
+            builder.end_step()
+        paths.append(builder.finish())
+    (drift,) = compare(*paths).drift
+    assert drift.first == DriftPoint(2, 0.1, 0.05)
+    assert (drift.matched, drift.largest) == (2, pytest.approx(0.05))
 
 
 def test_a_flat_curve_is_not_magnified() -> None:

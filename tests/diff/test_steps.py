@@ -55,8 +55,9 @@ def test_the_first_step_that_differs(tmp_path: Path, what: str) -> None:
     assert found.explanation.startswith(f"the {what.replace('generators', 'torch generator states')} differ")
     assert [pair.a != pair.b for pair in found.outputs].count(True) == 1
     record_a, record_b, diff = (shlex.split(line.split("&& ")[-1]) for line in comparison.advice)
-    assert record_a == ["rltrace", "record", "--steps", "2:4", "-o", "a-window.zarr", "--", "python", "train.py"]
-    assert record_b == ["rltrace", "record", "--steps", "2:4", "-o", "b-window.zarr", "--", "python", "train.py"]
+    recording = ["rltrace", "record", "--steps", "2:4", "--until", "3", "-o"]
+    assert record_a == [*recording, "a-window.zarr", "--", "python", "train.py"]
+    assert record_b == [*recording, "b-window.zarr", "--", "python", "train.py"]
     assert diff == ["rltrace", "diff", "a-window.zarr", "b-window.zarr"]
 
 

@@ -14,6 +14,7 @@ from torch import distributed
 
 from rltrace.diff import Comparison, compare
 from rltrace.diff.base.model import Cause, Verdict
+from rltrace.trace.format.records import FaultKind
 from rltrace.trace.read.reader import Trace, open_trace
 
 PROGRAM = Path(__file__).parent / "programs" / "collectives.py"
@@ -21,6 +22,7 @@ STEPS, CHANGED_AT = 3, 1
 
 RECEIVED = {
     "fsdp": "c10d._reduce_scatter_base_.default",
+    "fsdp1": "c10d._reduce_scatter_base_.default",
     "tensor_parallel": "_c10d_functional.all_reduce.default",
     "sequence_parallel": "_c10d_functional.all_gather_into_tensor.default",
     "messages": "c10d.recv_.default",
@@ -65,7 +67,9 @@ def runs(new_cli: Callable[[], Any]) -> Runs:
         ranks = [f"RANK={rank} {sys.executable} {PROGRAM} {' '.join(planted)}" for rank in (0, 1)]
         command = f"{ranks[1]} & {ranks[0]}; wait"
         where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
-        result = cli.rltrace("record", "--quiet", "-o", f"{name}.zarr", "--", "sh", "-c", command, **where)
+        where["MALLOC_PERTURB_"] = "17" if name == "a" else "66"  # what empty memory holds
+        checks = ("--check-links",) if name == "b" else ()
+        result = cli.rltrace("record", "--quiet", *checks, "-o", f"{name}.zarr", "--", "sh", "-c", command, **where)
         assert result.returncode == 0, result.stderr
     return Runs(cli.folder)
 
@@ -75,6 +79,14 @@ def test_unchanged_runs_are_identical(runs: Runs) -> None:
     found = compare(runs.folder / "a.zarr", runs.folder / "b.zarr")
     assert found.verdict is Verdict.IDENTICAL
     assert len([name for name in found.compared if "thread:" in name]) >= 2 * len(RECEIVED)
+    assert found.marked.differing
+
+
+def test_every_write_is_a_row(runs: Runs) -> None:
+    """Of sharded and tensor-parallel parameters, of what is received, and of buckets that are reduced."""
+    for process in open_trace(runs.folder / "b.zarr").processes:
+        assert process.checks_links
+        assert {fault.kind for fault in process.link_faults} == {FaultKind.CALL}, "DDP fills what it broadcasts"
 
 
 @pytest.mark.parametrize(("rank", "how"), PLANTED)

@@ -63,7 +63,7 @@ def explained(tmp_path_factory: pytest.TempPathFactory) -> Explained:
     def run(op: str, *settings: str, then_pairs: bool = False, times: int = TIMES) -> list[Tried]:
         row = locate(open_trace(folder / "a.zarr"), f"op={op}").row  # the call stacks differ, the rows do not
         a, b = find(folder / "a.zarr", f"{row} (A), {row} (B) of rank0/main", folder / "b.zarr")
-        recorded, sides = prepare(a, b, ())
+        recorded, sides = prepare(a, b, (), "explain")
         if sides["a"].results == sides["b"].results and times == TIMES:
             pytest.skip(f"{op} comes to the same on this processor")
         write_folder(folder / op, recorded, sides, [])

@@ -101,9 +101,9 @@ def test_equal_bits_are_no_difference(traces: Path, variant: str) -> None:
     ("variant", "op", "cause", "words"),
     [
         ("picked", "triton.total", Cause.KERNEL, "another kernel ran (block 32 against 64, num_warps 4 against 8)"),
-        ("constant", "triton.scale", Cause.ARGUMENTS, "it was called with block 64 in A, 128 in B"),
-        ("argument", "triton.scale", Cause.ARGUMENTS, "it was called with factor 0.5 in A, 0.25 in B"),
-        ("input", "aten.add.Tensor", Cause.ARGUMENTS, "it was called with different numbers"),
+        ("constant", "triton.scale", Cause.ARGUMENTS, "it was called with block=64 in A, 128 in B"),
+        ("argument", "triton.scale", Cause.ARGUMENTS, "it was called with factor=0.5 in A, 0.25 in B"),
+        ("input", "aten.add.Tensor", Cause.ARGUMENTS, "it was called with other="),
     ],
 )
 def test_planted_differences(traces: Path, variant: str, op: str, cause: Cause, words: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,9 @@ from confirmed import confirm
 from torch import nn
 
 from rltrace.errors import UsageError
+from rltrace.experiment.confirm.setup import ConfirmOptions, prepare
 from rltrace.experiment.outcome import ArmName, ArmState, ExperimentResult, Outcome
+from rltrace.testing import TraceBuilder
 
 OFF: dict[str, float] = {}
 """How far each planted op is off; each program sets it."""
@@ -52,6 +55,23 @@ def states(outcome: ExperimentResult) -> list[ArmState]:
 
 
 EXPECTED = [ArmState.AS_EXPECTED] * 4
+
+
+# --- refused --------------------------------------------------------------------------------------------------------
+
+
+def test_numbers_that_an_edit_changed_are_not_to_be_confirmed(tmp_path: Path) -> None:
+    """The programs say so themselves: that is said before anything runs. A suspicion is tested all the same."""
+    for name in "ab":
+        trace = TraceBuilder(tmp_path / name)
+        trace.fact("source.train.py", name)
+        trace.op("aten.mul.Scalar", outputs=[name], floats=[0.5 if name == "a" else 0.6])
+        trace.end_step()
+        trace.finish()
+    request = ConfirmOptions(tmp_path / "a", tmp_path / "b")
+    with pytest.raises(UsageError, match=r"^there is nothing to confirm: aten\.mul\.Scalar .*\(train\.py was edited\)"):
+        prepare(request)
+    assert prepare(replace(request, selectors=("op=mul",))).question.selectors == ("op=mul",)
 
 
 # --- confirmed ------------------------------------------------------------------------------------------------------

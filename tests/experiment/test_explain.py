@@ -117,8 +117,9 @@ def test_the_setting_that_gives_the_other_bits() -> None:
         "With MKL_CBWR=AVX2 this machine gives B's bits.",
     ]
     lines = list(explain_lines("aten.mm.default", {"a": "x:1", "b": "x:2"}, ["a", "b"], found))
-    assert lines[:3] == ["aten.mm.default  (x:1 in A, x:2 in B)", "  as is          A's", "  threads=2      A's"]
-    assert lines[4] == "  deterministic  neither: cccccccccccccccc"
+    assert lines[:3] == ["aten.mm.default", "  A  x:1", "  B  x:2"]
+    assert lines[3:5] == ["  as is          A's", "  threads=2      A's"]
+    assert lines[6] == "  deterministic  neither: cccccccccccccccc"
 
 
 def test_an_op_that_does_not_repeat_itself() -> None:
@@ -207,7 +208,7 @@ def test_kernels_of_a_gpu_are_told_in_few_words() -> None:
     names = ("void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_128x64_16x6_tn_align4>(Params)",)
     found = [replace(tried("", A), kernels=names), replace(tried("threads=1", A), kernels=("MKL SGEMM(N,N,64,64,64)",))]
     lines = list(explain_lines("aten.mm.default", {"a": "x:1"}, ["a"], found, ["cudnn.benchmark"]))
-    assert lines[1:3] == [
+    assert lines[2:4] == [
         "  as is      A's  [cutlass 128×64 tf32]",
         "  threads=1  A's  [MKL SGEMM(N,N,64,64,64)]",
     ]

@@ -6,6 +6,7 @@ import linecache
 import os
 import random
 import re
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -24,6 +25,7 @@ from torch import nn
 from toy_environments import Walk
 
 import rltrace
+from rltrace.commands._live_diff import live_status
 from rltrace.diff import compare
 from rltrace.diff.base.model import Cause, Comparison, Finding, InputsMatch, Verdict
 from rltrace.live_diff import recorder
@@ -543,6 +545,23 @@ def test_stop(held: Held, tmp_path: Path) -> None:
     assert found.rows[-1].index == sides.first.b_index
     whole = Sides(tmp_path / "whole", training)
     assert sides.first == named_alike(whole)
+
+
+def test_the_exit_status_of_a_comparison(held: Held) -> None:
+    """0, 1 and 125, which ``git bisect run`` reads as good, bad and skip; a harmless op more is no difference."""
+
+    def one_more(is_b: bool) -> None:
+        training(False)
+        if is_b:
+            torch.ones(2).sin()
+
+    for program, status in ((lambda _: training(False), 0), (training, 1), (one_more, 0)):
+        sides = held(program)
+        assert live_status(sides.path_a, sides.path_b, 0) == status
+        assert live_status(sides.path_a, sides.path_b, 3) == (status or 125)
+        for path in (sides.path_a, sides.path_b):
+            shutil.rmtree(path)
+    assert live_status(sides.path_a, sides.path_b, 127) == 125
 
 
 def test_a_program_that_goes_on_for_longer(held: Held) -> None:

@@ -89,7 +89,10 @@ def test_how_to_record(tmp_path: Path, paired: bool) -> None:
     *record, look = recording_commands(traces, row)
     assert len(record) == len(traces)
     for command in record:
-        assert "rltrace record --steps 0:1 --values op=aten.mm.default,site=train.py:train --values-inputs" in command
+        assert (
+            "rltrace record --steps 0:1 --until 0 --values op=aten.mm.default,site=train.py:train --values-inputs"
+            in command
+        )
     assert look == ("rltrace diff a-values.zarr b-values.zarr" if paired else "rltrace show a-values.zarr")
 
 

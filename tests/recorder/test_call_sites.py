@@ -18,6 +18,7 @@ from recorded import Record, Recorded, Row
 from torch import nn
 
 from rltrace.portable_keys import portable_path
+from rltrace.recorder import current_session
 
 Load = Callable[..., ModuleType]
 
@@ -431,3 +432,24 @@ def test_the_home_folder_is_not_spelled_out(record: Record, load: Load, monkeypa
     monkeypatch.setenv("HOME", str(Path(program.__file__ or "").parents[1]))
     got = record(program.main)
     assert got.rows[0].stack[0]["path"] == "~/here/program.py"
+
+
+def test_stacks_end_where_a_caller_asks_for_it(record: Record, engine: str) -> None:
+    """The callers of that function are in no stack, so one body called from two lines has the same sites."""
+
+    def body() -> None:
+        torch.ones(2).sin()
+
+    def bottom() -> None:
+        body()
+
+    def program() -> None:
+        session = current_session()
+        assert session is not None
+        session.end_stacks_at(bottom.__code__)
+        bottom()
+        bottom()
+
+    rows = record(program, engine=engine).named("sin")
+    assert [[frame["function"].rpartition(".")[2] for frame in row.stack] for row in rows] == [["body"], ["body"]]
+    assert len({row.site_key for row in rows}) == 1

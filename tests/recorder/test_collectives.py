@@ -90,6 +90,25 @@ def test_a_collective_says_who_takes_part(record: Record, group: None) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_what_is_read_before_the_program_waits_is_marked(record: Record, group: None, engine: str) -> None:
+    """It may be there or not. From the wait on it is memory as any."""
+
+    def program() -> None:
+        op = torch.ops._c10d_functional
+        sent = op.all_reduce(torch.ones(4), "sum", distributed.group.WORLD.group_name)
+        sent.clone().sin()
+        sent[1:] + 1
+        op.wait_tensor(sent)
+        sent + 2
+        sent[1:] + 3
+
+    got = record(program, engine=engine)
+    assert got.one("clone").marked
+    assert [row.marked for row in got.named("add")] == [True, False, False]
+    assert [row.inputs[0].row for row in got.named("add")[1:]] == [got.one("wait_tensor").index] * 2
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_who_reads_what_arrived_has_it_from_the_collective(record: Record, group: None) -> None:
     """How many collectives back; the first reader, a view between or not, and no longer once an op has written it."""
 

@@ -10,6 +10,7 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import BuiltinFunctionType
 from typing import Any
 
 import engines
@@ -59,10 +60,58 @@ static PyObject *call(PyObject *self, PyObject *args) {
   if (!PyArg_ParseTuple(args, "OO", &function, &x)) return NULL;
   return PyObject_CallFunctionObjArgs(function, x, NULL);
 }
+static float *memory(PyObject *tensor) {
+  PyObject *address = PyObject_CallMethod(tensor, "data_ptr", NULL);
+  float *found = address ? PyLong_AsVoidPtr(address) : NULL;
+  Py_XDECREF(address);
+  return found;
+}
 static PyMethodDef methods[] = {
     {"scale", scale, METH_VARARGS, "out = factor * x"}, {"call", call, METH_VARARGS, "function(x)"}, {NULL}};
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "toy_extension", NULL, -1, methods};
-PyMODINIT_FUNC PyInit_toy_extension(void) { return PyModule_Create(&module); }
+
+typedef struct { PyObject_HEAD float *kept; float ticks; } Simulator;
+static int construct(PyObject *self, PyObject *args, PyObject *kwargs) {
+  PyObject *kept;
+  if (!PyArg_ParseTuple(args, "O", &kept)) return -1;
+  ((Simulator *)self)->kept = memory(kept);
+  return 0;
+}
+static PyObject *step(PyObject *self, PyObject *out) {
+  for (int i = 0; i < 4; i++) memory(out)[i] = ((Simulator *)self)->kept[i] + ((Simulator *)self)->ticks;
+  Py_RETURN_NONE;
+}
+static PyObject *tick(PyObject *self, PyObject *keeps) {
+  ((Simulator *)self)->ticks += 1;
+  if (keeps == Py_True) ((Simulator *)self)->kept[1] += 1;
+  Py_RETURN_NONE;
+}
+static PyObject *observe(PyObject *self, PyObject *unused) {
+  PyObject *torch = PyImport_ImportModule("torch"), *out = PyObject_CallMethod(torch, "empty", "i", 4);
+  Py_DECREF(torch);
+  for (int i = 0; out && i < 4; i++) memory(out)[i] = ((Simulator *)self)->ticks;
+  return out;
+}
+static PyMethodDef of_simulator[] = {
+    {"step", step, METH_O, "out = state"}, {"tick", tick, METH_O}, {"observe", observe, METH_NOARGS}, {NULL}};
+static PyMethodDef static_step = {"still", scale, METH_VARARGS};
+static PyType_Slot slots[] = {{Py_tp_methods, of_simulator}, {Py_tp_init, construct}, {0}};
+static PyType_Spec spec = {"toy_extension.Simulator", sizeof(Simulator), 0, Py_TPFLAGS_DEFAULT, slots};
+static PyObject *as_method(PyObject *unused, PyObject *args) {  /* pybind11's functions get the object as an argument */
+  return step(PyTuple_GetItem(args, 0), PyTuple_GetItem(args, 1));
+}
+static PyMethodDef pybind_step = {"bound", as_method, METH_VARARGS};
+
+PyMODINIT_FUNC PyInit_toy_extension(void) {
+  PyObject *made = PyModule_Create(&module), *type = PyType_FromSpec(&spec);
+  PyObject *inner = PyModule_New("toy_extension.inner");
+  PyObject_SetAttrString(type, "bound", PyInstanceMethod_New(PyCFunction_New(&pybind_step, NULL)));
+  PyObject_SetAttrString(type, "still", PyStaticMethod_New(PyCFunction_New(&static_step, NULL)));
+  PyModule_AddObject(inner, "scale", PyCFunction_New(&methods[0], NULL));
+  PyModule_AddObject(made, "Simulator", type);
+  PyModule_AddObject(made, "inner", inner);
+  return made;
+}
 """
 
 
@@ -247,6 +296,85 @@ def test_an_extension(record: Record, imported: Any, engine: str) -> None:
     assert "mul" in got.ops, "ops in a callback are rows"
 
 
+def test_methods_of_an_extension(record: Record, imported: Any, engine: str) -> None:
+    """Of Python's C API, of pybind11, static ones, the constructor, functions of a submodule: a row each."""
+
+    def program() -> None:
+        module = imported()
+        x = torch.ones(4)
+        simulator = module.Simulator(x)
+        for call in (simulator.step, simulator.bound, lambda out: module.Simulator.still(x, out, 2.0)):
+            call(out := torch.empty(4))
+            out + 1
+        module.inner.scale(x, out, 3.0)
+        simulator.tick(True)
+        assert simulator.observe().mul(2)[0] == 2
+        x - 1
+
+    got = record(program, engine=engine)
+    called = [row for row in got.rows if row.op.startswith("extension.")]
+    names = (
+        "Simulator.__init__",
+        "Simulator.step",
+        "Simulator.bound",
+        "Simulator.still",
+        "inner.scale",
+        "Simulator.observe",
+    )
+    assert [row.op for row in called] == [f"extension.toy_extension.{name}" for name in names]
+    assert [row.inputs[0].row for row in got.named("add")] == [row.index for row in called[1:4]]
+    assert got.one("mul").inputs[0].row == called[-1].index, "what a method without tensors returned was written by it"
+    assert got.one("sub").inputs[0].digest is not None, "the object may write what it was constructed with"
+    assert not any(row.marked for row in got.rows)
+
+
+@pytest.mark.parametrize(
+    ("ticks", "use", "op", "cause"),
+    [
+        (False, lambda s, x: s.step(torch.empty(4)), "extension.toy_extension.Simulator.step", Cause.SAME_KERNEL),
+        (False, lambda s, x: s.observe() @ x, "extension.toy_extension.Simulator.observe", Cause.SAME_KERNEL),
+        (True, lambda s, x: x @ x, "aten.dot.default", Cause.UNTRACKED_WRITE),
+    ],
+    ids=["state", "result", "kept tensor"],
+)
+def test_state_of_an_object(record: Record, imported: Any, ticks: bool, use: Any, op: str, cause: Cause) -> None:
+    """Which no argument holds: the method whose result differs, or the tensor that the object kept and wrote."""
+
+    def program(times: int) -> Callable[[], None]:
+        def run() -> None:
+            x = torch.ones(4)
+            simulator = imported().Simulator(x)
+            for _ in range(times):
+                simulator.tick(ticks)
+            use(simulator, x)
+
+        return run
+
+    found = first(record, program(1), program(2))
+    assert (found.op, found.cause) == (op, cause)
+
+
+def test_memory_that_a_c_function_keeps(record: Record, libraries: Any) -> None:
+    """It may write it when it is called without it: that is a write by no op, not the kernel that reads it."""
+    library = toy(libraries())
+
+    def program(factor: float) -> Callable[[], None]:
+        def run() -> None:
+            x = torch.ones(4)
+            address = x.data_ptr()
+            library.scale(address, address, 4, 1.0)
+            write = ctypes.cast(library.scale, ctypes.c_void_p).value
+            assert write is not None
+            as_another = ctypes.CFUNCTYPE(None, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int64, ctypes.c_float)
+            as_another(write)(address, address, 4, factor)
+            x @ x
+
+        return run
+
+    found = first(record, program(1.0), program(2.0))
+    assert (found.op, found.cause) == ("aten.dot.default", Cause.UNTRACKED_WRITE)
+
+
 def test_functions_are_as_they_were(record: Record, libraries: Any, imported: Any) -> None:
     """While it is recorded a function of an extension shows its name, and afterwards nothing is replaced."""
     library, before = toy(libraries()), torch.Tensor.data_ptr
@@ -266,7 +394,11 @@ def test_functions_are_as_they_were(record: Record, libraries: Any, imported: An
     record(program)
     assert torch.Tensor.data_ptr is before
     assert "__call__" not in vars(library._FuncPtr)
-    assert type(imported().scale).__name__ == "builtin_function_or_method"
+    module = imported()
+    assert type(module.scale) is type(module.inner.scale) is BuiltinFunctionType
+    kinds = {name: type(value).__name__ for name, value in vars(module.Simulator).items()}
+    assert (kinds["step"], kinds["bound"]) == ("method_descriptor", "instancemethod")
+    assert (kinds["still"], kinds["__init__"]) == ("staticmethod", "wrapper_descriptor")
 
 
 def test_needed_libraries(extension: Path, libraries: Any, tmp_path: Path) -> None:

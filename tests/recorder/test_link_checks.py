@@ -12,16 +12,17 @@ import numpy as np
 import pytest
 import torch
 from recorded import Record, Recorded
-from torch import nn
+from torch import distributed, nn
 from torch.testing._internal.two_tensor import TwoTensor
 
 import rltrace
 from rltrace.diff import compare
 from rltrace.diff.base.model import Cause, InputsMatch
 from rltrace.errors import UsageError
-from rltrace.recorder.core import op_info
+from rltrace.recorder.core import calls, op_info
 from rltrace.recorder.core.storages import Storages, Writers
 from rltrace.recorder.session.torch_patches import Aliases
+from rltrace.report.link_checks import missed_faults
 from rltrace.trace.format.records import FaultKind, LinkFault
 
 Program = Callable[[], object]
@@ -241,8 +242,18 @@ def test_memory_that_torch_itself_fills_by_no_op(record: Record) -> None:
 
     found = checked(record, program)
     [write] = found.process.link_faults
+    assert write.kind is FaultKind.CALL and missed_faults(found.trace) == []
     assert write.allocation is not None and found.rows[write.allocation[1]].name == "empty"
     assert write.found is not None and found.rows[write.found[1]].marked
+
+
+def test_only_one_call_may_fill_what_it_allocates(record: Record) -> None:
+    """Not two calls in one line, nor the same one in a loop."""
+
+    def program() -> None:
+        [(x := torch.empty(4), poke(x), x * 2) for _ in range(2)]
+
+    assert [fault.kind for fault in writes(record, program)] == [FaultKind.WRITE] * 2
 
 
 # --- clean programs ---------------------------------------------------------------------------------------------------
@@ -467,3 +478,66 @@ def test_a_storage_table_of_checks_is_not_the_recorders(record: Record) -> None:
     finally:
         Storages.record_write = original  # type: ignore[method-assign]
     assert write.used is not None
+
+
+# --- distributed programs ---------------------------------------------------------------------------------------------
+
+
+def trained(shard: Callable[[nn.Module], object]) -> Program:
+    """Three steps of a small model that ``shard`` distributes over the group."""
+
+    def program() -> None:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+        shard(model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.randn(3, 4)).pow(2).mean().backward()
+            optimizer.step()
+
+    return program
+
+
+def gathered() -> None:
+    """As FSDP2 copies its shard into the memory that it gathers into."""
+    pytest.importorskip("torch.distributed.fsdp")
+    output, shard = torch.zeros(8).add_(1), torch.zeros(4).add_(2)
+    torch.ops.fsdp.all_gather_copy_in([shard], output, [4], 4, 1)
+    output * 2
+
+
+def tensor_parallel(model: nn.Module) -> None:
+    parallel = pytest.importorskip("torch.distributed.tensor.parallel")
+    plan = {"0": parallel.ColwiseParallel(), "2": parallel.RowwiseParallel()}
+    parallel.parallelize_module(model, distributed.init_device_mesh("cpu", (1,)), plan)
+
+
+def wrappers_as_plain(patch: pytest.MonkeyPatch) -> None:
+    """What DTensor wraps is not followed."""
+    patch.setattr(calls, "inner_name", lambda kind: None)
+
+
+def schemas_believed(patch: pytest.MonkeyPatch) -> None:
+    """What schemas leave out is not known."""
+    patch.setattr(op_info, "HIDDEN_WRITES", {})
+
+
+@pytest.mark.parametrize(
+    ("program", "take_out", "kind"),
+    [(gathered, schemas_believed, FaultKind.OP), (trained(tensor_parallel), wrappers_as_plain, FaultKind.LINK)],
+    ids=["FSDP2", "tensor parallelism"],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_distributed_programs(
+    record: Record,
+    group: None,
+    monkeypatch: pytest.MonkeyPatch,
+    program: Program,
+    take_out: Callable[[pytest.MonkeyPatch], None],
+    kind: FaultKind,
+) -> None:
+    """Nothing is found, unless what the recorder knows of them is taken out. Whole runs: ``test_collectives.py``."""
+    assert writes(record, program) == []
+    take_out(monkeypatch)
+    assert kind in {fault.kind for fault in writes(record, program)}

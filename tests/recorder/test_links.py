@@ -495,6 +495,25 @@ def test_a_storage_given_back_is_survived(record: Record) -> None:
     assert sources(record(program).one("add")) == [1]
 
 
+def test_a_storage_that_is_allocated_again_is_unwritten(record: Record, engine: str) -> None:
+    """Once it has been freed; grown, the first part is as it was. What is written into it later is its producer."""
+
+    def program() -> None:
+        t = torch.ones(1_000)
+        t.untyped_storage().resize_(0)
+        t.untyped_storage().resize_(4_000)
+        t + 1
+        t.zero_()
+        t + 2
+        t.untyped_storage().resize_(8_000)
+        t + 3
+        t.as_strided((2_000,), (1,)) + 4
+
+    added = record(program, engine=engine).named("add")
+    assert [row.marked for row in added] == [True, False, False, True]
+    assert sources(added[1]) == [2]
+
+
 def test_an_address_used_again_makes_no_wrong_link(record: Record) -> None:
     """Thousands of storages die and are born at the same addresses, some from outside: each link is checked.
 

@@ -12,14 +12,18 @@ from pages import parse
 from rltrace.diff.base.model import (
     Cause,
     Comparison,
+    Drift,
+    DriftPoint,
     EventSummary,
     Finding,
     FindingEvent,
     Hole,
     Hunk,
     NamedDifference,
+    OptimizerCount,
     Pair,
     ProcessSummary,
+    SourceEdit,
     Structure,
     UninitialisedCount,
 )
@@ -28,6 +32,7 @@ from rltrace.report.diff_text import inline_text, render_comparison
 from rltrace.report.document import Form, Stack, verdict_document
 from rltrace.report.html.page import html_page
 from rltrace.report.page_data import gather
+from rltrace.trace.read.names import Site
 from rltrace_tui.diff_text import environment_lines, verdict_lines
 
 
@@ -64,6 +69,34 @@ LABELS = """
     A B level process compared op event row module site cause inputs kernel repeats output outputs field gradient when
     before from < losses.append(loss.item()) cpu.capability
 """
+
+
+def test_the_learning_rate_is_shown_where_its_optimizer_differs(rich: Comparison) -> None:
+    """With both values, at the first attempt with another one; not at another attempt, nor in another phase."""
+    point = DriftPoint(5, 0.00025, 0.00026)
+    name = "optimizer:1/group:0/lr"
+    drift = Drift("learning-rate", name, "rank0/main", "Agent's Adam", 1, 1, 1, point, point, 1e-7, (), 1e-5, True)
+    assert rich.first_value is not None
+    found = replace(rich.first_value, phase="optimizer", step=5, optimizer=OptimizerCount(1, "Adam", 2, "Agent"))
+
+    def shown(finding: Finding) -> str:
+        comparison = replace(rich, decisive=finding, first=finding, first_value=finding, unordered=(), drift=(drift,))
+        return render_comparison(comparison, color=False)
+
+    rate = "  rate     learning rate of Agent's Adam\n           A  0.00025\n           B  0.00026\n"
+    assert rate in shown(found)
+    others = replace(found, step=6), replace(found, phase="backward"), replace(found, optimizer=None)
+    assert not any("  rate  " in shown(other) for other in others)
+    assert "  learning rate of Agent's Adam\n           differs from step 5 (0.00025 | 0.00026); the" in shown(found)
+
+
+def test_an_edited_line_is_shown_from_its_change_on(rich: Comparison) -> None:
+    """Next to its counterpart, with some of what is before the change: a long line does not hide it."""
+    start = "loss = policy_loss - entropy_coefficient * entropy.mean() + "
+    a, b = (Site("ppo.py", 43, "update", f"    {start}{number} * value_loss") for number in (0.5, 0.6))
+    text = render_comparison(replace(rich, edits=(SourceEdit("ppo.py", (a,), (b,)),)), color=False)
+    shown = [line.strip() for line in text.splitlines() if line.endswith("* value_loss")]
+    assert shown == [f"…nt * entropy.mean() + 0.{digit} * value_loss" for digit in (5, 6)]
 
 
 def test_each_fact_has_one_label(rich: Comparison) -> None:

@@ -32,5 +32,5 @@ def _join(words: list[str]) -> str:
     return shlex.join(words)
 
 
-PARSING = SimpleNamespace(join=_join, quote=shlex.quote)
+PARSING = SimpleNamespace(join=_join, quote=shlex.quote, split=shlex.split)
 """In place of ``shlex`` in the module that makes commands: each is parsed first."""

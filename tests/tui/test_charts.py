@@ -8,7 +8,7 @@ import pytest
 
 from rltrace.diff.base.model import Probe
 from rltrace.diff.display.single_trace import OwnStep, OwnSteps
-from rltrace.diff.metrics.timeline import StepState, Timeline
+from rltrace.diff.metrics.timeline import Curve, StepState, Timeline
 from rltrace_tui import charts
 
 
@@ -56,6 +56,22 @@ def test_a_chart_has_eight_levels_a_line() -> None:
     assert charts.chart(points, 4, 0.0, 15.0, 4, 2) == [" █▁ ", "▁██!"]
     assert charts.chart([(0, -1e308), (1, 1e308)], 2, -1e308, 1e308, 2, 1) == ["▁█"]
     assert charts.chart([(0, 0.0), (1, 5e-324)], 2, 0.0, 5e-324, 2, 1) == ["▁█"]
+
+
+def test_a_sparse_curve_is_drawn_without_its_gaps() -> None:
+    """One number in sixteen steps, as PPO logs them: one column each, A and B aligned; others keep theirs."""
+    a = tuple((step, float(step)) for step in range(15, 160, 16))
+    b = (*a[:4], *((step, 0.0) for step, _ in a[5:]))
+    sparse = Curve("loss", "t.py:1", a, b, 63, True)
+    drawn = charts.without_gaps(sparse, 160)
+    assert [step for step, _ in drawn.a] == list(range(10))
+    assert [step for step, _ in drawn.b] == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+    assert [value for _, value in drawn.b] == [value for _, value in b]
+    assert charts.without_gaps(sparse, 19) is sparse
+    assert charts.range_text(sparse) == "0 to 159"
+    on_a, on_b = charts.curve_lines(drawn, 10, 10 + charts.MARGIN)
+    assert on_a.plain.startswith("A ▁▂▃▄▄▅▆▇██  159") and on_b.plain.startswith("B ▁▂▃▄ ▁▁▁▁▁  0")
+    assert {span.style for span in on_a.spans} != {span.style for span in on_b.spans}
 
 
 def test_steps_of_one_trace() -> None:

@@ -48,6 +48,21 @@ def test_first_screen_answers_without_a_key(parted: Parted) -> None:
     assert app.work.comparison.verdict is Verdict.DIVERGED
 
 
+def test_a_screenshot_goes_into_the_current_folder(
+    parted: Parted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no ~/Downloads on a server."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "nowhere"))
+
+    async def scene(pilot: Scene, app: DiffApp) -> None:
+        app.action_screenshot()
+        while not list(tmp_path.glob("*.svg")):
+            await pilot.pause()
+
+    play(*parted, scene)
+
+
 def test_search_is_watched_as_it_happens(parted: Parted, monkeypatch: pytest.MonkeyPatch) -> None:
     """The real probes arrive as messages before the verdict does, and the same ones the comparison returns."""
     told: list[object] = []

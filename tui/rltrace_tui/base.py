@@ -91,6 +91,12 @@ class BaseApp(KeyGuard, App[T], Generic[T]):
                     lambda action=binding.action, node=node: self.run_action(action, node),
                 )
 
+    def deliver_screenshot(
+        self, filename: str | None = None, path: str | None = None, time_format: str | None = None
+    ) -> str | None:
+        """Save a picture of the screen into the current folder: servers have no ~/Downloads, where Textual saves it."""
+        return super().deliver_screenshot(filename, path or str(Path.cwd()), time_format)
+
     def reason(self, action: str, parameters: tuple[object, ...]) -> str:
         return self.source.no_ops_reason if action == "ops" else ""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
@@ -30,6 +31,8 @@ MARGIN = 16
 """Columns beside a curve, for its name and its last number."""
 
 MAX_NUMBER = MARGIN - 4
+
+SIDE_LOOKS = {"A": "$text-primary", "B": "$text-accent"}
 
 MAX_HEIGHT = 6
 """Lines of one curve."""
@@ -119,8 +122,28 @@ def curve_lines(curve: Curve, steps: int, width: int, height: int = 1) -> Iterat
     for side, points in sides:
         last = next(ends) if points else ""
         *above, lowest = chart(points, steps, low, high, width - MARGIN, min(height, MAX_HEIGHT))
-        yield from (Content(f"  {line}") for line in above)
-        yield Content.assemble((f"{side} ", "bold"), lowest, f"  {last}")
+        look = SIDE_LOOKS.get(side, "")
+        yield from (Content.assemble("  ", (line, look)) for line in above)
+        yield Content.assemble((f"{side} ", "bold"), (lowest, look), f"  {last}")
+
+
+def without_gaps(curve: Curve, steps: int) -> Curve:
+    """The curve itself; where more than half of ``steps`` have no number, with those that have one counted from 0.
+
+    At their steps, such numbers would be lone bars far apart.
+    """
+    own = sorted({step for step, _ in (*curve.a, *curve.b)})
+    if len(own) < 2 or 2 * len(own) > steps:
+        return curve
+    numbers = {step: number for number, step in enumerate(own)}
+    a, b = (tuple((numbers[step], value) for step, value in side) for side in (curve.a, curve.b))
+    return replace(curve, a=a, b=b)
+
+
+def range_text(curve: Curve) -> str:
+    """``0.16 to 0.42``: its smallest and its largest number."""
+    low, high = bounds_of(*(np.array([number for _, number in side]) for side in (curve.a, curve.b)))
+    return f"{low:.4g} to {high:.4g}"
 
 
 def distinct_numbers(values: Sequence[float]) -> Iterator[str]:

@@ -39,17 +39,23 @@ class Curves:
         return Picker("Curve", [title(curve) for curve in self.all], self.at)
 
     def lines(self, steps: int, width: int, height: int) -> diff_text.Lines:
-        """The chosen curve in ``height`` lines, over at least ``steps`` steps, as the timeline above."""
+        """The chosen curve in ``height`` lines, over at least ``steps`` steps, as the timeline above.
+
+        A curve with numbers at few of them is drawn over these alone.
+        """
         if self.all is None:
             return [diff_text.plain("reading the curves …", "$text-muted")]
         if not self.all:
             return [diff_text.plain("No scalar was logged (.item()).", "$text-muted")]
         curve = self.all[self.at]
         steps = max([steps, *(step + 1 for step, _ in (*curve.a[-1:], *curve.b[-1:]))])
-        head = f"{self.at + 1}/{len(self.all)}  {title(curve)}"
+        drawn = charts.without_gaps(curve, steps)
+        count = steps if drawn is curve else 1 + max(step for step, _ in (*drawn.a, *drawn.b))
+        by_number = "" if drawn is curve else f", its {count:,} steps alone"
+        head = f"{self.at + 1}/{len(self.all)}  {title(curve)}  {charts.range_text(curve)}{by_number}"
         sides = 2 if curve.b else 1
         return [
-            *charts.curve_lines(curve, steps, width, max(1, (height - 1) // sides)),
+            *charts.curve_lines(drawn, count, width, max(1, (height - 1) // sides)),
             diff_text.plain(diff_text.fit(head, width), "$text-muted"),
         ]
 

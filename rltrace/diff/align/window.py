@@ -5,6 +5,7 @@ Owns the order in which that is done, and where a window is cut.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +26,7 @@ from rltrace.diff.align.rows import (
 from rltrace.diff.base.bisect import Unreadable
 from rltrace.diff.base.context import DiffContext
 from rltrace.diff.base.coverage import unfinished_text
-from rltrace.diff.base.row_diff import candidates, difference
+from rltrace.diff.base.row_diff import Difference, candidates, difference
 from rltrace.diff.base.sequences import (
     BudgetExceededError,
     Indices,
@@ -186,11 +187,16 @@ def _align_by_position(a: RowRange) -> Alignment:
 
 def first_unequal(a: RowRange, at_a: Indices, b: RowRange, at_b: Indices) -> int | None:
     """Number of the first of these pairs with a difference that counts; None: there is none."""
+    return next((k for k, _ in unequal_pairs(a, at_a, b, at_b)), None)
+
+
+def unequal_pairs(a: RowRange, at_a: Indices, b: RowRange, at_b: Indices) -> Iterator[tuple[int, Difference]]:
+    """Numbers of the pairs with a difference that counts, and the difference, in order."""
     may_differ = np.flatnonzero(candidates(a, at_a, b, at_b)) if a.view.shortcuts.row_hashes else np.arange(len(at_a))
     for k in may_differ.tolist():
-        if difference(a, int(at_a[k]), b, int(at_b[k])).found:
-            return int(k)
-    return None
+        found = difference(a, int(at_a[k]), b, int(at_b[k]))
+        if found.found:
+            yield int(k), found
 
 
 def cut_of(a: RowRange, b: RowRange, found: Alignment) -> tuple[int, int]:

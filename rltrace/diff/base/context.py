@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -106,3 +106,5 @@ class DiffContext:
     matching: Partners
     settings: tuple[NamedDifference, ...]
     """Facts that select kernels and differ."""
+    unused: set[int] = field(default_factory=set)
+    """Rows of A whose values differ only because they compute with uninitialised memory, and that no training used."""

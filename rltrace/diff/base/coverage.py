@@ -118,4 +118,5 @@ def merge_events(parts: list[EventSummary]) -> EventSummary:
 def merge_marked(parts: list[UninitialisedCount]) -> UninitialisedCount:
     first = next((p.first for p in parts if p.first), None)
     whole = all(p.whole for p in parts)
-    return UninitialisedCount(sum(p.rows for p in parts), sum(p.differing for p in parts), first, whole)
+    rows, differing, unused = (sum(getattr(p, name) for p in parts) for name in ("rows", "differing", "unused"))
+    return UninitialisedCount(rows, differing, first, whole, unused)

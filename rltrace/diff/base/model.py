@@ -207,6 +207,16 @@ class NamedDifference:
 
 
 @dataclass(frozen=True)
+class SourceEdit:
+    """A source file of the program that was edited between the runs."""
+
+    file: str
+    only_a: tuple[Site, ...]
+    """Its lines in the call stacks of A whose text is in none of B's; an edited line that ran no op is not known."""
+    only_b: tuple[Site, ...]
+
+
+@dataclass(frozen=True)
 class Hole:
     """A part of a trace that cannot be read."""
 
@@ -275,7 +285,7 @@ class Drift:
     """How a series of A and the same one of B diverge."""
 
     kind: str
-    """``item``, ``watch``, ``learning-rate``, ``effective-rate`` or ``scaler``."""
+    """``item``, ``watch``, ``learning-rate``, ``effective-rate``, ``scaler`` or ``tensorboard``."""
     name: str
     """For ``item``, the source line that read it."""
     stream: str
@@ -324,6 +334,8 @@ class UninitialisedCount:
     """The first differing one, for people."""
     whole: bool = True
     """False: counted among the rows that were read only."""
+    unused: int = 0
+    """Other ops that differ as they compute with what those returned, which the step of the optimizer did not use."""
 
 
 @dataclass(frozen=True)
@@ -397,6 +409,8 @@ class Comparison:
     """How B's command differs from A's, as in ``B adds --seed 2``; "": not at all, or not known."""
     system: tuple[NamedDifference, ...]
     """Facts of machine, process and sources that differ, the likeliest to change results first."""
+    edits: tuple[SourceEdit, ...]
+    """Source files of the program that differ."""
     first: Finding | None
     """The earliest of any cause; None as well where several streams differ and nothing orders them."""
     first_value: Finding | None
@@ -430,6 +444,8 @@ class Comparison:
     """What the verdict would be if both traces were complete as they are."""
     other_kernels: tuple[OtherKernel, ...] = ()
     """Calls that ran another kernel in B, where kernels were recorded by name on both sides."""
+    unlike: bool = False
+    """These look like different programs: a verdict of ``unknown``, and the findings say where one is not the other."""
     shift: Shift | None = None
     """Where one run begins at a step of the other, as a resumed run does; both were compared from there on. None: from
     their beginnings."""

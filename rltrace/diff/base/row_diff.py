@@ -186,12 +186,23 @@ def _arguments(row: RowAt) -> list[str]:
 
 
 def _named_differences(a: RowAt, b: RowAt) -> list[str]:
-    """``BLOCK 64 in A, 32 in B`` for each argument that differs; none where one of them has no name."""
-    differing = [pair for pair in zip(_arguments(a), _arguments(b), strict=False) if pair[0] != pair[1]]
-    named = [(x.partition("="), y.partition("=")) for x, y in differing]
-    if not all(name.isidentifier() for (name, _, _), _ in named):
-        return []
-    return [f"{name} {x} in A, {y} in B" for (name, _, x), (_, _, y) in named]
+    """``BLOCK=64 in A, 32 in B`` for each argument that differs; none where one of them has no name."""
+    pairs = zip(_named_arguments(a), _named_arguments(b), strict=False)
+    differing = [(name, x, y) for (name, x), (_, y) in pairs if x != y]
+    return [f"{name}={x} in A, {y} in B" for name, x, y in differing] if all(name for name, _, _ in differing) else []
+
+
+def _named_arguments(row: RowAt) -> list[tuple[str, str]]:
+    """(name, text) of each argument; "" where the name is not known."""
+    by_place = row.view.words.arguments(int(row.rows.columns[row.place, Column.OP]))
+    named = []
+    for place, (word, text) in enumerate(zip(row.view.skeleton(row.rows, row.place), _arguments(row), strict=True)):
+        if isinstance(word, list) and len(word) == 2 and str(word[0]).endswith("="):
+            name, _, text = text.partition("=")
+        else:
+            name = by_place[place] if place < len(by_place) else ""
+        named.append((name, text))
+    return named
 
 
 def _argument(word: object, numbers: Mapping[str, Iterator[object]]) -> str:

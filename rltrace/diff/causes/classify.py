@@ -26,8 +26,9 @@ from rltrace.diff.base.row_diff import Difference, arguments_text, input_text, s
 from rltrace.diff.base.view import StreamView
 from rltrace.diff.causes.carried_state import carried_input
 from rltrace.diff.causes.collectives import ranks_of, receiving_collective
-from rltrace.diff.causes.inputs import Input, combine, input_is_equal, match_inputs, origin_of, same_bytes
+from rltrace.diff.causes.inputs import Input, combine, input_is_equal, match_inputs, origin_of
 from rltrace.diff.causes.rng import generators_text
+from rltrace.diff.causes.uninitialised import garbage_writers
 from rltrace.diff.causes.untracked import (
     changes_text,
     is_known_unwritten,
@@ -321,13 +322,11 @@ def _unwritten_memory(a: RowAt, b: RowAt, known: InputsMatch) -> Judgement:
 
 def _marked_producer(context: DiffContext, a: RowAt, b: RowAt, inputs: list[Input]) -> tuple[RowAt, RowAt] | None:
     for operand in inputs:
-        writer_a, writer_b = writer_of(a, operand.a), writer_of(b, operand.b)
-        if operand.match is InputsMatch.READ or writer_a is None or writer_b is None:
-            continue
-        flags = writer_a.rows.flags(writer_a.place) | writer_b.rows.flags(writer_b.place)
-        matched = context.matching.partner(writer_a.index) == writer_b.index
-        if matched and flags & RowFlag.MARKED and not same_bytes(writer_a, None, writer_b, None):
-            return writer_a, writer_b
+        found = (
+            garbage_writers(context, a, b, operand, context.unused) if operand.match is not InputsMatch.READ else None
+        )
+        if found is not None:
+            return found
     return None
 
 

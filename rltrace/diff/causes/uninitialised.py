@@ -1,7 +1,8 @@
 """Marked rows whose digests differ: counted and reported, but deciding no verdict.
 
 There are two kinds: ops that may have read uninitialised memory, and events with data from outside torch, whether or
-not an op reads it.
+not an op reads it. Nor do ops that compute with what such an op returned, where the step of an optimizer that follows
+proves that training did not use it.
 """
 
 from __future__ import annotations
@@ -10,13 +11,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rltrace.diff.align.window import unequal_pairs
 from rltrace.diff.base.bisect import MARKED, Bisection
-from rltrace.diff.base.findings import RowAt
-from rltrace.diff.base.model import EventSummary, UninitialisedCount
+from rltrace.diff.base.context import DiffContext
+from rltrace.diff.base.findings import RowAt, row_at, writer_of
+from rltrace.diff.base.model import EventSummary, InputsMatch, UninitialisedCount
+from rltrace.diff.base.row_diff import Difference
 from rltrace.diff.base.sequences import Indices
 from rltrace.diff.base.view import RowRange
+from rltrace.diff.causes.inputs import Input, match_inputs, same_bytes
+from rltrace.diff.causes.no_op_writes import writes_in_place
 from rltrace.errors import HoleError
 from rltrace.trace.format.events import event_of
+from rltrace.trace.format.schema import Column, Origin, Phase, RowFlag
+
+# --- counts -----------------------------------------------------------------------------------------------------------
+
+ATEN = "aten."
+"""Ops of other namespaces may do more than compute: communicate, or save."""
 
 MAX_SCANNED = 1 << 18
 """Rows that are read at most only to count marked ones."""
@@ -33,6 +45,8 @@ class MarkedRows:
     first_op: str | None = None
     unequal_events: int = 0
     first_event: str | None = None
+    unused: int = 0
+    """Other ops that compute with what those returned, to no effect."""
     whole: bool = False
     """Every row that could count was read."""
 
@@ -53,7 +67,7 @@ class MarkedRows:
 
     @property
     def marked(self) -> UninitialisedCount:
-        return UninitialisedCount(self.ops, self.unequal_ops, self.first_op, self.whole)
+        return UninitialisedCount(self.ops, self.unequal_ops, self.first_op, self.whole, self.unused)
 
     @property
     def events(self) -> EventSummary:
@@ -80,6 +94,7 @@ def count_marked(search: Bisection, end: int, found: MarkedRows) -> MarkedRows:
         before.first_op or found.first_op,
         before.unequal_events + found.unequal_events,
         before.first_event or found.first_event,
+        found.unused,
         stop == end and not (found.unequal_ops or found.unequal_events),
     )
 
@@ -91,3 +106,77 @@ def _words(row: RowAt) -> str:
 def _words_of_event(row: RowAt) -> str:
     what = event_of(row.rows, row.place, row.view.skeleton(row.rows, row.place)).what
     return f"{row.op.replace('-', ' ')} of {what}, row {row.index:,}"
+
+
+# --- ops that compute with it -----------------------------------------------------------------------------------------
+#
+# A library may run a model on empty memory, to learn shapes. What follows from such memory is harmless where the step
+# of an optimizer after it shows that: every other op up to its end is equal, and no later step reads it.
+
+
+def unused_rows(
+    context: DiffContext, a: RowRange, at_a: Indices, b: RowRange, at_b: Indices
+) -> tuple[set[int], int | None]:
+    """Rows of A among these pairs that differ only as they compute with uninitialised memory, up to a pair with another
+    difference, or in which such memory affects more than tensors that are dropped; the number of that pair, or None."""
+    found: set[int] = set()
+    for k, differs in unequal_pairs(a, at_a, b, at_b):
+        pair = RowAt(a.view, a.rows, int(at_a[k])), RowAt(b.view, b.rows, int(at_b[k]))
+        if not _only_computes(pair[0], differs) or not _follows_from(context, *pair, found):
+            return found, k
+        found.add(pair[0].index)
+    return found, None
+
+
+def _only_computes(row: RowAt, differs: Difference) -> bool:
+    """Whether nothing but tensors of this process can depend on it, and no optimizer runs it."""
+    only_values = not (differs.structure or differs.arguments or differs.rng or differs.value)
+    in_optimizer = int(row.rows.columns[row.place, Column.PHASE]) == Phase.OPTIMIZER
+    return row.is_op and only_values and row.op.startswith(ATEN) and not in_optimizer
+
+
+def _follows_from(context: DiffContext, a: RowAt, b: RowAt, unused: set[int]) -> bool:
+    """Whether all inputs of a pair that are not known to be equal were written, in this step, by such ops."""
+    known = InputsMatch.READ, InputsMatch.INFERRED
+    unequal = [operand for operand in match_inputs(context, a, b) if operand.match not in known]
+    for operand in unequal:
+        writers = garbage_writers(context, a, b, operand, unused)
+        if writers is None or writers[0].step != a.step:
+            return False
+    return bool(unequal)
+
+
+def garbage_writers(
+    context: DiffContext, a: RowAt, b: RowAt, operand: Input, unused: set[int]
+) -> tuple[RowAt, RowAt] | None:
+    """The pair that wrote an input, where its results differ and a side may have read uninitialised memory for them, or
+    it is among ``unused``; None: there is none. Of an input that several ops wrote, the last one that may have."""
+    if operand.match is InputsMatch.DIFFER and operand.a.distance == operand.b.distance == Origin.MIXED:
+        return _last_in_place(context, a, unused)
+    writer_a, writer_b = writer_of(a, operand.a), writer_of(b, operand.b)
+    if writer_a is None or writer_b is None or not _is_garbage(context, writer_a, writer_b, unused):
+        return None
+    return writer_a, writer_b
+
+
+def _is_garbage(context: DiffContext, a: RowAt, b: RowAt, unused: set[int]) -> bool:
+    if context.matching.partner(a.index) != b.index or same_bytes(a, None, b, None):
+        return False
+    return a.index in unused or bool((a.rows.flags(a.place) | b.rows.flags(b.place)) & RowFlag.MARKED)
+
+
+def _last_in_place(context: DiffContext, before: RowAt, unused: set[int]) -> tuple[RowAt, RowAt] | None:
+    """The last such pair before a row that wrote one of its arguments in place."""
+    try:
+        rows = before.view.read(max(0, before.index - CHUNK_ROWS), before.index).rows
+        for place in reversed(range(len(rows))):
+            row = RowAt(before.view, rows, place)
+            if not (row.index in unused or rows.flags(place) & RowFlag.MARKED) or not writes_in_place(row):
+                continue
+            partner = context.matching.partner(row.index)
+            other = None if partner is None else row_at(context.b, partner)
+            if other is not None and _is_garbage(context, row, other, unused):
+                return row, other
+    except HoleError:
+        pass
+    return None

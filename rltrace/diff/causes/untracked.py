@@ -137,7 +137,7 @@ def _checked(row: RowAt, link: Link, place: int) -> Iterator[LinkFault]:
     for write in reversed(row.view.link_faults):
         if write.kind is FaultKind.LINK:
             continue
-        if write.found == (own, row.index) and write.input == place and write.kind is FaultKind.WRITE:
+        if write.found == (own, row.index) and write.input == place and write.kind is not FaultKind.OP:
             yield write
         elif writer is not None and write.writer == (own, writer.index):
             since = write.used or write.writer

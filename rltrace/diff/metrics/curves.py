@@ -19,7 +19,7 @@ from rltrace.diff.base.model import CurvePoint, Drift, DriftPoint, Finding
 from rltrace.diff.base.sequences import Tokens
 from rltrace.diff.base.tokens import mix
 from rltrace.diff.base.view import RowRange, StreamView
-from rltrace.diff.metrics.series import Series, StepNumbers, Values
+from rltrace.diff.metrics.series import RATE, Series, StepNumbers, Values
 from rltrace.errors import HoleError
 from rltrace.trace.format.schema import VALUE_FLAGS, Column, RowFlag, Step
 from rltrace.trace.read.process import ProcessTrace
@@ -63,8 +63,12 @@ AttemptTables = Callable[[], tuple[AttemptTable, AttemptTable]]
 
 def drift_of(a: Series, b: Series, attempts: AttemptTables | None = None, tolerance: float = TOLERANCE) -> Drift:
     """How two series of one name diverge. ``attempts``: of their processes; None: compare step numbers."""
-    at_a, at_b = paired(a, b, attempts)
-    steps, x, y = a.steps[at_a], a.values[at_a], b.values[at_b]
+    held = _held(a, b, attempts)
+    if held is None:
+        at_a, at_b = paired(a, b, attempts)
+        steps, x, y = a.steps[at_a], a.values[at_a], b.values[at_b]
+    else:
+        steps, x, y = held
     apart = distances(x, y)
     threshold = tolerance * range_of(a.values, b.values)
     differs, exceeds = np.flatnonzero(apart > 0), np.flatnonzero(apart > threshold)
@@ -75,7 +79,7 @@ def drift_of(a: Series, b: Series, attempts: AttemptTables | None = None, tolera
         place=a.place,
         a_count=len(a),
         b_count=len(b),
-        matched=len(at_a),
+        matched=len(steps),
         first=_point(steps, x, y, differs),
         exceeds=_point(steps, x, y, exceeds),
         threshold=threshold,
@@ -102,6 +106,24 @@ def paired(a: Series, b: Series, attempts: AttemptTables | None) -> tuple[NDArra
     _, at_a, at_b = np.intersect1d(keys[0], keys[1], return_indices=True)
     order = np.argsort(at_a)
     return at_a[order].astype(np.int64), at_b[order].astype(np.int64)
+
+
+def _held(a: Series, b: Series, attempts: AttemptTables | None) -> tuple[StepNumbers, Values, Values] | None:
+    """Steps, and the learning rates of both sides then: a rate is recorded where it changes, and holds until it does.
+
+    None: another series, or step numbers of the two sides that do not belong together.
+    """
+    if a.kind != RATE or not len(a) or not len(b) or np.array_equal(a.steps, b.steps):
+        return None
+    steps = np.union1d(a.steps, b.steps)
+    steps = steps[steps >= max(a.steps[0], b.steps[0])]
+    tables = () if attempts is None else attempts()
+    for table in tables:  # a run that ended earlier has no rate after its end
+        steps = steps[steps <= table.steps[-1]] if len(table.steps) else steps
+    if tables and not np.array_equal(tables[0].at(steps), tables[1].at(steps)):
+        return None
+    x, y = (series.values[np.searchsorted(series.steps, steps, side="right") - 1] for series in (a, b))
+    return steps, x, y
 
 
 def _occurrence(tokens: Tokens) -> Tokens:

@@ -22,7 +22,7 @@ from rltrace.trace.read.reader import Trace
 from rltrace.trace.read.stream import StreamTrace
 
 ITEM, WATCH, RATE, SCALER, EFFECTIVE = "item", "watch", "learning-rate", "scaler", "effective-rate"
-INNER = "inner"
+INNER, LOGGED = "inner", "tensorboard"
 
 KINDS = {
     WATCH: "rltrace.watch",
@@ -31,6 +31,7 @@ KINDS = {
     EFFECTIVE: "Learning rates, 0 where the attempt was skipped",
     ITEM: ".item()",
     INNER: "Read with .item() inside torch",
+    LOGGED: "Scalars in TensorBoard's event files",
 }
 """Kinds of series in the order in which they are listed, in words."""
 
@@ -50,7 +51,7 @@ class Series:
     name: str
     """The program's or the recorder's name; for ``.item()``, the source line."""
     stream: str
-    """Name of the stream that recorded them."""
+    """Name of the stream that recorded them; "" of ``tensorboard``."""
     place: str
     """``train.py:12``; for a learning rate its optimizer, ``critic's Adam``; else ""."""
     key: tuple[object, ...]

@@ -27,7 +27,7 @@ from rltrace.diff.causes.carried_state import carried_generator
 from rltrace.diff.causes.classify import judge
 from rltrace.diff.causes.extra_ops import bytes_used_by_matched, control_flow
 from rltrace.diff.causes.rng import DRAWS, Draws
-from rltrace.diff.causes.uninitialised import MarkedRows
+from rltrace.diff.causes.uninitialised import MarkedRows, unused_rows
 from rltrace.diff.stream.hunks import HunkCounter
 from rltrace.errors import HoleError
 
@@ -238,7 +238,8 @@ class StreamWalk:
                 self.hunks.reordered_steps += 1
                 self._is_equal(block)
                 return
-            self._add_window(part.a, part.b, part.found, part.cut, part.final)
+            step_ends = block.ended and (part.a.first + part.cut[0], part.b.first + part.cut[1]) == (block.a1, block.b1)
+            self._add_window(part.a, part.b, part.found, part.cut, part.final, step_ends=step_ends)
             if part.stop is not None:
                 self._stop(part.stop, part.hole)
             at = at[0] + part.cut[0], at[1] + part.cut[1]
@@ -247,12 +248,27 @@ class StreamWalk:
         """Whether exactly one of the streams has no rows left."""
         return (at[0] == self.a.rows) != (at[1] == self.b.rows)
 
-    def _add_window(self, a: RowRange, b: RowRange, found: Alignment, cut: tuple[int, int], final: bool) -> None:
-        """Process the matched and one-sided rows of a window before ``cut``, in order."""
+    def _add_window(
+        self,
+        a: RowRange,
+        b: RowRange,
+        found: Alignment,
+        cut: tuple[int, int],
+        final: bool,
+        step_ends: bool = False,
+    ) -> None:
+        """Process the matched and one-sided rows of a window before ``cut``, in order; ``step_ends``: a matched
+        attempt of an optimizer is the last of them."""
         inside = (found.a < cut[0]) & (found.b < cut[1])
         at_a, at_b, moved = found.a[inside], found.b[inside], found.moved[inside]
         self.matching.add(a.first + at_a, b.first + at_b)
         unequal = first_unequal(a, at_a, b, at_b)
+        if unequal is not None:
+            unused, other = unused_rows(self.context, a, at_a, b, at_b)
+            if other is not None or step_ends:
+                self.context.unused.update(unused)
+                self.marked.unused += len(unused)
+                unequal = other
         if unequal is not None:
             at_a, at_b, moved = at_a[:unequal], at_b[:unequal], moved[:unequal]
         ends = cut if unequal is None else before(found, inside, unequal)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,8 +60,18 @@ class RunSetting:
 class RunCache:
     """Makes runs, one at a time."""
 
-    def __init__(self, setting: RunSetting, subject: Mapping[str, object], runner: Runner) -> None:
-        """``subject`` identifies the experiment. Raises UsageError where the folder holds the runs of another one."""
+    def __init__(
+        self,
+        setting: RunSetting,
+        subject: Mapping[str, object],
+        runner: Runner,
+        on_run: Callable[[str], None] = lambda name: None,
+    ) -> None:
+        """``subject`` identifies the experiment; ``on_run`` is called with the name of each run that ended.
+
+        Raises UsageError where the folder holds the runs of another one.
+        """
+        self._on_run = on_run
         self._setting = setting
         self._runner = runner
         self._last: Path | None = None
@@ -181,6 +191,7 @@ class RunCache:
             if verb[0] == "record":
                 raise
             return "was refused", str(error)
+        self._on_run(name)
         if verb[0] == "replay" and not result.exists():
             return ended.how, f"it {ended.how} without a report on its injections (see {job.output})"
         return ended.how, None

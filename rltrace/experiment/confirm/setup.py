@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rltrace import fingerprint
 from rltrace.command_lines import line
+from rltrace.diff.base.model import Cause, Comparison
 from rltrace.diff.compare import compare
 from rltrace.errors import UsageError
 from rltrace.experiment.confirm.arms import CONTROLS, Question, verdict_of
@@ -82,6 +83,7 @@ def prepare(request: ConfirmOptions) -> ExperimentSetup:
             f"{comparison.shift.explanation}: an experiment runs both programs from their beginnings, so it needs two"
             " runs that begin alike; resume the other one from the same checkpoint"
         )
+    _check_cause(comparison, request)
     divergence = divergence_of(comparison, request.until)
     question = Question(
         a=a,
@@ -107,6 +109,17 @@ def prepare(request: ConfirmOptions) -> ExperimentSetup:
     if missing == "b":
         question = replace(question, classes=_classes(request.found, subject, question))
     return ExperimentSetup(question, recipes, subject, request.capture, CONTROLS[missing].value)
+
+
+def _check_cause(comparison: Comparison, request: ConfirmOptions) -> None:
+    """Raise UsageError where the two programs ask for other numbers: that is known, and no value is to be injected."""
+    first = comparison.decisive
+    differ = comparison.commands or ", ".join(f"{edit.file} was edited" for edit in comparison.edits)
+    if first is not None and first.cause is Cause.ARGUMENTS and differ and not request.selectors:
+        raise UsageError(
+            f"there is nothing to confirm: {first.op} is the first op that differs, {first.explanation}, and the"
+            f" programs differ ({differ}); --inject SELECTOR injects values all the same"
+        )
 
 
 def recipe(

@@ -51,11 +51,12 @@ class Patches:
 
     def replace(self, holder: Any, name: str, function: Any) -> None:
         """Set ``holder.name`` to ``function``, which must call the original by itself once this is undone."""
-        own, original = name in vars(holder), getattr(holder, name)
+        own = name in vars(holder)
+        original = vars(holder)[name] if own else None  # as it is there: in a class, a descriptor
         setattr(holder, name, function)
 
         def undo() -> None:
-            if getattr(holder, name, None) is not function:
+            if vars(holder).get(name) is not function:
                 return
             if own:
                 setattr(holder, name, original)

@@ -5,15 +5,20 @@ as the op begins, what it does not write once more when it has run, and all livi
 that differs was written by no op that rltrace saw, or by an op against its schema. The same table knows which op wrote
 memory last, whatever the recorder's own tables say: a link to outside that should lead to that op is lost.
 
+Memory that no op has written and that changes within one call, in which it was allocated and is read, is a fault of
+another kind: code of torch fills it so, as DDP does with sizes of buckets, and no code of the program ran meanwhile.
+
 Not checked: memory that torch did not allocate (NumPy arrays, mapped files, batches of workers), which others may write
 as they like and which ops digest at every use; memory on devices; memory that a collective is writing; workspaces.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any, Final
 
 import torch
@@ -60,6 +65,8 @@ class CheckedMemory:
     """torch allocated it."""
     is_arriving: bool = False
     """A collective may be writing it."""
+    is_in_flight: bool = False
+    """Until an op has waited for it; else until an op computes with it."""
     turn: int = 0
     """Number of times that an op began or ended to use it."""
     streams: set[int] = field(default_factory=set)
@@ -92,6 +99,9 @@ class LinkChecks:
         self._reported = 0
         self._begun: dict[int, Sequence[Use]] = {}
         """By stream: what the op uses that has begun and not finished."""
+        self._calls: dict[int, tuple[int, int]] = {}
+        """By stream: the call that ran its last ops, and the first of their rows."""
+        process.storages.size_changed = self._forget
 
     # --- one op -------------------------------------------------------------------------------------------------------
 
@@ -118,6 +128,12 @@ class LinkChecks:
             use.memory.streams.discard(stream)
             use.memory.digests.clear()
 
+    def called(self, here: Place, call: int) -> None:
+        """The op of a row is about to run; ``call``: identifies all Python frames, and where each of them is."""
+        stream, row = here
+        if self._calls.get(stream, (None, 0))[0] != call:
+            self._calls[stream] = call, row
+
     def finish(self, here: Place, uses: Sequence[Use], call: Call, links: Sequence[int], out: Any) -> None:
         """The op has run and returned ``out``; ``uses``: what ``begin`` returned, ``links``: those of its row."""
         plan = call.plan
@@ -138,19 +154,19 @@ class LinkChecks:
                     self._compare(use.memory, use.pages, here, use.place, by_op=True)
                 else:  # another thread uses it, too, or a region that may overwrite what is read no more
                     self._read(use.memory, use.pages)
-                use.memory.is_arriving = use.memory.is_arriving and not plan.computes
+                use.memory.is_arriving = use.memory.is_arriving and (use.memory.is_in_flight or not plan.computes)
             for use in results:
                 if use.place in plan.scratch:  # a workspace, which the op's backward overwrites as it reads it
                     use.memory.is_ours = False
             arrives = plan.arrives or plan.role is Role.IN_FLIGHT
             for use in (*written, *results):
-                use.memory.is_arriving = arrives
+                use.memory.is_arriving, use.memory.is_in_flight = arrives, plan.role is Role.IN_FLIGHT
                 use.memory.writer = None if arrives else here
                 if not arrives:
                     self._read(use.memory, use.pages)
             if plan.role is Role.ARRIVED:
                 for use in uses:
-                    use.memory.is_arriving, use.memory.writer = False, here
+                    use.memory.is_arriving, use.memory.is_in_flight, use.memory.writer = False, False, here
                     self._read(use.memory, use.pages)
             self._end_turn([*uses, *results], here)
 
@@ -212,9 +228,23 @@ class LinkChecks:
         self._reported += 1
         content = digest_pages([memory.digests[page] for page in sorted(memory.digests)], memory.nbytes)
         handed_out, step, size = self._is_handed_out(memory), self._process.step, memory.nbytes
+        if kind is FaultKind.WRITE and here is not None and self._is_of_same_call(memory, here[0]):
+            kind = FaultKind.CALL
         self._report(
             LinkFault(kind, here, place, step, used, memory.writer, memory.allocation, handed_out, size, content)
         )
+
+    def _is_of_same_call(self, memory: CheckedMemory, stream: int) -> bool:
+        """Whether the stream's current call has allocated the memory, and no op has written it."""
+        made = memory.allocation
+        return made is not None and made == memory.writer and made[0] == stream and made[1] >= self._calls[stream][1]
+
+    def _forget(self, address: int) -> None:
+        """The storage has other memory now."""
+        with self._lock:
+            memory = self._known.get(address)
+            if memory is not None:
+                memory.digests.clear()
 
     def _is_handed_out(self, memory: CheckedMemory) -> bool:
         special = self._process.storages.special.get(memory.handle)
@@ -274,13 +304,15 @@ class LinkCheckHook(OpHook[list[Use]]):
 
     def begin(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Use] | None:
         stream = self._stream
+        here = stream.number, stream.row
+        self._checks.called(here, _current_call())
         if stream.process.calls.plan(func).is_view:
             return None
         if args and type(args[0]) is RegionInputs:  # its tensors are listed once, for the row
             tensors = [value for value in args[0] if isinstance(value, torch.Tensor)]
         else:
             tensors = op_tensors(args, kwargs)
-        return self._checks.begin((stream.number, stream.row), tensors)
+        return self._checks.begin(here, tensors)
 
     def needs_digests(self) -> bool:
         return False
@@ -290,6 +322,17 @@ class LinkCheckHook(OpHook[list[Use]]):
             links = self._stream.links
             own = list(links[len(links) - len(tensors) :])
             self._checks.finish((self._stream.number, self._stream.row), self.op, call, own, out)
+
+
+def _current_call() -> int:
+    """Identifies the Python frames of the program in this thread, and the instruction that each of them is at."""
+    frames: list[int] = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if not frame.f_globals.get("__name__", "").startswith("rltrace."):
+            frames += id(frame.f_code), frame.f_lasti
+        frame = frame.f_back
+    return hash(tuple(frames))
 
 
 def _parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:

@@ -68,7 +68,7 @@ class Sites:
         self.on_clear: Callable[[], None] = lambda: None
         """Called when keys are dropped: a native engine has others."""
         self.bottoms: set[CodeType] = set()
-        """Functions of the recorder at which a stack ends: their callers are unrelated to the ops above."""
+        """Functions at which a stack ends: their callers are unrelated to the ops above."""
 
     def prefix(self, anchors: list[Anchor]) -> int:
         """A number for the walk from the top anchor's caller down, to the anchor below it at most."""

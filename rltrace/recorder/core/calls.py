@@ -312,6 +312,9 @@ class Calls:
             region = region_of(func)
             name = str(func) if region is None else region.name
             plan = self._plans[id(func)] = make_plan(self._op(name), func)
+            if plan.schema and plan.arguments:
+                schema = {"op": plan.id, "arguments": list(plan.arguments)}
+                self._tables.intern("schemas", self._tables.key_of("ops", plan.id), schema)
         return plan
 
     def _op(self, name: str) -> int:

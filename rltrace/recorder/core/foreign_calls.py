@@ -1,9 +1,11 @@
 """Launch rows of functions of shared libraries: through ctypes, and of Python's extensions that use torch.
 
 Owns which calls are recorded, and their patches. A ctypes function gets addresses: those that the program asked a
-tensor for (``data_ptr``) are its tensors. An extension is one whose file needs a library of torch. Calls without
-tensors are left alone, as are those with a callback: ops in that are rows. What reaches code in another way is not
-seen, as C++ classes with methods, or addresses within structures.
+tensor for (``data_ptr``) are its tensors. An extension is one whose file needs a library of torch; its functions, those
+of its modules, and the methods of its classes are recorded. Calls without tensors are left alone, as are those with a
+callback: ops in that are rows. Tensors that such a call returns and that no op has written have a row, in which it
+writes them. Code may keep an address that it gets: from then on the memory is shared with it, and digested at each use.
+What reaches code in another way is not seen, as addresses within structures.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import sys
 from bisect import bisect_right, insort
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import BuiltinFunctionType, ModuleType
+from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -26,7 +28,9 @@ from xxhash import xxh3_64_hexdigest
 from rltrace.recorder.base.dispatch_mode import current_observer
 from rltrace.recorder.base.patching import Patches
 from rltrace.recorder.base.torch_function import torch_function_disabled
+from rltrace.recorder.core.calls import op_tensors
 from rltrace.recorder.core.kernel_launches import UNSEEN, KernelLaunch, without_address
+from rltrace.recorder.core.op_recorder import tensors_in
 from rltrace.recorder.core.process_state import ProcessState
 from rltrace.recorder.core.regions import RegionName
 from rltrace.recorder.core.storages import Storages, address_of
@@ -40,6 +44,14 @@ MAX_CODE: Final = 1 << 26
 
 WITHOUT_ROWS: Final = sys.stdlib_module_names | {"torch", "functorch", "numpy"}
 """Packages whose extensions are not looked at: torch's own dispatch, and others need nothing of torch."""
+
+FUNCTIONS: Final = ("builtin_function_or_method", "nb_func")
+"""Types of functions of extensions: of Python's C API and pybind11, of nanobind."""
+
+METHODS: Final = ("instancemethod", "method_descriptor", "wrapper_descriptor", "nb_method")
+"""Types of methods in their classes: of pybind11, of Python's C API (the last one a constructor), of nanobind."""
+
+EXTENSION: Final = "extension."
 
 HAS_STATE: Final = "a function of a library may have state, so it is not called again"
 
@@ -152,9 +164,10 @@ class ForeignCalls:
         launch = self._launches.get(key)
         if launch is None:
             self._kept.append(function)
+            settings = ("isa", "threads") if name.startswith(EXTENSION) else ("threads",)  # of ops of torch within
             evidence = {"library": Path(file or "the process").name, CODE: self._code(file)}
             launch = self._launches[key] = KernelLaunch(
-                RegionName(name, {word: value for word, value in evidence.items() if value}, ("threads",)),
+                RegionName(name, {word: value for word, value in evidence.items() if value}, settings),
                 dict.fromkeys(map(str, forms), False),
                 self._storages,
                 why_not_again=HAS_STATE,
@@ -213,7 +226,21 @@ class ForeignCalls:
             launch = None
         if launch is None:
             return original(function, *args)
-        return launch.run(lambda: original(function, *args), tuple(given), {})
+        return self._run(launch, lambda: original(function, *args), tuple(given), {})
+
+    def _run(self, launch: KernelLaunch, call: Callable[[], Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A launch, whose code may write the memory of these tensors later, too."""
+        try:
+            return launch.run(call, args, kwargs)
+        finally:
+            try:
+                with torch_function_disabled():
+                    for tensor in op_tensors(args, kwargs):
+                        address = address_of(tensor) if tensor.is_cpu else 0
+                        if address:
+                            self._storages.record_shared(address, tensor.untyped_storage())
+            except Exception as error:
+                self._fail(error)
 
     def _given(self, value: Any) -> Any:
         """An argument as a row has it: the tensor at an address, the tensors at several, a number, a text."""
@@ -256,30 +283,73 @@ class ForeignCalls:
             or not _needs_torch(spec.origin)
         ):
             return
-        for name, value in list(vars(module).items()):
-            if isinstance(value, BuiltinFunctionType):
-                title = f"extension.{module.__name__.rpartition('.')[2]}.{name}"
-                self._patches.replace(module, name, ExtensionFunction(value, title, spec.origin, self._call_extension))
+        self._patch_module(module, EXTENSION + module.__name__.rpartition(".")[2], spec.origin)
 
-    def _call_extension(self, function: ExtensionFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _patch_module(self, module: ModuleType, title: str, file: str) -> None:
+        for name, value in list(vars(module).items()):
+            named = f"{title}.{name}"
+            if type(value).__name__ in FUNCTIONS:
+                self._patches.replace(module, name, ExtensionFunction(value, named, file, self._call_extension))
+            elif isinstance(value, type) and value.__module__ == module.__name__:
+                self._patch_class(value, named, file)
+            elif type(value) is ModuleType and value.__name__ == f"{module.__name__}.{name}" and value.__spec__ is None:
+                self._patch_module(value, named, file)
+
+    def _patch_class(self, holder: type, title: str, file: str) -> None:
+        """The methods of a class, its constructor among them."""
+        for name, value in list(vars(holder).items()):
+            original = value.__func__ if isinstance(value, staticmethod) else value
+            kind = type(original).__name__
+            if kind not in (*FUNCTIONS, *METHODS) or (name.startswith("__") and name not in ("__init__", "__call__")):
+                continue
+            function = ExtensionFunction(original, f"{title}.{name}", file, self._call_extension)
+            try:
+                self._patches.replace(holder, name, function.as_method() if kind in METHODS else function)
+            except TypeError:  # a class that cannot be changed
+                return
+
+    def _call_extension(
+        self, function: ExtensionFunction, owner: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """``owner``: the object whose method it is; empty for a function."""
         original = function.__wrapped__
-        if not self._patches or current_observer() is None or not _takes_tensors((*args, *kwargs.values())):
-            return original(*args, **kwargs)
+        if not self._patches or current_observer() is None:
+            return original(*owner, *args, **kwargs)
+        if not _takes_tensors((*args, *kwargs.values())):
+            result = original(*owner, *args, **kwargs)
+            self._record_results(function, result)
+            return result
         try:
             launch = self._launch(original, function.title, function.file, (*range(len(args)), *kwargs))
         except Exception as error:
             self._process.report_missing(UNSEEN, f"{function.title} ({type(error).__name__})")
-            return original(*args, **kwargs)
+            return original(*owner, *args, **kwargs)
         given = tuple(without_address(value) for value in args)
         named = {name: without_address(value) for name, value in kwargs.items()}
-        return launch.run(lambda: original(*args, **kwargs), given, named)
+        return self._run(launch, lambda: original(*owner, *args, **kwargs), given, named)
+
+    def _record_results(self, function: ExtensionFunction, result: Any) -> None:
+        """A row in which a call without tensors writes what it returned, where no op has written any of it."""
+        special = self._storages.special
+        try:
+            with torch_function_disabled():
+                tensors = tuple(
+                    tensor
+                    for tensor in tensors_in(result)
+                    if type(tensor) is Tensor and getattr(special.get(address_of(tensor)), "mask", True) is False
+                )
+            if tensors:
+                launch = self._launch(function.__wrapped__, function.title, function.file, tuple(range(len(tensors))))
+                launch.run(lambda: None, tensors, {})
+        except Exception as error:
+            self._fail(error)
 
 
 class ExtensionFunction:
     """In place of a function of an extension; like that one no descriptor, as it may be an attribute of a class."""
 
-    def __init__(self, original: BuiltinFunctionType, title: str, file: str, call: Callable[..., Any]) -> None:
-        functools.update_wrapper(self, original)
+    def __init__(self, original: Any, title: str, file: str, call: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, original, updated=())
         self.title = title
         self.file = file
         self._call = call
@@ -287,7 +357,18 @@ class ExtensionFunction:
     __wrapped__: Any
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._call(self, args, kwargs)
+        return self._call(self, (), args, kwargs)
+
+    def as_method(self) -> Callable[..., Any]:
+        """In place of a method."""
+        call = self._call
+
+        @functools.wraps(self.__wrapped__, updated=())
+        def method(owner: Any, /, *args: Any, **kwargs: Any) -> Any:
+            return call(self, (owner,), args, kwargs)
+
+        method._torchdynamo_disable = True  # type: ignore[attr-defined]
+        return method
 
     __call__._torchdynamo_disable = True  # type: ignore[attr-defined]  # as the function itself, a graph break
 

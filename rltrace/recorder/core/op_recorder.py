@@ -648,7 +648,7 @@ class OpRecorder(RowBuffer):
         elif role is Role.ARRIVED:
             self._record_arrived(out)
         else:
-            self._follow_sent(tensors_in(out))
+            self._follow_sent(tensors_in(out), in_flight=role is Role.IN_FLIGHT)
         return _MARKED if self._marked else 0
 
     def _record_host_copies(self, call: Call, tensors: list[Tensor], out: Any) -> None:
@@ -674,13 +674,13 @@ class OpRecorder(RowBuffer):
             storage_rules.mark_written(special, target)
             storages.record_write(self._writers, address, pack_writer(self.row, min(slot, SLOT_UNKNOWN)), plain=False)
 
-    def _follow_sent(self, tensors: Iterable[Tensor]) -> None:
+    def _follow_sent(self, tensors: Iterable[Tensor], *, in_flight: bool = False) -> None:
         """Other processes write the tensors, now or soon; later readers link to this row."""
         self._arrivals += 1
         for tensor in tensors:
             address = storage_rules.address_of(tensor)
             if address:
-                self.process.storages.record_arrival(address, tensor, self.number, self._arrivals)
+                self.process.storages.record_arrival(address, tensor, self.number, self._arrivals, in_flight=in_flight)
 
     def _record_arrived(self, out: Any) -> None:
         """Other processes have written ``out``: it is outside data, and later readers link to this op."""
@@ -707,6 +707,10 @@ class OpRecorder(RowBuffer):
         special = storages.special.get(address) if whole else storages.special_of(address, tensor)
         if special is not None:
             special.partial = None if whole else storage_rules.view_of(tensor, self.process.layouts.of(tensor))
+            storage_rules.mark_written(special, tensor)
+            if special.partial is None and special.mask is True and not special.external:
+                storages.drop_special(address)
+                special = None
         storages.record_write(self._writers, address, pack_writer(self.row, slot), plain=special is None)
 
     def _follow_allocated(self, call: Call, out: Any) -> None:

@@ -252,6 +252,8 @@ class Storages:
         """By address, where no op has written since: the stream to which other processes sent it, and the number of
         that row among the stream's rows with arrivals."""
         self._writers: list[Writers] = []
+        self.size_changed: Callable[[int], None] | None = None
+        """Called with the address of a storage that has other memory now."""
 
     def add_writers(self, maps: WriterMaps) -> Writers:
         """The writers of a new stream."""
@@ -285,6 +287,18 @@ class Storages:
         self._special(address, raw).foreign = True
         self.reads.pop(address)
 
+    def record_size(self, raw: torch.UntypedStorage, before: int) -> None:
+        """``UntypedStorage.resize_``, which is no op, has changed the size of this memory from ``before`` bytes."""
+        address, nbytes = raw._cdata, raw.nbytes()
+        if self.size_changed is not None:
+            self.size_changed(address)
+        if address not in self.handles or (nbytes <= before and address not in self.special):
+            return
+        self.reads.pop(address)
+        storage = self._special(address, raw)
+        storage.nbytes = before
+        record_resize(storage, nbytes)
+
     def special_of(self, address: int, tensor: torch.Tensor) -> Storage:
         """The entry in ``special`` of a followed storage, created where there is none."""
         return self.special.get(address) or self._special(address, tensor.untyped_storage())
@@ -296,10 +310,13 @@ class Storages:
         """One op has written all of it, and code outside torch cannot write it."""
         del self.special[address]
 
-    def record_arrival(self, address: int, tensor: torch.Tensor, stream: int, arrival: int) -> None:
+    def record_arrival(
+        self, address: int, tensor: torch.Tensor, stream: int, arrival: int, *, in_flight: bool = False
+    ) -> None:
         """Another process writes the tensor, now or soon: it counts as written, though by no op.
 
-        ``arrival``: number of this row among the stream's rows with arrivals.
+        ``arrival``: number of this row among the stream's rows with arrivals. ``in_flight``: it is unwritten until an
+        op has waited for it.
         """
         if address not in self.handles:
             self.follow_outside(address, tensor)
@@ -308,10 +325,13 @@ class Storages:
         self.reads.pop(address)
         for writers in self._writers:
             writers.drop(address)
-        storage = self.special.get(address)
+        storage = self.special_of(address, tensor) if in_flight else self.special.get(address)
         if storage is not None:
             storage.partial = None
-            mark_written(storage, tensor)
+            if not in_flight:
+                mark_written(storage, tensor)
+            elif covers(tensor, storage.nbytes):
+                storage.mask = False
 
     def arrival(self, address: int) -> tuple[int, int] | None:
         """The stream to which other processes sent it, and the number, among that stream's rows with arrivals, of the
@@ -418,14 +438,16 @@ def mark_written(storage: Storage, tensor: torch.Tensor) -> None:
 def record_resize(storage: Storage, nbytes: int) -> None:
     """The memory has another size now; added elements are unwritten."""
     before, storage.nbytes = storage.nbytes, nbytes
-    if nbytes <= before or storage.mask is False:
+    if storage.mask is False or (storage.mask is True and nbytes <= before):
         return
-    size = 1 if storage.mask is True else before // len(storage.mask)
-    if nbytes % size or nbytes // size > _MAX_MASK:
+    size = 1 if storage.mask is True else before // max(len(storage.mask), 1)
+    if not before or nbytes % size or nbytes // size > _MAX_MASK:
         storage.mask = False
         return
     mask = np.ones(before, dtype=np.bool_) if storage.mask is True else storage.mask
-    storage.mask = np.concatenate([mask, np.zeros(nbytes // size - len(mask), dtype=np.bool_)])
+    storage.mask = np.concatenate([mask, np.zeros(max(0, nbytes // size - len(mask)), dtype=np.bool_)])[
+        : nbytes // size
+    ]
 
 
 def is_written(storage: Storage, tensor: torch.Tensor) -> bool:

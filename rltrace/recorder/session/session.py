@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from types import CodeType
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -176,6 +177,10 @@ class Session:
     def stream_here(self) -> OpRecorder | None:
         """The stream of the calling thread, where its ops become rows."""
         return self.window.stream_here()
+
+    def end_stacks_at(self, code: CodeType) -> None:
+        """Recorded stacks end at frames of ``code``: its callers are unrelated to the ops above."""
+        self._process.sites.bottoms.add(code)
 
     def watch(self, name: str, value: object) -> None:
         """``rltrace.watch(name, value)``: one more number of a series."""

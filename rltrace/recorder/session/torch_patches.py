@@ -108,6 +108,7 @@ class SubclassCalls:
 # Memory that the program shares with NumPy, through DLPack, or with other processes. Others can write it without an op,
 # so it is digested at every use: as long as the NumPy array is alive (its views keep it alive), else permanently. What
 # is shared by address (``data_ptr``) is seen where a C function gets it through ctypes (``core/foreign_calls.py``).
+# Also memory that is freed and allocated again under its tensors, as FSDP does: it is unwritten then.
 
 
 Fail = Callable[[Exception], None]
@@ -130,6 +131,7 @@ class Aliases:
             self._after(holder, "to_dlpack", self._share_tensor)
         for name in ("share_memory_", "_share_fd_cpu_", "_share_filename_cpu_"):
             self._after(torch.UntypedStorage, name, self._share_storage)
+        self._patches.wrap(torch.UntypedStorage, "resize_", self._resize)
 
     def uninstall(self) -> None:
         self._patches.undo_all()
@@ -163,6 +165,15 @@ class Aliases:
             return array
 
         return numpy
+
+    def _resize(self, original: Callable[..., Any], storage: torch.UntypedStorage, /, *args: Any, **kwargs: Any) -> Any:
+        before = storage.nbytes()
+        result = original(storage, *args, **kwargs)
+        try:
+            self._storages.record_size(storage, before)
+        except Exception as error:
+            self._fail(error)
+        return result
 
     def _share_tensor(self, tensor: torch.Tensor) -> None:
         address = address_of(tensor)

@@ -329,11 +329,7 @@ class Committer:
 
 def _spread(changes: list[tuple[int, int]], first: int, count: int) -> NDArray[np.uint32]:
     """One value per row, from (first row, value) changes; drops changes that no later row needs."""
-    values = np.zeros(count, dtype=np.uint32)
-    known = list(changes)
-    starts = [max(row - first, 0) for row, _ in known] + [count]
-    for (_, value), start, stop in zip(known, starts, starts[1:], strict=False):
-        values[min(start, count) : min(stop, count)] = value
-    while len(changes) > 1 and changes[1][0] <= first + count:
-        del changes[0]
-    return values
+    rows, values = np.array([(first, 0), *changes], dtype=np.int64).T
+    starts = np.clip(rows - first, 0, count)
+    del changes[: max(int(np.searchsorted(rows[1:], first + count, side="right")) - 1, 0)]
+    return np.repeat(values.astype(np.uint32), np.diff(starts, append=count))

@@ -304,6 +304,8 @@ class FaultKind(StrEnum):
     """An op wrote memory against its schema."""
     LINK = "link"
     """A row links memory to outside that a recorded op wrote."""
+    CALL = "call"
+    """Memory that no recorded op wrote changed within one call, which allocated it and read it."""
 
 
 class LinkFault(NamedTuple):

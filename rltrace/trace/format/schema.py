@@ -36,7 +36,7 @@ from collections.abc import Mapping
 from enum import IntEnum, IntFlag
 from typing import Final
 
-FORMAT: Final = (3, 2)
+FORMAT: Final = (3, 3)
 """(major, minor). Readers refuse another major version, and ignore unknown fields."""
 
 SEGMENT_ROWS: Final = 65_536
@@ -179,6 +179,7 @@ def pack_link(distance: int, slot: int = SLOT_UNKNOWN, *, known: bool = False, r
 TABLES: Final = (
     "ops",  # "aten.addmm.default"; of a launch row "triton.KERNEL", "ctypes.LIBRARY.FUNCTION" or
     # "extension.MODULE.FUNCTION"
+    "schemas",  # {"op": id in "ops", "arguments": [names]}: those that may be positional, in order; the key is the op's
     "layouts",  # [dtype, shape, strides, device], e.g. ["float32", [64, 4], [4, 1], "cpu"]; of a tensor that is
     # distributed over processes also its mesh: {"names": ["tp"], "sizes": [2], "placements": ["Shard(0)"]}
     "structures",  # [layout id, …] of the tensor inputs, in argument order
@@ -401,9 +402,9 @@ RECORD_TYPES: Final = {
     " id in table kernels of what it launched (0: no more is known than its row says); unknown: [[why, stream, first,"
     " rows], …]; strays: [[name, what launched it, times], …] of what was launched for no row",
     "link_checks": "links are checked: memory is compared between its uses",
-    "link_fault": "kind: write, op or link; found, used, writer, allocation: [stream, row] of ops, or null; input:"
-    " which tensor of found, or null; step, handed_out, bytes: size of the storage, digest: of its content as far"
-    " as ops used it",
+    "link_fault": "kind: write, op, link or call; found, used, writer, allocation: [stream, row] of ops, or null;"
+    " input: which tensor of found, or null; step, handed_out, bytes: size of the storage, digest: of its content as"
+    " far as ops used it",
     "optimizer": "after the first attempt of an optimizer, of what it began with: ordinal, parameters: their digest,"
     " state: names of the tensors of its state then, kept: the same after the attempt",
     "replay": "in a process of a replay: selected, injected, propagated, missed, other: its injections",
@@ -429,3 +430,4 @@ RECORD_TYPES: Final = {
 #      patching and against records are those of the JSON reports
 # 3.1  record type "optimizer": what an optimizer began with, by which a resumed run is recognized
 # 3.2  record type "shards", and values of kind SHARD
+# 3.3  table "schemas": names of the positional arguments of ops

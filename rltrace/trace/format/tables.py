@@ -37,6 +37,10 @@ def _is_list(payload: object) -> bool:
     return isinstance(payload, list)
 
 
+def _is_schema(payload: object) -> bool:
+    return _has(payload, op=int, arguments=list)
+
+
 def _is_layout(payload: Any) -> bool:
     """dtype, shape, strides (or the name of a layout without strides), device."""
     if not isinstance(payload, list) or len(payload) < 4:
@@ -67,6 +71,7 @@ def _has(payload: object, **fields: type) -> bool:
 
 SHAPES: Final[Mapping[str, Callable[[object], bool]]] = {
     "ops": _is_text,
+    "schemas": _is_schema,
     "layouts": _is_layout,
     "structures": _is_list,
     "frames": _is_frame,

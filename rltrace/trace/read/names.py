@@ -45,7 +45,7 @@ class Words:
         self.kernel = cache(self._kernel)
 
     def size(self, table: str) -> int:
-        return len(self._payloads[table])
+        return len(self._payloads.get(table, ()))
 
     def payload(self, table: str, number: int) -> Any:
         """The raw entry; None where the table lacks it."""
@@ -57,6 +57,14 @@ class Words:
     def op(self, number: int) -> str:
         """``aten.addmm.default``."""
         return self._name("ops", number)
+
+    def arguments(self, op: int) -> list[str]:
+        """Names of the arguments of an op that may be positional, in order; empty where they were not recorded."""
+        for number in range(self.size("schemas")):
+            payload = self.payload("schemas", number)
+            if payload and payload["op"] == op:
+                return [str(name) for name in payload["arguments"]]
+        return []
 
     def module(self, number: int) -> str:
         return self._name("modules", number)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from copy import copy
 from dataclasses import dataclass
+from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 
@@ -282,6 +283,16 @@ class Trace:
         return str(printable(note.get("why", "the recorder failed, and could not write why")))
 
 
+def _no_such_file(path: Path) -> str:
+    """``no such file``, and the trace beside it whose name is the most similar."""
+    try:
+        names = [entry.name for entry in path.absolute().parent.iterdir() if entry.suffix == ".zarr"]
+    except OSError:
+        names = []
+    likely = [name for name in names if name == f"{path.name}.zarr"] or get_close_matches(path.name, names, 1)
+    return "no such file" + (f" (did you mean {path.with_name(likely[0])}?)" if likely else "")
+
+
 def open_trace(path: Path | str) -> Trace:
     """Open a trace in any state.
 
@@ -290,7 +301,7 @@ def open_trace(path: Path | str) -> Trace:
     path = Path(path)
     folder = Folder(path)
     if not path.is_dir():
-        raise NotATraceError(f"{path} is no trace: " + ("it is a file" if path.exists() else "no such file"))
+        raise NotATraceError(f"{path} is no trace: " + ("it is a file" if path.exists() else _no_such_file(path)))
     journal = _root_journal(path, folder)
     launch = next((r for r in journal.records if r["type"] == "launch"), {})
     written = [_version(launch.get("format"))]

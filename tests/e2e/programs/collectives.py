@@ -54,6 +54,13 @@ def fsdp() -> None:
     train(model)
 
 
+def fsdp1() -> None:
+    """Flat parameters, of which the storages are freed and allocated again."""
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    train(FullyShardedDataParallel(mlp(), device_id=torch.device("cpu"), use_orig_params=True))
+
+
 def tensor_parallel() -> None:
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
@@ -103,9 +110,7 @@ def pipeline() -> None:
     from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
     part = mlp()[:2] if RANK == 0 else mlp()[2:]
-    hidden, result = (torch.zeros(4, width, requires_grad=True) for width in (16, 4))
-    ends = (torch.zeros(4, 8), hidden) if RANK == 0 else (hidden, result)
-    stage = PipelineStage(part, RANK, WORLD, torch.device("cpu"), *ends)  # without ends it computes with empty memory
+    stage = PipelineStage(part, RANK, WORLD, torch.device("cpu"))  # it learns shapes by computing with empty memory
     schedule = Schedule1F1B(stage, 2, loss_fn=lambda output, target: (output - target).pow(2).mean())
     optimizer = torch.optim.SGD(part.parameters(), lr=0.1)
     generator = torch.Generator().manual_seed(0)
@@ -175,13 +180,13 @@ def sums() -> None:
         first, *others = [p.grad for p in model.parameters()]
         work = distributed.all_reduce(first, async_op=True)
         second = functional.all_reduce(others[0], "sum", distributed.group.WORLD)
+        probes = torch.empty(4), second.elem, torch.empty(2).resize_(4)  # nobody has written them yet
+        sum((probe * 2 + 1).sum() for probe in probes)
         third, fourth = functional.all_reduce_coalesced(others[1:], "sum", distributed.group.WORLD)
         distributed.reduce_scatter_tensor(half := torch.empty(8), second + 0)
         distributed.all_gather_into_tensor(whole := torch.empty(16), half)
         distributed.all_gather(parts := [torch.empty(4, 16), torch.empty(4, 16)], third)
         scattered = functional.reduce_scatter_tensor(torch.cat([fourth, fourth]), "sum", 0, distributed.group.WORLD)
-        probe = torch.empty(4)  # nobody writes it
-        del probe
         work.wait()
         for p, gradient in zip(model.parameters(), (first, whole, sum(parts), scattered), strict=True):
             p.grad.copy_(gradient)
@@ -190,6 +195,7 @@ def sums() -> None:
 
 WAYS = (
     fsdp,
+    fsdp1,
     tensor_parallel,
     sequence_parallel,
     messages,

@@ -137,7 +137,7 @@ def test_the_finding() -> None:
     inputs = [[cell.text for cell in row.children] for row in finding.one("table").one("tbody").children]
     assert inputs[0][:3] == ["0", "float32[4] on both sides", "inferred"]
     assert "aten.mul.Tensor" in inputs[0][3]
-    assert "rltrace record --steps 1:2 --verify-inputs" in page.one("section", id="next").text
+    assert "rltrace record --steps 1:2 --until 1 --verify-inputs" in page.one("section", id="next").text
     assert "cpu.capability AVX2 AVX512" in page.one("section", id="system").text
 
 

@@ -1,0 +1,206 @@
+"""Runs and calls within this process, recorded and compared: what pytest fails with.
+
+Owns the folder of their traces and of the report, which stay only where a comparison does not agree. Knows no pytest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from itertools import zip_longest
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import rltrace
+from rltrace.command_lines import line
+from rltrace.commands.version import own_version
+from rltrace.diff.base.model import Comparison, Verdict
+from rltrace.diff.compare import compare
+from rltrace.experiment.lock_check import LockCheck
+from rltrace.experiment.rerun_command import MACHINE
+from rltrace.lock import Lock, compare_locks, lock_of, read_lock, write_lock
+from rltrace.pytest_plugin.results import copied, difference
+from rltrace.query.ops import HoleLine, Line, OpLine, list_ops
+from rltrace.recorder import current_session
+from rltrace.report.diff_text import render_comparison
+from rltrace.report.html.page import html_page
+from rltrace.report.lock import render_lock_check
+from rltrace.report.page_data import gather
+from rltrace.report.phrases import counted
+from rltrace.selectors import EVERYTHING
+from rltrace.trace.read.reader import open_trace
+
+REPORT = "report.html"
+
+
+def _bottom(function: Callable[[], object]) -> object:
+    """Call a function; recorded stacks end here, as its callers are the same or have no meaning."""
+    return function()
+
+
+def call_recorded(function: Callable[[], object], path: Path, level: str = "op") -> object:
+    """What ``function`` returns, recorded into a new trace at ``path``."""
+    with rltrace.record(path, level=level):
+        session = current_session()
+        if session is not None:
+            session.end_stacks_at(_bottom.__code__)
+        return _bottom(function)
+
+
+class RecordedRuns:
+    """Runs of one body: each is recorded, and compared with the first."""
+
+    def __init__(self, folder: Path, runs: int, level: str) -> None:
+        """``folder`` is replaced."""
+        self._folder = folder
+        self._runs = runs
+        self._level = level
+        self._number = 0
+        self._diverged = False
+        _replace(folder)
+
+    def run(self, body: Callable[[], object]) -> None:
+        """Run the body once more."""
+        self._number += 1
+        call_recorded(body, self._trace(self._number), self._level)
+
+    def finding(self) -> str | None:
+        """How the last run, which was not the first, differs from the first, and where the report is; None: it does
+        not."""
+        comparison = compare(self._trace(1), self._trace(self._number))
+        if comparison.agrees:
+            shutil.rmtree(self._trace(self._number))
+            return None
+        self._diverged = True
+        return _finding(_diff_text(f"Runs 1 and {self._number} of {self._runs}", comparison), comparison, self._folder)
+
+    def lock_finding(self, path: Path, command: tuple[str, ...]) -> str | None:
+        """How the steps of the first run differ from those of a lock; None: they do not. Raises RltraceError."""
+        comparison = compare_locks(read_lock(path), self._lock(command))
+        if comparison.agrees:
+            return None
+        self._diverged = True
+        machine = tuple(fact for fact in comparison.system if fact.name in MACHINE)
+        again = line("check", "--against", path, "--", *command)
+        text = render_lock_check(LockCheck(path, comparison, 0, machine=machine, advice=(again,)), color=False)
+        return f"{text}\n\nThis run\n  {self._trace(1)}"
+
+    def write_lock(self, path: Path, command: tuple[str, ...]) -> None:
+        """Write the lock of the first run. Raises RltraceError."""
+        write_lock(path, self._lock(command))
+
+    def _lock(self, command: tuple[str, ...]) -> Lock:
+        return replace(lock_of(open_trace(self._trace(1))), command=command)
+
+    def clean_up(self) -> None:
+        """Remove the folder, unless runs diverged."""
+        if not self._diverged:
+            _remove(self._folder)
+
+    def _trace(self, number: int) -> Path:
+        return self._folder / f"run-{number}.zarr"
+
+
+def compare_calls(
+    folder: Path,
+    f: Callable[[], object],
+    g: Callable[[], object],
+    under: AbstractContextManager[object] | None,
+) -> str | None:
+    """How what ``g`` returns, called within ``under``, differs from what ``f`` does; None: not in a bit."""
+    _replace(folder)
+    path_a, path_b = folder / "a.zarr", folder / "b.zarr"
+    finding = None
+    try:
+        with _same_generators():
+            a = copied(call_recorded(f, path_a))
+        with under or nullcontext():
+            b = copied(call_recorded(g, path_b))
+        differs = difference(a, b)
+        if differs is not None or (a is None and not compare(path_a, path_b).agrees):
+            finding = _calls_finding(path_a, path_b, differs)
+    finally:
+        if finding is None:
+            _remove(folder)
+    return finding
+
+
+@contextlib.contextmanager
+def _same_generators() -> Iterator[None]:
+    """Return Python's, NumPy's and torch's global generators to their states afterwards."""
+    python, numpy = random.getstate(), np.random.get_state()
+    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
+    try:
+        with torch.random.fork_rng(devices=devices):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+
+
+# --- texts ------------------------------------------------------------------------------------------------------------
+
+
+def _finding(text: str, comparison: Comparison, folder: Path) -> str:
+    """``text`` and where to find more. Writes the report."""
+    path_a, path_b = comparison.a.path, comparison.b.path
+    diff = line("diff", path_a, path_b)
+    page = replace(gather(path_a, path_b), comparison=replace(comparison, advice=(diff,)), to_record=())
+    report = folder / REPORT
+    report.write_text(html_page(page, version=own_version()), encoding="utf-8")
+    return f"{text}\n\nNext\n  {diff}\n\nReport\n  {report}"
+
+
+def _calls_finding(a: Path, b: Path, differs: str | None) -> str:
+    comparison = compare(a, b)
+    is_matched = comparison.verdict is Verdict.DIVERGED
+    how = _diff_text("The two calls", comparison) if is_matched else _first_in_order(a, b)
+    return _finding("\n\n".join(filter(None, (differs, how))), comparison, a.parent)
+
+
+def _diff_text(names: str, comparison: Comparison) -> str:
+    """The words of ``rltrace diff``. Commands that run a program again are left out: that would be all of pytest."""
+    return f"{names}: {render_comparison(replace(comparison, advice=()), color=False)}"
+
+
+def _first_in_order(a: Path, b: Path) -> str:
+    """The first op of two programs that differs, both read in order; for programs whose call sites differ."""
+    lines = zip_longest(*(list_ops(open_trace(path), EVERYTHING) for path in (a, b)))
+    for number, (of_a, of_b) in enumerate(lines):
+        if _bits(of_a) != _bits(of_b):
+            first = f"Both calls' ops in order: {counted(number, 'op')} of equal results, then"
+            return "\n".join([first, *(f"  {side}  {_text(found)}" for side, found in (("A", of_a), ("B", of_b)))])
+    return "Both calls' ops in order: all have equal results."
+
+
+def _bits(found: Line | None) -> object:
+    return (found.op, found.outputs) if isinstance(found, OpLine) else found
+
+
+def _text(found: Line | None) -> str:
+    if found is None:
+        return "no further op"
+    if isinstance(found, HoleLine):
+        return found.why
+    words = [found.op, " ".join(tensor.layout for tensor in found.inputs), f"({found.kernel})" if found.kernel else ""]
+    at = f"at {found.site.file}:{found.site.line} in {found.site.function}" if found.site else ""
+    return " ".join(filter(None, [*words, at]))
+
+
+def _replace(folder: Path) -> None:
+    """Make an empty folder."""
+    _remove(folder)
+    folder.mkdir(parents=True)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder, and the one above it where that is empty then."""
+    shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        folder.parent.rmdir()

@@ -1,0 +1,149 @@
+"""A result in at most 2 kB of JSON (``rltrace.brief/1``), for programs that read it: a coding agent, CI.
+
+Owns what is kept of each verb's result. Computes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from rltrace.command_lines import NextCommand, parse_line
+from rltrace.diff.base.model import Comparison, Finding, Pair
+from rltrace.diff.groups import Grouping, GroupSplit
+from rltrace.experiment.explain import Tried
+from rltrace.experiment.lock_check import LockCheck
+from rltrace.experiment.outcome import ExperimentResult
+from rltrace.json import to_json
+from rltrace.report.explain import conclusions
+from rltrace.report.groups import WORDS
+from rltrace.report.phrases import cut, shown_finding
+
+MAX_BYTES = 2_000
+MAX_TEXT = 300
+"""Characters of a sentence, a name or a source line."""
+
+
+@dataclass(frozen=True)
+class BriefFinding:
+    """The place where two runs diverge."""
+
+    cause: str
+    op: str | None
+    """Operator and overload, or an event; None where only step digests were compared."""
+    at: str
+    """``rank0/main:123``, which ``--at`` takes; the stream alone where no row is known."""
+    step: int | None
+    phase: str
+    module: str | None
+    site: str | None
+    """``train.py:12 in update: loss.backward()``."""
+    kernel: Pair[str]
+    explanation: str
+
+
+@dataclass(frozen=True)
+class Brief:
+    """The result of ``diff``, ``check``, ``confirm`` or ``explain``, without the details."""
+
+    SCHEMA: ClassVar = "rltrace.brief/1"
+
+    verb: str
+    verdict: str
+    """``identical``, ``same-values``, ``diverged`` or ``unknown``; of ``check`` and of more than two traces ``agree``,
+    ``diverged`` or ``unknown``; of ``confirm`` its outcome, or ``unfinished``; of ``explain`` ``explained``,
+    ``unexplained`` or ``failed``."""
+    status: int
+    """The exit status."""
+    why: str
+    finding: BriefFinding | None = None
+    groups: tuple[tuple[int, ...], ...] = ()
+    """Runs that computed the same, numbered from 1."""
+    next: tuple[NextCommand, ...] = ()
+    """Commands to run next, the most useful first."""
+    left_out: int = 0
+    """Commands and groups that did not fit."""
+
+
+def brief_comparison(comparison: Comparison, status: int) -> Brief:
+    """Of ``diff`` on two traces."""
+    finding = shown_finding(comparison) if comparison.agrees is not True else None
+    return _fitted(
+        Brief("diff", comparison.verdict, status, comparison.why, _finding(finding), next=_lines(comparison.advice))
+    )
+
+
+def brief_grouping(verb: str, grouping: Grouping, traces: Sequence[str], status: int) -> Brief:
+    """Of ``check``, and of ``diff`` on more than two traces; ``traces``: their paths, by run."""
+    tree = grouping.tree
+    groups = tuple(tuple(run + 1 for run in group.runs) for group in grouping.groups)
+    why = f"{len(tree.runs)} runs in {len(groups)} group{'' if len(groups) == 1 else 's'}"
+    if grouping.undecided:
+        why += f", {len(grouping.undecided)} undecided: {grouping.undecided[0].why}"
+    if not isinstance(tree, GroupSplit):
+        return _fitted(Brief(verb, WORDS[grouping.agrees], status, why, groups=groups))
+    a, b = (traces[branch.runs[0]] for branch in tree.branches[:2])
+    pair = NextCommand(("rltrace", "diff", a, b))
+    return _fitted(Brief(verb, WORDS[grouping.agrees], status, why, _finding(tree.finding), groups, (pair,)))
+
+
+def brief_lock_check(checked: LockCheck, status: int) -> Brief:
+    """Of ``check --against``: the op where it was found, else the step that left the lock."""
+    found = checked.comparison
+    why = f"{found.why}. {checked.explanation}" if checked.explanation else found.why
+    finding = None if checked.ops is None else _finding(shown_finding(checked.ops))
+    return _fitted(Brief("check", found.verdict, status, why, finding, next=_lines(checked.advice)))
+
+
+def brief_outcome(outcome: ExperimentResult, status: int) -> Brief:
+    """Of ``confirm``."""
+    word = "unfinished" if outcome.word is None else outcome.word.value
+    return _fitted(Brief("confirm", word, status, outcome.explanation, next=_lines(outcome.advice)))
+
+
+def brief_explanation(sides: Sequence[str], tried: Sequence[Tried], status: int) -> Brief:
+    """Of ``explain``; ``sides``: those with recorded results; ``tried``: the settings, each with its results."""
+    found = all(any(one.gives(side) for one in tried) for side in sides)
+    word = "failed" if status else ("explained" if found else "unexplained")
+    return _fitted(Brief("explain", word, status, " ".join(conclusions(sides, tried))))
+
+
+def _finding(finding: Finding | None) -> BriefFinding | None:
+    if finding is None:
+        return None
+    row = finding.a_index if finding.a_index is not None else finding.b_index
+    site = finding.site
+    return BriefFinding(
+        finding.cause,
+        _cut(finding.op),
+        finding.stream if row is None else f"{finding.stream}:{row}",
+        finding.step,
+        finding.phase,
+        _cut(finding.module),
+        None if site is None else cut(f"{site.file}:{site.line} in {site.function}: {site.source}", MAX_TEXT),
+        Pair(_cut(finding.kernel.a), _cut(finding.kernel.b)),
+        cut(finding.explanation, MAX_TEXT),
+    )
+
+
+def _cut(text: str | None) -> str | None:
+    return None if text is None else cut(text, MAX_TEXT // 3)
+
+
+def _lines(advice: Sequence[str]) -> tuple[NextCommand, ...]:
+    return tuple(map(parse_line, advice))
+
+
+def _fitted(brief: Brief) -> Brief:
+    """With as many commands, and then groups, as fit."""
+    brief = replace(brief, why=cut(brief.why, MAX_TEXT))
+    while _size(brief) > MAX_BYTES and (brief.next or brief.groups):
+        shorter = replace(brief, groups=brief.groups[:-1]) if brief.groups else replace(brief, next=brief.next[:-1])
+        brief = replace(shorter, left_out=brief.left_out + 1)
+    return brief
+
+
+def _size(brief: Brief) -> int:
+    return len(json.dumps(to_json(brief), indent=2).encode())

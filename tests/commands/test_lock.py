@@ -1,0 +1,67 @@
+"""``rltrace lock`` and ``rltrace check --against`` as a person uses them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from rltrace.commands.main import main
+from rltrace.lock import read_lock
+
+PROGRAM = """
+import torch
+import rltrace
+torch.manual_seed(0)
+for step in range(4):
+    torch.rand(3)
+    rltrace.step()
+print("done")
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(PROGRAM)
+    return tmp_path
+
+
+def test_a_program(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is locked up to a step, and a later run ends there, holds, and leaves nothing behind."""
+    line = ["--", sys.executable, "train.py"]
+    assert main(["lock", "--until", "2", *line]) == 0
+    assert "locked 3 steps in train.lock" in capsys.readouterr().err
+    assert read_lock("train.lock").until == 2
+    assert main(["check", "--against", "train.lock", "--format", "json", *line]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["schema"], found["agrees"], found["comparison"]["steps"]) == ("rltrace.lock/1", True, 3)
+    assert sorted(path.name for path in folder.iterdir()) == ["train.lock", "train.py"]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (["lock"], "nothing to lock"),
+        (["lock", "--", "./nowhere"], "./nowhere cannot be run"),
+        (
+            ["lock", "-o", "train.py", "--", "true"],
+            "train.py exists: rltrace check --against train.py --update -- true",
+        ),
+        (["lock", "-o", "no/where.lock", "--", "true"], "there is no folder"),
+        (["lock", "--share", "data", "--", "true"], "--share data"),
+        (["check", "--against", "none.lock", "--", "true"], "rltrace lock -o none.lock -- CMD makes one"),
+        (["check", "--against", "train.py", "--", "true"], "train.py is not a lock: it is no TOML"),
+        (["check", "--against", ".", "--", "true"], ". cannot be read: Is a directory"),
+        (["check", "--update", "--", "true"], "name it with --against LOCK"),
+        (["check", "--against", "train.py", "-n", "3", "--", "true"], "leave out -n"),
+        (["check", "--against", "train.py", "--strict", "--", "true"], "leave out --strict"),
+    ],
+)
+def test_bad_input(folder: Path, capsys: pytest.CaptureFixture[str], line: list[str], message: str) -> None:
+    """Each is trouble, in a sentence, before anything runs or is made."""
+    assert main(line) == 2
+    assert message in capsys.readouterr().err
+    assert [path.name for path in folder.iterdir()] == ["train.py"]

@@ -1,0 +1,36 @@
+"""Facts that differ, and source files that were edited between two runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from programs import Machine, training
+
+from rltrace.diff import compare
+from rltrace.report.diff_text import render_comparison
+
+
+def test_an_edited_file_is_named_with_its_lines(record: Callable[..., Machine]) -> None:
+    """By the hashes of the file; of its lines those in the call stacks of one run only, wherever they moved."""
+    program = [replace(do, source="b = policy(0.5 * observation)") if do.line == 11 else do for do in training()]
+    edited = [replace(do, source="b = policy(0.6 * observation)") if do.line == 11 else do for do in training()]
+    moved = [replace(do, line=do.line + 2, source=do.source or f"line {do.line}") for do in edited]
+    a = record(program, facts={"source.train.py": "1", "source.envs.py": "3", "source.same.py": "4"})
+    b = record(moved, facts={"source.train.py": "2", "source.envs.py": "5", "source.same.py": "4"})
+    found = compare(a.path, b.path)
+    envs, train = found.edits
+    assert (envs.file, envs.only_a, envs.only_b) == ("envs.py", (), ())
+    assert train.file == "train.py"
+    assert [(site.line, site.source) for site in train.only_a] == [(11, "b = policy(0.5 * observation)")]
+    assert [(site.line, site.source) for site in train.only_b] == [(13, "b = policy(0.6 * observation)")]
+    text = render_comparison(found, color=False)
+    assert "  sources  envs.py, train.py were edited between the runs\n" in text
+    assert "  <  train.py:11 in train\n       b = policy(0.5 * observation)\n  >  train.py:13" in text
+
+
+def test_a_file_that_one_run_alone_loaded_was_not_edited(record: Callable[..., Machine]) -> None:
+    """Nor is one whose hash is not known on a side."""
+    a = record(training(), facts={"source.extra.py": "1", "source.large.py": None})
+    b = record(training(), facts={"source.large.py": "2"})
+    assert compare(a.path, b.path).edits == ()
