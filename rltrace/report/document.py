@@ -147,7 +147,6 @@ def verdict_document(comparison: Comparison) -> Document:
         tuple(
             Section(f"finding-{number}" if number else "finding", title, facts=tuple(_finding(comparison, finding)))
             for number, (title, finding) in enumerate(titled_findings(comparison))
-            if not comparison.unlike
         ),
         tuple(section for section in rest if section.lead or section.facts or section.commands),
     )
@@ -271,7 +270,10 @@ def place(finding: Finding) -> str:
 
 
 def titled_findings(comparison: Comparison) -> Iterator[tuple[str, Finding]]:
-    """(title, finding) of every finding, the one that a verdict of ``diverged`` rests on first."""
+    """(title, finding) of every finding, the one that a verdict of ``diverged`` rests on first; none of different
+    programs."""
+    if comparison.unlike:
+        return
     shown = shown_finding(comparison) if comparison.verdict is Verdict.DIVERGED else None
     seen = [] if shown is None else [shown]
     if shown is not None:
