@@ -1,20 +1,24 @@
 """Mutation testing: one place of a module is changed, the tests that reach it run, and one of them should fail.
 
-python scripts/mutants.py trace|diff [--mutants 250] [--seed 0] [--only FILE:LINE:KIND …]
+python scripts/mutants.py trace|diff [--mutants 250] [--seed 0] [--only FILE:LINE:KIND …] [--tests PATH …]
 
-``trace``: the journal and the reader, by tests/trace. ``diff``: alignment and causes, by tests/diff. Prints the share
-that was killed, and each mutant that survived. Tests are collected once; each mutant is a forked child in which the
-code of one function is replaced. Module-level code is not mutated.
+``trace``: format and reader, by tests/trace. ``diff``: alignment, causes and what they rest on, by tests/diff. Prints
+the share that was killed, by folder, and each mutant that survived. Tests are collected once; each mutant is a forked
+child in which the code of one function is replaced, and in which the tests that reach its line run up to the first that
+fails: those of the module's own test file first, then the fastest. ``--tests`` takes others, to see whether they kill
+what survived. Module-level code is not mutated, and a process that a test starts runs the code as it is: a mutant that
+only such a process would notice counts as survived.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import copy
 import functools
+import gc
 import importlib
-import inspect
 import json
 import os
 import random
@@ -26,7 +30,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType, FrameType, FunctionType, ModuleType
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 import pytest
@@ -34,12 +38,15 @@ from _pytest.runner import runtestprotocol
 
 ROOT = Path(__file__).parents[1]
 TARGETS = {
-    "trace": (["rltrace/trace/format/journal.py", "rltrace/trace/read"], "tests/trace"),
-    "diff": (["rltrace/diff/align", "rltrace/diff/causes"], "tests/diff"),
+    "trace": (["rltrace/trace/format", "rltrace/trace/read"], ["tests/trace"]),
+    "diff": (
+        ["rltrace/diff/align", "rltrace/diff/causes", "rltrace/diff/base"],
+        ["tests/diff", "tests/trace/test_evidence.py", "tests/trace/test_kernel_names.py"],
+    ),
 }
 SLOWEST = 60.0
 """Seconds: a test that takes longer, traced, is left out; untraced it takes about a fifth."""
-BUDGET = 120.0
+BUDGET = 60.0
 """Seconds of tests, traced, that one mutant gets, the fastest first."""
 
 # --- mutations --------------------------------------------------------------------------------------------------------
@@ -180,55 +187,32 @@ def mutants_of(file: str) -> Iterator[Mutant]:
 # --- installation -----------------------------------------------------------------------------------------------------
 
 
-def functions(module: ModuleType) -> dict[str, FunctionType]:
-    """Functions and methods that a module defines, by qualified name."""
-    found: dict[str, FunctionType] = {}
-
-    def add(thing: Any) -> None:
-        match thing:
-            case property():
-                for part in (thing.fget, thing.fset):
-                    add(part)
-            case functools.cached_property():
-                add(thing.func)
-            case staticmethod() | classmethod():
-                add(thing.__func__)
-            case FunctionType():
-                inner = inspect.unwrap(thing)
-                found.setdefault(inner.__qualname__, inner)
-            case type() if thing.__module__ == module.__name__:
-                for part in vars(thing).values():
-                    add(part)
-
-    for thing in list(vars(module).values()):
-        if getattr(inspect.unwrap(thing) if callable(thing) else thing, "__module__", None) == module.__name__:
-            add(thing)
-    return found
-
-
 def codes(code: CodeType) -> Iterator[CodeType]:
-    """The code of the functions and methods of a module; what is nested in a function is a part of it."""
+    """The code of all that a module defines, nested functions included."""
     for part in code.co_consts:
         if isinstance(part, CodeType):
-            if part.co_flags & inspect.CO_NEWLOCALS and part.co_flags & inspect.CO_OPTIMIZED:
-                yield part
-            else:
-                yield from codes(part)
+            yield part
+            yield from codes(part)
 
 
 def install(mutant: Mutant) -> bool:
-    """Replace the code of the function with the mutant; False where it cannot be found."""
+    """Replace the code of the function, and of those that it was called to make; False where none is found."""
     source = source_of(mutant.file)
     tree = ast.parse(source)
     node = next(node for number, node in enumerate(ast.walk(tree)) if number == mutant.node)
     changed = ast.fix_missing_locations(Replace(node, mutant.kind).visit(tree))
     module = importlib.import_module(mutant.file.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
-    old, known = {c.co_qualname: c for c in codes(compile(source, module.__file__ or "", "exec"))}, functions(module)
-    for code in codes(compile(changed, module.__file__ or "", "exec")):
-        if code != old[code.co_qualname] and code.co_qualname in known:
-            known[code.co_qualname].__code__ = code
-            return True
-    return False
+    old, new = (
+        {(part.co_qualname, part.co_firstlineno): part for part in codes(compile(code, module.__file__ or "", "exec"))}
+        for code in (source, changed)
+    )
+    mutated = {code: new[place] for place, code in old.items() if place in new and new[place] != code}
+    gc.unfreeze()  # or what was frozen is not listed
+    found = [thing for thing in gc.get_objects() if type(thing) is FunctionType and thing.__code__ in mutated]
+    for function in found:
+        with contextlib.suppress(ValueError):  # a closure over other variables, which only its maker makes
+            function.__code__ = mutated[function.__code__]
+    return bool(found)
 
 
 # --- runs -------------------------------------------------------------------------------------------------------------
@@ -259,8 +243,9 @@ class Runs:
         reach, seconds = json.loads((self.folder / "reach").read_text())
         began = time.monotonic()
         for number, mutant in enumerate(self.mutants, 1):
-            tests = sorted(set(reach.get(f"{mutant.file}:{mutant.line}", ())), key=seconds.__getitem__)
-            tests = [test for test in tests if seconds[test] <= SLOWEST]
+            mirror = f"test_{Path(mutant.file).name}"
+            reaching = [test for test in reach.get(f"{mutant.file}:{mutant.line}", ()) if seconds[test] <= SLOWEST]
+            tests = sorted(reaching, key=lambda test: (self.items[test].path.name != mirror, seconds[test]))
             chosen, spent = [], 0.0
             for test in tests:
                 spent += seconds[test]
@@ -312,19 +297,21 @@ class Runs:
     def trace(self) -> int:
         """Write which tests reach which lines, and how long each takes; what fixtures reach counts for a whole file."""
         reach: dict[str, set[int]] = {}
-        lines: set[str] = set()
+        unseen: dict[CodeType, set[int]] = {}  # lines of the code that has been called; none where it is another's
 
         def on_call(frame: FrameType, event: str, argument: object) -> Any:
-            file = self.files.get(frame.f_code.co_filename)
-            if file is None:
-                return None
-            lines.add(f"{file}:{frame.f_lineno}")
+            code = frame.f_code
+            if code not in unseen:
+                unseen[code] = lines_of(code) if code.co_filename in self.files else set()
+            return on_line if unseen[code] else None
 
-            def on_line(inner: FrameType, event: str, argument: object) -> Any:
-                lines.add(f"{file}:{inner.f_lineno}")
+        def on_line(frame: FrameType, event: str, argument: object) -> Any:
+            left = unseen[frame.f_code]
+            left.discard(frame.f_lineno)
+            if left:
                 return on_line
-
-            return on_line
+            frame.f_trace = None
+            return None
 
         seconds: dict[int, float] = {}
         by_file: dict[Path, list[int]] = {}
@@ -332,7 +319,7 @@ class Runs:
             by_file.setdefault(item.path, []).append(number)
         for number, item in enumerate(self.items):
             following = self.items[number + 1] if number + 1 < len(self.items) else None
-            lines.clear()
+            unseen.clear()
             sys.settrace(on_call)
             try:
                 reports = runtestprotocol(item, log=False, nextitem=following)
@@ -341,11 +328,18 @@ class Runs:
             failed = any(report.failed for report in reports)  # as it is traced: it is left out
             seconds[number] = 2 * SLOWEST if failed else sum(report.duration for report in reports)
             shared = len(by_file[item.path]) < 40 and any("module" in str(f.scope) for f in _fixtures(item))
-            for line in lines:
-                reach.setdefault(line, set()).update(by_file[item.path] if shared else [number])
+            for code, left in unseen.items():
+                for line in lines_of(code) - left if code.co_filename in self.files else ():
+                    found = reach.setdefault(f"{self.files[code.co_filename]}:{line}", set())
+                    found.update(by_file[item.path] if shared else [number])
         plain = {line: sorted(tests) for line, tests in reach.items()}
         (self.folder / "reach").write_text(json.dumps([plain, [seconds[n] for n in range(len(self.items))]]))
         return 0
+
+
+def lines_of(code: CodeType) -> set[int]:
+    """Line numbers of the code, without that of its ``def``, which no line event names."""
+    return {line for _, _, line in code.co_lines() if line is not None} - {code.co_firstlineno}
 
 
 def _fixtures(item: Any) -> list[Any]:
@@ -358,6 +352,7 @@ def main() -> None:
     parser.add_argument("--mutants", type=int, default=250)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", nargs="*", default=None, help="FILE:LINE:KIND of mutants")
+    parser.add_argument("--tests", nargs="*", default=None, help="files or folders of tests, instead of those")
     options = parser.parse_args()
     places, tests = TARGETS[options.what]
     found = [
@@ -369,15 +364,17 @@ def main() -> None:
     if options.only is not None:
         chosen = [mutant for mutant in every if f"{mutant.file}:{mutant.line}:{mutant.kind}" in options.only]
     runs = Runs(files, chosen)
-    arguments = [tests, "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--timeout=0", "-x"]
+    arguments = [*(options.tests or tests), "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--timeout=0", "-x"]
     status = pytest.main([*arguments, "-W", "ignore::pytest.PytestUnraisableExceptionWarning"], plugins=[runs])
     if status != 0 or runs.done < len(chosen):
         sys.exit(f"the tests cannot be run, or one fails without a mutant (pytest ended with {int(status)})")
     tried = len(chosen) - len(runs.not_run)
     killed = tried - len(runs.survived)
-    print(
-        f"\n{options.what}: {killed} of {tried} mutants killed, {killed / max(tried, 1):.1%}; of {len(every):,} in all"
-    )
+    share = killed / max(tried, 1)
+    print(f"\n{options.what}: {killed} of {tried} mutants killed, {share:.1%}; of {len(every):,} in all")
+    for folder in sorted({Path(mutant.file).parent for mutant in chosen}):
+        of = [mutant for mutant in chosen if mutant not in runs.not_run and Path(mutant.file).parent == folder]
+        print(f"{folder}: {len(of) - sum(mutant in runs.survived for mutant in of)} of {len(of)}")
     for mutant in sorted(map(str, runs.survived)):
         print(f"survived {mutant}")
 

@@ -8,7 +8,17 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rltrace.diff.align.rows import Alignment, align
+from rltrace.diff.align.rows import (
+    ANCHOR_ROWS,
+    Alignment,
+    align,
+    before,
+    equal_runs,
+    insertion_places,
+    minimize_moves,
+    safe_cut,
+)
+from rltrace.diff.align.window import without_differences
 from rltrace.diff.base.tokens import RowTokens
 
 
@@ -21,6 +31,9 @@ class Row:
     shape: int
     value: int
     digested: bool = True
+    draws: bool = False
+    reads: tuple[int, ...] = ()
+    """Distances to the rows that wrote its inputs; 0: outside data."""
 
 
 def tokens(rows: list[Row]) -> RowTokens:
@@ -34,9 +47,9 @@ def tokens(rows: list[Row]) -> RowTokens:
         computation=column(lambda r: ("computation", r.op, r.shape)),
         operator=column(lambda r: ("operator", r.op)),
         has_values=np.array([row.digested for row in rows], bool),
-        draws=np.zeros(len(rows), bool),
-        links=np.empty(0, np.int64),
-        link_offsets=np.zeros(len(rows) + 1, np.int64),
+        draws=np.array([row.draws for row in rows], bool),
+        links=np.array([distance << 12 for row in rows for distance in row.reads], np.int64),
+        link_offsets=np.cumsum([0, *(len(row.reads) for row in rows)]),
     )
 
 
@@ -189,3 +202,100 @@ def test_a_part_that_runs_once_more_before_values_part() -> None:
     b += [replace(row, value=row.value + 5_000) for row in a[60:]]
     found = align(tokens(a), tokens(b))
     assert found.only_b.tolist() == list(range(20, 25)) and not len(found.only_a)
+
+
+def test_a_draw_at_another_site_and_place() -> None:
+    """It is the same draw where all draws that are left over agree; after one more draw any of them may be another."""
+    draw, others = Row(1, 0, 0, 5, draws=True), [Row(2, 1, 0, 7), Row(3, 2, 0, 8)]
+    moved = replace(draw, site=9)
+    found = align(tokens([draw, *others]), tokens([*others, moved]))
+    assert pairs(found) == [(0, 2), (1, 0), (2, 1)] and found.moved.tolist() == [True, False, False]
+    found = align(tokens([draw, *others]), tokens([*others, moved, replace(moved, value=6)]))
+    assert pairs(found) == [(1, 0), (2, 1)]
+
+
+def test_runs_that_are_certain() -> None:
+    """Long runs of equal rows that occur once; not where values come from a draw and not from outside."""
+    word = [Row(k, k % 3, 0, k) for k in range(40)]
+    whole = 0, 40, 0, 42
+    longer = tokens([Row(90, 0, 0, 90), Row(91, 0, 0, 91), *word])
+    at_a, at_b = equal_runs(tokens(word), longer, whole)
+    assert at_a.tolist() == list(range(40)) and at_b.tolist() == list(range(2, 42))
+    drawn = [replace(word[0], draws=True), *(replace(row, reads=(1,)) for row in word[1:])]
+    assert len(equal_runs(tokens(drawn), longer, whole)[0]) == 0
+    fed = [drawn[0], replace(word[1], reads=(1, 0)), *drawn[2:]]
+    assert equal_runs(tokens(fed), longer, whole)[0].tolist() == list(range(1, 40))
+    assert len(equal_runs(tokens([replace(row, digested=False) for row in word]), longer, whole)[0]) == 0
+    part_a, part_b = equal_runs(tokens(word), longer, (4, 39, 5, 42))
+    assert part_a.tolist() == list(range(4, 39)) and part_b.tolist() == list(range(6, 41))
+    by_reading = tokens(fed)
+    by_reading = replace(by_reading, links=np.where(by_reading.links > 0, by_reading.links | 2, 0))
+    assert len(equal_runs(by_reading, longer, whole)[0]) == 0  # that a row read outside data says nothing of the next
+
+
+def test_extra_and_moved_rows_alone() -> None:
+    """Where every row of one side equals one of the other, that explains it; otherwise something differs."""
+    a = [Row(k, k % 3, 0, k) for k in range(12)]
+    b = [*a[:2], *a[3:6], a[2], *a[6:9], *a[6:9], *a[9:]]
+    found = without_differences(tokens(a), tokens(b))
+    assert found is not None
+    assert len(found.only_a) == 0 and len(found.only_b) == 3 and found.moved.sum() == 1 and (2, 5) in pairs(found)
+    assert all(a[i] == b[j] for i, j in pairs(found)) and (np.diff(found.a) > 0).all()
+    swapped = without_differences(tokens(b), tokens(a))
+    assert swapped is not None and len(swapped.only_a) == 3 and len(swapped.only_b) == 0
+    assert without_differences(tokens(a), tokens([*b[:-1], Row(11, 2, 0, 77)])) is None
+    same = without_differences(tokens(a), tokens(a))
+    assert same is not None and pairs(same) == [(k, k) for k in range(12)] and not same.moved.any()
+
+
+@given(st.permutations(range(7)), st.lists(st.integers(0, 6), max_size=3))
+def test_as_few_rows_are_moved_as_possible(order: list[int], gone: list[int]) -> None:
+    """The others keep their order; no other choice leaves more of them."""
+    left = [k for k in range(7) if k not in gone]
+    at_b = np.array([order[k] for k in left], np.int64)
+    given_ = Alignment(7, 7, np.array(left, np.int64), at_b, np.ones(len(left), bool), None)
+    found = minimize_moves(given_)
+    stays = at_b[~found.moved]
+    assert (np.diff(stays) > 0).all()
+    longest = max(
+        sum(mask >> k & 1 for k in range(len(left)))
+        for mask in range(1 << len(left))
+        if (np.diff([at_b[k] for k in range(len(left)) if mask >> k & 1]) > 0).all()
+    )
+    assert len(stays) == longest
+
+
+def alignment(a: list[int], b: list[int], moved: tuple[int, ...] = ()) -> Alignment:
+    """Pairs of which those with these numbers are moved."""
+    flags = np.isin(np.arange(len(a)), moved)
+    return Alignment(max(a, default=-1) + 1, max(b, default=-1) + 1, np.array(a), np.array(b), flags, None)
+
+
+def test_where_rows_of_one_side_stand_on_the_other() -> None:
+    """Right after the last match before them; at the start where there is none."""
+    places = insertion_places(np.array([0, 3, 4, 9]), np.array([1, 2, 5]), np.array([4, 6, 7]))
+    assert places.tolist() == [0, 7, 7, 8]
+    assert insertion_places(np.array([3]), np.empty(0, np.int64), np.empty(0, np.int64)).tolist() == [0]
+
+
+def test_the_rows_before_a_pair() -> None:
+    """Of a pair that moved, B's end is behind the last row in order before it."""
+    found = alignment([0, 1, 3, 4], [0, 5, 2, 3], moved=(1,))
+    whole = np.ones(4, bool)
+    assert [before(found, whole, k) for k in range(4)] == [(0, 0), (1, 1), (3, 2), (4, 3)]
+    assert before(alignment([0], [3], moved=(0,)), np.ones(1, bool), 0) == (0, 0)
+
+
+def test_where_a_range_may_be_cut() -> None:
+    """After the last long run of adjacent pairs, and where no moved pair lies across."""
+    n = ANCHOR_ROWS
+    assert safe_cut(alignment(list(range(n)), list(range(3, n + 3)))) == (n, n + 3)
+    assert safe_cut(alignment(list(range(n - 1)), list(range(n - 1)))) == (0, 0)
+    gap = [*range(n), *range(n + 2, n + 4)]
+    assert safe_cut(alignment(gap, [*range(n + 2)])) == (n, n)
+    assert safe_cut(alignment([*range(2 * n)], [*range(2 * n)]), n + 3) == (n + 3, n + 3)
+    assert safe_cut(alignment([*range(2 * n)], [*range(2 * n)]), n - 1) == (0, 0)
+    across = alignment([*range(n + 1)], [*range(1, n + 1), 0], moved=(n,))
+    assert safe_cut(across) == (0, 0)
+    behind = alignment([*range(n + 2)], [*range(n), n + 1, n], moved=(n, n + 1))
+    assert safe_cut(behind) == (n, n)

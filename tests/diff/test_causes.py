@@ -287,6 +287,65 @@ def test_before_window(tmp_path: Path) -> None:
     assert "net w already differed" in found.explanation
 
 
+WROTE = In(1, "v")
+
+
+@pytest.mark.parametrize(
+    ("opening", "reads", "cause"),
+    [
+        (("w", "w"), (("outside", "w"), ("outside", "v")), Cause.UNTRACKED_WRITE),
+        (("w", "w"), (("outside", "u"), ("outside", "v")), Cause.OUTSIDE),
+        (("w", "v"), (("outside", "w"), ("outside", "v")), Cause.BEFORE_WINDOW),
+        (("v", "v"), (("outside", "w"), WROTE), Cause.UNTRACKED_WRITE),
+        (("v", "v"), (WROTE, ("outside", "w")), Cause.UNTRACKED_WRITE),
+        (("w", "w"), (("outside", "w"), WROTE), Cause.BEFORE_WINDOW),
+        (("w", "w"), (WROTE, ("outside", "w")), Cause.BEFORE_WINDOW),
+        (("x", "x"), (("outside", "w"), WROTE), Cause.OUTSIDE),
+    ],
+)
+def test_what_a_window_began_with(
+    tmp_path: Path, opening: tuple[str, str], reads: tuple[object, object], cause: Cause
+) -> None:
+    """Its opening rows tell memory that changed since from data that came in, and from what differed before."""
+
+    def build(trace: TraceBuilder, side: str) -> None:
+        k = "ab".index(side)
+        trace.window(5)
+        trace.op("rltrace.state", (), [("outside", opening[k])], kind=Kind.WINDOW, module="net", scalars=["w"])
+        trace.op("aten.add.Tensor", inputs=[("outside", "k")], outputs=["v"])
+        trace.op("aten.mm.default", inputs=[reads[k]], outputs=[f"y {side}"])
+        trace.end_step()
+
+    assert value_of(pair_of(tmp_path, build)).cause is cause
+
+
+STATE = "it may have read state that is in no argument"
+LEFT = "it wrote to memory that no op had written, and what it leaves unwritten there can differ"
+
+
+@pytest.mark.parametrize(
+    ("op", "library", "inputs", "notes"),
+    [
+        ("triton.f", "Triton", [], []),
+        ("triton.f", "Triton", ["overwritten"], [LEFT]),
+        ("ctypes.f", "", [], [STATE]),
+        ("extension.f", "", ["overwritten"], [STATE, LEFT]),
+        ("aten.f.default", "", ["overwritten"], []),
+    ],
+)
+def test_code_outside_torch(tmp_path: Path, op: str, library: str, inputs: list[str], notes: list[str]) -> None:
+    """What is not known of it is said: what it read beside its arguments, and what it left unwritten."""
+    kernel = {"library": library} if library else {}
+
+    def build(trace: TraceBuilder, side: str) -> None:
+        trace.op(op, inputs=[("outside", "x"), *inputs], outputs=[f"y {side}"], kernel=kernel)
+        trace.end_step()
+
+    found = value_of(pair_of(tmp_path, build)).explanation
+    assert [note for note in (STATE, LEFT) if note in found] == notes
+    assert found.endswith("; ".join(notes))
+
+
 def test_uninitialised(tmp_path: Path) -> None:
     """A buffer that was not full is averaged: the op that read it is the origin; whether nobody wrote is not known."""
 

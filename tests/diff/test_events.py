@@ -308,6 +308,7 @@ def test_a_space_that_nobody_seeded_is_named_and_one_that_was_seeded_otherwise(c
         assert "it seeded itself, differently in each run" in first.explanation
         first = compared(program(seeds=(3, 4), steps=steps)).first_value
         assert "the action space of Walk was given seed 3 in A and seed 4 in B" in first.explanation
+        assert "it was made with" not in first.explanation
         found = compared(program(seeds=(3, 3), steps=steps))
         assert found.verdict is Verdict.IDENTICAL
 

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+from views import view_of
 
 from rltrace.diff import compare
+from rltrace.diff.base.findings import make_finding, row_at
 from rltrace.diff.base.model import Cause, Finding
+from rltrace.diff.base.view import StreamView
+from rltrace.diff.causes.extra_ops import control_flow
+from rltrace.diff.causes.rng import DRAWS, Draws, draws_from, generators_note, rng_ends_equal
 from rltrace.testing import In, TraceBuilder
-from rltrace.trace.format.schema import Origin
+from rltrace.trace.format.schema import Generator, Origin
 
 FRAME = ("train.py", 1, "train", "act(observation)")
 
@@ -64,3 +70,160 @@ def test_not_known(tmp_path: Path, generators: str | None) -> None:
     found = finding(tmp_path, 1, {"a": [known] * 2, "b": [known] * 2})
     assert "Python" not in found.explanation
     assert ("torch generator states were equal" in found.explanation) is (generators is not None)
+
+
+# --- draws of one side ------------------------------------------------------------------------------------------------
+#
+# A letter is a row: ``t`` draws from torch's generator, ``d`` from a device's, ``o`` and ``p`` from generators that the
+# program made, ``u`` from one that is not known, ``.`` from none; capital letters are rows of one side alone. A digit
+# ends a step with torch's generator in that state.
+
+GENERATORS = {"t": Generator.TORCH, "d": Generator.DEVICE, "o": Generator.OWN, "p": 17, "u": Generator.UNKNOWN}
+
+
+def side(path: Path, rows: str, state: str = "complete", end: str | None = None, thread: str = "") -> StreamView:
+    def build(trace: TraceBuilder) -> None:
+        for row in rows:
+            if row.isdigit():
+                trace.end_step(parameters="p", gradients="g", generators=row)
+                continue
+            drawn = {} if row == "." else {"rng": "g", "generator": GENERATORS[row.lower()]}
+            trace.op("aten.rand.default", outputs=["y"], **drawn)
+        for row in thread:
+            other = trace.stream("rank0/main/thread:other")
+            other.op("aten.rand.default", outputs=["y"], rng="g", generator=GENERATORS[row])
+
+    return view_of(path, build, state=state, generators=end)
+
+
+def drawn(folder: Path, a: str, b: str, **more: object) -> tuple[Draws, StreamView, StreamView, list[np.ndarray]]:
+    views = [side(folder / f"{name}.zarr", rows, **more) for name, rows in (("a", a), ("b", b))]  # type: ignore[arg-type]
+    draws, sides, alone = Draws(*views), [], []
+    for view, rows in zip(views, (a, b), strict=True):
+        word = [row for row in rows if not row.isdigit()]
+        alone.append(np.array([k for k, row in enumerate(word) if row.isupper()], np.int64))
+        matched = np.array([k for k, row in enumerate(word) if not row.isupper()], np.int64)
+        sides.append((view.read(0, view.rows), matched, alone[-1]))
+
+    def finding(of_a: bool, place: int) -> Finding:
+        row = row_at(views[0 if of_a else 1], place)
+        judged = control_flow("A" if of_a else "B", row, "", None, DRAWS)
+        return make_finding(row, None, judged, place) if of_a else make_finding(None, row, judged, place)
+
+    draws.add(sides[0], sides[1], finding)
+    return draws, *views, alone
+
+
+def place_of(found: Finding | None) -> tuple[int | None, int | None] | None:
+    return None if found is None else (found.a_index, found.b_index)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "more", "unsettled"),
+    [
+        ("tt.", "tt.", {}, None),
+        ("tTt", "tt", {}, None),
+        ("ttT", "tt", {}, (2, None)),
+        ("tt.", "tTTt.T", {}, (None, 5)),
+        ("ttT", "tt", {"end": "same"}, None),
+        ("t1T2t", "t1t2", {}, None),
+        ("t1T", "t1", {}, (1, None)),
+        ("T1t", "t1T", {}, (None, 1)),
+        ("T1", "1", {}, None),
+        ("T1", "2", {}, (0, None)),
+        ("dD", "d", {}, (1, None)),
+        ("Dd", "d", {}, None),
+        ("oO", "o", {}, (1, None)),
+        ("OO", "", {}, None),
+        ("OO", "", {"thread": "o"}, (0, None)),
+        ("OO", "", {"thread": "p"}, None),
+        ("Uu", "u", {}, (0, None)),
+        ("ttT", "tt", {"state": "killed"}, None),
+    ],
+)
+def test_draws_of_one_side(
+    tmp_path: Path, a: str, b: str, more: dict[str, object], unsettled: tuple[int | None, int | None] | None
+) -> None:
+    """Harmless where the generator is in the same state afterwards, or where nobody else ever draws from it."""
+    draws, *_, alone = drawn(tmp_path, a, b, **more)
+    assert place_of(draws.unsettled((alone[0], alone[1]))) == unsettled
+    assert draws.any_one_sided is any(len(rows) for rows in alone)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "cause"),
+    [
+        ("t.t", "t.Tt", (None, 2)),
+        ("t.t", "Tt.t", None),
+        ("t.TTt", "t.t", (2, None)),
+        ("t.t", "t.Dt", None),
+        ("t.t", "t.Ut", (None, 2)),
+        ("t.u", "t.TDu", (None, 2)),
+        ("tT.t", "tT.t", (1, None)),
+        ("..TT.t", "T...t", (None, 0)),
+    ],
+)
+def test_the_draw_that_explains_another_state(tmp_path: Path, a: str, b: str, cause: tuple[int, int] | None) -> None:
+    """The first of one side since both last drew from the generator; the rows up to the last pair are known."""
+    views = [side(tmp_path / f"whole {name}.zarr", rows) for name, rows in (("a", a), ("b", b))]
+    draws, *_ = drawn(tmp_path, a[:-1], b[:-1])
+    assert place_of(draws.causing_draw(*(row_at(view, view.rows - 1) for view in views))) == cause
+
+
+@pytest.mark.parametrize(
+    ("a", "tail", "more", "settled"),
+    [
+        ("tt", "..", {}, True),
+        ("tt", "t", {}, False),
+        ("tt", "t", {"end": "same"}, True),
+        ("t", "oo", {}, True),
+        ("to", "oo", {}, False),
+        ("t", "oo", {"thread": "o"}, False),
+        ("t", "op", {}, True),
+        ("tp", "op", {}, False),
+    ],
+)
+def test_draws_at_the_end_of_one_side(
+    tmp_path: Path, a: str, tail: str, more: dict[str, object], settled: bool
+) -> None:
+    """Harmless in the same cases; what is drawn before the end counts as drawn by both."""
+    long, short = side(tmp_path / "a.zarr", a + tail, **more), side(tmp_path / "b.zarr", a, **more)  # type: ignore[arg-type]
+    rest = long.read(len(a), len(a) + len(tail))
+    for views in ((long, short), (short, long)):
+        draws = Draws(*views)
+        assert draws.are_settled(long, rest) is settled
+        assert draws.any_one_sided is (tail != "..")
+
+
+def test_ends_that_differ_settle_nothing(tmp_path: Path) -> None:
+    """The states of both sides count, not those of one."""
+    long, short = (side(tmp_path / f"{rows}.zarr", rows, end=rows) for rows in ("ttt", "tt"))
+    for views in ((long, short), (short, long)):
+        assert not Draws(*views).are_settled(long, long.read(2, 3))
+
+
+def test_all_draws_of_a_stream(tmp_path: Path) -> None:
+    """By generator; not known where rows cannot be read."""
+    view = side(tmp_path / "a.zarr", "t.dt1.o")
+    assert [draws_from(view.stream, GENERATORS[word]).tolist() for word in "tdop"] == [[0, 3], [2], [5], []]  # type: ignore[union-attr]
+    (tmp_path / "a.zarr/processes/0/streams/0/rows/c.0.0").unlink()
+    assert draws_from(side_again(tmp_path / "a.zarr").stream, Generator.TORCH) is None
+
+
+def side_again(path: Path) -> StreamView:
+    from rltrace.trace.read.reader import open_trace
+
+    process = open_trace(path).processes[0]
+    return StreamView(process, process.streams[0])
+
+
+def test_states_at_the_end(tmp_path: Path) -> None:
+    """Equal only where both are known; another one is a note."""
+    views = [side(tmp_path / f"{k}.zarr", "t", end=end) for k, end in enumerate(["x", "x", "y", None])]
+    processes = [view.process for view in views]
+    assert [rng_ends_equal(processes[0], other, Generator.TORCH) for other in processes] == [True, True, False, False]
+    assert not rng_ends_equal(processes[0], processes[1], Generator.DEVICE)
+    assert not rng_ends_equal(processes[0], processes[1], Generator.OWN)
+    notes = [generators_note(processes[0], other) for other in processes]
+    assert [notes[0], notes[1], notes[3]] == [None] * 3
+    assert str(notes[2]).startswith("the torch generator states differ as rank0/main ends")

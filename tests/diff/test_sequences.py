@@ -10,10 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rltrace.diff.base.sequences import (
+    LEVEL_BITS,
+    MAX_CELLS,
     BudgetExceededError,
     SearchBudget,
+    best_pairs,
     common_prefix,
     common_suffix,
+    heaviest_increasing,
+    is_small,
     longest_common,
     longest_increasing,
     match_nth,
@@ -117,3 +122,49 @@ def test_unique_pairs(a: list[int], b: list[int]) -> None:
     assert [a[i] for i in at_a] == [b[j] for j in at_b]
     assert all(a.count(a[i]) == b.count(a[i]) == 1 for i in at_a)
     assert all(x < y for x, y in pairwise(at_b.tolist()))
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 5)), max_size=8))
+def test_heaviest_increasing_is_heaviest(values: list[tuple[int, int]]) -> None:
+    """Increasing, and no subset of the positions weighs more."""
+    at = heaviest_increasing(*(np.array([pair[k] for pair in values], np.int64) for k in (0, 1))).tolist()
+    assert at == sorted(at) and all(values[i][0] < values[j][0] for i, j in pairwise(at))
+    best = 0
+    for mask in range(1 << len(values)):
+        some = [pair for i, pair in enumerate(values) if mask >> i & 1]
+        if all(x[0] < y[0] for x, y in pairwise(some)):
+            best = max(best, sum(weight for _, weight in some))
+    assert sum(values[i][1] for i in at) == best
+
+
+short = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), max_size=6)
+
+
+@given(short, short)
+def test_best_pairs_are_best(a: list[tuple[int, int]], b: list[tuple[int, int]]) -> None:
+    """In order, equal in some level; none has more pairs of the first level, and of those none more of the second."""
+    levels = [(tokens([x[k] for x in a]), tokens([y[k] for y in b])) for k in (0, 1)]
+    at_a, at_b = (at.tolist() for at in best_pairs(levels))
+    assert all(x < y for x, y in pairwise(at_a)) and all(x < y for x, y in pairwise(at_b))
+    table = [[(0, 0)] * (len(b) + 1) for _ in range(len(a) + 1)]
+    for i, x in enumerate(a):
+        for j, y in enumerate(b):
+            before = table[i][j]
+            taken = before[0] + (x[0] == y[0]), before[1] + (x[1] == y[1])
+            table[i + 1][j + 1] = max(taken, table[i][j + 1], table[i + 1][j])
+    pairs = [(a[i], b[j]) for i, j in zip(at_a, at_b, strict=True)]
+    assert tuple(sum(x[k] == y[k] for x, y in pairs) for k in (0, 1)) == table[-1][-1]
+    assert all(x[0] == y[0] or x[1] == y[1] for x, y in pairs)
+
+
+def test_best_pairs_come_early() -> None:
+    """Of equally good ones the earliest rows of both sides."""
+    assert [at.tolist() for at in best_pairs([(tokens([1]), tokens([1, 1]))])] == [[0], [0]]
+    assert [at.tolist() for at in best_pairs([(tokens([1, 1]), tokens([1]))])] == [[0], [0]]
+
+
+def test_a_table_has_its_cells() -> None:
+    """A row and a column more than rows are aligned; the pairs of a level fit its bits."""
+    assert is_small((100, 1123, 50, 1073)) and is_small((0, MAX_CELLS // 2 - 1, 7, 8))
+    assert not is_small((100, 1124, 50, 1073)) and not is_small((100, 1123, 50, 1074))
+    assert (1 << LEVEL_BITS) ** 2 > MAX_CELLS

@@ -11,9 +11,14 @@ from pathlib import Path
 import pytest
 import torch
 from recorded import recorder
+from views import view_of
 
 from rltrace.diff import compare
+from rltrace.diff.base.bisect import Bisection
 from rltrace.diff.base.model import Cause, Comparison, Verdict
+from rltrace.diff.causes.uninitialised import MarkedRows, count_marked
+from rltrace.testing import TraceBuilder
+from rltrace.trace.format.schema import Kind, RowFlag
 from rltrace.trace.read.reader import Trace, open_trace
 
 PERTURB = -6
@@ -84,6 +89,30 @@ def test_who_reads_first_what_came_from_outside_is_no_difference(tmp_path: Path,
     )
     assert compare(one, same).verdict is Verdict.SAME_VALUES
     assert compare(one, other).verdict is Verdict.DIVERGED
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_marked_rows_are_counted(tmp_path: Path, told: bool) -> None:
+    """Those up to a row are added to those found behind it; the first of each kind is named."""
+
+    def build(trace: TraceBuilder, side: str) -> None:
+        for number in range(6):
+            junk = side if number in (2, 4) else ""
+            trace.op("aten.clone.default", outputs=[f"{number} {junk}"], flags=RowFlag.MARKED)
+        for number in (1, 2, 3):
+            seen = {"observation": f"{number} {side if number > 1 else ''}"}
+            trace.event(Kind.ENVIRONMENT_STEP, "environment 0", counts={"step": number}, digests=seen)
+        trace.op("aten.mm.default", outputs=["y"])
+
+    views = [view_of(tmp_path / f"{side}.zarr", lambda trace, side=side: build(trace, side)) for side in "ab"]
+    later = MarkedRows(5, 1, "first op", 4, "first event") if told else MarkedRows()
+    found = count_marked(Bisection(*views), 10, later)
+    site = "aten.clone.default at train.py:12 (train), row 2"
+    assert (found.ops, found.unequal_ops, found.unequal_events) == ((9, 3, 6) if told else (4, 2, 2))
+    assert (found.first_op, found.first_event) == (site, "environment step of environment 0, row 7")
+    assert found.whole is not told
+    assert (found.marked.whole, found.events.differing) == (found.whole, found.unequal_events)
+    assert count_marked(Bisection(*views), 2, later) is later
 
 
 # --- memory that is read and dropped ----------------------------------------------------------------------------------

@@ -97,6 +97,18 @@ def test_nothing_asked_for(tmp_path: Path) -> None:
     assert verify(tmp_path / "a.zarr").sound
 
 
+def test_none_of_these_calls_raised(small: Path) -> None:
+    """Whether a call raised is told of each; tensors are counted whoever has them."""
+    kept = kept_of(small)
+    calls = [call for stream in STREAMS for call in kept.calls(stream)]
+    assert len(calls) == 5 and not any(call.raised for call in calls)
+    tensors = [
+        *(call.tensors for call in calls),
+        *(op.tensors for stream in STREAMS for op in kept.ops(stream).values()),
+    ]
+    assert kept.tensor_count == sum(map(len, tensors))
+
+
 def test_calls_and_ops_read_back(small: Path) -> None:
     """What was handed to the writer: numbers, parents, rows of the stream, names, shapes, digests of rows."""
     kept = kept_of(small)

@@ -85,7 +85,12 @@ class Machine:
 
     def _row(self, do: Do) -> None:
         row, links, digests = len(self.columns), [], []
-        flags = {"view": RowFlag.VIEW, "draw": RowFlag.RNG, "scratch": RowFlag.MARKED}.get(do.kind, RowFlag(0))
+        flags = {
+            "view": RowFlag.VIEW,
+            "draw": RowFlag.RNG,
+            "scratch": RowFlag.MARKED,
+            "allocate": RowFlag.ALLOCATION,
+        }.get(do.kind, RowFlag(0))
         for place, name in enumerate(do.reads):
             link, digest = self._input(name, row, place, view=do.kind == "view")
             links.append(link)
@@ -337,6 +342,50 @@ def test_anything_else_is_another_digest(other: list[Do]) -> None:
     assert of(other) != of(PROGRAM)
 
 
+@pytest.mark.parametrize(("kind", "is_seen"), [("new", True), ("scratch", False)])
+def test_bytes_that_were_read_are_part_of_it(kind: str, is_seen: bool) -> None:
+    """Other bytes of an input are another digest though the op computed the same; but not of unwritten memory."""
+    a, b = (run([Do(kind, 0, ("o",), "a")]) for _ in range(2))
+    b.digests[int(b.rows().digest_offsets[len(LIVED)])] += 1
+    assert (digest(a, len(LIVED)).any_order != digest(b, len(LIVED)).any_order) is is_seen
+
+
+def test_what_allocates_without_a_tensor_has_no_place() -> None:
+    """Two allocations may change places; not so two that are given a tensor, which may change it (``resize_``)."""
+    alone = [Do("allocate", 0, (), "a"), Do("allocate", 1, (), "b")]
+    given = [Do("allocate", 0, ("w0",), "a"), Do("allocate", 1, ("w1",), "b")]
+    assert of(alone) == of(alone[::-1])
+    assert of(given) != of(given[::-1])
+
+
+def with_origins(program: Sequence[Do], origin: Origin) -> Machine:
+    """The program, of whose rows each link of the step has this origin."""
+    machine = run(program)
+    first = int(machine.rows().link_offsets[len(LIVED)])
+    machine.links[first:] = [pack_link(origin)] * (len(machine.links) - first)
+    return machine
+
+
+@pytest.mark.parametrize(("kind", "has_a_place"), [("new", True), ("view", False)])
+def test_what_uses_untracked_memory_has_a_place(kind: str, has_a_place: bool) -> None:
+    """No link tells when it was written; a view reads nothing."""
+    program = [Do(kind, 0, ("o",), "a"), Do(kind, 1, ("o",), "b")]
+    for origin, of_this in ((Origin.UNKNOWN, has_a_place), (Origin.OUTSIDE, False)):
+        a, b = (digest(with_origins(word, origin), len(LIVED)).any_order for word in (program, program[::-1]))
+        assert (a != b) is of_this
+
+
+def test_digests_of_inputs() -> None:
+    """Of each link: whether one of the rows read its bytes, itself or through the same view, and which they were."""
+    machine = run([Do("new", 0, ("o", "w0"), "a"), Do("new", 1, ("a", "w0"), "b")])
+    rows = machine.rows()
+    known, digests = row_hashes.input_digests(rows)
+    w0 = machine.tensors["w0"].value
+    first = int(rows.link_offsets[len(LIVED)])
+    assert known[first:].tolist() == [True, True, False, True]
+    assert digests[first:].tolist() == [77, w0, 0, w0]
+
+
 def test_a_step_too_long_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """The memory for an open step is bounded; past that the digest is 0, wherever the rows are cut."""
     monkeypatch.setattr(row_hashes, "MAX_STEP_ROWS", 8)
@@ -354,6 +403,11 @@ def test_a_step_too_long_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_definition_is_frozen() -> None:
     """The digest of known rows is part of the format: a change here is a new version of it."""
     assert of([Do("fill", 1, (), "w0", 3), Do("event", 2, (), "", 4)]) == FROZEN
+    origins = [digest(with_origins([Do("view", 0, ("o",))], origin), len(LIVED)).any_order for origin in Origin]
+    assert origins == FROZEN_ORIGINS
+    more = [Do("draw", 6, ("w1",), "c"), Do("view", 7, ("c",)), Do("view", 8, ("w0",)), Do("scratch", 9, ("o",))]
+    assert of([Do("view", 10, ("w2",)), *PROGRAM, *more]) == FROZEN_READS
 
 
-FROZEN = 10790658023480923715
+FROZEN, FROZEN_READS = 10790658023480923715, 13205577857798789727
+FROZEN_ORIGINS = [12579144406591367110, 13283666983323085572, 13141083524240162393, 4322238703174548583]

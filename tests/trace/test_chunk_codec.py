@@ -74,6 +74,31 @@ def test_content_size_is_what_zstd_packed(size: int) -> None:
     assert chunk_codec.content_size(zstd.compress(bytes(size), 1)) == size
 
 
+@pytest.mark.parametrize(
+    ("header", "size"),
+    [
+        ("20 07", 7),
+        ("21 ff 07", 7),
+        ("22 ff ff 07", 7),
+        ("23 ff ff ff ff 07", 7),
+        ("60 01 02", 0x201 + 256),
+        ("a0 01 02 03 04", 0x04030201),
+        ("e0 01 02 03 04 05 00 00 00", 0x0504030201),
+        ("00 ff 07", None),
+        ("40 ff 01 02", 0x201 + 256),
+        ("41 ff ff 01 02", 0x201 + 256),
+        ("80 ff 01 02 03 04", 0x04030201),
+        ("c3 ff ff ff ff ff 01 02 03 04 05 00 00 00", 0x0504030201),
+    ],
+)
+def test_content_size_in_every_header(header: str, size: int | None) -> None:
+    """With a window or in a single segment, with or without the number of a dictionary; cut short it is none."""
+    frame = bytes.fromhex("28b52ffd" + header)
+    assert chunk_codec.content_size(frame) == size
+    assert chunk_codec.content_size(frame[:-1]) is None
+    assert chunk_codec.content_size(b"x" + frame) is None
+
+
 def test_wrong_shape_is_refused() -> None:
     """A chunk is written whole or not at all."""
     with pytest.raises(ValueError, match="a chunk of tables"):

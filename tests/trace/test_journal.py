@@ -76,6 +76,16 @@ def test_goes_on_after_damage_in_the_middle() -> None:
         assert len(journal.damage) == 1
 
 
+def test_goes_on_after_bytes_put_between() -> None:
+    """Bytes that no record has cost the record behind them at most."""
+    made = frames(RECORDS)
+    for size in (1, 7, 8, 9, 20):
+        assert parse_journal(b"x" * size + b"".join(made)).records == RECORDS[1:]
+        journal = parse_journal(made[0] + b"x" * size + made[1] + made[2])
+        assert journal.records == [RECORDS[0], RECORDS[2]]
+        assert len(journal.damage) == 1
+
+
 def test_swapped_and_missing_records_are_damage() -> None:
     """The chain notices records that changed places, and records taken out."""
     made = frames(RECORDS)

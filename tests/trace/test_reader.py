@@ -15,7 +15,7 @@ import tampering
 from rltrace.errors import DamagedTraceError, FormatVersionError, HoleError, NotATraceError
 from rltrace.testing import TraceBuilder, plain_entries, random_rows
 from rltrace.trace.format.journal import Record
-from rltrace.trace.format.process_start import write_start
+from rltrace.trace.format.process_start import note_failure, write_start
 from rltrace.trace.format.root import create_trace
 from rltrace.trace.format.rows import Rows
 from rltrace.trace.read.reader import open_trace
@@ -117,6 +117,30 @@ def test_a_recorder_that_failed(trace: Path) -> None:
     assert (process.state, process.why) == ("damaged", "the recorder failed: ValueError")
 
 
+@pytest.mark.parametrize("state", ["killed", "complete"])
+def test_a_recorder_that_could_not_say_so_in_the_journal(tmp_path: Path, state: str) -> None:
+    """Its note is why the process has no end; where it has one, that counts."""
+    builder = TraceBuilder(tmp_path / "a.zarr")
+    builder.op("aten.mm.default")
+    path = builder.finish(state)
+    token = open_trace(path).processes[0].token
+    assert token is not None
+    note_failure(path, token, "the disk is full")
+    process = open_trace(path).processes[0]
+    expected = ("damaged", "the disk is full") if state == "killed" else ("complete", None)
+    assert (process.state, process.why) == expected
+    assert len(process.streams[0].read(0, 1)) == 1
+
+
+def test_facts_are_plain(sample: Path) -> None:
+    """A fact that is a list or a mapping is refused with its record; none of it is shown."""
+    log = sample / "processes/0/journal/log"
+    rewrite(log, lambda r: {**r, "facts": {"python": "3", "cpu": []}} if r["type"] == "facts" else r)
+    process = open_trace(sample).processes[0]
+    assert process.facts == {}
+    assert any('fact "cpu" is not a plain value' in hole.why for hole in process.holes)
+
+
 def test_a_process_before_its_first_record(trace: Path) -> None:
     """A folder without a journal, or with an empty one, is a process that never got further."""
     (trace / "processes/0/journal").mkdir(parents=True)
@@ -199,6 +223,20 @@ def test_a_lost_commit_record_is_a_hole(written: tuple[Path, Rows]) -> None:
     with pytest.raises(HoleError, match="the journal's record of them is damaged"):
         stream.read(first, first + 1)
     assert np.array_equal(stream.read(first + count, stream.rows).columns, rows.columns[first + count :])
+
+
+def test_a_lost_commit_record_at_the_end(sample: Path) -> None:
+    """The end of the last step tells of rows that the damaged journal does not describe."""
+    log = sample / "processes/0/journal/log"
+    data = bytearray(log.read_bytes())
+    data[data.rindex(b'"segment":2') + 3] ^= 1
+    log.write_bytes(bytes(data))
+    stream = open_trace(sample).processes[0].streams[0]
+    (hole,) = stream.holes
+    assert open_trace(sample).processes[0].has_all_steps
+    assert stream.rows == 12 and hole[:2] == (8, 4)
+    with pytest.raises(HoleError, match="rows 8 to 11 of rank0/main cannot be read: the journal's record of them is"):
+        stream.read(8, 12)
 
 
 @pytest.mark.parametrize(
@@ -316,6 +354,7 @@ def test_levels_and_windows(tmp_path: Path) -> None:
     builder.op("aten.mm.default")
     process = open_trace(builder.finish()).processes[0]
     assert process.windows == [(3, 5)]
+    assert process.has_all_steps
     assert process.streams[0].windows == [(3, 5, 1)]
 
 
@@ -331,6 +370,11 @@ def test_few_segments_are_kept(written: tuple[Path, Rows]) -> None:
     assert stream.chunks_read == chunks + 2
     stream.read_segment(stream.segments[-1])
     assert stream.chunks_read == chunks + 2
+    stream.read_segment(stream.segments[1])  # in the place of the first, which was read before the last
+    stream.read_segment(stream.segments[-1])
+    assert stream.chunks_read == chunks + 4
+    stream.read_segment(stream.segments[0])
+    assert stream.chunks_read == chunks + 6
 
 
 def test_tables_have_a_limit(sample: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -88,3 +89,34 @@ def test_no_occurrence_is_known_in_the_step_after_a_hole() -> None:
     steps = rows.column(Column.STEP)[15:]
     assert ((after < 0) == (steps == steps[0])).all()
     assert (after[steps != steps[0]] == Occurrences().count(rows)[15:][steps != steps[0]]).all()
+
+
+def test_a_hole_within_a_step() -> None:
+    """What was seen before a hole is not counted behind it, for the selector as for the count."""
+    rows = rows_of(0, 40)
+    rows.columns[:, [Column.SITE, Column.OP, Column.STEP]], rows.columns[:, Column.KIND] = (1, 1, 4), Kind.OP
+    rows.columns[30:, Column.STEP] = 5
+    mask = RowMask(parse_selectors(["nth=0:"]), "", WORDS)
+    assert mask.op_indices(rows.cut(0, 10)).tolist() == list(range(10))
+    mask.skip()
+    assert mask.op_indices(rows.cut(20, 25)).tolist() == []
+    assert mask.op_indices(rows.cut(25, 33)).tolist() == [5, 6, 7]
+    assert mask.op_indices(rows.cut(33, 40)).tolist() == list(range(7))
+
+
+def test_occurrences_go_on_in_the_next_part() -> None:
+    """However the rows of a step are cut; the next step counts from 0."""
+    rows = rows_of(0, 40)
+    rows.columns[:, [Column.SITE, Column.OP, Column.STEP]], rows.columns[:, Column.KIND] = (2, 1, 4), Kind.OP
+    rows.columns[30:, Column.STEP] = 5
+    for cuts in ([0, 7, 20, 33, 40], [0, 30, 40], [0, 35, 35, 40]):
+        counts = Occurrences()
+        found = [counts.count(rows.cut(*part)).tolist() for part in pairwise(cuts)]
+        assert [count for part in found for count in part] == [*range(30), *range(10)]
+
+
+def test_an_id_that_no_table_has_matches_nothing() -> None:
+    """A phase of a newer format has a name that nobody knows."""
+    rows = rows_of(0, 3)
+    rows.columns[:, Column.PHASE], rows.columns[1, Column.PHASE] = 200, Phase.FORWARD
+    assert RowMask(parse_selectors(["phase=f*"]), "", WORDS).compute(rows).tolist() == [False, True, False]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import distributed
 
+from rltrace.testing import TraceBuilder
 from rltrace.trace.format.shards import (
     Placement,
     Shard,
@@ -15,6 +18,7 @@ from rltrace.trace.format.shards import (
     parse_shards,
     shards_record,
 )
+from rltrace.trace.read.reader import open_trace
 
 if not distributed.is_available():
     pytest.skip("this build of torch has no torch.distributed", allow_module_level=True)
@@ -54,8 +58,26 @@ def test_records_are_read_as_written() -> None:
     assert parse_placement("S(1)") == Placement("S(1)", 1)
 
 
+def test_shards_of_a_process(tmp_path: Path) -> None:
+    """Of each attempt, in the order of the journal."""
+    builder = TraceBuilder(tmp_path / "a.zarr")
+    written = [StepShards(step, 0, 0, 1, (Shard(ShardKind.GRADIENT, "w", "", 7 + step, "", (3,)),)) for step in (0, 1)]
+    for shards in written:
+        builder.main.writer.append(shards_record(shards))
+    assert open_trace(builder.finish()).processes[0].shards == written
+
+
 @pytest.mark.parametrize(
-    "change", [{"placements": ["S(2)"]}, {"placements": ["Z"]}, {"coordinate": [2]}, {"mesh": []}, {"kind": "other"}]
+    "change",
+    [
+        {"placements": ["S(2)"]},
+        {"placements": ["Z"]},
+        {"coordinate": [2]},
+        {"mesh": []},
+        {"kind": "other"},
+        {"name": 5},
+        {"why": 5},
+    ],
 )
 def test_records_that_describe_no_shard_are_refused(change: dict[str, object]) -> None:
     """A damaged trace is never read wrong."""

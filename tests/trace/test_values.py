@@ -18,11 +18,12 @@ from rltrace.testing import TraceBuilder
 from rltrace.trace.format import chunk_codec
 from rltrace.trace.format.arrays import VALUE_INDEX
 from rltrace.trace.format.journal import parse_journal
-from rltrace.trace.format.schema import VALUE_CHUNK, ValueIndex, ValueKind
+from rltrace.trace.format.schema import PLACEMENT_SHIFT, VALUE_CHUNK, PlacementBit, ValueIndex, ValueKind
 from rltrace.trace.read.reader import open_trace
-from rltrace.trace.read.values import GENERATOR, Value, Values
+from rltrace.trace.read.values import GENERATOR, StoredPlacement, Value, Values
 from rltrace.trace.tools.slice import slice_trace
 from rltrace.trace.tools.verify import verify
+from rltrace.trace.write.packers import NewValue, NewValues
 
 DTYPES = ["bool", "uint8", "int64", "float16", "float32", "float64", "complex64", "complex128"]
 
@@ -90,6 +91,7 @@ def test_any_values_read_back(tmp_path_factory: pytest.TempPathFactory, wanted: 
         assert value.raw.tobytes() == array.tobytes()
         assert reference.digest(bytes(value.data), seed_of(value.dtype, value.shape)) == digest
     assert values.get(1) is None
+    assert all(digest in values for digest in kept) and 1 not in values
     assert verify(builder.path).sound
 
 
@@ -104,6 +106,7 @@ def test_large_and_many(tmp_path: Path) -> None:
             digests.append(builder.value(large))
     builder.op("aten.cat.default", outputs=[digests[0]])
     values = values_of(builder.finish())
+    assert len(values.index) == len(digests) == len(values)
     found = [values.get(digest) for digest in digests]
     assert [int(v.raw[0]) for v in found if v is not None and v.dtype == "int64"] == list(range(1500))
     assert found[701] is not None
@@ -124,6 +127,37 @@ def test_dtypes_that_numpy_lacks(tmp_path: Path) -> None:
     assert [v and v.numbers.tolist()[:2] for v in found] == [[1.0, -3.140625], [1.0, -1.0]]
     assert [v and bool(np.isnan(v.numbers[-1])) for v in found] == [True, True]
     assert found[1] is not None and found[1].numbers[2] == 448
+
+
+def test_a_dtype_that_is_not_recorded(tmp_path: Path) -> None:
+    """Bytes of a dtype whose size is not known are no value."""
+    builder = TraceBuilder(tmp_path / "a.zarr")
+    value = builder.value(np.zeros(4, np.uint8), "quint8")
+    builder.op("aten.mm.default", outputs=[value])
+    with pytest.raises(HoleError, match=r"a quint8 tensor of shape \[4\] has no 4 bytes"):
+        values_of(builder.finish()).get(value)
+
+
+def test_placements(tmp_path: Path) -> None:
+    """Where the tensors of a row lay, by its tensors; and whether lazily conjugated or negated."""
+    builder = TraceBuilder(tmp_path / "a.zarr")
+    builder.op("aten.mm.default", outputs=["x"])
+    builder.op("aten.mm.default", outputs=["x"])
+    builder.commit()
+    bits = (0, PlacementBit.CONJUGATED, PlacementBit.NEGATED, PlacementBit.CONJUGATED | PlacementBit.NEGATED)
+    new = [
+        NewValue(ValueKind.PLACEMENT, place // 2, 0, 1, place, 16 * place << PLACEMENT_SHIFT | bit, b"", 8 * place)
+        for place, bit in enumerate(bits)
+    ]
+    builder.main.request_values()
+    builder.main.writer.commit(0, None, values=NewValues(new))
+    values = values_of(builder.finish())
+    assert values.placements(0, 0) == values.placements(1, 1) == {}
+    assert values.placements(0, 1) == {
+        place: StoredPlacement(place // 2, 8 * place, 16 * place, place in (1, 3), place in (2, 3))
+        for place in range(4)
+    }
+    assert len(values) == 0 and verify(builder.path).sound
 
 
 def test_generators_inputs_and_what_was_left_out(tmp_path: Path) -> None:

@@ -267,7 +267,8 @@ def seeding_notes(context: DiffContext, end: int, end_b: int | None, about: Even
 def seeding_texts(pairs: Sequence[MatchedEvent], about: MatchedEvent | None) -> list[str]:
     """Clauses on seeding from the seeding, construction and reset events before ``about``, the last first."""
     number = _environment_number(about, pairs)
-    texts = [_made_text(pair) for pair in pairs if number is not None and _number(pair) == number and pair.differs]
+    made = [pair for pair in pairs if pair.event_a.what in ENVIRONMENTS and pair.differs]
+    texts = [_made_text(pair) for pair in made if number is not None and _number(pair) == number]
     if about is None or "action" in about.differs:
         texts += _of_spaces((ACTIONS, ANY), pairs, number)
     elif about.event_a.evidence("reset") is not None or about.event_a.evidence("step") is not None:
@@ -345,16 +346,20 @@ class EnvironmentEvents(NamedTuple, Generic[E]):
     """It was reset with the same seed on both sides."""
     open: E | None
     """The first of its last events that all differ; None: the last one is equal."""
+    unseeded: E | None
+    """The first of those with no seeded reset after it."""
     passing: E | None = None
     """The first that differs although a later one is equal, with no seeded reset after it."""
 
     def followed_by(self, later: EnvironmentEvents[E]) -> EnvironmentEvents[E]:
         """The summary of these events and ``later``."""
-        passing = None if later.seeded else self.passing or (None if later.all_differ else self.open)
+        passing = None if later.seeded else self.passing or (None if later.all_differ else self.unseeded)
+        unseeded = later.unseeded if later.seeded or not later.all_differ else self.unseeded or later.unseeded
         return EnvironmentEvents(
             self.all_differ and later.all_differ,
             self.seeded or later.seeded,
             (self.open or later.open) if later.all_differ else later.open,
+            unseeded,
             passing or later.passing,
         )
 
@@ -380,7 +385,8 @@ class EventTracker(Generic[E]):
     def add(self, pair: E, *, differs: bool, earlier: bool = False) -> None:
         """Add the next event; ``earlier``: the one before all added ones."""
         what = pair.event_a.what
-        one = EnvironmentEvents(differs, pair.is_seeded, pair if differs else None)
+        open_ = pair if differs else None
+        one = EnvironmentEvents(differs, pair.is_seeded, open_, open_)
         known = self.environments.get(what)
         self.environments[what] = (
             one if known is None else one.followed_by(known) if earlier else known.followed_by(one)

@@ -155,7 +155,7 @@ def _how(row: RowAt, write: LinkFault) -> str:
             return f"row {place[1]:,} of another thread"
         try:
             return _words(row_at(row.view, place[1]))
-        except HoleError:
+        except (HoleError, ValueError):  # ValueError: the stream has no such row
             return f"row {place[1]:,}"
 
     if write.kind is FaultKind.OP:

@@ -1,0 +1,169 @@
+"""A run that begins at a step of another one, and what it began without."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rltrace.diff import compare
+from rltrace.diff.base.model import Cause, Finding, InputsMatch
+from rltrace.testing import In, TraceBuilder
+from rltrace.trace.format.schema import Generator, Kind, Origin
+
+MM, ADD = "aten.mm.default", "aten.add_.Tensor"
+LOADER = ("torch/utils/data/_utils/collate.py", 3, "collate", "torch.stack(batch)")
+
+Do = Callable[[TraceBuilder, str], object]
+"""Adds a row of the side, ``a`` or ``b``."""
+
+
+def shifted(folder: Path, *common: Do, opening: str = "") -> Finding:
+    """The first finding of values, where B begins at A's step 1; ``common``: the rows of that step; ``opening``: what
+    a tensor holds as B's recording of ops begins."""
+    paths = []
+    for side in "ab":
+        trace = TraceBuilder(folder / f"{side}.zarr")
+        trace.optimizer("p" if side == "a" else "q", state=() if side == "a" else ("step",), kept=("step",))
+        if side == "a":
+            trace.op(MM, outputs=["weight of a"])
+            trace.op("aten.rand.default", rng="before", generator=Generator.OWN + 1, outputs=["z"])
+            trace.end_step(parameters="q", gradients="g", generators="r")
+        elif opening:
+            trace.window(0)
+            trace.op("rltrace.state", (), [("outside", opening)], kind=Kind.WINDOW, module="net", scalars=["w"])
+        for do in common:
+            do(trace, side)
+        trace.end_step(parameters=f"end of {side}", gradients=f"g {side}", generators="r2")
+        paths.append(trace.finish())
+    found = compare(*paths)
+    assert found.shift is not None and (found.shift.a_step, found.shift.b_step) == (1, 0)
+    assert found.first_value is not None
+    return found.first_value
+
+
+def op(name: str = MM, **fields: Any) -> Do:
+    """An op; texts that end in ``?`` are other ones on each side."""
+
+    def told(value: Any, side: str) -> Any:
+        if isinstance(value, str):
+            return value.replace("?", side)
+        if isinstance(value, list | tuple) and not isinstance(value, In):
+            return type(value)(told(part, side) for part in value)
+        return value
+
+    return lambda trace, side: trace.op(name, **{key: told(value, side) for key, value in fields.items()})
+
+
+def event(number: int, count: int, what: str = "environment 0") -> Do:
+    """A step of an environment that returned another observation on each side, or (count 0) the same."""
+    seen = {"observation": f"o{number}"} if not count else None
+    return lambda trace, side: trace.event(
+        Kind.ENVIRONMENT_STEP, what, owner="Walk", counts={"step": number}, digests=seen or {"observation": f"o{side}"}
+    )
+
+
+def lost(finding: Finding) -> tuple[str, str] | None:
+    return None if finding.not_restored is None else (finding.not_restored.kind, finding.not_restored.name)
+
+
+@pytest.mark.parametrize(
+    ("generator", "name"),
+    [
+        (Generator.TORCH, "torch's generator on the CPU"),
+        (Generator.DEVICE, "torch's generator of device 0"),
+        (Generator.DEVICE + 3, "torch's generator of device 3"),
+        (Generator.OWN, "a generator that the program made"),
+        (Generator.OWN + 1, "a generator that the program made"),
+        (Generator.UNKNOWN, "a generator"),
+    ],
+)
+def test_a_generator(tmp_path: Path, generator: int, name: str) -> None:
+    """The first draw from it since finds another state."""
+    draws = "aten.rand.default"
+    found = shifted(
+        tmp_path,
+        op(draws, rng="same", generator=generator + 20, outputs=["s"]),
+        op(draws, rng="state of ?", generator=generator, outputs=["drawn by ?"]),
+    )
+    assert (found.cause, lost(found)) == (Cause.RNG, ("generator", name))
+    assert (
+        found.explanation == f"the state of {name} was not restored: it differs before the first op that draws from it"
+    )
+
+
+def test_a_generator_that_was_restored(tmp_path: Path) -> None:
+    """Where its first draw is equal, a later one that is not has another reason."""
+    draws = "aten.rand.default"
+    found = shifted(tmp_path, op(draws, rng="r", outputs=["s"]), op(draws, rng="state of ?", outputs=["drawn by ?"]))
+    assert (found.cause, lost(found)) == (Cause.RNG, None)
+
+
+def test_an_environment(tmp_path: Path) -> None:
+    """Its first event since differs; after an equal event it was restored."""
+    reads = op(inputs=[("outside", "o?")], outputs=["y?"])
+    found = shifted(tmp_path, event(3, 1), reads)
+    assert lost(found) == ("environment", "environment 0 (Walk)")
+    assert found.explanation.startswith("environment 0 (Walk) was not restored; environment 0 (Walk) returned another")
+    (tmp_path / "later").mkdir()
+    later = shifted(tmp_path / "later", event(1, 0, "environment 1"), event(2, 0), event(3, 1), reads)
+    assert (later.event is not None, lost(later)) == (True, ("data", "data from outside torch"))
+
+
+@pytest.mark.parametrize(
+    ("site", "expected"),
+    [
+        (LOADER, ("data", "data loader")),
+        (("train.py", 3, "main", "x"), ("data", "data from outside torch")),
+        ([("train.py", 3, "main", "x"), LOADER], ("data", "data loader")),
+    ],
+)
+def test_data(tmp_path: Path, site: Any, expected: tuple[str, str]) -> None:
+    """Other data in the first step, of a loader or from anywhere."""
+    read = lambda trace, side: trace.op(MM, site, inputs=[("outside", f"batch of {side}")], outputs=[f"y{side}"])  # noqa: E731
+    found = shifted(tmp_path, op(outputs=["x"]), read)
+    assert (found.cause, lost(found)) == (Cause.OUTSIDE, expected)
+
+
+def test_a_tensor(tmp_path: Path) -> None:
+    """Written before the step by an op of A and loaded by B: what differs at its first use."""
+
+    def use(trace: TraceBuilder, side: str) -> None:
+        link = In(0, f"weight of {side}") if side == "a" else In(origin=Origin.OUTSIDE, digest="weight of b")
+        trace.op(MM, inputs=[link], outputs=[f"y{side}"], module="policy")
+
+    found = shifted(tmp_path, use)
+    assert (found.cause, found.not_restored and found.not_restored.kind) == (Cause.BEFORE_WINDOW, "tensor")
+    assert found.explanation.endswith("(row 0) in A, it was loaded or made outside the recorded ops in B")
+    assert "was not restored: it differs at its first use; aten.mm.default at " in found.explanation
+
+
+def test_a_setting_of_an_optimizer(tmp_path: Path) -> None:
+    """Another learning rate in its first attempt."""
+
+    def step(trace: TraceBuilder, side: str) -> None:
+        trace.op(ADD, inputs=["unknown"], outputs=[f"y{side}"], phase="optimizer", floats=[0.1 if side == "a" else 0.2])
+
+    found = shifted(tmp_path, step)
+    assert (found.cause, lost(found)) == (Cause.ARGUMENTS, ("settings", "Adam"))
+    assert found.explanation.startswith("a setting of Adam was not restored (its learning rate, what a scheduler had")
+
+
+@pytest.mark.parametrize(
+    ("opening", "read", "match"),
+    [
+        ("weight of a", None, InputsMatch.INFERRED),
+        ("weight of b", None, InputsMatch.DIFFER),
+        ("weight of a", "weight of a", InputsMatch.INFERRED),
+    ],
+)
+def test_a_window_tells_what_a_tensor_held(tmp_path: Path, opening: str, read: str | None, match: InputsMatch) -> None:
+    """Its opening row has the digest of what A's op wrote before the step: then the inputs are known to match."""
+
+    def use(trace: TraceBuilder, side: str) -> None:
+        trace.op(MM, inputs=[In(0) if side == "a" else In(0, read)], outputs=[f"y{side}"], module="policy")
+
+    found = shifted(tmp_path, use, opening=opening)
+    assert (found.op, found.inputs_match) == (MM, match)

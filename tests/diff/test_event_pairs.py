@@ -1,0 +1,287 @@
+"""Events that both sides have: in words, as the origin of what differs after them, and how spaces were seeded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rltrace.diff.base.model import Cause
+from rltrace.diff.causes.events import (
+    EventTracker,
+    MatchedEvent,
+    event_judgement,
+    event_text_parts,
+    first_op_text,
+    seeding_texts,
+)
+from rltrace.trace.format.events import COUNT, DIGEST, EVIDENCE, INTEGER, NONE, Cell, Event
+from rltrace.trace.read.names import Site
+
+
+@dataclass(frozen=True)
+class Pair(MatchedEvent):
+    event_a: Event
+    event_b: Event
+    row: int = 0
+    op: str = "environment-step"
+    module: str = "Walk"
+    place: str = "train.py:3"
+
+
+def pair(a: dict[str, Any], b: dict[str, Any] | None = None, what: str = "environment 0", **more: Any) -> Pair:
+    """Cells by name: counts as numbers, evidence as texts after a ``?``, digests as other texts."""
+
+    def event(cells: dict[str, Any]) -> Event:
+        return Event(what, tuple(cell(name, value) for name, value in cells.items()))
+
+    def cell(name: str, value: int | str) -> Cell:
+        if isinstance(value, int):
+            return Cell(name, COUNT, value)
+        return Cell(name, EVIDENCE if value.startswith("?") else DIGEST, ord(value[-1]))
+
+    return Pair(event(a), event(a if b is None else b), **more)
+
+
+STEP = {"step": 812}
+RETURNED = "environment 0 (Walk) returned another"
+
+
+@pytest.mark.parametrize(
+    ("given", "texts"),
+    [
+        (
+            pair({**STEP, "observation": "x"}, {**STEP, "observation": "y"}),
+            ["environment 0 (Walk) returned another observation at its step 812"],
+        ),
+        (
+            pair({**STEP, "action": "a", "observation": "x"}, {"step": 1812, "action": "a", "observation": "y"}),
+            [f"{RETURNED} observation at its step 812 in A and 1,812 in B, given the same action"],
+        ),
+        (
+            pair({**STEP, "action": "a", "observation": "x"}, {**STEP, "action": "b", "observation": "y"}, module=""),
+            [
+                "environment 0 was given another action at its step 812, though no op before it differs; it returned "
+                "another observation"
+            ],
+        ),
+        (
+            pair({"reset": 2, "action": "a"}, {"reset": 2, "action": "b"}),
+            ["environment 0 (Walk) was given another action at its reset 2, though no op before it differs"],
+        ),
+        (
+            pair({"step": 3, "x": "p", "y": "p", "z": "p"}, {"x": "q", "y": "q", "z": "q"}),
+            [f"{RETURNED} x, y and z at its event"],
+        ),
+        (
+            pair({**STEP, "of 1": "x", "of 2": "p"}, {**STEP, "of 1": "y", "of 2": "q"}),
+            [f"{RETURNED} result at its step 812; it is what its environments 1 and 2 returned"],
+        ),
+        (
+            pair({**STEP, "x": "p", "of 1": "x"}, {**STEP, "x": "q", "of 1": "y"}),
+            [f"{RETURNED} x at its step 812; it is what its environment 1 returned"],
+        ),
+        (pair({"file": "x"}, {"file": "y"}, what="model.pt", op="checkpoint"), ["what model.pt loaded differs"]),
+        (
+            pair({"reset": 1, "seed": NONE, "x": "p"}, {"reset": 1, "seed": NONE, "x": "q"}),
+            [f"{RETURNED} x at its reset 1", "it was reset without a seed"],
+        ),
+        (
+            pair({"reset": 1, "seed": 7, "x": "p"}, {"reset": 1, "seed": 7, "x": "q"}),
+            [f"{RETURNED} x at its reset 1", "its seed is 7 on both sides"],
+        ),
+        (
+            pair({"reset": 1, "seed": 7, "x": "p"}, {"reset": 1, "seed": NONE, "x": "q"}),
+            [f"{RETURNED} x at its reset 1", "it was reset with seed 7 in A and no seed in B"],
+        ),
+        (
+            pair({**STEP, "seed": 7, "x": "p"}, {**STEP, "x": "q"}),
+            [f"{RETURNED} x at its step 812"],
+        ),
+        (
+            pair(
+                {**STEP, "own generator": "?p", "Python generator": "?p", "NumPy generator": "?p", "x": "p"},
+                {**STEP, "own generator": "?q", "Python generator": "?p", "NumPy generator": "?p", "x": "q"},
+            ),
+            [
+                f"{RETURNED} x at its step 812",
+                "the environment's own generator had another state before it",
+                "Python's generator and NumPy's equal ones",
+            ],
+        ),
+        (
+            pair({**STEP, "Python generator": "?p", "x": "p"}, {**STEP, "Python generator": "?p", "x": "q"}),
+            [f"{RETURNED} x at its step 812", "Python's generator had equal states before it"],
+        ),
+    ],
+)  # fmt: skip
+def test_in_words(given: Pair, texts: list[str]) -> None:
+    """What differs, at which of its steps or resets, how it was seeded, and the states of the generators before it."""
+    assert event_text_parts(given, [], persists=True) == texts
+    assert event_text_parts(given, ["note"], persists=False) == [*texts, "note", "later events were equal again"]
+
+
+@pytest.mark.parametrize(("side", "cells", "verb"), [("A", STEP, "steps"), ("B", {"reset": 1}, "resets")])
+def test_an_event_of_one_side(side: str, cells: dict[str, Any], verb: str) -> None:
+    """Is control flow; what both have and differs is outside data."""
+    of = pair({**STEP, "x": "p"}, {**STEP, "x": "q"})
+    judged = event_judgement(of, (side, pair(cells).event_a), ["note"], ["result"], persists=True)
+    other = "B" if side == "A" else "A"
+    assert judged.cause is Cause.CONTROL_FLOW
+    assert judged.explanation == (
+        f"only {side} {verb} environment 0 (Walk) here, {other} does not; "
+        "from its step 812 on all its events differ; result"
+    )
+    assert event_judgement(of, None, ["note"], ["result"], persists=True).explanation.endswith("; note; result")
+    assert event_judgement(of, None, [], [], persists=True).cause is Cause.OUTSIDE
+
+
+def test_the_first_op() -> None:
+    """With its line where that is known."""
+    end = "(row 1,234) is the first op that differs as a result"
+    assert first_op_text("aten.mm.default", Site("a.py", 3, "f", ""), 1234) == f"aten.mm.default at a.py:3 {end}"
+    assert first_op_text("aten.mm.default", None, 1234) == f"aten.mm.default {end}"
+
+
+# --- seeding ----------------------------------------------------------------------------------------------------------
+
+
+def seeded(a: int, b: int | None = None, *, made: int = 1, what: str = "action space", states: str = "pq") -> Pair:
+    """A space that was given these seeds by its environment with this number."""
+    cells = [
+        {"made": made, "state": f"?{state}", "seed": seed}
+        for seed, state in zip((a, a if b is None else b), states, strict=True)
+    ]
+    events = [
+        Event(
+            what,
+            (
+                Cell("made", EVIDENCE, one["made"]),
+                Cell("state", EVIDENCE, ord(str(one["state"])[-1])),
+                Cell("seed", EVIDENCE, one["seed"]),
+                Cell("given", INTEGER, one["seed"]),
+            ),
+        )
+        for one in cells
+    ]
+    return Pair(*events)  # type: ignore[arg-type]
+
+
+def about(**cells: Any) -> Pair:
+    """An event of environment 1 that differs in its action, or in its observation."""
+    made = Cell("made", EVIDENCE, 1)
+    counts = [Cell(name, EVIDENCE, value) for name, value in cells.items() if isinstance(value, int)]
+    digests = [
+        [Cell(name, DIGEST, ord(text[at])) for name, text in cells.items() if isinstance(text, str)] for at in (0, 1)
+    ]
+    return Pair(*(Event("environment 0", (made, *counts, *of)) for of in digests))  # type: ignore[arg-type]
+
+
+MADE = "it was made with different arguments at train.py:3"
+ITSELF = "the action space of Walk was not seeded at train.py:3: it seeded itself, differently in each run"
+
+
+@pytest.mark.parametrize(
+    ("pairs", "of", "texts"),
+    [
+        ([seeded(NONE)], about(step=1, action="xy"), [ITSELF]),
+        ([seeded(NONE)], None, [ITSELF]),
+        ([seeded(NONE, states="pp")], None, []),
+        ([seeded(5, states="pq")], None, []),
+        ([seeded(5, 6)], None, ["the action space of Walk was given seed 5 in A and seed 6 in B at train.py:3"]),
+        ([seeded(NONE, 6)], None, ["the action space of Walk was given no seed in A and seed 6 in B at train.py:3"]),
+        ([seeded(NONE)], about(step=1, observation="xy"), []),
+        ([seeded(NONE, what="observation space")], about(step=1, action="xy"), []),
+        (
+            [seeded(NONE, what="observation space")],
+            about(step=1, observation="xy"),
+            [ITSELF.replace("action", "observation")],
+        ),
+        (
+            [seeded(NONE, what="observation space")],
+            about(reset=1, observation="xy"),
+            [ITSELF.replace("action", "observation")],
+        ),
+        ([seeded(NONE, what="observation space")], about(observation="xy"), []),
+        ([seeded(NONE, what="a space")], about(step=1, action="xy"), [ITSELF.replace("action space", "space")]),
+        ([seeded(5, states="pp"), seeded(NONE, made=2)], about(step=1, action="xy"), []),
+        ([seeded(5, 6, made=2), seeded(NONE)], about(step=1, action="xy"), [ITSELF]),
+        ([seeded(NONE), seeded(5, 6)], about(step=1, action="xy"), [ITSELF]),
+        ([seeded(5, 6, what="environment")], about(step=1, action="xy"), [MADE]),
+        ([seeded(5, 6, what="environment", made=2)], about(step=1, action="xy"), []),
+        ([seeded(5, what="environment")], about(step=1, action="xy"), []),
+        ([seeded(5, 6, what="environment")], None, []),
+    ],
+)  # fmt: skip
+def test_how_spaces_were_seeded(pairs: list[Pair], of: Pair | None, texts: list[str]) -> None:
+    """The last seeding of the space that the data came from, of this environment where that is known."""
+    assert seeding_texts(pairs, of) == texts
+
+
+# --- origins ----------------------------------------------------------------------------------------------------------
+
+
+def of_environment(row: int, number: int, *, seeded: bool, generators: str = "pp") -> Pair:
+    seed = 7 if seeded else NONE
+    events = [
+        Event(f"environment {number}", (Cell("seed", EVIDENCE, seed), Cell("NumPy generator", EVIDENCE, ord(state))))
+        for state in generators
+    ]
+    return Pair(*events, row=row)  # type: ignore[arg-type]
+
+
+HAPPENED = st.lists(st.tuples(st.integers(0, 1), st.booleans(), st.booleans()), max_size=7)
+
+
+@given(HAPPENED, st.booleans())
+def test_the_origin_among_events(events: list[tuple[int, bool, bool]], equal: bool) -> None:
+    """The first event from which on all of its environment differ; else a single one that no seeded reset followed,
+    where the shared generators are equal at the end. Whether events come forwards or backwards."""
+    told = [
+        (
+            of_environment(row, number, seeded=seeded, generators="pp" if equal or row + 1 < len(events) else "pq"),
+            differs,
+        )
+        for row, (number, differs, seeded) in enumerate(events)
+    ]
+    forwards: EventTracker[Pair] = EventTracker()
+    backwards: EventTracker[Pair] = EventTracker()
+    for event, differs in told:
+        forwards.add(event, differs=differs)
+    for event, differs in reversed(told):
+        backwards.add(event, differs=differs, earlier=True)
+    lasting, single, is_open = [], [], False
+    for number in (0, 1):
+        own = [(event, differs) for event, differs in told if event.event_a.what.endswith(str(number))]
+        cut = len(own)
+        while cut and own[cut - 1][1]:
+            cut -= 1
+        lasting += [event.row for event, _ in own[cut:][:1]]
+        is_open |= bool(own) and not cut
+        last_reset = max((at for at, (event, _) in enumerate(own) if event.is_seeded), default=0)
+        single += [event.row for event, differs in own[last_reset:cut] if differs][:1]
+    for tracker in (forwards, backwards):
+        assert tracker.is_open is is_open
+        found, persists = tracker.origin(Cause.OUTSIDE)
+        if lasting:
+            assert found is not None and (found.row, persists) == (min(lasting), True)
+            assert tracker.origin(Cause.ARGUMENTS)[0] is found
+        elif single and equal:
+            assert found is not None and (found.row, persists) == (min(single), False)
+            assert tracker.origin(Cause.ARGUMENTS) == (None, True)
+            assert tracker.origin(Cause.OUTSIDE, oldest=max(single) + 1) == (None, True)
+        else:
+            assert (found, persists) == (None, True)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "is_seeded"),
+    [((7, 7), True), ((7, 8), False), ((NONE, NONE), False), ((7, None), False), ((None, None), False)],
+)
+def test_a_reset_with_one_seed(seeds: tuple[int | None, int | None], is_seeded: bool) -> None:
+    """The same on both sides."""
+    events = [Event("environment 0", () if seed is None else (Cell("seed", EVIDENCE, seed),)) for seed in seeds]
+    assert Pair(*events).is_seeded is is_seeded  # type: ignore[arg-type]

@@ -1,0 +1,115 @@
+"""Two rows that are the same op differ in what both recorded, and in nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from views import rows_of, view_of
+
+from rltrace.diff.base.row_diff import Difference, call_text, difference, input_text, numbers_text
+from rltrace.testing import TraceBuilder
+from rltrace.trace.format.schema import Kind, RowFlag
+
+OP = "aten.mm.default"
+MARKED = {"flags": RowFlag.MARKED}
+OPENING = {"kind": Kind.WINDOW, "scalars": ["w"]}
+GENERATOR = {"kind": Kind.WINDOW, "scalars": ["generator"]}
+
+
+def outside(*texts: str) -> dict[str, Any]:
+    return {"inputs": [("outside", text) for text in texts]}
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "differs"),
+    [
+        ({"outputs": ["y", "z"]}, {"outputs": ["y", "z"]}, set()),
+        ({"outputs": ["y", "z"]}, {"outputs": ["z", "y"]}, {"outputs"}),
+        ({"outputs": ["y"]}, {"outputs": []}, {"outputs"}),
+        ({"rng": "g", "outputs": ["y"]}, {"rng": "h", "outputs": ["y"]}, {"rng"}),
+        ({"rng": "g", "outputs": ["y"]}, {"outputs": ["y"]}, set()),
+        ({"integers": [1, 2]}, {"integers": [1, 3]}, {"arguments"}),
+        ({"floats": [0.0]}, {"floats": [-0.0]}, {"arguments"}),
+        ({"floats": [float("nan")]}, {"floats": [float("nan")]}, set()),
+        ({"integers": [1], "value": 5}, {"integers": [1], "value": 6}, {"value"}),
+        ({"integers": [1], "value": 5}, {"integers": [2], "value": 5}, {"arguments"}),
+        ({"value": True}, {"value": False}, {"value"}),
+        ({"value": 1}, {"value": True}, {"value"}),
+        ({"floats": [0.5], "value": 1.5}, {"floats": [0.5], "value": 2.5}, {"value"}),
+        ({"floats": [0.5], "value": 1 + 2j}, {"floats": [0.5], "value": 1 + 3j}, {"value"}),
+        ({"floats": [0.5], "value": 1 + 2j}, {"floats": [0.25], "value": 1 + 2j}, {"arguments"}),
+        ({"value": 1.5}, {}, {"value"}),
+        ({"scalars": ["T"]}, {"scalars": ["i"]}, {"structure"}),
+        ({"name": "aten.bmm.default"}, {}, {"structure"}),
+        ({"outputs": ["y"], **MARKED}, {"outputs": ["z"]}, {"marked"}),
+        ({"outputs": ["y"]}, {"outputs": ["z"], **MARKED}, {"marked"}),
+        ({"rng": "g", **MARKED}, {"rng": "h", **MARKED}, {"marked"}),
+        ({"integers": [1], **MARKED}, {"integers": [2], **MARKED}, {"arguments"}),
+        ({**outside("x"), **MARKED}, {**outside("z"), **MARKED}, {"marked"}),
+        ({"value": 5, **MARKED}, {"value": 6, **MARKED}, {"value", "marked"}),
+        ({**GENERATOR, "outputs": ["y"]}, {**GENERATOR, "outputs": ["z"]}, set()),
+        ({**OPENING, "outputs": ["y"]}, {**OPENING, "outputs": ["z"]}, {"outputs"}),
+        ({"kind": Kind.WINDOW, "scalars": []}, {"scalars": []}, {"structure"}),
+    ],
+)
+def test_respects_in_which_rows_differ(tmp_path: Path, a: dict[str, Any], b: dict[str, Any], differs: set[str]) -> None:
+    """Each alone; a number that was returned is no argument; what a marked row digested counts for nothing."""
+    sides = []
+    for side, fields in (("a", a), ("b", b)):
+
+        def build(trace: TraceBuilder, fields: dict[str, Any] = fields) -> None:
+            trace.op(OP, integers=[7], floats=[7.5], outputs=["before"])
+            trace.op(**{"name": OP, **fields})
+            trace.op(OP, integers=[8], floats=[8.5], outputs=["after"])
+
+        view = view_of(tmp_path / f"{side}.zarr", build)
+        sides.append(view.read(0, 3))
+    found = difference(sides[0], 1, sides[1], 1)
+    assert found == Difference(**dict.fromkeys(differs, True))
+    assert found.found is bool(differs - {"marked"})
+    assert not difference(sides[0], 2, sides[1], 2).found
+
+
+def test_inputs_that_both_sides_read(tmp_path: Path) -> None:
+    """By their places; not where one side did not read it, or overwrote it."""
+    a = [("outside", "x"), ("outside", "x"), ("outside", "x"), ("overwritten", "x"), ("outside", "x")]
+    b = [("outside", "x"), ("outside", "y"), "outside", ("outside", "y"), ("mixed", "z")]
+    sides = [
+        view_of(tmp_path / f"{i}.zarr", lambda t, s=s: t.op(OP, inputs=s)).read(0, 1) for i, s in enumerate((a, b))
+    ]
+    found = difference(sides[0], 0, sides[1], 0)
+    assert (found.reads, found.found, found.structure) == ((1, 4), True, False)
+
+
+@pytest.mark.parametrize("what", ["counts", "evidence", "digests", "integers", "floats"])
+def test_events(tmp_path: Path, what: str) -> None:
+    """Evidence of an event is no difference; its digests and numbers are compared, as those of a marked row."""
+    sides = []
+    for side in (1, 2):
+        cells: dict[str, Any] = {what: {"x": side}}
+        build = lambda trace, cells=cells: trace.event(Kind.ENVIRONMENT_STEP, "CartPole", **cells)  # noqa: E731
+        sides.append(view_of(tmp_path / f"{side}.zarr", build).read(0, 1))
+    found = difference(sides[0], 0, sides[1], 0)
+    assert found == Difference(marked=what not in ("counts", "evidence"))
+
+
+def test_texts(tmp_path: Path) -> None:
+    """The numbers of one row, the first eight of them, and its arguments in their order."""
+
+    def build(trace: TraceBuilder) -> None:
+        trace.op(OP, integers=[90], floats=[90.5])
+        trace.op(OP, inputs=["unknown"], integers=[1, 2], floats=[0.5], scalars=["T", "i", ["alpha=", "f"], ["i", "c"]])
+        trace.op(OP, integers=range(8))
+        trace.op(OP, integers=range(8), floats=[0.5])
+
+    rows = rows_of(tmp_path / "a.zarr", build)
+    assert [numbers_text(row) for row in rows[1:]] == [
+        "1, 2, 0.5",
+        "0, 1, 2, 3, 4, 5, 6, 7",
+        "0, 1, 2, 3, 4, 5, 6, 7 …",
+    ]
+    assert call_text(rows[1]) == "(T, 1, alpha=0.5, [2, ?+?j])"
+    assert input_text(rows[1], 0).startswith("input 0 (float32[")
+    assert input_text(rows[1], 1) == "input 1"

@@ -1,0 +1,104 @@
+"""Records of a journal read as they were written, and are refused where a field cannot be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rltrace.trace.format.records import (
+    MAX_TIME,
+    FaultKind,
+    LeftOut,
+    LinkFault,
+    ValueRequest,
+    add_up,
+    by_reason,
+    check_facts,
+    check_launch,
+    check_slice,
+    link_fault_record,
+    parse_link_fault,
+    parse_value_request,
+    value_request_record,
+)
+
+FAULT = LinkFault(FaultKind.WRITE, (0, 5), 1, 2, (0, 4), None, (1, 3), True, 64, 0xABC)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [FAULT, FAULT._replace(kind=FaultKind.OP, found=None, input=None, used=None, writer=(7, 8), allocation=None)],
+)
+def test_faults_of_links(fault: LinkFault) -> None:
+    """With every place, and with none."""
+    assert parse_link_fault(link_fault_record(fault)) == fault
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"kind": "other"},
+        {"handed_out": 1},
+        {"input": -1},
+        {"input": "1"},
+        {"step": None},
+        {"bytes": -1},
+        {"found": [0]},
+        {"found": [0, -1]},
+        {"writer": [1 << 40, 0]},
+        {"digest": "xyz"},
+    ],
+)
+def test_faults_that_cannot_be(change: dict[str, Any]) -> None:
+    """One field of another type or out of its range."""
+    with pytest.raises((ValueError, TypeError)):
+        parse_link_fault({**link_fault_record(FAULT), **change})
+
+
+@pytest.mark.parametrize("created", [0, 1.5, "2026-01-01T00:00:00", MAX_TIME])
+def test_launches(created: object) -> None:
+    """Seconds, or ISO 8601."""
+    check_launch({"type": "launch", "command": [], "created": created})
+    check_launch({"type": "launch"})
+
+
+@pytest.mark.parametrize("change", [{"created": v} for v in (-1, None, [], float("nan"), 1e300)] + [{"command": "x"}])
+def test_launches_that_cannot_be(change: dict[str, Any]) -> None:
+    """Another type, or a time that is none."""
+    with pytest.raises(ValueError, match=r"."):
+        check_launch({"type": "launch", **change})
+
+
+def test_facts_and_slices() -> None:
+    """Facts are plain values; a slice has its steps."""
+    check_facts({"a": None, "b": 1, "c": 0.5, "d": "x", "e": True})
+    with pytest.raises(ValueError, match='fact "b" is not a plain value'):
+        check_facts({"a": 1, "b": {}})
+    check_slice({"first_step": 1, "end_step": 3})
+    for steps in ({"first_step": 1}, {"first_step": "1", "end_step": 3}, {"first_step": -1, "end_step": 3}):
+        with pytest.raises((ValueError, KeyError)):
+            check_slice(steps)
+
+
+def test_what_was_left_out_is_added_up() -> None:
+    """By reason and stream, over all rows; or by reason alone."""
+    entries = [
+        LeftOut("a", 0, 5, 7, 1, 10),
+        LeftOut("b", 0, 1, 1, 2, 20),
+        LeftOut("a", 0, 2, 3, 4, 40),
+        LeftOut("a", 1, 9, 9, 8, 80),
+    ]
+    assert add_up(entries) == [LeftOut("a", 0, 2, 7, 5, 50), entries[1], entries[3]]
+    assert add_up(entries[::-1])[1:] == [LeftOut("a", 0, 2, 7, 5, 50), entries[1]]
+    assert by_reason(entries) == [LeftOut("a", 0, 0, 0, 13, 130), LeftOut("b", 0, 0, 0, 2, 20)]
+
+
+def test_requests_of_values() -> None:
+    """Selectors are a list of texts."""
+    request = ValueRequest(("op=mm", "all"), True, 1 << 20)
+    record = value_request_record(request)
+    assert parse_value_request({**record, "selectors": list(request.selectors)}) == request
+    for change in ({"inputs": 1}, {"selectors": "all"}, {"selectors": ["all", 1]}, {"limit": -1}):
+        with pytest.raises(ValueError, match=r"."):
+            parse_value_request({**record, "selectors": ["all"], **change})
