@@ -78,6 +78,7 @@ check: $(STAMP)
 	$(BIN)/python scripts/check_tree.py
 
 bench: engine
+	@$(BIN)/python -m compileall -q rltrace tui
 	$(BIN)/python benchmarks/digest_speed.py
 	$(BIN)/python benchmarks/device_digest.py
 	$(BIN)/python benchmarks/trace_io.py

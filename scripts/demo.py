@@ -1,4 +1,4 @@
-"""``make demo``: two runs that part because of a kernel, two that do not, and what rltrace says of them.
+"""``make demo``: two runs that diverge because of a kernel, two that do not, and what rltrace says of them.
 
 Records ``examples/ppo_cartpole.py`` (Stable-Baselines3 PPO) under two CPU kernel settings and once more unchanged, and
 compares. Prints the commands it runs and what they print; ends with 1 when a verdict is not the expected one.
@@ -18,7 +18,7 @@ from kernel_probe import find_setting
 ROOT = Path(__file__).parent.parent
 OUT = Path("demo-out")
 PROGRAM = "python examples/ppo_cartpole.py --default-init"
-"""Orthogonal initialisation would part in the very first weights, before there is any training to see."""
+"""Orthogonal initialisation would diverge in the very first weights, before there is any training to see."""
 
 DIVERGED, IDENTICAL = 1, 0
 

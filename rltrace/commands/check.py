@@ -18,10 +18,10 @@ from click.core import ParameterSource
 from rltrace.commands._option_types import parse_steps
 from rltrace.commands.console import (
     ExitCode,
+    annotated_format_options,
     color_option,
     emit,
     emit_json,
-    format_options,
     narrate,
     run_counter,
     use_color,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 @click.option("--strict", is_flag=True, help="Added, removed or reordered ops count as a difference too.")
 @click.option("--against", type=click.Path(path_type=Path), metavar="LOCK", help="Compare one run with this lock.")
 @click.option("--update", is_flag=True, help="Write the lock anew, and show what moved.")
-@format_options
+@annotated_format_options
 @click.option("--quiet", is_flag=True, help="No narration; errors are still shown.")
 @color_option
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] CMD …")
@@ -116,16 +116,21 @@ def command(
         narrate(f"{runs} runs, traces in {plan.output}")
     count = run_counter(runs + plan.control)
     checked = check(plan, (lambda text: None) if quiet else (lambda text: narrate(f"{text}{count()}")))
-    status = status_of(checked.grouping)
+    status, traces = status_of(checked.grouping), [str(run.trace or "") for run in checked.runs]
     if brief:
         from rltrace.report.brief import brief_grouping
 
-        emit_json(brief_grouping("check", checked.grouping, [str(run.trace or "") for run in checked.runs], status))
+        emit_json(brief_grouping("check", checked.grouping, traces, status))
     elif form == "json":
         emit_json(check_json(checked))
     else:
         colored = use_color(color)
         emit(render_check(checked, color=colored), color=colored)
+        if form == "github":
+            from rltrace.report.annotation import annotation
+            from rltrace.report.brief import brief_grouping
+
+            emit(annotation(brief_grouping("check", checked.grouping, traces, status)))
     return status
 
 
@@ -180,6 +185,11 @@ def _check_lock(
     else:
         colored = use_color(color)
         emit(render_lock_check(checked, color=colored), color=colored)
+        if form == "github":
+            from rltrace.report.annotation import annotation
+            from rltrace.report.brief import brief_lock_check
+
+            emit(annotation(brief_lock_check(checked, status)))
     return status
 
 

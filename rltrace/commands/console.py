@@ -100,8 +100,19 @@ def color_option(command: F) -> F:
 
 def format_options(command: F) -> F:
     """Add ``--format text|json`` and ``--brief``."""
+    return _format_options(command, "text", "json")
+
+
+def annotated_format_options(command: F) -> F:
+    """Add ``--format text|json|github`` and ``--brief``; ``github``: the text, then an annotation."""
+    return _format_options(
+        command, "text", "json", "github", help="github: the text, then an annotation of GitHub Actions at the line."
+    )
+
+
+def _format_options(command: F, *forms: str, help: str | None = None) -> F:
     brief = click.option("--brief", is_flag=True, help="The result in at most 2 kB of JSON, with the next commands.")
-    return click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)(
+    return click.option("--format", "form", type=click.Choice(forms), default="text", show_default=True, help=help)(
         brief(command)
     )
 

@@ -12,10 +12,10 @@ from rltrace.commands._option_types import start_options, starts_of
 from rltrace.commands.console import (
     ExitCode,
     Progress,
+    annotated_format_options,
     color_option,
     emit,
     emit_json,
-    format_options,
     progress_visible,
     use_color,
 )
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @click.command(name="diff")
 @click.argument("traces", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="A B …")
-@format_options
+@annotated_format_options
 @click.option("--strict", is_flag=True, help="Added, removed or reordered ops count as a difference too.")
 @click.option(
     "--tolerance",
@@ -131,6 +131,11 @@ def _print(
             from rltrace.report.confirm import saved_outcome_lines
 
             emit("\n".join(["", *saved_outcome_lines(saved, color=colored)]), color=colored)
+        if form == "github":
+            from rltrace.report.annotation import annotation
+            from rltrace.report.brief import brief_comparison
+
+            emit(annotation(brief_comparison(comparison, status)))
     return status
 
 
@@ -150,6 +155,11 @@ def _print_groups(traces: tuple[Path, ...], form: str, strict: bool, color: str,
     else:
         colored = use_color(color)
         emit(render_groups(grouping, names, color=colored), color=colored)
+        if form == "github":
+            from rltrace.report.annotation import annotation
+            from rltrace.report.brief import brief_grouping
+
+            emit(annotation(brief_grouping("diff", grouping, names, status_of(grouping))))
     return status_of(grouping)
 
 

@@ -102,13 +102,14 @@ class OpPairs:
             None if row is None else op_line(row.rows, row.place, row.view.name, row.view.process.words) for row in rows
         ]
         shown = next(row for row in rows if row is not None)
+        site = int(shown.rows.columns[shown.place, Column.SITE])
         return OpPair(
             lines[0],
             lines[1],
             tuple(self._inputs(rows[0], lines[0], rows[1], lines[1])),
             Pair(*(None if row is None else numbers_text(row) for row in rows)),
             Pair(*(None if row is None else skeleton_text(row) for row in rows)),
-            shown.view.process.words.paths(int(shown.rows.columns[shown.place, Column.SITE])),
+            tuple(frame.path for frame in shown.view.process.words.stack(site)),
         )
 
     def upstream(self, a: int | None, b: int | None, place: int) -> Upstream | None:

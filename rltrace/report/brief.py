@@ -20,6 +20,7 @@ from rltrace.json import to_json
 from rltrace.report.explain import conclusions
 from rltrace.report.groups import WORDS
 from rltrace.report.phrases import cut, shown_finding
+from rltrace.trace.read.names import Site
 
 MAX_BYTES = 2_000
 MAX_TEXT = 300
@@ -29,6 +30,8 @@ MAX_TEXT = 300
 @dataclass(frozen=True)
 class BriefFinding:
     """The place where two runs diverge."""
+
+    KEYS: ClassVar = ("cause", "op", "at", "step", "phase", "module", "site", "kernel", "explanation")
 
     cause: str
     op: str | None
@@ -42,6 +45,8 @@ class BriefFinding:
     """``train.py:12 in update: loss.backward()``."""
     kernel: Pair[str]
     explanation: str
+    stack: tuple[Site, ...] = ()
+    """The whole recorded stack, innermost first; not in the JSON, which is small."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +130,7 @@ def _finding(finding: Finding | None) -> BriefFinding | None:
         None if site is None else cut(f"{site.file}:{site.line} in {site.function}: {site.source}", MAX_TEXT),
         Pair(_cut(finding.kernel.a), _cut(finding.kernel.b)),
         cut(finding.explanation, MAX_TEXT),
+        finding.stack,
     )
 
 

@@ -23,7 +23,7 @@ def made(name: str, value: str = "x", machine: str | None = None) -> None:
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two traces that part in step 1, one of another machine, and files that are in the way."""
+    """Two traces that diverge in step 1, one of another machine, and files that are in the way."""
     monkeypatch.chdir(tmp_path)
     made("a.zarr")
     made("b.zarr", "y")

@@ -54,6 +54,22 @@ def test_diverged_ends_with_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert (report["verdict"], report["first_value"]["a_index"]) == ("diverged", 0)
 
 
+def test_an_annotation_follows_the_report(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two traces and of more; --brief stays one object."""
+    monkeypatch.delenv("GITHUB_WORKSPACE", raising=False)
+    other = [Do("aten.randn.default", (), "w1", 1, noise="x"), *training()[1:]]
+    names = traces(training(), other, training())
+    source = open_trace("a.zarr").processes[0].words.stack(1)[0].source
+    Path("train.py").write_text(source)
+    for given in (names[:2], names):
+        assert main(["diff", *given, "--format", "github"]) == 1
+        *report, annotation = capsys.readouterr().out.splitlines()
+        assert report[0].startswith("DIVERGED")
+        assert annotation.startswith("::error file=train.py,line=1,title=rltrace%3A diverged%2C cause ")
+    assert main(["diff", *names, "--format", "github", "--brief"]) == 1
+    assert json.loads(capsys.readouterr().out)["verdict"] == "diverged"
+
+
 def test_undecided_ends_with_3() -> None:
     """Equal so far, and one side was killed."""
     recorded(Path("a.zarr"), training(2), state="killed")

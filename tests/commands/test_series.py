@@ -118,7 +118,7 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_drawings(capsys: pytest.CaptureFixture[str]) -> None:
-    """Written beside the list: scales that part over each other; of two traces both sides, those that differ first."""
+    """Written beside the list, one scale above the other; of two traces both sides, those that differ first."""
     scaled(Path("a.zarr"), {0: [GOOD] * 3, 1: [GOOD, OVERFLOW, GOOD]})
     run(capsys, "a.zarr", "--svg", "one.svg")
     texts = [element.text for element in ET.parse("one.svg").iter("{http://www.w3.org/2000/svg}text")]

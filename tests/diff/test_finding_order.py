@@ -42,7 +42,7 @@ def test_where_it_began_comes_before_who_received_it(tmp_path: Path, waits: bool
 
 
 def test_the_other_ranks_own_difference_is_none_that_it_received(tmp_path: Path) -> None:
-    """Two ranks that part before they meet are in no order, and neither received it."""
+    """Two ranks that diverge before they meet are in no order, and neither received it."""
 
     def program(path: Path, value: str) -> Path:
         built = Program(path)

@@ -1,4 +1,4 @@
-"""The search against a full scan that uses none of it: values that part and meet again, holes, unfinished traces."""
+"""The search against a full scan that uses none of it: values that diverge and meet again, holes, unfinished traces."""
 
 from __future__ import annotations
 

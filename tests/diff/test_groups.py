@@ -54,7 +54,7 @@ def test_two_groups_part_at_an_op(tmp_path: Path) -> None:
 
 def test_an_op_that_nothing_was_changed_for(tmp_path: Path) -> None:
     """Of runs of one command, the same kernel that gives other bits from the same inputs was seen not to repeat itself;
-    an op at which they part for another reason was not.
+    an op at which they diverge for another reason was not.
     """
     other = [replace(do, floats=(1.0,)) if k == LATER else do for k, do in enumerate(training())]
     found = grouped(tmp_path, [training(), with_noise((CRITIC, "x")), other])

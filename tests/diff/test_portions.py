@@ -118,7 +118,7 @@ def test_shortcuts_never_change_what_is_found(case: tuple[list[Do], list[Do]]) -
 
 
 def test_steps_in_another_order_are_told_without_reading_them() -> None:
-    """Each step but the one where the runs part is known from its digest alone, which the report says."""
+    """Each step but the one where the runs diverge is known from its digest alone, which the report says."""
     steps = 40
     a, b = looped([range(ITEMS)] * steps), looped([[1, 0, 3, 2]] * steps)
     unread, read = found(a, b, look=False), found(a, b)
@@ -170,7 +170,7 @@ def test_a_hole_in_a_reordered_step_hides_nothing(tmp_path: Path) -> None:
 
 
 def test_a_log_line_in_every_step_is_seen_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where one side merely has a line more, no step is aligned by itself but the one where the runs part."""
+    """Where one side merely has a line more, no step is aligned by itself but the one where the runs diverge."""
     aligned = []
     whole = window.align
     monkeypatch.setattr(window, "align", lambda *a, **k: aligned.append(len(a[0])) or whole(*a, **k))

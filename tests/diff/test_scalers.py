@@ -1,4 +1,4 @@
-"""Scalers of one trace that part are told with the update, the step and the cause."""
+"""Scalers of one trace that diverge are told with the update, the step and the cause."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def test_inputs_that_lie_otherwise_are_told_and_tried(traces: tuple[Path, Path],
     told = "input 0 (float32[1000]) is aligned to 64 bytes in A, to 4 in B, and kernels choose their loops"
     assert told in first.explanation
     assert f"rltrace explain {a} {b}" in compared.advice
-    op, sides = prepare(*find(a, None, b), ())
+    op, sides = prepare(*find(a, None, b), (), "explain")
     assert (sides["a"].alignments, sides["b"].alignments, _differing_side(sides)) == ((0, 0), (4, 0), "b")
     write_folder(tmp_path / "op", op, sides, [])
     here, as_b = explain(tmp_path / "op" / SCRIPT, [KernelSetting(), KernelSetting(OF, "b")], 2)

@@ -10,7 +10,7 @@ from shown import PAGES, differs, run, shown_on
 
 
 def test_page(folder: Path) -> None:
-    """The scalers part where infinities are found in one; shared it cannot part, and alone each does as it did."""
+    """The scalers diverge where infinities are found in one; shared it cannot part, and alone each does as it did."""
     shown = shown_on(PAGES / "scaler_drift.md")
     now = [run(one.command, folder) for one in shown]
     assert [one.status for one in now] == [1 if one.command.endswith("--check") else 0 for one in shown]

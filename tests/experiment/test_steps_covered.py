@@ -38,7 +38,7 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trace, Trace]:
 
 @pytest.mark.parametrize(("end", "same"), [(1, True), (2, True), (3, False), (4, False)])
 def test_what_comes_after_it_does_not_count(traces: tuple[Trace, Trace], end: int, same: bool) -> None:
-    """Two runs that part in step 2 are the same to the end of step 1, whatever they end with."""
+    """Two runs that diverge in step 2 are the same to the end of step 1, whatever they end with."""
     found, covered = compare(*traces), StepsCovered(0, end)
     assert agrees(found, covered) is same
     assert (state_difference(*traces, covered) is None) is same

@@ -236,7 +236,7 @@ def test_in_place_and_too_large(held: Held, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="two threads need two cores to get in each other's way")
 def test_an_op_that_does_not_repeat_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A scatter on two threads: its runs part, and on the spot it is seen not to repeat."""
+    """A scatter on two threads: its runs diverge, and on the spot it is seen not to repeat."""
     monkeypatch.setattr(recorder, "TIMES", 300)
     torch.manual_seed(0)
     index, values = torch.randint(0, 4096, (65_536,)), torch.randn(65_536)

@@ -1,4 +1,4 @@
-"""Within a module that parts, which op is named: of rows whose inputs agree, the first that comes out otherwise."""
+"""Within a module that diverges, which op is named: of rows whose inputs agree, the first that comes out otherwise."""
 
 from __future__ import annotations
 

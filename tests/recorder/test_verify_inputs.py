@@ -94,7 +94,7 @@ def test_a_stale_link_is_said_to_be_one_and_settled(record: Record) -> None:
     first = linked.first
     assert first is not None
     assert (first.op, first.cause, first.inputs_match) == ("aten.mul.Tensor", Cause.UNKNOWN, InputsMatch.UNKNOWN)
-    assert all("--steps 0:1 --verify-inputs" in command for command in linked.advice[:2])
+    assert all("--steps 0:1 --until 0 --verify-inputs" in command for command in linked.advice[:2])
     assert linked.advice[2].startswith("rltrace diff ")
     verified = compare(*(record(stale(noise), steps=(0, 1), verify_inputs=True).path for noise in (5, 6)))
     first = verified.first

@@ -24,7 +24,7 @@ def racing(folder: Path, op: str) -> Grouping:
 
 
 def test_what_is_known_of_an_op_is_told_once(tmp_path: Path) -> None:
-    """An op of which PyTorch says that it need not repeat itself, at which runs part more than once: one sentence."""
+    """An op that PyTorch says need not repeat itself, at which runs diverge more than once: one sentence."""
     found = racing(tmp_path, "aten.index_put_.default")
     (advice,) = groups_json(found, NAMES)["advice"]
     assert "torch.use_deterministic_algorithms(True)" in advice

@@ -52,7 +52,7 @@ def test_sites() -> None:
     assert WORDS.stack(1) == (Site("agents/ppo.py", 3, "PPO.train", ""), main)
     assert WORDS.calls(2) == [("agents/ppo.py", "PPO.train")]
     assert (WORDS.innermost(3), WORDS.innermost(0)) == (main, None)
-    assert WORDS.paths(1) == ("", "")
+    assert [site.path for site in WORDS.stack(1)] == ["", ""]
 
 
 def test_what_a_table_lacks() -> None:

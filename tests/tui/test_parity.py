@@ -1,4 +1,4 @@
-"""Two programs in the interface: their modules, one in full, the op that parts as both sides ran it."""
+"""Two programs in the interface: their modules, one in full, the op that diverges as both sides ran it."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_screens(tmp_path: Path, size: tuple[int, int], monkeypatch: pytest.Monk
 
 
 def test_from_the_modules_to_the_op_and_upstream(tmp_path: Path) -> None:
-    """The cursor stands on the module that parts; Enter leads to its op on both sides, and up and back."""
+    """The cursor stands on the module that diverges; Enter leads to its op on both sides, and up and back."""
     traces = spoken_traces(tmp_path)
 
     async def scene(pilot: Pilot[Any], app: ParityApp) -> None:

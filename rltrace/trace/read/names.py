@@ -7,9 +7,9 @@ Imports neither torch nor zarr.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 from rltrace.trace.format.schema import Phase
 from rltrace.trace.kernels.evidence import Evidence, kernel_names, kernel_text
@@ -22,16 +22,21 @@ Payloads = Mapping[str, Any]
 class Site:
     """One stack frame, for display."""
 
+    KEYS: ClassVar = ("file", "line", "function", "source")
+
     file: str
     """Relative to its package."""
     line: int
     function: str
     source: str
+    path: str = field(default="", compare=False)
+    """On the machine that recorded it; in no JSON, as it shows that machine's folders."""
 
 
 def parse_site(payload: Mapping[str, Any]) -> Site:
     """The site of a payload of table "frames". Raises KeyError, TypeError or ValueError."""
-    return Site(str(payload["file"]), int(payload["line"]), str(payload["function"]), str(payload["source"]))
+    file, line, function, source = (payload[key] for key in Site.KEYS)
+    return Site(str(file), int(line), str(function), str(source), str(payload.get("path", "")))
 
 
 class Words:
@@ -92,10 +97,6 @@ class Words:
     def calls(self, site: int) -> list[tuple[str, str]]:
         """(portable path, function) of the user frames of a site, innermost first."""
         return [(frame.file, frame.function) for frame in self.stack(site)]
-
-    def paths(self, site: int) -> tuple[str, ...]:
-        """Paths of the user frames on the machine that recorded them, innermost first."""
-        return tuple(str(self.payload("frames", frame).get("path", "")) for frame in self._user_frames(site))
 
     def innermost(self, site: int) -> Site | None:
         """The innermost user frame; None: there is none."""

@@ -92,7 +92,7 @@ def test_many_modules_are_taken_a_level_higher() -> None:
 
 
 def test_layers_of_which_there_are_too_many_are_spread_evenly() -> None:
-    """First and last of the level, and what holds the module that parts by itself, are among them."""
+    """First and last of the level, and what holds the module that diverges by itself, are among them."""
     found = choose_modules(model(40), "M.body.7.attention", 8)
     assert len(found) == 8
     assert "M.body.7" in found and found[-1] == "M.head"

@@ -143,7 +143,7 @@ def test_colour_changes_no_word() -> None:
 
 
 def test_of_many_modules_those_are_shown_where_something_changes() -> None:
-    """Two hundred equal ones, then the first that parts: what stands around it, the first and the last are listed."""
+    """Two hundred equal ones, then the first that diverges: those around it, the first and the last are listed."""
     many = [module(f"Policy.layers.{k}") for k in range(200)]
     many += [module("Policy.layers.0.out", 40), *(module(f"Policy.after.{k}", 40) for k in range(200))]
     text = render_parity(replace(DIFFERS, modules=tuple(many)))

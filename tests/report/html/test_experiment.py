@@ -38,7 +38,7 @@ OUTCOME = ExperimentResult(
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two traces that part at a kernel, in the current folder."""
+    """Two traces that diverge at a kernel, in the current folder."""
     monkeypatch.chdir(tmp_path)
     CASES["kernel"]()
 

@@ -160,7 +160,7 @@ def test_one_sided_ops() -> None:
 
 
 def test_the_timeline_and_the_curves() -> None:
-    """What became of each step, and the numbers where they part, in full."""
+    """What became of each step, and the numbers where they diverge, in full."""
     losses(Path("a.zarr"), [3.0, 2.0, 1.0, 0.5, 0.25])
     losses(Path("b.zarr"), [3.0, 2.0, 1.0, 0.5, 0.25000000000000006], noise_from=2)
     page = parse(html_page(gather("a.zarr", "b.zarr")))
