@@ -49,6 +49,20 @@ def parse_steps(text: str, option: str = "--steps") -> tuple[int, int | None]:
     return window
 
 
+def parse_processes(text: str, option: str = "--processes") -> tuple[str, ...]:
+    """``*policy*,rank0/main`` as patterns of names of processes. Raises UsageError."""
+    patterns = tuple(word.strip() for word in text.split(","))
+    if not all(patterns):
+        raise UsageError(f"{option} {text}: give patterns of process names, as in rank0/* or rank0/main,*worker*")
+    return patterns
+
+
+def given_by(context: click.Context, option: str, variable: str) -> str:
+    """What set an option's value, for messages: ``--steps``, or the variable that is its default."""
+    source = context.get_parameter_source(option)
+    return variable if source is click.core.ParameterSource.ENVIRONMENT else f"--{option}"
+
+
 def parse_axes(text: str) -> tuple[int, ...]:
     """``0,1`` as numbers, ascending. Raises UsageError."""
     words = [word.strip() for word in text.split(",")]

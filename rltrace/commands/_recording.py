@@ -85,7 +85,19 @@ def _not_run_hint(command: Sequence[str], found: CommandLookup) -> str:
 
 def _launch_record(command: Sequence[str], options: RecordOptions) -> dict[str, object]:
     """The launch record of the trace, without secrets and without the home folder's path."""
-    others = ("trace", "engine", "check_links", "compile", "kernels", "values", "state", "row", "against", "stop")
+    others = (
+        "trace",
+        "engine",
+        "check_links",
+        "compile",
+        "kernels",
+        "values",
+        "state",
+        "row",
+        "processes",
+        "against",
+        "stop",
+    )
     replays = ("replay", "inject", "kinds", "only", "origins", "lockstep", "by_rows", "weights", "names")
     recorded = {name: value for name, value in options._asdict().items() if not name.startswith(others + replays)}
     recorded |= options.extras()
@@ -127,6 +139,8 @@ def _extent(options: RecordOptions) -> str:
         what += f", with values of {' or '.join(options.values)}"
     if options.rows:
         what += f", with rows of {' or '.join(options.rows)}"
+    if options.processes:
+        what += f", in {' or '.join(options.processes)}"
     return what if options.until is None else f"{what}, until step {options.until} is done"
 
 
@@ -149,7 +163,10 @@ def _conclude(
     elif not quiet:
         narrate(
             f"recorded {_summary(ending)} in {trace}",
-            hint=_left_out(found) or unmatched_selectors(options, found, trace) or unreached_steps(options, found),
+            hint=_left_out(found)
+            or _unchosen(found)
+            or unmatched_selectors(options, found, trace)
+            or unreached_steps(options, found),
         )
     if on_recorded is not None and not found.nothing and not on_recorded():
         failed = True
@@ -191,6 +208,11 @@ def _left_out(found: RecordingSummary) -> str:
     raising = [option for option, left_out in limits if any(entry.why == LIMIT for entry in left_out)]
     more = f"; {' and '.join(raising)} {'raises it' if len(raising) == 1 else 'raise them'}" if raising else ""
     return f"not recorded: {'; '.join(listed)}{more}" if listed else ""
+
+
+def _unchosen(found: RecordingSummary) -> str:
+    """Processes that ``--processes`` left out; "" without any."""
+    return f"left out: {', '.join(found.not_chosen)}" if found.not_chosen else ""
 
 
 def unmatched_selectors(options: RecordOptions, found: RecordingSummary, trace: Path) -> str:

@@ -12,14 +12,14 @@ from pathlib import Path
 import click
 
 from rltrace.command_lines import line
-from rltrace.commands._option_types import parse_axes, parse_size, parse_steps
+from rltrace.commands._option_types import given_by, parse_axes, parse_processes, parse_size, parse_steps
 from rltrace.commands._recording import record_command
 from rltrace.commands.console import complain, counted
 from rltrace.commands.kernels import parse_kernels, query_after
 from rltrace.errors import UsageError
 from rltrace.launch.command import fresh_trace, trace_stem
 from rltrace.native.library import find, torch_folder
-from rltrace.recorder.base.options import ENGINES, RecordOptions
+from rltrace.recorder.base.options import ENGINES, PROCESSES_DEFAULT, STEPS_DEFAULT, RecordOptions
 from rltrace.selectors import parse_selectors
 
 
@@ -34,7 +34,20 @@ from rltrace.selectors import parse_selectors
     show_default=True,
     help="Every op, or one digest a step.",
 )
-@click.option("--steps", metavar="A:B", help="Record the ops of steps A to B only (B left out); A: and :B are open.")
+@click.option(
+    "--steps",
+    metavar="A:B",
+    envvar=STEPS_DEFAULT,
+    show_envvar=True,
+    help="Record the ops of steps A to B only (B left out); A: and :B are open.",
+)
+@click.option(
+    "--processes",
+    metavar="GLOB[,GLOB]",
+    envvar=PROCESSES_DEFAULT,
+    show_envvar=True,
+    help="Record only processes with such names, as in rank0/*.",
+)
 @click.option("--until", type=click.IntRange(min=0), metavar="STEP", help="End the program after this step.")
 @click.option("--verify-inputs", is_flag=True, help="Also digest every input of every op; needs --steps.")
 @click.option("--check-links", is_flag=True, help="Find writes of memory that no recorded op made.")
@@ -81,10 +94,13 @@ from rltrace.selectors import parse_selectors
 @click.option("--force", is_flag=True, help="Replace an existing trace.")
 @click.option("--quiet", is_flag=True, help="No narration; errors are still shown.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] CMD …")
+@click.pass_context
 def command(
+    context: click.Context,
     output: Path | None,
     level: str,
     steps: str | None,
+    processes: str | None,
     until: int | None,
     verify_inputs: bool,
     check_links: bool,
@@ -137,9 +153,10 @@ def command(
     """
     if not command:
         raise UsageError("nothing to record: name a command, as in rltrace record -- python train.py")
-    first, end = parse_steps(steps) if steps is not None else (0, None)
+    by = given_by(context, "steps", STEPS_DEFAULT)
+    first, end = parse_steps(steps, by) if steps is not None else (0, None)
     if steps is not None and level == "step":
-        raise UsageError("--steps selects steps whose ops are recorded; --level step records no ops")
+        raise UsageError(f"{by} selects steps whose ops are recorded; --level step records no ops")
     if verify_inputs and steps is None:
         raise UsageError("--verify-inputs digests every input of every op in a window: give its steps with --steps A:B")
     if check_links and level == "step":
@@ -181,13 +198,16 @@ def command(
         rows_limit=parse_size("--rows-limit", rows_limit),
         kernels=kernel_steps,
         compile=compiled,
+        processes=parse_processes(processes, given_by(context, "processes", PROCESSES_DEFAULT))
+        if processes is not None
+        else (),
     )
     on_recorded = None
     if against is not None:
         from rltrace.commands._live_diff import live_options, live_report
 
         if values or rows or steps is not None or level == "step":
-            raise UsageError("--against records the ops that A has: leave out --values, --rows, --steps and --level")
+            raise UsageError(f"--against records the ops that A has: leave out --values, --rows, {by} and --level")
         options = live_options(options, against, stop=stop)
         on_recorded = live_report(against, trace, result, quiet=quiet)
     if kernel_steps is not None:

@@ -563,7 +563,7 @@ class _Comparer:
             elif trace.lost or not trace.processes:
                 found.append((side, next(iter(trace.lost), "nothing was recorded")))
             elif (missing := missing_process(trace, other)) is not None:
-                found.append((side, f"{missing} is missing, and one of its processes recorded nothing"))
+                found.append((side, f"{missing} is missing, and a process of it was left out or recorded nothing"))
         return tuple(found)
 
     def _holes(self) -> tuple[Hole, ...]:

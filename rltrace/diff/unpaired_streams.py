@@ -19,6 +19,7 @@ from rltrace.diff.causes.rng import draws_from, rng_ends_equal
 from rltrace.diff.processes import MAX_ROWS, PoolResult, UnorderedRows, compare_unordered, is_pool, pool_of, results
 from rltrace.diff.stream.compare import StreamResult
 from rltrace.errors import HoleError
+from rltrace.trace.format.root import LEFT_OUT
 from rltrace.trace.format.schema import Generator, RowFlag
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace
@@ -139,13 +140,18 @@ def find_one_sided_streams(a: Trace, b: Trace) -> list[tuple[str, Finding, bool]
 
 
 def missing_process(trace: Trace, other: Trace) -> str | None:
-    """The process that only ``other`` has, where it may have left no more in ``trace`` than that it started.
+    """The process that only ``other`` has, where it was left out of ``trace`` or may have left only that it started.
 
     A process of a pool is not missing while others of that pool were recorded, as their tasks are compared together.
     """
     names = {pool_of(process.name) for process in trace.processes}
-    missing = next((process.name for process in other.processes if pool_of(process.name) not in names), None)
-    return missing if len(trace.unrecorded) > len(other.unrecorded) else None
+    missing = [process.name for process in other.processes if pool_of(process.name) not in names]
+    by_choice = {process.name for process in trace.unrecorded if process.state == LEFT_OUT}
+    chosen = next((name for name in missing if name in by_choice), None)
+    if chosen is not None or not missing:
+        return chosen
+    started, there = (sum(process.state != LEFT_OUT for process in side.unrecorded) for side in (trace, other))
+    return missing[0] if started > there else None
 
 
 def _finding(side: str, partner: ProcessTrace | None, view: StreamView) -> list[tuple[str, Finding, bool]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +34,8 @@ class RecordingSummary:
     """Bytes on disk."""
     states: tuple[str, ...]
     """State of each process."""
+    not_chosen: tuple[str, ...] = field(default=(), kw_only=True)
+    """Names of those that ``--processes`` left out."""
     start_records: int
     """Python processes that started without being recorded."""
     waiting: bool
@@ -70,6 +72,7 @@ def recorded(path: Path) -> RecordingSummary:
 
 def _summarize(path: Path, trace: Trace) -> RecordingSummary:
     from rltrace.trace.format.records import by_reason
+    from rltrace.trace.format.root import LEFT_OUT
 
     processes = trace.processes
     captured = [process.values for process in processes if process.value_request is not None]
@@ -80,6 +83,7 @@ def _summarize(path: Path, trace: Trace) -> RecordingSummary:
         steps=sum(len(process.steps) for process in processes),
         size=_size(path),
         states=tuple(process.state for process in processes),
+        not_chosen=tuple(sorted(process.name for process in trace.unrecorded if process.state == LEFT_OUT)),
         start_records=len(trace.unrecorded),
         waiting=any(start_record.state == "running" for start_record in trace.unrecorded),
         failures=tuple(dict.fromkeys((*_notes(path), *_broken_off(trace)))),
@@ -96,6 +100,8 @@ def advice(found: RecordingSummary, command: Sequence[str]) -> str:
         return "a process of the command is still running, and may yet record: rltrace info shows it"
     if found.processes:
         return "torch was imported, but no op ran in a process that could be recorded"
+    if found.not_chosen:
+        return f"--processes left out {', '.join(found.not_chosen)}"
     if found.start_records:
         return f"Python ran ({found.start_records} of its processes loaded the recorder), but never imported torch"
     flags = [word for word in command if word.startswith("-") and not word.startswith("--") and set("IES") & set(word)]

@@ -181,11 +181,16 @@ def head_lines(info: Mapping[str, Any]) -> Iterator[str]:
         yield ""
         yield from _process_lines(process)
     for one in info["unrecorded_processes"]:
-        yield f"\nprocess   {one['state']}: {_command_line(one['process'].get('argv', '?'))}: {one['why']}"
+        yield f"\nprocess   {one['state']}: {_unrecorded_name(one['process'])}: {one['why']}"
     for text in info["unrecorded"]:
         yield f"\nmissing   {text}"
     for hole in info["holes"]:
         yield f"\nhole      {_hole_text(hole)}"
+
+
+def _unrecorded_name(record: Mapping[str, Any]) -> str:
+    """The name of a process that was left out; the command line of one that has none."""
+    return str(record.get("name") or _command_line(record.get("argv", "?")))
 
 
 def _command_line(command: object) -> str:

@@ -221,6 +221,43 @@ def test_bad_steps(text: str) -> None:
         parse_steps(text)
 
 
+@pytest.mark.parametrize(
+    ("variable", "value", "options", "error"),
+    [
+        ("RLTRACE_STEPS", "5:3", (), "RLTRACE_STEPS 5:3 is empty"),
+        ("RLTRACE_STEPS", "5:3", ("--steps", "7:6"), "--steps 7:6 is empty"),
+        ("RLTRACE_STEPS", "3:5", ("--level", "step"), "RLTRACE_STEPS selects steps"),
+        ("RLTRACE_PROCESSES", "*policy*,", (), "RLTRACE_PROCESSES *policy*,: give patterns"),
+        ("RLTRACE_PROCESSES", "rank0/*", ("--processes", ""), "--processes : give patterns"),
+    ],
+)
+def test_bad_variables(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    variable: str,
+    value: str,
+    options: tuple[str, ...],
+    error: str,
+) -> None:
+    """The error names the variable, unless an option comes before it; the program does not start."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv(variable, value)
+    assert main(["record", *options, "--", "touch", "started"]) == 125
+    assert error in capsys.readouterr().err
+    assert sorted(path.name for path in folder.iterdir()) == ["train.py"]
+
+
+def test_variables_are_defaults(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they choose is what the program's processes are started with, and what rltrace.environment() hands on."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("RLTRACE_STEPS", "3:5")
+    monkeypatch.setenv("RLTRACE_PROCESSES", "*policy*, rank0/main")
+    main(["record", "--quiet", "--", "sh", "-c", 'printf %s "$RLTRACE_RECORD" > options'])
+    given = json.loads((folder / "options").read_text())
+    assert (given["first_step"], given["end_step"], given["processes"]) == (3, 5, ["*policy*", "rank0/main"])
+
+
 STALE = """
 import ctypes, sys, torch
 weight = torch.zeros(3).add_(1)

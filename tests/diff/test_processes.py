@@ -12,7 +12,8 @@ from rltrace.diff.base.model import Verdict
 from rltrace.json import to_json
 from rltrace.report.diff_text import render_comparison
 from rltrace.testing import TraceBuilder
-from rltrace.trace.format.process_start import note_failure, write_start
+from rltrace.trace.format.process_start import note_failure, note_left_out, write_start
+from rltrace.trace.read.reader import open_trace
 
 Child = tuple[str, str, Sequence[str]]
 """Name it got, its argument, what it computed."""
@@ -133,3 +134,20 @@ def test_what_could_not_be_recorded_is_named(tmp_path: Path) -> None:
         _, missing = to_json(found)[side]["processes"]
         assert (missing["name"], missing["state"], missing["why"]) == ("python eval.py", "never-recorded", why)
     assert " ".join(render_comparison(found, color=False).split()).count(f"python eval.py: never-recorded, {why}") == 2
+
+
+def test_processes_that_were_left_out_by_choice(tmp_path: Path) -> None:
+    """Left out on both sides, nothing is missing, whatever else started there; on one side, the verdict is open."""
+    sides = []
+    for name in ("a", "b"):
+        path = trace(tmp_path / name)
+        note_left_out(path, write_start(path, {"argv": ["python", "train.py"]}), FIRST, ["*/main"])
+        sides.append(path)
+    write_start(sides[1], {"pid": 0, "argv": ["ls"]})
+    found = compare(*sides)
+    assert found.verdict is Verdict.IDENTICAL
+    note = f"{FIRST} and their forks are not recorded: not among --processes */main"
+    assert sum(note in text for text in map(str, found.notes)) >= 1
+    assert [(one.name, one.state) for one in open_trace(sides[0]).unrecorded] == [(FIRST, "left-out")]
+    whole = trace(tmp_path / "whole", (FIRST, "--seed=1", "x"))
+    assert compare(whole, sides[0]).verdict is Verdict.UNKNOWN

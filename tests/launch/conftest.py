@@ -70,13 +70,14 @@ class Bench:
 
     def start_records(self) -> list[dict[str, Any]]:
         """Records of the Python processes that started, in the order of their start."""
-        return self._records("json")
+        return self.notes("json")
 
     def calls(self) -> list[dict[str, Any]]:
         """Failure notes: one for each time that the recorder was called."""
-        return self._records("failed")
+        return self.notes("failed")
 
-    def _records(self, ending: str) -> list[dict[str, Any]]:
+    def notes(self, ending: str) -> list[dict[str, Any]]:
+        """All small files of the trace with this ending."""
         found = []
         for path in (self.trace / "starts").glob(f"*.{ending}"):
             if path.name != "zarr.json":

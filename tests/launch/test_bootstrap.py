@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -353,3 +354,19 @@ def test_the_compiler_starts_its_processes_so() -> None:
     inductor = Path(spec.origin).parent / "_inductor"
     assert PROBE in (inductor / "cpu_vec_isa.py").read_text(encoding="utf-8")
     assert (inductor / "compile_worker" / "__main__.py").is_file()
+
+
+# --- processes that are left out --------------------------------------------------------------------------------------
+
+
+def test_processes_that_no_pattern_matches_are_left_out(bench: Bench) -> None:
+    """The recorder is not called there, the trace has their names, and their children are named as ever."""
+    bench.module("torch/__init__.py")
+    code = "import subprocess, sys, torch\nsubprocess.run([sys.executable, '-c', 'import torch'], check=True)\n"
+    environment = bench.environment()
+    RecordOptions(str(bench.trace), processes=("*/child:*",)).to_environment(environment)
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+    left_out = bench.notes("left-out")
+    assert [(note["name"], note["why"]) for note in left_out] == [("rank0/main", "not among --processes */child:*")]
+    assert len(bench.calls()) == 1  # in its child
+    assert bench.calls()[0]["token"] != left_out[0]["token"]

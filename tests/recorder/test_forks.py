@@ -207,3 +207,20 @@ def test_only_one_session(tmp_path: Path) -> None:
         assert forked(child) == 0
     assert ops_of(open_trace(tmp_path / "a.zarr")) == {"rank0/main": ["ones", "sin"]}
     assert Recorded(tmp_path / "b.zarr").ops == ["ones", "tan"]
+
+
+def test_a_child_that_no_pattern_matches_is_left_out(tmp_path: Path) -> None:
+    """From its first op on it runs unrecorded, and so do its own children; the trace has its name."""
+
+    def child() -> None:
+        assert torch.ones(2).sin().shape == (2,)
+        assert current_session() is None
+        assert forked(lambda: torch.ones(2).cos()) == 0
+
+    with rltrace.record(tmp_path / "a.zarr"):
+        session.current.session.options = session.current.session.options._replace(processes=("*/main",))
+        torch.ones(3).sin()
+        assert forked(child) == 0
+    trace = open_trace(tmp_path / "a.zarr")
+    assert len(trace.processes) == 1
+    assert [(one.name.partition(":")[0], one.state) for one in trace.unrecorded] == [("rank0/fork", "left-out")]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rltrace.diff.base.model import EventSummary, ProcessSummary, Side, Structure, UninitialisedCount
+from rltrace.trace.format.root import LEFT_OUT
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace, UnrecordedProcess
 
@@ -49,6 +50,10 @@ def coverage_notes(trace: Trace) -> Iterator[str]:
                 f"calls of code outside torch in {process.name} without rows, as their arguments could not be read:"
                 f" {unseen}; what they wrote counts as written by the op before"
             )
+    left_out = [process for process in trace.unrecorded if process.state == LEFT_OUT]
+    if left_out:
+        names = ", ".join(sorted(process.name for process in left_out))
+        yield f"{names} and their forks are not recorded: {left_out[0].why}"
     drivers = [process.name for process in trace.processes if process.facts.get(RAY_ROLE) == "driver"]
     if drivers and not any(process.facts.get(RAY_ROLE) == "worker" for process in trace.processes):
         yield (

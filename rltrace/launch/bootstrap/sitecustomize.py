@@ -168,6 +168,11 @@ def _start_recorder(start_record: StartRecord, options: str) -> None:
         recording = RecordOptions.from_environment({OPTIONS: options})
         if recording is None:
             return
+        if recording.processes:
+            from rltrace.recorder.base.process_names import is_left_out
+
+            if is_left_out(recording, start_record.token):
+                return
         if recording.by_rows:
             from rltrace.parity.patching.start import start
         elif recording.replay:

@@ -24,6 +24,10 @@ PARENT_RANK = "RLTRACE_PARENT_RANK"
 """Variable with the rank of the one directly above; a worker that a launcher of ranks starts has another."""
 
 
+STEPS_DEFAULT, PROCESSES_DEFAULT = "RLTRACE_STEPS", "RLTRACE_PROCESSES"
+"""Variables that set ``--steps`` and ``--processes`` of ``rltrace record`` where the command line does not."""
+
+
 def check_axes(axes: Iterable[int]) -> tuple[int, ...]:
     """Axes along which activation rows are counted, ascending. Raises UsageError."""
     ascending = sorted(set(axes))
@@ -86,6 +90,9 @@ class RecordOptions(NamedTuple):
     compile: str | None = None
     """"eager": compiled functions run op by op; None: as in the program."""
 
+    processes: tuple[str, ...] = ()
+    """Patterns (fnmatch) of the names of the processes that are recorded; empty: all."""
+
     replay: str = ""
     """Absolute path of the trace whose values are injected; empty: no replay."""
     inject: tuple[str, ...] = ()
@@ -146,6 +153,8 @@ class RecordOptions(NamedTuple):
             extras |= {"kernels": steps_text(self.kernels)}
         if self.compile is not None:
             extras |= {"compile": self.compile}
+        if self.processes:
+            extras |= {"processes": ",".join(self.processes)}
         if self.replay:
             extras |= {"replay": home_as_tilde(self.replay), "inject": list(self.inject)}
         if self.by_rows:
@@ -163,7 +172,7 @@ class RecordOptions(NamedTuple):
         if not text:
             return None
         fields = json.loads(text)
-        lists = {name: tuple(fields.get(name, ())) for name in ("values", "rows", "inject")}
+        lists = {name: tuple(fields.get(name, ())) for name in ("values", "rows", "processes", "inject")}
         for name in ("row_axes", "kernels", "state"):
             if fields.get(name) is not None:
                 lists[name] = tuple(fields[name])

@@ -15,15 +15,16 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from fnmatch import fnmatchcase
 from io import BufferedReader
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from rltrace.portable_keys import portable_path
-from rltrace.recorder.base.options import DEPTH, PARENT_RANK, VARIABLE
+from rltrace.recorder.base.options import DEPTH, PARENT_RANK, VARIABLE, RecordOptions
 from rltrace.recorder.base.patching import Patches
-from rltrace.trace.format.process_start import STARTS, start_ticks
+from rltrace.trace.format.process_start import STARTS, note_left_out, start_ticks
 
 # --- ray workers ------------------------------------------------------------------------------------------------------
 #
@@ -264,6 +265,21 @@ def launcher() -> str | None:
         return module
     name = Path(sys.argv[0] or "python").name
     return name if name in LAUNCHERS else None
+
+
+def is_left_out(options: RecordOptions, token: str, name: str | None = None) -> bool:
+    """Whether ``--processes`` leaves this process out (``name``: None: its own); then the trace says so.
+
+    Its child programs have the names that they have where it is recorded.
+    """
+    if not options.processes:
+        return False
+    name = name or process_name(options.trace)
+    if any(fnmatchcase(name, pattern) for pattern in options.processes):
+        return False
+    note_left_out(options.trace, token, name, options.processes)
+    mark_children()
+    return True
 
 
 def mark_children() -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from torch._ops import OpOverload
 
 from rltrace.masking import masked_arguments
-from rltrace.recorder.base.process_names import fork_name
+from rltrace.recorder.base.process_names import fork_name, is_left_out
 from rltrace.recorder.base.torch_function import torch_function_disabled
 from rltrace.recorder.capture.captures import Extend
 from rltrace.recorder.processes.exits import CommitServer
@@ -92,6 +92,9 @@ class ForkedChild:
             return None
         self.begun = True
         try:
+            if is_left_out(self.inheritance.options, self._token, name):
+                self.forget()
+                return None
             with torch_function_disabled():
                 return self._start(self.inheritance, self._token, name, self.commit_server)
         except Exception as error:

@@ -12,7 +12,7 @@ import os
 import platform
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 STARTS = "starts"
@@ -35,6 +35,13 @@ def note_failure(path: str | os.PathLike[str], token: str, reason: str) -> None:
     payload = json.dumps({"token": token, "pid": os.getpid(), "why": " ".join(reason.split())}).encode()
     with contextlib.suppress(OSError):  # the trace cannot be written: the parent reports that
         Path(path, STARTS, f"{token}.failed").write_bytes(checked(payload))
+
+
+def note_left_out(path: str | os.PathLike[str], token: str, name: str, patterns: Sequence[str]) -> None:
+    """Write to the trace that the process with this token, called ``name``, was left out: no pattern matches it."""
+    note = {"token": token, "pid": os.getpid(), "name": name, "why": f"not among --processes {','.join(patterns)}"}
+    with contextlib.suppress(OSError):  # the trace cannot be written: the parent reports that
+        Path(path, STARTS, f"{token}.left-out").write_bytes(checked(json.dumps(note).encode()))
 
 
 def checked(payload: bytes) -> bytes:

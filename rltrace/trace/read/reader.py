@@ -30,7 +30,7 @@ from rltrace.trace.format.journal import (
 )
 from rltrace.trace.format.process_start import MAX_START_BYTES, STARTS, is_alive, parse_start
 from rltrace.trace.format.records import check_launch, check_slice, number
-from rltrace.trace.format.root import JOURNAL, KILLED, NEVER_RECORDED, PROCESSES, RUNNING, name_file
+from rltrace.trace.format.root import JOURNAL, KILLED, LEFT_OUT, NEVER_RECORDED, PROCESSES, RUNNING, name_file
 from rltrace.trace.format.rows import Segment
 from rltrace.trace.format.schema import FORMAT
 from rltrace.trace.format.tables import Table
@@ -54,14 +54,16 @@ class UnrecordedProcess:
     record: Record
     """argv, pid, time and more; empty where the record is damaged."""
     state: str
-    """"running" (it may still begin) or "never-recorded"."""
+    """"running" (it may still begin), "left-out" (by ``--processes``) or "never-recorded"."""
     why: str | None
     failed: bool = False
     """Whether the recorder failed to start there; otherwise the process probably never imported torch."""
 
     @property
     def name(self) -> str:
-        """The program without arguments: ``python train.py``."""
+        """The program without arguments: ``python train.py``; what ``--processes`` left out has its name."""
+        if self.state == LEFT_OUT:
+            return str(self.record.get("name") or self.token)
         argv = self.record.get("argv")
         words = [str(word).rpartition("/")[2] for word in argv[:2]] if isinstance(argv, list) else []
         return " ".join(words) or self.token
@@ -263,6 +265,9 @@ class Trace:
         if record is None:
             self.other_holes.append(f"{STARTS}/{token}.json {why}")
             why = f"its start record {why}"
+        elif (note := self._note(token, "left-out")) is not None:
+            why = str(note.get("why", "not among --processes"))
+            return UnrecordedProcess(token, {**record, "name": note.get("name")}, LEFT_OUT, why)
         elif is_alive(record):
             return UnrecordedProcess(token, record, RUNNING, f"process {record.get('pid')} has not begun to record")
         failure = self._failure(token)
@@ -274,13 +279,17 @@ class Trace:
 
     def _failure(self, token: str) -> str | None:
         """Why the recorder failed in a process; None: no failure note."""
-        if not self.folder.holds(f"{STARTS}/{token}.failed"):
+        note = self._note(token, "failed")
+        return None if note is None else str(note.get("why", "the recorder failed, and could not write why"))
+
+    def _note(self, token: str, ending: str) -> Record | None:
+        """What the note ``TOKEN.ENDING`` says, nothing where it cannot be read; None: there is none."""
+        if not self.folder.holds(f"{STARTS}/{token}.{ending}"):
             return None
         try:
-            note = parse_start(self.folder.read(f"{STARTS}/{token}.failed", MAX_START_BYTES)) or {}
+            return printable(parse_start(self.folder.read(f"{STARTS}/{token}.{ending}", MAX_START_BYTES))) or {}
         except UnreadableError:
-            note = {}
-        return str(printable(note.get("why", "the recorder failed, and could not write why")))
+            return {}
 
 
 def _no_such_file(path: Path) -> str:

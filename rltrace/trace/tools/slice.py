@@ -155,7 +155,7 @@ def _copy_root(trace: Trace, building: Path) -> None:
     for key in ("", "journal/", f"{STARTS}/", f"{PROCESSES}/"):
         _copy_document(trace, building, key)
     for name in trace.folder.names(STARTS):
-        if name != "zarr.json" and name.endswith((".json", ".name", ".failed")):
+        if name != "zarr.json" and name.endswith((".json", ".name", ".failed", ".left-out")):
             write_whole(os.fspath(building / STARTS / name), _read(trace, f"{STARTS}/{name}", MAX_START_BYTES))
 
 
