@@ -27,6 +27,18 @@ def engine(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.fixture
+def inductor() -> None:
+    """Inductor has the compiler that it needs for a CPU."""
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    try:
+        get_cpp_compiler()
+    except InvalidCxxCompiler:
+        pytest.skip("Inductor finds no C++ compiler")
+
+
 @pytest.fixture(autouse=True)
 def leave_no_trace() -> Iterator[None]:
     """Every test begins with the same generators and ends with no recording under way."""

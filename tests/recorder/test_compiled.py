@@ -248,6 +248,7 @@ def test_where_a_function_goes_on_after_a_pause_is_that_function(record: Record)
 # --- Inductor ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("inductor")
 def test_a_region_of_inductors_is_one_op(record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Forward and backward are an op each: inputs, what it wrote, outputs, generator, kernels; no more is seen."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))

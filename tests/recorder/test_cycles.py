@@ -281,6 +281,7 @@ PLAIN: dict[str, Any] = {"cpp.vec_isa_ok": False, "cpp_cache_precompile_headers"
 """One kernel is compiled, without vectors: else Inductor compiles and tries one program for each instruction set."""
 
 
+@pytest.mark.usefixtures("inductor")
 def test_a_region_of_torch_compile_has_its_kernels(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
     """All that is launched while it runs is the region's, with its own names for them."""
     pretend(monkeypatch, kernels=lambda event: ("triton_poi_fused_mul_0",) if event.name == REGION else by_name(event))
