@@ -20,11 +20,9 @@ from rltrace.commands.console import (
     ExitCode,
     annotated_format_options,
     color_option,
-    emit,
-    emit_json,
+    emit_result,
     narrate,
     run_counter,
-    use_color,
 )
 from rltrace.errors import UsageError
 from rltrace.launch.command import CommandLookup, look_up, trace_stem
@@ -95,6 +93,7 @@ def command(
     if steps is not None:
         parse_steps(steps)
     from rltrace.experiment.check import CheckPlan, check
+    from rltrace.report.brief import brief_grouping
     from rltrace.report.groups import check_json, render_check
 
     until_options = () if until is None else ("--until", str(until))
@@ -117,20 +116,14 @@ def command(
     count = run_counter(runs + plan.control)
     checked = check(plan, (lambda text: None) if quiet else (lambda text: narrate(f"{text}{count()}")))
     status, traces = status_of(checked.grouping), [str(run.trace or "") for run in checked.runs]
-    if brief:
-        from rltrace.report.brief import brief_grouping
-
-        emit_json(brief_grouping("check", checked.grouping, traces, status))
-    elif form == "json":
-        emit_json(check_json(checked))
-    else:
-        colored = use_color(color)
-        emit(render_check(checked, color=colored), color=colored)
-        if form == "github":
-            from rltrace.report.annotation import annotation
-            from rltrace.report.brief import brief_grouping
-
-            emit(annotation(brief_grouping("check", checked.grouping, traces, status)))
+    emit_result(
+        form,
+        brief,
+        check_json(checked),
+        lambda colored: render_check(checked, color=colored),
+        lambda: brief_grouping("check", checked.grouping, traces, status),
+        color,
+    )
     return status
 
 
@@ -166,6 +159,7 @@ def _check_lock(
 ) -> int:
     from rltrace.experiment.lock_check import LockPlan, check_lock
     from rltrace.lock import read_lock
+    from rltrace.report.brief import brief_lock_check
     from rltrace.report.lock import render_lock_check
 
     read_lock(lock)  # raises before anything is made
@@ -176,20 +170,14 @@ def _check_lock(
             shutil.rmtree(folder)
     differs = ExitCode.UNDECIDED if checked.agrees is None else ExitCode.DIVERGED
     status = ExitCode.IDENTICAL if checked.agrees or (update and checked.agrees is not None) else differs
-    if brief:
-        from rltrace.report.brief import brief_lock_check
-
-        emit_json(brief_lock_check(checked, status))
-    elif form == "json":
-        emit_json(checked)
-    else:
-        colored = use_color(color)
-        emit(render_lock_check(checked, color=colored), color=colored)
-        if form == "github":
-            from rltrace.report.annotation import annotation
-            from rltrace.report.brief import brief_lock_check
-
-            emit(annotation(brief_lock_check(checked, status)))
+    emit_result(
+        form,
+        brief,
+        checked,
+        lambda colored: render_lock_check(checked, color=colored),
+        lambda: brief_lock_check(checked, status),
+        color,
+    )
     return status
 
 

@@ -18,13 +18,11 @@ import click
 from rltrace.commands.console import (
     ExitCode,
     color_option,
-    emit,
-    emit_json,
+    emit_result,
     format_options,
     narrate,
     progress_visible,
     run_counter,
-    use_color,
 )
 from rltrace.errors import UsageError
 
@@ -160,17 +158,17 @@ def command(
             folder = target.with_name(f"{target.name}.runs")
         outcome = _run(options, target, folder, share, values_limit, in_place=in_place, yes=yes, quiet=quiet)
     status = status_of(outcome)
-    if brief:
-        from rltrace.report.brief import brief_outcome
+    from rltrace.report.brief import brief_outcome
+    from rltrace.report.confirm import render_outcome
 
-        emit_json(brief_outcome(outcome, status))
-    elif form == "json":
-        emit_json(outcome)
-    else:
-        from rltrace.report.confirm import render_outcome
-
-        colored = use_color(color)
-        emit(render_outcome(outcome, color=colored), color=colored)
+    emit_result(
+        form,
+        brief,
+        outcome,
+        lambda colored: render_outcome(outcome, color=colored),
+        lambda: brief_outcome(outcome, status),
+        color,
+    )
     return status
 
 

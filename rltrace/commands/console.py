@@ -13,12 +13,15 @@ from contextlib import contextmanager
 from enum import IntEnum
 from pathlib import Path
 from time import monotonic
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from rltrace.errors import RltraceError
 from rltrace.json import to_json
+
+if TYPE_CHECKING:
+    from rltrace.report.brief import Brief
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -80,6 +83,28 @@ def emit(text: str, *, color: bool | None = None) -> None:
 def emit_json(value: object) -> None:
     """Write an object to standard output as JSON."""
     emit(json.dumps(to_json(value), indent=2, allow_nan=False))
+
+
+def emit_result(
+    form: str,
+    as_brief: bool,
+    result: object,
+    render: Callable[[bool], str],
+    brief: Callable[[], Brief],
+    color: str = "never",
+) -> None:
+    """Write a result as its format options ask for. ``render``: its text, coloured or not."""
+    if as_brief:
+        emit_json(brief())
+    elif form == "json":
+        emit_json(result)
+    else:
+        colored = use_color(color)
+        emit(render(colored), color=colored)  # click strips colour off a pipe
+        if form == "github":
+            from rltrace.report.annotation import annotation
+
+            emit(annotation(brief()))
 
 
 def write_json(path: Path, value: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,16 +15,15 @@ from rltrace.commands.console import (
     Progress,
     annotated_format_options,
     color_option,
-    emit,
-    emit_json,
+    emit_result,
     progress_visible,
-    use_color,
 )
 from rltrace.errors import UsageError
 
 if TYPE_CHECKING:
     from rltrace.diff import Comparison
     from rltrace.diff.base.model import Pair
+    from rltrace.experiment.confirm.saved_outcome import SavedOutcome
 
 
 @click.command(name="diff")
@@ -107,6 +107,7 @@ def _print(
 ) -> int:
     from rltrace.diff import compare
     from rltrace.experiment.confirm.saved_outcome import find_outcome
+    from rltrace.report.brief import brief_comparison
 
     saved = find_outcome(a, b, confirm)
     progress = Progress() if progress_visible() else None
@@ -116,51 +117,46 @@ def _print(
         if progress:
             progress.clear()
     status = _status(comparison)
-    if brief:
-        from rltrace.report.brief import brief_comparison
-
-        emit_json(brief_comparison(comparison, status))
-    elif form == "json":
-        emit_json(comparison)
-    else:
-        from rltrace.report.diff_text import render_comparison
-
-        colored = use_color(color)
-        emit(render_comparison(comparison, color=colored), color=colored)  # click strips colour off a pipe
-        if saved is not None:
-            from rltrace.report.confirm import saved_outcome_lines
-
-            emit("\n".join(["", *saved_outcome_lines(saved, color=colored)]), color=colored)
-        if form == "github":
-            from rltrace.report.annotation import annotation
-            from rltrace.report.brief import brief_comparison
-
-            emit(annotation(brief_comparison(comparison, status)))
+    emit_result(
+        form,
+        brief,
+        comparison,
+        lambda colored: "\n".join(_text(comparison, saved, colored)),
+        lambda: brief_comparison(comparison, status),
+        color,
+    )
     return status
+
+
+def _text(comparison: Comparison, saved: SavedOutcome | None, colored: bool) -> Iterator[str]:
+    """The report, and the outcome of the experiment on both, if any."""
+    from rltrace.report.confirm import saved_outcome_lines
+    from rltrace.report.diff_text import render_comparison
+
+    yield render_comparison(comparison, color=colored)
+    if saved is not None:
+        yield ""
+        yield from saved_outcome_lines(saved, color=colored)
 
 
 def _print_groups(traces: tuple[Path, ...], form: str, strict: bool, color: str, *, brief: bool) -> int:
     from rltrace.commands.check import status_of
     from rltrace.diff.groups import group
+    from rltrace.report.brief import brief_grouping
     from rltrace.report.groups import groups_json, render_groups
 
     grouping = group(traces, strict=strict)
     names = [str(path) for path in traces]
-    if brief:
-        from rltrace.report.brief import brief_grouping
-
-        emit_json(brief_grouping("diff", grouping, names, status_of(grouping)))
-    elif form == "json":
-        emit_json(groups_json(grouping, names))
-    else:
-        colored = use_color(color)
-        emit(render_groups(grouping, names, color=colored), color=colored)
-        if form == "github":
-            from rltrace.report.annotation import annotation
-            from rltrace.report.brief import brief_grouping
-
-            emit(annotation(brief_grouping("diff", grouping, names, status_of(grouping))))
-    return status_of(grouping)
+    status = status_of(grouping)
+    emit_result(
+        form,
+        brief,
+        groups_json(grouping, names),
+        lambda colored: render_groups(grouping, names, color=colored),
+        lambda: brief_grouping("diff", grouping, names, status),
+        color,
+    )
+    return status
 
 
 def _status(comparison: Comparison) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rltrace.commands.console import ExitCode, emit, emit_json, format_options, narrate, run_counter
+from rltrace.commands.console import ExitCode, emit_result, format_options, narrate, run_counter
 from rltrace.commands.repro import find, prepare, provenance
 from rltrace.errors import RltraceError
 
@@ -61,6 +61,7 @@ def command(
     from rltrace.experiment.explain import explain, is_missing, pairs
     from rltrace.experiment.kernel_settings import KernelSetting, SettingsGrid, parse_setting, settings
     from rltrace.fingerprint.host import machine
+    from rltrace.report.brief import brief_explanation
     from rltrace.report.explain import explain_json, explain_lines
     from rltrace.rerun_op.repro_folder import SCRIPT, write_folder
 
@@ -88,15 +89,14 @@ def command(
     places = {"a": str(a)} | ({} if b is None else {"b": str(b)})
     traces = {"a": str(trace)} | ({} if other is None else {"b": str(other)})
     failed = all(one.trouble for one in tried)
-    if brief:
-        from rltrace.report.brief import brief_explanation
-
-        emit_json(brief_explanation(list(sides), tried, ExitCode.TROUBLE if failed else ExitCode.IDENTICAL))
-    elif form == "json":
-        emit_json(explain_json(op.name, places, list(sides), tried, grid.left_out))
-    else:
-        shown = {side: f"{place} of {traces[side]}" for side, place in places.items()}
-        emit("\n".join(explain_lines(op.name, shown, list(sides), tried, grid.left_out)))
+    shown = {side: f"{place} of {traces[side]}" for side, place in places.items()}
+    emit_result(
+        form,
+        brief,
+        explain_json(op.name, places, list(sides), tried, grid.left_out),
+        lambda _: "\n".join(explain_lines(op.name, shown, list(sides), tried, grid.left_out)),
+        lambda: brief_explanation(list(sides), tried, ExitCode.TROUBLE if failed else ExitCode.IDENTICAL),
+    )
     if failed:
         raise RltraceError(f"{op.name} could be run under none of the settings: {tried[0].trouble}")
 
