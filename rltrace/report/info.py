@@ -81,6 +81,7 @@ def _process(process: ProcessTrace) -> dict[str, Any]:
         "after_op": process.after_op,
         "why": process.why,
         "windows": process.windows,
+        "asleep": process.asleep,
         "exit": _record(process.exit),
         "streams": [_stream(stream) for stream in process.streams],
         "optimizers": _optimizers(process),
@@ -256,6 +257,8 @@ def _process_lines(process: Mapping[str, Any]) -> Iterator[str]:
         yield f"  exit    {_pairs(process['exit'])}"
     for first, end in process["windows"]:
         yield f"  window  steps {first}:{'' if end is None else end}"
+    for first, end in process["asleep"]:
+        yield f"  asleep  steps {first}:{end}"
     for stream in process["streams"]:
         yield f"  stream  {stream['name']}  {_counted(stream['ops'], 'op')}"
     for optimizer in process["optimizers"]:

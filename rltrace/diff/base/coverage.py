@@ -17,9 +17,17 @@ MODULES_UNKNOWN, STACK_FULL, LAUNCHES_UNSEEN = "modules.unknown", "stack.full", 
 """Facts of a process."""
 
 
+SHOWN_SPANS = 4
+"""Spans of steps that were not recorded, named one by one."""
+
+
 def coverage_notes(trace: Trace) -> Iterator[str]:
-    """Sentences on parts of the program that could not be recorded."""
+    """Sentences on parts of the program that could not be recorded, or that nobody requested of a run asleep."""
     for process in trace.processes:
+        if process.asleep:
+            spans = ", ".join(f"{first}:{end}" for first, end in process.asleep[:SHOWN_SPANS])
+            more = f" and {len(process.asleep) - SHOWN_SPANS} more" if len(process.asleep) > SHOWN_SPANS else ""
+            yield f"asleep: steps {spans}{more} of {process.name} are not recorded, as the run was not armed for them"
         threads = process.facts.get(THREADS_BEFORE)
         if threads:
             yield (
