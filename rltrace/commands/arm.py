@@ -68,10 +68,17 @@ def parse_arm_steps(text: str) -> ArmSteps:
     help="Steps to record: A to B (B left out); +A is A steps from now, +B is how many.",
 )
 @click.option(
-    "--level", type=click.Choice(["step", "op"]), default="op", show_default=True, help="Every op, or one digest a step."
+    "--level",
+    type=click.Choice(["step", "op"]),
+    default="op",
+    show_default=True,
+    help="Every op, or one digest a step.",
 )
 @click.option(
-    "--values", multiple=True, metavar="SELECTOR", help="Record the tensors that these ops return and write; repeatable."
+    "--values",
+    multiple=True,
+    metavar="SELECTOR",
+    help="Record the tensors that these ops return and write; repeatable.",
 )
 @click.option("--values-inputs", is_flag=True, help="Record their inputs, too.")
 @click.option(
@@ -148,7 +155,8 @@ def _processes(path: Path, run: str) -> Sequence[SleepingProcess]:
     options = trace.launch.get("options")
     if not (isinstance(options, dict) and options.get("asleep")):
         raise UsageError(
-            f"{run} was not started asleep, so it cannot be armed: {line('record', '--asleep', '-o', path, '--', 'CMD')}"
+            f"{run} was not started asleep, so it cannot be armed:"
+            f" {line('record', '--asleep', '-o', path, '--', 'CMD')}"
         )
     if trace.exit is not None:
         raise UsageError(f"{run} has ended; only a running program can be armed")
@@ -206,11 +214,12 @@ def _report(found: Sequence[SleepingProcess], number: int, request: ArmRequest, 
         asked = steps_text((request.first, request.end))
         raise UsageError(f"steps {asked} have passed; the program is in step {at}. --steps +1:+1 records the next one")
     windows = {(process.first, process.end) for process in armed}
+    what, steps = f"armed {counted(len(armed), 'process', 'processes')}", _steps(windows)
     if len(windows) == 1:
-        narrate(f"armed {counted(len(armed), 'process', 'processes')}: {_steps(windows)}", hint=_unanswered(found, armed))
+        narrate(f"{what}: {steps}", hint=_unanswered(found, answered))
     else:
         narrate(
-            f"armed {counted(len(armed), 'process', 'processes')}, which do not record the same steps: {_steps(windows)}",
+            f"{what}, which do not record the same steps: {steps}",
             hint="some were past the first step; arm again with a later one, as in --steps +100:+2",
         )
 
@@ -219,6 +228,6 @@ def _steps(windows: Iterable[tuple[int, int | None]]) -> str:
     return ", ".join(f"steps {steps_text(window)}" for window in sorted(windows, key=lambda w: w[0]))
 
 
-def _unanswered(found: Sequence[SleepingProcess], armed: Sequence[SleepingProcess]) -> str:
-    count = len(found) - len(armed)
+def _unanswered(found: Sequence[SleepingProcess], answered: Sequence[SleepingProcess]) -> str:
+    count = len(found) - len(answered)
     return f"{counted(count, 'process', 'processes')} without an answer: no step has ended there since" if count else ""

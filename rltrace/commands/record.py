@@ -148,8 +148,8 @@ def command(
     --state records, at these optimizer steps, what each rank holds of parameters, gradients and optimizer state, so
     that rltrace compare --state can compare them as whole tensors with those of another sharding.
 
-    --asleep costs nothing that can be measured: it counts optimizer steps, and rltrace arm TRACE wakes the program, while
-    it runs, for the steps that you choose then.
+    --asleep only counts optimizer steps, which takes microseconds a step. While the program runs, rltrace arm TRACE
+    wakes it for the steps that you choose then.
 
     --against A compares every op as it runs: at the first one that differs from A, its inputs and results are recorded,
     it is re-executed on the same inputs to see whether it is deterministic, and CMD continues (or ends: --stop).
@@ -243,8 +243,8 @@ def _check_asleep(context: click.Context, by_steps: str) -> None:
         if option.name not in ASLEEP_WITH and context.get_parameter_source(option.name or "") is not default:
             given = by_steps if option.name == "steps" else option.opts[0]
             raise UsageError(
-                f"--asleep records nothing until the run is armed, so leave out {given}: rltrace arm chooses steps, level "
-                "and values while the program runs"
+                f"--asleep records nothing until the run is armed, so leave out {given}: rltrace arm chooses steps,"
+                " level and values while the program runs"
             )
 
 

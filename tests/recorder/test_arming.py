@@ -130,7 +130,7 @@ def patched() -> tuple[object, ...]:
         threading.Thread.start,
         graph._engine_run_backward,  # type: ignore[attr-defined]
         tuple(_get_current_dispatch_mode_stack()),
-        os.listdir("/proc/self/task"),
+        sorted(Path("/proc/self/task").iterdir()),
     )
 
 

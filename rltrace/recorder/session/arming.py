@@ -11,7 +11,7 @@ from time import monotonic
 from typing import Final, NamedTuple
 
 from rltrace.recorder.base.options import RecordOptions
-from rltrace.trace.format.arming import Answer, ArmRequest, Cell, map_cells, read_request, request_path
+from rltrace.trace.format.arming import Answer, ArmRequest, Cell, flush, map_cells, read_request, request_path
 
 LOOK_SECONDS: Final = 0.02
 """Between two looks for a request: a step may take microseconds, a look takes one or two."""
@@ -86,3 +86,4 @@ class Arming:
                 cells[Cell.FIRST], cells[Cell.END] = steps[0], -1 if steps[1] is None else steps[1]
         cells[Cell.ANSWER] = answer
         cells[Cell.REQUEST] = self._number  # last: whoever waits for it reads the others
+        flush(cells)

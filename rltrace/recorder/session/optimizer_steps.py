@@ -465,7 +465,7 @@ class StepWriter:
         self._series = series
         self._scalers = scalers
         self._session = session
-        self._slept: array[int] = array("Q")
+        self._slept: array[int] = array("I")
         """Of each attempt since the counter fell asleep: ordinal of its optimizer, and whether it was skipped."""
         self._slept_optimizers: dict[int, OptimizerState] = {}
         """Their optimizers, by ordinal."""
@@ -505,7 +505,7 @@ class StepWriter:
 
     def take_slept(self) -> NDArray[np.uint64]:
         """The attempts since the counter fell asleep or the last call, shape [n, len(Step)]."""
-        slept, self._slept = np.frombuffer(self._slept, np.uint64), array("Q")
+        slept, self._slept = np.frombuffer(self._slept, np.uint32), array("I")
         steps = np.zeros((len(slept), len(Step)), np.uint64)
         steps[:, Step.STEP] = np.arange(self._process.step - len(slept), self._process.step)
         steps[:, Step.STREAM] = self._streams.main.number

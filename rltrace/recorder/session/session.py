@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from types import CodeType
+from types import CodeType, MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -236,7 +236,7 @@ class Session:
         self._streams.step_began(step)
         self._integrations = self._step_writer.integrations = self._make_integrations()
         self.window.options = options
-        self._write_facts()
+        self._write_facts(running_before())
         self._begin(options)
 
     def _fall_asleep(self) -> None:
@@ -364,10 +364,10 @@ class Session:
         """Record the facts that are known only after the first ops."""
         self._write_facts()
 
-    def _write_facts(self) -> None:
+    def _write_facts(self, more: Mapping[str, str] = MappingProxyType({})) -> None:
         """Record facts that torch fixes when they are first read, so not before the program has run ops."""
         self._facts = {"digest": ALGORITHM, **self._engine_facts, **fingerprint.facts(self._facts), **device_facts()}
-        self._writer.facts(self._level, self._engine_name(), self._facts)
+        self._writer.facts(self._level, self._engine_name(), {**self._facts, **more})
 
     def _note_missing(self, fact: str, what: str) -> None:
         """Record at once, from any thread, so that it is in the trace of a program that is killed."""

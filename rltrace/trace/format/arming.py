@@ -83,10 +83,7 @@ def read_request(trace: str | os.PathLike[str], number: int) -> ArmRequest | Non
         os.close(descriptor)
     if fields is None or fields.pop("version", None) != VERSION:
         return None
-    try:
-        return ArmRequest(**{**fields, "values": tuple(fields["values"])})
-    except (TypeError, KeyError):
-        return None
+    return ArmRequest(**{**fields, "values": tuple(fields["values"])})
 
 
 # --- answers ----------------------------------------------------------------------------------------------------------
@@ -133,6 +130,12 @@ def map_cells(trace: str | os.PathLike[str], token: str) -> memoryview:
         return memoryview(mmap.mmap(descriptor, _LAYOUT.size)).cast("q")
     finally:
         os.close(descriptor)
+
+
+def flush(cells: memoryview) -> None:
+    """Have other hosts see them, too, where the trace is on a shared folder."""
+    mapped: Any = cells.obj
+    mapped.flush()
 
 
 @dataclass(frozen=True)

@@ -384,8 +384,8 @@ RECORD_TYPES: Final = {
     "facts": "level, engine, facts: {name: value} of the machine and the process; the later of one name counts",
     "stream": "stream, name",
     "window": "stream, first_step, end_step (null: to the end), row at which recording of ops began",
-    "asleep": "first_step, end_step: steps of which nothing but their optimizer is recorded, as the run was not armed for"
-    " them",
+    "asleep": "first_step, end_step: steps of which nothing but their optimizer is recorded, as the run was not armed"
+    " for them",
     "tables": "chunk: number of the first, entries: {table: entries so far}, files",
     "commit": "stream, segment (number of the chunk), first, rows, sections: cells of each kind, marks: [[row,"
     " structure, values, marked], …], end: [structure, values, marked], files: those of rows and cells; in a slice []"
