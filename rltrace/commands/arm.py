@@ -216,7 +216,7 @@ def _report(found: Sequence[SleepingProcess], number: int, request: ArmRequest, 
     windows = {(process.first, process.end) for process in armed}
     what, steps = f"armed {counted(len(armed), 'process', 'processes')}", _steps(windows)
     if len(windows) == 1:
-        narrate(f"{what}: {steps}", hint=_unanswered(found, answered))
+        narrate(f"{what}: {steps}", hint=_unanswered(found, number))
     else:
         narrate(
             f"{what}, which do not record the same steps: {steps}",
@@ -228,6 +228,6 @@ def _steps(windows: Iterable[tuple[int, int | None]]) -> str:
     return ", ".join(f"steps {steps_text(window)}" for window in sorted(windows, key=lambda w: w[0]))
 
 
-def _unanswered(found: Sequence[SleepingProcess], answered: Sequence[SleepingProcess]) -> str:
-    count = len(found) - len(answered)
+def _unanswered(found: Sequence[SleepingProcess], number: int) -> str:
+    count = sum(process.step > 0 and process.request < number for process in found)
     return f"{counted(count, 'process', 'processes')} without an answer: no step has ended there since" if count else ""
