@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 POLL_SECONDS = 0.02
 
 PACE_SECONDS = 0.2
-"""For so long the steps of several processes are counted, so that all can begin with the same one."""
+"""For so long the steps of several processes are counted; as many more are left for them to read the request."""
 
 
 class ArmSteps(NamedTuple):
@@ -175,12 +175,12 @@ def _why_none(trace: Trace, run: str) -> str:
 
 def _common_first(trace: Path, asleep: Sequence[SleepingProcess], later: int) -> int:
     """The step that is ``later`` steps from now, and that none of the processes has reached as it reads the request."""
-    reached = max(process.step for process in asleep)
+    before = max(process.step for process in asleep)
     if sum(process.step > 0 for process in asleep) < 2:
-        return reached + later
+        return before + later
     sleep(PACE_SECONDS)
-    now = max((process.step for process in sleeping_processes(trace)), default=reached)
-    return now + later + 1 + (now - reached)
+    reached = max((process.step for process in sleeping_processes(trace)), default=before)
+    return reached + later + 1 + (reached - before)
 
 
 def _answers(trace: Path, number: int, wait: float) -> Sequence[SleepingProcess]:

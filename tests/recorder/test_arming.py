@@ -44,6 +44,7 @@ At = Mapping[int, Callable[[], object]]
 @pytest.fixture(autouse=True)
 def look_at_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arming, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(arming, "WRITE_SHARE", 0)
 
 
 def train(at: At) -> list[torch.Tensor]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from rltrace.trace.format.arming import (
+    Answer,
     ArmRequest,
-    Cell,
-    map_cells,
+    SleepingProcess,
     read_request,
     request_path,
     sleeping_process,
@@ -64,12 +65,11 @@ def test_a_request_that_is_a_link(trace: Path) -> None:
 
 
 def test_processes_asleep(trace: Path) -> None:
-    """A process is found with its step as long as it runs and records; the file of another is no process."""
-    token = write_start(trace, {})
-    cells = map_cells(trace, token)
-    cells[Cell.STEP] = 7
+    """A process is found as it described itself, as long as it runs and records; a damaged file is no process."""
+    token, state = write_start(trace, {}), SleepingProcess(7, 3, Answer.ARMED, 9, None, is_awake=True)
+    state.write(trace, token)
     (trace / STARTS / "x.asleep").write_bytes(b"short")
-    assert [(process.token, process.step, process.request) for process in sleeping_processes(trace)] == [(token, 7, 0)]
-    cells[Cell.OVER] = True
+    assert list(sleeping_processes(trace)) == [state]
+    replace(state, is_over=True).write(trace, token)
     assert list(sleeping_processes(trace)) == []
     assert sleeping_process(trace, "x") is None

@@ -22,7 +22,7 @@ SHOWN_SPANS = 4
 
 
 def coverage_notes(trace: Trace) -> Iterator[str]:
-    """Sentences on parts of the program that could not be recorded, or that nobody requested of a run asleep."""
+    """Sentences on parts of the program that could not be recorded, or for which a run asleep was not armed."""
     for process in trace.processes:
         if process.asleep:
             spans = ", ".join(f"{first}:{end}" for first, end in process.asleep[:SHOWN_SPANS])
@@ -78,7 +78,7 @@ def unfinished_text(side: str, process: ProcessTrace) -> str:
 
 def recorded_throughout(process: ProcessTrace) -> bool:
     """Whether ops were recorded from beginning to end; otherwise a stream may be missing for its window alone."""
-    return process.windows in ([], [(0, None)])
+    return process.windows in ([], [(0, None)]) and not process.asleep
 
 
 # --- summary ----------------------------------------------------------------------------------------------------------

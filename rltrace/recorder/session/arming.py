@@ -7,14 +7,19 @@ asleep.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from time import monotonic
 from typing import Final, NamedTuple
 
 from rltrace.recorder.base.options import RecordOptions
-from rltrace.trace.format.arming import Answer, ArmRequest, Cell, flush, map_cells, read_request, request_path
+from rltrace.trace.format.arming import Answer, ArmRequest, SleepingProcess, read_request, request_path
 
 LOOK_SECONDS: Final = 0.02
 """Between two looks for a request: a step may take microseconds, a look takes one or two."""
+
+WRITE_SHARE: Final = 1_000
+"""The step that the process is in is written at a look, unless the last write took more than one part in so many of
+the time since: on a network it may take milliseconds."""
 
 
 class ArmedWindow(NamedTuple):
@@ -42,48 +47,58 @@ class Arming:
 
     def __init__(self, trace: str, token: str) -> None:
         """Raises OSError where the trace cannot be written."""
-        self._trace = trace
-        self._cells = map_cells(trace, token)
+        self._trace, self._token = trace, token
+        self._state = SleepingProcess()
+        self._state.write(trace, token)
         self._windows: list[ArmedWindow] = []
         """In the order of their requests; where two overlap, the first is recorded to its end."""
-        self._number = 1
-        self._next_look = 0.0
+        self._next_look = self._next_write = 0.0
 
     def due(self, step: int) -> ArmedWindow | None:
         """The window to record ``step`` for, which is about to begin; None: the process is to be asleep."""
-        self._cells[Cell.STEP] = step
-        if monotonic() >= self._next_look:
-            self._look(step)
-            self._next_look = monotonic() + LOOK_SECONDS
+        now = monotonic()
+        if now >= self._next_look:
+            self._next_look = now + LOOK_SECONDS
+            self._look(step, now)
         if not self._windows:
             return None
         self._windows = [window for window in self._windows if window.end is None or step < window.end]
         return next((window for window in self._windows if window.first <= step), None)
 
-    def awake(self, is_awake: bool) -> None:
-        """The process has woken, or fallen asleep."""
-        self._cells[Cell.AWAKE] = is_awake
+    def turned(self, step: int, *, is_awake: bool) -> None:
+        """The process has woken at the beginning of ``step``, or has fallen asleep."""
+        self._state.step, self._state.is_awake = step, is_awake
+        self._write()
 
     def over(self, is_over: bool = True) -> None:
         """The recording has ended; False: it goes on, as the program could not be replaced."""
-        self._cells[Cell.OVER] = is_over
+        self._state.is_over = is_over
+        self._write()
 
-    def _look(self, step: int) -> None:
-        while os.access(request_path(self._trace, self._number), os.F_OK):
-            self._answer(read_request(self._trace, self._number), step)
-            self._number += 1
+    def _look(self, step: int, now: float) -> None:
+        state, number = self._state, self._state.request + 1
+        if now >= self._next_write:
+            state.step = step
+            self._write()
+            self._next_write = now + WRITE_SHARE * (monotonic() - now)
+        while os.access(request_path(self._trace, number), os.F_OK):
+            self._answer(read_request(self._trace, number), step)
+            state.step, state.request, number = step, number, number + 1
+            self._write()
 
     def _answer(self, request: ArmRequest | None, step: int) -> None:
-        cells, answer = self._cells, Answer.REFUSED
+        state = self._state
+        state.answer = Answer.REFUSED
         if request is not None and request.disarm:
             self._windows.clear()
-            answer = Answer.DISARMED
+            state.answer = Answer.DISARMED
         elif request is not None:
             steps = request.window_at(step)
-            answer = Answer.PASSED if steps is None else Answer.ARMED
+            state.answer = Answer.PASSED if steps is None else Answer.ARMED
             if steps is not None:
+                state.first, state.end = steps
                 self._windows.append(ArmedWindow(*steps, request))
-                cells[Cell.FIRST], cells[Cell.END] = steps[0], -1 if steps[1] is None else steps[1]
-        cells[Cell.ANSWER] = answer
-        cells[Cell.REQUEST] = self._number  # last: whoever waits for it reads the others
-        flush(cells)
+
+    def _write(self) -> None:
+        with suppress(OSError):  # a full disk: the process is armed all the same, and the answer is missing
+            self._state.write(self._trace, self._token)

@@ -223,7 +223,7 @@ class Session:
                 self._fall_asleep()
             if due is not None:
                 self._wake(due, step)
-        arming.awake(due is not None)
+        arming.turned(step, is_awake=due is not None)
 
     def _wake(self, armed: ArmedWindow, step: int) -> None:
         self._armed, options = armed, armed.options(self.options)
@@ -234,6 +234,7 @@ class Session:
         self._committer.take_from(self._captures)
         self._streams.set_hooks(self._captures.hooks)
         self._streams.step_began(step)
+        self._streams.set_phase(self._process.phase)
         self._integrations = self._step_writer.integrations = self._make_integrations()
         self.window.options = options
         self._write_facts(running_before())

@@ -208,9 +208,10 @@ class Streams:
         self._local.stream = self._open(self._name)
 
     def set_hooks(self, hooks: Sequence[MakeHook]) -> None:
-        """Have ops go through these hooks from the next ``enter`` on."""
+        """Have ops go through these hooks from the next ``enter`` on; settings of torch are read anew then."""
         self._hooks = hooks
         for stream in self._all:
+            stream.settings = NO_SNAPSHOT
             stream.hooks = tuple(make_hook(stream) for make_hook in hooks)
 
     def adopt(self, engine: Engine) -> None:

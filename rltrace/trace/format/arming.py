@@ -1,14 +1,13 @@
 """Arming: requests to a run that is asleep, and what its processes answer.
 
 Owns two kinds of files in ``starts/``: ``N.request``, the Nth request to all processes of the trace, and
-``TOKEN.asleep`` of one process, with the step that it is in and its answer to the last request that it has read. A
-process maps that file into memory, so that a step costs it no call of the system. Imports the standard library only.
+``TOKEN.asleep`` of one process, with the step that it is in and its answer to the last request that it has read. No
+file stays open: a program may close what it does not know. Imports the standard library only.
 """
 
 from __future__ import annotations
 
 import json
-import mmap
 import os
 import struct
 from collections.abc import Iterator
@@ -101,82 +100,56 @@ class Answer(IntEnum):
     DISARMED = 4
 
 
-class Cell(IntEnum):
-    """Places in the file of a process, of eight bytes each."""
+@dataclass
+class SleepingProcess:
+    """A process that was started asleep, as it describes itself in its file."""
 
-    STEP = 0
-    """That it is in."""
-    REQUEST = 1
-    """Number of the last request that it has read."""
-    ANSWER = 2
-    FIRST = 3
-    """First step of the window that it has answered with."""
-    END = 4
-    """First step after it; -1: to the end."""
-    AWAKE = 5
-    OVER = 6
+    step: int = 0
+    """That it is in, or was a moment ago."""
+    request: int = 0
+    """Number of the last request that it has read; 0: none."""
+    answer: Answer = Answer.NONE
+    first: int = 0
+    end: int | None = None
+    """Of the window that it has answered with."""
+    is_awake: bool = False
+    is_over: bool = False
     """Its recording has ended."""
 
-
-_LAYOUT = struct.Struct(f"={len(Cell)}q")
-
-
-def map_cells(trace: str | os.PathLike[str], token: str) -> memoryview:
-    """Create the file of this process; returns its cells, which others see as they are set. Raises OSError."""
-    path = f"{os.fspath(trace)}/{STARTS}/{token}.{ASLEEP}"
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        os.write(descriptor, bytes(_LAYOUT.size))
-        return memoryview(mmap.mmap(descriptor, _LAYOUT.size)).cast("q")
-    finally:
-        os.close(descriptor)
+    def write(self, trace: str | os.PathLike[str], token: str) -> None:
+        """Write the file of this process, whose token it is. Raises OSError."""
+        end = -1 if self.end is None else self.end
+        cells = self.step, self.request, self.answer, self.first, end, self.is_awake, self.is_over
+        path = f"{os.fspath(trace)}/{STARTS}/{token}.{ASLEEP}"
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            os.pwrite(descriptor, _LAYOUT.pack(*cells), 0)  # at once, so that a reader sees one state
+        finally:
+            os.close(descriptor)
 
 
-def flush(cells: memoryview) -> None:
-    """Have other hosts see them, too, where the trace is on a shared folder."""
-    mapped: Any = cells.obj
-    mapped.flush()
-
-
-@dataclass(frozen=True)
-class SleepingProcess:
-    """A process that was started asleep, as its file describes it."""
-
-    token: str
-    step: int
-    """That it is in."""
-    request: int
-    """Number of the last request that it has read; 0: none."""
-    answer: Answer
-    first: int
-    end: int | None
-    """Of the window that it has answered with."""
-    is_awake: bool
+_LAYOUT = struct.Struct("<5q2?")
 
 
 def sleeping_process(trace: Path, token: str) -> SleepingProcess | None:
     """The process with this token; None: it was not started asleep, or its recording has ended."""
     try:
-        cells = _LAYOUT.unpack(Path(trace, STARTS, f"{token}.{ASLEEP}").read_bytes())
-        answer = Answer(cells[Cell.ANSWER])
+        step, request, answer, first, end, is_awake, is_over = _LAYOUT.unpack(
+            Path(trace, STARTS, f"{token}.{ASLEEP}").read_bytes()
+        )
+        found = SleepingProcess(step, request, Answer(answer), first, None if end < 0 else end, is_awake, is_over)
     except (OSError, struct.error, ValueError):
         return None
-    if cells[Cell.OVER]:
-        return None
-    end = None if cells[Cell.END] < 0 else cells[Cell.END]
-    return SleepingProcess(
-        token, cells[Cell.STEP], cells[Cell.REQUEST], answer, cells[Cell.FIRST], end, bool(cells[Cell.AWAKE])
-    )
+    return None if found.is_over else found
 
 
 def sleeping_processes(trace: Path) -> Iterator[SleepingProcess]:
     """The processes of a trace that were started asleep and still run, as far as this host knows."""
     for path in sorted(Path(trace, STARTS).glob(f"*.{ASLEEP}")):
-        token = path.stem
         try:
             start = parse_start(path.with_suffix(".json").read_bytes()) or {}
         except OSError:
             continue
-        found = sleeping_process(trace, token)
+        found = sleeping_process(trace, path.stem)
         if found is not None and (is_alive(start) or start.get("host") != this_process()["host"]):
             yield found
