@@ -7,16 +7,19 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from rltrace.commands.arm import ArmSteps, parse_arm_steps
+from rltrace.commands import arm
+from rltrace.commands.arm import ArmSteps, _common_first, parse_arm_steps
 from rltrace.commands.main import main
 from rltrace.errors import UsageError
 from rltrace.testing import TraceBuilder
 from rltrace.trace.format.arming import SleepingProcess, sleeping_processes
+from rltrace.trace.format.process_start import STARTS, write_start
 from rltrace.trace.format.schema import Step, StepFlag
 from rltrace.trace.read.reader import open_trace
 from rltrace.trace.tools.verify import verify
@@ -59,6 +62,21 @@ def test_steps_that_are_none(text: str) -> None:
     """Anything else is refused with the text that was given."""
     with pytest.raises(UsageError, match="--steps"):
         parse_arm_steps(text)
+
+
+def test_a_step_that_no_process_has_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One process begins with its next step, several with one that the first of them reaches after the request."""
+    (tmp_path / STARTS).mkdir()
+    states = SleepingProcess(step=7), SleepingProcess(step=9), SleepingProcess(step=0)
+    tokens = [write_start(tmp_path, {}) for _ in states]
+
+    def make_steps(_seconds: float) -> None:
+        for state, token in zip(states, tokens, strict=True):
+            replace(state, step=state.step + 4 if state.step else 0).write(tmp_path, token)
+
+    monkeypatch.setattr(arm, "sleep", make_steps)
+    assert _common_first(tmp_path, states, later=1) == 13 + 1 + 1 + 4
+    assert _common_first(tmp_path, states[1:], later=1) == 10
 
 
 class Loop:

@@ -87,6 +87,7 @@ class Session:
         self._arming = Arming(options.trace, token) if options.asleep else None
         self._armed: ArmedWindow | None = None
         """The steps that the process is awake for."""
+        self._turning = _thread.allocate_lock()
         self._level = "step" if options.asleep else options.level
         """Of what was recorded so far."""
         self._failure: str | None = None
@@ -205,8 +206,9 @@ class Session:
 
     # --- sleep ------------------------------------------------------------------------------------------------------
     #
-    # A process that is started asleep counts attempts of optimizers and names modules as they are created; nothing else
-    # of it is installed, and no thread runs. It wakes at the end of a step, with what ``rltrace arm`` requested.
+    # A process that is started asleep counts attempts of optimizers, names modules as they are created, and follows how
+    # the process and its children begin and end. No thread runs, and no function is patched that training calls. It
+    # wakes at the end of a step, with what ``rltrace arm`` requested.
 
     @property
     def is_asleep(self) -> bool:
@@ -215,15 +217,20 @@ class Session:
 
     def _arm(self, arming: Arming, step: int) -> None:
         """``step`` begins: wake or fall asleep, where it is the first of requested steps, or the first after them."""
-        due = arming.due(step)
-        if due is self._armed:
-            return
-        with torch_function_disabled():
-            if self._armed is not None:
-                self._fall_asleep()
-            if due is not None:
-                self._wake(due, step)
-        arming.turned(step, is_awake=due is not None)
+        if not self._turning.acquire(blocking=False):
+            return  # a step of another thread ends, too
+        try:
+            due = arming.due(step)
+            if due is self._armed:
+                return
+            with torch_function_disabled():
+                if self._armed is not None:
+                    self._fall_asleep()
+                if due is not None:
+                    self._wake(due, step)
+            arming.turned(step, is_awake=due is not None)
+        finally:
+            self._turning.release()
 
     def _wake(self, armed: ArmedWindow, step: int) -> None:
         self._armed, options = armed, armed.options(self.options)
@@ -391,7 +398,7 @@ class Session:
         self._writer.append(record)
 
     def step_ended(self, step: int) -> None:
-        """Optimizer step ``step`` has been written: ends the program at ``--until``."""
+        """Optimizer step ``step`` has been written: ends the program at ``--until``, wakes where it is armed."""
         if self.options.until is not None and step == self.options.until:
             self.stop_program()
         if self._arming is None or self.is_over:
