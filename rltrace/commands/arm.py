@@ -16,11 +16,12 @@ import click
 
 from rltrace.command_lines import line
 from rltrace.commands._option_types import parse_size, parse_steps
-from rltrace.commands.console import counted, narrate
+from rltrace.commands.console import narrate
 from rltrace.errors import UsageError
 from rltrace.recorder.base.options import VARIABLE, steps_text
 from rltrace.selectors import parse_selectors
 from rltrace.trace.format.arming import Answer, ArmRequest, SleepingProcess, sleeping_processes, write_request
+from rltrace.wording import counted
 
 if TYPE_CHECKING:
     from rltrace.trace.read.reader import Trace
