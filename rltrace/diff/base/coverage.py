@@ -58,6 +58,10 @@ def coverage_notes(trace: Trace) -> Iterator[str]:
                 f"calls of code outside torch in {process.name} without rows, as their arguments could not be read:"
                 f" {unseen}; what they wrote counts as written by the op before"
             )
+    asleep = [process.name for process in trace.processes if slept_through(trace, process) and not process.asleep]
+    if asleep:
+        more = f" and {len(asleep) - 1} more" if asleep[1:] else ""
+        yield f"asleep: no op of {asleep[0]}{more} is recorded, as a process wakes when an optimizer step of it ends"
     left_out = [process for process in trace.unrecorded if process.state == LEFT_OUT]
     if left_out:
         names = ", ".join(sorted(process.name for process in left_out))
@@ -68,6 +72,12 @@ def coverage_notes(trace: Trace) -> Iterator[str]:
             f"{drivers[0]} uses Ray, and none of Ray's workers is recorded: those of a running cluster do not"
             ' inherit the recorder; give them ray.init(runtime_env={"env_vars": rltrace.environment()})'
         )
+
+
+def slept_through(trace: Trace, process: ProcessTrace) -> bool:
+    """Whether a process has no ops because its run was asleep all the time: a worker, say, that makes no steps."""
+    options = trace.launch.get("options")
+    return isinstance(options, dict) and bool(options.get("asleep")) and not process.windows and not process.after_op
 
 
 def unfinished_text(side: str, process: ProcessTrace) -> str:
