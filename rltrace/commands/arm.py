@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 0.02
 
-PACE_SECONDS = 0.2
+PACE_SECONDS = 0.5
 """For so long the steps of several processes are counted; as many more are left for them to read the request."""
 
 

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from rltrace.diff import compare
 from rltrace.diff.base.model import Comparison, Verdict
+from rltrace.launch import summary
 from rltrace.recorder import current_session
 from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.processes.forks import forks
@@ -190,6 +191,7 @@ def test_never_armed(tmp_path: Path) -> None:
     recorded(tmp_path / "b.zarr", asleep=True)
     process = main_process(tmp_path / "b.zarr")
     assert (process.state, len(process.steps), process.asleep) == ("complete", STEPS, [(0, STEPS)])
+    assert (summary.recorded(tmp_path / "b.zarr").steps, summary.recorded(tmp_path / "b.zarr").slept) == (STEPS, STEPS)
     assert compared(tmp_path).verdict is Verdict.UNKNOWN
 
 

@@ -1,6 +1,6 @@
 """Arming of this process: which steps ``rltrace arm`` has requested, read at the end of a step.
 
-Owns the look for requests, a few times a second at most, and the answers. Records nothing; the session wakes and falls
+Owns the look for requests, twenty times a second at most, and the answers. Records nothing; the session wakes and falls
 asleep.
 """
 
@@ -14,10 +14,10 @@ from typing import Final, NamedTuple
 from rltrace.recorder.base.options import RecordOptions
 from rltrace.trace.format.arming import Answer, ArmRequest, SleepingProcess, read_request, request_path
 
-LOOK_SECONDS: Final = 0.02
-"""Between two looks for a request: a step may take microseconds, a look takes one or two."""
+LOOK_SECONDS: Final = 0.05
+"""Between two looks for a request: a step may take microseconds, a look takes several."""
 
-WRITE_SHARE: Final = 1_000
+WRITE_SHARE: Final = 2_000
 """The step that the process is in is written at a look, unless the last write took more than one part in so many of
 the time since: on a network it may take milliseconds."""
 
@@ -50,20 +50,22 @@ class Arming:
         self._trace, self._token = trace, token
         self._state = SleepingProcess()
         self._state.write(trace, token)
-        self._windows: list[ArmedWindow] = []
+        self.windows: list[ArmedWindow] = []
         """In the order of their requests; where two overlap, the first is recorded to its end."""
-        self._next_look = self._next_write = 0.0
+        self.next_look = 0.0
+        """Time (``monotonic``) before which ``due`` need not be called while there are no windows."""
+        self._next_write = 0.0
 
     def due(self, step: int) -> ArmedWindow | None:
         """The window to record ``step`` for, which is about to begin; None: the process is to be asleep."""
         now = monotonic()
-        if now >= self._next_look:
-            self._next_look = now + LOOK_SECONDS
+        if now >= self.next_look:
+            self.next_look = now + LOOK_SECONDS
             self._look(step, now)
-        if not self._windows:
+        if not self.windows:
             return None
-        self._windows = [window for window in self._windows if window.end is None or step < window.end]
-        return next((window for window in self._windows if window.first <= step), None)
+        self.windows = [window for window in self.windows if window.end is None or step < window.end]
+        return next((window for window in self.windows if window.first <= step), None)
 
     def turned(self, step: int, *, is_awake: bool) -> None:
         """The process has woken at the beginning of ``step``, or has fallen asleep."""
@@ -90,14 +92,14 @@ class Arming:
         state = self._state
         state.answer = Answer.REFUSED
         if request is not None and request.disarm:
-            self._windows.clear()
+            self.windows.clear()
             state.answer = Answer.DISARMED
         elif request is not None:
             steps = request.window_at(step)
             state.answer = Answer.PASSED if steps is None else Answer.ARMED
             if steps is not None:
                 state.first, state.end = steps
-                self._windows.append(ArmedWindow(*steps, request))
+                self.windows.append(ArmedWindow(*steps, request))
 
     def _write(self) -> None:
         with suppress(OSError):  # a full disk: the process is armed all the same, and the answer is missing

@@ -28,6 +28,7 @@ from torch.optim import optimizer as torch_optimizer
 
 from rltrace.digest import digest_pages
 from rltrace.portable_keys import portable_key
+from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.base.patching import Patches
 from rltrace.recorder.base.torch_function import torch_function_disabled
 from rltrace.recorder.base.weak_id_dict import WeakIdDict
@@ -308,7 +309,13 @@ class StepCounter:
             self._listener.fail(error)
 
     def end_step(self, optimizer: Any) -> None:
-        self._finish(optimizer, _skipped_inside(optimizer))
+        state = self._states.get(optimizer) if self.is_asleep else None
+        if state is None:
+            self._finish(optimizer, _skipped_inside(optimizer))
+        else:  # the same as there, in fewer calls: the program has driven all of them out of the caches
+            self.attempts += 1
+            state.count += 1
+            self._listener.attempt_slept(state, _skipped_inside(optimizer))
 
     def compiled_step_ends(self, optimizer: Any) -> None:
         """A step ends that ran in compiled graphs: its end is in none of them, and its beginning was not seen."""
@@ -424,6 +431,8 @@ def _skipped_inside(optimizer: Any) -> int:
 class StepLife(Protocol):
     """The session, as seen from its steps."""
 
+    options: RecordOptions
+
     @property
     def is_over(self) -> bool:
         """Whether nothing is recorded any more."""
@@ -469,8 +478,6 @@ class StepWriter:
         """Of each attempt since the counter fell asleep: ordinal of its optimizer, and whether it was skipped."""
         self._slept_optimizers: dict[int, OptimizerState] = {}
         """Their optimizers, by ordinal."""
-        self._has_slept = False
-        """Steps of environments were not counted from the beginning."""
         self.owner_of = modules.owner_of
         self.fail = session.fail
 
@@ -492,15 +499,11 @@ class StepWriter:
         self._session.step_ended(ended)
 
     def attempt_slept(self, optimizer: OptimizerState, skipped: int) -> None:
-        if self._session.is_over:
-            return
         process, ordinal = self._process, optimizer.ordinal
         self._slept.append(ordinal << 2 | skipped)
         self._slept_optimizers[ordinal] = optimizer
-        self._has_slept = True
         ended = process.step
         process.step = ended + 1
-        process.attempt = ordinal, optimizer.count - 1
         self._session.step_ended(ended)
 
     def take_slept(self) -> NDArray[np.uint64]:
@@ -514,6 +517,9 @@ class StepWriter:
             own = np.flatnonzero(slept >> 2 == ordinal)
             steps[own, Step.OPTIMIZER] = self._optimizer_id(optimizer)
             steps[own, Step.COUNT] = np.arange(optimizer.count - len(own), optimizer.count)
+        if len(slept):
+            ordinal = int(slept[-1]) >> 2
+            self._process.attempt = ordinal, self._slept_optimizers[ordinal].count - 1
         self._slept_optimizers = {}
         return steps
 
@@ -556,7 +562,7 @@ class StepWriter:
                 count=attempt.count,
                 skipped=attempt.skipped,
                 backwards=attempt.backwards,
-                environment_steps=0 if self._has_slept else self.integrations.steps.count,
+                environment_steps=self._environment_steps(),
                 end_row=stream.row,
                 recorded=self._window.is_open,
                 parameters=attempt.parameters,
@@ -574,6 +580,10 @@ class StepWriter:
             self._session.first_step_ended()
         self._streams.step_began(ended + 1)
         self._window.move(ended + 1)
+
+    def _environment_steps(self) -> int:
+        """0, which means that their number is not known, where the run was started asleep."""
+        return 0 if self._session.options.asleep else self.integrations.steps.count
 
     def _optimizer_id(self, optimizer: OptimizerState) -> int:
         if optimizer.id is not None:

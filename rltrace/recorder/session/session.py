@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from time import monotonic
 from types import CodeType, MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -401,10 +402,11 @@ class Session:
         """Optimizer step ``step`` has been written: ends the program at ``--until``, wakes where it is armed."""
         if self.options.until is not None and step == self.options.until:
             self.stop_program()
-        if self._arming is None or self.is_over:
+        arming = self._arming
+        if arming is None or not (arming.windows or monotonic() >= arming.next_look) or self.is_over:
             return
         try:
-            self._arm(self._arming, step + 1)
+            self._arm(arming, step + 1)
         except Exception as error:
             self.fail(error)
 
