@@ -211,7 +211,7 @@ def _report(found: Sequence[SleepingProcess], number: int, request: ArmRequest, 
     if not armed:
         at = ", ".join(f"{process.step:,}" for process in answered)
         if any(process.answer is Answer.REFUSED for process in answered):
-            raise UsageError("the program runs another version of rltrace, and does not understand the request")
+            raise UsageError("the program refuses the request: it has another version of rltrace, or is another user's")
         asked = steps_text((request.first, request.end))
         raise UsageError(f"steps {asked} have passed; the program is in step {at}. --steps +1:+1 records the next one")
     windows = {(process.first, process.end) for process in armed}

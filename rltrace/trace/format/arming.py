@@ -80,7 +80,7 @@ def read_request(trace: str | os.PathLike[str], number: int) -> ArmRequest | Non
         fields: Any = parse_start(os.read(descriptor, MAX_START_BYTES))
     finally:
         os.close(descriptor)
-    if fields is None or fields.pop("version", None) != VERSION:
+    if fields is None or fields.pop("version", None) != VERSION or fields.keys() != set(ArmRequest._fields):
         return None
     return ArmRequest(**{**fields, "values": tuple(fields["values"])})
 
