@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -46,6 +46,7 @@ from rltrace.trace.format.schema import (
     TENSOR_SHIFT,
     Column,
     Kind,
+    Origin,
     PlacementBit,
     RowFlag,
     ValueIndex,
@@ -113,6 +114,10 @@ def op_sequence(process: ProcessTrace) -> list[SequenceOp]:
     return [op for _, op in sorted(ops, key=lambda item: item[0])]
 
 
+WRITE_NOTHING: Final = "profiler."
+"""Ops of this library mark ranges of time."""
+
+
 def ops_not_run(process: ProcessTrace, ops: Sequence[SequenceOp], selector: Selector) -> Counter[str]:
     """The selected ops between those of a sequence that cannot be run again, by name. Views and allocations are left
     out. Raises HoleError.
@@ -128,7 +133,7 @@ def ops_not_run(process: ProcessTrace, ops: Sequence[SequenceOp], selector: Sele
         wanted &= rows.columns[:, Column.FLAGS] & (RowFlag.VIEW | RowFlag.ALLOCATION) == 0
         wanted[np.array(own) - own[0]] = False
         names.update(process.words.op(op) for op in rows.columns[wanted, Column.OP].tolist())
-    return names
+    return Counter({name: count for name, count in names.items() if not name.startswith(WRITE_NOTHING)})
 
 
 def _tensor(process: ProcessTrace, entry: Sequence[int]) -> tuple[SequenceTensor, bool]:
@@ -178,7 +183,8 @@ class SequenceRun:
                 for number, digest in op.contents.items():
                     self._fill(op, number, digest)
                 if RowFlag.ALLOCATION in rows.flags(0):
-                    self._allocate(op)
+                    for tensor in op.outputs:
+                        self._allocate(tensor)
                 else:
                     yield self._run(op, rows)
 
@@ -190,14 +196,16 @@ class SequenceRun:
         self._memory[number] = memory_with(np.array(value.raw), like.alignment, like.spec.device)
         self._differing.discard(number)
 
-    def _allocate(self, op: SequenceOp) -> None:
-        for tensor in op.outputs:
-            data = np.zeros(tensor.spec.offset + tensor.spec.span, np.uint8)
-            self._memory[tensor.spec.storage] = memory_with(data, tensor.alignment, tensor.spec.device)
+    def _allocate(self, tensor: SequenceTensor) -> None:
+        data = np.zeros(tensor.spec.offset + tensor.spec.span, np.uint8)
+        self._memory[tensor.spec.storage] = memory_with(data, tensor.alignment, tensor.spec.device)
 
     def _run(self, op: SequenceOp, rows: Rows) -> OpOutcome:
         func, plan = operator_of(self._process, rows)
         arguments = arguments_of(self._process.words.skeleton(int(rows.columns[0, Column.SCALARS])), rows, 0)
+        for tensor, link in zip(op.inputs, rows.inputs(0), strict=True):
+            if link.distance == Origin.OVERWRITTEN and tensor.spec.storage not in self._memory:
+                self._allocate(tensor)
         tensors = [self._tensor(tensor.spec, op) for tensor in op.inputs]
         device = op.inputs[0].spec.device if op.inputs else "cpu"
         state = generator_of(self._process, rows, arguments, device)

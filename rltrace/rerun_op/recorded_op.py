@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -149,9 +149,15 @@ def returned_places(plan: OpPlan) -> tuple[int, ...] | None:
 # --- the operator -------------------------------------------------------------------------------------------------
 
 
+REGISTERED_BY: Final = {"fsdp": "torch.distributed.fsdp"}
+"""Modules of torch that register operators of their own when they are imported, by namespace."""
+
+
 def find_operator(name: str) -> OpOverload:
     """The operator of that name in this process. Raises UsageError where it does not exist."""
     parts = name.split(".")
+    if parts[0] in REGISTERED_BY:
+        import_modules([REGISTERED_BY[parts[0]]])
     found: Any = torch.ops
     try:
         for part in parts:

@@ -157,7 +157,7 @@ class MemoryCapture(OpHook[OpMemory]):
 
     def finish(self, cells: FixedCells, call: Call, tensors: list[torch.Tensor], out: Any) -> None:
         op = self.op
-        if op is None:
+        if op is None or call.plan.is_view:  # of distributed tensors: the ops that compute are later rows
             return
         number, structure, site, module, _, flags, _ = cells
         if not self._wanted.finds(number, op.plan.name, structure, site, module, flags):
