@@ -36,7 +36,8 @@ def rerun_lines(result: RerunResult, steps: Sequence[int], style: Style) -> Iter
         yield ""
         yield "Give other bits here on recorded inputs:"
         for kind in result.kinds[:MAX_KINDS]:
-            yield f"  {kind.op:<40}  {kind.count:,} of {kind.of:,}, the first at op {kind.first.row:,}"
+            apart = "" if kind.distance is None else f", by {kind.distance:.3g} at most"
+            yield f"  {kind.op:<40}  {kind.count:,} of {kind.of:,}, the first at op {kind.first.row:,}{apart}"
         if len(result.kinds) > MAX_KINDS:
             yield f"  … and {counted(len(result.kinds) - MAX_KINDS, 'other kind')}"
     if result.from_record:

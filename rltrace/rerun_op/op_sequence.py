@@ -30,6 +30,7 @@ from rltrace.rerun_op.recorded_op import (
 )
 from rltrace.rerun_op.rerun_result import OpOutcome
 from rltrace.rerun_op.runner import (
+    ResultDigests,
     TensorSpec,
     flat,
     logical_bytes,
@@ -217,8 +218,9 @@ class SequenceRun:
         results = results_of_call(written.all, returned_places(plan), tensors, out)
         here = tuple(_digest(result) for result in results)
         recorded = results_of_row(rows, 0)
+        distances = self._put_back(results, here, recorded) if here != recorded else ()
         self._keep(op, out)
-        equal = here == recorded
+        equal = here == recorded or distances is not None
         for i in written.all:
             spec = op.inputs[i].spec
             whole = i in written.unread and tensors[i].nbytes == len(self._memory[spec.storage])
@@ -228,7 +230,36 @@ class SequenceRun:
                 self._differing.discard(spec.storage)
         for tensor in op.outputs:
             (self._differing.discard if equal else self._differing.add)(tensor.spec.storage)
-        return OpOutcome(op.stream.name, rows, recorded, here, inputs_equal)
+        return OpOutcome(
+            op.stream.name,
+            rows,
+            recorded,
+            here,
+            inputs_equal,
+            max(distances, default=0.0) if distances is not None else None,
+        )
+
+    def _put_back(
+        self, results: Sequence[Any], here: ResultDigests, recorded: ResultDigests
+    ) -> tuple[float, ...] | None:
+        """Give the results that differ their recorded bytes, so that later ops read these; their largest distances.
+
+        None: the trace does not hold the bytes of them all.
+        """
+        differing = [i for i, (a, b) in enumerate(zip(here, recorded, strict=True)) if a != b]
+        if not all(isinstance(results[i], torch.Tensor) for i in differing):
+            return None
+        values = [self._process.values.get(int(recorded[i], 16)) for i in differing]
+        if any(value is None for value in values):
+            return None
+        distances = []
+        for i, value in zip(differing, values, strict=True):
+            assert value is not None
+            dense = memory_with(np.frombuffer(value.data, np.uint8), 0, "cpu")
+            put = tensor_in(dense, TensorSpec(value.dtype, value.shape, _contiguous(value.shape)))
+            distances.append(_distance(results[i], put))
+            results[i].copy_(put)
+        return tuple(distances)
 
     def _tensor(self, spec: TensorSpec, op: SequenceOp) -> torch.Tensor:
         memory = self._memory.get(spec.storage)
@@ -251,6 +282,21 @@ class SequenceRun:
                 memory = memory_with(np.zeros(size, np.uint8), tensor.alignment, spec.device)
                 tensor_in(memory, spec).copy_(found)
             self._memory[spec.storage] = memory
+
+
+def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
+    strides = [1]
+    for length in reversed(shape[1:]):
+        strides.append(strides[-1] * max(length, 1))
+    return tuple(reversed(strides)) if shape else ()
+
+
+def _distance(a: torch.Tensor, b: torch.Tensor) -> float:
+    """The largest distance of two elements; infinite where only one of them is a number."""
+    wide = torch.complex128 if a.is_complex() else torch.float64
+    apart = (a.to("cpu", wide) - b.to(wide)).abs()
+    same = (a.cpu() == b) | (a.isnan().cpu() & b.isnan())
+    return float(apart.masked_fill(same, 0).nan_to_num(float("inf"), float("inf")).max()) if apart.numel() else 0.0
 
 
 def _digest(result: Any) -> str:

@@ -23,6 +23,9 @@ class OpOutcome:
     here: tuple[str, ...]
     inputs_equal: bool
     """Whether all that it read has the recorded bytes."""
+    distance: float | None = None
+    """Largest distance of its results from the recorded ones, which were then put in their place; None: the trace does
+    not hold these."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,8 @@ class DifferingKind:
     of: int
     """Ops of that name that read recorded bytes."""
     first: DifferingOp
+    distance: float | None
+    """Largest distance of a result from the recorded one; None: the trace does not hold all of them."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +80,7 @@ def rerun_result(process: ProcessTrace, outcomes: Iterable[OpOutcome], from_reco
     on_recorded: Counter[str] = Counter()
     begun: Counter[str] = Counter()
     firsts: dict[str, DifferingOp] = {}
+    distances: dict[str, float | None] = {}
     for outcome in outcomes:
         ops += 1
         name = process.words.op(int(outcome.rows.columns[0, Column.OP]))
@@ -86,8 +92,13 @@ def rerun_result(process: ProcessTrace, outcomes: Iterable[OpOutcome], from_reco
             found = _differing(process, outcome)
             first = first or found
             firsts.setdefault(name, found)
-        begun[name] += outcome.inputs_equal
-    kinds = tuple(DifferingKind(name, begun[name], on_recorded[name], firsts[name]) for name in firsts if begun[name])
+        if outcome.inputs_equal:
+            begun[name] += 1
+            known, here = distances.get(name, 0.0), outcome.distance
+            distances[name] = None if known is None or here is None else max(known, here)
+    kinds = tuple(
+        DifferingKind(name, begun[name], on_recorded[name], firsts[name], distances[name]) for name in distances
+    )
     return RerunResult(process.name, not differing, ops, differing, first, kinds, tuple(from_record.most_common()))
 
 
