@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from rltrace.report.style import Style
-from rltrace.rerun_op.rerun_result import RerunResult
+from rltrace.rerun_op.rerun_result import DifferingOp, RerunResult
 from rltrace.wording import counted, joined
 
 MAX_KINDS: Final = 8
@@ -25,7 +25,7 @@ def rerun_lines(result: RerunResult, steps: Sequence[int], style: Style) -> Iter
         )
     if result.first is not None:
         yield ""
-        yield f"first     op {result.first.row:,}, {result.first.op}, step {result.first.step:,}"
+        yield f"first     {result.first.op}, {_place(result.first)}, step {result.first.step:,}"
         if result.first.module:
             yield f"module    {result.first.module}"
         if result.first.site:
@@ -37,10 +37,14 @@ def rerun_lines(result: RerunResult, steps: Sequence[int], style: Style) -> Iter
         yield "Give other bits here on recorded inputs:"
         for kind in result.kinds[:MAX_KINDS]:
             apart = "" if kind.distance is None else f", by {kind.distance:.3g} at most"
-            yield f"  {kind.op:<40}  {kind.count:,} of {kind.of:,}, the first at op {kind.first.row:,}{apart}"
+            yield f"  {kind.op:<40}  {kind.count:,} of {kind.of:,}, the first is {_place(kind.first)}{apart}"
         if len(result.kinds) > MAX_KINDS:
             yield f"  … and {counted(len(result.kinds) - MAX_KINDS, 'other kind')}"
     if result.from_record:
         names = joined(f"{count:,} {name}" for name, count in result.from_record)
         yield ""
         yield f"Not run, what they wrote is as it was recorded: {names}."
+
+
+def _place(op: DifferingOp) -> str:
+    return f"op {op.row:,} of {op.stream}"

@@ -95,6 +95,10 @@ class NumberedStorages:
         self._known: dict[int, NumberedStorage] = {}
         self._numbered = 0
 
+    def knows(self, address: int) -> bool:
+        """Whether the storage at an address has a number."""
+        return address in self._known
+
     def of(self, tensor: torch.Tensor) -> NumberedStorage:
         """The storage of a tensor. Raises NoBytesError where it has none."""
         address = address_of(tensor)
@@ -169,7 +173,12 @@ class MemoryCapture(OpHook[OpMemory]):
                 self._leave_out("a result has no plain bytes", 0)
 
     def _after(self, op: OpMemory, call: Call, tensors: list[torch.Tensor], out: Any) -> None:
-        results = [tensor for tensor in flat_tensors(out) if address_of(tensor) not in op.uses]
+        allocates = op.plan.role is Role.ALLOCATION
+        results = [
+            tensor
+            for tensor in flat_tensors(out)
+            if (address := address_of(tensor)) not in op.uses and not (allocates and self._storages.knows(address))
+        ]
         places = [_place(tensor, address_of(tensor), is_output=True) for tensor in results]
         read = self._read_storages(op, tensors)
         for address, use in op.uses.items():
@@ -185,7 +194,7 @@ class MemoryCapture(OpHook[OpMemory]):
             storage = self._storages.of(tensor).number
             place |= index << TENSOR_SHIFT
             self._add(ValueKind.TENSOR, order | storage, place, layouts.of(tensor).id, b"", offset)
-        if op.plan.role is Role.ALLOCATION:
+        if allocates:
             return
         for tensor in (*(tensors[place] for place in call.written), *results):
             self._storages.of(tensor).digest = self._storages.read(tensor)[0]
@@ -221,10 +230,15 @@ class MemoryCapture(OpHook[OpMemory]):
         self._queue.leave_out(why, self._stream.number, self._stream.row, size)
 
 
+OF_SEVERAL: Final = "c10d::", "_c10d_functional::", "_c10d_functional_autograd::"
+"""Operators of process groups: they need the other processes."""
+
+
 def _runs_alone(plan: OpPlan, args: tuple[Any, ...]) -> bool:
     """Whether an op can be run again with nothing but its arguments."""
     region = bool(args) and type(args[0]) is RegionInputs
-    return not (plan.role in NOT_ALONE or plan.arrives or plan.is_launch or region or not plan.schema)
+    alone = bool(plan.schema) and not plan.schema.startswith(OF_SEVERAL)
+    return alone and not (plan.role in NOT_ALONE or plan.arrives or plan.is_launch or region)
 
 
 def _place(tensor: torch.Tensor, address: int, *, is_output: bool) -> tuple[int, int, int]:
