@@ -172,7 +172,8 @@ class SequenceRun:
 
     def run(self, ops: Sequence[SequenceOp]) -> Iterator[OpOutcome]:
         """Run the ops. Raises UsageError where one of them cannot be, MissingValuesError, HoleError."""
-        with ExitStack() as stack, torch.no_grad():
+        with ExitStack() as stack:
+            stack.enter_context(torch.no_grad())
             for op in ops:
                 rows = op.stream.read(op.row, op.row + 1)
                 settings = settings_of(self._process, rows)
