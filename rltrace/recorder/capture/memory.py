@@ -5,7 +5,7 @@ Owns a number and a digest of every storage that they use. The digest is taken w
 compared when the next one begins: if it differs, something else wrote the memory (an op that is not selected, NumPy,
 a collective, another process), and its bytes are recorded.
 
-Ops that nobody can run again by themselves get no places: collectives, calls of code outside torch, compiled regions.
+Ops that cannot be run again by themselves get no places: collectives, calls of code outside torch, compiled regions.
 What they leave in memory is recorded where a later op reads it, like all else that comes from outside.
 """
 
@@ -60,7 +60,7 @@ class NumberedStorage:
 
 
 @dataclass(slots=True, eq=False)
-class Use:
+class StorageUse:
     """What one op uses of a storage, before it runs."""
 
     storage: NumberedStorage
@@ -76,7 +76,7 @@ class OpMemory:
     """The memory of a running op."""
 
     plan: OpPlan
-    uses: dict[int, Use]
+    uses: dict[int, StorageUse]
     """By address of the storage."""
     places: list[tuple[int, int, int]]
     """Of each tensor: address of its storage, alignment and bits of its placement, bytes from the start."""
@@ -156,7 +156,7 @@ class MemoryCapture(OpHook[OpMemory]):
             if address not in op.uses and plan.role is not Role.ALLOCATION:
                 digest, layout, whole = self._storages.read(tensor)
                 content = bytes_of(whole, layout) if digest != storage.digest else None
-                op.uses[address] = Use(storage, digest, layout, content)
+                op.uses[address] = StorageUse(storage, digest, layout, content)
         return op
 
     def finish(self, cells: FixedCells, call: Call, tensors: list[torch.Tensor], out: Any) -> None:
@@ -208,7 +208,7 @@ class MemoryCapture(OpHook[OpMemory]):
             if links[place - count] != OVERWRITTEN or tensor.nbytes < tensor.untyped_storage().nbytes()
         }
 
-    def _content(self, use: Use) -> bool:
+    def _content(self, use: StorageUse) -> bool:
         """Record what a storage holds before the row. Returns whether there is room for it."""
         content, number = use.content or b"", use.storage.number
         if self._queue.knows(use.digest):
