@@ -24,7 +24,7 @@ class OpOutcome:
     inputs_equal: bool
     """Whether all that it read has the recorded bytes."""
     distance: float | None = None
-    """Largest distance of its results from the recorded ones, which replaced them; None: the trace does not hold these."""
+    """Largest distance of its results from the recorded ones, which replaced them; None: the trace lacks these."""
 
 
 @dataclass(frozen=True)
