@@ -80,8 +80,9 @@ def main() -> None:
     rows = [[name, f"{taken:.2f}", f"{taken / native:.2f}"] for name, taken in best.items()]
     rows.append([f"run again: {equal:,} ops equal", f"{again:.2f}", f"{again / native:.2f}"])
     print(table(["", "s", "× unrecorded"], rows))
+    values = process.values.nbytes / 1e9
     print(
-        f"\n{size / 1e9:.2f} GB on the disk, {size / held:.1f} bytes a parameter; values {process.values.nbytes / 1e9:.2f} GB"
+        f"\n{size / 1e9:.2f} GB on the disk, {size / held:.1f} bytes a parameter; values before compression {values:.2f} GB"
     )
 
 
