@@ -81,9 +81,7 @@ def main() -> None:
     rows.append([f"run again: {equal:,} ops equal", f"{again:.2f}", f"{again / native:.2f}"])
     print(table(["", "s", "× unrecorded"], rows))
     values = process.values.nbytes / 1e9
-    print(
-        f"\n{size / 1e9:.2f} GB on the disk, {size / held:.1f} bytes a parameter; values before compression {values:.2f} GB"
-    )
+    print(f"\n{size / 1e9:.2f} GB on the disk, {size / held:.1f} bytes a parameter; values {values:.2f} GB")
 
 
 if __name__ == "__main__":
