@@ -469,7 +469,7 @@ class OpRecorder(RowBuffer):
                 self._marked = True
             whole = storage.partial is None or storage.partial == view
         writer = self._writers.of(address)
-        trusted = not external and not self.process.verify_inputs
+        trusted = not external and not self.process.verify_inputs and not storages.is_in_flight(address)
         if writer is not None and whole and trusted and not exposed and self._is_of_current_step(writer, address):
             return (row << 12) - writer
         if trusted:

@@ -7,11 +7,13 @@ dead storages are dropped never affects a row. A link may be unknown or mixed, n
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from threading import Lock
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -54,6 +56,35 @@ class Storage:
     def exposed(self) -> bool:
         """Whether code outside torch may have written it since its last writer did."""
         return self.foreign or self.aliases is not None
+
+
+class Region(NamedTuple):
+    """Which elements of a storage a tensor consists of."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+    itemsize: int
+
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+    def element_size(self) -> int:
+        return self.itemsize
+
+    def stride(self) -> tuple[int, ...]:
+        return self.strides
+
+    def storage_offset(self) -> int:
+        return self.offset
+
+
+@dataclass(frozen=True, eq=False)
+class Flight:
+    """Elements that a collective may be writing."""
+
+    address: int
+    region: Region
 
 
 def pack_writer(row: int, slot: int) -> int:
@@ -251,6 +282,8 @@ class Storages:
         self._arrived: dict[int, tuple[int, int]] = {}
         """By address, where no op has written since: the stream to which other processes sent it, and the number of
         that row among the stream's rows with arrivals."""
+        self._in_flight: dict[int, list[Flight]] = {}
+        """By address: flights that have not ended."""
         self._writers: list[Writers] = []
         self.size_changed: Callable[[int], None] | None = None
         """Called with the address of a storage that has other memory now."""
@@ -333,6 +366,44 @@ class Storages:
             elif covers(tensor, storage.nbytes):
                 storage.mask = False
 
+    def begin_flight(self, tensor: torch.Tensor) -> Flight | None:
+        """A collective may be writing the tensor, in which ``record_arrival`` was called: it is unwritten until the
+        flight ends. None: that was not recorded, or its elements cannot be followed."""
+        address = address_of(tensor)
+        if address not in self._arrived:
+            return None
+        storage = self.special_of(address, tensor)
+        if not mark_unwritten(storage, tensor):
+            return None
+        region = Region(tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()), tensor.element_size())
+        flight = Flight(address, region)
+        self._in_flight.setdefault(address, []).append(flight)
+        return flight
+
+    def end_flight(self, flight: Flight) -> None:
+        """The program has waited: the elements are written, unless the memory is another's by now."""
+        address, flights = flight.address, self._in_flight.get(flight.address, [])
+        if not any(one is flight for one in flights):
+            return
+        self._in_flight[address] = [one for one in flights if one is not flight]
+        if not self._in_flight[address]:
+            del self._in_flight[address]
+        self.reads.pop(address)
+        storage = self.special.get(address)
+        if storage is None:
+            return
+        mark_written(storage, flight.region)
+        if storage.mask is True and storage.partial is None and not storage.external:
+            self.drop_special(address)
+
+    def flights(self) -> list[Flight]:
+        """All that have not ended."""
+        return [flight for flights in list(self._in_flight.values()) for flight in flights]
+
+    def is_in_flight(self, address: int) -> bool:
+        """Whether a collective may be writing the storage."""
+        return address in self._in_flight
+
     def arrival(self, address: int) -> tuple[int, int] | None:
         """The stream to which other processes sent it, and the number, among that stream's rows with arrivals, of the
         row in which they did; None: they did not."""
@@ -394,6 +465,7 @@ class Storages:
         for address in dead:
             self.special.pop(address, None)
             self._arrived.pop(address, None)
+            self._in_flight.pop(address, None)
             self._unseen_writes.discard(address)
 
     def clear(self) -> None:
@@ -401,6 +473,7 @@ class Storages:
         self.tables.clear()
         self.special.clear()
         self._arrived.clear()
+        self._in_flight.clear()
         self._unseen_writes.clear()
 
 
@@ -416,12 +489,12 @@ def view_of(tensor: torch.Tensor, layout: Layout) -> View:
     return (int(tensor.storage_offset()), layout.id)
 
 
-def covers(tensor: torch.Tensor, nbytes: int) -> bool:
+def covers(tensor: torch.Tensor | Region, nbytes: int) -> bool:
     """Whether ``tensor`` spans every byte of its storage of ``nbytes``."""
     return tensor.numel() * tensor.element_size() >= nbytes and _is_dense(tensor)
 
 
-def mark_written(storage: Storage, tensor: torch.Tensor) -> None:
+def mark_written(storage: Storage, tensor: torch.Tensor | Region) -> None:
     """Every element of ``tensor`` has been written; exact for any strided view."""
     if storage.mask is True:
         return
@@ -433,6 +506,19 @@ def mark_written(storage: Storage, tensor: torch.Tensor) -> None:
         return
     _strided(mask, tensor)[...] = True
     storage.mask = True if bool(mask.all()) else mask
+
+
+def mark_unwritten(storage: Storage, tensor: torch.Tensor) -> bool:
+    """No element of ``tensor`` has been written; False where that cannot be followed."""
+    if covers(tensor, storage.nbytes):
+        storage.mask = False
+        return True
+    mask = elements_of(storage, tensor)
+    if mask is None:
+        return False
+    _strided(mask, tensor)[...] = False
+    storage.mask = mask
+    return True
 
 
 def record_resize(storage: Storage, nbytes: int) -> None:
@@ -476,7 +562,7 @@ def copy_written(source: Storage, read: torch.Tensor, target: Storage, written: 
     target.mask = target_mask
 
 
-def elements_of(storage: Storage, tensor: torch.Tensor, fresh: bool = False) -> NDArray[np.bool_] | None:
+def elements_of(storage: Storage, tensor: torch.Tensor | Region, fresh: bool = False) -> NDArray[np.bool_] | None:
     """The mask in elements of ``tensor``'s size, created or converted as needed; None where it cannot be followed."""
     size = tensor.element_size()
     elements = storage.nbytes // size
@@ -494,7 +580,7 @@ def elements_of(storage: Storage, tensor: torch.Tensor, fresh: bool = False) -> 
     return None
 
 
-def _end(tensor: torch.Tensor) -> int:
+def _end(tensor: torch.Tensor | Region) -> int:
     """One past its last element, counted in elements from the start of the storage."""
     if tensor.numel() == 0:
         return 0
@@ -502,14 +588,14 @@ def _end(tensor: torch.Tensor) -> int:
     return int(tensor.storage_offset() + last) + 1
 
 
-def _strided(mask: NDArray[np.bool_], tensor: torch.Tensor) -> NDArray[np.bool_]:
+def _strided(mask: NDArray[np.bool_], tensor: torch.Tensor | Region) -> NDArray[np.bool_]:
     view: NDArray[np.bool_] = np.lib.stride_tricks.as_strided(
         mask[tensor.storage_offset() :], shape=tuple(tensor.shape), strides=tuple(tensor.stride()), writeable=True
     )
     return view
 
 
-def _is_dense(tensor: torch.Tensor) -> bool:
+def _is_dense(tensor: torch.Tensor | Region) -> bool:
     """Whether its elements are adjacent in some order of its dimensions: no gap, no overlap."""
     expected = 1
     for stride, size in sorted((s, n) for s, n in zip(tensor.stride(), tensor.shape, strict=True) if n != 1):
