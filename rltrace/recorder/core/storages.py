@@ -235,7 +235,7 @@ class _WriteOnlyDict(dict[int, int]):
 class Writers:
     """The last writer of each storage, for the rows of one stream."""
 
-    __slots__ = ("current", "earlier", "relayed", "window_rows")
+    __slots__ = ("are_of_callbacks", "current", "earlier", "relayed", "window_rows")
 
     def __init__(self, maps: WriterMaps, *, verify_inputs: bool = False) -> None:
         self.earlier = maps.earlier
@@ -247,6 +247,15 @@ class Writers:
         """Rows before this one wrote nothing: they record the state at the beginning of a window."""
         self.relayed: dict[int, tuple[int, int]] = {}
         """By row of this step: what it read of another stream's collective, as in ``Storages``."""
+        self.are_of_callbacks = False
+        """Callbacks of collectives wrote them."""
+
+    def relayed_to(self, row: int, stream: int) -> int | None:
+        """The number of the arrival in ``stream`` that this row computed from; None: from none. A callback is run with
+        what was sent, and may begin further collectives: all that it writes afterwards is computed from it."""
+        rows = (row,) if not self.are_of_callbacks else (read for read in reversed(list(self.relayed)) if read <= row)
+        found = next((self.relayed[read] for read in rows if self.relayed.get(read, (None,))[0] == stream), None)
+        return None if found is None else found[1]
 
     def of(self, address: int) -> int | None:
         """The last writer (``pack_writer``), of any step; None where another stream wrote it, or no op did."""
@@ -414,9 +423,9 @@ class Storages:
         as a callback of a collective does; None: it did not."""
         for writers in self._writers:
             writer = writers.of(address) if writers.relayed else None
-            found = None if writer is None else writers.relayed.get(row_of(writer))
-            if found is not None and found[0] == stream:
-                return found[1]
+            found = None if writer is None else writers.relayed_to(row_of(writer), stream)
+            if found is not None:
+                return found
         return None
 
     def record_unseen_write(self, addresses: Iterable[int] | None) -> None:
