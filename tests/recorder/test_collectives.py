@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import pytest
@@ -195,7 +196,8 @@ def test_a_read_of_what_is_in_flight_is_the_cause(
 
     for checks in (False, True):
         for used in (False, True):
-            paths = [record(lambda early=e: program(early, used), check_links=checks).path for e in (False, True)]
+            runs = [functools.partial(program, early, used) for early in (False, True)]
+            paths = [record(run, check_links=checks).path for run in runs]
             assert [fault for path in paths for fault in open_trace(path).processes[0].link_faults] == []
             first = compare(*paths).first
             assert (first is not None) is used
@@ -215,7 +217,7 @@ def test_works_and_groups_of_python_are_left_alone(record: Record, group: None) 
         pass
 
     def program() -> None:
-        with pytest.raises(RuntimeError, match="[Bb]ackend"):
+        with pytest.raises(RuntimeError, match=r"[Bb]ackend"):
             OwnGroup(0, 1).allreduce([torch.ones(1)])
         with pytest.raises(RuntimeError, match="getFuture"):
             OwnWork().get_future()

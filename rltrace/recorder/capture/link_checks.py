@@ -357,6 +357,8 @@ def _parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 def _pages_of(tensor: torch.Tensor, nbytes: int) -> Pages:
     """The pages in which ``tensor`` has elements."""
+    if tensor.is_nested:  # it has no sizes
+        return range(-(-nbytes // PAGE))
     if not tensor.numel() or tensor.layout is not torch.strided:
         return range(0)
     size = tensor.element_size()

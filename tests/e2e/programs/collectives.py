@@ -197,7 +197,7 @@ def factorized() -> None:
 
 
 def coalesced() -> None:
-    """Collectives of several tensors as one; the second is waited for late, after a probe has read what is in flight."""
+    """Collectives of several tensors as one; the second is waited for late, after a probe of what is in flight."""
     model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     generator = torch.Generator().manual_seed(RANK)

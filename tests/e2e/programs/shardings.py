@@ -1,8 +1,8 @@
 """One model under several shardings: ``shardings.py HOW [TWIST]``.
 
 HOW is ``whole`` (one process), ``double`` (likewise, in float64) or ``mesh``: four ranks in a mesh of 2 by 2, with
-tensor parallelism over one dimension and FSDP2 over the other. TWIST is ``init`` (a parameter begins otherwise), ``scale`` (an output is scaled) or ``rate`` (of one
-parameter group).
+tensor parallelism over one dimension and FSDP2 over the other. TWIST is ``init`` (a parameter begins otherwise),
+``scale`` (an output is scaled) or ``rate`` (of one parameter group).
 """
 
 import sys
