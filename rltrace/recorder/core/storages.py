@@ -58,7 +58,7 @@ class Storage:
         return self.foreign or self.aliases is not None
 
 
-class Region(NamedTuple):
+class StridedElements(NamedTuple):
     """Which elements of a storage a tensor consists of."""
 
     shape: tuple[int, ...]
@@ -84,7 +84,7 @@ class Flight:
     """Elements that a collective may be writing."""
 
     address: int
-    region: Region
+    elements: StridedElements
 
 
 def pack_writer(row: int, slot: int) -> int:
@@ -384,24 +384,26 @@ class Storages:
         storage = self.special_of(address, tensor)
         if not mark_unwritten(storage, tensor):
             return None
-        region = Region(tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()), tensor.element_size())
-        flight = Flight(address, region)
+        elements = StridedElements(
+            tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()), tensor.element_size()
+        )
+        flight = Flight(address, elements)
         self._in_flight.setdefault(address, []).append(flight)
         return flight
 
     def end_flight(self, flight: Flight) -> None:
         """The program has waited: the elements are written, unless the memory is another's by now."""
         address, flights = flight.address, self._in_flight.get(flight.address, [])
-        if not any(one is flight for one in flights):
+        if flight not in flights:
             return
-        self._in_flight[address] = [one for one in flights if one is not flight]
-        if not self._in_flight[address]:
-            del self._in_flight[address]
+        flights.remove(flight)
+        if not flights:
+            self._in_flight.pop(address, None)
         self.reads.pop(address)
         storage = self.special.get(address)
         if storage is None:
             return
-        mark_written(storage, flight.region)
+        mark_written(storage, flight.elements)
         if storage.mask is True and storage.partial is None and not storage.external:
             self.drop_special(address)
 
@@ -498,12 +500,12 @@ def view_of(tensor: torch.Tensor, layout: Layout) -> View:
     return (int(tensor.storage_offset()), layout.id)
 
 
-def covers(tensor: torch.Tensor | Region, nbytes: int) -> bool:
+def covers(tensor: torch.Tensor | StridedElements, nbytes: int) -> bool:
     """Whether ``tensor`` spans every byte of its storage of ``nbytes``."""
     return tensor.numel() * tensor.element_size() >= nbytes and _is_dense(tensor)
 
 
-def mark_written(storage: Storage, tensor: torch.Tensor | Region) -> None:
+def mark_written(storage: Storage, tensor: torch.Tensor | StridedElements) -> None:
     """Every element of ``tensor`` has been written; exact for any strided view."""
     if storage.mask is True:
         return
@@ -571,7 +573,9 @@ def copy_written(source: Storage, read: torch.Tensor, target: Storage, written: 
     target.mask = target_mask
 
 
-def elements_of(storage: Storage, tensor: torch.Tensor | Region, fresh: bool = False) -> NDArray[np.bool_] | None:
+def elements_of(
+    storage: Storage, tensor: torch.Tensor | StridedElements, fresh: bool = False
+) -> NDArray[np.bool_] | None:
     """The mask in elements of ``tensor``'s size, created or converted as needed; None where it cannot be followed."""
     size = tensor.element_size()
     elements = storage.nbytes // size
@@ -589,7 +593,7 @@ def elements_of(storage: Storage, tensor: torch.Tensor | Region, fresh: bool = F
     return None
 
 
-def _end(tensor: torch.Tensor | Region) -> int:
+def _end(tensor: torch.Tensor | StridedElements) -> int:
     """One past its last element, counted in elements from the start of the storage."""
     if tensor.numel() == 0:
         return 0
@@ -597,14 +601,14 @@ def _end(tensor: torch.Tensor | Region) -> int:
     return int(tensor.storage_offset() + last) + 1
 
 
-def _strided(mask: NDArray[np.bool_], tensor: torch.Tensor | Region) -> NDArray[np.bool_]:
+def _strided(mask: NDArray[np.bool_], tensor: torch.Tensor | StridedElements) -> NDArray[np.bool_]:
     view: NDArray[np.bool_] = np.lib.stride_tricks.as_strided(
         mask[tensor.storage_offset() :], shape=tuple(tensor.shape), strides=tuple(tensor.stride()), writeable=True
     )
     return view
 
 
-def _is_dense(tensor: torch.Tensor | Region) -> bool:
+def _is_dense(tensor: torch.Tensor | StridedElements) -> bool:
     """Whether its elements are adjacent in some order of its dimensions: no gap, no overlap."""
     expected = 1
     for stride, size in sorted((s, n) for s, n in zip(tensor.stride(), tensor.shape, strict=True) if n != 1):

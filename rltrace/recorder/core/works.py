@@ -97,8 +97,9 @@ class Works:
         method.__code__ = method.__code__.replace(co_name=name)
         return functools.wraps(original)(method)
 
-    def _sent(self, work: Any, _group: Any, received: Any = (), *_: Any) -> None:
-        if type(work) is distributed.Work:  # of a subclass in Python the waiting is not seen
+    def _sent(self, work: Any, _group: Any, received: Any = (), *more: Any) -> None:
+        is_waited_for_at_once = any(getattr(options, "asyncOp", True) is False for options in more)
+        if type(work) is distributed.Work and not is_waited_for_at_once:  # of a subclass in Python no wait is seen
             flights = [self._storages.begin_flight(tensor) for tensor in _tensors_in(received) if tensor.is_cpu]
             self._flights[work] = [flight for flight in flights if flight is not None]
 
