@@ -356,7 +356,7 @@ def test_clean_programs(record: Record, program: Program) -> None:
     assert found.chains == plain.chains
 
 
-SLOWER = ("single", "foreach", "compiled", "many storages")
+SLOWER = ("single", "foreach", "fused", "functional", "compiled", "many storages")
 """They have no kind of op that ``networks`` and others here do not run."""
 
 
