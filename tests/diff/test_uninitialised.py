@@ -6,6 +6,7 @@ import ctypes
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -420,3 +421,22 @@ def test_memory_that_matters_is_the_finding_of_a_live_comparison(tmp_path: Path,
     assert found is not None and other is not None
     assert found.cause is other.cause is Cause.UNKNOWN
     assert f"written by row {other.b_index}," in found.explanation
+
+
+def test_another_difference_of_the_step_is_the_finding_of_a_live_comparison(tmp_path: Path) -> None:
+    """What was held back before it is not, as in a comparison of both whole traces."""
+
+    def program(factor: float) -> None:
+        used_twice(torch.empty(64))
+        torch.ones(3).mul(factor)
+        train()
+
+    def run(factor: float) -> None:
+        in_threads({"probe": partial(program, factor)}, ends=False)
+
+    with memory_filled(0x11):
+        a = recorder(tmp_path)(partial(run, 2.0)).path
+    found, other = live(a, tmp_path, partial(run, 3.0)).first, compare(a, tmp_path / "live.zarr").first
+    assert found is not None and other is not None
+    assert (found.b_index, found.op, found.cause) == (other.b_index, other.op, other.cause)
+    assert (found.op, found.cause) == ("aten.mul.Tensor", Cause.ARGUMENTS)

@@ -101,6 +101,7 @@ def test_what_is_read_before_the_program_waits_is_marked(record: Record, group: 
         op = torch.ops._c10d_functional
         sent = op.all_reduce(torch.ones(4), "sum", distributed.group.WORLD.group_name)
         sent.clone().sin()
+        sent.exp2()
         sent[1:] + 1
         op.wait_tensor(sent)
         sent + 2
@@ -108,6 +109,7 @@ def test_what_is_read_before_the_program_waits_is_marked(record: Record, group: 
 
     got = record(program, engine=engine)
     assert got.one("clone").marked
+    assert [got.one(name).inputs[0].digest is not None for name in ("clone", "exp2")] == [True, True]
     assert [row.marked for row in got.named("add")] == [True, False, False]
     assert [row.inputs[0].row for row in got.named("add")[1:]] == [got.one("wait_tensor").index] * 2
 
