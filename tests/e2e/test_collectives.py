@@ -32,7 +32,7 @@ RECEIVED = {
     "replicas": "c10d.allreduce_.default",
     "compressed": "c10d.allreduce_.default",
     "factorized": "c10d.allreduce_.default",
-    "coalesced": "c10d.allreduce_coalesced_.default",
+    "coalesced": "c10d.reduce_scatter_tensor_coalesced_.default",
     "sums": "_c10d_functional.all_reduce.default",
 }
 """By the way of training, in the order of the program: the collective that brings the other rank the difference."""

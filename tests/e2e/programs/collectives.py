@@ -205,12 +205,18 @@ def coalesced() -> None:
         inputs = torch.randn(8, 8, generator=generator)
         optimizer.zero_grad()
         model(planted(inputs, step)).pow(2).mean().backward()
-        gradients = [p.grad for p in model.parameters()]
-        for k, is_async in enumerate((False, True)):
-            with distributed._coalescing_manager(async_ops=is_async) as works:
-                for gradient in gradients[2 * k :][:2]:
-                    distributed.all_reduce(gradient)
-        (gradients[2] * 2 + 1).sum()
+        first, second, third, fourth = gradients = [p.grad for p in model.parameters()]
+        halves = [torch.empty_like(gradient[: len(gradient) // 2]) for gradient in (first, third)]
+        with distributed._coalescing_manager():
+            for half, gradient in zip(halves, (first, third), strict=True):
+                distributed.reduce_scatter_tensor(half, gradient)
+        with distributed._coalescing_manager():
+            for half, gradient in zip(halves, (first, third), strict=True):
+                distributed.all_gather_into_tensor(gradient, half)
+        with distributed._coalescing_manager(async_ops=True) as works:
+            distributed.all_reduce(second)
+            distributed.all_reduce(fourth)
+        (second * 2 + 1).sum()
         works.wait()
         other = torch.empty_like(gradients[0])
         sent = distributed.P2POp(distributed.isend, gradients[0] * 1, 1 - RANK)
