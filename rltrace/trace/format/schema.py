@@ -36,8 +36,10 @@ from collections.abc import Mapping
 from enum import IntEnum, IntFlag
 from typing import Final
 
-FORMAT: Final = (3, 3)
-"""(major, minor). Readers refuse another major version, and ignore unknown fields."""
+FORMAT: Final = (4, 0)
+"""(major, minor). Readers refuse a newer major version, and ignore unknown fields."""
+OLDEST: Final = 3
+"""The oldest major version that is read."""
 
 SEGMENT_ROWS: Final = 65_536
 SEGMENT_CELLS: Final = 1 << 19
@@ -138,10 +140,24 @@ class Generator(IntEnum):
 
 
 # In the row of an event, the same bits are the number of its first digest cells that are evidence, in no hash either.
+# Those of them that its skeleton does not name are values of its fields, where these are small: for each a header, then
+# its elements, little-endian and padded with zeros to whole cells. Of a header
+#
+#   bits 0..7    the field: its index among the digests of the skeleton
+#   bits 8..15   dtype: index in FIELD_DTYPES
+#   bits 16..63  shape: 8 bits for each of up to six dimensions, 0 after the last; none: a number
 
 
 GENERATOR_SHIFT: Final = 10
 GENERATOR_NUMBERS: Final = 64
+
+FIELD_DTYPES: Final = (
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64"),
+)
+MAX_FIELD_ELEMENTS: Final = 24
+"""Elements of a field of an event whose value is recorded; BipedalWalker's observation has so many."""
+MAX_FIELD_DIMENSIONS: Final = 6
 
 VALUE_FLAGS: Final = RowFlag.VALUE_BOOL | RowFlag.VALUE_INTEGER | RowFlag.VALUE_FLOAT | RowFlag.VALUE_COMPLEX
 
@@ -431,3 +447,4 @@ RECORD_TYPES: Final = {
 # 3.1  record type "optimizer": what an optimizer began with, by which a resumed run is recognized
 # 3.2  record type "shards", and values of kind SHARD
 # 3.3  table "schemas": names of the positional arguments of ops
+# 4.0  values of small fields of events, among their evidence; traces of 3.x are read too
