@@ -211,7 +211,8 @@ TABLES: Final = (
     "settings",  # {"threads", "grad_mode", "inference_mode", "flush_denormal", …} and torch's flags by name
     # ("deterministic_algorithms", "mkldnn.enabled", "cuda.matmul.tf32", …)
     "optimizers",  # {"ordinal", "class"}, which are its key, and "owner": path of the module with its parameters
-    "series",  # {"kind", "name"}, and "thread" where the sampling thread has no stream
+    "series",  # {"kind", "name"}, and "thread" where the sampling thread has no stream; of kind "item" the id "site" in
+    # "sites" instead of a name
     "names",  # text: an argument's name and the path into it ("input_ids", "past.0.1", "mat1"), or a module's class
 )
 
@@ -278,6 +279,7 @@ class Sample(IntEnum):
 SERIES_KINDS: Final = (
     "watch",  # rltrace.watch(name, value)
     "learning-rate",  # "optimizer:0/group:0/lr", at the first attempt and at each change
+    "item",  # at level "step": what a call site of the program read with .item(), the first 16 of each step
     "scaler",  # "scaler:0/scale", "/growth", "/found_inf" at each update, "/skipped:0" at each attempt of optimizer 0
 )
 
@@ -447,4 +449,4 @@ RECORD_TYPES: Final = {
 # 3.1  record type "optimizer": what an optimizer began with, by which a resumed run is recognized
 # 3.2  record type "shards", and values of kind SHARD
 # 3.3  table "schemas": names of the positional arguments of ops
-# 4.0  values of small fields of events, among their evidence; traces of 3.x are read too
+# 4.0  values of small fields of events, among their evidence; series of kind "item"; traces of 3.x are read too
