@@ -43,7 +43,7 @@ from rltrace.recorder.session import window
 from rltrace.recorder.session.engine_choice import choice_facts, choose_library, handed_facts
 from rltrace.recorder.session.event_writer import EventWriter
 from rltrace.recorder.session.grad_scalers import Scalers
-from rltrace.recorder.session.logged_scalars import LoggedScalars
+from rltrace.recorder.session.item_reads import ItemReads
 from rltrace.recorder.session.optimizer_steps import StepCounter, StepWriter
 from rltrace.recorder.session.torch_patches import TorchPatches
 from rltrace.recorder.session.window import OpWindow
@@ -117,7 +117,7 @@ class Session:
         self._series = SeriesSampler(self._process.tables, self._streams.position_here, self._committer.request_commit)
         self._committer.series = self._series
         self._scalers = Scalers(self._series, self.fail)
-        self._logged = LoggedScalars(self._series, self._process.sites, self.fail)
+        self._item_reads = ItemReads(self._series, self._process.sites, self.fail)
         self.window = OpWindow(
             options,
             self._process,
@@ -218,7 +218,7 @@ class Session:
         self._integrations.install()
         self._scalers.install()
         if self.options.level == "step":
-            self._logged.install()
+            self._item_reads.install()
         if self.options.level == "op" and self.options.first_step == 0 and self.options.end_step != 0:
             self.window.open()
         self._endings.install()
@@ -342,7 +342,7 @@ class Session:
 
     def _uninstall(self, *, but_subclasses: bool = False) -> None:
         self._streams.close()
-        self._logged.remove()
+        self._item_reads.remove()
         self._scalers.remove()
         self.steps.remove()
         if self._stance is not None:

@@ -22,7 +22,7 @@ from rltrace.recorder.streams.series import SeriesSampler
 MAX_CODES: Final = 4_096
 
 
-class LoggedScalars:
+class ItemReads:
     """A number for each read of a tensor by the program, with its call site, from ``install`` to ``remove``."""
 
     def __init__(self, series: SeriesSampler, sites: Sites, fail: Callable[[Exception], None]) -> None:
