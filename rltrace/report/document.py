@@ -23,6 +23,7 @@ from rltrace.diff.base.model import (
     NamedDifference,
     OptimizerCount,
     Pair,
+    ProcessSummary,
     Side,
     SourceEdit,
     Structure,
@@ -164,10 +165,10 @@ def _lead(text: str) -> tuple[str, ...]:
 
 def _runs(comparison: Comparison) -> Iterator[Fact]:
     for name, side in (("A", comparison.a), ("B", comparison.b)):
-        states = ", ".join(sorted({p.state for p in side.processes})) or "nothing recorded"
-        yield Fact(name, (Code(side.path), f": {extent(side)}, {states}"))
+        states = {f"stopped ({p.why})" if _is_stopped(p) else p.state: None for p in side.processes}
+        yield Fact(name, (Code(side.path), f": {extent(side)}, {', '.join(sorted(states)) or 'nothing recorded'}"))
         for process in side.processes:
-            if process.state != "complete":
+            if process.state != "complete" and not _is_stopped(process):
                 why = f", {process.why}" if process.why else ""
                 yield Fact("process", (f"{name}'s ", Code(process.name), f": {process.state}{why}"))
     if comparison.commands:
@@ -183,6 +184,11 @@ def _runs(comparison: Comparison) -> Iterator[Fact]:
     if comparison.level == "op":
         for stream, rows in comparison.compared.items():
             yield Fact("compared", (Code(stream), f": {counted(rows, 'op')}"))
+
+
+def _is_stopped(process: ProcessSummary) -> bool:
+    """Whether an option ended the run: then its state says so, and no process needs a line of it."""
+    return process.state == "stopped" and bool(process.why) and str(process.why).startswith("--")
 
 
 def extent(side: Side) -> str:

@@ -84,7 +84,7 @@ class Session:
         self._extend = extend
         self._pid = os.getpid()
         self._failure: str | None = None
-        self._stopped = False
+        self._stopped = ""
         self._finished = False
         self._closed = threading.Event()
         self._trace, self._token = Path(options.trace), token
@@ -261,8 +261,8 @@ class Session:
             steps = self.steps
             with contextlib.suppress(Exception):  # released, or moved to where they cannot be read
                 self._writer.append(window.last_state(self._process.digests, steps.optimizers(), self._modules.roots()))
-            state = "stopped" if self._stopped else "complete"
-            self._writer.close(state, _ending(), steps.generator_states(), steps.last_parameters())
+            state, why = ("stopped", {"why": self._stopped}) if self._stopped else ("complete", {})
+            self._writer.close(state, {**_ending(), **why}, steps.generator_states(), steps.last_parameters())
         except Exception as error:
             self.fail(error)
 
@@ -320,11 +320,11 @@ class Session:
     def step_ended(self, step: int) -> None:
         """Optimizer step ``step`` has been written: ends the program at ``--until``."""
         if self.options.until is not None and step == self.options.until:
-            self.stop_program()
+            self.stop_program(f"--until {step} ended it")
 
-    def stop_program(self) -> None:
-        """End the program as Ctrl-C would, but without a traceback; the trace records that this was requested."""
-        self._stopped = True
+    def stop_program(self, why: str) -> None:
+        """End the program as Ctrl-C would, but without a traceback; the trace records ``why``."""
+        self._stopped = why
         sys.excepthook = partial(_show_but_interrupts, sys.excepthook)
         if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a job that a script put into the background
             if threading.current_thread() is not threading.main_thread():
