@@ -22,7 +22,7 @@ from rltrace.errors import HoleError
 from rltrace.trace.format.events import FLOAT, INTEGER, NONE, Event, event_of
 from rltrace.trace.format.schema import Column, Kind, Origin
 from rltrace.trace.read.names import Site
-from rltrace.wording import joined
+from rltrace.wording import counted, joined
 
 # --- event pairs ------------------------------------------------------------------------------------------------------
 #
@@ -213,18 +213,11 @@ def _what_differs(pair: MatchedEvent) -> str:
 
 def _numbers(pair: MatchedEvent) -> Iterator[str]:
     """``its observation, component 2 of 4, is 0.0601 in A and 0.0602 in B, and 3 more numbers differ``."""
-    components = pair.components
-    if components:
-        first, others = components[0], len(components) - 1
+    first, *others = pair.components or (None,)
+    if first is not None:
         comma = "," if "," in first.name else ""
-        more = (
-            ""
-            if not others
-            else ", and 1 more number differs"
-            if others == 1
-            else f", and {others} more numbers differ"
-        )
-        yield f"its {first.name}{comma} is {first.a} in A and {first.b} in B{more}"
+        more = counted(len(others), "more number") + (" differs" if len(others) == 1 else " differ")
+        yield f"its {first.name}{comma} is {first.a} in A and {first.b} in B" + (f", and {more}" if others else "")
 
 
 def _name(pair: MatchedEvent) -> str:
