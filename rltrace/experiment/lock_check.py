@@ -352,7 +352,7 @@ def _why_no_op(checked: LockCheck, left: tuple[NamedDifference, ...]) -> str:
     found = {kind: [fact for fact in left if fact.name.startswith(starts)] for kind, starts in kinds.items()}
     reasons = [f"{kind} {_listed([_as_locked(fact) for fact in facts])}" for kind, facts in found.items() if facts]
     if left and not reasons:
-        reasons.append(f"what differs cannot be put back here ({_listed([fact.name for fact in left])})")
+        reasons.append(f"what differs cannot be put back here: {_listed([_as_locked(fact) for fact in left])}")
     if not reasons:
         reasons.append(
             "no fact of the lock differs, so it is something that no lock holds: data, a configuration, another package"
@@ -361,13 +361,15 @@ def _why_no_op(checked: LockCheck, left: tuple[NamedDifference, ...]) -> str:
 
 
 def _as_locked(fact: NamedDifference) -> str:
-    """``torch==2.13.0``, as pip takes it; ``no triton``; ``host.cpu EPYC``; the name of a source file."""
+    """``torch==2.13.0 (2.12.1 here)``, as pip takes it; ``no triton (3.6.0 here)``; ``host.cpu EPYC (Xeon here)``; the
+    name of a source file."""
     kind, _, name = fact.name.partition(".")
     if kind == "source":
         return name
     if kind == "package":
-        return f"no {name}" if fact.a is None else f"{name}=={fact.a}"
-    return f"{fact.name} {fact.a or 'unset'}"
+        locked = f"no {name}" if fact.a is None else f"{name}=={fact.a}"
+        return f"{locked} ({fact.b or 'none'} here)"
+    return f"{fact.name} {fact.a or 'unset'} ({fact.b or 'unset'} here)"
 
 
 def _listed(names: list[str]) -> str:

@@ -21,7 +21,7 @@ MAX_FILES = 500
 MAX_FILE_BYTES = 4 << 20
 _LIBRARY = os.path.dirname(os.__file__) + os.sep  # noqa: PTH120  to make paths absolute takes most of the time
 LARGE = ("torch", "numpy", "sympy", "scipy", "pandas", "matplotlib", "transformers", "jax")
-"""Packages whose modules are not looked at one by one, where they are installed: reading all takes 2 ms."""
+"""Packages whose modules are not hashed one by one, where they are installed: reading all takes 2 ms."""
 _OWN = ("rltrace", "sitecustomize", "_rltrace_bootstrap")
 
 

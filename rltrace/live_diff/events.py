@@ -27,7 +27,7 @@ from rltrace.live_diff.reference_trace import Ids, StepRows
 from rltrace.live_diff.result import LiveFinding
 from rltrace.recorder.core.events import EventForm
 from rltrace.recorder.core.process_state import ProcessState
-from rltrace.trace.format.events import COUNT, DIGEST, EVIDENCE, FLOAT, INTEGER, Cell, Event, event_of
+from rltrace.trace.format.events import COUNT, DIGEST, EVIDENCE, FLOAT, INTEGER, Cell, Event, event_of, field_values
 from rltrace.trace.format.schema import Column, Kind, event_name
 from rltrace.trace.read.names import Site
 from rltrace.trace.read.process import ProcessTrace
@@ -202,7 +202,8 @@ def _event(form: EventForm, cells: Sequence[Sequence[float]]) -> Event:
         [Cell(name, letter, value) for name, value in zip(names, values, strict=False)]
         for letter, names, values in zip(LETTERS, names, cells, strict=True)
     )
-    return Event(form.what, tuple(chain.from_iterable(cells_by_letter)))
+    recorded = field_values([int(cell) for cell in cells[1][len(form.evidence) :]], form.digests)
+    return Event(form.what, tuple(chain.from_iterable(cells_by_letter)), dict(recorded))
 
 
 def _line(site: Site | None) -> str:

@@ -52,7 +52,7 @@ class LiveDiffExtension:
 def _stop() -> None:
     session = sessions.current.session
     if session is not None:
-        session.stop_program()
+        session.stop_program("--stop ended it at the first op that differs")
 
 
 def start(options: RecordOptions, token: str) -> Session:

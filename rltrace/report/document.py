@@ -16,10 +16,14 @@ from rltrace.diff.base.model import (
     Comparison,
     Drift,
     Finding,
+    FindingEvent,
     Hole,
     Hunk,
     InputsMatch,
+    NamedDifference,
+    OptimizerCount,
     Pair,
+    ProcessSummary,
     Side,
     SourceEdit,
     Structure,
@@ -162,10 +166,10 @@ def _lead(text: str) -> tuple[str, ...]:
 
 def _runs(comparison: Comparison) -> Iterator[Fact]:
     for name, side in (("A", comparison.a), ("B", comparison.b)):
-        states = ", ".join(sorted({p.state for p in side.processes})) or "nothing recorded"
-        yield Fact(name, (Code(side.path), f": {extent(side)}, {states}"))
+        states = {f"stopped ({p.why})" if _is_stopped(p) else p.state: None for p in side.processes}
+        yield Fact(name, (Code(side.path), f": {extent(side)}, {', '.join(sorted(states)) or 'nothing recorded'}"))
         for process in side.processes:
-            if process.state != "complete":
+            if process.state != "complete" and not _is_stopped(process):
                 why = f", {process.why}" if process.why else ""
                 yield Fact("process", (f"{name}'s ", Code(process.name), f": {process.state}{why}"))
     if comparison.commands:
@@ -181,6 +185,11 @@ def _runs(comparison: Comparison) -> Iterator[Fact]:
     if comparison.level == "op":
         for stream, rows in comparison.compared.items():
             yield Fact("compared", (Code(stream), f": {counted(rows, 'op')}"))
+
+
+def _is_stopped(process: ProcessSummary) -> bool:
+    """Whether an option ended the run: then its state says so, and no process needs a line of it."""
+    return process.state == "stopped" and bool(process.why) and str(process.why).startswith("--")
 
 
 def extent(side: Side) -> str:
@@ -254,11 +263,18 @@ STEP_OUTPUTS = ("gradient", "params", "rng", "rng")
 def differing_outputs(finding: Finding) -> list[tuple[str, Pair[str]]]:
     """Name and values of what differs: outputs of an op, cells of an event, digests at the end of a step."""
     if finding.event is not None:
-        return [(cell.name, Pair(cell.a, cell.b)) for cell in finding.event.cells]
+        return [(shown.name, Pair(shown.a, shown.b)) for shown in _fields(finding.event)]
     if finding.op is not None and (finding.a_index is None or finding.b_index is None):
         return []
     names: Iterable[str] = STEP_OUTPUTS if finding.op is None else repeat("output")
     return [(name, pair) for name, pair in zip(names, finding.outputs, strict=False) if pair.a != pair.b]
+
+
+def _fields(event: FindingEvent) -> Iterator[NamedDifference]:
+    """The fields of an event that differ, as numbers where these were recorded."""
+    for cell in event.cells:
+        numbers = [one for one in event.components if one.name.partition(",")[0] == cell.name]
+        yield from numbers or [cell]
 
 
 def place(finding: Finding) -> str:
@@ -324,23 +340,36 @@ def rows(finding: Finding) -> str:
     return f"{a:,}" if a == b else f"{a:,} (A), {b:,} (B)"
 
 
+BEFORE = ("init", "rollout", "evaluation")
+"""Phases that lie before the update which ends the step."""
+
+
 def when(finding: Finding) -> str:
-    """``optimizer step 37 (critic's Adam, 2,001st attempt, after 12,100 environment steps), phase forward``."""
+    """``optimizer step 37 (critic's Adam, 2,001st attempt, after 12,100 environment steps), phase forward``;
+    ``before the first optimizer step (critic's Adam), phase rollout``."""
     if finding.step is None:
         phase = "" if finding.phase == "other" else f"phase {finding.phase}; "
         return f"{phase}no optimizer step in this process"
+    is_before = finding.op is not None and finding.phase in BEFORE
+    is_first = is_before and finding.step == 0
     details = [] if finding.b_step is None else [f"B's step {finding.b_step:,}"]
     if finding.optimizer is not None:
-        optimizer = finding.optimizer
-        name = optimizer.name if optimizer.ordinal == 0 else f"{optimizer.name} #{optimizer.ordinal}"
-        count = f"{ordinal(optimizer.count + 1)} attempt"
-        owner = optimizer.owner
-        details.append(f"{name}'s {count}" if owner is None else f"{owner}'s {optimizer.name}, {count}")
-    if finding.environment_step is not None and finding.phase != "init":  # phase init precedes all of them
+        details.append(_attempt(finding.optimizer, has_count=not (is_first and finding.optimizer.count == 0)))
+    if finding.environment_step is not None and not is_before:  # the count is that at the end of the step
         details.append(f"after {counted(finding.environment_step, 'environment step')}")
     more = f" ({', '.join(details)})" if details else ""
     phase = f", phase {finding.phase}" if finding.op is not None and finding.phase != "other" else ""
-    return f"optimizer step {finding.step:,}{more}{phase}"
+    step = "the first optimizer step" if is_first else f"optimizer step {finding.step:,}"
+    return f"{'before ' if is_before else ''}{step}{more}{phase}"
+
+
+def _attempt(optimizer: OptimizerCount, *, has_count: bool) -> str:
+    """``critic's Adam, 2,001st attempt``; without the count where the sentence has it."""
+    name = optimizer.name if optimizer.ordinal == 0 else f"{optimizer.name} #{optimizer.ordinal}"
+    count = f"{ordinal(optimizer.count + 1)} attempt"
+    if optimizer.owner is not None:
+        return f"{optimizer.owner}'s {optimizer.name}" + (f", {count}" if has_count else "")
+    return f"{name}'s {count}" if has_count else name
 
 
 # --- the rest -------------------------------------------------------------------------------------------------------

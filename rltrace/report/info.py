@@ -37,7 +37,7 @@ GROUPS = {
     "numpy": "versions",
     "torch": "torch",
     "flag": "flags",
-    "env": "environment",
+    "env": "variables",
     "source": "source files",
     "git": "source files",
 }

@@ -10,7 +10,7 @@ from typing import Any
 
 from rltrace.json import to_json
 from rltrace.query.ops import HoleLine, Line, OpLine
-from rltrace.trace.format.events import Cell
+from rltrace.trace.format.events import Cell, Event
 from rltrace.trace.read.names import Site
 
 
@@ -39,7 +39,7 @@ def line_json(line: Line) -> dict[str, Any]:
 
 def _results(line: OpLine) -> str:
     if line.event is not None:
-        return "-> " + (" ".join(map(cell_text, line.event.cells)) or "-")
+        return "-> " + (" ".join(cell_text(line.event, cell) for cell in line.event.cells) or "-")
     results = [*line.outputs]
     if line.rng:
         results.append(f"rng={line.rng}")
@@ -49,9 +49,11 @@ def _results(line: OpLine) -> str:
     return "-> " + (" ".join(results) or "-")
 
 
-def cell_text(cell: Cell) -> str:
-    """``reward=1.0``; ``[reward=1.0]`` for a cell that is evidence only."""
-    text = f"{cell.name.replace(' ', '-')}={cell.text}"
+def cell_text(event: Event, cell: Cell) -> str:
+    """``reward=1.0``; ``[seed=1]`` for a cell that is evidence only; ``action=4ad7287e1def852a(0.5,1.0)``."""
+    value = event.text(cell)
+    numbers = "" if value == cell.text else f"({value.replace(' ', '')})"
+    text = f"{cell.name.replace(' ', '-')}={cell.text}{numbers}"
     return f"[{text}]" if cell.is_evidence else text
 
 

@@ -107,7 +107,7 @@ def test_text_has_every_part(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         "steps   SGD #1  1 attempt, 1 skipped",
         "hardware\n  host.cpu",
         "torch\n  torch.version",
-        "environment\n  env.OMP_NUM_THREADS",
+        "variables\n  env.OMP_NUM_THREADS",
         "source files\n  git.revision",
         "only in rank0/worker:1 (against rank0/main)\n  env.OMP_NUM_THREADS",
     ):

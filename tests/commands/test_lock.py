@@ -29,15 +29,22 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_program(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is locked up to a step, and a later run ends there, holds, and leaves nothing behind."""
+def test_a_program(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is locked up to a step, and a later run ends there, holds under another setting of the processor that changes
+    none of its numbers, names that setting with both values, and leaves nothing behind."""
+    monkeypatch.delenv("ATEN_CPU_CAPABILITY", raising=False)
     line = ["--", sys.executable, "train.py"]
     assert main(["lock", "--until", "2", *line]) == 0
     assert "locked 3 steps in train.lock" in capsys.readouterr().err
-    assert read_lock("train.lock").until == 2
+    locked = read_lock("train.lock")
+    assert locked.until == 2
+    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "default")
     assert main(["check", "--against", "train.lock", "--format", "json", *line]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["schema"], found["agrees"], found["comparison"]["steps"]) == ("rltrace.lock/1", True, 3)
+    moved = {fact["name"]: (fact["a"], fact["b"]) for fact in found["comparison"]["system"]}
+    assert moved["env.ATEN_CPU_CAPABILITY"] == (None, "default")
+    assert moved.get("cpu.capability", ("DEFAULT", "DEFAULT")) == (locked.facts["cpu.capability"], "DEFAULT")
     assert sorted(path.name for path in folder.iterdir()) == ["train.lock", "train.py"]
 
 

@@ -85,10 +85,15 @@ def test_an_observation_that_differs_is_the_origin_of_what_follows(compared: Any
     assert first.explanation.startswith(
         "environment 0 (Faulty) returned another observation at its step 4, given the same"
     )
+    number = first.event.components[0]
+    assert number.name == "observation, component 0 of 1"
+    assert float(number.b) - float(number.a) == pytest.approx(1e-3)
+    assert f"; its {number.name}, is {number.a} in A and {number.b} in B; " in first.explanation
     assert "had equal states before it" in first.explanation
     assert "aten.addmm.default" in first.explanation or "aten.linear" in first.explanation
     assert to_json(found)["first_value"]["event"]["cells"][0]["name"] == "observation"
-    assert "observation" in render_comparison(found, color=False)
+    report = render_comparison(found, color=False)
+    assert f"field    {number.name}\n           A  {number.a}\n           B  {number.b}\n" in report
 
 
 def test_an_event_that_nothing_depends_on_is_no_divergence(compared: Any) -> None:

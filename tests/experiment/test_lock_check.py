@@ -196,7 +196,7 @@ def test_another_package(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         git(folder, "commit", "--allow-empty", "-qam", number)
     assert [(fact.name, fact.a, fact.b) for fact in checked.comparison.system] == [("package.brax", "1.0", "2.0")]
     assert (checked.repeats, checked.reproduced, checked.ops) == (True, None, None)
-    assert "packages differ, the lock having brax==1.0; only" in checked.explanation
+    assert "packages differ, the lock having brax==1.0 (2.0 here); only" in checked.explanation
     assert [command.split()[1] for command in checked.advice] == ["record", "diff"]
 
 
@@ -213,7 +213,7 @@ def test_another_machine(folder: Path) -> None:
     assert (checked.put_back, checked.reproduced) == (("ATEN_CPU_CAPABILITY=default",), False)
     assert checked.explanation.startswith(
         "with ATEN_CPU_CAPABILITY=default it still does not make the lock's steps: this is another machine, "
-        "the lock's having host.cpu another; "
+        f"the lock's having host.cpu another ({here.facts['host.cpu']} here); "
     )
 
 

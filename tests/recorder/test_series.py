@@ -17,6 +17,7 @@ from torch import nn
 from torch.amp import GradScaler
 
 import rltrace
+from rltrace.diff.metrics.series import ITEM, all_series
 from rltrace.errors import RecordError
 from rltrace.recorder.streams import series as series_module
 from rltrace.trace.format.schema import Sample
@@ -385,3 +386,52 @@ def test_numbers_on_a_device_are_those_of_the_moment(record: Callable[..., Recor
     found = series_of(recorded)
     assert values(recorded, "x") == [float(number) for number in range(1, 101)]
     assert {name: found[name] for name in STATE} == STATE
+
+
+# --- logged scalars at level "step" -----------------------------------------------------------------------------------
+
+
+def test_numbers_that_the_program_reads_are_those_that_ops_would_have(record: Callable[..., Recorded]) -> None:
+    """At level ``step``, as one series for each call site, of the same name and numbers as at level ``op``; what torch
+    reads, a bool and a tensor that raises are none, and the reads are torch's own again afterwards."""
+
+    def program() -> None:
+        weight = nn.Parameter(torch.ones(3))
+        optimizer = torch.optim.Adam([weight], lr=0.5)  # reads its count of steps
+        for step in range(2):
+            loss = weight.square().sum()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            print(f"{loss.item():.2f} {loss.detach().long().item() + step}")
+            assert bool(loss > 0) and (loss > 0).item()
+            with pytest.raises(RuntimeError, match="3 elements"):
+                weight.item()
+
+    found = []
+    for level in ("step", "op"):
+        recorded = record(program, level=level)
+        assert "item" not in vars(torch.Tensor)
+        series = [one for one in all_series(recorded.trace) if one.kind == ITEM]
+        found.append({(one.key, one.name, one.place): (one.steps.tolist(), one.values.tolist()) for one in series})
+    assert len(found[0]) == 1  # one line is one call site
+    ((steps, numbers),) = found[0].values()
+    assert (steps, numbers[:2]) == ([1, 1, 2, 2], [3.0, 3.0])
+    assert {site[1:]: read for site, read in found[0].items()} == {site[1:]: read for site, read in found[1].items()}
+
+
+def test_only_the_first_reads_of_a_call_site_are_recorded_of_each_step(
+    record: Callable[..., Recorded], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that reads its action at each environment step adds no megabytes."""
+    monkeypatch.setattr(series_module, "MAX_READS", 3)
+
+    def program() -> None:
+        optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.5)
+        for _ in range(2):
+            for number in range(5):
+                torch.tensor(number).item()
+            optimizer.step()
+
+    (series,) = [one for one in all_series(record(program, level="step").trace) if one.kind == ITEM]
+    assert (series.steps.tolist(), series.values.tolist()) == ([0, 0, 0, 1, 1, 1], [0, 1, 2, 0, 1, 2])

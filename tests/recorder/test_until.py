@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import threading
 from collections.abc import Iterator
@@ -10,8 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from rltrace.diff import compare
 from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.session.api import recording
+from rltrace.report.diff_text import render_comparison
 from rltrace.trace.read.reader import open_trace
 
 
@@ -32,9 +35,15 @@ def train() -> None:
 
 @pytest.mark.usefixtures("ignored")
 def test_where_the_signal_is_ignored(tmp_path: Path) -> None:
+    """The trace says what ended the run, and a report says it where it names the run, and nowhere else."""
     with pytest.raises(KeyboardInterrupt), recording(RecordOptions(str(tmp_path / "a.zarr"), until=1), force=False):
         train()
-    assert len(open_trace(tmp_path / "a.zarr").processes[0].steps) == 2
+    (process,) = open_trace(tmp_path / "a.zarr").processes
+    assert (len(process.steps), process.state, process.why) == (2, "stopped", "--until 1 ended it")
+    shutil.copytree(tmp_path / "a.zarr", tmp_path / "b.zarr")
+    report = render_comparison(compare(tmp_path / "a.zarr", tmp_path / "b.zarr"), color=False)
+    words = " ".join(report.split())
+    assert words.count("2 optimizer steps, stopped (--until 1 ended it)") == words.count("stopped") == 2
 
 
 @pytest.mark.usefixtures("ignored")

@@ -142,7 +142,7 @@ def test_each_section_has_one_title(rich: Comparison) -> None:
 
 @pytest.mark.parametrize(("count", "words"), [(1, "1 environment step"), (12100, "12,100 environment steps")])
 def test_environment_steps_are_those_before_the_attempt(tmp_path: Path, count: int, words: str) -> None:
-    """An op of a rollout lies before them: the number belongs to the attempt that ends the step, and is told of it."""
+    """The count is that at the end of the step: it is left out of a rollout, which lies before the attempt."""
     program = training()
     for name, noise in (("a", ""), ("b", "x")):
         recorded(tmp_path / name, [replace(do, noise=noise) if k == 2 else do for k, do in enumerate(program)])
@@ -150,5 +150,11 @@ def test_environment_steps_are_those_before_the_attempt(tmp_path: Path, count: i
     assert finding is not None
     told = when(replace(finding, environment_step=count))
     assert told == f"optimizer step 0 (Adam's 1st attempt, after {words})"
-    of_init = when(replace(finding, environment_step=count, phase="init"))
-    assert of_init == "optimizer step 0 (Adam's 1st attempt), phase init"  # before there was any
+    for phase in ("init", "rollout", "evaluation"):
+        before = replace(finding, environment_step=count, phase=phase)
+        assert when(before) == f"before the first optimizer step (Adam), phase {phase}"
+        later = replace(before, step=37, optimizer=OptimizerCount(0, "Adam", 36, "critic"))
+        assert when(later) == f"before optimizer step 37 (critic's Adam, 37th attempt), phase {phase}"
+        assert when(replace(before, optimizer=None)) == f"before the first optimizer step, phase {phase}"
+    of_step = replace(later, op=None, phase="optimizer")
+    assert when(of_step) == f"optimizer step 37 (critic's Adam, 37th attempt, after {words})"

@@ -74,6 +74,8 @@ def events(recorded: Recorded, kinds: tuple[Kind, ...] = EVENTS) -> list[Event]:
         raw = recorded.raw
         digests = raw.digests[raw.digest_offsets[row.index] : raw.digest_offsets[row.index + 1]].tolist()
         what, *names = row.scalars  # type: ignore[misc]
+        named = sum(letter in "ne" for _, letter in names)
+        del digests[named : 0 if raw.evidence is None else int(raw.evidence[row.index])]  # values of small fields
         cells = {"i": iter(row.integers), "f": iter(row.floats)}
         own = iter(digests)
         told = {name[:-1]: next(cells.get(letter, own)) for name, letter in names}

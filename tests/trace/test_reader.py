@@ -47,17 +47,17 @@ def test_nothing_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize("where", ["zarr.json", "journal"])
 def test_another_format_is_refused_by_name(sample: Path, where: str) -> None:
     """Another major version is not guessed at, wherever it is named; a newer minor one is read."""
-    for version in ([3, 7], [4, 0], [2, 0]):
+    for version in ([4, 7], [5, 0], [2, 0]):
         if where == "zarr.json":
             document = {"zarr_format": 3, "node_type": "group", "attributes": {"rltrace": {"format": version}}}
             (sample / "zarr.json").write_text(json.dumps(document))
         else:
             rewrite(sample / "journal/log", lambda r, v=version: {**r, "format": v} if r["type"] == "launch" else r)
-        if version == [4, 0]:
-            with pytest.raises(FormatVersionError, match=r"format 4\.0.*install a newer one"):
+        if version == [5, 0]:
+            with pytest.raises(FormatVersionError, match=r"format 5\.0.*install a newer one"):
                 open_trace(sample)
-        elif version == [3, 7]:
-            assert open_trace(sample).format == (3, 7)
+        elif version == [4, 7]:
+            assert open_trace(sample).format == (4, 7)
         else:
             rewrite(sample / "journal/log", lambda r: {**r, "format": [2, 0]} if r["type"] == "launch" else r)
             (sample / "zarr.json").unlink(missing_ok=True)

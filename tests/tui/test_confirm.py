@@ -25,7 +25,7 @@ def test_an_outcome_beside_the_trace(parted: tuple[Path, Path]) -> None:
         assert "75.0%" in text and "needed" in text and "makes no difference" in text and "max 3 ULP" in text
         await press(pilot, app, "y")
         assert "✓ A0" in app.clipboard and "aten.sub.Tensor" in app.clipboard
-        await press(pilot, app, "tab", "enter")
+        await press(pilot, app, "enter")
         assert isinstance(app.screen, OpsScreen)
         line = app.ops.list.line
         assert line is not None and (line.a, line.b) == (25, 25)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from programs import Do, Machine, training
 from textual.pilot import Pilot
-from tui_support import press, screen_text, see_one
+from tui_support import press, screen_text, see_one, settled
 
 from rltrace.testing import TraceBuilder, plain_entries, random_rows
 from rltrace.trace.format.process_start import write_start
 from rltrace.trace.format.root import create_trace
 from rltrace.trace.write.writer import ProcessWriter
+from rltrace_tui.data import TraceData
 from rltrace_tui.failure import FailureScreen
 from rltrace_tui.op_screen import OpScreen
 from rltrace_tui.pane import Pane
@@ -134,3 +138,26 @@ def test_a_trace_that_is_being_written(tmp_path: Path) -> None:
 
     see_one(path, scene)
     writer.close("complete", {"status": 0})
+
+
+def test_the_key_of_the_ops_is_kept_while_the_trace_is_read(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pressed before there are any, it says so and shows them as soon as they are known."""
+    path, may_read = record(training()).path, threading.Event()
+    read = TraceData.read
+
+    def wait(work: TraceData) -> None:
+        assert may_read.wait(60)
+        read(work)
+
+    async def scene() -> None:
+        app = TraceApp(path)
+        async with app.run_test(size=(80, 24)) as pilot:
+            await pilot.press("2")
+            assert app.screen is app.overview
+            assert any("the ops are shown then" in note.message for note in app._notifications)
+            may_read.set()
+            await settled(pilot, app)
+            assert app.screen is app.ops and app.ops.list.browser is not None
+
+    monkeypatch.setattr(TraceData, "read", wait)
+    asyncio.run(scene())

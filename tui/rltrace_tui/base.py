@@ -70,14 +70,24 @@ class BaseApp(KeyGuard, App[T], Generic[T]):
         self.add_mode("ops", lambda: self.ops)
         self.failure: BaseException | None = None
         self.cancelled = False
+        self._awaits_ops = False
 
     # --- keys ---------------------------------------------------------------------------------------------------------
 
     def on_key(self, event: events.Key) -> None:
-        """Give the reason why a key is disabled."""
+        """Give the reason why a key is disabled; that of the ops is carried out once they are known."""
         active = self.screen.active_bindings.get(event.key)
         if active is not None and not active.enabled and (reason := disabled_reason(active)):
-            self.notify(reason, severity="warning")
+            self._awaits_ops = self.is_searching and active.binding.action == "ops"
+            more = "; the ops are shown then" if self._awaits_ops else ""
+            self.notify(f"{reason}{more}", severity="warning")
+
+    def ops_are_known(self) -> None:
+        """The main search has ended: show the ops if their key was pressed before."""
+        self.refresh_bindings()
+        if self._awaits_ops and not self.source.no_ops_reason:
+            self.action_ops()
+        self._awaits_ops = False
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         yield from super().get_system_commands(screen)

@@ -15,7 +15,7 @@ from textual.widgets import Footer, Static
 from textual.widgets.option_list import Option
 from textual.worker import Worker, WorkerState
 
-from rltrace.experiment.outcome import ExperimentResult, OutcomeError
+from rltrace.experiment.outcome import ExperimentResult, OriginClass, OutcomeError
 from rltrace_tui import confirm_text, diff_text
 from rltrace_tui.app_protocol import KeyGuard, copy, host
 from rltrace_tui.confirm_text import Outcomes
@@ -46,6 +46,7 @@ class ConfirmScreen(KeyGuard, Screen[None]):
     explained = ARMS
     AUTO_FOCUS = "#arms"
     BINDINGS = [  # noqa: RUF012
+        Binding("enter", "first_op", "First op", id="replay.first_op", tooltip="The first op of a kind, in the list"),
         Binding("r", "read", "Read again", id="replay.read", tooltip="Read the file of the experiment again"),
         Binding("y", "copy", "Copy", id="replay.copy", tooltip="Copy the outcome as text (over OSC 52)"),
     ]
@@ -60,7 +61,9 @@ class ConfirmScreen(KeyGuard, Screen[None]):
     def compose(self) -> ComposeResult:
         yield Static(id="head")
         yield Pane("Confirm", ARMS, "arms", self._arms)
-        yield Choices(id="classes", markup=False)
+        classes = Choices(id="classes", markup=False)
+        classes.display = False
+        yield classes
         yield Static("rltrace needs 60 columns and 16 lines", id="small")
         yield Footer(show_command_palette=False, compact=True)
 
@@ -97,10 +100,12 @@ class ConfirmScreen(KeyGuard, Screen[None]):
         classes = self.query_one("#classes", Choices)
         classes.clear_options()
         classes.border_title = "Kinds of op at which a difference begins"
-        classes.display = bool(outcome and outcome.classes)
+        was_shown, classes.display = classes.display, bool(outcome and outcome.classes)
         if outcome is not None:
             classes.add_options(Option(line) for line in confirm_text.class_lines(outcome))
             classes.highlighted = 0 if outcome.classes else None
+        if classes.display and not was_shown:
+            classes.focus()
         self.refresh_bindings()
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
@@ -119,7 +124,16 @@ class ConfirmScreen(KeyGuard, Screen[None]):
     # --- keys ---------------------------------------------------------------------------------------------------------
 
     def reason(self, action: str, parameters: tuple[object, ...]) -> str:
-        return "no experiment has been run on these two traces" if action == "copy" and self._outcome is None else ""
+        if action in ("copy", "first_op") and self._outcome is None:
+            return "no experiment has been run on these two traces"
+        return "no kinds of op are known yet" if action == "first_op" and not self._kinds else ""
+
+    @property
+    def _kinds(self) -> tuple[OriginClass, ...]:
+        return () if self._outcome is None else self._outcome.classes
+
+    def action_first_op(self) -> None:
+        self._show_first_op(self.query_one("#classes", Choices).highlighted or 0)
 
     def action_read(self) -> None:
         self._is_read = False
@@ -132,8 +146,10 @@ class ConfirmScreen(KeyGuard, Screen[None]):
         copy(self.app, "\n".join(texts), "the outcome is")
 
     def on_option_list_option_selected(self, event: Choices.OptionSelected) -> None:
-        assert self._outcome is not None
-        kind = self._outcome.classes[event.option_index]
+        self._show_first_op(event.option_index)
+
+    def _show_first_op(self, index: int) -> None:
+        kind = self._kinds[index]
         if kind.row_in_a is None or kind.stream not in self._work.streams:
             self.notify("the row of its first op in A was not recorded", severity="warning")
         else:

@@ -120,7 +120,7 @@ class DiffApp(BaseApp[Comparison]):
 
     def on_search_done(self, message: SearchDone) -> None:
         self.overview.show_verdict(message.comparison)
-        self.refresh_bindings()
+        self.ops_are_known()
 
     def on_curves_read(self, message: CurvesRead) -> None:
         self.overview.show_curves(message.curves)

@@ -34,6 +34,9 @@ SINGLE = "Ops: everything that one thread ran, in order, folded step by step. â†
 MIN_DETAIL = 8
 """Columns that a detail needs."""
 
+SOURCE_WIDTH, SOURCE_COLUMN = 100, 0.4
+"""Columns from which on the lines of one trace have their source line, and where it begins, as a share of them."""
+
 CACHED_LINES = 2_000
 """Drawn lines that are cached."""
 
@@ -262,6 +265,9 @@ class OpList(ScrollView, can_focus=True):
         cell = self._cell("a", line.a)
         head = f" {line.a:>{self._numbers(browser)},} "
         text = f"{cell.text}  {cell.layouts}" if cell.layouts else cell.text
+        if DETAILS[self.detail] == "place" and width >= SOURCE_WIDTH:
+            column = max(len(text) + 2, int(width * SOURCE_COLUMN) - len(head))
+            return fit(f"{head}{text:<{column}}{cell.source}", width)
         return head + _columns(text, cell.details[self.detail], width - len(head))
 
     def _pair_line(self, browser: Browser, line: BrowserLine, width: int, style: Style, base: Style) -> list[Segment]:

@@ -76,12 +76,12 @@ def event_lines(pair: OpPair, facts: Callable[[str, Pair[str], int], Lines], wid
     """The cells of an event: those that are compared, then evidence."""
     events = [None if line is None else line.event for line in (pair.a, pair.b)]
     lines = facts("of", Pair(*(None if event is None else event.what for event in events)), width)
-    cells = [{} if event is None else {cell.name: cell for cell in event.cells} for event in events]
+    cells = [{} if event is None else {cell.name: (cell, event.text(cell)) for cell in event.cells} for event in events]
     every = {**cells[1], **cells[0]}
     for first, evidence in (("field", False), ("context", True)):
         label = first
-        for name in [name for name, cell in every.items() if cell.is_evidence is evidence]:
-            texts = Pair(*(f"{name} {side[name].text}" if name in side else None for side in cells))
+        for name in [name for name, (cell, _) in every.items() if cell.is_evidence is evidence]:
+            texts = Pair(*(f"{name} {side[name][1]}" if name in side else None for side in cells))
             lines += facts(label, texts, width)
             label = ""
     return lines

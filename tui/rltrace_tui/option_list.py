@@ -17,6 +17,8 @@ from textual.widgets.option_list import Option
 class Choices(OptionList):
     """Textual's list of options, which ignores page keys while it has no size."""
 
+    BINDINGS = [Binding("enter", "select", "Open", id="choices.open", tooltip="Open the line under the cursor")]  # noqa: RUF012
+
     def action_page_down(self) -> None:
         if self.scrollable_content_region:
             super().action_page_down()  # type: ignore[no-untyped-call]

@@ -93,6 +93,8 @@ class OverviewScreen(KeyGuard, CurveScreen):
         self._state, self._done = "done", ""
         environment = self.query_one("#environment", Pane)
         environment.border_title = f"System and settings ({len(comparison.system)})"
+        self.set_class(True, "-found")
+        self.set_class(not comparison.system, "-same-system")
         self._redraw()
 
     def show_curves(self, curves: tuple[Curve, ...]) -> None:

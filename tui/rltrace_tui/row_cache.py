@@ -31,6 +31,8 @@ class RowText:
     text: str
     layouts: str = ""
     details: tuple[str, ...] = ("",) * len(DETAILS)
+    source: str = ""
+    """Place and source line."""
     where: str = ""
     """Step, phase, module, place and source line, on one line."""
 
@@ -71,10 +73,10 @@ class RowCache:
         line = op_line(rows, place, self._views[side].name, self._views[side].process.words)
         value = "" if line.value is None else f" → {line.value!r}"
         text = line.op.removesuffix(".default") + value
-        short = where = ""
+        short = source = ""
         if line.site is not None:
             short = f"{line.site.file.rpartition('/')[2]}:{line.site.line}"
-            where = f"{short}  {' '.join(line.site.source.split())}"
+            source = f"{short}  {' '.join(line.site.source.split())}"
         layouts = ", ".join(entry.layout or "?" for entry in line.inputs) or (line.event.what if line.event else "")
-        status = filter(None, [f"step {line.step:,}", line.phase, line.module, where])
-        return RowText(text, layouts, (short, line.kernel, line.module, line.phase), "   ".join(status))
+        status = filter(None, [f"step {line.step:,}", line.phase, line.module, source])
+        return RowText(text, layouts, (short, line.kernel, line.module, line.phase), source, "   ".join(status))

@@ -56,10 +56,14 @@ class TraceApp(BaseApp[None]):
 
     def on_trace_read(self) -> None:
         self.overview.show_info()
-        self.refresh_bindings()
+        self.ops_are_known()
 
     def on_own_curves_read(self, message: OwnCurvesRead) -> None:
         self.overview.show_curves(message.curves)
+
+    @property
+    def is_searching(self) -> bool:
+        return self.work.info is None and self.failure is None
 
     def fail(self, error: BaseException) -> None:
         self.overview.show_state("failed")

@@ -96,6 +96,9 @@ class FindingEvent:
     """Its fields that differ; empty where one side alone has the event."""
     first_op: Finding
     """The finding at the first op that differs because of it."""
+    components: tuple[NamedDifference, ...] = ()
+    """Numbers of those fields that differ, where the values of the fields were recorded (the small ones are):
+    ``observation, component 2 of 4``."""
 
 
 @dataclass(frozen=True)

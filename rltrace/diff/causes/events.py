@@ -19,10 +19,10 @@ from rltrace.diff.base.findings import Judgement, RowAt, make_finding, row_at
 from rltrace.diff.base.model import Cause, Finding, FindingEvent, InputsMatch, NamedDifference, Pair
 from rltrace.diff.base.view import StreamView
 from rltrace.errors import HoleError
-from rltrace.trace.format.events import NONE, Event, event_of
+from rltrace.trace.format.events import FLOAT, INTEGER, NONE, Event, event_of
 from rltrace.trace.format.schema import Column, Kind, Origin
 from rltrace.trace.read.names import Site
-from rltrace.wording import joined
+from rltrace.wording import counted, joined
 
 # --- event pairs ------------------------------------------------------------------------------------------------------
 #
@@ -80,6 +80,11 @@ class MatchedEvent(Protocol):
     def shared_generators_equal(self) -> bool:
         """Whether the states of Python's and NumPy's generators were equal before it."""
         return all(self.event_a.evidence(name) == self.event_b.evidence(name) for name in GENERATORS[1:])
+
+    @property
+    def components(self) -> tuple[NamedDifference, ...]:
+        """The numbers that differ in its small fields, by field and component."""
+        return tuple(found for name in self.differs for found in _components(self, name))
 
     def differing_digests(self, differs: Collection[str]) -> set[tuple[int, int]]:
         """Digests of A and B in these cells."""
@@ -140,6 +145,22 @@ def events_before(
         stop = start
 
 
+def _components(pair: MatchedEvent, name: str) -> Iterator[NamedDifference]:
+    """The components of one field that differ; none where its value was not recorded on both sides."""
+    a, b = (event.recorded.get(name) for event in (pair.event_a, pair.event_b))
+    if a is None or b is None or a.shape != b.shape:
+        cells = pair.event_a.compared[name], pair.event_b.compared[name]
+        if cells[0].letter in (INTEGER, FLOAT):
+            yield NamedDifference(name, *(cell.text for cell in cells))
+        return
+    sizes = "×".join(map(str, a.shape))
+    for place, (x, y) in zip(np.ndindex(a.shape), zip(a.elements, b.elements, strict=True), strict=True):
+        if not _same(x, y):
+            at = ", ".join(map(str, place))
+            which = f"{name}, component {f'({at})' if len(place) > 1 else at} of {sizes}" if place else name
+            yield NamedDifference(which, repr(x), repr(y))
+
+
 def _same(x: object, y: object) -> bool:
     return repr(x) == repr(y)  # NaN equals NaN
 
@@ -157,7 +178,7 @@ def event_text_parts(pair: MatchedEvent, seeding_notes: Iterable[str], *, persis
 
     ``persists``: all later events of this environment differ as well.
     """
-    parts = [_what_differs(pair), *_seeds(pair), *_generators(pair), *seeding_notes]
+    parts = [_what_differs(pair), *_numbers(pair), *_seeds(pair), *_generators(pair), *seeding_notes]
     return parts if persists else [*parts, "later events were equal again"]
 
 
@@ -188,6 +209,15 @@ def _what_differs(pair: MatchedEvent) -> str:
         return text + (f"; it returned another {joined(returned)}{more}" if returned else "")
     same = ", given the same action" if ACTION in pair.event_a.compared else ""
     return f"{_name(pair)} returned another {joined(returned or ['result'])} at its {at}{same}{more}"
+
+
+def _numbers(pair: MatchedEvent) -> Iterator[str]:
+    """``its observation, component 2 of 4, is 0.0601 in A and 0.0602 in B, and 3 more numbers differ``."""
+    first, *others = pair.components or (None,)
+    if first is not None:
+        comma = "," if "," in first.name else ""
+        more = counted(len(others), "more number") + (" differs" if len(others) == 1 else " differ")
+        yield f"its {first.name}{comma} is {first.a} in A and {first.b} in B" + (f", and {more}" if others else "")
 
 
 def _name(pair: MatchedEvent) -> str:
@@ -503,7 +533,8 @@ def _finding(context: DiffContext, pair: EventPair, later: Finding, *, persists:
     events = pair.event_a, pair.event_b
     cells = tuple(NamedDifference(name, *(_text(event, name) for event in events)) for name in pair.differs)
     before = min(later.identical_before, pair.a.index)
-    return make_finding(pair.a, pair.b, decided, before, event=replace(event, cells=cells))
+    event = replace(event, cells=cells, components=pair.components)
+    return make_finding(pair.a, pair.b, decided, before, event=event)
 
 
 def _first_op(later: Finding) -> list[str]:

@@ -7,7 +7,7 @@ and the scalars that one call site logged (``.item()``). A series is two arrays.
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from rltrace.diff.base.view import RowRange, StreamView
 from rltrace.errors import HoleError
 from rltrace.trace.format.schema import VALUE_FLAGS, Column, RowFlag, Sample, Step
+from rltrace.trace.read.names import Site
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace
 from rltrace.trace.read.stream import StreamTrace
@@ -122,10 +123,16 @@ def recorded_series(process: ProcessTrace) -> Iterator[Series]:
             continue  # from a newer version, or lost
         kind, name, thread = payload["kind"], payload["name"], payload.get("thread")
         stream_name = f"{process.name}/thread:{thread}" if thread else streams.get(stream, process.name)
-        where = stream_name if kind == WATCH else process.name
-        key = (process.name, where, kind, name)
+        where = stream_name if kind in (WATCH, ITEM) else process.name
+        key: tuple[object, ...] = (process.name, where, kind, name)
         values = np.ascontiguousarray(own[:, Sample.VALUE]).view(np.float64)
         place = owner_of(process, name) if kind == RATE else ""
+        if kind == ITEM:
+            site = _site(process, payload)
+            if site is None:
+                continue
+            key = (where, ITEM, int(process.tables["sites"].keys[site]))
+            name, place = site_name(process.words.stack(site))
         series = Series(kind, name, where, place, key, own[:, Sample.STEP].astype(np.int64), values, whole)
         if kind == RATE:
             rates.append(series)
@@ -136,10 +143,10 @@ def recorded_series(process: ProcessTrace) -> Iterator[Series]:
 
 
 def _by_series(process: ProcessTrace, samples: NDArray[np.uint64]) -> Iterator[NDArray[np.uint64]]:
-    """The samples of each series, ordered by their first ones. Watched numbers are separate series per thread, others
-    are not."""
+    """The samples of each series, ordered by their first ones. Watched and logged numbers are separate series per
+    thread, others are not."""
     payloads = process.tables["series"].payloads
-    watched = np.array([isinstance(p, dict) and p["kind"] == WATCH for p in payloads] + [False])
+    watched = np.array([isinstance(p, dict) and p["kind"] in (WATCH, ITEM) for p in payloads] + [False])
     entries = np.minimum(samples[:, Sample.SERIES], np.uint64(len(payloads)))
     streams = np.where(watched[entries.astype(np.int64)], samples[:, Sample.STREAM], np.uint64(0))
     codes = samples[:, Sample.SERIES] << np.uint64(24) | streams
@@ -147,6 +154,11 @@ def _by_series(process: ProcessTrace, samples: NDArray[np.uint64]) -> Iterator[N
     parts = np.split(order, np.flatnonzero(np.diff(codes[order])) + 1) if len(order) else []
     for part in sorted(parts, key=lambda part: int(part[0])):
         yield samples[part]
+
+
+def _site(process: ProcessTrace, payload: Mapping[str, Any]) -> int | None:
+    site = payload.get("site")
+    return site if isinstance(site, int) and 0 <= site < len(process.tables["sites"].keys) else None
 
 
 def _payload(process: ProcessTrace, entry: int) -> dict[str, Any] | None:
@@ -298,6 +310,11 @@ def item_name(stretch: RowRange, i: int) -> tuple[str, str, str]:
     view, rows = stretch.view, stretch.rows
     kind = INNER if view.is_inside_torch(rows, i) else ITEM
     stack = view.stack(rows, i)
+    return (kind, *site_name(stack)) if stack else (kind, view.op(rows, i), "")
+
+
+def site_name(stack: Sequence[Site]) -> tuple[str, str]:
+    """(source line, place) of a call site."""
     if not stack:
-        return kind, view.op(rows, i), ""
-    return kind, " ".join(stack[0].source.split()) or stack[0].function, f"{stack[0].file}:{stack[0].line}"
+        return "", ""
+    return " ".join(stack[0].source.split()) or stack[0].function, f"{stack[0].file}:{stack[0].line}"

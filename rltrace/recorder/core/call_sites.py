@@ -144,7 +144,7 @@ class Sites:
         found = self._by_content.get(content)
         if found is None:
             file, function = portable_path(code.co_filename), _RESUME_FUNCTION.sub(r"\1", code.co_qualname)
-            internal = file.startswith(_INTERNAL) or code.co_filename.startswith("<frozen ")
+            internal = _is_internal(file, code)
             payload = {
                 "file": file,
                 "path": home_as_tilde(code.co_filename),
@@ -156,6 +156,15 @@ class Sites:
             key = frame_key(file, function, source)
             found = self._by_content[content] = Frame(self._tables.add("frames", key, payload), key, internal)
         return found
+
+
+def is_internal(code: CodeType) -> bool:
+    """Whether a function is torch's, Triton's launcher's or the recorder's."""
+    return _is_recorder(code) or _is_internal(portable_path(code.co_filename), code)
+
+
+def _is_internal(file: str, code: CodeType) -> bool:
+    return file.startswith(_INTERNAL) or code.co_filename.startswith("<frozen ")
 
 
 def _is_recorder(code: CodeType) -> bool:

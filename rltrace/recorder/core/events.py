@@ -11,7 +11,8 @@ An event records data from outside torch, which matters only where an op reads i
 in their cells do not diverge (``RowFlag.MARKED``): the difference is counted and listed, and it is the origin of ops
 that differ because of it. An event on one side only is compared like an op on one side only. *Evidence* is not
 compared and is in no hash: it differs between unchanged runs (the state of an unseeded generator), or an extra event
-shifts it (a count).
+shifts it (a count), or it is the value of a field whose digest is compared. Values are passed after the evidence of the
+form, which does not name them: what a value is says its header, so that no identity rests on its shape.
 """
 
 from __future__ import annotations

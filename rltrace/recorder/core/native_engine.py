@@ -101,7 +101,7 @@ class NativeRecorder(OpRecorder):
         floats: Sequence[float],
         frame: FrameType,
     ) -> None:
-        cells = self._forms.get(form) or self._intern(form)
+        cells = self._forms.get((form, len(evidence))) or self._intern(form, len(evidence))
         if self.native.write_event(cells, (*evidence, *digests), integers, floats, frame, self.process.sites.intern):
             self._committer.wake(self)
 

@@ -88,7 +88,7 @@ class OpRecorder(RowBuffer):
         super().__init__(process, number, name, tables)
         self.fail = process.fail
         self._committer = committer
-        self._forms: dict[EventForm, tuple[int, int, int, int, int]] = {}
+        self._forms: dict[tuple[EventForm, int], tuple[int, int, int, int, int]] = {}
         """The cells in ``fixed`` of events but site and phase: op, module, scalars, flags, digests; by form."""
 
     # --- the hot path -----------------------------------------------------------------------------------------------
@@ -748,8 +748,12 @@ class OpRecorder(RowBuffer):
         floats: Sequence[float],
         frame: FrameType,
     ) -> None:
-        """Write one event, called from ``frame``. Never while an op of this thread is being handled."""
-        op, module, scalars, flags, digested = self._forms.get(form) or self._intern(form)
+        """Write one event, called from ``frame``. Never while an op of this thread is being handled.
+
+        ``evidence``: that of its form, then cells with values of its fields.
+        """
+        cells = self._forms.get((form, len(evidence))) or self._intern(form, len(evidence))
+        op, module, scalars, flags, digested = cells
         row, site = self.row, self._site_of(frame)
         try:
             self.digests.extend((*evidence, *digests))
@@ -767,12 +771,12 @@ class OpRecorder(RowBuffer):
         for hook in self.hooks:
             hook.event(form, (evidence, digests, integers, floats), scalars, row, site)
 
-    def _intern(self, form: EventForm) -> tuple[int, int, int, int, int]:
-        calls, evidence = self.process.calls, len(form.counts) + len(form.evidence)
+    def _intern(self, form: EventForm, evidence: int) -> tuple[int, int, int, int, int]:
+        calls = self.process.calls
         scalars = calls.scalars(form.skeleton(), len(form.integers), len(form.floats))
         module = self.process.tables.intern_payload("modules", form.owner)
         flags = form.kind << KIND_SHIFT | evidence << GENERATOR_SHIFT | _MARKED
-        cells = self._forms[form] = calls.no_op, module, scalars, flags, evidence + len(form.digests)
+        cells = self._forms[form, evidence] = calls.no_op, module, scalars, flags, evidence + len(form.digests)
         return cells
 
     def _site_of(self, first: FrameType) -> int:

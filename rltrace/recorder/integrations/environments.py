@@ -40,6 +40,9 @@ T = TypeVar("T")
 MAX_ENVIRONMENTS: Final = 4_096
 """Environments that get a number; a search that copies its environment at every node makes millions."""
 
+MAX_VALUE_CELLS: Final = 56
+"""Cells with values of one event; an event has at most 63 of evidence."""
+
 GENERATORS: Final = ("own generator", "Python generator", "NumPy generator")
 """Evidence of every event: generator states before it."""
 
@@ -277,8 +280,9 @@ _FLAG: Final = (bool, np.bool_, int)
 
 StepForm = tuple[EventForm, bool, bool]
 """The form of a step, whether its reward is a number, and whether its ends are flags; else they are digested."""
-CallStart = tuple[int, tuple[int, int, int]]
-"""What is recorded before a call: the digest of its action, or its seed, and the states of ``GENERATORS``."""
+CallStart = tuple[int, tuple[int, ...]]
+"""What is recorded before a call: the digest of its action, or its seed; then the states of ``GENERATORS``, and the
+cells with the value of the action."""
 
 
 class Environments:
@@ -297,7 +301,8 @@ class Environments:
     def _decorate(
         self, original: Method, write: Callable[[Environment, CallStart, Any, FrameType], None], *, is_step: bool
     ) -> Method:
-        context, steps, digest = self._context, int(is_step), self._context.digests.digest
+        context, steps = self._context, int(is_step)
+        digest, cells = context.digests.digest, context.digests.cells
         calls, environment_of, by_wrapper = context.calls, context.registry.environment, context.registry.by_wrapper
         stream_here, fail, global_states = context.events.stream, context.events.fail, context.generators.states
         add_steps, add_unrecorded = context.steps.add, context.steps.add_unrecorded
@@ -313,7 +318,8 @@ class Environments:
                     environment = environment_of(env, base)
                     states = environment.generator_state(base), *global_states()
                     if is_step:
-                        before = digest(args[0] if args else kwargs.get("action")), states
+                        action = args[0] if args else kwargs.get("action")
+                        before = digest(action), states + cells(0, action)
                     else:
                         before = seed_of(kwargs.get("seed")), states
                 else:
@@ -352,15 +358,18 @@ class Environments:
         kinds = (type(reward), *map(type, ends))
         form, is_number, are_flags = environment.step_forms.get(kinds) or self._add_form(environment, reward, ends)
         digests = [action, digest(result[0])]
+        states += self._context.digests.cells(1, result[0])
         if not is_number:  # one for each of several environments
             digests.append(digest(reward))
+            states += self._context.digests.cells(2, reward)
         if not are_flags:
             digests += map(digest, ends)
         integers = (*map(int, ends),) if are_flags else ()
         floats = (float(reward),) if is_number else ()
         stream = self._context.events.stream()
         if stream is not None:
-            stream.write_event(form, (environment.steps, *states), digests, integers, floats, frame)
+            evidence = environment.steps, *states[: len(GENERATORS) + MAX_VALUE_CELLS]
+            stream.write_event(form, evidence, digests, integers, floats, frame)
 
     def _add_form(self, environment: Environment, reward: Any, ends: tuple[Any, ...]) -> StepForm:
         is_number, are_flags = isinstance(reward, Real), all(isinstance(end, _FLAG) for end in ends)
@@ -374,11 +383,11 @@ class Environments:
     def _write_reset(self, environment: Environment, before: CallStart, result: Any, frame: FrameType) -> None:
         pair = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)
         observation = result[0] if pair else result
-        seed, states = before
+        (seed, states), digests = before, self._context.digests
         self._context.events.write(
             environment.form(Kind.ENVIRONMENT_RESET, _RESET, (), ()),
-            evidence=(environment.resets, seed, environment.construction, *states),
-            digests=[self._context.digests.digest(observation)],
+            evidence=(environment.resets, seed, environment.construction, *states, *digests.cells(0, observation)),
+            digests=[digests.digest(observation)],
             integers=(),
             floats=(),
             frame=frame,

@@ -1,4 +1,4 @@
-"""Digests of observations, actions, rewards and other values, whatever their type.
+"""Digests of observations, actions, rewards and other values, whatever their type; and the values of small ones.
 
 Owns the rule for each type. An array has the digest of the tensor with the same contents (``rltrace.digest``), so an
 observation can be recognised as the input of an op. A number has the digest of a NumPy scalar. Of any other object only
@@ -18,6 +18,7 @@ import torch
 from xxhash import xxh3_64_intdigest
 
 from rltrace.digest import PAGE_BYTES, digest_buffer, digest_pages, seed_of
+from rltrace.trace.format.events import value_header
 
 MAX_DEPTH = 32
 """Levels of nesting; of what lies deeper only the class is digested."""
@@ -29,8 +30,18 @@ _NUMBERS: Final = (
 )
 _SEEDS: Final = {kind: seed_of(str(np.dtype(kind)), ()) for kind in _NUMBERS if sys.byteorder == "little"}
 """Of NumPy's scalars whose memory is what is hashed."""
+_PYTHON: Final[dict[type, tuple[type, str]]] = {
+    float: (np.float64, "d"),
+    int: (np.int64, "q"),
+    bool: (np.bool_, "?"),
+}
+"""NumPy's counterparts of Python's numbers, with the letters of ``struct``."""
 _seed_of = lru_cache(1_024)(seed_of)
 _pack_float = struct.Struct("<d").pack
+
+
+_ValueForm = tuple[int, Callable[[bytes], tuple[int, ...]], int, Callable[[Any], bytes] | None]
+"""Header, unpacker of cells, their size in bytes, and how a Python number is packed; None: by ``tobytes``."""
 
 
 class ValueDigests:
@@ -39,6 +50,45 @@ class ValueDigests:
     def __init__(self, of_tensor: Callable[[torch.Tensor], int]) -> None:
         self._of_tensor = of_tensor
         self._seeds: dict[tuple[Any, tuple[int, ...]], tuple[int, bool]] = {}
+        self._forms: dict[Any, _ValueForm | None] = {}
+        """By dtype and shape of an array, or by type: how a value is recorded; None: it is not."""
+
+    def cells(self, field: int, value: Any) -> tuple[int, ...]:
+        """Cells with a small array or number (``trace/format/schema.py``), as the value of a field of an event."""
+        kind = type(value)
+        key: Any
+        if kind is np.ndarray:
+            key = value.dtype, value.shape
+        elif kind in _SEEDS or kind in _PYTHON:
+            key = kind
+        else:
+            return ()
+        try:
+            form = self._forms[key] if key in self._forms else self._add_form(key, value)
+            if form is None:
+                return ()
+            header, unpack, size, pack = form
+            data = value.tobytes() if pack is None else pack(value)
+            return header | field, *unpack(data if len(data) == size else data.ljust(size, b"\0"))
+        except Exception:  # an integer of more than 64 bits
+            return ()
+
+    def _add_form(self, key: Any, value: Any) -> _ValueForm | None:
+        number, letter = _PYTHON.get(type(value), (None, ""))
+        dtype = value.dtype if number is None else np.dtype(number)
+        shape = value.shape if number is None else ()
+        header = None if dtype.str[0] == ">" else value_header(dtype.name, shape)
+        form = None
+        if header is not None:
+            count = -(-dtype.itemsize * int(np.prod(shape)) // 8)
+            form = (
+                header,
+                struct.Struct(f"<{count}Q").unpack,
+                8 * count,
+                struct.Struct(f"<{letter}").pack if letter else None,
+            )
+        self._forms[key] = form
+        return form
 
     def digest(self, value: Any) -> int:
         """Digest of any value; of its class where reading it raises."""

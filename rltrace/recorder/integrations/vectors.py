@@ -18,6 +18,7 @@ import numpy as np
 from rltrace.digest import digest_pages
 from rltrace.recorder.integrations.environments import (
     IN_VECTOR,
+    MAX_VALUE_CELLS,
     CallStart,
     Environment,
     IntegrationContext,
@@ -81,8 +82,8 @@ class Vectors:
 
     def _begin(self, vector: Any, args: tuple[Any, ...], kwargs: dict[str, Any], is_step: bool) -> CallStart:
         value = args[0] if args else kwargs.get("actions") if is_step else kwargs.get("seed", _seeds_of(vector))
-        argument = self._context.digests.digest(value) if is_step else seed_of(value)
-        return argument, (0, *self._context.generators.states())
+        digests, states = self._context.digests, (0, *self._context.generators.states())
+        return (digests.digest(value), states + digests.cells(0, value)) if is_step else (seed_of(value), states)
 
     def _end(
         self,
@@ -102,6 +103,8 @@ class Vectors:
             return
         (names, values), (argument, states) = batch, before
         digests = [digest(value) for value in values]
+        for place, value in enumerate(values, int(is_step)):
+            states += self._context.digests.cells(place, value)
         each = (
             [self._digest_one(values, k) for k in range(count)] if count <= MAX_DIGESTS and _are_arrays(values) else []
         )
@@ -113,7 +116,7 @@ class Vectors:
             kind = Kind.ENVIRONMENT_STEP
         self._context.events.write(
             environment.form(kind, names, (), ()),
-            evidence=(*counts, *states),
+            evidence=(*counts, *states[: 3 + MAX_VALUE_CELLS]),
             digests=[*digests, *each],
             integers=(),
             floats=(),

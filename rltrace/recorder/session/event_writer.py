@@ -52,9 +52,10 @@ class EventWriter:
     ) -> bool:
         """Write an event (``core/events.py``), with a value for each cell of its form.
 
-        ``evidence``: its counts, then its digests that are evidence. ``frame``: its call site; None: the caller's
-        (frames of rltrace are never shown). Returns False where nothing can be written: ops are not recorded now
-        (``--level step``, outside of the window), the thread is not recorded, or it is running an op. Never raises.
+        ``evidence``: its counts, its digests that are evidence, then values of its fields. ``frame``: its call site;
+        None: the caller's (frames of rltrace are never shown). Returns False where nothing can be written: ops are not
+        recorded now (``--level step``, outside of the window), the thread is not recorded, or it is running an op.
+        Never raises.
         """
         try:
             stream = self.stream()

@@ -46,6 +46,7 @@ from rltrace.recorder.session.arming import ArmedWindow, Arming
 from rltrace.recorder.session.engine_choice import choice_facts, choose_library, handed_facts
 from rltrace.recorder.session.event_writer import EventWriter
 from rltrace.recorder.session.grad_scalers import Scalers
+from rltrace.recorder.session.item_reads import ItemReads
 from rltrace.recorder.session.optimizer_steps import StepCounter, StepWriter
 from rltrace.recorder.session.torch_patches import TorchPatches
 from rltrace.recorder.session.window import OpWindow
@@ -92,7 +93,7 @@ class Session:
         self._level = "step" if options.asleep else options.level
         """Of what was recorded so far."""
         self._failure: str | None = None
-        self._stopped = False
+        self._stopped = ""
         self._finished = False
         self._closed = threading.Event()
         self._trace, self._token = Path(options.trace), token
@@ -127,6 +128,7 @@ class Session:
         self._series = SeriesSampler(self._process.tables, self._streams.position_here, self._committer.request_commit)
         self._committer.series = self._series
         self._scalers = Scalers(self._series, self.fail)
+        self._item_reads = ItemReads(self._series, self._process.sites, self.fail)
         self.window = OpWindow(
             options,
             self._process,
@@ -253,6 +255,7 @@ class Session:
         self.window.close()
         self.steps.fall_asleep()
         self._scalers.remove()
+        self._item_reads.remove()
         self._integrations.uninstall()
         self._streams.close()
         self._captures.stop()
@@ -299,6 +302,8 @@ class Session:
         self._committer.start()
         self._integrations.install()
         self._scalers.install()
+        if options.level == "step":
+            self._item_reads.install()
         if options.level == "op" and options.first_step <= self._process.step and options.end_step != 0:
             self.window.open()
 
@@ -339,8 +344,8 @@ class Session:
             steps = self.steps
             with contextlib.suppress(Exception):  # released, or moved to where they cannot be read
                 self._writer.append(window.last_state(self._process.digests, steps.optimizers(), self._modules.roots()))
-            state = "stopped" if self._stopped else "complete"
-            self._writer.close(state, _ending(), steps.generator_states(), steps.last_parameters())
+            state, why = ("stopped", {"why": self._stopped}) if self._stopped else ("complete", {})
+            self._writer.close(state, {**_ending(), **why}, steps.generator_states(), steps.last_parameters())
         except Exception as error:
             self.fail(error)
 
@@ -401,7 +406,7 @@ class Session:
     def step_ended(self, step: int) -> None:
         """Optimizer step ``step`` has been written: ends the program at ``--until``, wakes where it is armed."""
         if self.options.until is not None and step == self.options.until:
-            self.stop_program()
+            self.stop_program(f"--until {step} ended it")
         arming = self._arming
         if arming is None or not (arming.windows or monotonic() >= arming.next_look) or self.is_over:
             return
@@ -410,9 +415,9 @@ class Session:
         except Exception as error:
             self.fail(error)
 
-    def stop_program(self) -> None:
-        """End the program as Ctrl-C would, but without a traceback; the trace records that this was requested."""
-        self._stopped = True
+    def stop_program(self, why: str) -> None:
+        """End the program as Ctrl-C would, but without a traceback; the trace records ``why``."""
+        self._stopped = why
         sys.excepthook = partial(_show_but_interrupts, sys.excepthook)
         if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a job that a script put into the background
             if threading.current_thread() is not threading.main_thread():
@@ -430,6 +435,7 @@ class Session:
 
     def _uninstall(self, *, but_subclasses: bool = False) -> None:
         self._streams.close()
+        self._item_reads.remove()
         self._scalers.remove()
         self.steps.remove()
         if self._stance is not None:

@@ -26,6 +26,9 @@ Tensor = torch.Tensor
 FLUSH_SAMPLES: Final = 1 << 16
 """Pending samples at which a commit is requested."""
 
+MAX_READS: Final = 16
+"""Numbers of one call site that are recorded of a step: one that reads actions has one for each environment step."""
+
 
 class StreamPosition(NamedTuple):
     """Where a number is sampled."""
@@ -61,8 +64,10 @@ class SeriesSampler:
         self._position = position
         self._request_commit = request_commit
         self._lock = threading.Lock()
-        self._numbers: dict[tuple[str, str, str], int] = {}
-        """By kind, name and thread: id in table "series"."""
+        self._numbers: dict[tuple[str, str | int, str], int] = {}
+        """By kind, name (or call site) and thread: id in table "series"."""
+        self._reads: dict[int, tuple[int, int]] = {}
+        """By id of such a call site's series: the current step, and its numbers so far."""
         self._places: array[int] = array("Q")
         self._values: array[float] = array("d")
         self._later: list[tuple[int, OnDevice]] = []
@@ -86,6 +91,21 @@ class SeriesSampler:
                 self._rates[optimizer, place] = rate
             self.add("learning-rate", f"optimizer:{optimizer}/group:{place}/lr", rate, step)
 
+    def read(self, site: int, value: float) -> None:
+        """A number that the program reads at a call site: an id in table "sites"."""
+        if self._stopped:
+            return
+        position = self._position()
+        number = self._numbers.get(("item", site, position.thread))
+        if number is None:
+            number = self._intern("item", site, position.thread)
+        step, count = self._reads.get(number, (-1, 0))
+        if step != position.step:
+            count = 0
+        self._reads[number] = position.step, count + 1
+        if count < MAX_READS:
+            self._append(number, position, position.step, _float(value))
+
     def add(self, kind: str, name: str, value: float | OnDevice, step: int | None = None) -> None:
         """Add a number to a series; ``step``: the step that it belongs to, None: the current one."""
         if self._stopped:
@@ -94,12 +114,15 @@ class SeriesSampler:
         number = self._numbers.get((kind, name, position.thread))
         if number is None:
             number = self._intern(kind, name, position.thread)
+        self._append(number, position, position.step if step is None else step, value)
+
+    def _append(self, number: int, position: StreamPosition, step: int, value: float | OnDevice) -> None:
         later = isinstance(value, OnDevice)
         with self._lock:
             if later:
                 self._later.append((len(self._values), value))  # type: ignore[arg-type]
             self._values.append(np.nan if later else value)  # type: ignore[arg-type]
-            self._places.extend((number, position.stream, position.step if step is None else step, position.row))
+            self._places.extend((number, position.stream, step, position.row))
             pending = len(self._values)
         if pending % FLUSH_SAMPLES == 0:
             self._request_commit()
@@ -123,10 +146,15 @@ class SeriesSampler:
         self._stopped = True
         self.take()
 
-    def _intern(self, kind: str, name: str, thread: str) -> int:
-        identity = {"kind": kind, "name": name, **({"thread": thread} if thread else {})}
+    def _intern(self, kind: str, name: str | int, thread: str) -> int:
+        """``name``: that of the series, or its call site."""
+        own = {"thread": thread} if thread else {}
+        payload = identity = {"kind": kind, "name": name, **own}
+        if isinstance(name, int):
+            identity = {"kind": kind, "site": f"{self._tables.key_of('sites', name):016x}", **own}
+            payload = {"kind": kind, "name": "", "site": name, **own}
         with self._lock:
-            number = self._tables.intern("series", portable_key("series", identity), identity)
+            number = self._tables.intern("series", portable_key("series", identity), payload)
             self._numbers[kind, name, thread] = number
         return number
 

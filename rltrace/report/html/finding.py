@@ -121,14 +121,14 @@ def finding_sections(material: PageData, document: Document) -> Iterator[Element
 
 def _event(pair: OpPair) -> Content:
     """The fields of an event on both sides; those in brackets are evidence only."""
-    a, b = (() if line is None or line.event is None else line.event.cells for line in (pair.a, pair.b))
-    cells = [{cell.name: cell for cell in side} for side in (a, b)]
+    events = [None if line is None else line.event for line in (pair.a, pair.b)]
+    cells = [{} if event is None else {cell.name: (cell, event.text(cell)) for cell in event.cells} for event in events]
     listed = [
         row(
             f"[{name}]" if cell.is_evidence else name,
-            *(code(side[name].text) if name in side else "–" for side in cells),
+            *(code(side[name][1]) if name in side else "–" for side in cells),
         )
-        for name, cell in {**cells[1], **cells[0]}.items()
+        for name, (cell, _) in {**cells[1], **cells[0]}.items()
     ]
     head = (("field", None), ("A", None), ("B", None))
     return table(head, listed, "Fields of the event; those in brackets are evidence only") if listed else None

@@ -1,14 +1,20 @@
-"""Events, decoded: their subject, and their cells by name.
+"""Events, decoded: their subject, their cells by name, and the values of their small fields.
 
-Owns the meaning of an event's skeleton (table "scalars"). Cells that the skeleton does not name are left out.
+Owns the meaning of an event's skeleton (table "scalars"), and of the evidence cells that it does not name.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import pairwise
 from typing import ClassVar, NamedTuple
 
+import numpy as np
+
 from rltrace.trace.format.rows import Rows
+from rltrace.trace.format.schema import FIELD_DTYPES, MAX_FIELD_DIMENSIONS, MAX_FIELD_ELEMENTS
 
 COUNT, EVIDENCE, DIGEST, INTEGER, FLOAT = "n", "e", "d", "i", "f"
 """Letters of a skeleton: two kinds of evidence (a count, a digest), and three kinds of cell that are compared."""
@@ -42,6 +48,14 @@ class Cell(NamedTuple):
         return repr(self.value) if self.letter == FLOAT else f"{self.value}"
 
 
+class FieldValue(NamedTuple):
+    """What a small field of an event was."""
+
+    shape: tuple[int, ...]
+    elements: tuple[bool | int | float, ...]
+    """In row-major order; of a narrow float the number with the shortest text that it has."""
+
+
 @dataclass(frozen=True)
 class Event:
     """One event."""
@@ -49,8 +63,10 @@ class Event:
     what: str
     """``environment 3``."""
     cells: tuple[Cell, ...]
+    recorded: Mapping[str, FieldValue] = field(default_factory=dict)
+    """Values of its small fields, by name."""
 
-    KEYS: ClassVar = ("what", "fields", "context")
+    KEYS: ClassVar = ("what", "fields", "context", "values")
 
     @property
     def fields(self) -> dict[str, int | float | str]:
@@ -61,6 +77,16 @@ class Event:
     def context(self) -> dict[str, int | float | str]:
         """Fields that are evidence only."""
         return {cell.name: cell.plain for cell in self.cells if cell.is_evidence}
+
+    @property
+    def values(self) -> dict[str, tuple[bool | int | float, ...]]:
+        """Elements of its small fields by name, as far as they were recorded."""
+        return {name: value.elements for name, value in self.recorded.items()}
+
+    def text(self, cell: Cell) -> str:
+        """A cell in words: the numbers of a field whose value was recorded, ``0.03, 0.19``, else as ``Cell.text``."""
+        value = None if cell.is_evidence else self.recorded.get(cell.name)
+        return cell.text if value is None else ", ".join(map(repr, value.elements))
 
     def evidence(self, name: str) -> int | None:
         return next((int(cell.value) for cell in self.cells if cell.name == name and cell.is_evidence), None)
@@ -75,15 +101,77 @@ def event_of(rows: Rows, i: int, skeleton: object) -> Event:
     """The event in row ``i`` of ``rows``; ``skeleton``: its entry in table "scalars"."""
     if not isinstance(skeleton, list) or not skeleton:
         return Event("", ())
-    digests = iter(rows.digests[rows.digest_offsets[i] : rows.digest_offsets[i + 1]].tolist())
-    integers = iter(rows.integers[rows.integer_offsets[i] : rows.integer_offsets[i + 1]].tolist())
-    floats = iter(rows.floats[rows.float_offsets[i] : rows.float_offsets[i + 1]].tolist())
-    sources = {COUNT: digests, EVIDENCE: digests, DIGEST: digests, INTEGER: integers, FLOAT: floats}
+    named = [(str(item[0]).removesuffix("="), item[1]) for item in skeleton[1:] if _is_named_cell(item)]
+    digests = rows.digests[rows.digest_offsets[i] : rows.digest_offsets[i + 1]].tolist()
+    end = 0 if rows.evidence is None else int(rows.evidence[i])
+    start = min(sum(letter in (COUNT, EVIDENCE) for _, letter in named), end)
+    names = [name for name, letter in named if letter == DIGEST]
+    recorded = dict(field_values(digests[start:end], names))
+    del digests[start:end]
+    cells_of = {
+        DIGEST: iter(digests),
+        INTEGER: iter(rows.integers[rows.integer_offsets[i] : rows.integer_offsets[i + 1]].tolist()),
+        FLOAT: iter(rows.floats[rows.float_offsets[i] : rows.float_offsets[i + 1]].tolist()),
+    }
     cells = []
-    for item in skeleton[1:]:
-        match item:
-            case [str(name), str(letter)] if letter in sources:
-                value = next(sources[letter], None)
-                if value is not None:
-                    cells.append(Cell(name.removesuffix("="), letter, value))
-    return Event(str(skeleton[0]), tuple(cells))
+    for name, letter in named:
+        value = next(cells_of[DIGEST if letter in (COUNT, EVIDENCE) else letter], None)
+        if value is not None:
+            cells.append(Cell(name, letter, value))
+    return Event(str(skeleton[0]), tuple(cells), recorded)
+
+
+def _is_named_cell(item: object) -> bool:
+    match item:
+        case [str(), str(letter)]:
+            return letter in (COUNT, EVIDENCE, DIGEST, INTEGER, FLOAT)
+    return False
+
+
+# --- values of small fields -------------------------------------------------------------------------------------------
+
+
+def value_header(dtype: str, shape: Sequence[int]) -> int | None:
+    """The header of a value, for field 0; None: such a value is not recorded."""
+    if dtype not in FIELD_DTYPES or len(shape) > MAX_FIELD_DIMENSIONS:
+        return None
+    if not 0 < int(np.prod(shape)) <= MAX_FIELD_ELEMENTS:
+        return None
+    return sum(size << 16 + 8 * place for place, size in enumerate(shape)) | FIELD_DTYPES.index(dtype) << 8
+
+
+def field_values(cells: Sequence[int], names: Sequence[str]) -> Iterator[tuple[str, FieldValue]]:
+    """The values in the cells of an event whose digests have these names; stops at what it cannot read."""
+    at = 0
+    while at < len(cells):
+        known = _layout(cells[at] >> 8)
+        place = cells[at] & 0xFF
+        if known is None or place >= len(names) or at + 1 + known.cells > len(cells):
+            return
+        data = np.array(cells[at + 1 : at + 1 + known.cells], "<u8").tobytes()
+        elements = np.frombuffer(data, known.dtype, known.elements)
+        yield names[place], FieldValue(known.shape, tuple(map(_number, elements)))
+        at += 1 + known.cells
+
+
+class _Layout(NamedTuple):
+    dtype: np.dtype[np.generic]
+    shape: tuple[int, ...]
+    elements: int
+    cells: int
+
+
+@lru_cache(256)
+def _layout(header: int) -> _Layout | None:
+    """Of a header without its field; None: no value has it."""
+    sizes = [header >> 8 + 8 * place & 0xFF for place in range(MAX_FIELD_DIMENSIONS)]
+    shape = tuple(size for size in sizes if size)
+    count = int(np.prod(shape, dtype=np.int64))
+    if header & 0xFF >= len(FIELD_DTYPES) or count > MAX_FIELD_ELEMENTS or any(b and not a for a, b in pairwise(sizes)):
+        return None
+    dtype = np.dtype(FIELD_DTYPES[header & 0xFF]).newbyteorder("<")
+    return _Layout(dtype, shape, count, -(-count * dtype.itemsize // 8))
+
+
+def _number(element: np.generic) -> bool | int | float:
+    return float(str(element)) if isinstance(element, np.floating) else element.item()

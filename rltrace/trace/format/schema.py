@@ -36,8 +36,10 @@ from collections.abc import Mapping
 from enum import IntEnum, IntFlag
 from typing import Final
 
-FORMAT: Final = (3, 4)
-"""(major, minor). Readers refuse another major version, and ignore unknown fields."""
+FORMAT: Final = (4, 0)
+"""(major, minor). Readers refuse a newer major version, and ignore unknown fields."""
+OLDEST: Final = 3
+"""The oldest major version that is read."""
 
 SEGMENT_ROWS: Final = 65_536
 SEGMENT_CELLS: Final = 1 << 19
@@ -138,10 +140,24 @@ class Generator(IntEnum):
 
 
 # In the row of an event, the same bits are the number of its first digest cells that are evidence, in no hash either.
+# Those of them that its skeleton does not name are values of its fields, where these are small: for each a header, then
+# its elements, little-endian and padded with zeros to whole cells. Of a header
+#
+#   bits 0..7    the field: its index among the digests of the skeleton
+#   bits 8..15   dtype: index in FIELD_DTYPES
+#   bits 16..63  shape: 8 bits for each of up to six dimensions, 0 after the last; none: a number
 
 
 GENERATOR_SHIFT: Final = 10
 GENERATOR_NUMBERS: Final = 64
+
+FIELD_DTYPES: Final = (
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64"),
+)
+MAX_FIELD_ELEMENTS: Final = 24
+"""Elements of a field of an event whose value is recorded; BipedalWalker's observation has so many."""
+MAX_FIELD_DIMENSIONS: Final = 6
 
 VALUE_FLAGS: Final = RowFlag.VALUE_BOOL | RowFlag.VALUE_INTEGER | RowFlag.VALUE_FLOAT | RowFlag.VALUE_COMPLEX
 
@@ -195,7 +211,8 @@ TABLES: Final = (
     "settings",  # {"threads", "grad_mode", "inference_mode", "flush_denormal", …} and torch's flags by name
     # ("deterministic_algorithms", "mkldnn.enabled", "cuda.matmul.tf32", …)
     "optimizers",  # {"ordinal", "class"}, which are its key, and "owner": path of the module with its parameters
-    "series",  # {"kind", "name"}, and "thread" where the sampling thread has no stream
+    "series",  # {"kind", "name"}, and "thread" where the sampling thread has no stream; of kind "item" the id "site" in
+    # "sites" instead of a name
     "names",  # text: an argument's name and the path into it ("input_ids", "past.0.1", "mat1"), or a module's class
 )
 
@@ -262,6 +279,7 @@ class Sample(IntEnum):
 SERIES_KINDS: Final = (
     "watch",  # rltrace.watch(name, value)
     "learning-rate",  # "optimizer:0/group:0/lr", at the first attempt and at each change
+    "item",  # at level "step": what a call site of the program read with .item(), the first 16 of each step
     "scaler",  # "scaler:0/scale", "/growth", "/found_inf" at each update, "/skipped:0" at each attempt of optimizer 0
 )
 
@@ -450,3 +468,5 @@ RECORD_TYPES: Final = {
 # 3.2  record type "shards", and values of kind SHARD
 # 3.3  table "schemas": names of the positional arguments of ops
 # 3.4  record type "asleep": steps of which nothing was recorded, as the run was not armed for them
+# 4.0  values of small fields of events, among their evidence; series of kind "item"; values of kinds 8 to 10, the memory
+#      of ops that can be run again; traces of 3.x are read too

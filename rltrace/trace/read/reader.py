@@ -32,7 +32,7 @@ from rltrace.trace.format.process_start import MAX_START_BYTES, STARTS, is_alive
 from rltrace.trace.format.records import check_launch, check_slice, number
 from rltrace.trace.format.root import JOURNAL, KILLED, LEFT_OUT, NEVER_RECORDED, PROCESSES, RUNNING, name_file
 from rltrace.trace.format.rows import Segment
-from rltrace.trace.format.schema import FORMAT
+from rltrace.trace.format.schema import FORMAT, OLDEST
 from rltrace.trace.format.tables import Table
 from rltrace.trace.kernels.library_reports import LibraryReports
 from rltrace.trace.read.process import ProcessTrace, TraceHole
@@ -322,12 +322,12 @@ def open_trace(path: Path | str) -> Trace:
         raise DamagedTraceError(f"{path}: neither {JOURNAL} nor zarr.json can be read, so its trace format is unknown")
     versions = [version for version in written if version is not None]
     newest = max(versions, default=FORMAT)
-    if newest[0] != FORMAT[0]:
+    if not OLDEST <= newest[0] <= FORMAT[0]:
         remedy = (
             "install a newer one" if newest[0] > FORMAT[0] else "record again, or install the older one that wrote it"
         )
         raise FormatVersionError(
-            f"{path} has format {newest[0]}.{newest[1]}; this rltrace reads format {FORMAT[0]}.x: {remedy}"
+            f"{path} has format {newest[0]}.{newest[1]}; this rltrace reads {OLDEST}.x to {FORMAT[0]}.x: {remedy}"
         )
     trace = Trace(path, folder, newest, journal)
     if trouble is not None or written[1] is None or len(set(versions)) > 1:
