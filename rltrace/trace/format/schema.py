@@ -468,5 +468,5 @@ RECORD_TYPES: Final = {
 # 3.2  record type "shards", and values of kind SHARD
 # 3.3  table "schemas": names of the positional arguments of ops
 # 3.4  record type "asleep": steps of which nothing was recorded, as the run was not armed for them
-# 4.0  values of small fields of events, among their evidence; series of kind "item"; values of kinds 8 to 10, the memory
-#      of ops that can be run again; traces of 3.x are read too
+# 4.0  values of small fields of events, among their evidence; series of kind "item"; values of kinds 8 to 10, of ops that
+#      can be run again; traces of 3.x are read too
