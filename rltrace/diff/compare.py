@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,6 +66,7 @@ from rltrace.diff.unpaired_streams import (
     missing_process,
 )
 from rltrace.errors import UsageError
+from rltrace.trace.format.location import Location
 from rltrace.trace.format.schema import RowFlag, Step, StepFlag
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace, open_trace
@@ -272,8 +272,8 @@ DIGEST_FACT = "digest"
 
 
 def compare(
-    a: Trace | Path | str,
-    b: Trace | Path | str,
+    a: Trace | Location | str,
+    b: Trace | Location | str,
     *,
     strict: bool = False,
     tolerance: float = TOLERANCE,

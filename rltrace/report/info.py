@@ -43,7 +43,7 @@ GROUPS = {
 def describe(trace: Trace) -> dict[str, Any]:
     """Everything that ``trace`` holds except its ops."""
     ops = sum(stream.rows for process in trace.processes for stream in process.streams)
-    size, files = size_on_disk(trace)
+    sizes = trace_sizes(trace)
     info = {
         "schema": "rltrace.info/1",
         "path": str(trace.path),
@@ -55,7 +55,9 @@ def describe(trace: Trace) -> dict[str, Any]:
         "exit": _record(trace.exit),
         "slice": _record(trace.slice),
         "ops": ops,
-        "size": {"bytes": size, "files": files, "bytes_per_op": round(size / ops, 2) if ops else None},
+        "size": None
+        if sizes is None
+        else {"bytes": sum(sizes), "files": len(sizes), "bytes_per_op": round(sum(sizes) / ops, 2) if ops else None},
         "processes": [_process(process) for process in trace.processes],
         "unrecorded_processes": [
             {"state": process.state, "why": process.why, "process": process.record} for process in trace.unrecorded
@@ -67,10 +69,10 @@ def describe(trace: Trace) -> dict[str, Any]:
     return described
 
 
-def size_on_disk(trace: Trace) -> tuple[int, int]:
-    """(bytes, files) of the trace's folder."""
-    sizes = [path.lstat().st_size for path in trace.path.rglob("*") if path.is_file()]
-    return sum(sizes), len(sizes)
+def trace_sizes(trace: Trace) -> list[int] | None:
+    """Bytes of each file of the trace; None: its server lists none."""
+    files = trace.folder.walk()
+    return None if files is None else [size for _, size in files]
 
 
 def _process(process: ProcessTrace) -> dict[str, Any]:
@@ -171,8 +173,9 @@ def head_lines(info: Mapping[str, Any]) -> Iterator[str]:
     if (engine := _engine_text([process["facts"] for process in info["processes"]])) is not None:
         yield f"engine    {engine}"
     yield f"ops       {info['ops']:,}"
-    per_op = f", {size['bytes_per_op']} bytes an op" if size["bytes_per_op"] is not None else ""
-    yield f"on disk   {size['bytes']:,} bytes in {size['files']:,} files{per_op}"
+    if size is not None:  # else the server lists no files
+        per_op = f", {size['bytes_per_op']} bytes an op" if size["bytes_per_op"] is not None else ""
+        yield f"on disk   {size['bytes']:,} bytes in {size['files']:,} files{per_op}"
     if info["slice"]:
         yield f"slice     {_pairs(info['slice'])}"
     if info["exit"]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
+from rltrace.trace.format.location import Location
 from rltrace.trace.tools.verify import CheckedProcess, Verification
 
 
-def unreadable(path: Path, why: str) -> Verification:
+def unreadable(path: Location, why: str) -> Verification:
     """The result for a trace that cannot be read at all."""
     return Verification(path, (), 0, 0, (why,), ())
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from threading import RLock
 from time import sleep
 from typing import Any
@@ -28,6 +27,7 @@ from rltrace.query.op_pair import OpPairs
 from rltrace.query.values import recording_commands
 from rltrace.report.info import describe
 from rltrace.selectors import Key, Selector, parse_selectors
+from rltrace.trace.format.location import Location
 from rltrace.trace.format.schema import Step
 from rltrace.trace.read.reader import Trace, open_trace
 from rltrace.trace.read.selector_mask import RowMask
@@ -175,7 +175,9 @@ class DataSource(ABC):
 class DiffData(DataSource):
     """One run of ``rltrace diff``."""
 
-    def __init__(self, path_a: Path, path_b: Path, strict: bool = False, starts: Pair[int] | None = None) -> None:
+    def __init__(
+        self, path_a: Location, path_b: Location, strict: bool = False, starts: Pair[int] | None = None
+    ) -> None:
         super().__init__()
         self.path_a, self.path_b, self.strict, self.starts = path_a, path_b, strict, starts
         self.comparison: Comparison | None = None
@@ -259,7 +261,7 @@ class DiffData(DataSource):
 class TraceData(DataSource):
     """One run of ``rltrace show``."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Location) -> None:
         super().__init__()
         self.path = path
         self.info: dict[str, Any] | None = None

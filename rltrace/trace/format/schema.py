@@ -369,7 +369,7 @@ LAUNCH_RECORD_TYPES: Final = {
     "launch": "format, created, and facts of the launch: command, cwd, host, options, …",
     "slice": "first_step, end_step: this trace carries full rows of these steps only",
     "journals": "before exit; heads: [[process, size, digest], …], the end and the digest of the last frame of each"
-    " process's journal (0 without a frame)",
+    " process's journal (0 without a frame); starts: names of the files in starts",
     "exit": "time, and how the command ended",
     "library_reports": "after exit, any number of times: kernels that libraries reported for process number process."
     " libraries: {name: version}; said: [[names, lines], …]; calls: [[key of a call, id in table kernels of its rows,"

@@ -1,0 +1,324 @@
+"""The files of a trace at a URL: in a bucket of an object store, or in a folder that a web server hands out.
+
+Owns how files are asked for (many at once, large ones in ranges), the reasons where that fails, and the chunks kept on
+this machine. Never writes to the store. Imports obstore when the first such trace is opened.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from datetime import timedelta
+from functools import cached_property
+from itertools import count
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from xxhash import xxh3_64_hexdigest
+
+from rltrace.errors import UnreachableError, UsageError
+from rltrace.trace.format.files import MISSING, FileRequest, UnreadableError, users_cache
+from rltrace.trace.format.journal import MAX_JOURNAL_BYTES, parse_heads, parse_journal
+from rltrace.trace.format.location import BUCKETS, SERVERS, TraceURL
+from rltrace.trace.format.process_start import STARTS
+from rltrace.trace.format.root import JOURNAL, PROCESSES
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+T = TypeVar("T")
+
+INSTALL: Final = "pip install 'rltrace-debugger[cloud]'"
+
+AT_ONCE: Final = 64
+"""Requests that are under way at a time, of one trace."""
+
+RANGE_BYTES: Final = 1 << 23
+"""A file that is longer is read in ranges of this size, several at once. No chunk is."""
+
+PROBED: Final = 8
+"""Processes that are asked for at once beyond the last one known, where the server lists no folders."""
+
+RETRIES: Final[Mapping[str, Any]] = {"max_retries": 6, "retry_timeout": timedelta(seconds=60)}
+"""As obstore does it, after 0.1, 0.2, 0.4 … seconds: no answer, a connection that broke off, a status from 500 on."""
+
+
+# --- chunks kept on this machine --------------------------------------------------------------------------------------
+
+
+MAX_CACHE_BYTES: Final = 8 << 30
+"""Of the chunks of all traces. When a trace is opened, the files used longest ago are removed beyond it."""
+
+
+class ChunkCache:
+    """Chunks of one trace that were read before, by the digest that the journal gives. Whatever fails is a miss.
+
+    Each trace has a folder for itself: the digest is no protection against who makes one on purpose, and what one
+    server hands out must not be read as part of another's trace.
+    """
+
+    def __init__(self, url: TraceURL) -> None:
+        self._all = users_cache("chunks")
+        self._folder = self._all / hashlib.sha256(str(url.resolve()).encode()).hexdigest()[:32]
+
+    def get(self, digest: str) -> bytes | None:
+        """The bytes with this digest; None: they are not kept."""
+        path = self._folder / digest
+        try:
+            data = path.read_bytes()
+            os.utime(path)
+        except OSError:
+            return None
+        return data if xxh3_64_hexdigest(data) == digest else None
+
+    def put(self, digest: str, data: bytes) -> None:
+        """Keep the bytes."""
+        with suppress(OSError):
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with NamedTemporaryFile(dir=self._folder, delete=False) as file:  # readable by its owner only
+                file.write(data)
+            Path(file.name).replace(self._folder / digest)
+
+    def trim(self, limit: int = MAX_CACHE_BYTES) -> None:
+        """Remove the files used longest ago, of all traces, until ``limit`` bytes are left."""
+        used = []
+        with suppress(OSError):
+            for path in self._all.glob("*/*"):
+                status = path.stat()
+                used.append((status.st_mtime, status.st_size, path))
+        kept = sum(size for _, size, _ in used)
+        for _, size, path in sorted(used):
+            if kept <= limit:
+                return
+            with suppress(OSError):
+                path.unlink()
+            kept -= size
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+class ObjectStorage:
+    """The files of a trace at a URL. Listed once, when it is opened, where the store lists."""
+
+    def __init__(self, url: TraceURL, *, cached: bool = True) -> None:
+        """``cached``: chunks are kept on this machine, and read from there. Raises UnreachableError, UsageError."""
+        self._url = url
+        self._store = open_store(url)
+        self._cache = ChunkCache(url) if cached else None
+        self._pool = ThreadPoolExecutor(AT_ONCE, "rltrace-read")
+        self._ahead: dict[str, Future[bytes]] = {}
+        self._sizes: dict[str, int] = {}
+        self._asked: dict[str, Future[int]] = {}
+        self._listed = url.scheme in BUCKETS and self._list()
+        self._folders = _children(self._sizes) if self._listed else self._described()
+        if self._cache is not None:
+            self._cache.trim()
+
+    @property
+    def unlisted(self) -> str:
+        return "" if self._listed or STARTS in self._folders else "the server lists no folders"
+
+    def size(self, key: str) -> int:
+        """Length in bytes of a file. Raises UnreadableError."""
+        if key not in self._sizes:
+            asked = self._asked.pop(key, None)
+            self._sizes[key] = asked.result() if asked is not None else self._head(key)
+        return self._sizes[key]
+
+    def holds(self, key: str) -> bool:
+        """Whether a file or folder of this key exists; where nothing is listed, a file."""
+        if self._listed:
+            return key in self._sizes or key in self._folders
+        try:
+            return self.size(key) >= 0
+        except UnreadableError:
+            return False
+
+    def read(self, key: str, limit: int, digest: str = "") -> bytes:
+        """The bytes of one file, at most ``limit``; those with ``digest`` may be kept ones. Raises UnreadableError."""
+        ahead = self._ahead.pop(key, None)
+        data = ahead.result() if ahead is not None else self._get(FileRequest(key, limit, digest))
+        if len(data) > limit:
+            raise _longer(limit)
+        return data
+
+    def names(self, key: str) -> list[str]:
+        """Names in one folder, sorted; empty where the folder does not exist, or is not known."""
+        return sorted(self._folders.get(key, ()))
+
+    def walk(self) -> Iterator[tuple[str, int]] | None:
+        return iter(sorted(self._sizes.items())) if self._listed else None
+
+    def size_ahead(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            if key not in self._sizes and key not in self._asked:
+                self._asked[key] = self._pool.submit(self._head, key)
+
+    def read_ahead(self, requests: Iterable[FileRequest]) -> None:
+        for request in requests:
+            if request.key not in self._ahead and not (self._listed and request.key not in self._sizes):
+                self._ahead[request.key] = self._pool.submit(self._get, request)
+
+    def _get(self, request: FileRequest) -> bytes:
+        kept = self._cache.get(request.digest) if self._cache is not None and request.digest else None
+        if kept is not None:
+            return kept
+        data = _reasoned(lambda: self._download(request.key, request.limit))
+        if self._cache is not None and xxh3_64_hexdigest(data) == request.digest:
+            self._cache.put(request.digest, data)
+        return data
+
+    def _download(self, key: str, limit: int) -> bytes:
+        import obstore
+
+        found = obstore.get(self._store, key)
+        size, tag = found.meta["size"], found.meta["e_tag"]
+        if size > limit:
+            raise _longer(limit)
+        if size <= RANGE_BYTES:
+            return bytes(found.bytes())
+        same = {"if_match": tag} if tag and not tag.startswith("W/") else {}
+
+        def part(first: int) -> bytes:
+            wanted: Any = {"range": (first, min(first + RANGE_BYTES, size)), **same}
+            return bytes(obstore.get(self._store, key, options=wanted).bytes())
+
+        try:
+            return b"".join(self._parts.map(part, range(0, size, RANGE_BYTES)))
+        except obstore.exceptions.NotSupportedError:  # a server without ranges
+            return bytes(found.bytes())
+
+    def _head(self, key: str) -> int:
+        import obstore
+
+        return _reasoned(lambda: obstore.head(self._store, key)["size"])
+
+    @cached_property
+    def _parts(self) -> ThreadPoolExecutor:
+        """For the ranges of a file, whose reader waits for them in the other pool."""
+        return ThreadPoolExecutor(8, "rltrace-range")
+
+    def _list(self) -> bool:
+        """Find all files and their sizes; False: who asks may not. Raises UnreachableError."""
+        import obstore
+
+        try:
+            for page in obstore.list(self._store, chunk_size=1000):
+                self._sizes.update((found["path"], found["size"]) for found in page)
+        except (obstore.exceptions.PermissionDeniedError, FileNotFoundError):
+            return False
+        except Exception as error:
+            raise UnreachableError(f"{self._url} cannot be read: {_why(error)}") from None
+        return True
+
+    def _described(self) -> dict[str, set[str]]:
+        """The folders ``starts`` and ``processes``, as the end of the launch names them, and processes since then."""
+        try:
+            data = self._get(FileRequest(JOURNAL, MAX_JOURNAL_BYTES))
+        except UnreadableError as error:
+            if str(error) not in (MISSING, DENIED):
+                raise UnreachableError(f"{self._url} {error}") from None
+            return {}
+        self._ahead[JOURNAL] = self._pool.submit(lambda: data)
+        folders: dict[str, set[str]] = {PROCESSES: set()}
+        last = -1
+        for record in parse_journal(data).records:
+            with suppress(KeyError, ValueError, TypeError):
+                if record["type"] == "journals":
+                    last = max(parse_heads(record), default=-1)
+                    folders[STARTS] = {name for name in record["starts"] if isinstance(name, str) and "/" not in name}
+        for first in count(0, PROBED):
+            numbers = range(first, first + PROBED)
+            self.size_ahead(f"{PROCESSES}/{number}/{JOURNAL}" for number in numbers)
+            found = {str(number) for number in numbers if self.holds(f"{PROCESSES}/{number}/{JOURNAL}")}
+            folders[PROCESSES] |= found
+            if not found and first + PROBED > last:
+                break
+        return folders
+
+
+def _children(keys: Iterable[str]) -> dict[str, set[str]]:
+    """The names in each folder."""
+    folders: dict[str, set[str]] = {}
+    for key in keys:
+        while key:
+            folder, _, name = key.rpartition("/")
+            known = folders.setdefault(folder, set())
+            if name in known:
+                break
+            known.add(name)
+            key = folder
+    return folders
+
+
+def open_store(url: TraceURL) -> ObjectStore:
+    """The store of a trace, of which no key is asked for yet. Raises UsageError."""
+    try:
+        from obstore.store import HTTPStore, from_url
+    except ImportError:
+        raise UsageError(f"{url} needs obstore, which is not installed: {INSTALL}") from None
+    retries: Any = RETRIES
+    try:
+        if url.scheme in SERVERS:
+            return HTTPStore.from_url(
+                url.address, client_options={"allow_http": url.scheme == "http"}, retry_config=retries
+            )
+        return from_url(url.address, retry_config=retries)
+    except Exception as error:  # its text may hold what the environment does
+        raise UsageError(f"{url} cannot be read: obstore refuses it ({type(error).__name__})") from None
+
+
+# --- reasons ----------------------------------------------------------------------------------------------------------
+#
+# A library's error may quote a signed URL, a header or what the server said. None of its text is shown: only what is
+# recognised in it.
+
+
+DENIED: Final = "cannot be read (access is denied)"
+
+_REASONS: Final = (
+    (r"dns error|lookup address", "its host is not known"),
+    (r"connection refused", "the connection is refused"),
+    (r"certificate", "the server's certificate is not trusted"),
+    (r"timed out|timeout", "the server gives no answer in time"),
+    (r"credential|metadata endpoint|169\.254|security-credentials", "no credentials are found"),
+    (r"connection (closed|reset)|incomplete|broken pipe|decoding response body|body error", "the connection broke off"),
+)
+
+
+def _reasoned(ask: Callable[[], T]) -> T:
+    """What ``ask`` returns. Raises UnreadableError for whatever else it raises."""
+    try:
+        return ask()
+    except UnreadableError:
+        raise
+    except FileNotFoundError:
+        raise UnreadableError(MISSING) from None
+    except Exception as error:
+        why = _why(error)
+        raise UnreadableError(DENIED if why == "access is denied" else f"cannot be read ({why})") from None
+
+
+def _why(error: Exception) -> str:
+    """What went wrong, in words of ours."""
+    name, text = type(error).__name__, str(error)
+    if name in ("PermissionDeniedError", "UnauthenticatedError"):
+        return "access is denied"
+    if isinstance(error, FileNotFoundError):
+        return "it does not exist"
+    if name == "PreconditionError":
+        return "it changed while it was read"
+    status = re.search(r"\b([345]\d\d) [A-Z][a-z]+|status(?: code)?:? ([345]\d\d)\b", text)
+    if status:
+        return f"the server answers {status[1] or status[2]}"
+    return next((why for pattern, why in _REASONS if re.search(pattern, text, re.IGNORECASE)), f"obstore: {name}")
+
+
+def _longer(limit: int) -> UnreadableError:
+    return UnreadableError(f"is longer than the limit of {limit} bytes")
