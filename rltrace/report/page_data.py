@@ -24,7 +24,7 @@ from rltrace.query.ops import OpLine, op_line
 from rltrace.query.values import OpValues, op_values, recording_commands
 from rltrace.report.phrases import shown_finding
 from rltrace.trace.format.location import Location
-from rltrace.trace.read.reader import Trace, open_trace
+from rltrace.trace.read.reader import Trace, open_both
 
 BEFORE, AFTER = 8, 32
 """Lines shown before a finding and after it."""
@@ -112,7 +112,7 @@ def gather(
     a: Location | str, b: Location | str, progress: Progress | None = None, starts: Pair[int] | None = None
 ) -> PageData:
     """Compare two traces and read the data of a page. ``starts``, and the errors raised: as of ``compare``."""
-    trace_a, trace_b = open_trace(a), open_trace(b)
+    trace_a, trace_b = open_both(a, b)
     tracks: dict[tuple[str, str], tuple[int, list[Probe]]] = {}
 
     def add_probe(stream: str, respect: str, probe: Probe, rows: int) -> None:

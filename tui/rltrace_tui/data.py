@@ -29,7 +29,7 @@ from rltrace.report.info import describe
 from rltrace.selectors import Key, Selector, parse_selectors
 from rltrace.trace.format.location import Location
 from rltrace.trace.format.schema import Step
-from rltrace.trace.read.reader import Trace, open_trace
+from rltrace.trace.read.reader import Trace, open_both, open_trace
 from rltrace.trace.read.selector_mask import RowMask
 from rltrace_tui.row_cache import RowCache
 
@@ -186,7 +186,7 @@ class DiffData(DataSource):
 
     def search(self, on_probe: OnProbe, on_progress: Callable[[str, int, int], None]) -> Comparison:
         """Compare the two traces. An exception of a callback ends the comparison."""
-        a, b = open_trace(self.path_a), open_trace(self.path_b)
+        a, b = open_both(self.path_a, self.path_b)
         comparison = compare(a, b, strict=self.strict, starts=self.starts, progress=on_progress, watch=on_probe)
         self._traces = a, b = shifted(a, b, comparison.shift)
         self.timelines = timelines(a, b, comparison)

@@ -19,7 +19,7 @@ from rltrace.errors import HoleError
 from rltrace.trace.format.schema import VALUE_FLAGS, Column, RowFlag, Sample, Step
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace
-from rltrace.trace.read.stream import StreamTrace
+from rltrace.trace.read.stream import AHEAD, StreamTrace
 
 ITEM, WATCH, RATE, SCALER, EFFECTIVE = "item", "watch", "learning-rate", "scaler", "effective-rate"
 INNER, LOGGED = "inner", "tensorboard"
@@ -240,7 +240,9 @@ def item_series(
     names: dict[int, tuple[str, str, str]] = {}
     if whole is None:
         whole = len(segments) == len(view.stream.segments)
-    for number in segments:
+    wanted = [view.stream.segments[number] for number in segments]
+    for place, number in enumerate(segments):
+        view.stream.read_ahead(wanted[place : place + AHEAD])
         if cancelled():
             whole = False
             break

@@ -72,6 +72,10 @@ def _other_size(size: int, file: ChunkFile) -> str:
 # Finished optimizer attempts and samples of series: a few rows with every commit, in chunks or in the journal.
 
 
+FEW_PARTS = 64
+"""So many are asked for at once when the first of them is read; of more only those that are read."""
+
+
 class IncrementalArray:
     """Rows of one array by the part that holds them; each part is read once."""
 
@@ -108,6 +112,8 @@ class IncrementalArray:
     def of(self, part: StepPart) -> NDArray[np.uint64]:
         """The readable rows of one part."""
         if part.first not in self._read:
+            if len(self.parts) <= FEW_PARTS:
+                self.read_ahead()
             self._read[part.first] = self._read_part(part)
         return self._read[part.first]
 

@@ -341,6 +341,22 @@ def open_trace(path: Location | str, *, cached: bool = True) -> Trace:
     return trace
 
 
+def open_both(a: Trace | Location | str, b: Trace | Location | str) -> tuple[Trace, Trace]:
+    """Two traces, opened at the same time where they are at URLs. Raises what ``open_trace`` does."""
+    places = [parse_location(trace) if isinstance(trace, str) else trace for trace in (a, b)]
+    if sum(isinstance(place, TraceURL) for place in places) < 2:
+        return _opened(places[0]), _opened(places[1])
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(1, "rltrace-open") as pool:
+        other = pool.submit(_opened, places[1])
+        return _opened(places[0]), other.result()
+
+
+def _opened(place: Trace | Location) -> Trace:
+    return place if isinstance(place, Trace) else open_trace(place)
+
+
 def _storage(path: Location, *, cached: bool) -> Storage:
     if isinstance(path, TraceURL):
         from rltrace.trace.read.object_store import ObjectStorage

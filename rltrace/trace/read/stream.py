@@ -127,6 +127,10 @@ class StreamTrace:
         for place, spec in enumerate((ROWS, CELLS)):
             read_ahead(self._folder, self._base, spec, [both[place] for both in files])
 
+    def read_rows_ahead(self, start: int, stop: int) -> None:
+        """Rows ``start`` to ``stop`` are read next."""
+        self.read_ahead(self._overlapping(start, stop)[:AHEAD])
+
     def read_segment(self, segment: Segment) -> Rows:
         """All rows of one segment. Raises HoleError."""
         self.read_ahead([segment])
@@ -178,9 +182,9 @@ class StreamTrace:
         return np.array([s.first for s in self.segments], np.int64)
 
     def _decode(self, segment: Segment) -> Rows:
+        tables = self._tables()  # while the chunks are on their way
         columns, cells = (self._chunk(spec, file) for spec, file in zip((ROWS, CELLS), segment.files, strict=True))
         rows = assemble(segment, columns, cells)
-        tables = self._tables()
         for column, name in TABLE_COLUMNS.items():
             lost = tables[name].lacks(rows.column(column))
             if lost is not None:
