@@ -45,6 +45,16 @@ class TraceURL:
     def scheme(self) -> str:
         return self._parts.scheme
 
+    @property
+    def credentials(self) -> str:
+        """``user:password``; "": none are given."""
+        return unquote(self._parts.netloc.rpartition("@")[0])
+
+    @property
+    def bare(self) -> str:
+        """The address without them."""
+        return self._parts._replace(netloc=self._parts.netloc.rpartition("@")[2]).geturl()
+
     def resolve(self) -> TraceURL:
         """Itself, without a slash at the end."""
         return TraceURL(self._parts._replace(path=self._path).geturl())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -211,21 +212,24 @@ class ObjectStorage:
         try:
             for page in obstore.list(self._store, chunk_size=1000):
                 self._sizes.update((found["path"], found["size"]) for found in page)
-        except (obstore.exceptions.PermissionDeniedError, FileNotFoundError):
-            return False
         except Exception as error:
-            raise UnreachableError(f"{self._url} cannot be read: {_why(error)}") from None
+            why = _why(error)
+            if why == ABSENT:
+                why = "its bucket does not exist"
+            elif why == DENIED:
+                return False
+            raise UnreachableError(f"{self._url} cannot be read: {why}") from None
         return True
 
     def _described(self) -> dict[str, set[str]]:
         """The folders ``starts`` and ``processes``, as the end of the launch names them, and processes since then."""
         try:
             data = self._get(FileRequest(JOURNAL, MAX_JOURNAL_BYTES))
+            self._ahead[JOURNAL] = self._pool.submit(lambda: data)
         except UnreadableError as error:
-            if str(error) not in (MISSING, DENIED):
+            if str(error) != MISSING:
                 raise UnreachableError(f"{self._url} {error}") from None
-            return {}
-        self._ahead[JOURNAL] = self._pool.submit(lambda: data)
+            data = b""
         folders: dict[str, set[str]] = {PROCESSES: set()}
         last = -1
         for record in parse_journal(data).records:
@@ -266,12 +270,14 @@ def open_store(url: TraceURL) -> ObjectStore:
     retries: Any = RETRIES
     try:
         if url.scheme in SERVERS:
-            return HTTPStore.from_url(
-                url.address, client_options={"allow_http": url.scheme == "http"}, retry_config=retries
-            )
+            options: Any = {"allow_http": url.scheme == "http"}
+            if url.credentials:
+                basic = b64encode(url.credentials.encode()).decode()
+                options["default_headers"] = {"Authorization": f"Basic {basic}"}
+            return HTTPStore.from_url(url.bare, client_options=options, retry_config=retries)
         return from_url(url.address, retry_config=retries)
     except Exception as error:  # its text may hold what the environment does
-        raise UsageError(f"{url} cannot be read: obstore refuses it ({type(error).__name__})") from None
+        raise UsageError(f"{url} cannot be read: {_why(error)}") from None
 
 
 # --- reasons ----------------------------------------------------------------------------------------------------------
@@ -280,7 +286,8 @@ def open_store(url: TraceURL) -> ObjectStore:
 # recognised in it.
 
 
-DENIED: Final = "cannot be read (access is denied)"
+DENIED: Final = "access is denied"
+ABSENT: Final = "it does not exist"
 
 _REASONS: Final = (
     (r"dns error|lookup address", "its host is not known"),
@@ -288,6 +295,7 @@ _REASONS: Final = (
     (r"certificate", "the server's certificate is not trusted"),
     (r"timed out|timeout", "the server gives no answer in time"),
     (r"credential|metadata endpoint|169\.254|security-credentials", "no credentials are found"),
+    (r"account must be specified", "no storage account is named"),
     (r"connection (closed|reset)|incomplete|broken pipe|decoding response body|body error", "the connection broke off"),
 )
 
@@ -298,25 +306,24 @@ def _reasoned(ask: Callable[[], T]) -> T:
         return ask()
     except UnreadableError:
         raise
-    except FileNotFoundError:
-        raise UnreadableError(MISSING) from None
     except Exception as error:
         why = _why(error)
-        raise UnreadableError(DENIED if why == "access is denied" else f"cannot be read ({why})") from None
+        raise UnreadableError(MISSING if why == ABSENT else f"cannot be read ({why})") from None
 
 
 def _why(error: Exception) -> str:
     """What went wrong, in words of ours."""
     name, text = type(error).__name__, str(error)
-    if name in ("PermissionDeniedError", "UnauthenticatedError"):
-        return "access is denied"
-    if isinstance(error, FileNotFoundError):
-        return "it does not exist"
+    found = re.search(r"\b([345]\d\d) [A-Z][a-z]+|status(?: code)?:? ([345]\d\d)\b", text)
+    status = found[1] or found[2] if found else ""
+    if name in ("PermissionDeniedError", "UnauthenticatedError") or status in ("401", "403"):
+        return DENIED
+    if isinstance(error, FileNotFoundError) or status == "404":
+        return ABSENT
     if name == "PreconditionError":
         return "it changed while it was read"
-    status = re.search(r"\b([345]\d\d) [A-Z][a-z]+|status(?: code)?:? ([345]\d\d)\b", text)
     if status:
-        return f"the server answers {status[1] or status[2]}"
+        return f"the server answers {status}"
     return next((why for pattern, why in _REASONS if re.search(pattern, text, re.IGNORECASE)), f"obstore: {name}")
 
 
