@@ -8,7 +8,7 @@ from rltrace.trace.tools.verify import CheckedProcess, Verification
 
 def unreadable(path: Location, why: str) -> Verification:
     """The result for a trace that cannot be read at all."""
-    return Verification(path, (), 0, 0, (why,), ())
+    return Verification(str(path), (), 0, 0, (why,), ())
 
 
 def verification_text(found: Verification) -> str:

@@ -312,7 +312,8 @@ def test_no_secret_is_written(
     a, b, c = (server.url(f"{name}.zarr", f"user:{HIDDEN}@", f"?sig={HIDDEN}#{HIDDEN}") for name in "abc")
     pair = ["slice", a, "--steps", "1:2", "-o", str(tmp_path / "own.zarr")]
     for words in (
-        *([*verb, a] for verb in (["info"], ["ops"], ["verify"], ["show", "--no-tui"], ["series"])),
+        *([verb, a, "--format", "json"] for verb in ("info", "ops", "verify", "series")),
+        *([verb, a] for verb in ("info", "ops", "verify", "series", "show")),
         *(["info", url] for url in (b, c, f"http://user:{HIDDEN}@127.0.0.1:1/a.zarr?{HIDDEN}", f"ftp://{HIDDEN}@h/a")),
         *(["diff", a, url, "--format", form] for url in (b, str(originals / "b.zarr")) for form in ("text", "json")),
         *(["record", "--against", a, "--", "true"], ["diff", a, a], pair),

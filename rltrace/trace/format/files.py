@@ -81,7 +81,7 @@ class FileRequest(NamedTuple):
     """XXH3-64 of its bytes, 16 hex digits; "": not known."""
 
 
-class Storage(Protocol):
+class TraceStore(Protocol):
     """Where the files of a trace are, by key: a folder, or an object store. Each method raises UnreadableError."""
 
     @property

@@ -20,7 +20,7 @@ SERVERS: Final = ("https", "http")
 
 @dataclass(frozen=True)
 class TraceURL:
-    """Where a trace is that is in no folder of this machine. Its text shows no user, password or query."""
+    """Where a trace is that is in no folder of this machine. Its text (in JSON, too) has no user, password or query."""
 
     address: str = field(repr=False)
     """All of it."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from rltrace.trace.format.activation_rows import ActivationRows, ModuleCall, OpRows, Part
 from rltrace.trace.format.arrays import ACTIVATION_CALLS, ACTIVATION_DIGESTS, ACTIVATION_TENSORS, ArraySpec
-from rltrace.trace.format.files import Storage, UnreadableError
+from rltrace.trace.format.files import TraceStore, UnreadableError
 from rltrace.trace.format.records import MAX_AXES, MAX_COUNT, ActivationPart, ActivationRequest, ArrayPart, LeftOut
 from rltrace.trace.format.rows import ChunkFile
 from rltrace.trace.format.schema import DIGEST_CHUNK, ActivationColumn, CallFlag, ModuleCallColumn, Phase, TensorOwner
@@ -37,7 +37,7 @@ class ActivationArrays:
     """The arrays in ``activations`` of one process, as far as they can be read."""
 
     def __init__(
-        self, folder: Storage, base: str, parts: Sequence[ActivationPart], report: Callable[[str], None]
+        self, folder: TraceStore, base: str, parts: Sequence[ActivationPart], report: Callable[[str], None]
     ) -> None:
         """``report`` gets a sentence for each damage."""
         self.counter = Counter()
@@ -158,7 +158,7 @@ class Activations:
 
     def __init__(
         self,
-        folder: Storage,
+        folder: TraceStore,
         base: str,
         request: ActivationRequest | None,
         parts: Sequence[ActivationPart],

@@ -16,7 +16,7 @@ from xxhash import xxh3_64_hexdigest
 from rltrace.trace.format import chunk_codec
 from rltrace.trace.format.arrays import SERIES, STEPS, ArraySpec
 from rltrace.trace.format.chunk_codec import CodecError, rows_from_text
-from rltrace.trace.format.files import FileRequest, Storage, UnreadableError
+from rltrace.trace.format.files import FileRequest, TraceStore, UnreadableError
 from rltrace.trace.format.journal import Record
 from rltrace.trace.format.records import MAX_COUNT
 from rltrace.trace.format.rows import ChunkFile
@@ -32,7 +32,7 @@ class Counter:
         self.bytes = 0
 
 
-def read_chunk(folder: Storage, base: str, spec: ArraySpec, file: ChunkFile, counter: Counter) -> NDArray[Any]:
+def read_chunk(folder: TraceStore, base: str, spec: ArraySpec, file: ChunkFile, counter: Counter) -> NDArray[Any]:
     """One chunk, verified. Raises UnreadableError with the reason."""
     key = f"{base}/{file.key}"
     try:
@@ -48,13 +48,13 @@ def read_chunk(folder: Storage, base: str, spec: ArraySpec, file: ChunkFile, cou
         raise UnreadableError(f"cannot be used: {error}") from None
 
 
-def read_ahead(folder: Storage, base: str, spec: ArraySpec, files: Iterable[ChunkFile]) -> None:
+def read_ahead(folder: TraceStore, base: str, spec: ArraySpec, files: Iterable[ChunkFile]) -> None:
     """These chunks are read next."""
     limit = chunk_codec.max_bytes(spec)
     folder.read_ahead(FileRequest(f"{base}/{file.key}", limit, file.digest) for file in files)
 
 
-def missing_or_cut(folder: Storage, base: str, file: ChunkFile) -> str | None:
+def missing_or_cut(folder: TraceStore, base: str, file: ChunkFile) -> str | None:
     """A sentence on a chunk that is missing or of another length, found without reading it; None: it is not."""
     try:
         size = folder.size(f"{base}/{file.key}")
@@ -83,7 +83,7 @@ class IncrementalArray:
     noun: str
     """Plural noun for rows, and the field of a record that counts them."""
 
-    def __init__(self, folder: Storage, base: str, counter: Counter, damage: list[str]) -> None:
+    def __init__(self, folder: TraceStore, base: str, counter: Counter, damage: list[str]) -> None:
         self.parts: list[StepPart] = []
         """In the order of writing."""
         self._folder = folder
@@ -149,7 +149,7 @@ class StoredAttempts(IncrementalArray):
     spec, noun = STEPS, "steps"
 
     def __init__(
-        self, folder: Storage, base: str, counter: Counter, damage: list[str], latest_end: Callable[[int], int]
+        self, folder: TraceStore, base: str, counter: Counter, damage: list[str], latest_end: Callable[[int], int]
     ) -> None:
         super().__init__(folder, base, counter, damage)
         self._latest_end = latest_end

@@ -104,7 +104,7 @@ class ChunkCache:
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
-class ObjectStorage:
+class RemoteStore:
     """The files of a trace at a URL. Listed once, when it is opened, where the store lists."""
 
     def __init__(self, url: TraceURL, *, cached: bool = True) -> None:

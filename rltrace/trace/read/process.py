@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.trace.format.arrays import ROWS, TABLES
-from rltrace.trace.format.files import Storage, UnreadableError, printable
+from rltrace.trace.format.files import TraceStore, UnreadableError, printable
 from rltrace.trace.format.journal import Journal, Record
 from rltrace.trace.format.records import (
     MAX_COUNT,
@@ -254,7 +254,7 @@ class ProcessTrace:
 
     def __init__(
         self,
-        folder: Storage,
+        folder: TraceStore,
         base: str,
         journal: Journal,
         slice_: str | None = None,

@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 
 from rltrace.errors import DamagedTraceError, FormatVersionError, NotATraceError
-from rltrace.trace.format.files import MISSING, FileRequest, Folder, Storage, UnreadableError, printable
+from rltrace.trace.format.files import MISSING, FileRequest, Folder, TraceStore, UnreadableError, printable
 from rltrace.trace.format.journal import (
     MAGIC,
     MAX_JOURNAL_BYTES,
@@ -73,7 +73,7 @@ class UnrecordedProcess:
 class Trace:
     """One recorded launch."""
 
-    def __init__(self, path: Location, folder: Storage, format_: tuple[int, int], journal: Journal) -> None:
+    def __init__(self, path: Location, folder: TraceStore, format_: tuple[int, int], journal: Journal) -> None:
         self.path = path
         self.format = format_
         self.launch: Record = {}
@@ -357,11 +357,11 @@ def _opened(place: Trace | Location) -> Trace:
     return place if isinstance(place, Trace) else open_trace(place)
 
 
-def _storage(path: Location, *, cached: bool) -> Storage:
+def _storage(path: Location, *, cached: bool) -> TraceStore:
     if isinstance(path, TraceURL):
-        from rltrace.trace.read.object_store import ObjectStorage
+        from rltrace.trace.read.object_store import RemoteStore
 
-        storage = ObjectStorage(path, cached=cached)
+        storage = RemoteStore(path, cached=cached)
         storage.read_ahead([FileRequest(JOURNAL, MAX_JOURNAL_BYTES), FileRequest("zarr.json", LONGEST_DOCUMENT)])
         return storage
     if not path.is_dir():
@@ -369,7 +369,7 @@ def _storage(path: Location, *, cached: bool) -> Storage:
     return Folder(path)
 
 
-def _root_journal(path: Location, folder: Storage) -> Journal:
+def _root_journal(path: Location, folder: TraceStore) -> Journal:
     """The launch's journal. Raises NotATraceError where neither it nor the root group is that of a trace."""
     try:
         data = folder.read(JOURNAL, MAX_JOURNAL_BYTES)
@@ -383,7 +383,7 @@ def _root_journal(path: Location, folder: Storage) -> Journal:
     return parse_journal(data) if data else Journal(damage=[trouble])
 
 
-def _root_document(folder: Storage) -> tuple[object, str | None]:
+def _root_document(folder: TraceStore) -> tuple[object, str | None]:
     """The format in the root group, and a sentence on an invalid group, or None."""
     try:
         document = json.loads(folder.read("zarr.json", LONGEST_DOCUMENT))

@@ -16,7 +16,7 @@ from xxhash import xxh3_64_intdigest
 
 from rltrace.errors import HoleError, LeftOutError
 from rltrace.trace.format.arrays import CELLS, ROWS, ArraySpec
-from rltrace.trace.format.files import Storage, UnreadableError
+from rltrace.trace.format.files import TraceStore, UnreadableError
 from rltrace.trace.format.rows import ChunkFile, Rows, Segment, assemble, empty_rows
 from rltrace.trace.format.schema import Column
 from rltrace.trace.format.tables import Table
@@ -49,7 +49,7 @@ class StreamTrace:
         self,
         name: str,
         index: int,
-        folder: Storage,
+        folder: TraceStore,
         base: str,
         tables: Callable[[], Mapping[str, Table]],
         slice_: str | None,

@@ -20,7 +20,7 @@ from rltrace.digest import digest_buffer, seed_of
 from rltrace.errors import HoleError, LeftOutError
 from rltrace.trace.format import dtypes
 from rltrace.trace.format.arrays import VALUE_BYTES, VALUE_INDEX
-from rltrace.trace.format.files import Storage, UnreadableError
+from rltrace.trace.format.files import TraceStore, UnreadableError
 from rltrace.trace.format.records import LeftOut, ValuePart, ValueRequest
 from rltrace.trace.format.rows import ChunkFile
 from rltrace.trace.format.schema import INDEX_CHUNK, PLACEMENT_SHIFT, VALUE_CHUNK, PlacementBit, ValueIndex, ValueKind
@@ -79,7 +79,7 @@ class Values:
 
     def __init__(
         self,
-        folder: Storage,
+        folder: TraceStore,
         base: str,
         request: ValueRequest | None,
         parts: Sequence[ValuePart],

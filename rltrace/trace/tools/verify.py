@@ -126,7 +126,7 @@ class Verification:
     SCHEMA: ClassVar = "rltrace.verify/1"
     COMPUTED: ClassVar = ("sound",)
 
-    path: Location
+    path: str
     processes: tuple[CheckedProcess, ...]
     chunks: int
     bytes: int
@@ -162,7 +162,7 @@ def verify(path: Location | str, progress: Callable[[int, int], None] | None = N
     damage = tuple(dict.fromkeys([*map(_hole_text, trace.holes), *work.damage]))
     lost = [steps for process in trace.processes for steps in _lost_steps(process)]
     hull = (min(first for first, _ in lost), max(end for _, end in lost)) if lost else None
-    return Verification(trace.path, tuple(checked), work.chunks, work.bytes, damage, tuple(work.notes), hull)
+    return Verification(str(trace.path), tuple(checked), work.chunks, work.bytes, damage, tuple(work.notes), hull)
 
 
 class _Work:
