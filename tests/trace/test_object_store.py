@@ -27,11 +27,13 @@ from written import content
 from rltrace.commands.main import main
 from rltrace.errors import HoleError, NotATraceError, UnreachableError, UsageError
 from rltrace.testing import TraceBuilder
+from rltrace.trace.format.location import TraceURL, parse_location
 from rltrace.trace.format.process_start import STARTS, note_left_out, write_start
 from rltrace.trace.read import object_store
-from rltrace.trace.read.object_store import INSTALL, ChunkCache, TraceURL
+from rltrace.trace.read.object_store import INSTALL, ChunkCache
 from rltrace.trace.read.reader import Trace, open_trace
 from rltrace.trace.tools.verify import verify
+from rltrace_tui.data import DiffData
 
 obstore = pytest.importorskip("obstore", reason="obstore is not installed: the extra cloud has it")
 
@@ -125,6 +127,18 @@ def test_the_report_and_a_slice(server: WebServer, originals: Path, tmp_path: Pa
     assert content(open_trace(tmp_path / "far")) == content(open_trace(tmp_path / "own"))
 
 
+def test_the_interface_reads_urls(server: WebServer, originals: Path) -> None:
+    """What the terminal interface draws of two URLs is what it draws of two folders."""
+    found, expected = (
+        DiffData(*(parse_location(f"{place}/{name}.zarr") for name in "ab"))
+        for place in (server.url("").rstrip("/"), originals)
+    )
+    one, other = (data.search(lambda *_: None, lambda *_: None) for data in (found, expected))
+    assert (one.verdict, one.first, one.search) == (other.verdict, other.first, other.search)
+    assert found.timelines == expected.timelines
+    assert len(found.curves(lambda: False)) == len(expected.curves(lambda: False)) > 0
+
+
 def test_chunks_are_kept(server: WebServer, originals: Path, cache: Path) -> None:
     """Chunks read once come from this machine; a kept one that was changed is read again; ``verify`` reads all."""
     whole = content(open_trace(originals / "a.zarr"))
@@ -148,11 +162,16 @@ def test_chunks_are_kept(server: WebServer, originals: Path, cache: Path) -> Non
 def test_the_cache_is_bounded(cache: Path) -> None:
     """The files used longest ago go first, whatever trace they are of; what a trace keeps no other one gets."""
     one, other = (ChunkCache(TraceURL(f"https://h/{name}.zarr")) for name in "ab")
-    for at, (of, digest) in enumerate([(one, "1"), (other, "2"), (one, "3")]):
+    for at, (of, digest) in enumerate([(one, "1" * 16), (other, "2" * 16), (one, "3" * 16)]):
         of.put(digest, b"x" * 10)
         os.utime(next(cache.rglob(digest)), (at, at))
     one.trim(20)
-    assert sorted(path.name for path in cache.rglob("?")) == ["2", "3"]
+    assert [digest[0] for digest in sorted(path.name for path in cache.glob("*/*/*"))] == ["2", "3"]
+    assert one.get("3" * 16) is None  # it has another digest
+    outside = cache / "outside"
+    outside.write_bytes(b"")
+    os.utime(outside, (0, 0))
+    assert one.get("../../outside") is None and outside.stat().st_mtime == 0
 
 
 def test_requests_are_under_way_together(server: WebServer) -> None:
@@ -355,6 +374,10 @@ def test_a_bucket(
         found = output(capsys, "verify", f"{bucket}/broken.zarr")
         assert found == output(capsys, "verify", str(broken))
         assert found[0] == 1
+        monkeypatch.setattr(object_store, "PAGE", 5)
+        assert content(open_trace(urls[0])) == content(open_trace(originals / "a.zarr"))
+        with pytest.raises(NotATraceError, match="it has no launch journal"):  # found before all is listed
+            open_trace(f"{bucket}/x")
         with pytest.raises(UnreachableError, match="its bucket does not exist"):
             open_trace("s3://another/a.zarr")
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")

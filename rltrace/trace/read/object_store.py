@@ -45,6 +45,9 @@ RANGE_BYTES: Final = 1 << 23
 PROBED: Final = 8
 """Processes that are asked for at once beyond the last one known, where the server lists no folders."""
 
+PAGE: Final = 1000
+"""Files that a bucket lists in one answer."""
+
 RETRIES: Final[Mapping[str, Any]] = {"max_retries": 6, "retry_timeout": timedelta(seconds=60)}
 """As obstore does it, after 0.1, 0.2, 0.4 … seconds: no answer, a connection that broke off, a status from 500 on."""
 
@@ -69,6 +72,8 @@ class ChunkCache:
 
     def get(self, digest: str) -> bytes | None:
         """The bytes with this digest; None: they are not kept."""
+        if not re.fullmatch("[0-9a-f]{16}", digest):  # it comes from the trace, and becomes a name
+            return None
         path = self._folder / digest
         try:
             data = path.read_bytes()
@@ -210,8 +215,11 @@ class RemoteStore:
         import obstore
 
         try:
-            for page in obstore.list(self._store, chunk_size=1000):
+            for page in obstore.list(self._store, chunk_size=PAGE):
                 self._sizes.update((found["path"], found["size"]) for found in page)
+                if len(page) == len(self._sizes) == PAGE and not self._is_trace():
+                    self._sizes.clear()
+                    return True
         except Exception as error:
             why = _why(error)
             if why == ABSENT:
@@ -220,6 +228,12 @@ class RemoteStore:
                 return False
             raise UnreachableError(f"{self._url} cannot be read: {why}") from None
         return True
+
+    def _is_trace(self) -> bool:
+        """Whether one of the two files is there without which nothing is read: a bucket may hold millions of others."""
+        self.size_ahead((JOURNAL, "zarr.json"))
+        found = [self._asked.pop(key).exception() is None for key in (JOURNAL, "zarr.json")]
+        return any(found)
 
     def _described(self) -> dict[str, set[str]]:
         """The folders ``starts`` and ``processes``, as the end of the launch names them, and processes since then."""
