@@ -15,9 +15,10 @@ import click
 from rltrace.command_lines import line
 from rltrace.commands._option_types import TraceLocation
 from rltrace.commands.confirm import parse_overrides, require_approval
-from rltrace.commands.console import counted, narrate, readable_size
+from rltrace.commands.console import narrate, readable_size
 from rltrace.errors import UsageError
 from rltrace.trace.format.location import Location, folder_beside
+from rltrace.wording import counted
 
 if TYPE_CHECKING:
     from rltrace.experiment.confirm.steps_covered import StepsCovered

@@ -9,8 +9,9 @@ import click
 
 from rltrace.command_lines import line
 from rltrace.commands._option_types import TraceLocation
-from rltrace.commands.console import counted, emit, narrate
+from rltrace.commands.console import emit, narrate
 from rltrace.trace.format.location import Location
+from rltrace.wording import counted
 
 BATCH = 256
 """Lines in one write, as single writes are slow."""

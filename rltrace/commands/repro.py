@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 import click
 
 from rltrace.commands._option_types import TraceLocation
-from rltrace.commands.console import counted, narrate, readable_size
+from rltrace.commands.console import narrate, readable_size
 from rltrace.errors import UsageError
 from rltrace.trace.format.location import Location
+from rltrace.wording import counted
 
 if TYPE_CHECKING:
     from rltrace.query.locate import Located

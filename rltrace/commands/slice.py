@@ -7,8 +7,9 @@ from pathlib import Path
 import click
 
 from rltrace.commands._option_types import TraceLocation
-from rltrace.commands.console import counted, narrate, readable_size
+from rltrace.commands.console import narrate, readable_size
 from rltrace.trace.format.location import Location
+from rltrace.wording import counted
 
 
 @click.command(name="slice")
