@@ -139,12 +139,7 @@ class RemoteStore:
 
     def holds(self, key: str) -> bool:
         """Whether a file or folder of this key exists; where nothing is listed, a file."""
-        if self._listed:
-            return key in self._sizes or key in self._folders
-        try:
-            return self.size(key) >= 0
-        except UnreadableError:
-            return False
+        return key in self._sizes or key in self._folders if self._listed else self._has(key)
 
     def read(self, key: str, limit: int, digest: str = "") -> bytes:
         """The bytes of one file, at most ``limit``; those with ``digest`` may be kept ones. Raises UnreadableError."""
@@ -232,8 +227,13 @@ class RemoteStore:
     def _is_trace(self) -> bool:
         """Whether one of the two files is there without which nothing is read: a bucket may hold millions of others."""
         self.size_ahead((JOURNAL, "zarr.json"))
-        found = [self._asked.pop(key).exception() is None for key in (JOURNAL, "zarr.json")]
-        return any(found)
+        return any(self._has(key) for key in (JOURNAL, "zarr.json"))
+
+    def _has(self, key: str) -> bool:
+        try:
+            return self.size(key) >= 0
+        except UnreadableError:
+            return False
 
     def _described(self) -> dict[str, set[str]]:
         """The folders ``starts`` and ``processes``, as the end of the launch names them, and processes since then."""
