@@ -31,7 +31,7 @@ from rltrace.trace.format.location import TraceURL, parse_location
 from rltrace.trace.format.process_start import STARTS, note_left_out, write_start
 from rltrace.trace.read import object_store
 from rltrace.trace.read.object_store import INSTALL, ChunkCache
-from rltrace.trace.read.reader import Trace, open_trace
+from rltrace.trace.read.reader import open_trace
 from rltrace.trace.tools.verify import verify
 from rltrace_tui.data import DiffData
 
@@ -357,9 +357,9 @@ def test_a_bucket(
 ) -> None:
     """Traces in a bucket read as in a folder: whole, damaged, with what does not belong to them, and without rights."""
     with swift(tmp_path / "swift", monkeypatch) as bucket:
-        upload(originals / "a.zarr", f"{bucket}/x/a.zarr")
-        upload(originals / "b.zarr", f"{bucket}/x/b.zarr")
         urls = [f"{bucket}/x/{name}.zarr" for name in "ab"]
+        for url in urls:
+            assert main(["push", str(originals / url.rpartition("/")[2]), url]) == 0
         for words in VERBS:
             given = urls if words[0] in ("diff", "series") else urls[:1]
             own = [str(originals / url.rpartition("/")[2]) for url in given]
@@ -368,9 +368,9 @@ def test_a_bucket(
         shutil.copytree(originals / "a.zarr", broken)
         spoil(broken / CHUNK, "flipped")
         spoil(broken / "processes/0/steps/c.0.0", "missing")
-        (broken / "processes/0/tables/c.0.partial").write_bytes(b"x")
+        (broken / "processes/0/tables/left.over").write_bytes(b"x")
         (broken / STARTS / "1-2-3.failed").write_bytes(b"")
-        upload(broken, f"{bucket}/broken.zarr")
+        assert main(["push", str(broken), f"{bucket}/broken.zarr"]) == 0
         found = output(capsys, "verify", f"{bucket}/broken.zarr")
         assert found == output(capsys, "verify", str(broken))
         assert found[0] == 1
@@ -383,11 +383,3 @@ def test_a_bucket(
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
         with pytest.raises(UnreachableError, match="access is denied"):
             open_trace(urls[0])
-
-
-def upload(trace: Path, url: str) -> Trace | None:
-    store = obstore.store.from_url(url)
-    for path in trace.rglob("*"):
-        if path.is_file():
-            obstore.put(store, path.relative_to(trace).as_posix(), path.read_bytes())
-    return None

@@ -1,7 +1,7 @@
 """The files of a trace at a URL: in a bucket of an object store, or in a folder that a web server hands out.
 
 Owns how files are asked for (many at once, large ones in ranges), the reasons where that fails, and the chunks kept on
-this machine. Never writes to the store. Imports obstore when the first such trace is opened.
+this machine. Writes nothing to the store. Imports obstore when the first such trace is opened.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ class RemoteStore:
                     self._sizes.clear()
                     return True
         except Exception as error:
-            why = _why(error)
+            why = reason(error)
             if why == ABSENT:
                 why = "its bucket does not exist"
             elif why == DENIED:
@@ -291,7 +291,7 @@ def open_store(url: TraceURL) -> ObjectStore:
             return HTTPStore.from_url(url.bare, client_options=options, retry_config=retries)
         return from_url(url.address, retry_config=retries)
     except Exception as error:  # its text may hold what the environment does
-        raise UsageError(f"{url} cannot be read: {_why(error)}") from None
+        raise UsageError(f"{url} cannot be read: {reason(error)}") from None
 
 
 # --- reasons ----------------------------------------------------------------------------------------------------------
@@ -321,11 +321,11 @@ def _reasoned(ask: Callable[[], T]) -> T:
     except UnreadableError:
         raise
     except Exception as error:
-        why = _why(error)
+        why = reason(error)
         raise UnreadableError(MISSING if why == ABSENT else f"cannot be read ({why})") from None
 
 
-def _why(error: Exception) -> str:
+def reason(error: Exception) -> str:
     """What went wrong, in words of ours."""
     name, text = type(error).__name__, str(error)
     found = re.search(r"\b([345]\d\d) [A-Z][a-z]+|status(?: code)?:? ([345]\d\d)\b", text)
