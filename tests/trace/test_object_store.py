@@ -27,6 +27,7 @@ from written import content
 from rltrace.commands.main import main
 from rltrace.errors import HoleError, NotATraceError, UnreachableError, UsageError
 from rltrace.testing import TraceBuilder
+from rltrace.trace.format.journal import frame
 from rltrace.trace.format.location import TraceURL, parse_location
 from rltrace.trace.format.process_start import STARTS, note_left_out, write_start
 from rltrace.trace.read import object_store
@@ -220,6 +221,15 @@ def test_a_killed_launch_without_a_list(tmp_path: Path) -> None:
         found = open_trace(server.url("a.zarr"))
         assert [process.state for process in found.processes] == ["killed", "killed"]
         assert found.lost == (UNLISTED,)
+
+
+def test_a_journal_that_names_too_many_processes(server: WebServer) -> None:
+    """Of processes that a journal makes up, a bounded number is asked for, and those that are there are read."""
+    heads = [[number, 1, "0" * 16] for number in (0, 1 << 40, 1 << 47)]
+    (server.folder / "a.zarr/journal/log").write_bytes(frame(0, {"type": "journals", "heads": heads, "starts": []})[0])
+    trace = open_trace(server.url("a.zarr"))
+    assert [process.base for process in trace.processes] == ["processes/0"]
+    assert f"processes/{(1 << 47) + 9}" not in " ".join(server.asked)
 
 
 # --- what is not ------------------------------------------------------------------------------------------------------

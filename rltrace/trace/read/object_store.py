@@ -10,12 +10,11 @@ import hashlib
 import os
 import re
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
 from functools import cached_property
-from itertools import count
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -41,6 +40,9 @@ AT_ONCE: Final = 64
 
 RANGE_BYTES: Final = 1 << 23
 """A file that is longer is read in ranges of this size, several at once. No chunk is."""
+
+MAX_PROCESSES: Final = 1 << 16
+"""Processes that are asked for where the server lists no folders."""
 
 PROBED: Final = 8
 """Processes that are asked for at once beyond the last one known, where the server lists no folders."""
@@ -124,7 +126,7 @@ class RemoteStore:
         self._listed = url.scheme in BUCKETS and self._list()
         self._folders = _children(self._sizes) if self._listed else self._described()
         if self._cache is not None:
-            self._cache.trim()
+            self._pool.submit(self._cache.trim)
 
     @property
     def unlisted(self) -> str:
@@ -198,7 +200,7 @@ class RemoteStore:
     def _head(self, key: str) -> int:
         import obstore
 
-        return _reasoned(lambda: obstore.head(self._store, key)["size"])
+        return _reasoned(lambda: int(obstore.head(self._store, key)["size"]))
 
     @cached_property
     def _parts(self) -> ThreadPoolExecutor:
@@ -245,20 +247,24 @@ class RemoteStore:
                 raise UnreachableError(f"{self._url} {error}") from None
             data = b""
         folders: dict[str, set[str]] = {PROCESSES: set()}
-        last = -1
+        numbers: Sequence[int] = ()
         for record in parse_journal(data).records:
             with suppress(KeyError, ValueError, TypeError):
                 if record["type"] == "journals":
-                    last = max(parse_heads(record), default=-1)
+                    numbers = sorted(parse_heads(record))[:MAX_PROCESSES]
                     folders[STARTS] = {name for name in record["starts"] if isinstance(name, str) and "/" not in name}
-        for first in count(0, PROBED):
-            numbers = range(first, first + PROBED)
-            self.size_ahead(f"{PROCESSES}/{number}/{JOURNAL}" for number in numbers)
-            found = {str(number) for number in numbers if self.holds(f"{PROCESSES}/{number}/{JOURNAL}")}
+        folders[PROCESSES] |= self._answering(numbers)
+        first = numbers[-1] + 1 if numbers else 0
+        while (found := self._answering(range(first, first + PROBED))) and len(folders[PROCESSES]) < MAX_PROCESSES:
             folders[PROCESSES] |= found
-            if not found and first + PROBED > last:
-                break
+            first += PROBED
         return folders
+
+    def _answering(self, numbers: Sequence[int]) -> set[str]:
+        """The processes of these that have a journal."""
+        keys = {f"{PROCESSES}/{number}/{JOURNAL}": str(number) for number in numbers}
+        self.size_ahead(keys)
+        return {number for key, number in keys.items() if self._has(key)}
 
 
 def _children(keys: Iterable[str]) -> dict[str, set[str]]:
