@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import sys
 from base64 import b64decode
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
-from threading import Barrier
+from threading import Barrier, Event, Semaphore, main_thread
 from typing import Any
 
 import pytest
@@ -304,6 +305,32 @@ def test_a_server_that_stays_away(server: WebServer) -> None:
         open_trace(server.url("c.zarr"))
     with pytest.raises(UnreachableError, match="the connection is refused"):
         open_trace("http://127.0.0.1:1/a.zarr")
+
+
+def test_an_interrupt_ends_a_wait(server: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while a server gives no answer ends the command, and not when the server answers."""
+    monkeypatch.setattr(object_store, "AT_END", 0)
+    server.together = held = Held()
+    try:
+        for words in (["info", server.url("a.zarr")], ["diff", server.url("a.zarr"), server.url("b.zarr")]):
+            held.interrupts.release()
+            assert main(words) == 130
+    finally:
+        held.released.set()
+
+
+class Held(Barrier):
+    """Interrupts the program at a request; none gets its answer before the test ends."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.interrupts, self.released = Semaphore(0), Event()
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.interrupts.acquire(blocking=False):
+            signal.pthread_kill(main_thread().ident or 0, signal.SIGINT)
+        self.released.wait()
+        return 0
 
 
 def test_without_obstore(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,14 +9,18 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import weakref
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from tempfile import NamedTemporaryFile
+from threading import Semaphore, Thread, current_thread
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from xxhash import xxh3_64_hexdigest
@@ -31,6 +35,7 @@ from rltrace.trace.format.root import JOURNAL, PROCESSES
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 INSTALL: Final = "pip install 'rltrace-debugger[cloud]'"
@@ -108,6 +113,70 @@ class ChunkCache:
             kept -= size
 
 
+# --- requests ---------------------------------------------------------------------------------------------------------
+
+
+AT_END: Final = 1.0
+"""Seconds that the program's end waits for requests under way; they end when the server answers, or after a minute."""
+
+
+Call = tuple[Future[Any], Callable[..., Any], tuple[object, ...]]
+
+
+class RequestPool:
+    """Threads that make requests, so many at a time.
+
+    The library cannot be interrupted while it waits for a server. The caller's thread can, as it waits for a future;
+    and these threads, unlike those of ``concurrent.futures``, do not keep an interrupted program from ending.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._calls: SimpleQueue[Call | None] = SimpleQueue()
+        self._threads: list[Thread] = []
+        self._idle = Semaphore(0)
+        weakref.finalize(self, _wind_up, self._calls, self._threads)
+
+    def submit(self, call: Callable[..., T], *arguments: object) -> Future[T]:
+        future: Future[T] = Future()
+        self._calls.put((future, call, arguments))
+        if not self._idle.acquire(blocking=False) and len(self._threads) < self._size:
+            thread = Thread(target=_answer, args=(self._calls, self._idle), name="rltrace-request", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        return future
+
+    def map(self, call: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:
+        """The results, in order. Raises what a call does."""
+        futures = [self.submit(call, item) for item in items]
+        return (future.result() for future in futures)
+
+
+def _answer(calls: SimpleQueue[Call | None], idle: Semaphore) -> None:
+    while (given := calls.get()) is not None:
+        future, call, arguments = given
+        try:
+            future.set_result(call(*arguments))
+        except BaseException as error:
+            future.set_exception(error)
+        del given, future, call, arguments  # a waiting thread keeps no store alive
+        idle.release()
+
+
+def _wind_up(calls: SimpleQueue[Call | None], threads: Sequence[Thread]) -> None:
+    """Cancel the calls that wait, and wait a little for those under way: the interpreter ends under them."""
+    with suppress(Empty):
+        while True:
+            if (given := calls.get_nowait()) is not None:
+                given[0].cancel()
+    for _ in threads:
+        calls.put(None)
+    end = monotonic() + AT_END
+    for thread in threads:
+        if thread is not current_thread():
+            thread.join(max(end - monotonic(), 0))
+
+
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
@@ -119,11 +188,11 @@ class RemoteStore:
         self._url = url
         self._store = open_store(url)
         self._cache = ChunkCache(url) if cached else None
-        self._pool = ThreadPoolExecutor(AT_ONCE, "rltrace-read")
+        self._pool = RequestPool(AT_ONCE)
         self._ahead: dict[str, Future[bytes]] = {}
         self._sizes: dict[str, int] = {}
         self._asked: dict[str, Future[int]] = {}
-        self._listed = url.scheme in BUCKETS and self._list()
+        self._listed = url.scheme in BUCKETS and self._pool.submit(self._list).result()
         self._folders = _children(self._sizes) if self._listed else self._described()
         if self._cache is not None:
             self._pool.submit(self._cache.trim)
@@ -136,7 +205,7 @@ class RemoteStore:
         """Length in bytes of a file. Raises UnreadableError."""
         if key not in self._sizes:
             asked = self._asked.pop(key, None)
-            self._sizes[key] = asked.result() if asked is not None else self._head(key)
+            self._sizes[key] = (asked or self._pool.submit(self._head, key)).result()
         return self._sizes[key]
 
     def holds(self, key: str) -> bool:
@@ -146,7 +215,7 @@ class RemoteStore:
     def read(self, key: str, limit: int, digest: str = "") -> bytes:
         """The bytes of one file, at most ``limit``; those with ``digest`` may be kept ones. Raises UnreadableError."""
         ahead = self._ahead.pop(key, None)
-        data = ahead.result() if ahead is not None else self._get(FileRequest(key, limit, digest))
+        data = (ahead or self._pool.submit(self._get, FileRequest(key, limit, digest))).result()
         if len(data) > limit:
             raise _longer(limit)
         return data
@@ -203,9 +272,9 @@ class RemoteStore:
         return _reasoned(lambda: int(obstore.head(self._store, key)["size"]))
 
     @cached_property
-    def _parts(self) -> ThreadPoolExecutor:
+    def _parts(self) -> RequestPool:
         """For the ranges of a file, whose reader waits for them in the other pool."""
-        return ThreadPoolExecutor(8, "rltrace-range")
+        return RequestPool(8)
 
     def _list(self) -> bool:
         """Find all files and their sizes; False: who asks may not. Raises UnreachableError."""
@@ -240,7 +309,7 @@ class RemoteStore:
     def _described(self) -> dict[str, set[str]]:
         """The folders ``starts`` and ``processes``, as the end of the launch names them, and processes since then."""
         try:
-            data = self._get(FileRequest(JOURNAL, MAX_JOURNAL_BYTES))
+            data = self.read(JOURNAL, MAX_JOURNAL_BYTES)
             self._ahead[JOURNAL] = self._pool.submit(lambda: data)
         except UnreadableError as error:
             if str(error) != MISSING:

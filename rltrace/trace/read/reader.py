@@ -346,11 +346,11 @@ def open_both(a: Trace | Location | str, b: Trace | Location | str) -> tuple[Tra
     places = [parse_location(trace) if isinstance(trace, str) else trace for trace in (a, b)]
     if sum(isinstance(place, TraceURL) for place in places) < 2:
         return _opened(places[0]), _opened(places[1])
-    from concurrent.futures import ThreadPoolExecutor
+    from rltrace.trace.read.object_store import RequestPool
 
-    with ThreadPoolExecutor(1, "rltrace-open") as pool:
-        other = pool.submit(_opened, places[1])
-        return _opened(places[0]), other.result()
+    pool = RequestPool(1)
+    other = pool.submit(_opened, places[1])
+    return _opened(places[0]), other.result()
 
 
 def _opened(place: Trace | Location) -> Trace:

@@ -6,7 +6,6 @@ Owns the order, what is there already, and that nothing else is overwritten. Cha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -17,7 +16,7 @@ from rltrace.trace.format.journal import MAX_JOURNAL_BYTES, parse_journal
 from rltrace.trace.format.location import BUCKETS, TraceURL
 from rltrace.trace.format.process_start import STARTS
 from rltrace.trace.format.root import JOURNAL, RUNNING
-from rltrace.trace.read.object_store import open_store, reason
+from rltrace.trace.read.object_store import RequestPool, open_store, reason
 from rltrace.trace.read.reader import open_trace
 
 T = TypeVar("T")
@@ -69,12 +68,12 @@ def push(path: Path, url: TraceURL, progress: Progress | None = None) -> PushRes
     starts = [key for key in keys if key.startswith(f"{STARTS}/")]  # they say whose the rest is, where that is all
     rest = [key for key in keys if not key.startswith(f"{STARTS}/")]
     sizes: list[int | None] = []
-    with ThreadPoolExecutor(AT_ONCE, "rltrace-push") as pool:
-        for part in (starts, rest, [key for key in journals if key != JOURNAL], [JOURNAL]):
-            for size in pool.map(upload, part):
-                sizes.append(size)
-                if progress is not None:
-                    progress(len(sizes), len(keys) + len(journals))
+    pool = RequestPool(AT_ONCE)
+    for part in (starts, rest, [key for key in journals if key != JOURNAL], [JOURNAL]):
+        for size in pool.map(upload, part):
+            sizes.append(size)
+            if progress is not None:
+                progress(len(sizes), len(keys) + len(journals))
     sent = [size for size in sizes if size is not None]
     return PushResult(len(sent), sum(sent), len(sizes) - len(sent), running)
 
