@@ -65,8 +65,8 @@ def push(path: Path, url: TraceURL, progress: Progress | None = None) -> PushRes
         bucket.put(key, data)
         return len(data)
 
-    starts = [key for key in keys if key.startswith(f"{STARTS}/")]  # they say whose the rest is, where that is all
-    rest = [key for key in keys if not key.startswith(f"{STARTS}/")]
+    starts = _tokens(keys)  # before all others: they say whose the rest is
+    rest = [key for key in keys if key not in starts]
     sizes: list[int | None] = []
     pool = RequestPool(AT_ONCE)
     for part in (starts, rest, [key for key in journals if key != JOURNAL], [JOURNAL]):
