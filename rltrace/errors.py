@@ -26,6 +26,10 @@ class DamagedTraceError(RltraceError):
     """Nothing of the trace can be read."""
 
 
+class UnreachableError(RltraceError):
+    """The object store or server of a trace gives no answer, or no files."""
+
+
 class HoleError(RltraceError):
     """The requested rows are damaged, missing or unreadable."""
 

@@ -154,6 +154,7 @@ def _plan(
 ) -> AttributionPlan:
     from rltrace.experiment.rerun_command import recipe_of
     from rltrace.parity.attribution_runs import AttributionPlan
+    from rltrace.trace.format.location import local_folder
     from rltrace.trace.read.reader import open_trace
 
     trace = open_trace(traces[1].path)
@@ -163,7 +164,7 @@ def _plan(
         recipe = recipe_of(trace, option="--contributions --")
         command, cwd, environment = recipe.command, recipe.folder, recipe.environment()
     return AttributionPlan(
-        generator=traces[0].path,
+        generator=local_folder(traces[0].path, "--contributions"),
         modules=modules,
         left_out=left_out,
         command=command,

@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from rltrace.errors import UsageError
 from rltrace.recorder.base.options import check_axes
+from rltrace.trace.format.location import local_folder, parse_location
 
 if TYPE_CHECKING:
     from rltrace.diff.base.model import Pair
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class TraceLocation(click.Path):
+    """The folder or the URL of a trace."""
+
+    def __init__(self, *, only_folder: bool = False) -> None:
+        super().__init__(path_type=Path)
+        self._only_folder = only_folder
+
+    def convert(self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        location = parse_location(os.fspath(value))
+        if self._only_folder:
+            location = local_folder(location, f"rltrace {ctx.info_name}" if ctx is not None else "this")
+        return super().convert(location, param, ctx) if isinstance(location, Path) else location
 
 
 def start_options(command: F) -> F:

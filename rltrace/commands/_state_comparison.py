@@ -97,7 +97,7 @@ def _source(text: str) -> Any:
     from rltrace.parity.state import StateSource, read_states
     from rltrace.trace.read.reader import open_trace
 
-    return StateSource(text, read_states(open_trace(Path(text)), text))
+    return StateSource(text, read_states(open_trace(text), text))
 
 
 def _check_precision(precision: str) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rltrace.diff import Comparison
+from rltrace.trace.format.location import Location
 
 if TYPE_CHECKING:
     from rltrace.commands._parity_result import ParityResult
@@ -29,7 +30,7 @@ def can_open() -> bool:
 
 
 def show_diff(
-    a: Path, b: Path, *, strict: bool, starts: Pair[int] | None = None, confirm: Path | None = None
+    a: Location, b: Location, *, strict: bool, starts: Pair[int] | None = None, confirm: Path | None = None
 ) -> Comparison | None:
     """Open the interface on two traces; None if it was left before the verdict. Raises the errors of the comparison.
 
@@ -48,7 +49,7 @@ def show_diff(
     return comparison
 
 
-def show_trace(trace: Path) -> None:
+def show_trace(trace: Location) -> None:
     """Open the interface on one trace. Raises the error of reading it if nothing could be shown."""
     from rltrace.trace.read.reader import open_trace
     from rltrace_tui.trace_app import TraceApp

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 import click
 
 from rltrace.command_lines import line
+from rltrace.commands._option_types import TraceLocation
 from rltrace.commands.confirm import parse_overrides, require_approval
 from rltrace.commands.console import narrate, readable_size
 from rltrace.errors import UsageError
+from rltrace.trace.format.location import Location, folder_beside
 from rltrace.wording import counted
 
 if TYPE_CHECKING:
@@ -25,12 +27,12 @@ if TYPE_CHECKING:
 
 
 @click.command(name="capture")
-@click.argument("trace", type=click.Path(path_type=Path))
+@click.argument("trace", type=TraceLocation())
 @click.option("--steps", metavar="A:B", help="Steps of the experiment (B left out), as rltrace confirm prints them.")
 @click.option(
     "--for",
     "other",
-    type=click.Path(path_type=Path),
+    type=TraceLocation(),
     metavar="TRACE",
     help="The other trace, or a slice of it: the steps follow from where the two diverge.",
 )
@@ -66,9 +68,9 @@ if TYPE_CHECKING:
 @click.option("--yes", is_flag=True, help="Run and write without asking.")
 @click.option("--quiet", is_flag=True, help="No narration; errors are still shown.")
 def command(
-    trace: Path,
+    trace: Location,
     steps: str | None,
-    other: Path | None,
+    other: Location | None,
     until: int | None,
     output: Path | None,
     samples: int,
@@ -105,7 +107,7 @@ def command(
 
     opened = open_trace(trace)
     covered = _covered(opened, trace, steps, other, until)
-    target = output if output is not None else trace.with_name(f"{trace.name.removesuffix('.zarr')}.capture")
+    target = output if output is not None else folder_beside(trace) / f"{trace.name.removesuffix('.zarr')}.capture"
     _check_target(target, force=force)
     recipe: Recipe = captured_recipe(opened, parse_overrides(cmd, folder, env))
     runs = work if work is not None else target.with_name(f"{target.name}.runs")
@@ -129,7 +131,9 @@ def command(
     return 0
 
 
-def _covered(opened: Trace, trace: Path, steps: str | None, other: Path | None, until: int | None) -> StepsCovered:
+def _covered(
+    opened: Trace, trace: Location, steps: str | None, other: Location | None, until: int | None
+) -> StepsCovered:
     """The steps of the experiment. Raises UsageError if they are not given, or the trace has none of them."""
     from rltrace.commands._option_types import parse_steps
     from rltrace.diff.compare import compare

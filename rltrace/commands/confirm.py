@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rltrace.commands._option_types import TraceLocation
 from rltrace.commands.console import (
     ExitCode,
     color_option,
@@ -25,6 +26,7 @@ from rltrace.commands.console import (
     run_counter,
 )
 from rltrace.errors import UsageError
+from rltrace.trace.format.location import Location, local_folder
 
 if TYPE_CHECKING:
     from rltrace.experiment.confirm.run_cache import Side
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @click.command(name="confirm")
-@click.argument("traces", nargs=-1, type=click.Path(path_type=Path), metavar="A B")
+@click.argument("traces", nargs=-1, type=TraceLocation(), metavar="A B")
 @click.option("--until", type=click.IntRange(min=0), metavar="STEP", help="Last step; default: the one after the first"
               " that differs.")  # fmt: skip
 @click.option(
@@ -85,7 +87,7 @@ if TYPE_CHECKING:
 @click.option("--quiet", is_flag=True, help="No narration; errors are still shown.")
 @color_option
 def command(
-    traces: tuple[Path, ...],
+    traces: tuple[Location, ...],
     until: int | None,
     inject: tuple[str, ...],
     samples: int,
@@ -128,7 +130,7 @@ def command(
         raise UsageError(f"name two {what}")
     a, b = traces
     if join:
-        outcome = _join(a, b, output)
+        outcome = _join(local_folder(a, "rltrace confirm --join"), local_folder(b, "rltrace confirm --join"), output)
     else:
         from rltrace.experiment.confirm.setup import BOTH, ConfirmOptions
         from rltrace.experiment.outcome import outcome_path, read_outcome

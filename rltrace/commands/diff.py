@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from rltrace.commands._option_types import start_options, starts_of
+from rltrace.commands._option_types import TraceLocation, start_options, starts_of
 from rltrace.commands.console import (
     ExitCode,
     Progress,
@@ -19,6 +19,7 @@ from rltrace.commands.console import (
     progress_visible,
 )
 from rltrace.errors import UsageError
+from rltrace.trace.format.location import Location
 
 if TYPE_CHECKING:
     from rltrace.diff import Comparison
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @click.command(name="diff")
-@click.argument("traces", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="A B …")
+@click.argument("traces", nargs=-1, required=True, type=TraceLocation(), metavar="A B …")
 @annotated_format_options
 @click.option("--strict", is_flag=True, help="Added, removed or reordered ops count as a difference too.")
 @click.option(
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 @click.pass_context
 def command(
     ctx: click.Context,
-    traces: tuple[Path, ...],
+    traces: tuple[Location, ...],
     form: str,
     brief: bool,
     strict: bool,
@@ -94,8 +95,8 @@ def command(
 
 
 def _print(
-    a: Path,
-    b: Path,
+    a: Location,
+    b: Location,
     form: str,
     strict: bool,
     tolerance: float,
@@ -139,7 +140,7 @@ def _text(comparison: Comparison, saved: SavedOutcome | None, colored: bool) -> 
         yield from saved_outcome_lines(saved, color=colored)
 
 
-def _print_groups(traces: tuple[Path, ...], form: str, strict: bool, color: str, *, brief: bool) -> int:
+def _print_groups(traces: tuple[Location, ...], form: str, strict: bool, color: str, *, brief: bool) -> int:
     from rltrace.commands.check import status_of
     from rltrace.diff.groups import group
     from rltrace.report.brief import brief_grouping

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rltrace.commands._option_types import TraceLocation
 from rltrace.commands.console import ExitCode, color_option, emit, emit_json, use_color
 from rltrace.errors import RecordError, UsageError
 from rltrace.launch.command import CommandLookup, look_up
+from rltrace.trace.format.location import Location
 
 if TYPE_CHECKING:
     from rltrace.fingerprint.reproducibility_checks import Fact
@@ -25,11 +27,11 @@ FIRST_OP = "import torch; torch.ones(2, device='cuda' if torch.cuda.is_available
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@click.option("--trace", type=click.Path(path_type=Path), metavar="TRACE", help="Report on the process of this trace.")
+@click.option("--trace", type=TraceLocation(), metavar="TRACE", help="Report on the process of this trace.")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @color_option
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- CMD …]")
-def command(trace: Path | None, form: str, color: str, command: tuple[str, ...]) -> int:
+def command(trace: Location | None, form: str, color: str, command: tuple[str, ...]) -> int:
     """What selects kernels here (processor, libraries, threads, switches), sources of nondeterminism, and the engine.
 
     Reports on a new Python process with torch, on CMD after its first optimizer step (it is ended then; a program
@@ -52,7 +54,7 @@ def command(trace: Path | None, form: str, color: str, command: tuple[str, ...])
     return ExitCode.IDENTICAL
 
 
-def _facts_of(path: Path) -> Mapping[str, Fact]:
+def _facts_of(path: Location) -> Mapping[str, Fact]:
     from rltrace.trace.read.reader import open_trace
 
     trace = open_trace(path)

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rltrace.commands._option_types import TraceLocation
 from rltrace.commands.console import ExitCode, emit_result, format_options, narrate, run_counter
 from rltrace.commands.repro import find, prepare, provenance
 from rltrace.errors import RltraceError
+from rltrace.trace.format.location import Location
 
 if TYPE_CHECKING:
     from rltrace.experiment.kernel_settings import OpProfile
@@ -20,8 +22,8 @@ if TYPE_CHECKING:
 
 
 @click.command(name="explain")
-@click.argument("trace", type=click.Path(path_type=Path))
-@click.argument("other", type=click.Path(path_type=Path), required=False, metavar="[B]")
+@click.argument("trace", type=TraceLocation())
+@click.argument("other", type=TraceLocation(), required=False, metavar="[B]")
 @click.option("--at", "text", metavar="OP", help="A row as diff and ops print it, or a selector that matches one op.")
 @click.option("--times", type=click.IntRange(min=1), default=50, show_default=True, help="Runs under each setting.")
 @click.option(
@@ -34,8 +36,8 @@ if TYPE_CHECKING:
 @format_options
 @click.option("--quiet", is_flag=True, help="No narration; errors are still shown.")
 def command(
-    trace: Path,
-    other: Path | None,
+    trace: Location,
+    other: Location | None,
     text: str | None,
     times: int,
     asked: tuple[str, ...],

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
+from rltrace.commands._option_types import TraceLocation
 from rltrace.commands.console import emit, emit_json
+from rltrace.trace.format.location import Location
 
 
 @click.command(name="info")
-@click.argument("trace", type=click.Path(path_type=Path))
+@click.argument("trace", type=TraceLocation())
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
-def command(trace: Path, form: str) -> None:
+def command(trace: Location, form: str) -> None:
     """Show what TRACE holds: command, host, hardware, versions, settings, sources, streams, steps, states, size."""
     from rltrace.report.info import describe, info_text
     from rltrace.trace.read.reader import open_trace

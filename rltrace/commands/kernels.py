@@ -10,9 +10,10 @@ from pathlib import Path
 
 import click
 
-from rltrace.commands._option_types import parse_steps
+from rltrace.commands._option_types import TraceLocation, parse_steps
 from rltrace.commands.console import complain, emit, emit_json, narrate
 from rltrace.errors import RltraceError, UsageError
+from rltrace.trace.format.location import Location, local_folder
 from rltrace.wording import counted
 
 Window = tuple[int, int | None]
@@ -21,15 +22,15 @@ ALL_STEPS: Window = (0, None)
 
 
 @click.command()
-@click.argument("trace", type=click.Path(path_type=Path))
-@click.argument("other", type=click.Path(path_type=Path), required=False, metavar="[B]")
+@click.argument("trace", type=TraceLocation())
+@click.argument("other", type=TraceLocation(), required=False, metavar="[B]")
 @click.option("--ask", is_flag=True, help="Ask the libraries now, on the machine that was recorded.")
 @click.option("--steps", metavar="A:B", help="With --ask: only for calls of these steps.")
 @click.option("--all", "everything", is_flag=True, help="Also calls on which no library reported anything.")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--quiet", is_flag=True, help="No narration; errors are still shown.")
 def command(
-    trace: Path, other: Path | None, ask: bool, steps: str | None, everything: bool, form: str, quiet: bool
+    trace: Location, other: Location | None, ask: bool, steps: str | None, everything: bool, form: str, quiet: bool
 ) -> None:
     """List what ran for every kind of call of TRACE; with B, the calls for which another kernel ran there.
 
@@ -43,9 +44,9 @@ def command(
 
     if steps is not None and not ask:
         raise UsageError("--steps limits --ask")
-    for path in filter(None, (trace, other)):
-        if ask:
-            query(path, parse_steps(steps) if steps is not None else ALL_STEPS, quiet=quiet)
+    for path in (trace, other):
+        if ask and path is not None:
+            query(local_folder(path, "--ask"), parse_steps(steps) if steps is not None else ALL_STEPS, quiet=quiet)
     a, b = open_trace(trace), None if other is None else open_trace(other)
     for found in filter(None, (a, b)):
         if not ask and not any(process.library_reports or process.launches for process in found.processes):

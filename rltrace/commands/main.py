@@ -42,6 +42,7 @@ VERBS = {
     "doctor": "What selects kernels here, and sources of nondeterminism.",
     "verify": "Check every byte of a trace.",
     "slice": "Cut a window out of a trace, to copy elsewhere.",
+    "push": "Upload a trace to an object store.",
     "build-engine": "Compile the native engine, which records small ops in about half the time.",
 }
 """The help line of each verb, a module of this package with a click command named ``command``."""

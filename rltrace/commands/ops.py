@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from itertools import islice
-from pathlib import Path
 
 import click
 
 from rltrace.command_lines import line
+from rltrace.commands._option_types import TraceLocation
 from rltrace.commands.console import emit, narrate
+from rltrace.trace.format.location import Location
 from rltrace.wording import counted
 
 BATCH = 256
@@ -17,7 +18,7 @@ BATCH = 256
 
 
 @click.command(name="ops")
-@click.argument("trace", type=click.Path(path_type=Path))
+@click.argument("trace", type=TraceLocation())
 @click.argument("selectors", nargs=-1, metavar="[SELECTOR]...")
 @click.option("--steps", metavar="A:B", help="Only ops of these optimizer steps (half open).")
 @click.option(
@@ -26,7 +27,7 @@ BATCH = 256
 @click.option("--limit", type=click.IntRange(min=0), metavar="N", help="Stop after N lines.")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def command(
-    trace: Path, selectors: tuple[str, ...], steps: str | None, around: int | None, limit: int | None, form: str
+    trace: Location, selectors: tuple[str, ...], steps: str | None, around: int | None, limit: int | None, form: str
 ) -> None:
     """List the recorded ops of TRACE that any SELECTOR matches (none: all), one line each.
 
@@ -63,7 +64,7 @@ def command(
         narrate(f"{counted(unreadable, 'row')} could not be read", hint=line("verify", trace))
 
 
-def _nothing(trace: Path, selectors: tuple[str, ...], steps: str | None, around: int | None) -> str:
+def _nothing(trace: Location, selectors: tuple[str, ...], steps: str | None, around: int | None) -> str:
     """Why nothing is listed, with the conditions of the command line."""
     conditions = [" or ".join(selectors)] if selectors else []
     conditions += [f"--steps {steps}"] if steps is not None else []

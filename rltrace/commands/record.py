@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from rltrace.command_lines import line
-from rltrace.commands._option_types import given_by, parse_axes, parse_processes, parse_size, parse_steps
+from rltrace.commands._option_types import TraceLocation, given_by, parse_axes, parse_processes, parse_size, parse_steps
 from rltrace.commands._recording import record_command
 from rltrace.commands.console import complain
 from rltrace.commands.kernels import parse_kernels, query_after
@@ -93,7 +93,9 @@ from rltrace.wording import counted
     "--rows-limit", metavar="SIZE", default="1GiB", show_default=True, help="The same limit for activation rows."
 )
 @click.option("--compile", "compiled", type=click.Choice(["eager"]), help="Run what CMD compiles op by op instead.")
-@click.option("--against", type=click.Path(path_type=Path), metavar="A", help="Compare the run with A while it runs.")
+@click.option(
+    "--against", type=TraceLocation(only_folder=True), metavar="A", help="Compare the run with A while it runs."
+)
 @click.option("--stop", is_flag=True, help="End CMD at the first op that differs from A.")
 @click.option("--exit-code", is_flag=True, help="End with 1 if the run differs from A, 125 if that is not known.")
 @click.option(

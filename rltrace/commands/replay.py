@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rltrace.commands._option_types import TraceLocation
 from rltrace.commands._recording import distinct_paths, record_command
 from rltrace.commands.console import complain, narrate, write_json
 from rltrace.errors import UsageError
@@ -30,7 +31,7 @@ class _TraceFirst(click.Command):
 
 
 @click.command(cls=_TraceFirst, context_settings={"allow_interspersed_args": False})
-@click.option("--trace-a", "a", hidden=True, type=click.Path(path_type=Path))
+@click.option("--trace-a", "a", hidden=True, type=TraceLocation(only_folder=True))
 @click.option("--inject", multiple=True, metavar="SELECTOR", help="Inject A's values at these ops; repeatable.")
 @click.option("--lockstep", is_flag=True, help="Inject at every op, so that the run stays on A's path.")
 @click.option("--kinds", type=click.Path(path_type=Path), metavar="FILE", help="Only at ops of the kinds listed there.")

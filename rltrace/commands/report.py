@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rltrace.commands._option_types import start_options, starts_of
+from rltrace.commands._option_types import TraceLocation, start_options, starts_of
 from rltrace.commands._output_files import check_output, write_output
 from rltrace.commands.console import ExitCode, Progress, emit, narrate, progress_visible, readable_size
 from rltrace.commands.version import own_version
 from rltrace.errors import UsageError
+from rltrace.trace.format.location import Location
 
 if TYPE_CHECKING:
     from rltrace.diff import Comparison
@@ -25,8 +26,8 @@ FORMS = {".html": "html", ".htm": "html", ".md": "markdown", ".markdown": "markd
 
 
 @click.command(name="report")
-@click.argument("a", type=click.Path(path_type=Path))
-@click.argument("b", type=click.Path(path_type=Path))
+@click.argument("a", type=TraceLocation())
+@click.argument("b", type=TraceLocation())
 @click.option(
     "-o",
     "--output",
@@ -53,8 +54,8 @@ FORMS = {".html": "html", ".htm": "html", ".md": "markdown", ".markdown": "markd
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 @click.option("--quiet", is_flag=True, help="No narration; errors are still shown.")
 def command(
-    a: Path,
-    b: Path,
+    a: Location,
+    b: Location,
     output: Path,
     form: str | None,
     a_starts_at: int | None,
@@ -111,8 +112,8 @@ def _form_of(output: Path) -> str:
 
 
 def _report(
-    a: Path,
-    b: Path,
+    a: Location,
+    b: Location,
     form: str,
     starts: Pair[int] | None,
     disclosure: Disclosure,

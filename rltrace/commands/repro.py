@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rltrace.commands._option_types import TraceLocation
 from rltrace.commands.console import narrate, readable_size
 from rltrace.errors import UsageError
+from rltrace.trace.format.location import Location
 from rltrace.wording import counted
 
 if TYPE_CHECKING:
@@ -22,9 +24,9 @@ if TYPE_CHECKING:
 
 
 @click.command(name="repro")
-@click.argument("trace", type=click.Path(path_type=Path))
+@click.argument("trace", type=TraceLocation())
 @click.option("--at", "text", metavar="OP", help="A row as diff and ops print it, or a selector that matches one op.")
-@click.option("--against", type=click.Path(path_type=Path), metavar="B", help="Compare with B's result, too.")
+@click.option("--against", type=TraceLocation(), metavar="B", help="Compare with B's result, too.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FOLDER", help="Folder to write.")
 @click.option(
     "--import", "imports", multiple=True, metavar="MODULE", help="Module that registers the op, if torch does not."
@@ -32,9 +34,9 @@ if TYPE_CHECKING:
 @click.option("--force", is_flag=True, help="Replace an existing folder.")
 @click.option("--quiet", is_flag=True, help="No narration; errors are still shown.")
 def command(
-    trace: Path,
+    trace: Location,
     text: str | None,
-    against: Path | None,
+    against: Location | None,
     output: Path | None,
     imports: tuple[str, ...],
     force: bool,
@@ -106,7 +108,7 @@ def prepare(
     }
 
 
-def find(trace: Path, text: str | None, against: Path | None) -> tuple[Located, Located | None]:
+def find(trace: Location, text: str | None, against: Location | None) -> tuple[Located, Located | None]:
     """The op of A, and the matching one of B."""
     from rltrace.query.locate import locate, matching_op, names_both
     from rltrace.trace.read.reader import open_trace
@@ -124,7 +126,7 @@ def find(trace: Path, text: str | None, against: Path | None) -> tuple[Located, 
     return at, locate(b, text, is_b=True) if names_both(text) else matching_op(at, b)
 
 
-def _first_difference(a: Path, b: Path) -> str:
+def _first_difference(a: Location, b: Location) -> str:
     """The first op with different values, as text for ``--at``. Raises UsageError if there is none."""
     from rltrace.diff.compare import compare
 

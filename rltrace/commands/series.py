@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from rltrace.command_lines import line
+from rltrace.commands._option_types import TraceLocation
 from rltrace.commands._output_files import check_output, write_output
 from rltrace.commands.console import ExitCode, color_option, emit, emit_json, narrate, readable_size, use_color
 from rltrace.errors import UsageError
+from rltrace.trace.format.location import Location, local_folder
 from rltrace.wording import counted
 
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @click.command(name="series")
-@click.argument("traces", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="TRACE…")
+@click.argument("traces", nargs=-1, required=True, type=TraceLocation(), metavar="TRACE…")
 @click.option(
     "--name", "names", multiple=True, metavar="GLOB", help="Only series whose name or place matches; repeatable."
 )
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
 @click.option("--force", is_flag=True, help="Replace an existing drawing.")
 @color_option
 def command(
-    traces: tuple[Path, ...],
+    traces: tuple[Location, ...],
     names: tuple[str, ...],
     form: str,
     svg: Path | None,
@@ -75,7 +77,9 @@ def command(
         raise UsageError("a trace and a folder of event files have no series in common: give traces, or such folders")
     segments = 1 << 40 if every else MAX_SEGMENTS
     loaded = [
-        _of_event_files(path, names) if trace is None else _of_trace(path, trace, opened[0], names, segments)
+        _of_event_files(local_folder(path, "rltrace series"), names)
+        if trace is None
+        else _of_trace(path, trace, opened[0], names, segments)
         for path, trace in zip(traces, opened, strict=True)
     ]
     if names and not any(one.series for one in loaded):
@@ -94,12 +98,12 @@ def command(
     return ExitCode.IDENTICAL
 
 
-def _is_logged(path: Path) -> bool:
+def _is_logged(path: Location) -> bool:
     """Whether a path holds event files of TensorBoard, and no trace."""
     from rltrace.diff.metrics.event_files import event_files
     from rltrace.trace.format.root import is_trace
 
-    return path.exists() and not is_trace(path) and bool(event_files(path))
+    return isinstance(path, Path) and path.exists() and not is_trace(path) and bool(event_files(path))
 
 
 def _of_event_files(path: Path, names: tuple[str, ...]) -> TraceSeries:
@@ -112,7 +116,7 @@ def _of_event_files(path: Path, names: tuple[str, ...]) -> TraceSeries:
     return TraceSeries(str(path), chosen, (), (), found.holes)
 
 
-def _of_trace(path: Path, trace: Trace, first: Trace | None, names: tuple[str, ...], segments: int) -> TraceSeries:
+def _of_trace(path: Location, trace: Trace, first: Trace | None, names: tuple[str, ...], segments: int) -> TraceSeries:
     from rltrace.diff.metrics.scalers import scaler_divergences, scalers_of
     from rltrace.diff.metrics.series import all_series, matches
     from rltrace.report.series import TraceSeries

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 from click.core import ParameterSource
 
+from rltrace.commands._option_types import TraceLocation
 from rltrace.commands.console import emit, emit_json
+from rltrace.trace.format.location import Location
 
 
 @click.command(name="show")
-@click.argument("trace", type=click.Path(path_type=Path))
+@click.argument("trace", type=TraceLocation())
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--no-tui", is_flag=True, help="Print what info prints even where the terminal interface would open.")
 @click.pass_context
-def command(ctx: click.Context, trace: Path, form: str, no_tui: bool) -> None:
+def command(ctx: click.Context, trace: Location, form: str, no_tui: bool) -> None:
     """Browse TRACE: what was recorded and where, its steps and curves, and its ops one by one.
 
     In a terminal it opens in the terminal interface; with --format or --no-tui, or where the output is redirected, it

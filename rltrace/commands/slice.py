@@ -6,16 +6,18 @@ from pathlib import Path
 
 import click
 
+from rltrace.commands._option_types import TraceLocation
 from rltrace.commands.console import narrate, readable_size
+from rltrace.trace.format.location import Location
 from rltrace.wording import counted
 
 
 @click.command(name="slice")
-@click.argument("trace", type=click.Path(path_type=Path))
+@click.argument("trace", type=TraceLocation())
 @click.option("--steps", required=True, metavar="A:B", help="Optimizer steps to keep in full (half open).")
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), metavar="FILE", help="Slice to write.")
 @click.option("--force", is_flag=True, help="Replace an existing trace.")
-def command(trace: Path, steps: str, output: Path, force: bool) -> None:
+def command(trace: Location, steps: str, output: Path, force: bool) -> None:
     """Cut steps A to B out of TRACE: all prefix digests, full rows of the window only.
 
     The slice is a trace. Compared with a whole trace it still shows where the two first differ, and why, if that is

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import click
 
+from rltrace.commands._option_types import TraceLocation
 from rltrace.commands.console import ExitCode, emit, emit_json, progress_visible
+from rltrace.trace.format.location import Location
 
 
 @click.command(name="verify")
-@click.argument("trace", type=click.Path(path_type=Path))
+@click.argument("trace", type=TraceLocation())
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
-def command(trace: Path, form: str) -> int:
+def command(trace: Location, form: str) -> int:
     """Read the whole of TRACE and check every chunk and digest. Ends with 0 if it is sound, 1 if it is damaged.
 
     The trace of a killed program is sound: what was committed is there, and nothing else is promised.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,9 +67,10 @@ from rltrace.diff.unpaired_streams import (
     missing_process,
 )
 from rltrace.errors import UsageError
+from rltrace.trace.format.location import Location
 from rltrace.trace.format.schema import RowFlag, Step, StepFlag
 from rltrace.trace.read.process import ProcessTrace
-from rltrace.trace.read.reader import Trace, open_trace
+from rltrace.trace.read.reader import Trace, open_both
 from rltrace.trace.read.stream import StreamTrace
 
 # --- verdict ----------------------------------------------------------------------------------------------------------
@@ -273,8 +273,8 @@ DIGEST_FACT = "digest"
 
 
 def compare(
-    a: Trace | Path | str,
-    b: Trace | Path | str,
+    a: Trace | Location | str,
+    b: Trace | Location | str,
     *,
     strict: bool = False,
     tolerance: float = TOLERANCE,
@@ -292,8 +292,7 @@ def compare(
     ``watch`` with each probe of the search. ``shortcuts`` change how much is read, and no result. Raises UsageError
     where the two cannot be compared, and what ``open_trace`` does.
     """
-    trace_a = a if isinstance(a, Trace) else open_trace(a)
-    trace_b = b if isinstance(b, Trace) else open_trace(b)
+    trace_a, trace_b = open_both(a, b)
     _check(trace_a, trace_b)
     chosen = choose_shift(trace_a, trace_b, starts)
     notes = [] if chosen.note is None else [chosen.note]

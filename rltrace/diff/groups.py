@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from typing import Generic, TypeVar
 
 from rltrace.diff.base.model import Cause, Comparison, Finding
 from rltrace.diff.causes.classify import NOT_RERUN
 from rltrace.diff.compare import compare
+from rltrace.trace.format.location import Location
 
-Compare = Callable[[Path, Path], Comparison]
+Place = TypeVar("Place", bound=Location)
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,9 @@ class Grouping:
         return None if self.undecided else True
 
 
-def group(traces: Sequence[Path], *, strict: bool = False, compare_pair: Compare | None = None) -> Grouping:
+def group(
+    traces: Sequence[Place], *, strict: bool = False, compare_pair: Callable[[Place, Place], Comparison] | None = None
+) -> Grouping:
     """Group the runs of ``traces`` (at least one). Raises what ``compare`` does.
 
     Every run is compared with the first one; those that diverge from it at the same op are then grouped among
@@ -93,8 +96,8 @@ def mark_nondeterministic(node: Node) -> Node:
     return GroupSplit(finding, tuple(mark_nondeterministic(branch) for branch in node.branches))
 
 
-class _Grouping:
-    def __init__(self, traces: Sequence[Path], compare_pair: Compare) -> None:
+class _Grouping(Generic[Place]):
+    def __init__(self, traces: Sequence[Place], compare_pair: Callable[[Place, Place], Comparison]) -> None:
         self.undecided: list[Undecided] = []
         self._traces = traces
         self._compare_pair = compare_pair

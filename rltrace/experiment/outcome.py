@@ -16,6 +16,7 @@ from typing import ClassVar
 from rltrace.diff.base.model import Pair
 from rltrace.errors import RltraceError
 from rltrace.json import JsonError, from_json, to_json
+from rltrace.trace.format.location import Location, folder_beside
 from rltrace.trace.read.names import Site
 
 MAX_BYTES = 64 << 20
@@ -173,7 +174,7 @@ def read_outcome(path: Path) -> ExperimentResult:
         ) from None
 
 
-def outcome_path(a: Path, b: Path) -> Path:
+def outcome_path(a: Location, b: Location) -> Path:
     """The default file of the outcome of two traces: next to trace B, named after both."""
     names = [path.name.removesuffix(".zarr") for path in (a, b)]
-    return b.parent / f"{names[0]}-{names[1]}.confirm.json"
+    return folder_beside(b) / f"{names[0]}-{names[1]}.confirm.json"

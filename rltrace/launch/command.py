@@ -16,8 +16,8 @@ from pathlib import Path
 from rltrace.fingerprint import LAUNCHER_FACTS, Fact
 from rltrace.fingerprint.sources import git_revision
 from rltrace.launch.signals import waiting_for_children
-from rltrace.native.library import CACHE_VARIABLE
 from rltrace.recorder.base.options import DEPTH, PARENT_RANK, VARIABLE, RecordOptions
+from rltrace.trace.format.files import CACHE_VARIABLE
 
 
 class CommandLookup(Enum):

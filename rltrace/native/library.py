@@ -23,6 +23,7 @@ from xxhash import xxh3_128_hexdigest
 
 from rltrace.digest import PAGE_BYTES, digest_buffer
 from rltrace.json import from_json
+from rltrace.trace.format.files import users_cache
 
 MODULE = "rltrace_engine"
 """Name of the module that a library is."""
@@ -34,9 +35,6 @@ BUILD_RECORD = "engine.json"
 """Name of the build record, which names the library beside it."""
 
 SOURCES = Path(__file__).parent / "sources"
-
-CACHE_VARIABLE = "RLTRACE_CACHE"
-"""Variable with the folder of what rltrace has built; default: ``rltrace`` in the user's cache folder."""
 
 VARIANT_VARIABLE = "RLTRACE_ENGINE_VARIANT"
 """Variable with the variant of the library that is built and used (``build.VARIANTS``); for tests and benchmarks."""
@@ -133,9 +131,7 @@ def sources_digest(folder: Path = SOURCES) -> str:
 
 def cache_folder() -> Path:
     """The folder with a folder for each library that was built here."""
-    own = os.environ.get(CACHE_VARIABLE)
-    users = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111  no error without a home
-    return (Path(own) if own else Path(users, "rltrace")) / "engine"
+    return users_cache("engine")
 
 
 def name_of(target: BuildTarget, sources: str) -> str:

@@ -6,6 +6,7 @@ calls without gradient, and calls with.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -16,6 +17,7 @@ from rltrace.parity.call_range import CallRange, RecordedStream
 from rltrace.parity.selection import finds_call
 from rltrace.selectors import OP_KEYS, Selector, parse_selectors
 from rltrace.trace.format.activation_rows import ModuleCall
+from rltrace.trace.format.location import Location, parse_location
 from rltrace.trace.read.reader import Trace, open_trace
 
 RECORD = "record it with: rltrace record --rows all --values 'module=*' -- python …"
@@ -26,7 +28,7 @@ WITHOUT, WITH = "calls without gradient", "calls with gradient"
 class TraceArgument:
     """One side, as given on the command line."""
 
-    path: Path
+    path: Location
     stream: str | None
     """Name of a stream, or a glob; None: any with calls."""
     selector: Selector | None
@@ -41,9 +43,13 @@ def parse_given(text: str, selectors: Sequence[str], side: str) -> TraceArgument
         wrong = next((condition.key for condition in clause if condition.key in OP_KEYS), None)
         if wrong is not None:
             raise UsageError(f"--{side} selects calls of modules, which have no {wrong}: use module, phase or step")
-    path, stream = Path(text), None
+    path: Location = Path(text)
+    stream = None
+    url = re.fullmatch(r"([A-Za-z0-9+.-]+://.+?\.zarr)(?::(.+))?", text)
+    if url is not None:
+        return TraceArgument(parse_location(url[1]), url[2], selector, " or ".join(selectors))
     for at in (k for k, character in enumerate(text) if character == ":"):
-        if not path.exists() and Path(text[:at]).exists():
+        if not Path(text).exists() and Path(text[:at]).exists():
             path, stream = Path(text[:at]), text[at + 1 :]
             break
     return TraceArgument(path, stream, selector, " or ".join(selectors))
@@ -60,7 +66,7 @@ def open_ranges(a: TraceArgument, b: TraceArgument) -> tuple[CallRange, CallRang
     )
 
 
-def open_rerun(b: TraceArgument, path: Path, *, one_trace: bool) -> CallRange:
+def open_rerun(b: TraceArgument, path: Location, *, one_trace: bool) -> CallRange:
     """B's call range in the trace of another run of its program. Raises UsageError.
 
     ``one_trace``: A and B are of the same trace.

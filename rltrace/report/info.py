@@ -16,6 +16,7 @@ from rltrace.diff.base.coverage import coverage_notes
 from rltrace.json import to_json
 from rltrace.report.link_checks import FoundFault, fault_lines, found_faults
 from rltrace.trace.format.arming import sleeping_process
+from rltrace.trace.format.location import Location
 from rltrace.trace.format.records import LeftOut, add_up
 from rltrace.trace.format.root import RUNNING
 from rltrace.trace.format.schema import Step
@@ -47,7 +48,7 @@ GROUPS = {
 def describe(trace: Trace) -> dict[str, Any]:
     """Everything that ``trace`` holds except its ops."""
     ops = sum(stream.rows for process in trace.processes for stream in process.streams)
-    size, files = size_on_disk(trace)
+    sizes = trace_sizes(trace)
     info = {
         "schema": "rltrace.info/1",
         "path": str(trace.path),
@@ -59,7 +60,9 @@ def describe(trace: Trace) -> dict[str, Any]:
         "exit": _record(trace.exit),
         "slice": _record(trace.slice),
         "ops": ops,
-        "size": {"bytes": size, "files": files, "bytes_per_op": round(size / ops, 2) if ops else None},
+        "size": None
+        if sizes is None
+        else {"bytes": sum(sizes), "files": len(sizes), "bytes_per_op": round(sum(sizes) / ops, 2) if ops else None},
         "processes": [_process(process, trace.path) for process in trace.processes],
         "unrecorded_processes": [
             {"state": process.state, "why": process.why, "process": process.record} for process in trace.unrecorded
@@ -71,15 +74,17 @@ def describe(trace: Trace) -> dict[str, Any]:
     return described
 
 
-def size_on_disk(trace: Trace) -> tuple[int, int]:
-    """(bytes, files) of the trace's folder."""
-    sizes = [path.lstat().st_size for path in trace.path.rglob("*") if path.is_file()]
-    return sum(sizes), len(sizes)
+def trace_sizes(trace: Trace) -> list[int] | None:
+    """Bytes of each file of the trace; None: its server lists none."""
+    files = trace.folder.walk()
+    return None if files is None else [size for _, size in files]
 
 
-def _process(process: ProcessTrace, trace: Path) -> dict[str, Any]:
+def _process(process: ProcessTrace, trace: Location) -> dict[str, Any]:
     process.load()
-    sleeping = sleeping_process(trace, process.token) if process.state == RUNNING and process.token else None
+    sleeping = None
+    if isinstance(trace, Path) and process.state == RUNNING and process.token:
+        sleeping = sleeping_process(trace, process.token)
     asleep_in = None if sleeping is None or sleeping.is_awake else sleeping.step
     return {
         "name": process.name,
@@ -178,8 +183,9 @@ def head_lines(info: Mapping[str, Any]) -> Iterator[str]:
     if (engine := _engine_text([process["facts"] for process in info["processes"]])) is not None:
         yield f"engine    {engine}"
     yield f"ops       {info['ops']:,}"
-    per_op = f", {size['bytes_per_op']} bytes an op" if size["bytes_per_op"] is not None else ""
-    yield f"on disk   {size['bytes']:,} bytes in {size['files']:,} files{per_op}"
+    if size is not None:  # else the server lists no files
+        per_op = f", {size['bytes_per_op']} bytes an op" if size["bytes_per_op"] is not None else ""
+        yield f"on disk   {size['bytes']:,} bytes in {size['files']:,} files{per_op}"
     if info["slice"]:
         yield f"slice     {_pairs(info['slice'])}"
     if info["exit"]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 
 from rltrace.diff import compare
 from rltrace.diff.base.findings import row_at
@@ -24,7 +23,8 @@ from rltrace.query.op_pair import OpPair, OpPairs, PairedInput
 from rltrace.query.ops import OpLine, op_line
 from rltrace.query.values import OpValues, op_values, recording_commands
 from rltrace.report.phrases import shown_finding
-from rltrace.trace.read.reader import Trace, open_trace
+from rltrace.trace.format.location import Location
+from rltrace.trace.read.reader import Trace, open_both
 
 BEFORE, AFTER = 8, 32
 """Lines shown before a finding and after it."""
@@ -108,9 +108,11 @@ class PageData:
 Progress = Callable[[str, int, int], None]
 
 
-def gather(a: Path | str, b: Path | str, progress: Progress | None = None, starts: Pair[int] | None = None) -> PageData:
+def gather(
+    a: Location | str, b: Location | str, progress: Progress | None = None, starts: Pair[int] | None = None
+) -> PageData:
     """Compare two traces and read the data of a page. ``starts``, and the errors raised: as of ``compare``."""
-    trace_a, trace_b = open_trace(a), open_trace(b)
+    trace_a, trace_b = open_both(a, b)
     tracks: dict[tuple[str, str], tuple[int, list[Probe]]] = {}
 
     def add_probe(stream: str, respect: str, probe: Probe, rows: int) -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
+from rltrace.trace.format.location import Location
 from rltrace.trace.tools.verify import CheckedProcess, Verification
 from rltrace.wording import counted
 
 
-def unreadable(path: Path, why: str) -> Verification:
+def unreadable(path: Location, why: str) -> Verification:
     """The result for a trace that cannot be read at all."""
-    return Verification(path, (), 0, 0, (why,), ())
+    return Verification(str(path), (), 0, 0, (why,), ())
 
 
 def verification_text(found: Verification) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 
 from rltrace.errors import RecordError, UsageError
 from rltrace.fingerprint.host import ACTING
+from rltrace.trace.format.location import local_folder
 from rltrace.trace.format.root import RUNNING, add_to_launch
 from rltrace.trace.kernels.library_reports import ReportedCall, library_reports_record
 from rltrace.trace.read.process import ProcessTrace
@@ -111,7 +112,14 @@ def _query_group(trace: Trace, numbers: Sequence[int], steps: Window | None, ans
         while True:
             out = Path(folder, f"answers-{len(skip)}")
             request = json.dumps({"processes": list(numbers), "steps": window, "skip": skip})
-            command = [sys.executable, "-P", "-m", WORKER, os.fspath(trace.path.absolute()), os.fspath(out)]
+            command = [
+                sys.executable,
+                "-P",
+                "-m",
+                WORKER,
+                os.fspath(local_folder(trace.path, "rltrace kernels --ask").absolute()),
+                os.fspath(out),
+            ]
             reason = _run(command, request, environment, end - monotonic())
             answers.reset()
             last = answers.read(out.read_text(encoding="utf-8").splitlines() if out.exists() else ())

@@ -24,7 +24,7 @@ from rltrace.trace.read import reader
 class Memory:
     """The files of a trace, as ``Folder`` gives them out."""
 
-    root = ""
+    unlisted = ""
 
     def __init__(self, files: Files) -> None:
         self.files = files
@@ -35,7 +35,7 @@ class Memory:
     def size(self, key: str) -> int:
         return len(self.read(key, 1 << 40))
 
-    def read(self, key: str, limit: int) -> bytes:
+    def read(self, key: str, limit: int, digest: str = "") -> bytes:
         self.asked.add(key)
         if key not in self.files:
             raise UnreadableError("is missing")
@@ -49,6 +49,15 @@ class Memory:
             start = len(key) + 1
             self._names[key] = sorted({f[start:].split("/")[0] for f in self.files if f.startswith(f"{key}/")})
         return self._names[key]
+
+    def walk(self) -> Iterator[tuple[str, int]]:
+        return iter(sorted((key, len(data)) for key, data in self.files.items()))
+
+    def size_ahead(self, keys: object) -> None:
+        pass
+
+    def read_ahead(self, requests: object) -> None:
+        pass
 
     def renamed(self) -> None:
         """Files came or went."""

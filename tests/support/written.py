@@ -236,3 +236,37 @@ def _lacking_rows(stream: StreamTrace, truth: WrittenStream, what: str) -> list[
         assert same, f"{what}: rows {segment.first} to {segment.stop} read wrong"
         read += len(rows)
     return lacks if read == len(truth.rows) else [*lacks, "rows"]
+
+
+# --- everything of a trace --------------------------------------------------------------------------------------------
+
+
+Content = dict[str, Any]
+
+
+def content(trace: Trace) -> Content:
+    """Everything that can be read of a trace; what cannot is missing."""
+    found: Content = {"launch": trace.launch, "exit": trace.exit}
+    for process in trace.processes:
+        base = process.base
+        process.load()
+        found[f"{base} start_record"] = process.start_record
+        found.update({f"{base} fact {name}": value for name, value in process.facts.items()})
+        found[f"{base} exit"] = process.exit
+        found[f"{base} windows"] = process.windows
+        for row in process.steps.tolist():
+            found[f"{base} step {row[0]}"] = row
+        for name, table in process.tables.items():
+            for i in range(len(table)):
+                if table.present[i]:
+                    found[f"{base} {name} {i}"] = (int(table.keys[i]), table.payloads[i])
+        for stream in process.streams:
+            for mark in stream.marks.tolist():
+                found[f"{base} {stream.index} mark {mark[0]}"] = mark
+            for segment in stream.segments:
+                try:
+                    rows = stream.read(segment.first, segment.stop)
+                except HoleError:
+                    continue
+                found[f"{base} {stream.index} rows {segment.first}"] = [getattr(rows, s).tobytes() for s in SECTIONS]
+    return found

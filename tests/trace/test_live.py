@@ -133,8 +133,8 @@ def test_verify_while_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with recording(tmp_path / "t") as tell:
         opened = reader.open_trace
 
-        def open_and_go_on(path: Path) -> reader.Trace:
-            trace = opened(path)
+        def open_and_go_on(path: Path, *, cached: bool) -> reader.Trace:
+            trace = opened(path, cached=cached)
             for _ in range(3):
                 tell("commit")
             return trace

@@ -17,6 +17,7 @@ from rltrace.experiment.confirm.saved_outcome import find_outcome
 from rltrace.experiment.outcome import ArmState, ExperimentResult, OriginClass, OutcomeError, outcome_path
 from rltrace.report.confirm import COLORS, RELEVANCE, arm_name, outcome_headline, outcome_section
 from rltrace.report.confirm import STATES as STATE_TEXTS
+from rltrace.trace.format.location import Location
 from rltrace.wording import counted
 from rltrace_tui.diff_text import COLORS as VERDICT_COLORS
 from rltrace_tui.diff_text import Lines, labelled, plain, section_lines
@@ -104,7 +105,7 @@ def missing_lines(commands: Sequence[str], file: str, width: int) -> Lines:
 class Outcomes:
     """The file with the outcome of one pair of traces."""
 
-    def __init__(self, a: Path, b: Path, file: Path | None = None) -> None:
+    def __init__(self, a: Location, b: Location, file: Path | None = None) -> None:
         """``file``: that of ``--confirm``; None: the default file next to trace B."""
         self._a, self._b, self._file = a, b, file
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from threading import RLock
 from time import sleep
 from typing import Any
@@ -28,8 +27,9 @@ from rltrace.query.op_pair import OpPairs
 from rltrace.query.values import recording_commands
 from rltrace.report.info import describe
 from rltrace.selectors import Key, Selector, parse_selectors
+from rltrace.trace.format.location import Location
 from rltrace.trace.format.schema import Step
-from rltrace.trace.read.reader import Trace, open_trace
+from rltrace.trace.read.reader import Trace, open_both, open_trace
 from rltrace.trace.read.selector_mask import RowMask
 from rltrace_tui.row_cache import RowCache
 
@@ -175,7 +175,9 @@ class DataSource(ABC):
 class DiffData(DataSource):
     """One run of ``rltrace diff``."""
 
-    def __init__(self, path_a: Path, path_b: Path, strict: bool = False, starts: Pair[int] | None = None) -> None:
+    def __init__(
+        self, path_a: Location, path_b: Location, strict: bool = False, starts: Pair[int] | None = None
+    ) -> None:
         super().__init__()
         self.path_a, self.path_b, self.strict, self.starts = path_a, path_b, strict, starts
         self.comparison: Comparison | None = None
@@ -184,7 +186,7 @@ class DiffData(DataSource):
 
     def search(self, on_probe: OnProbe, on_progress: Callable[[str, int, int], None]) -> Comparison:
         """Compare the two traces. An exception of a callback ends the comparison."""
-        a, b = open_trace(self.path_a), open_trace(self.path_b)
+        a, b = open_both(self.path_a, self.path_b)
         comparison = compare(a, b, strict=self.strict, starts=self.starts, progress=on_progress, watch=on_probe)
         self._traces = a, b = shifted(a, b, comparison.shift)
         self.timelines = timelines(a, b, comparison)
@@ -259,7 +261,7 @@ class DiffData(DataSource):
 class TraceData(DataSource):
     """One run of ``rltrace show``."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Location) -> None:
         super().__init__()
         self.path = path
         self.info: dict[str, Any] | None = None

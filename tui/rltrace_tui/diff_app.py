@@ -16,6 +16,7 @@ from rltrace.diff import Comparison
 from rltrace.diff.base.model import Pair, Probe
 from rltrace.diff.metrics.timeline import Curve
 from rltrace.report.diff_markdown import comparison_markdown
+from rltrace.trace.format.location import Location
 from rltrace_tui.base import BaseApp, Failed
 from rltrace_tui.confirm_screen import ConfirmScreen
 from rltrace_tui.confirm_text import Outcomes
@@ -65,8 +66,8 @@ class DiffApp(BaseApp[Comparison]):
 
     def __init__(
         self,
-        a: Path,
-        b: Path,
+        a: Location,
+        b: Location,
         *,
         strict: bool = False,
         starts: Pair[int] | None = None,

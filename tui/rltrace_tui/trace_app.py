@@ -5,13 +5,12 @@ Owns the worker that reads the trace.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from textual import work
 from textual.message import Message
 from textual.worker import get_current_worker
 
 from rltrace.diff.metrics.timeline import Curve
+from rltrace.trace.format.location import Location
 from rltrace_tui.base import BaseApp, Failed
 from rltrace_tui.data import TraceData
 from rltrace_tui.trace_screen import TraceScreen
@@ -34,7 +33,7 @@ class TraceApp(BaseApp[None]):
 
     overview: TraceScreen
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Location) -> None:
         self.work = TraceData(path)
         super().__init__(self.work, TraceScreen(self.work))
 

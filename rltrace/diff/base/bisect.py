@@ -115,6 +115,8 @@ class Bisection:
         return NOWHERE
 
     def _unequal(self, column: int, start: int, stop: int) -> NDArray[np.int64]:
+        self.a.stream.read_rows_ahead(start, stop)
+        self.b.stream.read_rows_ahead(start, stop)
         a, b = self.a.read(start, stop).hashes, self.b.read(start, stop).hashes
         return np.flatnonzero(a[column - 1] != b[column - 1])
 

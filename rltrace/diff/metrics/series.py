@@ -20,7 +20,7 @@ from rltrace.trace.format.schema import VALUE_FLAGS, Column, RowFlag, Sample, St
 from rltrace.trace.read.names import Site
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace
-from rltrace.trace.read.stream import StreamTrace
+from rltrace.trace.read.stream import AHEAD, StreamTrace
 
 ITEM, WATCH, RATE, SCALER, EFFECTIVE = "item", "watch", "learning-rate", "scaler", "effective-rate"
 INNER, LOGGED = "inner", "tensorboard"
@@ -252,7 +252,9 @@ def item_series(
     names: dict[int, tuple[str, str, str]] = {}
     if whole is None:
         whole = len(segments) == len(view.stream.segments)
-    for number in segments:
+    wanted = [view.stream.segments[number] for number in segments]
+    for place, number in enumerate(segments):
+        view.stream.read_ahead(wanted[place : place + AHEAD])
         if cancelled():
             whole = False
             break

@@ -207,6 +207,8 @@ class StreamWalk:
         if len(batch) == 1:
             return False
         try:
+            self.a.stream.read_rows_ahead(first.a0, last.a1)
+            self.b.stream.read_rows_ahead(first.b0, last.b1)
             a, b = self.a.read(first.a0, last.a1), self.b.read(first.b0, last.b1)
         except HoleError:
             return False

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rltrace.experiment.confirm.capture import identity_of
 from rltrace.experiment.outcome import ExperimentResult, OutcomeError, outcome_path, read_outcome
+from rltrace.trace.format.location import Location
 from rltrace.trace.read.reader import open_trace
 
 
@@ -22,7 +23,7 @@ class SavedOutcome:
     trouble: str = ""
 
 
-def find_outcome(a: Path, b: Path, file: Path | None = None) -> SavedOutcome | None:
+def find_outcome(a: Location, b: Location, file: Path | None = None) -> SavedOutcome | None:
     """The outcome in ``file``; without one, in the default file next to B, or None if it does not exist.
 
     Raises OutcomeError if ``file`` is not the outcome of an experiment on these traces.

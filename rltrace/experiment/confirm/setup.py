@@ -21,6 +21,7 @@ from rltrace.experiment.confirm.steps_covered import divergence_of
 from rltrace.experiment.outcome import Arm, ArmName, ArmState, ExperimentResult, OriginClass, Outcome
 from rltrace.experiment.rerun_command import Recipe, machine_difference, recipe_of
 from rltrace.experiment.workdir_copy import check_extent
+from rltrace.trace.format.location import Location
 from rltrace.trace.read.reader import Trace, open_trace
 
 BOTH: frozenset[Side] = frozenset(("a", "b"))
@@ -39,8 +40,8 @@ class CommandOverrides:
 class ConfirmOptions:
     """The options of an experiment."""
 
-    a: Path
-    b: Path
+    a: Location
+    b: Location
     sides: frozenset[Side] = BOTH
     overrides: Mapping[Side, CommandOverrides] | None = None
     until: int | None = None

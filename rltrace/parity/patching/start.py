@@ -26,6 +26,7 @@ from rltrace.recorder.session.api import recording
 from rltrace.recorder.session.session import Session
 from rltrace.replay.plan import compile_of, window_of
 from rltrace.selectors import parse_selectors
+from rltrace.trace.format.location import local_folder
 from rltrace.trace.read.reader import Trace, open_trace
 
 
@@ -64,7 +65,7 @@ def options_of(
         row_axes=kept.axes,
         rows_limit=kept.limit,
         compile=compile_of(trace),
-        replay=str(Path(trace.path).absolute()),
+        replay=str(local_folder(trace.path, "replay").absolute()),
         inject=inject,
         by_rows=True,
         weights=weights,

@@ -12,11 +12,12 @@ import json
 import os
 import re
 import stat
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Protocol
 
 # Plain os calls: no pathlib object for each chunk, and flags that pathlib lacks.
-# ruff: noqa: PTH105, PTH108, PTH118, PTH120, PTH123, PTH208
+# ruff: noqa: PTH105, PTH108, PTH111, PTH114, PTH118, PTH120, PTH123, PTH208
 
 
 PARTIAL = ".partial"
@@ -70,8 +71,49 @@ def write_all(descriptor: int, data: bytes) -> None:
         view = view[os.write(descriptor, view) :]
 
 
+class FileRequest(NamedTuple):
+    """A file that is read next."""
+
+    key: str
+    limit: int
+    """The longest that it may be, in bytes."""
+    digest: str = ""
+    """XXH3-64 of its bytes, 16 hex digits; "": not known."""
+
+
+class TraceStore(Protocol):
+    """Where the files of a trace are, by key: a folder, or an object store. Each method raises UnreadableError."""
+
+    @property
+    def unlisted(self) -> str:
+        """Why processes that recorded nothing cannot be seen; "": they can."""
+
+    def size(self, key: str) -> int:
+        """Length in bytes of a file."""
+
+    def holds(self, key: str) -> bool:
+        """Whether a file, folder or link of this key exists."""
+
+    def read(self, key: str, limit: int, digest: str = "") -> bytes:
+        """The bytes of one file, at most ``limit``. ``digest``: of those that are wanted; others may be returned."""
+
+    def names(self, key: str) -> list[str]:
+        """Names in one folder, sorted; empty where the folder does not exist."""
+
+    def walk(self) -> Iterator[tuple[str, int]] | None:
+        """Keys and lengths of all files and links; None: they are not known."""
+
+    def size_ahead(self, keys: Iterable[str]) -> None:
+        """These sizes are asked for next."""
+
+    def read_ahead(self, requests: Iterable[FileRequest]) -> None:
+        """These files are read next, each once."""
+
+
 class Folder:
     """The folder of a trace, read by key; never a file outside of it."""
+
+    unlisted = ""
 
     def __init__(self, path: Path) -> None:
         self.root = os.path.realpath(path)
@@ -85,7 +127,7 @@ class Folder:
         """Whether a file, folder or link of this key exists."""
         return self._is_inside(os.path.dirname(key)) and os.path.lexists(os.path.join(self.root, key))
 
-    def read(self, key: str, limit: int) -> bytes:
+    def read(self, key: str, limit: int, digest: str = "") -> bytes:
         """The bytes of one file, at most ``limit``. Raises UnreadableError."""
         if self._stat(key).st_size > limit:
             raise UnreadableError(f"is longer than the limit of {limit} bytes")
@@ -106,6 +148,21 @@ class Folder:
             return sorted(os.listdir(os.path.join(self.root, key)))
         except OSError:
             return []
+
+    def walk(self) -> Iterator[tuple[str, int]]:
+        """Keys and lengths of all files and links."""
+        for folder, folders, files in os.walk(self.root):
+            links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
+            for name in sorted(files + links):
+                path = os.path.join(folder, name)
+                with contextlib.suppress(FileNotFoundError):  # a writer has renamed it
+                    yield os.path.relpath(path, self.root), os.lstat(path).st_size
+
+    def size_ahead(self, keys: Iterable[str]) -> None:
+        """Nothing: a size takes microseconds."""
+
+    def read_ahead(self, requests: Iterable[FileRequest]) -> None:
+        """Nothing: the system reads ahead."""
 
     def _stat(self, key: str) -> os.stat_result:
         if not self._is_inside(os.path.dirname(key)):
@@ -128,6 +185,20 @@ class Folder:
             inside = path == self.root or path.startswith(os.path.join(self.root, ""))
             self._inside[folder] = inside and os.path.realpath(path) == path
         return self._inside[folder]
+
+
+# --- cache ------------------------------------------------------------------------------------------------------------
+
+
+CACHE_VARIABLE: Final = "RLTRACE_CACHE"
+"""Variable with the folder of what rltrace keeps; default: ``rltrace`` in the user's cache folder."""
+
+
+def users_cache(name: str) -> Path:
+    """The folder for what rltrace keeps of one kind on this machine."""
+    own = os.environ.get(CACHE_VARIABLE)
+    users = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # no error without a home
+    return (Path(own) if own else Path(users, "rltrace")) / name
 
 
 # --- JSON -------------------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 from xxhash import xxh3_64_intdigest
 
 from rltrace.trace.format.files import ValueBudget, close, has_control, open_for_writing, write_all
+from rltrace.trace.format.process_start import STARTS
 
 MAGIC: Final = b"RLJ1"
 HEAD: Final = 8
@@ -239,7 +240,7 @@ class Head(NamedTuple):
 
 
 def heads_record(processes: Path, journal: str) -> Record:
-    """The record of the journals at ``processes/N/journal``. Raises OSError."""
+    """The record of the journals at ``processes/N/journal``, and of the process starts beside. Raises OSError."""
     numbers = sorted(int(folder.name) for folder in processes.iterdir() if is_number(folder.name))
     heads = []
     for number in numbers:
@@ -248,7 +249,9 @@ def heads_record(processes: Path, journal: str) -> Record:
         except FileNotFoundError:
             head = Journal()
         heads.append([number, head.size, f"{head.digest:016x}"])
-    return {"type": "journals", "heads": heads}
+    starts = processes.parent / STARTS
+    names = sorted(file.name for file in starts.iterdir()) if starts.is_dir() else []
+    return {"type": "journals", "heads": heads, "starts": names}
 
 
 def parse_heads(record: Record) -> dict[int, Head]:

@@ -403,7 +403,7 @@ LAUNCH_RECORD_TYPES: Final = {
     "launch": "format, created, and facts of the launch: command, cwd, host, options, …",
     "slice": "first_step, end_step: this trace carries full rows of these steps only",
     "journals": "before exit; heads: [[process, size, digest], …], the end and the digest of the last frame of each"
-    " process's journal (0 without a frame)",
+    " process's journal (0 without a frame); starts: names of the files in starts",
     "exit": "time, and how the command ended",
     "library_reports": "after exit, any number of times: kernels that libraries reported for process number process."
     " libraries: {name: version}; said: [[names, lines], …]; calls: [[key of a call, id in table kernels of its rows,"
@@ -468,5 +468,5 @@ RECORD_TYPES: Final = {
 # 3.2  record type "shards", and values of kind SHARD
 # 3.3  table "schemas": names of the positional arguments of ops
 # 3.4  record type "asleep": steps of which nothing was recorded, as the run was not armed for them
-# 4.0  values of small fields of events, among their evidence; series of kind "item"; values of kinds 8 to 10, of ops that
-#      can be run again; traces of 3.x are read too
+# 4.0  values of small fields of events, among their evidence; series of kind "item"; values of kinds 8 to 10, for rltrace
+#      rerun; traces of 3.x are read too

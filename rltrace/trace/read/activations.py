@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from rltrace.trace.format.activation_rows import ActivationRows, ModuleCall, OpRows, Part
 from rltrace.trace.format.arrays import ACTIVATION_CALLS, ACTIVATION_DIGESTS, ACTIVATION_TENSORS, ArraySpec
-from rltrace.trace.format.files import Folder, UnreadableError
+from rltrace.trace.format.files import TraceStore, UnreadableError
 from rltrace.trace.format.records import MAX_AXES, MAX_COUNT, ActivationPart, ActivationRequest, ArrayPart, LeftOut
 from rltrace.trace.format.rows import ChunkFile
 from rltrace.trace.format.schema import DIGEST_CHUNK, ActivationColumn, CallFlag, ModuleCallColumn, Phase, TensorOwner
 from rltrace.trace.format.tables import Table
-from rltrace.trace.read.chunks import Counter, missing_or_cut, read_chunk
+from rltrace.trace.read.chunks import Counter, missing_or_cut, read_ahead, read_chunk
 
 # --- arrays -----------------------------------------------------------------------------------------------------------
 
@@ -37,7 +37,7 @@ class ActivationArrays:
     """The arrays in ``activations`` of one process, as far as they can be read."""
 
     def __init__(
-        self, folder: Folder, base: str, parts: Sequence[ActivationPart], report: Callable[[str], None]
+        self, folder: TraceStore, base: str, parts: Sequence[ActivationPart], report: Callable[[str], None]
     ) -> None:
         """``report`` gets a sentence for each damage."""
         self.counter = Counter()
@@ -49,6 +49,7 @@ class ActivationArrays:
 
     def check_sizes(self) -> None:
         """Report chunks that are missing or of another length, without reading any."""
+        self._folder.size_ahead(f"{self._base}/{file.key}" for file in self.files)
         for file in self.files:
             if (why := missing_or_cut(self._folder, self._base, file)) is not None:
                 self._report(why)
@@ -97,6 +98,8 @@ class ActivationArrays:
     def _array(self, spec: ArraySpec, parts: Sequence[ArrayPart]) -> NDArray[np.uint64]:
         """The readable rows of an array, shape [n, columns]."""
         found = [np.zeros((0, spec.chunk[1]), np.uint64)]
+        files = [file for part in parts for file in part.files if file is not None]
+        read_ahead(self._folder, self._base, spec, files)
         for part in parts:
             for i, file in enumerate(part.files):
                 assert file is not None  # slices have these arrays in full
@@ -155,7 +158,7 @@ class Activations:
 
     def __init__(
         self,
-        folder: Folder,
+        folder: TraceStore,
         base: str,
         request: ActivationRequest | None,
         parts: Sequence[ActivationPart],

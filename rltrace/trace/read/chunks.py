@@ -5,7 +5,7 @@ Owns that check, and the counts of chunks and bytes read.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import Any
 
@@ -16,7 +16,7 @@ from xxhash import xxh3_64_hexdigest
 from rltrace.trace.format import chunk_codec
 from rltrace.trace.format.arrays import SERIES, STEPS, ArraySpec
 from rltrace.trace.format.chunk_codec import CodecError, rows_from_text
-from rltrace.trace.format.files import Folder, UnreadableError
+from rltrace.trace.format.files import FileRequest, TraceStore, UnreadableError
 from rltrace.trace.format.journal import Record
 from rltrace.trace.format.records import MAX_COUNT
 from rltrace.trace.format.rows import ChunkFile
@@ -32,11 +32,11 @@ class Counter:
         self.bytes = 0
 
 
-def read_chunk(folder: Folder, base: str, spec: ArraySpec, file: ChunkFile, counter: Counter) -> NDArray[Any]:
+def read_chunk(folder: TraceStore, base: str, spec: ArraySpec, file: ChunkFile, counter: Counter) -> NDArray[Any]:
     """One chunk, verified. Raises UnreadableError with the reason."""
     key = f"{base}/{file.key}"
     try:
-        encoded = folder.read(key, chunk_codec.max_bytes(spec))
+        encoded = folder.read(key, chunk_codec.max_bytes(spec), file.digest)
         counter.chunks += 1
         counter.bytes += len(encoded)
         if len(encoded) != file.length:
@@ -48,7 +48,13 @@ def read_chunk(folder: Folder, base: str, spec: ArraySpec, file: ChunkFile, coun
         raise UnreadableError(f"cannot be used: {error}") from None
 
 
-def missing_or_cut(folder: Folder, base: str, file: ChunkFile) -> str | None:
+def read_ahead(folder: TraceStore, base: str, spec: ArraySpec, files: Iterable[ChunkFile]) -> None:
+    """These chunks are read next."""
+    limit = chunk_codec.max_bytes(spec)
+    folder.read_ahead(FileRequest(f"{base}/{file.key}", limit, file.digest) for file in files)
+
+
+def missing_or_cut(folder: TraceStore, base: str, file: ChunkFile) -> str | None:
     """A sentence on a chunk that is missing or of another length, found without reading it; None: it is not."""
     try:
         size = folder.size(f"{base}/{file.key}")
@@ -66,6 +72,10 @@ def _other_size(size: int, file: ChunkFile) -> str:
 # Finished optimizer attempts and samples of series: a few rows with every commit, in chunks or in the journal.
 
 
+FEW_PARTS = 64
+"""So many are asked for at once when the first of them is read; of more only those that are read."""
+
+
 class IncrementalArray:
     """Rows of one array by the part that holds them; each part is read once."""
 
@@ -73,7 +83,7 @@ class IncrementalArray:
     noun: str
     """Plural noun for rows, and the field of a record that counts them."""
 
-    def __init__(self, folder: Folder, base: str, counter: Counter, damage: list[str]) -> None:
+    def __init__(self, folder: TraceStore, base: str, counter: Counter, damage: list[str]) -> None:
         self.parts: list[StepPart] = []
         """In the order of writing."""
         self._folder = folder
@@ -91,11 +101,19 @@ class IncrementalArray:
     @cached_property
     def all(self) -> NDArray[np.uint64]:
         """All readable rows, shape [n, columns]. Use it after all records are added."""
+        self.read_ahead()
         return np.concatenate([self._none(), *(self.of(part) for part in self.parts)])
+
+    def read_ahead(self) -> None:
+        """All parts are read next."""
+        unread = [part.file for part in self.parts if part.file is not None and part.first not in self._read]
+        read_ahead(self._folder, self._base, self.spec, unread)
 
     def of(self, part: StepPart) -> NDArray[np.uint64]:
         """The readable rows of one part."""
         if part.first not in self._read:
+            if len(self.parts) <= FEW_PARTS:
+                self.read_ahead()
             self._read[part.first] = self._read_part(part)
         return self._read[part.first]
 
@@ -131,7 +149,7 @@ class StoredAttempts(IncrementalArray):
     spec, noun = STEPS, "steps"
 
     def __init__(
-        self, folder: Folder, base: str, counter: Counter, damage: list[str], latest_end: Callable[[int], int]
+        self, folder: TraceStore, base: str, counter: Counter, damage: list[str], latest_end: Callable[[int], int]
     ) -> None:
         super().__init__(folder, base, counter, damage)
         self._latest_end = latest_end

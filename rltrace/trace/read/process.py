@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.trace.format.arrays import ROWS, TABLES
-from rltrace.trace.format.files import Folder, UnreadableError, printable
+from rltrace.trace.format.files import TraceStore, UnreadableError, printable
 from rltrace.trace.format.journal import Journal, Record
 from rltrace.trace.format.records import (
     MAX_COUNT,
@@ -49,7 +49,7 @@ from rltrace.trace.format.tables import Table, parse_tables
 from rltrace.trace.kernels.launches import RecordedLaunches
 from rltrace.trace.kernels.library_reports import LibraryReports, ReportedKernels
 from rltrace.trace.read.activations import Activations
-from rltrace.trace.read.chunks import Counter, Samples, StoredAttempts, read_chunk
+from rltrace.trace.read.chunks import Counter, Samples, StoredAttempts, read_ahead, read_chunk
 from rltrace.trace.read.names import Words
 from rltrace.trace.read.stream import StreamTrace
 from rltrace.trace.read.values import Values
@@ -261,7 +261,7 @@ class ProcessTrace:
 
     def __init__(
         self,
-        folder: Folder,
+        folder: TraceStore,
         base: str,
         journal: Journal,
         slice_: str | None = None,
@@ -416,6 +416,7 @@ class ProcessTrace:
     @cached_property
     def _stored(self) -> Mapping[str, Table]:
         """The tables as written by the process."""
+        read_ahead(self._folder, self.base, TABLES, [file for _, _, files in self.table_records for file in files])
         parts: list[bytes] = []
         counts: dict[str, int] = {}
         expected = size = 0
@@ -512,6 +513,8 @@ class ProcessTrace:
 
     def load(self) -> None:
         """Read tables, steps and samples, so that ``holes`` has their damage."""
+        self._attempts.read_ahead()
+        self._samples.read_ahead()
         _ = self.tables, self.steps, self.samples
 
     def _latest_end(self, stream: int) -> int:

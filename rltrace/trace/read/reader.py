@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 
 from rltrace.errors import DamagedTraceError, FormatVersionError, NotATraceError
-from rltrace.trace.format.files import MISSING, Folder, UnreadableError, printable
+from rltrace.trace.format.files import MISSING, FileRequest, Folder, TraceStore, UnreadableError, printable
 from rltrace.trace.format.journal import (
     MAGIC,
     MAX_JOURNAL_BYTES,
@@ -28,6 +28,7 @@ from rltrace.trace.format.journal import (
     parse_journal,
     start_record_of,
 )
+from rltrace.trace.format.location import Location, TraceURL, parse_location
 from rltrace.trace.format.process_start import MAX_START_BYTES, STARTS, is_alive, parse_start
 from rltrace.trace.format.records import check_launch, check_slice, number
 from rltrace.trace.format.root import JOURNAL, KILLED, LEFT_OUT, NEVER_RECORDED, PROCESSES, RUNNING, name_file
@@ -72,7 +73,7 @@ class UnrecordedProcess:
 class Trace:
     """One recorded launch."""
 
-    def __init__(self, path: Path, folder: Folder, format_: tuple[int, int], journal: Journal) -> None:
+    def __init__(self, path: Location, folder: TraceStore, format_: tuple[int, int], journal: Journal) -> None:
         self.path = path
         self.format = format_
         self.launch: Record = {}
@@ -88,7 +89,7 @@ class Trace:
         first_is_whole = bool(journal.ends) and 0 not in journal.damaged_before
         self._launch_digest = f"{next(iter(journal.ends.values())):016x}" if first_is_whole else None
         self.other_holes = [f"{why} ({JOURNAL})" for why in journal.damage]
-        self._lost: list[str] = []
+        self._lost = [f"{folder.unlisted}: processes that recorded nothing cannot be seen"] if folder.unlisted else []
         self._journal_budget = MAX_JOURNAL_BYTES
         """Bytes of journals that may still be read."""
         self._journals = self._read_journals()
@@ -161,6 +162,8 @@ class Trace:
     def _read_journals(self) -> dict[int, Journal]:
         """The journal of every process folder; an empty one where it cannot be read."""
         numbers = sorted(int(name) for name in self.folder.names(PROCESSES) if is_number(name))
+        wanted = (FileRequest(f"{PROCESSES}/{number}/{JOURNAL}", MAX_JOURNAL_BYTES) for number in numbers)
+        self.folder.read_ahead([*wanted, *self._start_files(".name")])
         return {number: self._read_journal(number) for number in numbers}
 
     def _read_journal(self, number: int) -> Journal:
@@ -193,6 +196,7 @@ class Trace:
         self._lost += [f"{PROCESSES}/{number} is missing" for number in self._missing]
         found = [self._process(number, journal) for number, journal in self._journals.items()]
         owners: dict[str, ProcessTrace] = {}
+        self.folder.size_ahead(f"{STARTS}/{process.token}.json" for process in found if process.token is not None)
         for process in sorted(found, key=lambda process: bool(process.record_damage)):
             twin = owners.setdefault(process.name, process)
             if twin is not process:
@@ -214,15 +218,18 @@ class Trace:
     def _names(self) -> list[str]:
         """Names that processes of this trace claimed."""
         names = []
-        for file in self.folder.names(STARTS):
-            if file.endswith(".name"):
-                try:
-                    data = self.folder.read(f"{STARTS}/{file}", MAX_START_BYTES)
-                except UnreadableError:
-                    continue
-                if name_file(data) == file:
-                    names.append(data.decode(errors="replace"))
+        for key, limit, _ in self._start_files(".name"):
+            try:
+                data = self.folder.read(key, limit)
+            except UnreadableError:
+                continue
+            if key == f"{STARTS}/{name_file(data)}":
+                names.append(data.decode(errors="replace"))
         return names
+
+    def _start_files(self, *endings: str) -> list[FileRequest]:
+        names = (name for name in self.folder.names(STARTS) if name.endswith(endings))
+        return [FileRequest(f"{STARTS}/{name}", MAX_START_BYTES) for name in names]
 
     def _process(self, number: int, journal: Journal) -> ProcessTrace:
         base, head = f"{PROCESSES}/{number}", (self._heads or {}).get(number)
@@ -254,7 +261,9 @@ class Trace:
         opened = {process.token for process in self.processes}
         files = [name.rpartition(".") for name in self.folder.names(STARTS)]
         tokens = dict.fromkeys(token for token, _, ending in files if ending in ("json", "failed") and token != "zarr")
-        return [self._unrecorded_process(token) for token in tokens if token not in opened]
+        unopened = [token for token in tokens if token not in opened]
+        self.folder.read_ahead(FileRequest(f"{STARTS}/{token}.json", MAX_START_BYTES) for token in unopened)
+        return [self._unrecorded_process(token) for token in unopened]
 
     def _unrecorded_process(self, token: str) -> UnrecordedProcess:
         try:
@@ -304,15 +313,14 @@ def _no_such_file(path: Path) -> str:
     return "no such file" + (f" (did you mean {path.with_name(likely[0])}?)" if likely else "")
 
 
-def open_trace(path: Path | str) -> Trace:
-    """Open a trace in any state.
+def open_trace(path: Location | str, *, cached: bool = True) -> Trace:
+    """Open a trace in any state, in a folder or at a URL.
 
-    Raises NotATraceError, FormatVersionError, or DamagedTraceError where nothing can be read.
+    ``cached``: chunks of a trace at a URL that were read before are taken from this machine. Raises NotATraceError,
+    FormatVersionError, DamagedTraceError where nothing can be read, and UnreachableError.
     """
-    path = Path(path)
-    folder = Folder(path)
-    if not path.is_dir():
-        raise NotATraceError(f"{path} is no trace: " + ("it is a file" if path.exists() else _no_such_file(path)))
+    path = parse_location(path) if isinstance(path, str) else path
+    folder = _storage(path, cached=cached)
     journal = _root_journal(path, folder)
     launch = next((r for r in journal.records if r["type"] == "launch"), {})
     written = [_version(launch.get("format"))]
@@ -335,7 +343,35 @@ def open_trace(path: Path | str) -> Trace:
     return trace
 
 
-def _root_journal(path: Path, folder: Folder) -> Journal:
+def open_both(a: Trace | Location | str, b: Trace | Location | str) -> tuple[Trace, Trace]:
+    """Two traces, opened at the same time where they are at URLs. Raises what ``open_trace`` does."""
+    places = [parse_location(trace) if isinstance(trace, str) else trace for trace in (a, b)]
+    if sum(isinstance(place, TraceURL) for place in places) < 2:
+        return _opened(places[0]), _opened(places[1])
+    from rltrace.trace.read.object_store import RequestPool
+
+    pool = RequestPool(1)
+    other = pool.submit(_opened, places[1])
+    return _opened(places[0]), other.result()
+
+
+def _opened(place: Trace | Location) -> Trace:
+    return place if isinstance(place, Trace) else open_trace(place)
+
+
+def _storage(path: Location, *, cached: bool) -> TraceStore:
+    if isinstance(path, TraceURL):
+        from rltrace.trace.read.object_store import RemoteStore
+
+        storage = RemoteStore(path, cached=cached)
+        storage.read_ahead([FileRequest(JOURNAL, MAX_JOURNAL_BYTES), FileRequest("zarr.json", LONGEST_DOCUMENT)])
+        return storage
+    if not path.is_dir():
+        raise NotATraceError(f"{path} is no trace: " + ("it is a file" if path.exists() else _no_such_file(path)))
+    return Folder(path)
+
+
+def _root_journal(path: Location, folder: TraceStore) -> Journal:
     """The launch's journal. Raises NotATraceError where neither it nor the root group is that of a trace."""
     try:
         data = folder.read(JOURNAL, MAX_JOURNAL_BYTES)
@@ -344,11 +380,12 @@ def _root_journal(path: Path, folder: Folder) -> Journal:
     else:
         trouble = f"{JOURNAL} is empty"
     if not data.startswith(MAGIC) and _root_document(folder)[0] is None and not data:
-        raise NotATraceError(f"{path} is no trace of rltrace: it has no launch journal ({JOURNAL})")
+        why = f"it has no launch journal ({JOURNAL})" if trouble == f"{JOURNAL} {MISSING}" else trouble
+        raise NotATraceError(f"{path} is no trace of rltrace: {why}")
     return parse_journal(data) if data else Journal(damage=[trouble])
 
 
-def _root_document(folder: Folder) -> tuple[object, str | None]:
+def _root_document(folder: TraceStore) -> tuple[object, str | None]:
     """The format in the root group, and a sentence on an invalid group, or None."""
     try:
         document = json.loads(folder.read("zarr.json", LONGEST_DOCUMENT))

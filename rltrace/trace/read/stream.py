@@ -6,7 +6,7 @@ Owns segments, marks and holes of a stream. Rows whose chunks do not match the c
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -16,11 +16,14 @@ from xxhash import xxh3_64_intdigest
 
 from rltrace.errors import HoleError, LeftOutError
 from rltrace.trace.format.arrays import CELLS, ROWS, ArraySpec
-from rltrace.trace.format.files import Folder, UnreadableError
+from rltrace.trace.format.files import TraceStore, UnreadableError
 from rltrace.trace.format.rows import ChunkFile, Rows, Segment, assemble, empty_rows
 from rltrace.trace.format.schema import Column
 from rltrace.trace.format.tables import Table
-from rltrace.trace.read.chunks import Counter, missing_or_cut, read_chunk
+from rltrace.trace.read.chunks import Counter, missing_or_cut, read_ahead, read_chunk
+
+AHEAD = 8
+"""Segments that are asked for at once, of at most 5 MB each."""
 
 CACHED_SEGMENTS = 2
 """Decoded segments in the cache of a stream, of at most 8 MB each."""
@@ -46,7 +49,7 @@ class StreamTrace:
         self,
         name: str,
         index: int,
-        folder: Folder,
+        folder: TraceStore,
         base: str,
         tables: Callable[[], Mapping[str, Table]],
         slice_: str | None,
@@ -102,7 +105,9 @@ class StreamTrace:
             raise ValueError(f"{self.name} has rows 0 to {self.rows}, not {start} to {stop}")
         parts = []
         at = start
-        for segment in self._overlapping(start, stop):
+        segments = self._overlapping(start, stop)
+        for place, segment in enumerate(segments):
+            self.read_ahead(segments[place : place + AHEAD])
             if segment.first > at:
                 raise HoleError(self._why_gap(at, segment.first))
             rows = self.read_segment(segment)
@@ -116,8 +121,19 @@ class StreamTrace:
             return empty_rows(start)
         return parts[0] if len(parts) == 1 else Rows.join(parts)
 
+    def read_ahead(self, segments: Iterable[Segment]) -> None:
+        """These segments are read next."""
+        files = [segment.files for segment in segments if segment.files and segment.index not in self._cache]
+        for place, spec in enumerate((ROWS, CELLS)):
+            read_ahead(self._folder, self._base, spec, [both[place] for both in files])
+
+    def read_rows_ahead(self, start: int, stop: int) -> None:
+        """Rows ``start`` to ``stop`` are read next."""
+        self.read_ahead(self._overlapping(start, stop)[:AHEAD])
+
     def read_segment(self, segment: Segment) -> Rows:
         """All rows of one segment. Raises HoleError."""
+        self.read_ahead([segment])
         cached = self._cache.get(segment.index)
         if cached is not None:
             self._cache.move_to_end(segment.index)
@@ -136,6 +152,7 @@ class StreamTrace:
 
     def check_sizes(self) -> None:
         """Add holes for chunks that are missing or of another length, without reading any."""
+        self._folder.size_ahead(f"{self._base}/{file.key}" for segment in self.segments for file in segment.files)
         for segment in self.segments:
             for file in segment.files:
                 if (why := missing_or_cut(self._folder, self._base, file)) is not None:
@@ -165,9 +182,9 @@ class StreamTrace:
         return np.array([s.first for s in self.segments], np.int64)
 
     def _decode(self, segment: Segment) -> Rows:
+        tables = self._tables()  # while the chunks are on their way
         columns, cells = (self._chunk(spec, file) for spec, file in zip((ROWS, CELLS), segment.files, strict=True))
         rows = assemble(segment, columns, cells)
-        tables = self._tables()
         for column, name in TABLE_COLUMNS.items():
             lost = tables[name].lacks(rows.column(column))
             if lost is not None:

@@ -20,7 +20,7 @@ from rltrace.digest import digest_buffer, seed_of
 from rltrace.errors import HoleError, LeftOutError
 from rltrace.trace.format import dtypes
 from rltrace.trace.format.arrays import VALUE_BYTES, VALUE_INDEX
-from rltrace.trace.format.files import Folder, UnreadableError
+from rltrace.trace.format.files import TraceStore, UnreadableError
 from rltrace.trace.format.records import LeftOut, ValuePart, ValueRequest
 from rltrace.trace.format.rows import ChunkFile
 from rltrace.trace.format.schema import (
@@ -33,7 +33,7 @@ from rltrace.trace.format.schema import (
     ValueKind,
 )
 from rltrace.trace.format.tables import Table
-from rltrace.trace.read.chunks import Counter, missing_or_cut, read_chunk
+from rltrace.trace.read.chunks import Counter, missing_or_cut, read_ahead, read_chunk
 
 CACHED_CHUNKS = 16
 """Decoded chunks of ``values/bytes`` in the cache of a process, of 4 MiB each."""
@@ -84,7 +84,7 @@ class Values:
 
     def __init__(
         self,
-        folder: Folder,
+        folder: TraceStore,
         base: str,
         request: ValueRequest | None,
         parts: Sequence[ValuePart],
@@ -190,6 +190,7 @@ class Values:
     def index(self) -> NDArray[np.uint64]:
         """The readable rows of ``values/index``, shape [n, len(ValueIndex)]."""
         found = [np.zeros((0, len(ValueIndex)), np.uint64)]
+        read_ahead(self._folder, self._base, VALUE_INDEX, [file for part in self._parts for file in part.index_files])
         for part in self._parts:
             for number, file in enumerate(part.index_files):
                 rows = min(INDEX_CHUNK, part.count - number * INDEX_CHUNK)
@@ -203,7 +204,9 @@ class Values:
 
     def check_sizes(self) -> None:
         """Report chunks that are missing or of another length, without reading any."""
-        for file in [file for part in self._parts for file in (*part.index_files, *part.files) if file is not None]:
+        files = [file for part in self._parts for file in (*part.index_files, *part.files) if file is not None]
+        self._folder.size_ahead(f"{self._base}/{file.key}" for file in files)
+        for file in files:
             if (why := missing_or_cut(self._folder, self._base, file)) is not None:
                 self._report_once(why)
 

@@ -33,6 +33,7 @@ from rltrace.trace.format.arrays import (
 )
 from rltrace.trace.format.files import UnreadableError, write_whole
 from rltrace.trace.format.journal import JournalWriter, Record, heads_record
+from rltrace.trace.format.location import Location
 from rltrace.trace.format.process_start import MAX_START_BYTES, STARTS
 from rltrace.trace.format.root import JOURNAL, PROCESSES, record_error, remove_existing
 from rltrace.trace.format.rows import ChunkFile, Segment
@@ -57,7 +58,7 @@ class SliceResult:
 
 
 def slice_trace(
-    source: Path | str, first_step: int, end_step: int, destination: Path | str, *, force: bool = False
+    source: Location | str, first_step: int, end_step: int, destination: Path | str, *, force: bool = False
 ) -> SliceResult:
     """Write steps ``first_step`` to ``end_step`` (half open) of ``source`` to ``destination``, a new trace.
 
@@ -68,7 +69,7 @@ def slice_trace(
         raise UsageError(f"--steps {first_step}:{end_step} holds no step; give the first and the one after the last")
     trace = open_trace(source)
     destination = Path(destination)
-    if destination.exists() and destination.resolve() == Path(source).resolve():
+    if destination.exists() and destination.resolve() == trace.path.resolve():
         raise UsageError(f"{source} cannot be replaced by a slice of itself")
     _check_source(trace, first_step, end_step)
     chosen = {p.base: _chosen(trace, p, first_step, end_step) for p in trace.processes}

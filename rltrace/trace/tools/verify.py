@@ -9,7 +9,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice, takewhile
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -32,7 +31,8 @@ from rltrace.trace.format.arrays import (
     group_document,
     root_document,
 )
-from rltrace.trace.format.files import PARTIAL, UnreadableError
+from rltrace.trace.format.files import PARTIAL, FileRequest, UnreadableError
+from rltrace.trace.format.location import Location
 from rltrace.trace.format.process_start import MAX_START_BYTES, STARTS, parse_start
 from rltrace.trace.format.root import COMPLETE, JOURNAL, PROCESSES, RUNNING, STOPPED, name_file
 from rltrace.trace.format.row_hashes import Chains
@@ -40,7 +40,7 @@ from rltrace.trace.format.rows import Segment
 from rltrace.trace.format.schema import Step, StepFlag
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import LONGEST_DOCUMENT, Trace, open_trace
-from rltrace.trace.read.stream import StreamTrace
+from rltrace.trace.read.stream import AHEAD, StreamTrace
 
 # --- digests of streams -----------------------------------------------------------------------------------------------
 
@@ -127,7 +127,7 @@ class Verification:
     SCHEMA: ClassVar = "rltrace.verify/1"
     COMPUTED: ClassVar = ("sound",)
 
-    path: Path
+    path: str
     processes: tuple[CheckedProcess, ...]
     chunks: int
     bytes: int
@@ -144,12 +144,12 @@ class Verification:
         return not self.damage
 
 
-def verify(path: Path | str, progress: Callable[[int, int], None] | None = None) -> Verification:
+def verify(path: Location | str, progress: Callable[[int, int], None] | None = None) -> Verification:
     """Read and check everything. ``progress`` is called with (segments done, segments in total).
 
     Raises the errors of ``open_trace``.
     """
-    trace = open_trace(path)
+    trace = open_trace(path, cached=False)
     total = sum(len(s.segments) for p in trace.processes for s in p.streams)
     work = _Work(trace, total, progress)
     checked = [work.check_process(process) for process in trace.processes]
@@ -163,7 +163,7 @@ def verify(path: Path | str, progress: Callable[[int, int], None] | None = None)
     damage = tuple(dict.fromkeys([*map(_hole_text, trace.holes), *work.damage]))
     lost = [steps for process in trace.processes for steps in _lost_steps(process)]
     hull = (min(first for first, _ in lost), max(end for _, end in lost)) if lost else None
-    return Verification(trace.path, tuple(checked), work.chunks, work.bytes, damage, tuple(work.notes), hull)
+    return Verification(str(trace.path), tuple(checked), work.chunks, work.bytes, damage, tuple(work.notes), hull)
 
 
 class _Work:
@@ -183,7 +183,8 @@ class _Work:
         for stream in process.streams:
             steps = process.steps[process.steps[:, Step.STREAM] == stream.index] if process.has_all_steps else None
             check = StreamCheck(process, stream, steps)
-            for segment in stream.segments:
+            for place, segment in enumerate(stream.segments):
+                stream.read_ahead(stream.segments[place : place + AHEAD])
                 check.segment(segment)
                 self._advance()
             read, proved = read + check.read, proved + check.proved
@@ -212,7 +213,9 @@ class _Work:
 
     def check_documents(self) -> None:
         """Compare every ``zarr.json`` with the one that follows from the journal."""
-        for key, expected in self._documents():
+        documents = list(self._documents())
+        self.trace.folder.read_ahead(FileRequest(f"{key}zarr.json", LONGEST_DOCUMENT) for key, _ in documents)
+        for key, expected in documents:
             try:
                 found = self.trace.folder.read(f"{key}zarr.json", LONGEST_DOCUMENT)
             except UnreadableError as error:
@@ -223,9 +226,10 @@ class _Work:
 
     def check_process_starts(self) -> None:
         """Check the small files of process starts and of claimed names."""
-        for name in self.trace.folder.names(STARTS):
-            if not name.endswith((".json", ".name")) or name == "zarr.json":
-                continue
+        names = [name for name in self.trace.folder.names(STARTS) if name.endswith((".json", ".name"))]
+        names = [name for name in names if name != "zarr.json"]
+        self.trace.folder.read_ahead(FileRequest(f"{STARTS}/{name}", MAX_START_BYTES) for name in names)
+        for name in names:
             try:
                 data = self.trace.folder.read(f"{STARTS}/{name}", MAX_START_BYTES)
                 if not data and name.endswith(".name"):
@@ -241,7 +245,10 @@ class _Work:
         running = [process for process in self.trace.processes if process.state == RUNNING]
         self.notes += [f"{p.name} is still being recorded; what it wrote since was not read" for p in running]
         growing = tuple(f"{process.base}/" for process in running)
-        for key in _walk(self.trace.folder.root):
+        files = self.trace.folder.walk()
+        if files is None:
+            self.notes.append("the server lists no files: those that do not belong to the trace were not looked for")
+        for key, _ in files or ():
             if key in known or key.startswith(growing):
                 continue
             if key.endswith(PARTIAL):
@@ -328,13 +335,6 @@ def _is_own(name: str, data: bytes) -> bool:
         return name_file(data) == name
     start, token = parse_start(data), name.removesuffix(".json")
     return start is not None and start.get("token", token) == token
-
-
-def _walk(root: str) -> Iterator[str]:
-    for folder, folders, files in os.walk(root):
-        links = [name for name in folders if Path(folder, name).is_symlink()]
-        for name in sorted(files + links):
-            yield Path(folder, name).relative_to(root).as_posix()
 
 
 def _lost_steps(process: ProcessTrace) -> Iterator[tuple[int, int]]:

@@ -1,0 +1,226 @@
+"""Traces handed out by servers on the loopback address: a web server of the standard library, and OpenStack Swift.
+
+Owns the servers, and what goes wrong with them on request. Swift speaks S3 as people run it; it is started where
+``swift-proxy-server`` is installed (Debian: swift-proxy, swift-account, swift-container, swift-object; PyPI: swift).
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import socket
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Barrier, BrokenBarrierError, Thread
+
+import pytest
+from xxhash import xxh3_64_hexdigest
+
+# --- a web server -----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class WebServer:
+    """A folder, handed out as nginx does without an index: GET, HEAD, ranges, entity tags, open connections."""
+
+    folder: Path
+    port: int = 0
+    asked: list[str] = field(default_factory=list)
+    """Requests so far: ``GET KEY``, ``HEAD KEY``, ``GET KEY bytes=0-63``."""
+    authorized: list[str | None] = field(default_factory=list)
+    """Their header Authorization."""
+    faults: dict[str, list[str]] = field(default_factory=dict)
+    """By key, what the next answers are instead: a status, or ``cut``, a connection that breaks off."""
+    ranges: bool = True
+    together: Barrier | None = None
+    """Answers wait until so many requests are under way."""
+
+    def url(self, trace: str, user: str = "", query: str = "") -> str:
+        return f"http://{user}127.0.0.1:{self.port}/{trace}{query}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def __init__(self, state: WebServer, *arguments: object) -> None:
+        self.state = state
+        super().__init__(*arguments)  # type: ignore[arg-type]
+
+    def do_GET(self) -> None:
+        key, state = self.path.partition("?")[0].lstrip("/"), self.state
+        wanted = self.headers["Range"] if state.ranges else None
+        state.asked.append(" ".join(filter(None, (self.command, key, wanted))))
+        state.authorized.append(self.headers["Authorization"])
+        if state.together is not None:
+            with suppress(BrokenBarrierError):
+                state.together.wait()
+        fault = state.faults.get(key)
+        how = fault.pop(0) if fault else ""
+        path = state.folder / key
+        if how.isdigit() or not path.is_file():
+            self._answer(int(how or 404), b"<Error>of " + self.path.encode() + b"</Error>")
+            return
+        data = path.read_bytes()
+        tag = f'"{xxh3_64_hexdigest(data)}"'
+        if self.headers["If-Match"] not in (None, tag):
+            self._answer(412, b"")
+            return
+        found = re.fullmatch(r"bytes=(\d+)-(\d+)", wanted or "")
+        if found is None:
+            self._answer(200, data, cut=how == "cut", ETag=tag)
+            return
+        first, last = int(found[1]), min(int(found[2]), len(data) - 1)
+        where = f"bytes {first}-{last}/{len(data)}"
+        self._answer(206, data[first : last + 1], cut=how == "cut", ETag=tag, **{"Content-Range": where})
+
+    do_HEAD = do_GET  # noqa: N815  (the name that http.server looks up)
+
+    def _answer(self, status: int, data: bytes, *, cut: bool = False, **headers: str) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(data)))
+        self.send_header("Last-Modified", "Mon, 23 Nov 2026 00:00:00 GMT")
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(data[: len(data) // 2] if cut else data)
+        self.close_connection = self.close_connection or cut
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[WebServer]:
+    """A web server of this folder."""
+    state = WebServer(folder)
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Handler, state)) as server:
+        server.daemon_threads = True
+        server.block_on_close = False  # clients keep their connections
+        state.port = server.server_address[1]
+        thread = Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        yield state
+        server.shutdown()
+        thread.join()
+
+
+# --- Swift ------------------------------------------------------------------------------------------------------------
+
+
+S3_VARIABLES = {
+    "AWS_ACCESS_KEY_ID": "test:tester",
+    "AWS_SECRET_ACCESS_KEY": "testing",
+    "AWS_REGION": "us-east-1",
+    "AWS_ALLOW_HTTP": "true",
+}
+
+PROXY = """\
+[DEFAULT]
+bind_ip = 127.0.0.1
+bind_port = {port}
+workers = 0
+user = {user}
+swift_dir = {folder}
+log_address = {folder}/none
+[pipeline:main]
+pipeline = catch_errors cache s3api tempauth copy slo dlo proxy-server
+[app:proxy-server]
+use = egg:swift#proxy
+account_autocreate = true
+[filter:tempauth]
+use = egg:swift#tempauth
+user_test_tester = testing .admin
+[filter:cache]
+use = egg:swift#memcache
+memcache_servers = 127.0.0.1:1
+"""
+FILTERS = "".join(
+    f"[filter:{name}]\nuse = egg:swift#{name}\n" for name in ("catch_errors", "s3api", "copy", "slo", "dlo")
+)
+
+STORAGE = """\
+[DEFAULT]
+bind_ip = 127.0.0.1
+bind_port = {port}
+workers = 0
+user = {user}
+swift_dir = {folder}
+devices = {folder}/node
+mount_check = false
+disable_fallocate = true
+log_address = {folder}/none
+[pipeline:main]
+pipeline = {name}-server
+[app:{name}-server]
+use = egg:swift#{name}
+"""
+
+
+@contextmanager
+def swift(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The URL of a bucket of Swift's S3 interface, with its variables set. Skips where Swift is not installed."""
+    import getpass
+
+    obstore = pytest.importorskip("obstore", reason="obstore is not installed")
+    binary = shutil.which("swift-proxy-server")
+    if binary is None:
+        pytest.skip("OpenStack Swift is not installed: no swift-proxy-server in PATH")
+    programs, user = Path(binary).parent, getpass.getuser()
+    (folder / "node" / "d1").mkdir(parents=True)
+    (folder / "swift.conf").write_text(
+        "[swift-hash]\nswift_hash_path_suffix = a\nswift_hash_path_prefix = b\n"
+        "[storage-policy:0]\nname = one\ndefault = yes\n"
+    )
+    names = ("account", "container", "object", "proxy")
+    ports = dict(zip(names, _free_ports(len(names)), strict=True))
+    for name, port in ports.items():
+        form = PROXY + FILTERS if name == "proxy" else STORAGE
+        text = form.format(port=port, user=user, folder=folder, name=name)
+        (folder / f"{name}-server.conf").write_text(text)
+        if name != "proxy":
+            ring = [programs / "swift-ring-builder", folder / f"{name}.builder"]
+            for words in (["create", "4", "1", "0"], ["add", f"r1z1-127.0.0.1:{port}/d1", "1"], ["rebalance"]):
+                subprocess.run([*ring, *words], check=True, stdout=subprocess.DEVNULL)
+    started = []
+    try:
+        for name in names:
+            log = (folder / f"{name}.log").open("wb")
+            command = [programs / f"swift-{name}-server", folder / f"{name}-server.conf"]
+            started.append(subprocess.Popen(command, stdout=log, stderr=log))
+            log.close()
+        for port in ports.values():
+            _await(port)
+        for name, value in {**S3_VARIABLES, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{ports['proxy']}"}.items():
+            monkeypatch.setenv(name, value)
+        signed = obstore.sign(obstore.store.from_url("s3://traces"), "PUT", "", timedelta(minutes=1))
+        urllib.request.urlopen(urllib.request.Request(signed, method="PUT", data=b"")).close()
+        yield "s3://traces"
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    try:
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def _await(port: int) -> None:
+    """Wait until something listens."""
+    while True:
+        with suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
+            return

@@ -1,0 +1,422 @@
+"""Traces at URLs: what is read there is what a folder gives, and what is wrong there is a hole with its name.
+
+A real web server on the loopback address, and Swift's S3 interface where Swift is installed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+from base64 import b64decode
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from itertools import pairwise
+from pathlib import Path
+from threading import Barrier, Event, Semaphore, main_thread
+from typing import Any
+
+import pytest
+from memory import coding_once
+from programs import Do, Machine, training
+from served import WebServer, served, swift
+from written import content
+
+from rltrace.commands.main import main
+from rltrace.errors import HoleError, NotATraceError, UnreachableError, UsageError
+from rltrace.testing import TraceBuilder
+from rltrace.trace.format.journal import frame
+from rltrace.trace.format.location import TraceURL, parse_location
+from rltrace.trace.format.process_start import STARTS, note_left_out, write_start
+from rltrace.trace.read import object_store
+from rltrace.trace.read.object_store import INSTALL, ChunkCache
+from rltrace.trace.read.reader import open_trace
+from rltrace.trace.tools.verify import verify
+from rltrace_tui.data import DiffData
+
+obstore = pytest.importorskip("obstore", reason="obstore is not installed: the extra cloud has it")
+
+UNLISTED = "the server lists no folders: processes that recorded nothing cannot be seen"
+
+QUICKLY = {"max_retries": 2, "backoff": {"init_backoff": timedelta(milliseconds=1)}}
+
+CHUNK = "processes/0/streams/0/cells/c.1"
+JOURNAL = "processes/0/journal/log"
+
+
+@pytest.fixture(scope="module")
+def originals(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with traces ``a`` and ``b``, which diverge half-way; a commit for each of their five steps."""
+    folder = tmp_path_factory.mktemp("served")
+    program = training(5)
+    place = [at for at, do in enumerate(program) if do.name == "aten.mm.default"][5]
+    other = [*program[:place], replace(program[place], noise="x"), *program[place + 1 :]]
+    for name, done in (("a", program), ("b", other)):
+        trace = TraceBuilder(folder / f"{name}.zarr")
+        machine = Machine(trace)
+        ends = [0, *(at + 1 for at, do in enumerate(done) if do == Do("step"))]
+        for first, end in pairwise(ends):
+            machine.run(done[first:end])
+            trace.commit()
+        trace.finish()
+    return folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def decoded_once() -> Iterator[None]:
+    """The same chunk is decoded once, for all tests."""
+    with coding_once():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache for each test, and few repetitions."""
+    monkeypatch.setenv("RLTRACE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(object_store, "RETRIES", QUICKLY)
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def server(originals: Path, tmp_path: Path) -> Iterator[WebServer]:
+    """A web server of a copy of both."""
+    shutil.copytree(originals, tmp_path / "web")
+    with served(tmp_path / "web") as found:
+        yield found
+
+
+def output(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any]:
+    """Status and parsed output of a command; places are left out."""
+    status = main([*words, "--format", "json"])
+    text = capsys.readouterr().out
+    for word in words:
+        text = text.replace(word, word.rpartition("/")[2])
+    found: Any = [json.loads(line) for line in text.splitlines()] if words[0] == "ops" else json.loads(text)
+    return status, found
+
+
+# --- what is whole ----------------------------------------------------------------------------------------------------
+
+
+VERBS = (["diff"], ["series"], ["info"], ["verify"], ["ops"])
+
+
+@pytest.mark.parametrize("words", VERBS, ids=" ".join)
+def test_verbs_read_the_same(
+    server: WebServer, originals: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    """What a verb says of traces at a URL is what it says of them in a folder."""
+    names = ["a.zarr", "b.zarr"] if words[0] in ("diff", "series") else ["a.zarr"]
+    found = output(capsys, *words, *(server.url(name) for name in names))
+    expected = output(capsys, *words, *(str(originals / name) for name in names))
+    for what in (found, expected):
+        if words == ["info"]:
+            assert (what[1].pop("size") is None) == (what is found)  # a web server lists no files
+        if words == ["verify"]:
+            what[1].pop("notes")
+    assert found == expected
+
+
+def test_the_report_and_a_slice(server: WebServer, originals: Path, tmp_path: Path) -> None:
+    """A page is drawn of a URL and a folder; a slice of a URL is the slice of the folder."""
+    assert main(["report", server.url("a.zarr"), str(originals / "b.zarr"), "-o", str(tmp_path / "page.html")]) == 0
+    assert server.url("a.zarr") in (tmp_path / "page.html").read_text()
+    for name, source in (("own", str(originals / "a.zarr")), ("far", server.url("a.zarr"))):
+        assert main(["slice", source, "--steps", "1:2", "-o", str(tmp_path / name)]) == 0
+    assert content(open_trace(tmp_path / "far")) == content(open_trace(tmp_path / "own"))
+
+
+def test_the_interface_reads_urls(server: WebServer, originals: Path) -> None:
+    """What the terminal interface draws of two URLs is what it draws of two folders."""
+    found, expected = (
+        DiffData(*(parse_location(f"{place}/{name}.zarr") for name in "ab"))
+        for place in (server.url("").rstrip("/"), originals)
+    )
+    one, other = (data.search(lambda *_: None, lambda *_: None) for data in (found, expected))
+    assert (one.verdict, one.first, one.search) == (other.verdict, other.first, other.search)
+    assert found.timelines == expected.timelines
+    assert len(found.curves(lambda: False)) == len(expected.curves(lambda: False)) > 0
+
+
+def test_chunks_are_kept(server: WebServer, originals: Path, cache: Path) -> None:
+    """Chunks read once come from this machine; a kept one that was changed is read again; ``verify`` reads all."""
+    whole = content(open_trace(originals / "a.zarr"))
+    assert content(open_trace(server.url("a.zarr"))) == whole
+    first = [asked for asked in server.asked if asked.startswith("GET") and "/c." in asked]
+    assert len(first) == len(set(first)) > 10
+    server.asked.clear()
+    assert content(open_trace(server.url("a.zarr"))) == whole
+    assert not [asked for asked in server.asked if asked.startswith("GET") and "/c." in asked]
+    kept = sorted(path for path in cache.rglob("*") if path.is_file())
+    assert {path.stat().st_mode & 0o777 for path in kept} == {0o600}
+    kept[0].write_bytes(b"something else")
+    server.asked.clear()
+    assert content(open_trace(server.url("a.zarr"))) == whole
+    assert len([asked for asked in server.asked if asked.startswith("GET") and "/c." in asked]) == 1
+    server.asked.clear()
+    assert verify(server.url("a.zarr")).sound
+    assert set(first) <= set(server.asked)
+
+
+def test_the_cache_is_bounded(cache: Path) -> None:
+    """The files used longest ago go first, whatever trace they are of; what a trace keeps no other one gets."""
+    one, other = (ChunkCache(TraceURL(f"https://h/{name}.zarr")) for name in "ab")
+    for at, (of, digest) in enumerate([(one, "1" * 16), (other, "2" * 16), (one, "3" * 16)]):
+        of.put(digest, b"x" * 10)
+        os.utime(next(cache.rglob(digest)), (at, at))
+    one.trim(20)
+    assert [digest[0] for digest in sorted(path.name for path in cache.glob("*/*/*"))] == ["2", "3"]
+    assert one.get("3" * 16) is None  # it has another digest
+    outside = cache / "outside"
+    outside.write_bytes(b"")
+    os.utime(outside, (0, 0))
+    assert one.get("../../outside") is None and outside.stat().st_mtime == 0
+
+
+def test_requests_are_under_way_together(server: WebServer) -> None:
+    """Chunks that are needed together are asked for at once: no answer is given before four have come."""
+    trace = open_trace(server.url("a.zarr"))
+    trace.processes[0].load()
+    server.together = Barrier(4, timeout=20)
+    assert len(trace.processes[0].streams[0].read(0, trace.processes[0].streams[0].segments[1].stop))
+    assert not server.together.broken
+
+
+def test_large_files_are_read_in_ranges(server: WebServer, originals: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A journal is read in ranges where the server has them, and whole where it has none."""
+    monkeypatch.setattr(object_store, "RANGE_BYTES", 1000)
+    whole = content(open_trace(originals / "a.zarr"))
+    for server.ranges in (True, False):
+        server.asked.clear()
+        assert content(open_trace(server.url("a.zarr"))) == whole
+        assert (f"GET a.zarr/{JOURNAL} bytes=1000-1999" in server.asked) is server.ranges
+
+
+def test_processes_are_found_without_a_list(tmp_path: Path) -> None:
+    """A web server lists nothing: processes are those that the end of the launch names, and those that answer."""
+    builder = TraceBuilder(tmp_path / "a.zarr")
+    for number in range(9):
+        builder.process(f"rank0/worker{number}")
+    token = write_start(builder.path, {"argv": ["python", "other.py"]})
+    note_left_out(builder.path, token, "rank0/other", ["main"])
+    builder.finish()
+    with served(tmp_path) as server:
+        found, expected = open_trace(server.url("a.zarr")), open_trace(builder.path)
+        assert [process.name for process in found.processes] == [process.name for process in expected.processes]
+        assert [process.name for process in found.unrecorded] == ["rank0/other"]
+        assert (found.holes, expected.holes) == ((), ())
+        shutil.rmtree(builder.path / "processes" / "3")
+        assert open_trace(server.url("a.zarr")).lost == open_trace(builder.path).lost != ()
+
+
+def test_a_killed_launch_without_a_list(tmp_path: Path) -> None:
+    """Where nothing says which processes started, that is a hole: the traces may not have computed the same."""
+    builder = TraceBuilder(tmp_path / "a.zarr")
+    builder.op("aten.mul.Tensor", outputs=[1])
+    builder.process("rank0/worker")
+    builder.finish("killed")
+    with served(tmp_path) as server:
+        found = open_trace(server.url("a.zarr"))
+        assert [process.state for process in found.processes] == ["killed", "killed"]
+        assert found.lost == (UNLISTED,)
+
+
+def test_a_journal_that_names_too_many_processes(server: WebServer) -> None:
+    """Of processes that a journal makes up, a bounded number is asked for, and those that are there are read."""
+    heads = [[number, 1, "0" * 16] for number in (0, 1 << 40, 1 << 47)]
+    (server.folder / "a.zarr/journal/log").write_bytes(frame(0, {"type": "journals", "heads": heads, "starts": []})[0])
+    trace = open_trace(server.url("a.zarr"))
+    assert [process.base for process in trace.processes] == ["processes/0"]
+    assert f"processes/{(1 << 47) + 9}" not in " ".join(server.asked)
+
+
+# --- what is not ------------------------------------------------------------------------------------------------------
+
+
+def spoil(path: Path, how: str) -> None:
+    data = path.read_bytes()
+    if how == "missing":
+        path.unlink()
+    elif how == "cut":
+        path.write_bytes(data[: len(data) // 2])
+    else:
+        path.write_bytes(bytes([*data[:-20], data[-20] ^ 4, *data[-19:]]))
+
+
+@pytest.mark.parametrize("how", ["missing", "cut", "flipped"])
+@pytest.mark.parametrize(
+    "key",
+    [CHUNK, JOURNAL, "journal/log", "zarr.json", "processes/0/tables/c.0", "processes/0/steps/c.0.0"],
+    ids=lambda key: key.replace("/", "."),
+)
+def test_damage_is_named(server: WebServer, key: str, how: str) -> None:
+    """What is missing, cut or changed at a URL has the holes that it has in a folder; all else is read."""
+    folder = server.folder / "a.zarr"
+    spoil(folder / key, how)
+    found, expected = open_trace(server.url("a.zarr")), open_trace(folder)
+    if (key, how) == (JOURNAL, "missing"):  # all that can be seen of a folder where nothing is listed
+        assert found.holes[0].why == "processes/0 is missing"
+        return
+    assert content(found) == content(expected)
+    unseen = {UNLISTED} if key == "journal/log" and how != "flipped" else set()
+    assert {hole.why for hole in found.holes} == {hole.why for hole in expected.holes} | unseen != set()
+
+
+def test_what_changes_under_the_reader_is_found(server: WebServer) -> None:
+    """A chunk that is replaced after the trace was opened is a hole with its name; the others are read."""
+    trace = open_trace(server.url("a.zarr"))
+    shutil.copy(server.folder / "b.zarr" / "processes/0/streams/0/cells/c.2", server.folder / "a.zarr" / CHUNK)
+    stream = trace.processes[0].streams[0]
+    with pytest.raises(HoleError, match=rf"{CHUNK} is not what was written|{CHUNK} has \d+ bytes"):
+        stream.read_segment(stream.segments[1])
+    assert stream.read_segment(stream.segments[2])
+
+
+def test_a_file_that_changes_between_ranges(server: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file is joined from ranges of two versions."""
+    monkeypatch.setattr(object_store, "RANGE_BYTES", 1000)
+    server.faults[f"a.zarr/{JOURNAL}"] = ["", "412"]
+    trace = open_trace(server.url("a.zarr"))
+    assert [hole.why for hole in trace.holes] == [f"{JOURNAL} cannot be read (it changed while it was read)"]
+
+
+@pytest.mark.parametrize("fault", ["503", "500", "cut"])
+def test_requests_are_repeated(server: WebServer, originals: Path, fault: str) -> None:
+    """A server that is busy twice, or drops the connection once, costs nothing but time."""
+    for key in (CHUNK, JOURNAL, "journal/log"):
+        server.faults[f"a.zarr/{key}"] = [fault] * (1 if fault == "cut" else 2)
+    assert content(open_trace(server.url("a.zarr"))) == content(open_trace(originals / "a.zarr"))
+
+
+def test_a_server_that_stays_away(server: WebServer) -> None:
+    """A chunk that is not handed out is a hole with the reason; without the launch's journal nothing is read."""
+    trace = open_trace(server.url("a.zarr"))
+    server.faults[f"a.zarr/{CHUNK}"] = ["503"] * 9
+    stream = trace.processes[0].streams[0]
+    with pytest.raises(HoleError, match=rf"{CHUNK} cannot be read \(the server answers 503\)"):
+        stream.read_segment(stream.segments[1])
+    server.faults["a.zarr/journal/log"] = ["403"]
+    with pytest.raises(UnreachableError, match=r"a\.zarr cannot be read \(access is denied\)"):
+        open_trace(server.url("a.zarr"))
+    with pytest.raises(NotATraceError, match="it has no launch journal"):
+        open_trace(server.url("c.zarr"))
+    with pytest.raises(UnreachableError, match="the connection is refused"):
+        open_trace("http://127.0.0.1:1/a.zarr")
+
+
+def test_an_interrupt_ends_a_wait(server: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while a server gives no answer ends the command, and not when the server answers."""
+    monkeypatch.setattr(object_store, "AT_END", 0)
+    server.together = held = Held()
+    try:
+        for words in (["info", server.url("a.zarr")], ["diff", server.url("a.zarr"), server.url("b.zarr")]):
+            held.interrupts.release()
+            assert main(words) == 130
+    finally:
+        held.released.set()
+
+
+class Held(Barrier):
+    """Interrupts the program at a request; none gets its answer before the test ends."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.interrupts, self.released = Semaphore(0), Event()
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.interrupts.acquire(blocking=False):
+            signal.pthread_kill(main_thread().ident or 0, signal.SIGINT)
+        self.released.wait()
+        return 0
+
+
+def test_without_obstore(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error has the command that installs it."""
+    monkeypatch.setitem(sys.modules, "obstore.store", None)
+    with pytest.raises(UsageError) as raised:
+        open_trace("s3://bucket/a.zarr")
+    assert str(raised.value) == f"s3://bucket/a.zarr needs obstore, which is not installed: {INSTALL}"
+
+
+# --- secrets ----------------------------------------------------------------------------------------------------------
+
+
+HIDDEN = "hIddEn7xQ"
+
+
+def test_no_secret_is_written(
+    server: WebServer,
+    originals: Path,
+    tmp_path: Path,
+    cache: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A password, a signature and a key reach the server, and no output, error, page, slice or cache."""
+    monkeypatch.setattr(object_store, "RETRIES", {"max_retries": 0})
+    monkeypatch.setenv("RLTRACE_DEBUG", "1")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", HIDDEN)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", HIDDEN)
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url(""))
+    spoil(server.folder / "b.zarr" / CHUNK, "flipped")
+    server.faults[f"b.zarr/{JOURNAL}"] = ["", "500"]
+    a, b, c = (server.url(f"{name}.zarr", f"user:{HIDDEN}@", f"?sig={HIDDEN}#{HIDDEN}") for name in "abc")
+    pair = ["slice", a, "--steps", "1:2", "-o", str(tmp_path / "own.zarr")]
+    for words in (
+        *([verb, a, "--format", "json"] for verb in ("info", "ops", "verify", "series")),
+        *([verb, a] for verb in ("info", "ops", "verify", "series", "show")),
+        *(["info", url] for url in (b, c, f"http://user:{HIDDEN}@127.0.0.1:1/a.zarr?{HIDDEN}", f"ftp://{HIDDEN}@h/a")),
+        *(["diff", a, url, "--format", form] for url in (b, str(originals / "b.zarr")) for form in ("text", "json")),
+        *(["record", "--against", a, "--", "true"], ["diff", a, a], pair),
+        *(["report", a, str(originals / "b.zarr"), "-o", str(tmp_path / f"page.{end}")] for end in ("md", "html")),
+        *(["info", "s3://traces/a.zarr"], ["diff", "s3://traces/a.zarr", a]),
+    ):
+        main(words)
+    assert any(header and HIDDEN in b64decode(header.removeprefix("Basic ")).decode() for header in server.authorized)
+    out, err = capfd.readouterr()
+    assert "***@127.0.0.1" in out and "***@127.0.0.1" in err
+    written = [path for path in tmp_path.rglob("*") if path.is_file() and server.folder not in path.parents]
+    assert len(written) > 10 and cache in {folder for path in written for folder in path.parents}
+    for text in (out, err, *(f"{path}\n{path.read_bytes()!r}" for path in written)):
+        assert HIDDEN not in text
+
+
+# --- an object store --------------------------------------------------------------------------------------------------
+
+
+def test_a_bucket(
+    originals: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Traces in a bucket read as in a folder: whole, damaged, with what does not belong to them, and without rights."""
+    with swift(tmp_path / "swift", monkeypatch) as bucket:
+        urls = [f"{bucket}/x/{name}.zarr" for name in "ab"]
+        for url in urls:
+            assert main(["push", str(originals / url.rpartition("/")[2]), url]) == 0
+        for words in VERBS:
+            given = urls if words[0] in ("diff", "series") else urls[:1]
+            own = [str(originals / url.rpartition("/")[2]) for url in given]
+            assert output(capsys, *words, *given) == output(capsys, *words, *own)
+        broken = tmp_path / "broken.zarr"
+        shutil.copytree(originals / "a.zarr", broken)
+        spoil(broken / CHUNK, "flipped")
+        spoil(broken / "processes/0/steps/c.0.0", "missing")
+        (broken / "processes/0/tables/left.over").write_bytes(b"x")
+        (broken / STARTS / "1-2-3.failed").write_bytes(b"")
+        assert main(["push", str(broken), f"{bucket}/broken.zarr"]) == 0
+        found = output(capsys, "verify", f"{bucket}/broken.zarr")
+        assert found == output(capsys, "verify", str(broken))
+        assert found[0] == 1
+        monkeypatch.setattr(object_store, "PAGE", 5)
+        assert content(open_trace(urls[0])) == content(open_trace(originals / "a.zarr"))
+        with pytest.raises(NotATraceError, match="it has no launch journal"):  # found before all is listed
+            open_trace(f"{bucket}/x")
+        with pytest.raises(UnreachableError, match="its bucket does not exist"):
+            open_trace("s3://another/a.zarr")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+        with pytest.raises(UnreachableError, match="access is denied"):
+            open_trace(urls[0])

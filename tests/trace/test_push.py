@@ -1,0 +1,133 @@
+"""``rltrace push``: what is there at any moment is no trace yet or reads right, and in the end it is the trace.
+
+A store of obstore in a folder takes the place of the bucket here; in ``test_object_store`` it is Swift's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+
+import pytest
+from memory import coding_once
+from written import content
+
+from rltrace.commands.main import main
+from rltrace.errors import DamagedTraceError, NotATraceError, UnreachableError, UsageError
+from rltrace.testing import TraceBuilder
+from rltrace.trace.format.location import TraceURL
+from rltrace.trace.read.reader import open_trace
+from rltrace.trace.tools.push import PushResult, push
+from rltrace.trace.tools.verify import verify
+
+obstore = pytest.importorskip("obstore", reason="obstore is not installed: the extra cloud has it")
+
+URL = TraceURL("s3://bucket/a.zarr")
+
+
+@pytest.fixture
+def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder in which a push to ``URL`` ends up."""
+    store = obstore.store.LocalStore(tmp_path / "bucket", mkdir=True)
+    monkeypatch.setattr("rltrace.trace.tools.push.open_store", lambda _: store)
+    return tmp_path / "bucket"
+
+
+def recording(path: Path) -> tuple[Callable[[], None], TraceBuilder]:
+    builder = TraceBuilder(path)
+
+    def go_on() -> None:
+        builder.op("aten.mul.Tensor", outputs=[len(list(path.rglob("*")))])
+        builder.end_step()
+        builder.commit()
+
+    go_on()
+    return go_on, builder
+
+
+def test_a_push_and_the_next(tmp_path: Path, bucket: Path) -> None:
+    """All files arrive; of a trace that has grown since, its new chunks and the small files that change."""
+    go_on, builder = recording(tmp_path / "a.zarr")
+    files = {path for path in builder.path.rglob("*") if path.is_file()}
+    assert push(builder.path, URL) == PushResult(len(files), sum(f.stat().st_size for f in files), 0, False)
+    assert content(open_trace(bucket)) == content(open_trace(builder.path))
+    go_on()
+    builder.finish()
+    (builder.path / "left.partial").write_bytes(b"x")
+    seen: list[tuple[int, int]] = []
+    pushed = push(builder.path, URL, lambda *done: seen.append(done))
+    assert pushed.present == len([f for f in files if f.name.startswith("c.")])
+    assert seen[-1] == (len(seen), len(seen)) == (pushed.files + pushed.present,) * 2
+    assert verify(bucket).sound
+    assert verify(bucket).notes == ()
+    assert content(open_trace(bucket)) == content(open_trace(builder.path))
+
+
+def test_an_interrupted_push(tmp_path: Path, bucket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After any number of files there is no trace, or it says what it lacks; the same call goes on to the whole one."""
+    _, builder = recording(tmp_path / "a.zarr")
+    builder.finish()
+    whole, put, left = content(open_trace(builder.path)), obstore.put, [0]
+
+    def failing(store: object, key: str, data: bytes) -> object:
+        left[0] -= 1
+        if left[0] < 0:
+            raise obstore.exceptions.GenericError("HTTP error: hidden 503 Service Unavailable")
+        return put(store, key, data)
+
+    outcomes = set()
+    with coding_once(), monkeypatch.context() as patch:
+        patch.setattr(obstore, "put", failing)
+        for budget in count():
+            left[0] = budget
+            try:
+                push(builder.path, URL)
+                break
+            except UnreachableError as error:
+                assert str(error) == "s3://bucket/a.zarr: the server answers 503; push again to go on"
+            outcomes.add(outcome(bucket, whole))
+    assert outcomes >= {"none", "named"}
+    assert outcome(bucket, whole) == "whole" and verify(bucket).sound
+
+
+def outcome(path: Path, whole: object) -> str:
+    """Whether a trace is there, or at least says what it lacks."""
+    try:
+        trace = open_trace(path)
+    except (NotATraceError, DamagedTraceError):
+        return "none"
+    if content(trace) == whole:
+        return "whole"
+    assert trace.holes
+    return "named"
+
+
+def test_something_else_is_there(tmp_path: Path, bucket: Path) -> None:
+    """Neither another launch's trace, nor the trace over its slice, nor other files are overwritten."""
+    _, builder = recording(tmp_path / "a.zarr")
+    builder.finish()
+    push(builder.path, URL)
+    _, other = recording(tmp_path / "b.zarr")
+    with pytest.raises(UsageError, match=r"a\.zarr holds something else"):
+        push(other.path, URL)
+    assert main(["slice", str(builder.path), "--steps", "0:1", "-o", str(tmp_path / "c.zarr")]) == 0
+    with pytest.raises(UsageError, match="holds something else"):
+        push(tmp_path / "c.zarr", URL)
+    for path in bucket.rglob("*.json"):
+        path.unlink()
+    with pytest.raises(UsageError, match="holds something else"):
+        push(builder.path, URL)
+
+
+def test_places(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A folder or a web server is no place to push to, and what is pushed is in a folder."""
+    _, builder = recording(tmp_path / "a.zarr")
+    for source, target, why in (
+        (builder.path, tmp_path / "b.zarr", "is a folder: give a URL"),
+        (builder.path, "https://h/a.zarr", "is no bucket"),
+        ("s3://b/a.zarr", "s3://b/b.zarr", "push needs the trace in a folder"),
+        (tmp_path / "none", "s3://b/b.zarr", "no such file"),
+    ):
+        assert main(["push", str(source), str(target)]) == 2
+        assert why in capsys.readouterr().err
