@@ -29,7 +29,8 @@ from rltrace.diff.metrics.distances import Distances
 from rltrace.diff.metrics.series import RATE
 from rltrace.diff.shift import from_text
 from rltrace.report.curves import curve_name, drift_summary, drift_text, growth_text
-from rltrace.report.phrases import shown_finding
+from rltrace.report.phrases import shown_finding, step_word
+from rltrace.trace.format.schema import JAX_ENGINE
 from rltrace.trace.read.names import Site
 from rltrace.wording import counted, ordinal, sentence
 
@@ -185,7 +186,7 @@ def _runs(comparison: Comparison) -> Iterator[Fact]:
 
 def extent(side: Side) -> str:
     """``35,965 ops, 32 optimizer steps``."""
-    return f"{counted(side.ops, 'op')}, {counted(side.steps, 'optimizer step')}"
+    return f"{counted(side.ops, 'op')}, {counted(side.steps, step_word(side.engine))}"
 
 
 # --- findings -------------------------------------------------------------------------------------------------------
@@ -202,7 +203,7 @@ def _finding(comparison: Comparison, finding: Finding) -> Iterator[Fact]:
     yield Fact("cause", f"{finding.cause.value}: {sentence(finding.explanation)}")
     yield from _evidence(finding)
     yield from _rates(finding, comparison.drift)
-    yield Fact("when", when(finding))
+    yield Fact("when", when(finding, comparison.a.engine))
     if finding == shown_finding(comparison):
         yield Fact("before", identical_before(finding, comparison))
     if len(finding.stack) > 1:
@@ -311,7 +312,12 @@ def identical_before(finding: Finding, comparison: Comparison) -> str:
     """``288 identical ops``: how far the two sides were identical."""
     unit = "op" if finding.op is not None else "step"
     is_origin = finding.op is not None and finding.cause is not Cause.ENDED and finding.event is None
-    hides_later = is_origin and comparison.verdict is Verdict.DIVERGED and comparison.shift is None
+    hides_later = (
+        is_origin
+        and comparison.a.engine != JAX_ENGINE
+        and comparison.verdict is Verdict.DIVERGED
+        and comparison.shift is None
+    )
     more = "; later independent differences may be hidden, rltrace confirm finds them" if hides_later else ""
     return counted(finding.identical_before, f"identical {unit}") + more
 
@@ -324,23 +330,24 @@ def rows(finding: Finding) -> str:
     return f"{a:,}" if a == b else f"{a:,} (A), {b:,} (B)"
 
 
-def when(finding: Finding) -> str:
+def when(finding: Finding, engine: str = "") -> str:
     """``optimizer step 37 (critic's Adam, 2,001st attempt, after 12,100 environment steps), phase forward``."""
+    word = step_word(engine)
     if finding.step is None:
         phase = "" if finding.phase == "other" else f"phase {finding.phase}; "
-        return f"{phase}no optimizer step in this process"
+        return f"{phase}no {word} in this process"
     details = [] if finding.b_step is None else [f"B's step {finding.b_step:,}"]
     if finding.optimizer is not None:
         optimizer = finding.optimizer
         name = optimizer.name if optimizer.ordinal == 0 else f"{optimizer.name} #{optimizer.ordinal}"
-        count = f"{ordinal(optimizer.count + 1)} attempt"
+        count = f"{ordinal(optimizer.count + 1)} {'iteration' if engine == JAX_ENGINE else 'attempt'}"
         owner = optimizer.owner
         details.append(f"{name}'s {count}" if owner is None else f"{owner}'s {optimizer.name}, {count}")
     if finding.environment_step is not None and finding.phase != "init":  # phase init precedes all of them
         details.append(f"after {counted(finding.environment_step, 'environment step')}")
     more = f" ({', '.join(details)})" if details else ""
     phase = f", phase {finding.phase}" if finding.op is not None and finding.phase != "other" else ""
-    return f"optimizer step {finding.step:,}{more}{phase}"
+    return f"{word} {finding.step:,}{more}{phase}"
 
 
 # --- the rest -------------------------------------------------------------------------------------------------------
