@@ -35,10 +35,11 @@ MODES = {
     "debug-xor": "DebugMode, XOR hashes",
     "debug-norm": "DebugMode, norm hashes",
 }
-NATIVE, STEP, OP, PYTHON_OP = "native", "step", "op", "python-op"
+NATIVE, ASLEEP, STEP, OP, PYTHON_OP = "native", "asleep", "step", "op", "python-op"
 TITLES = {
     NATIVE: "native",
     **MODES,
+    ASLEEP: "**rltrace --asleep**",
     STEP: "**rltrace --level step**",
     PYTHON_OP: "**rltrace --level op --engine mode**",
     OP: "**rltrace --level op --engine native**",
@@ -63,7 +64,12 @@ class Written:
 
 def recorded(arm: str, trace: Path, program: Sequence[str]) -> list[str]:
     """The command that runs ``program`` under rltrace."""
-    options = {STEP: ["--level", "step"], PYTHON_OP: ["--engine", "mode"], OP: ["--engine", "native"]}[arm]
+    options = {
+        ASLEEP: ["--asleep"],
+        STEP: ["--level", "step"],
+        PYTHON_OP: ["--engine", "mode"],
+        OP: ["--engine", "native"],
+    }[arm]
     return [RLTRACE, "record", "--quiet", "--force", "-o", str(trace), *options, "--", PYTHON, *program]
 
 
@@ -71,7 +77,7 @@ def command(arm: str, steps: int, trace: Path) -> list[str]:
     program = [PROGRAM, str(steps)]
     if arm == NATIVE:
         return [PYTHON, *program]
-    if arm in (STEP, OP, PYTHON_OP):
+    if arm in (ASLEEP, STEP, OP, PYTHON_OP):
         return recorded(arm, trace, program)
     return [PYTHON, str(PROGRAMS / "under_mode.py"), arm, *program]
 
@@ -147,6 +153,7 @@ def budget_table(runs: Runs, start: Runs, memory: Mapping[str, float], op: Writt
         ["time added, against DebugMode with XOR hashes", "≤ 1/5", f"1/{added['debug-xor'] / added[OP]:.1f}"],
         ["first op, from the start of its process, against native", "≤ +50 ms", f"{inside:+.0f} ms"],
         ["first op, from the command line, launcher included", "", f"{outside:+.0f} ms"],
+        ["asleep against native", "≤ 1.01 ×", f"{middle(runs[ASLEEP], 'learn') / native:.3f} ×"],
         ["step level against native", "≤ 1.03 ×", f"{middle(runs[STEP], 'learn') / native:.2f} ×"],
         ["trace size", "≤ 16 bytes an op", f"{op.bytes_per_op:.1f} ({long.bytes_per_op:.1f} at 10 × the ops)"],
         ["files in a trace", "not one per chunk × column", f"{op.files} ({long.files} at 10 × the ops)"],
@@ -187,7 +194,7 @@ def main() -> None:
 
 
 def report(steps: int, repeats: int, folder: Path) -> str:
-    arms = [NATIVE, *MODES, STEP, PYTHON_OP, OP]
+    arms = [NATIVE, *MODES, ASLEEP, STEP, PYTHON_OP, OP]
     runs = in_turn({arm: command(arm, steps, folder / f"{arm}.zarr") for arm in arms}, repeats)
     op = written(folder / "op.zarr")
     start = in_turn(

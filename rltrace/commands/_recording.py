@@ -47,6 +47,8 @@ def record_command(
         return unstartable
     create_trace(trace, _launch_record(command, options), force=force)
     if not quiet:
+        if options.asleep:
+            hint = f"{line('arm', trace)} wakes it for a step" + (f"; {hint}" if hint else "")
         narrate(f"recording to {trace} ({_extent(options)})", hint=hint)
     try:
         ending = run(command, options, git_state(script_folder(command)))
@@ -108,7 +110,9 @@ def _current_folder() -> str:
 
 def _extent(options: RecordOptions) -> str:
     """``every op``, ``ops of steps 100:110 until step 120``, ``a digest each step``."""
-    if options.level == "step":
+    if options.asleep:
+        what = "asleep"
+    elif options.level == "step":
         what = "one digest a step"
     elif options.windowed:
         what = f"ops of steps {options.first_step}:{'' if options.end_step is None else options.end_step}"
@@ -142,10 +146,11 @@ def _conclude(
 ) -> int:
     """Report what was recorded, or why nothing was; return the exit status."""
     found = ending.recorded
-    failed = bool(found.failures) or ending.failure is not None or found.nothing
+    nothing = found.nothing and not (options.asleep and found.processes)
+    failed = bool(found.failures) or ending.failure is not None or nothing
     for failure in (*found.failures, *([ending.failure] if ending.failure else [])):
         complain(f"not everything was recorded: {failure}", hint=remedy(failure))
-    if found.nothing:
+    if nothing:
         _report_nothing(command, trace, ending)
     elif not quiet:
         narrate(
@@ -155,7 +160,7 @@ def _conclude(
             or unmatched_selectors(options, found, trace)
             or unreached_steps(options, found),
         )
-    if on_recorded is not None and not found.nothing and not on_recorded():
+    if on_recorded is not None and not nothing and not on_recorded():
         failed = True
     if ending.signal is not None and not _was_stopped_by_option(options, ending):
         return die_of(ending.signal)
@@ -180,6 +185,8 @@ def _summary(ending: Ending) -> str:
     else:
         listed = ", ".join(f"{number} {state}" for state, number in states.items())
     counts = [counted(found.processes, "process", "processes"), counted(found.ops, "op"), counted(found.steps, "step")]
+    if found.slept:
+        counts[-1] += f" ({found.slept:,} asleep)"
     if found.values is not None:
         counts.append(counted(found.values, "value"))
     if found.by_row is not None:

@@ -22,6 +22,7 @@ from rltrace.errors import RltraceError
 
 VERBS = {
     "record": "Run a command and record every op it runs.",
+    "arm": "Have a running program that was started asleep record steps.",
     "diff": "Compare two traces: where they first differ, and why.",
     "compare": "Compare two programs that should compute the same, row by row: generator and trainer.",
     "replay": "Run a command with values of another run injected.",

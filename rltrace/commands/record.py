@@ -49,6 +49,7 @@ from rltrace.wording import counted
     show_envvar=True,
     help="Record only processes with such names, as in rank0/*.",
 )
+@click.option("--asleep", is_flag=True, help="Record nothing until rltrace arm requests steps of the running program.")
 @click.option("--until", type=click.IntRange(min=0), metavar="STEP", help="End the program after this step.")
 @click.option("--verify-inputs", is_flag=True, help="Also digest every input of every op; needs --steps.")
 @click.option("--check-links", is_flag=True, help="Find writes of memory that no recorded op made.")
@@ -108,6 +109,7 @@ def command(
     level: str,
     steps: str | None,
     processes: str | None,
+    asleep: bool,
     until: int | None,
     verify_inputs: bool,
     check_links: bool,
@@ -154,6 +156,9 @@ def command(
     --state records, at these optimizer steps, what each rank holds of parameters, gradients and optimizer state, so
     that rltrace compare --state can compare them as whole tensors with those of another sharding.
 
+    --asleep only counts optimizer steps, which takes microseconds a step. While the program runs, rltrace arm TRACE
+    wakes it for the steps that you choose then.
+
     --against A compares every op as it runs: at the first one that differs from A, its inputs and results are recorded,
     it is re-executed on the same inputs to see whether it is deterministic, and CMD continues (or ends: --stop).
     --exit-code ends with 0 if the run is the same as A, 1 if not and 125 if that is not known, as git bisect run reads
@@ -162,6 +167,8 @@ def command(
     if not command:
         raise UsageError("nothing to record: name a command, as in rltrace record -- python train.py")
     by = given_by(context, "steps", STEPS_DEFAULT)
+    if asleep:
+        _check_asleep(context, by)
     first, end = parse_steps(steps, by) if steps is not None else (0, None)
     if steps is not None and level == "step":
         raise UsageError(f"{by} selects steps whose ops are recorded; --level step records no ops")
@@ -211,6 +218,7 @@ def command(
         rows_limit=parse_size("--rows-limit", rows_limit),
         kernels=kernel_steps,
         compile=compiled,
+        asleep=asleep,
         processes=parse_processes(processes, given_by(context, "processes", PROCESSES_DEFAULT))
         if processes is not None
         else (),
@@ -235,6 +243,22 @@ def command(
     from rltrace.commands._live_diff import live_status
 
     return live_status(against, trace, status)
+
+
+ASLEEP_WITH = {"output", "processes", "asleep", "until", "engine", "compiled", "force", "quiet", "command"}
+"""Options that --asleep allows; what to record is chosen with ``rltrace arm``."""
+
+
+def _check_asleep(context: click.Context, by_steps: str) -> None:
+    """Raise UsageError for an option that --asleep does not allow. ``by_steps``: what set the steps."""
+    default = click.core.ParameterSource.DEFAULT
+    for option in context.command.params:
+        if option.name not in ASLEEP_WITH and context.get_parameter_source(option.name or "") is not default:
+            given = by_steps if option.name == "steps" else option.opts[0]
+            raise UsageError(
+                f"--asleep records nothing until the run is armed, so leave out {given}: rltrace arm chooses steps,"
+                " level and values while the program runs"
+            )
 
 
 def _report_links(before: Callable[[], bool] | None, trace: Path) -> Callable[[], bool]:

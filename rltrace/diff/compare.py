@@ -25,6 +25,7 @@ from rltrace.diff.base.coverage import (
     merge_structures,
     recorded_throughout,
     side_of,
+    slept_through,
 )
 from rltrace.diff.base.findings import row_at
 from rltrace.diff.base.model import (
@@ -387,7 +388,7 @@ class _Comparer:
         settings = tuple(d for d in environment_differences([(a, b)]) if selects_kernels(d.name))
         others = {stream.name.removeprefix(b.name): stream for stream in b.streams}
         compared = []
-        for stream in a.streams:
+        for stream in () if slept_through(self.a, a) or slept_through(self.b, b) else a.streams:
             other = others.get(stream.name.removeprefix(a.name))
             if other is not None and not is_pool(stream.name):
                 view_a, view_b = StreamView(a, stream, self.shortcuts), StreamView(b, other, self.shortcuts)
@@ -407,6 +408,9 @@ class _Comparer:
         """Compare the processes of each pool that both sides have."""
         pools_a, pools_b = pooled(self.a), pooled(self.b)
         for name in [name for name in pools_a if name in pools_b]:
+            sides = (self.a, pools_a[name]), (self.b, pools_b[name])
+            if any(slept_through(trace, process) for trace, pool in sides for process in pool):
+                continue
             self._take_pool(compare_processes(name, pools_a[name], pools_b[name]))
 
     def _take_pool(self, pool: PoolResult) -> None:

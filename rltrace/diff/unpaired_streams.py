@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from rltrace.diff.base.coverage import THREADS_BESIDE, recorded_throughout
+from rltrace.diff.base.coverage import THREADS_BESIDE, recorded_throughout, slept_through
 from rltrace.diff.base.findings import Judgement, make_finding, row_at
 from rltrace.diff.base.model import Cause, Finding, InputsMatch
 from rltrace.diff.base.view import RowRange, StreamView
@@ -135,6 +135,8 @@ def find_one_sided_streams(a: Trace, b: Trace) -> list[tuple[str, Finding, bool]
                     continue
                 if finished and recorded_throughout(process):
                     partner = next((p for p in other.processes if p.name == process.name), None)
+                    if partner is not None and (partner.asleep or slept_through(other, partner)):
+                        continue
                     found += _finding(side, partner, StreamView(process, stream))
     return found
 

@@ -41,6 +41,7 @@ NOT_THERE = {
     "check_links": "--check-links",
     "against": "--against",
     "replay": "replay and confirm",
+    "asleep": "--asleep",
 }
 """Options of a recording that JAX programs do not have."""
 

@@ -30,6 +30,8 @@ class RecordingSummary:
     ops: int
     steps: int
     """Optimizer attempts of all processes."""
+    slept: int = field(default=0, kw_only=True)
+    """Those of them for which a run that was started asleep was not armed."""
     size: int
     """Bytes on disk."""
     states: tuple[str, ...]
@@ -81,6 +83,7 @@ def _summarize(path: Path, trace: Trace) -> RecordingSummary:
         processes=len(processes),
         ops=sum(process.after_op for process in processes),
         steps=sum(len(process.steps) for process in processes),
+        slept=sum(end - first for process in processes for first, end in process.asleep),
         size=_size(path),
         states=tuple(process.state for process in processes),
         not_chosen=tuple(sorted(process.name for process in trace.unrecorded if process.state == LEFT_OUT)),

@@ -9,12 +9,15 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from rltrace.diff.base.coverage import coverage_notes
 from rltrace.json import to_json
 from rltrace.report.link_checks import FoundFault, fault_lines, found_faults
+from rltrace.trace.format.arming import sleeping_process
 from rltrace.trace.format.records import LeftOut, add_up
+from rltrace.trace.format.root import RUNNING
 from rltrace.trace.format.schema import JAX_ENGINE, Step
 from rltrace.trace.kernels.evidence import LAUNCH_ROWS
 from rltrace.trace.read.process import ProcessTrace
@@ -57,7 +60,7 @@ def describe(trace: Trace) -> dict[str, Any]:
         "slice": _record(trace.slice),
         "ops": ops,
         "size": {"bytes": size, "files": files, "bytes_per_op": round(size / ops, 2) if ops else None},
-        "processes": [_process(process) for process in trace.processes],
+        "processes": [_process(process, trace.path) for process in trace.processes],
         "unrecorded_processes": [
             {"state": process.state, "why": process.why, "process": process.record} for process in trace.unrecorded
         ],
@@ -74,14 +77,17 @@ def size_on_disk(trace: Trace) -> tuple[int, int]:
     return sum(sizes), len(sizes)
 
 
-def _process(process: ProcessTrace) -> dict[str, Any]:
+def _process(process: ProcessTrace, trace: Path) -> dict[str, Any]:
     process.load()
+    sleeping = sleeping_process(trace, process.token) if process.state == RUNNING and process.token else None
+    asleep_in = None if sleeping is None or sleeping.is_awake else sleeping.step
     return {
         "name": process.name,
         "state": process.state,
         "after_op": process.after_op,
-        "why": process.why,
+        "why": process.why if asleep_in is None else f"it is asleep in step {asleep_in:,}; rltrace arm wakes it",
         "windows": process.windows,
+        "asleep": process.asleep,
         "exit": _record(process.exit),
         "streams": [_stream(stream) for stream in process.streams],
         "optimizers": _optimizers(process),
@@ -253,6 +259,8 @@ def _process_lines(process: Mapping[str, Any], engine: str) -> Iterator[str]:
         yield f"  exit    {_pairs(process['exit'])}"
     for first, end in process["windows"]:
         yield f"  window  steps {first}:{'' if end is None else end}"
+    for first, end in process["asleep"]:
+        yield f"  asleep  steps {first}:{end}"
     for stream in process["streams"]:
         yield f"  stream  {stream['name']}  {counted(stream['ops'], 'op')}"
     for optimizer in process["optimizers"]:

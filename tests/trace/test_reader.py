@@ -344,6 +344,16 @@ def test_a_missing_process_is_named(tmp_path: Path) -> None:
     assert "processes/0 is missing" in [hole.why for hole in open_trace(path).holes]
 
 
+def test_the_level_of_a_run_that_was_armed(tmp_path: Path) -> None:
+    """It is that of its processes that recorded ops, wherever they are in the trace; the same of the engine."""
+    builder = TraceBuilder(tmp_path / "a.zarr", level="step", engine="none", process="launcher:torchrun")
+    builder.level, builder.engine = "op", "testing"
+    builder.process("rank0/main")
+    found = open_trace(builder.finish())
+    assert [process.level for process in found.processes] == ["step", "op"]
+    assert (found.level, found.engine) == ("op", "testing")
+
+
 def test_levels_and_windows(tmp_path: Path) -> None:
     """The level is the recorder's; windows are listed with the rows at which they began."""
     create_trace(tmp_path / "b.zarr", {"options": {"level": "step"}})

@@ -147,7 +147,9 @@ def step_after(view: StreamView, place: int) -> int:
 def recorded_at(view: StreamView, step: int) -> bool:
     """Whether the windows of the process include the ops of ``step``."""
     windows = view.process.windows
-    return not windows or any(first <= step and (end is None or step < end) for first, end in windows)
+    if not windows:
+        return not view.process.asleep
+    return any(first <= step and (end is None or step < end) for first, end in windows)
 
 
 ROW_DIGESTS = [Step.STRUCTURE, Step.VALUES]

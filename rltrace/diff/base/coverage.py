@@ -17,9 +17,17 @@ MODULES_UNKNOWN, STACK_FULL, LAUNCHES_UNSEEN = "modules.unknown", "stack.full", 
 """Facts of a process."""
 
 
+SHOWN_SPANS = 4
+"""Spans of steps that were not recorded, named one by one."""
+
+
 def coverage_notes(trace: Trace) -> Iterator[str]:
-    """Sentences on parts of the program that could not be recorded."""
+    """Sentences on parts of the program that could not be recorded, or for which a run asleep was not armed."""
     for process in trace.processes:
+        if process.asleep:
+            spans = ", ".join(f"{first}:{end}" for first, end in process.asleep[:SHOWN_SPANS])
+            more = f" and {len(process.asleep) - SHOWN_SPANS} more" if len(process.asleep) > SHOWN_SPANS else ""
+            yield f"asleep: steps {spans}{more} of {process.name} are not recorded, as the run was not armed for them"
         threads = process.facts.get(THREADS_BEFORE)
         if threads:
             yield (
@@ -50,6 +58,10 @@ def coverage_notes(trace: Trace) -> Iterator[str]:
                 f"calls of code outside torch in {process.name} without rows, as their arguments could not be read:"
                 f" {unseen}; what they wrote counts as written by the op before"
             )
+    asleep = [process.name for process in trace.processes if slept_through(trace, process) and not process.asleep]
+    if asleep:
+        more = f" and {len(asleep) - 1} more" if asleep[1:] else ""
+        yield f"asleep: no op of {asleep[0]}{more} is recorded, as a process wakes when an optimizer step of it ends"
     left_out = [process for process in trace.unrecorded if process.state == LEFT_OUT]
     if left_out:
         names = ", ".join(sorted(process.name for process in left_out))
@@ -62,6 +74,12 @@ def coverage_notes(trace: Trace) -> Iterator[str]:
         )
 
 
+def slept_through(trace: Trace, process: ProcessTrace) -> bool:
+    """Whether a process has no ops because its run was asleep all the time: a worker, say, that makes no steps."""
+    options = trace.launch.get("options")
+    return isinstance(options, dict) and bool(options.get("asleep")) and not process.windows and not process.after_op
+
+
 def unfinished_text(side: str, process: ProcessTrace) -> str:
     """Why the comparison with an unfinished side ends here."""
     why = process.why
@@ -70,7 +88,7 @@ def unfinished_text(side: str, process: ProcessTrace) -> str:
 
 def recorded_throughout(process: ProcessTrace) -> bool:
     """Whether ops were recorded from beginning to end; otherwise a stream may be missing for its window alone."""
-    return process.windows in ([], [(0, None)])
+    return process.windows in ([], [(0, None)]) and not process.asleep
 
 
 # --- summary ----------------------------------------------------------------------------------------------------------

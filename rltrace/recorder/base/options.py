@@ -92,6 +92,9 @@ class RecordOptions(NamedTuple):
     compile: str | None = None
     """"eager": compiled functions run op by op; None: as in the program."""
 
+    asleep: bool = False
+    """Record nothing until ``rltrace arm`` requests steps."""
+
     processes: tuple[str, ...] = ()
     """Patterns (fnmatch) of the names of the processes that are recorded; empty: all."""
 
@@ -158,6 +161,8 @@ class RecordOptions(NamedTuple):
             extras |= {"kernels": steps_text(self.kernels)}
         if self.compile is not None:
             extras |= {"compile": self.compile}
+        if self.asleep:
+            extras |= {"asleep": True}
         if self.processes:
             extras |= {"processes": ",".join(self.processes)}
         if self.replay:

@@ -52,16 +52,23 @@ def make_captures(
     return captures._replace(hooks=[*captures.hooks, lambda stream: LinkCheckHook(stream, links)], links=links)
 
 
+def remember_names(process: ProcessState) -> None:
+    """Keep the names by which selectors choose ops; called before any op is recorded."""
+    from rltrace.recorder.capture.selection import NAMED
+
+    if not process.tables.remembered:
+        process.tables.remember(*NAMED)
+
+
 def _recorded_tensors(options: RecordOptions, process: ProcessState) -> Captures:
     """The captures of values, activation rows and state."""
     if not options.values and not options.rows and not options.rerunnable and options.state is None:
         return Captures()
-    from rltrace.recorder.capture.selection import NAMED
     from rltrace.recorder.capture.values import ValueCapture, ValueQueue
     from rltrace.selectors import Selector, parse_selectors
     from rltrace.trace.format.records import ValueRequest
 
-    process.tables.remember(*NAMED)
+    remember_names(process)
     values = ValueQueue(ValueRequest(options.values, options.values_inputs, options.values_limit))
     selector = parse_selectors(options.values) if options.values else Selector(())
     of_values: list[MakeHook] = [lambda stream: ValueCapture(stream, values, selector)] if options.values else []

@@ -290,7 +290,7 @@ class ValueCopier:
     def record(self, op: OpInFlight, results: list[Tensor]) -> None:
         """Record ``op``, whose row the stream is about to finish; each of ``results`` has a digest at its end."""
         count, written = len(results), self._stream.digests
-        digests = written[len(written) - count :].tolist()
+        digests = [written[place] for place in range(len(written) - count, len(written))]  # an array, or the library's
         if op.plan.draws:
             self._state(op.state, written[-count - 1])
         for place, (tensor, digest) in enumerate(zip(results, digests, strict=True)):

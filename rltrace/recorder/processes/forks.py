@@ -78,7 +78,7 @@ class ForkedChild:
         except OSError:  # the trace is gone: nothing can be recorded
             self.forget()
             return
-        if options.level == "op" and options.first_step == 0:
+        if options.level == "op" and options.first_step == 0 and not options.asleep:
             self.inheritance.engine.enter(self)
         elif not _is_forked_by("multiprocessing"):  # it could otherwise begin inside an optimizer step
             self.begin(self.inheritance.name)

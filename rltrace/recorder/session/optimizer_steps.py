@@ -11,12 +11,15 @@ import contextlib
 import sys
 import threading
 import weakref
+from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType, MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch._compile import _disable_dynamo
 from torch.amp import grad_scaler
 from torch.autograd import graph
@@ -25,6 +28,7 @@ from torch.optim import optimizer as torch_optimizer
 
 from rltrace.digest import digest_pages
 from rltrace.portable_keys import portable_key
+from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.base.patching import Patches
 from rltrace.recorder.base.torch_function import torch_function_disabled
 from rltrace.recorder.base.weak_id_dict import WeakIdDict
@@ -44,7 +48,7 @@ from rltrace.recorder.streams.series import SeriesSampler
 from rltrace.recorder.streams.threads import Streams
 from rltrace.trace.format.records import OptimizerStart
 from rltrace.trace.format.rows import StepRecord
-from rltrace.trace.format.schema import Phase
+from rltrace.trace.format.schema import Phase, Step
 
 if TYPE_CHECKING:
     from rltrace.recorder.capture.shards import ShardCapture
@@ -161,6 +165,9 @@ class AttemptListener(Protocol):
     def after_attempt(self, attempt: Attempt) -> None:
         """An attempt has ended, or was skipped."""
 
+    def attempt_slept(self, optimizer: OptimizerState, skipped: int) -> None:
+        """The same while the counter is asleep; called after ``optimizer`` has counted it."""
+
     def after_scaler(self, scaler: Any, optimizer: Any, attempt: Attempt) -> None:
         """The attempt was made through this gradient scaler; called after ``after_attempt``."""
 
@@ -192,6 +199,8 @@ class StepCounter:
         shards: ShardCapture | None = None,
     ) -> None:
         """``library``: of the native engine, to read states with."""
+        self.is_asleep = False
+        """Attempts are counted, and nothing is digested."""
         self._digests = digests
         self._shards = shards
         self._generators = rng_state.GlobalGenerators(rng_state.first_states(), library)
@@ -207,19 +216,36 @@ class StepCounter:
         """Attempts finished, skipped ones included."""
         self._backwards = 0
         self._stop_hooks: Callable[[], None] = lambda: None
-        self._patches = Patches()
+        self._patches, self._backward_patches = Patches(), Patches()
         self._compiled = CompiledSteps(self._around_compiled, listener.fail)
 
-    def install(self) -> None:
+    def install(self, *, asleep: bool = False) -> None:
         self._stop_hooks = add_listener(self)
         self._patches.wrap(grad_scaler.GradScaler, "step", self._around_scaler)
-        self._patches.wrap_all((graph, torch.autograd), "_engine_run_backward", self._around_backward)
         self._compiled.install()
+        if asleep:
+            self.is_asleep = True
+        else:
+            self.wake()
 
     def remove(self) -> None:
         self._compiled.uninstall()
+        self._backward_patches.undo_all()
         self._patches.undo_all()
         self._stop_hooks()
+
+    def wake(self) -> None:
+        """Digest from the next attempt on."""
+        self.is_asleep, self._backwards = False, 0
+        self._backward_patches.wrap_all((graph, torch.autograd), "_engine_run_backward", self._around_backward)
+        for optimizer, state in self._states.items():
+            state.owner = state.owner or self._listener.owner_of(_parameters(optimizer))
+
+    def fall_asleep(self) -> None:
+        """Only count, from the next attempt on."""
+        self.is_asleep = True
+        self._backward_patches.undo_all()
+        self._repeated = WeakIdDict()
 
     def count_manual(self) -> None:
         """Count a step that the program marks (``rltrace.step()``) as an attempt of ``ManualSteps``."""
@@ -270,6 +296,8 @@ class StepCounter:
 
     def step_begins(self, optimizer: Any, caller: FrameType) -> None:
         """Called by torch's hook, as ``end_step`` is."""
+        if self.is_asleep:
+            return
         try:
             if optimizer not in self._states:
                 self._local.start = id(optimizer), self._digest(optimizer), state_names(optimizer)
@@ -281,12 +309,18 @@ class StepCounter:
             self._listener.fail(error)
 
     def end_step(self, optimizer: Any) -> None:
-        self._finish(optimizer, _skipped_inside(optimizer))
+        state = self._states.get(optimizer) if self.is_asleep else None
+        if state is None:
+            self._finish(optimizer, _skipped_inside(optimizer))
+        else:  # the same as there, in fewer calls: the program has driven all of them out of the caches
+            self.attempts += 1
+            state.count += 1
+            self._listener.attempt_slept(state, _skipped_inside(optimizer))
 
     def compiled_step_ends(self, optimizer: Any) -> None:
         """A step ends that ran in compiled graphs: its end is in none of them, and its beginning was not seen."""
         try:
-            self._local.digest = self._digest(optimizer, gradients=True)
+            self._local.digest = None if self.is_asleep else self._digest(optimizer, gradients=True)
         except Exception as error:
             self._listener.fail(error)
         self._finish(optimizer, _skipped_inside(optimizer))
@@ -297,11 +331,14 @@ class StepCounter:
         try:
             state = self._states.get(optimizer)
             if state is None:
-                owner = self._listener.owner_of(_parameters(optimizer))
+                owner = "" if self.is_asleep else self._listener.owner_of(_parameters(optimizer))
                 state = self._states[optimizer] = OptimizerState(self._optimizer_count, type(optimizer).__name__, owner)
                 self._optimizer_count += 1
             count = state.count
             state.count += 1
+            if self.is_asleep:
+                self._listener.attempt_slept(state, skipped)
+                return
             attempt = Attempt(
                 optimizer=state,
                 count=count,
@@ -394,6 +431,8 @@ def _skipped_inside(optimizer: Any) -> int:
 class StepLife(Protocol):
     """The session, as seen from its steps."""
 
+    options: RecordOptions
+
     @property
     def is_over(self) -> bool:
         """Whether nothing is recorded any more."""
@@ -430,10 +469,15 @@ class StepWriter:
         self._committer = committer
         self._streams = streams
         self._window = window
-        self._integrations = integrations
+        self.integrations = integrations
+        """Set anew where the run wakes."""
         self._series = series
         self._scalers = scalers
         self._session = session
+        self._slept: array[int] = array("I")
+        """Of each attempt since the counter fell asleep: ordinal of its optimizer, and whether it was skipped."""
+        self._slept_optimizers: dict[int, OptimizerState] = {}
+        """Their optimizers, by ordinal."""
         self.owner_of = modules.owner_of
         self.fail = session.fail
 
@@ -454,6 +498,31 @@ class StepWriter:
             self.fail(error)
         self._session.step_ended(ended)
 
+    def attempt_slept(self, optimizer: OptimizerState, skipped: int) -> None:
+        process, ordinal = self._process, optimizer.ordinal
+        self._slept.append(ordinal << 2 | skipped)
+        self._slept_optimizers[ordinal] = optimizer
+        ended = process.step
+        process.step = ended + 1
+        self._session.step_ended(ended)
+
+    def take_slept(self) -> NDArray[np.uint64]:
+        """The attempts since the counter fell asleep or the last call, shape [n, len(Step)]."""
+        slept, self._slept = np.frombuffer(self._slept, np.uint32), array("I")
+        steps = np.zeros((len(slept), len(Step)), np.uint64)
+        steps[:, Step.STEP] = np.arange(self._process.step - len(slept), self._process.step)
+        steps[:, Step.STREAM] = self._streams.main.number
+        steps[:, Step.SKIPPED] = slept & 3
+        for ordinal, optimizer in self._slept_optimizers.items():
+            own = np.flatnonzero(slept >> 2 == ordinal)
+            steps[own, Step.OPTIMIZER] = self._optimizer_id(optimizer)
+            steps[own, Step.COUNT] = np.arange(optimizer.count - len(own), optimizer.count)
+        if len(slept):
+            ordinal = int(slept[-1]) >> 2
+            self._process.attempt = ordinal, self._slept_optimizers[ordinal].count - 1
+        self._slept_optimizers = {}
+        return steps
+
     def after_scaler(self, scaler: Any, optimizer: Any, attempt: Attempt) -> None:
         if self._session.is_over:
             return
@@ -467,7 +536,7 @@ class StepWriter:
         """Every op of a backward pass has the stack of the call that started it."""
         stream = self._window.backward_begins()
         self._process.phases.backward_begins(stream)
-        self._integrations.steps.backward_begins()
+        self.integrations.steps.backward_begins()
         if stream is None:
             return False
         stream.modules.begin_backward(frame)
@@ -493,7 +562,7 @@ class StepWriter:
                 count=attempt.count,
                 skipped=attempt.skipped,
                 backwards=attempt.backwards,
-                environment_steps=self._integrations.steps.count,
+                environment_steps=self._environment_steps(),
                 end_row=stream.row,
                 recorded=self._window.is_open,
                 parameters=attempt.parameters,
@@ -511,6 +580,10 @@ class StepWriter:
             self._session.first_step_ended()
         self._streams.step_began(ended + 1)
         self._window.move(ended + 1)
+
+    def _environment_steps(self) -> int:
+        """0, which means that their number is not known, where the run was started asleep."""
+        return 0 if self._session.options.asleep else self.integrations.steps.count
 
     def _optimizer_id(self, optimizer: OptimizerState) -> int:
         if optimizer.id is not None:

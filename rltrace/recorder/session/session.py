@@ -15,7 +15,8 @@ import threading
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from types import CodeType
+from time import monotonic
+from types import CodeType, MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -28,7 +29,8 @@ from rltrace.recorder.base.isolation import EagerStance, compiler_exclusion
 from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.base.process_names import Children, fork_name, is_worker, process_name
 from rltrace.recorder.base.stack_space import check_stack_space
-from rltrace.recorder.capture.captures import Extend, make_captures
+from rltrace.recorder.base.torch_function import torch_function_disabled
+from rltrace.recorder.capture.captures import Extend, make_captures, remember_names
 from rltrace.recorder.core.modules import ModuleNames
 from rltrace.recorder.core.native_engine import NativeEngine, NativeRecorder
 from rltrace.recorder.core.op_recorder import OpRecorder
@@ -39,6 +41,7 @@ from rltrace.recorder.processes import exits
 from rltrace.recorder.processes.exits import TERMINATION_SECONDS, CommitServer, Endings, Terminations
 from rltrace.recorder.processes.forks import Inheritance, forks
 from rltrace.recorder.session import window
+from rltrace.recorder.session.arming import ArmedWindow, Arming
 from rltrace.recorder.session.engine_choice import choice_facts, choose_library, handed_facts
 from rltrace.recorder.session.event_writer import EventWriter
 from rltrace.recorder.session.grad_scalers import Scalers
@@ -81,6 +84,12 @@ class Session:
             self._commit_server.listen()
         self._extend = extend
         self._pid = os.getpid()
+        self._arming = Arming(options.trace, token) if options.asleep else None
+        self._armed: ArmedWindow | None = None
+        """The steps that the process is awake for."""
+        self._turning = _thread.allocate_lock()
+        self._level = "step" if options.asleep else options.level
+        """Of what was recorded so far."""
         self._failure: str | None = None
         self._stopped = False
         self._finished = False
@@ -91,6 +100,8 @@ class Session:
         self._process.report_missing = self._note_missing
         self._extension = extend and extend(self._writer.name)
         self._captures = make_captures(options, self._process, self._writer.append)
+        if options.asleep:
+            remember_names(self._process)
         if self._extension is not None:
             self._captures = self._extension.join(self._captures, self._process)
         self._committer = Committer(self._process, self._writer, self.fail, self._captures)
@@ -126,7 +137,7 @@ class Session:
             self._write_window_state,
         )
         self.events = EventWriter(self._process, self._streams, self.window, self._profiler, self.fail)
-        self._integrations = Integrations(self.events, self._process.digests)
+        self._integrations = self._make_integrations()
         self._step_writer = StepWriter(
             self._process,
             self._committer,
@@ -147,6 +158,9 @@ class Session:
         self._facts: Mapping[str, fingerprint.Fact] = {}
         self._missing: dict[str, list[str]] = {}
         """By fact: what is missing in the trace."""
+
+    def _make_integrations(self) -> Integrations:
+        return Integrations(self.events, self._process.digests)
 
     def _make_profiler(self) -> Cycles | None:
         """The profiler of kernel launches; None where no option requests it."""
@@ -183,10 +197,71 @@ class Session:
 
     def watch(self, name: str, value: object) -> None:
         """``rltrace.watch(name, value)``: one more number of a series."""
+        if self.is_asleep:
+            return
         try:
             self._series.watch(name, value)
         except Exception as error:
             self.fail(error)
+
+    # --- sleep ------------------------------------------------------------------------------------------------------
+    #
+    # A process that is started asleep counts attempts of optimizers, names modules as they are created, and follows how
+    # the process and its children begin and end. No thread runs, and no function is patched that training calls. It
+    # wakes at the end of a step, with what ``rltrace arm`` requested.
+
+    @property
+    def is_asleep(self) -> bool:
+        """Whether nothing is recorded now, as ``rltrace arm`` has not requested this step."""
+        return self._arming is not None and self._armed is None
+
+    def _arm(self, arming: Arming, step: int) -> None:
+        """``step`` begins: wake or fall asleep, where it is the first of requested steps, or the first after them."""
+        if not self._turning.acquire(blocking=False):
+            return  # a step of another thread ends, too
+        try:
+            due = arming.due(step)
+            if due is self._armed:
+                return
+            with torch_function_disabled():
+                if self._armed is not None:
+                    self._fall_asleep()
+                if due is not None:
+                    self._wake(due, step)
+            arming.turned(step, is_awake=due is not None)
+        finally:
+            self._turning.release()
+
+    def _wake(self, armed: ArmedWindow, step: int) -> None:
+        self._armed, options = armed, armed.options(self.options)
+        self._level = "op" if "op" in (self._level, options.level) else "step"
+        self.steps.wake()
+        self._write_slept()
+        self._captures = make_captures(options, self._process, self._writer.append)
+        self._committer.take_from(self._captures)
+        self._streams.set_hooks(self._captures.hooks)
+        self._streams.step_began(step)
+        self._streams.set_phase(self._process.phase)
+        self._integrations = self._step_writer.integrations = self._make_integrations()
+        self.window.options = options
+        self._write_facts(running_before())
+        self._begin(options)
+
+    def _fall_asleep(self) -> None:
+        self._armed = None
+        self.window.close()
+        self.steps.fall_asleep()
+        self._scalers.remove()
+        self._integrations.uninstall()
+        self._streams.close()
+        self._captures.stop()
+        self._committer.stop()
+
+    def _write_slept(self) -> None:
+        """Write the steps since the process fell asleep."""
+        steps = self._step_writer.take_slept()
+        if len(steps):
+            self._writer.steps_asleep(steps, self._process.tables.take())
 
     # --- start and end ----------------------------------------------------------------------------------------------
 
@@ -202,25 +277,29 @@ class Session:
         self._compiler.install()
         if self._stance is not None:
             self._stance.begin()
-        engine = self._engine_name()
         self._facts = {"digest": ALGORITHM, **running_before(), **self._engine_facts, **fingerprint.start()}
-        self._writer.facts(self.options.level, engine, self._facts)
-        if self._captures.values is not None:
-            self._writer.request_values(self._captures.values.request)
-        if self._captures.activations is not None:
-            self._writer.request_activations(self._captures.activations.request)
+        self._writer.facts(self._level, self._engine_name(), self._facts)
         self._streams.open_main()
-        self._committer.start()
-        self.steps.install()
-        self._integrations.install()
-        self._scalers.install()
-        if self.options.level == "op" and self.options.first_step == 0 and self.options.end_step != 0:
-            self.window.open()
+        self.steps.install(asleep=self.is_asleep)
+        if not self.is_asleep:
+            self._begin(self.options)
         self._endings.install()
         self._children.install()
         self._terminations.install()
         self._commit_server.serve(self._terminated)
         atexit.register(self._at_exit)
+
+    def _begin(self, options: RecordOptions) -> None:
+        """Begin to record what these options request."""
+        if self._captures.values is not None:
+            self._writer.request_values(self._captures.values.request)
+        if self._captures.activations is not None:
+            self._writer.request_activations(self._captures.activations.request)
+        self._committer.start()
+        self._integrations.install()
+        self._scalers.install()
+        if options.level == "op" and options.first_step <= self._process.step and options.end_step != 0:
+            self.window.open()
 
     def _at_exit(self) -> None:
         self.finish()
@@ -236,6 +315,8 @@ class Session:
         atexit.unregister(self._at_exit)
         self.window.close()
         self._uninstall()
+        if self._arming is not None:
+            self._arming.over()
         try:
             self._close()
         finally:
@@ -248,6 +329,7 @@ class Session:
             return
         try:
             self._committer.stop()
+            self._write_slept()
             streams = (self._streams.main, *self._streams.others)
             self._engine_facts |= handed_facts([s.native for s in streams if isinstance(s, NativeRecorder)])
             self._write_facts()
@@ -265,6 +347,8 @@ class Session:
         """``exec`` of ``program`` is about to replace this process; None: it failed."""
         if self._profiler is not None and program is not None:
             self._profiler.pause("another program was about to replace the process")
+        if self._arming is not None:
+            self._arming.over(program is not None)
         self._end_provisionally(None if program is None else "complete", {"exec": program})
 
     def _terminated(self) -> None:
@@ -279,6 +363,7 @@ class Session:
             return
         try:
             self._committer.flush()
+            self._write_slept()
             self._writer.append({"type": "provisional_end", "state": state, "exit": dict(ending)})
         except Exception as error:
             self.fail(error)
@@ -287,10 +372,10 @@ class Session:
         """Record the facts that are known only after the first ops."""
         self._write_facts()
 
-    def _write_facts(self) -> None:
+    def _write_facts(self, more: Mapping[str, str] = MappingProxyType({})) -> None:
         """Record facts that torch fixes when they are first read, so not before the program has run ops."""
         self._facts = {"digest": ALGORITHM, **self._engine_facts, **fingerprint.facts(self._facts), **device_facts()}
-        self._writer.facts(self.options.level, self._engine_name(), self._facts)
+        self._writer.facts(self._level, self._engine_name(), {**self._facts, **more})
 
     def _note_missing(self, fact: str, what: str) -> None:
         """Record at once, from any thread, so that it is in the trace of a program that is killed."""
@@ -299,7 +384,7 @@ class Session:
             return
         try:
             known.append(what)
-            self._writer.facts(self.options.level, self._engine_name(), {fact: ", ".join(known)})
+            self._writer.facts(self._level, self._engine_name(), {fact: ", ".join(known)})
         except Exception as error:
             self.fail(error)
 
@@ -313,9 +398,16 @@ class Session:
         self._writer.append(record)
 
     def step_ended(self, step: int) -> None:
-        """Optimizer step ``step`` has been written: ends the program at ``--until``."""
+        """Optimizer step ``step`` has been written: ends the program at ``--until``, wakes where it is armed."""
         if self.options.until is not None and step == self.options.until:
             self.stop_program()
+        arming = self._arming
+        if arming is None or not (arming.windows or monotonic() >= arming.next_look) or self.is_over:
+            return
+        try:
+            self._arm(arming, step + 1)
+        except Exception as error:
+            self.fail(error)
 
     def stop_program(self) -> None:
         """End the program as Ctrl-C would, but without a traceback; the trace records that this was requested."""
@@ -328,7 +420,7 @@ class Session:
         return self._failure
 
     def _engine_name(self) -> str:
-        return DispatchEngine.name if self.options.level == "op" else "none"
+        return DispatchEngine.name if self._level == "op" else "none"
 
     def _uninstall(self, *, but_subclasses: bool = False) -> None:
         self._streams.close()
@@ -356,6 +448,8 @@ class Session:
             _thread.start_new_thread(self._note_missing, (FULL_STACK, f"after step {self._process.step}"))
             return
         self._failure = f"{type(error).__name__}: {error}"
+        if self._arming is not None:
+            self._arming.over()
         if os.environ.get("RLTRACE_DEBUG"):
             import traceback
 
@@ -378,6 +472,7 @@ class Session:
         if self._finished:
             return None
         self._finished = True
+        self._arming = None
         atexit.unregister(self._at_exit)
         engine = self._streams.engine_here() or DispatchEngine()
         if self._profiler is not None:

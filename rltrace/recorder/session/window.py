@@ -46,7 +46,8 @@ class OpWindow:
         write_state: Callable[[], None],
     ) -> None:
         """``write_state`` writes the WINDOW rows, where the window does not begin with the program."""
-        self._options = options
+        self.options = options
+        """Of the steps to record; set anew where a run is armed."""
         self._process = process
         self._writer = writer
         self._streams = streams
@@ -66,7 +67,7 @@ class OpWindow:
         self.is_open = True
         self._patches.install()
         main, step = self._streams.main, self._process.step
-        self._writer.window(main.number, step, self._options.end_step, main.row)
+        self._writer.window(main.number, step, self.options.end_step, main.row)
         self._streams.enter()
         if step > 0:
             self._write_state()
@@ -88,7 +89,7 @@ class OpWindow:
 
     def move(self, step: int) -> None:
         """``step`` begins: open or close the window according to the options."""
-        options = self._options
+        options = self.options
         if options.level != "op":
             return
         if not self.is_open and options.first_step <= step and (options.end_step is None or step < options.end_step):
@@ -108,7 +109,7 @@ class OpWindow:
 
     def _move_profiler(self, step: int) -> None:
         """Between two steps: start, stop or continue the profiler."""
-        profiler, steps = self._profiler, self._options.kernels
+        profiler, steps = self._profiler, self.options.kernels
         if profiler is None or steps is None:
             return
         first, end = steps

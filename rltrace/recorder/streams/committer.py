@@ -91,12 +91,8 @@ class Committer:
         self._process = process
         self._writer = writer
         self._fail = fail
-        self._values = captures.values
-        self._activations = captures.activations
         self._commit_requested = False
-        for queue in (self._values, self._activations):
-            if queue is not None:
-                queue.request_commit, queue.wait_for_commit = self.request_commit, partial(self._wait_for, queue)
+        self.take_from(captures)
         self._streams: list[tuple[RowBuffer, int]] = []
         self._committed: dict[int, int] = {}
         self._steps: list[StepRecord] = []
@@ -105,6 +101,14 @@ class Committer:
         self._commits = threading.Lock()
         self._stopping = False
         self._thread: BackgroundThread | None = None
+
+    def take_from(self, captures: Captures) -> None:
+        """Commit what these captures hold; before the thread starts."""
+        self._values = captures.values
+        self._activations = captures.activations
+        for queue in (self._values, self._activations):
+            if queue is not None:
+                queue.request_commit, queue.wait_for_commit = self.request_commit, partial(self._wait_for, queue)
 
     def add(self, stream: RowBuffer) -> None:
         """Start to commit a stream."""
@@ -116,6 +120,7 @@ class Committer:
         self._streams.append((stream, number))
 
     def start(self) -> None:
+        self._stopping = False
         self._thread = BackgroundThread(self._run)
         self._thread.start()
 

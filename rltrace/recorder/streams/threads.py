@@ -207,6 +207,13 @@ class Streams:
         mark_children()
         self._local.stream = self._open(self._name)
 
+    def set_hooks(self, hooks: Sequence[MakeHook]) -> None:
+        """Have ops go through these hooks from the next ``enter`` on; settings of torch are read anew then."""
+        self._hooks = hooks
+        for stream in self._all:
+            stream.settings = NO_SNAPSHOT
+            stream.hooks = tuple(make_hook(stream) for make_hook in hooks)
+
     def adopt(self, engine: Engine) -> None:
         """Use an engine that the calling thread already has."""
         self._engines[threading.get_ident()] = engine

@@ -36,7 +36,7 @@ from collections.abc import Mapping
 from enum import IntEnum, IntFlag
 from typing import Final
 
-FORMAT: Final = (3, 3)
+FORMAT: Final = (3, 4)
 """(major, minor). Readers refuse another major version, and ignore unknown fields."""
 
 SEGMENT_ROWS: Final = 65_536
@@ -409,6 +409,8 @@ RECORD_TYPES: Final = {
     "facts": "level, engine, facts: {name: value} of the machine and the process; the later of one name counts",
     "stream": "stream, name",
     "window": "stream, first_step, end_step (null: to the end), row at which recording of ops began",
+    "asleep": "first_step, end_step: steps of which nothing but their optimizer is recorded, as the run was not armed"
+    " for them",
     "tables": "chunk: number of the first, entries: {table: entries so far}, files",
     "commit": "stream, segment (number of the chunk), first, rows, sections: cells of each kind, marks: [[row,"
     " structure, values, marked], …], end: [structure, values, marked], files: those of rows and cells; in a slice []"
@@ -456,3 +458,4 @@ RECORD_TYPES: Final = {
 # 3.1  record type "optimizer": what an optimizer began with, by which a resumed run is recognized
 # 3.2  record type "shards", and values of kind SHARD
 # 3.3  table "schemas": names of the positional arguments of ops
+# 3.4  record type "asleep": steps of which nothing was recorded, as the run was not armed for them

@@ -91,6 +91,7 @@ class JournalContent:
         self.parameters: dict[int, int] = {}
         self.optimizer_starts: dict[int, OptimizerStart] = {}
         self.windows: list[tuple[int, int | None]] = []
+        self.asleep: list[tuple[int, int]] = []
         self.streams: dict[int, StreamTrace] = {}
         self.attempts = attempts
         self.samples = samples
@@ -161,6 +162,12 @@ class JournalContent:
         self._stream(number(record, "stream", MAX_STREAMS)).windows.append((*window, number(record, "row")))
         if window not in self.windows:
             self.windows.append(window)
+
+    def _read_asleep(self, record: Record) -> None:
+        first, end = number(record, "first_step"), number(record, "end_step")
+        if self.asleep and self.asleep[-1][1] == first:
+            first = self.asleep.pop()[0]
+        self.asleep.append((first, end))
 
     def _read_commit(self, record: Record) -> None:
         stream = self._stream(number(record, "stream", MAX_STREAMS))
@@ -302,6 +309,8 @@ class ProcessTrace:
         """What the optimizers began with, by their ordinals, where that was recorded."""
         self.windows = content.windows
         """(first step, end step or None) of the recorded ops; empty: all or none were."""
+        self.asleep = content.asleep
+        """(first step, end step) of steps of which nothing was recorded, as the run was not armed for them."""
         self.table_records = content.table_records
         """(first chunk, entries of each table so far, files)."""
         self.value_request = content.value_request

@@ -109,12 +109,14 @@ class Trace:
         """ "step" or "op"."""
         options = self.launch.get("options")
         requested = options.get("level") if isinstance(options, dict) else None
-        return next((p.level for p in self.processes if p.level), str(requested or ""))
+        levels = [p.level for p in self.processes if p.level]  # of a run that was armed, not all may be the same
+        return "op" if "op" in levels else next(iter(levels), str(requested or ""))
 
     @property
     def engine(self) -> str:
         """How ops were intercepted; rows of two engines are not compared."""
-        return next((p.engine for p in self.processes if p.engine), "")
+        engines = [p.engine for p in self.processes if p.engine]
+        return next((engine for engine in engines if engine != "none"), next(iter(engines), ""))
 
     @property
     def created(self) -> object:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.errors import HoleError
+from rltrace.trace.format.arming import ASLEEP, REQUEST
 from rltrace.trace.format.arrays import (
     ACTIVATION_ARRAYS,
     CELLS,
@@ -303,7 +304,7 @@ class _Work:
         for key, _ in self._documents():
             yield f"{key}zarr.json"
         for name in self.trace.folder.names(STARTS):
-            if name.endswith((".json", ".name", ".failed", ".left-out", ".children")):
+            if name.endswith((".json", ".name", ".failed", ".left-out", ".children", f".{ASLEEP}", f".{REQUEST}")):
                 yield f"{STARTS}/{name}"
         for process in self.trace.processes:
             yield f"{process.base}/{JOURNAL}"

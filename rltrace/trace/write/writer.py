@@ -39,7 +39,7 @@ from rltrace.trace.format.process_start import STARTS, this_process
 from rltrace.trace.format.root import JOURNAL, PROCESSES, name_file, record_error
 from rltrace.trace.format.row_hashes import Chains, Digests
 from rltrace.trace.format.rows import Rows, StepRecord, TableEntry
-from rltrace.trace.format.schema import MARK_ROWS, SEGMENT_CELLS, SEGMENT_ROWS
+from rltrace.trace.format.schema import MARK_ROWS, SEGMENT_CELLS, SEGMENT_ROWS, STEP_CHUNK, Step
 from rltrace.trace.format.tables import KeyTables, pack_lines, table_line
 from rltrace.trace.write.packers import PendingSteps, SamplePacker, StepPacker
 
@@ -265,6 +265,23 @@ class ProcessWriter:
                 records.append(launches_record(launches))
             if records:
                 self._journal.append(records)
+
+    def steps_asleep(self, steps: NDArray[np.uint64], entries: Sequence[TableEntry]) -> None:
+        """Write attempts of one stream, shape [n, len(Step)], of which only STEP to SKIPPED are known: the recorder was
+        asleep. ``entries``: of their optimizers. All rows and attempts before them are committed. Raises RecordError.
+        """
+        with self._lock, self._writing("steps cannot be written"):
+            stream = int(steps[0, Step.STREAM])
+            chains = self._streams[stream]
+            chains.end_step()
+            steps[:, Step.END_ROW] = chains.rows
+            steps[:, [Step.PREFIX_STRUCTURE, Step.PREFIX_VALUES]] = chains.digests()[:2]
+            records = self._write_entries(entries) if entries else []
+            records += self._write_steps(self._pending.pop_ready(self._streams))
+            for at in range(0, len(steps), STEP_CHUNK):
+                records += self._write_steps(steps[at : at + STEP_CHUNK].tolist())
+            first, last = steps[[0, -1], Step.STEP].tolist()
+            self._journal.append([*records, {"type": "asleep", "first_step": first, "end_step": last + 1}])
 
     def close(
         self,

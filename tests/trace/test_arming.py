@@ -1,0 +1,75 @@
+"""Requests to a run that is asleep: which steps a process records because of one, and that one is whole or absent."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rltrace.trace.format.arming import (
+    Answer,
+    ArmRequest,
+    SleepingProcess,
+    read_request,
+    request_path,
+    sleeping_process,
+    sleeping_processes,
+    write_request,
+)
+from rltrace.trace.format.process_start import STARTS, write_start
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    (tmp_path / STARTS).mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("step", "given", "from_now"),
+    [(3, (5, 7), (5, 7)), (5, (5, 7), (5, 7)), (6, (6, 7), (6, 8)), (7, None, (7, 9))],
+)
+def test_window(step: int, given: tuple[int, int] | None, from_now: tuple[int, int]) -> None:
+    """Of given steps a process records those that are left, of steps from now as many as requested."""
+    assert ArmRequest(5, 7).window_at(step) == given
+    assert ArmRequest(5, 7, relative=True).window_at(step) == from_now
+    assert ArmRequest(5, None).window_at(step) == (max(step, 5), None)
+
+
+def test_requests_are_numbered(trace: Path) -> None:
+    """Each is read as it was written, none replaces another, and nothing else is left in the folder."""
+    requests = ArmRequest(1, 2), ArmRequest(3, None, relative=True, values=("op=mm",)), ArmRequest(0, 1, disarm=True)
+    assert [write_request(trace, request) for request in requests] == [1, 2, 3]
+    assert tuple(read_request(trace, number) for number in (1, 2, 3)) == requests
+    assert sorted(path.name for path in (trace / STARTS).iterdir()) == ["1.request", "2.request", "3.request"]
+
+
+def test_a_damaged_request(trace: Path) -> None:
+    """It is no request, wherever it is cut."""
+    write_request(trace, ArmRequest(1, 2))
+    path = Path(request_path(trace, 1))
+    whole = path.read_bytes()
+    for size in (0, 1, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        assert read_request(trace, 1) is None
+
+
+def test_a_request_that_is_a_link(trace: Path) -> None:
+    """A link is not followed."""
+    number = write_request(trace, ArmRequest(1, 2))
+    Path(request_path(trace, number)).rename(trace / "elsewhere")
+    Path(request_path(trace, number)).symlink_to(trace / "elsewhere")
+    with pytest.raises(OSError, match="symbolic links"):
+        read_request(trace, number)
+
+
+def test_processes_asleep(trace: Path) -> None:
+    """A process is found as it described itself, as long as it runs and records; a damaged file is no process."""
+    token, state = write_start(trace, {}), SleepingProcess(7, 3, Answer.ARMED, 9, None, is_awake=True)
+    state.write(trace, token)
+    (trace / STARTS / "x.asleep").write_bytes(b"short")
+    assert list(sleeping_processes(trace)) == [state]
+    replace(state, is_over=True).write(trace, token)
+    assert list(sleeping_processes(trace)) == []
+    assert sleeping_process(trace, "x") is None
