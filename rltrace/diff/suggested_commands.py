@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rltrace.command_lines import line, record_both, record_whole
 from rltrace.diff.base.model import Cause, Finding, Hole, Pair
+from rltrace.trace.format.schema import JAX_ENGINE
 from rltrace.trace.kernels.evidence import LAUNCH_ROWS
 from rltrace.trace.read.reader import Trace
 
@@ -35,6 +36,8 @@ def check_links(a: Trace, b: Trace) -> tuple[str, ...]:
 
 def confirm(a: Trace, b: Trace, finding: Finding) -> tuple[str, ...]:
     """Test whether a finding is the cause, where its values can be injected."""
+    if a.engine == JAX_ENGINE:
+        return ()
     return (line("confirm", a.path, b.path),) if finding.cause in OF_VALUES else ()
 
 

@@ -23,6 +23,7 @@ VARIABLE_PREFIXES = (
     "HIPBLASLT_",
     "HIP_",
     "HSA_",
+    "JAX_",
     "KMP_",
     "MALLOC_",
     "MIOPEN_",

@@ -106,7 +106,9 @@ def advice(found: RecordingSummary, command: Sequence[str]) -> str:
     if found.not_chosen:
         return f"--processes left out {', '.join(found.not_chosen)}"
     if found.start_records:
-        return f"Python ran ({found.start_records} of its processes loaded the recorder), but never imported torch"
+        return (
+            f"Python ran ({found.start_records} of its processes loaded the recorder), but never imported torch or JAX"
+        )
     flags = [word for word in command if word.startswith("-") and not word.startswith("--") and set("IES") & set(word)]
     if flags and "python" in Path(command[0]).name:
         return f"Python was started with {flags[0]}, which keeps the recorder out; omit that option"

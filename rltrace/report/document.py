@@ -33,7 +33,8 @@ from rltrace.diff.metrics.distances import Distances
 from rltrace.diff.metrics.series import RATE
 from rltrace.diff.shift import from_text
 from rltrace.report.curves import curve_name, drift_summary, drift_text, growth_text
-from rltrace.report.phrases import shown_finding
+from rltrace.report.phrases import shown_finding, step_word
+from rltrace.trace.format.schema import JAX_ENGINE
 from rltrace.trace.read.names import Site
 from rltrace.wording import counted, ordinal, sentence
 
@@ -194,7 +195,7 @@ def _is_stopped(process: ProcessSummary) -> bool:
 
 def extent(side: Side) -> str:
     """``35,965 ops, 32 optimizer steps``."""
-    return f"{counted(side.ops, 'op')}, {counted(side.steps, 'optimizer step')}"
+    return f"{counted(side.ops, 'op')}, {counted(side.steps, step_word(side.engine))}"
 
 
 # --- findings -------------------------------------------------------------------------------------------------------
@@ -211,7 +212,7 @@ def _finding(comparison: Comparison, finding: Finding) -> Iterator[Fact]:
     yield Fact("cause", f"{finding.cause.value}: {sentence(finding.explanation)}")
     yield from _evidence(finding)
     yield from _rates(finding, comparison.drift)
-    yield Fact("when", when(finding))
+    yield Fact("when", when(finding, comparison.a.engine))
     if finding == shown_finding(comparison):
         yield Fact("before", identical_before(finding, comparison))
     if len(finding.stack) > 1:
@@ -327,7 +328,12 @@ def identical_before(finding: Finding, comparison: Comparison) -> str:
     """``288 identical ops``: how far the two sides were identical."""
     unit = "op" if finding.op is not None else "step"
     is_origin = finding.op is not None and finding.cause is not Cause.ENDED and finding.event is None
-    hides_later = is_origin and comparison.verdict is Verdict.DIVERGED and comparison.shift is None
+    hides_later = (
+        is_origin
+        and comparison.a.engine != JAX_ENGINE
+        and comparison.verdict is Verdict.DIVERGED
+        and comparison.shift is None
+    )
     more = "; later independent differences may be hidden, rltrace confirm finds them" if hides_later else ""
     return counted(finding.identical_before, f"identical {unit}") + more
 
@@ -344,29 +350,32 @@ BEFORE = ("init", "rollout", "evaluation")
 """Phases that lie before the update which ends the step."""
 
 
-def when(finding: Finding) -> str:
+def when(finding: Finding, engine: str = "") -> str:
     """``optimizer step 37 (critic's Adam, 2,001st attempt, after 12,100 environment steps), phase forward``;
     ``before the first optimizer step (critic's Adam), phase rollout``."""
+    word = step_word(engine)
     if finding.step is None:
         phase = "" if finding.phase == "other" else f"phase {finding.phase}; "
-        return f"{phase}no optimizer step in this process"
+        return f"{phase}no {word} in this process"
     is_before = finding.op is not None and finding.phase in BEFORE
     is_first = is_before and finding.step == 0
     details = [] if finding.b_step is None else [f"B's step {finding.b_step:,}"]
     if finding.optimizer is not None:
-        details.append(_attempt(finding.optimizer, has_count=not (is_first and finding.optimizer.count == 0)))
+        unit = "iteration" if engine == JAX_ENGINE else "attempt"
+        has_count = not (is_first and finding.optimizer.count == 0)
+        details.append(_attempt(finding.optimizer, unit, has_count=has_count))
     if finding.environment_step is not None and not is_before:  # the count is that at the end of the step
         details.append(f"after {counted(finding.environment_step, 'environment step')}")
     more = f" ({', '.join(details)})" if details else ""
     phase = f", phase {finding.phase}" if finding.op is not None and finding.phase != "other" else ""
-    step = "the first optimizer step" if is_first else f"optimizer step {finding.step:,}"
+    step = f"the first {word}" if is_first else f"{word} {finding.step:,}"
     return f"{'before ' if is_before else ''}{step}{more}{phase}"
 
 
-def _attempt(optimizer: OptimizerCount, *, has_count: bool) -> str:
+def _attempt(optimizer: OptimizerCount, unit: str, *, has_count: bool) -> str:
     """``critic's Adam, 2,001st attempt``; without the count where the sentence has it."""
     name = optimizer.name if optimizer.ordinal == 0 else f"{optimizer.name} #{optimizer.ordinal}"
-    count = f"{ordinal(optimizer.count + 1)} attempt"
+    count = f"{ordinal(optimizer.count + 1)} {unit}"
     if optimizer.owner is not None:
         return f"{optimizer.owner}'s {optimizer.name}" + (f", {count}" if has_count else "")
     return f"{name}'s {count}" if has_count else name

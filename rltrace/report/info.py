@@ -19,7 +19,7 @@ from rltrace.trace.format.arming import sleeping_process
 from rltrace.trace.format.location import Location
 from rltrace.trace.format.records import LeftOut, add_up
 from rltrace.trace.format.root import RUNNING
-from rltrace.trace.format.schema import Step
+from rltrace.trace.format.schema import JAX_ENGINE, Step
 from rltrace.trace.kernels.evidence import LAUNCH_ROWS
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace
@@ -192,7 +192,7 @@ def head_lines(info: Mapping[str, Any]) -> Iterator[str]:
         yield f"exit      {_pairs(info['exit'])}"
     for process in info["processes"]:
         yield ""
-        yield from _process_lines(process)
+        yield from _process_lines(process, info["engine"])
     for one in info["unrecorded_processes"]:
         yield f"\nprocess   {one['state']}: {_unrecorded_name(one['process'])}: {one['why']}"
     for text in info["unrecorded"]:
@@ -258,7 +258,7 @@ def _pairs(facts: Facts) -> str:
     return ", ".join(f"{key} {value}" for key, value in facts.items() if value is not None and key != "time")
 
 
-def _process_lines(process: Mapping[str, Any]) -> Iterator[str]:
+def _process_lines(process: Mapping[str, Any], engine: str) -> Iterator[str]:
     why = f": {process['why']}" if process["why"] else ""
     yield f"process   {process['name']}  {process['state']} after op {process['after_op']:,}{why}"
     if process["exit"]:
@@ -272,7 +272,8 @@ def _process_lines(process: Mapping[str, Any]) -> Iterator[str]:
     for optimizer in process["optimizers"]:
         skipped = f", {optimizer['skipped']:,} skipped" if optimizer["skipped"] else ""
         name = f"{optimizer.get('class', '?')} #{optimizer.get('ordinal', '?')}"
-        yield f"  steps   {name}  {counted(optimizer['attempts'], 'attempt')}{skipped}"
+        unit = "iteration" if engine == JAX_ENGINE else "attempt"
+        yield f"  steps   {name}  {counted(optimizer['attempts'], unit)}{skipped}"
     if process["series"]:
         count, samples = process["series"]["count"], counted(process["series"]["samples"], "number")
         yield f"  series  {count:,} recorded, {samples} (rltrace series draws them, and scalars read with .item())"

@@ -6,6 +6,7 @@ a step, the start of a window) is no difference; only facts that both sides reco
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from rltrace.diff.base.findings import RowAt
 from rltrace.diff.base.view import COMPUTATION, RowRange
 from rltrace.trace.format.rows import Link, Rows
-from rltrace.trace.format.schema import VALUE_FLAGS, Column, Kind, Origin, RowFlag
+from rltrace.trace.format.schema import VALUE_FLAGS, WRITES, Column, Kind, Origin, RowFlag
 from rltrace.trace.read.names import layout_text
 
 MARKED, RETURNED = int(RowFlag.MARKED), int(VALUE_FLAGS)
@@ -167,8 +168,33 @@ def arguments_text(a: RowAt, b: RowAt, difference: Difference) -> str:
         return f"it was called with different numbers: {numbers_text(a)} in A, {numbers_text(b)} in B"
     for what, describe in (("tensors", _layouts), ("arguments", call_text), ("op", lambda row: row.op)):
         if describe(a) != describe(b):
+            if what == "arguments" and max(len(_arguments(a)), len(_arguments(b))) > MAX_ARGUMENTS:
+                return f"it was called with different arguments: {_words_only(a, b)} in A, {_words_only(b, a)} in B"
             return f"it was called with different {what}: {describe(a) or 'none'} in A, {describe(b) or 'none'} in B"
     return "it was called with different arguments"
+
+
+MAX_ARGUMENTS = 32
+"""Arguments of a call that are shown as a whole; of one with more, those that only one side has."""
+
+
+def _words_only(row: RowAt, other: RowAt) -> str:
+    """The arguments that the other side's call does not have."""
+    only = list((Counter(_arguments(row)) - Counter(_arguments(other))).elements())
+    more = f" and {len(only) - 4} more" if len(only) > 4 else ""
+    return ", ".join(only[:4]) + more or "none of these"
+
+
+def written_text(a: RowAt, b: RowAt) -> str:
+    """``params['kernel'], params['bias'] and 9 more differ``, of a row whose outputs have names; "" of any other."""
+    words = (word for word in a.view.skeleton(a.rows, a.place) if isinstance(word, dict))
+    names: list[object] = next((word[WRITES] for word in words if WRITES in word), [])
+    pairs = zip(names, a.rows.outputs(a.place), b.rows.outputs(b.place), strict=False)
+    differing = [str(name) for name, x, y in pairs if name and x != y]
+    if not differing:
+        return ""
+    more = f" and {len(differing) - 2} more" if len(differing) > 2 else ""
+    return f"{', '.join(differing[:2])}{more} {'differs' if len(differing) == 1 else 'differ'}"
 
 
 def call_text(row: RowAt) -> str:

@@ -22,7 +22,7 @@ from rltrace.diff.base.kernels import (
     settings_text,
 )
 from rltrace.diff.base.model import Cause, InputsMatch, Received
-from rltrace.diff.base.row_diff import Difference, arguments_text, input_text, skeleton_text
+from rltrace.diff.base.row_diff import Difference, arguments_text, input_text, skeleton_text, written_text
 from rltrace.diff.base.view import StreamView
 from rltrace.diff.causes.carried_state import carried_input
 from rltrace.diff.causes.collectives import ranks_of, receiving_collective
@@ -175,7 +175,7 @@ def judge(context: DiffContext, a: RowAt, b: RowAt, difference: Difference) -> C
         return Classification(a, b, unmatched)
     if difference.structure or difference.arguments:
         return Classification(a, b, Judgement(Cause.ARGUMENTS, known, arguments_text(a, b, difference)))
-    return Classification(a, b, _add_region_note(_add_memory_note(_kernel_judgement(context, a, b, known), a, b), a))
+    return Classification(a, b, _add_notes(_kernel_judgement(context, a, b, known), a, b))
 
 
 # --- inputs ---------------------------------------------------------------------------------------------------------
@@ -349,6 +349,12 @@ def event_cause(a: RowAt) -> tuple[Cause, str]:
     if kind in (Kind.ENVIRONMENT_STEP, Kind.ENVIRONMENT_RESET, Kind.CHECKPOINT):
         return Cause.OUTSIDE, f"what the {a.op} brought in differs"
     return Cause.UNKNOWN, f"the {a.op} differs"
+
+
+def _add_notes(judgement: Judgement, a: RowAt, b: RowAt) -> Judgement:
+    noted = _add_region_note(_add_memory_note(judgement, a, b), a)
+    named = written_text(a, b)
+    return replace(noted, explanation=f"{noted.explanation}; {named}") if named else noted
 
 
 def _add_memory_note(judgement: Judgement, a: RowAt, b: RowAt) -> Judgement:

@@ -1,8 +1,8 @@
 """Runs in every Python process of a recorded program, before the program: starts the recorder after ``import torch``.
 
 This folder is first on PYTHONPATH, so the interpreter imports this file when it starts. It writes a start record, waits
-for ``import torch`` to finish, and runs the user's sitecustomize, which it hides. Until torch is imported nothing else
-of rltrace is loaded. Errors become a note in the trace: the program never notices.
+for ``import torch`` or ``import jax`` to finish, and runs the user's sitecustomize, which it hides. Until then nothing
+else of rltrace is loaded. Errors become a note in the trace: the program never notices.
 """
 
 from __future__ import annotations
@@ -85,25 +85,28 @@ class StartRecord:
             os.close(handle)
 
 
-class TorchWatch:
-    """A finder that starts the recorder, once, when ``import torch`` has finished.
+class ImportWatch:
+    """A finder that starts the recorder, once, when ``import torch`` or ``import jax`` has finished.
 
     The import system sets a flag on a module's spec while it runs the module; the spec of torch gets a class that
     notices when the flag is cleared. So the traceback of a failing import has no frame of rltrace, the loader stays the
     same, and torch counts as imported, for other threads too, when the recorder starts. A module made by hand from the
     spec is missed.
+
+    After torch nothing is watched anymore; JAX's recorder begins with its first call, unless torch's has begun by then.
     """
 
     def __init__(self, start_record: StartRecord, options: str) -> None:
         self.start_record = start_record
         self.options = options
+        self.awaited = {"torch", "jax"}
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name != "torch":
+        if name not in self.awaited:
             return None
         spec = self._other_finders_spec(name, path, target)
         if spec is not None and target is None:
-            self._watch(spec)
+            self._watch(spec, name)
         return spec
 
     def _other_finders_spec(self, name: str, path: Any, target: Any) -> Any:
@@ -114,7 +117,7 @@ class TorchWatch:
                 return spec
         return None
 
-    def _watch(self, spec: Any) -> None:
+    def _watch(self, spec: Any, name: str) -> None:
         plain, watch = type(spec), self
 
         def get(self: Any) -> bool:
@@ -125,24 +128,26 @@ class TorchWatch:
             if importing:
                 return
             self.__class__ = plain
-            if "torch" in sys.modules:
-                watch.finished()
+            if name in sys.modules:
+                watch.finished(name)
 
         try:
             spec.__class__ = type(plain.__name__, (plain,), {"_initializing": property(get, put)})
         except Exception as error:
             self.start_record.note_failure(error)
 
-    def finished(self) -> None:
-        """torch has been imported: remove this finder, start the recorder."""
-        if self not in sys.meta_path:
+    def finished(self, name: str) -> None:
+        """torch has been imported: remove this finder, start the recorder. Or JAX: the same, and wait for torch."""
+        if self not in sys.meta_path or name not in self.awaited:
             return
-        sys.meta_path.remove(self)
-        start_recorder(self.start_record, self.options)
+        self.awaited.discard(name)
+        if name == "torch":
+            sys.meta_path.remove(self)
+        start_recorder(self.start_record, self.options, name)
 
 
-def start_recorder(start_record: StartRecord, options: str) -> None:
-    """Start the recorder; an error becomes a note, and the program goes on.
+def start_recorder(start_record: StartRecord, options: str, library: str = "torch") -> None:
+    """Start the recorder of what this library computes; an error becomes a note, and the program goes on.
 
     Its allocations stay; if they were counted, the garbage collector would traverse all of torch's objects once more at
     the program's first op (70 ms).
@@ -152,13 +157,13 @@ def start_recorder(start_record: StartRecord, options: str) -> None:
     enabled = gc.isenabled()
     gc.disable()
     try:
-        _start_recorder(start_record, options)
+        _start_recorder(start_record, options, library)
     finally:
         if enabled:
             gc.enable()
 
 
-def _start_recorder(start_record: StartRecord, options: str) -> None:
+def _start_recorder(start_record: StartRecord, options: str, library: str) -> None:
     try:
         if os.getpid() != start_record.pid:  # forked since, by a helper that had not imported torch
             start_record = StartRecord(start_record.folder)
@@ -173,6 +178,11 @@ def _start_recorder(start_record: StartRecord, options: str) -> None:
 
             if is_left_out(recording, start_record.token):
                 return
+        if library == "jax":
+            from rltrace.jax_recorder import hook
+
+            hook.start(recording, start_record.token)
+            return
         if recording.by_rows:
             from rltrace.parity.patching.start import start
         elif recording.replay:
@@ -187,7 +197,7 @@ def _start_recorder(start_record: StartRecord, options: str) -> None:
 
 
 def begin() -> None:
-    """Write the start record and wait for torch; does nothing outside a recording, or a second time."""
+    """Write the start record and wait for torch or JAX; does nothing outside a recording, or a second time."""
     options, folder = os.environ.get(OPTIONS), os.environ.get(STARTS_VARIABLE)
     if not options or not folder or ALIAS in sys.modules or _serves_compiler():
         return
@@ -201,7 +211,7 @@ def begin() -> None:
     if "torch" in sys.modules:  # a .pth file of site-packages can import it before us
         start_recorder(start_record, options)
     else:
-        sys.meta_path.insert(0, TorchWatch(start_record, options))
+        sys.meta_path.insert(0, ImportWatch(start_record, options))
 
 
 def _serves_compiler() -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import linecache
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Final, NamedTuple
@@ -18,7 +18,7 @@ from rltrace.portable_keys import frame_key, portable_path, site_key
 from rltrace.recorder.base.intern_tables import Tables
 
 MAX_CODES: Final = 20_000
-_INTERNAL: Final = ("torch/", "rltrace/", "triton/runtime/", "typing_extensions.py")
+_INTERNAL: Final = ("torch/", "jax/", "rltrace/", "triton/runtime/", "typing_extensions.py")
 """Files, or folders, whose frames are internal. The last one wraps deprecated functions of torch."""
 
 
@@ -30,7 +30,7 @@ class Frame(NamedTuple):
     key: int
     """Portable identity."""
     internal: bool
-    """Inside torch, Triton's launcher or the recorder: shown, not part of a site's identity."""
+    """Inside torch, JAX, Triton's launcher or the recorder: shown, not part of a site's identity."""
 
 
 class Anchor:
@@ -122,6 +122,13 @@ class Sites:
             frame = frame.f_back
             if frame is None:
                 frame, below = below, None
+        return self._site(frames)
+
+    def intern_lines(self, lines: Iterable[tuple[str, str, int]]) -> int:
+        """Id of a stack that another library has kept: (file, function, line) of each frame, innermost first."""
+        return self._site([self._intern(*at, linecache.getline(at[0], at[2]).strip()) for at in lines])
+
+    def _site(self, frames: list[Frame]) -> int:
         numbers = tuple(f.number for f in frames)
         site = self._by_frames.get(numbers)
         if site is None:
@@ -136,18 +143,18 @@ class Sites:
             self._codes[id(code)] = code
             line = frame.f_lineno or code.co_firstlineno
             source = linecache.getline(code.co_filename, line, frame.f_globals).strip()
-            found = self._frames[id(code), at] = self._intern(code, line, source)
+            found = self._frames[id(code), at] = self._intern(code.co_filename, code.co_qualname, line, source)
         return found
 
-    def _intern(self, code: CodeType, line: int, source: str) -> Frame:
-        content = (code.co_filename, code.co_qualname, line, source)
+    def _intern(self, filename: str, qualname: str, line: int, source: str) -> Frame:
+        content = (filename, qualname, line, source)
         found = self._by_content.get(content)
         if found is None:
-            file, function = portable_path(code.co_filename), _RESUME_FUNCTION.sub(r"\1", code.co_qualname)
-            internal = _is_internal(file, code)
+            file, function = portable_path(filename), _RESUME_FUNCTION.sub(r"\1", qualname)
+            internal = _is_internal(file, filename)
             payload = {
                 "file": file,
-                "path": home_as_tilde(code.co_filename),
+                "path": home_as_tilde(filename),
                 "line": line,
                 "function": function,
                 "source": source,
@@ -160,18 +167,18 @@ class Sites:
 
 def is_internal(code: CodeType) -> bool:
     """Whether a function is torch's, Triton's launcher's or the recorder's."""
-    return _is_recorder(code) or _is_internal(portable_path(code.co_filename), code)
+    return _is_recorder(code) or _is_internal(portable_path(code.co_filename), code.co_filename)
 
 
-def _is_internal(file: str, code: CodeType) -> bool:
-    return file.startswith(_INTERNAL) or code.co_filename.startswith("<frozen ")
+def _is_internal(file: str, filename: str) -> bool:
+    return file.startswith(_INTERNAL) or filename.startswith("<frozen ")
 
 
 def _is_recorder(code: CodeType) -> bool:
-    return code.co_filename.startswith(_RECORDER_FOLDER)
+    return code.co_filename.startswith(_RECORDER_FOLDERS)
 
 
 _RESUME_FUNCTION = re.compile(r"\btorch_dynamo_resume_in_(.+)_at_\d+\b")
 """The name that torch's compiler gives the rest of a function past a graph break: it contains a line number."""
 
-_RECORDER_FOLDER = f"{Path(__file__).resolve().parent.parent}/"
+_RECORDER_FOLDERS = tuple(f"{Path(__file__).resolve().parents[2] / name}/" for name in ("recorder", "jax_recorder"))

@@ -9,9 +9,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import signal
 import socket
 import struct
 import sys
+import threading
 from collections.abc import Callable
 from multiprocessing import popen_fork
 from pathlib import Path
@@ -80,6 +82,22 @@ def stay_interrupted() -> None:
     if isinstance(getattr(sys, "last_value", None), KeyboardInterrupt) and not hasattr(sys, "ps1"):
         with contextlib.suppress(KeyboardInterrupt):
             exec("raise KeyboardInterrupt")
+
+
+def interrupt_program() -> None:
+    """End the program as Ctrl-C would, but without a traceback."""
+    sys.excepthook = functools.partial(_show_but_interrupts, sys.excepthook)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a job that a script put into the background
+        if threading.current_thread() is not threading.main_thread():
+            raise KeyboardInterrupt
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.raise_signal(signal.SIGINT)
+
+
+def _show_but_interrupts(show: Callable[..., None], kind: type[BaseException], *rest: Any) -> None:
+    """``sys.excepthook`` of a program that the recorder ends: an interrupt is no error."""
+    if not issubclass(kind, KeyboardInterrupt):
+        show(kind, *rest)
 
 
 # --- terminations -----------------------------------------------------------------------------------------------------

@@ -10,10 +10,9 @@ import _thread
 import atexit
 import contextlib
 import os
-import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -418,12 +417,7 @@ class Session:
     def stop_program(self, why: str) -> None:
         """End the program as Ctrl-C would, but without a traceback; the trace records ``why``."""
         self._stopped = why
-        sys.excepthook = partial(_show_but_interrupts, sys.excepthook)
-        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a job that a script put into the background
-            if threading.current_thread() is not threading.main_thread():
-                raise KeyboardInterrupt
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.raise_signal(signal.SIGINT)
+        exits.interrupt_program()
 
     @property
     def failure(self) -> str | None:
@@ -551,12 +545,6 @@ def end() -> None:
     forks.forget()
     if current.session is not None:
         current.session.finish()
-
-
-def _show_but_interrupts(show: Callable[..., None], kind: type[BaseException], *rest: Any) -> None:
-    """``sys.excepthook`` of a program that the recorder ends: an interrupt is no error."""
-    if not issubclass(kind, KeyboardInterrupt):
-        show(kind, *rest)
 
 
 def _start_forked(inheritance: Inheritance, token: str, name: str | None, commit_server: CommitServer) -> Session:

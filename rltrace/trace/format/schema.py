@@ -187,6 +187,15 @@ def pack_link(distance: int, slot: int = SLOT_UNKNOWN, *, known: bool = False, r
     return (distance << 12) | (min(slot, SLOT_UNKNOWN) << 2) | (known << 1) | int(read)
 
 
+# --- engines ----------------------------------------------------------------------------------------------------------
+
+JAX_ENGINE: Final = "jax-iterations/1"
+"""Engine of a process whose rows are calls of functions that JAX compiled, and iterations of their outermost scan. Its
+attempts are these iterations, and the "class" of an optimizer is the function with the loop."""
+
+WRITES: Final = "writes"
+"""Key of a word in a skeleton of that engine: the names of what the row writes, "" where there is none."""
+
 # --- tables ---------------------------------------------------------------------------------------------------------
 #
 # One JSON line per entry: [table, id, "16 hex digits of the portable key", payload]. Ids count from 0 per table; id 0
@@ -468,5 +477,5 @@ RECORD_TYPES: Final = {
 # 3.2  record type "shards", and values of kind SHARD
 # 3.3  table "schemas": names of the positional arguments of ops
 # 3.4  record type "asleep": steps of which nothing was recorded, as the run was not armed for them
-# 4.0  values of small fields of events, among their evidence; series of kind "item"; values of kinds 8 to 10, for rltrace
-#      rerun; traces of 3.x are read too
+# 4.0  values of small fields of events, among their evidence; series of kind "item"; values of kinds 8 to 10, for
+#      rltrace rerun; traces of 3.x are read too

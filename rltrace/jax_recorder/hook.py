@@ -1,0 +1,317 @@
+"""The hook in JAX: every concrete call of a compiled function passes here, those of eager operations too.
+
+Owns the private name of JAX that is replaced, which recordings JAX programs do not have, and how a call becomes rows.
+Derivatives and ``vmap`` are already in what is called. A function with a training loop is cut and driven
+(``loops.py``); of any other, and of one that cannot be cut, the boundary is recorded.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import jax
+import numpy as np
+from jax._src import pjit
+
+from rltrace import recorder
+from rltrace.errors import RecordError
+from rltrace.jax_recorder import programs
+from rltrace.jax_recorder.loops import CannotCutError, Cut, outermost_scan
+from rltrace.jax_recorder.recording import JaxRecording
+from rltrace.jax_recorder.rows import Operand
+from rltrace.recorder.base.options import RecordOptions
+from rltrace.recorder.base.patching import Patches
+
+Original = Callable[..., Any]
+
+CALL = "_pjit_call_impl_python"
+"""Of ``jax._src.pjit``: reached by every concrete call for which JAX's C++ cache has no executable."""
+
+NOT_THERE = {
+    "values": "--values",
+    "rows": "--rows",
+    "state": "--state",
+    "kernels": "--kernels",
+    "verify_inputs": "--verify-inputs",
+    "check_links": "--check-links",
+    "against": "--against",
+    "replay": "replay and confirm",
+    "asleep": "--asleep",
+}
+"""Options of a recording that JAX programs do not have."""
+
+CALLED = ("donated_invars", "in_shardings", "out_shardings", "in_layouts", "out_layouts", "compiler_options_kvs")
+"""Parameters of a call with which a function is compiled anew."""
+
+LOOPS, BOUNDARY_ONLY = "jax.loops", "jax.boundary_only"
+"""Facts: functions whose loop the host drove, and functions with a loop that could not be cut, with the reason."""
+
+
+def start(options: RecordOptions, token: str) -> None:
+    """Record this process from its first call of a compiled function on; called once JAX has been imported.
+
+    Raises RecordError where this JAX, or this recording, is not one that is supported.
+    """
+    asked = next((option for name, option in NOT_THERE.items() if getattr(options, name)), None)
+    if asked is not None:
+        raise RecordError(f"{asked} is not there for JAX programs, whose calls and iterations are recorded")
+    if not hasattr(pjit, CALL):
+        raise RecordError(f"JAX {jax.__version__} has no jax._src.pjit.{CALL}, where its calls are seen; try JAX 0.10")
+    calls = JaxCalls(options, token)
+    patches = Patches()
+    patches.wrap(pjit, CALL, calls.pass_on)
+
+
+class _Busy(threading.local):
+    """Whether the calling thread is within a call: what JAX calls inside is part of it."""
+
+    now = False
+
+
+class _Parts(NamedTuple):
+    """The compiled programs of a cut, each with its kernel evidence."""
+
+    before: Any
+    loop: Any
+    after: Any
+    evidence: tuple[dict[str, object], ...]
+
+
+class _Function:
+    """What is known of one compiled function."""
+
+    def __init__(self, name: str, closed: Any) -> None:
+        self.op = f"jit.{name}"
+        self.program = programs.program_of(closed)
+        self.evidence: dict[str, object] | None = None
+        self.cut: Cut | None = None
+        self.parts: _Parts | None = None
+        self.why_not = ""
+        """Why a function with a loop is not cut."""
+
+
+class JaxCalls:
+    """Turns calls into rows."""
+
+    def __init__(self, options: RecordOptions, token: str) -> None:
+        self._options, self._token = options, token
+        self._busy = _Busy()
+        self._lock = threading.Lock()
+        self._functions: WeakKeyDictionary[Any, dict[Any, _Function]] = WeakKeyDictionary()
+        self._recording: JaxRecording | None = None
+        self._has_called = False
+        self._off = False
+
+    def pass_on(self, original: Original, *args: Any, **params: Any) -> Any:
+        """Call a compiled function, recorded."""
+        recording = None if self._busy.now or self._off else self._started()
+        if recording is None or recording.is_over or recording.rows_here() is None:
+            return original(*args, **params)
+        self._busy.now = True
+        try:
+            return self._recorded(recording, original, args, params)
+        finally:
+            self._busy.now = False
+
+    def _started(self) -> JaxRecording | None:
+        """The recording, which begins with the first call; None where torch's has begun before."""
+        with self._lock:
+            if self._recording is None and not self._off:
+                if recorder.current_session() is not None:
+                    self._off = True
+                    return None
+                self._recording = JaxRecording(self._options, self._token)
+                self._recording.start()
+            return self._recording
+
+    def _recorded(self, recording: JaxRecording, original: Original, args: Sequence[Any], params: Any) -> Any:
+        closed = params["jaxpr"]
+        try:
+            function = self._function(closed, params)
+            arrays = [programs.array_of(arg, aval) for arg, aval in zip(args, closed.in_avals, strict=True)]
+            inputs = recording.operands([*arrays, *(programs.array_of(c, c) for c in closed.consts)])
+            site = recording.call_site(3)
+            self._prepare(recording, function, closed, args, params)
+        except Exception as error:
+            recording.fail(error)
+            return original(*args, **params)
+        if function.parts is not None:
+            results = self._drive(recording, function, args, inputs, site)
+        else:
+            results, compiled, *_ = original(*args, **params)
+            try:
+                if function.evidence is None:
+                    function.evidence = programs.evidence_of(compiled)
+                recording.add_row(function.op, site, inputs, results, function.program, function.evidence)
+            except Exception as error:
+                recording.fail(error)
+        if not self._has_called:
+            self._has_called = True
+            recording.first_call_ended()
+        # without an executable, JAX keeps none in its C++ cache, and the next call comes here, too
+        return results, None, None, []
+
+    def _function(self, closed: Any, params: Any) -> _Function:
+        """What is known of a function as it is called: JAX traces it once, however its arguments are placed."""
+        kinds = self._functions.setdefault(closed, {})
+        how = tuple(params[name] for name in CALLED)
+        found = kinds.get(how)
+        if found is None:
+            found = kinds[how] = _Function(params["name"], closed)
+        return found
+
+    def _prepare(self, recording: JaxRecording, function: _Function, closed: Any, args: Any, params: Any) -> None:
+        """Cut the function, and compile the parts, where it has a loop and that is possible."""
+        if function.cut is not None or function.why_not:
+            return
+        if outermost_scan(closed.jaxpr) is None:
+            function.why_not = "it has no scan"
+            return
+        try:
+            cut = Cut(closed)
+            _check_placement(args, params)
+            function.parts = _compiled_parts(cut, closed, args)
+        except CannotCutError as error:
+            function.why_not = str(error)
+            recording.note(BOUNDARY_ONLY, f"{function.op}: {error}")
+            return
+        function.cut = cut
+        recording.note(LOOPS, f"{function.op}: {cut.length:,} iterations")
+
+    def _drive(
+        self, recording: JaxRecording, function: _Function, args: Sequence[Any], inputs: Sequence[Operand], site: int
+    ) -> list[Any]:
+        """Call a function whose loop the host drives; rows for what precedes it, its iterations and what follows."""
+        cut, parts = function.cut, function.parts
+        assert cut is not None and parts is not None, "it was prepared"
+        constants, carry, xs, rest = parts.before(list(args))
+        carry = _unshared(carry, cut.in_place, args)
+        first = [*constants, *xs, *rest, *carry]
+        rows = _LoopRows(recording, function, site, (len(constants) + len(xs), len(rest)))
+        recording.guarded(lambda: rows.before(inputs, first), None)
+        ys, done = cut.empty_outputs(), 0
+        while done < cut.length:
+            recording.guarded(partial(rows.open_window, carry), None)
+            stop = recording.next_stop(done, cut.length, cut.carry_bytes)
+            carry, ys = parts.loop(np.int32(done), np.int32(stop), constants, *cut.split(carry), ys, xs)
+            recording.guarded(partial(rows.iteration, done, stop, carry, ys), None)
+            recording.stop_after_until()
+            done = stop
+        results = [*carry, *ys]
+        final = cut.final(results)
+        recording.guarded(partial(rows.end, ys), None)
+        if final is None:
+            final = parts.after(rest, results)
+            recording.guarded(partial(rows.after, final), None)
+        return final
+
+
+class _LoopRows:
+    """The rows of one call whose loop the host drives, in their order."""
+
+    def __init__(self, recording: JaxRecording, function: _Function, site: int, counts: tuple[int, int]) -> None:
+        """``counts``: how many of the first results every iteration reads, and how many only what follows does."""
+        assert function.cut is not None and function.parts is not None, "it was prepared"
+        self._recording, self._function, self._cut, self._site = recording, function, function.cut, site
+        self._evidence = function.parts.evidence
+        self._counts = counts
+        lines = programs.lines_of(self._cut.scan)
+        self._loop_site = recording.site_of(lines) if lines else site
+        self._fixed: list[Operand] = []
+        """What every iteration reads."""
+        self._rest: list[Operand] = []
+        """What only the end reads."""
+        self._state: list[Operand] = []
+        """The carry now."""
+
+    def before(self, inputs: Sequence[Operand], first: Sequence[Any]) -> None:
+        """What precedes the loop has computed these."""
+        fixed, rest = self._counts
+        names = ("",) * (fixed + rest) + self._cut.carry_names
+        op, program = f"{self._function.op}.before", self._function.program
+        written = self._recording.add_row(op, self._site, inputs, first, program, self._evidence[0], names=names)
+        self._fixed, self._rest, self._state = written[:fixed], written[fixed : fixed + rest], written[fixed + rest :]
+
+    def open_window(self, carry: Sequence[Any]) -> None:
+        """An iteration begins with this carry, and perhaps the window with it."""
+        if self._recording.opens_window():
+            self._state = self._recording.open_window(self._cut.carry_names, self._loop_site, carry)
+
+    def iteration(self, start: int, stop: int, carry: Sequence[Any], ys: Sequence[Any]) -> None:
+        """Iterations ``start`` to ``stop`` have ended."""
+        recording, cut, op = self._recording, self._cut, self._function.op
+        recording.step += stop - start - 1
+        written = cut.rows_written(start, stop)
+        self._state = recording.add_row(
+            f"{op}.iteration",
+            self._loop_site,
+            [*self._fixed, *self._state],
+            carry,
+            kernel=self._evidence[1],
+            more=[Operand(*programs.digest_rows(y, written)) for y in ys],
+            names=cut.carry_names + cut.stacked_names,
+        )
+        recording.end_iteration(op, stop - start, self._state)
+
+    def end(self, ys: Sequence[Any]) -> None:
+        """The loop has ended."""
+        self._state += [self._recording.know_mixed(y) for y in ys]
+
+    def after(self, final: Sequence[Any]) -> None:
+        """What follows the loop has computed these."""
+        op, read = f"{self._function.op}.after", [*self._rest, *self._state]
+        self._recording.add_row(op, self._site, read, final, kernel=self._evidence[2])
+
+
+def _check_placement(args: Sequence[Any], params: Any) -> None:
+    """Raise CannotCutError where the parts would not be compiled as the function is."""
+    given = [*params["in_shardings"], *params["out_shardings"], *params["in_layouts"], *params["out_layouts"]]
+    if any(each is not None and type(each).__name__ != "UnspecifiedValue" for each in given):
+        raise CannotCutError("it places its arrays")
+    if any(params["donated_invars"]):
+        raise CannotCutError("it takes donated arrays")
+    if params["compiler_options_kvs"]:
+        raise CannotCutError("it has options for the compiler")
+    devices = {device for arg in args if isinstance(arg, jax.Array) for device in arg.devices()}
+    if len(devices) > 1:
+        raise CannotCutError("it runs on several devices")
+
+
+def _compiled_parts(cut: Cut, closed: Any, args: Sequence[Any]) -> _Parts:
+    """Compile the three programs of a cut. Raises CannotCutError where they would return other types."""
+    before = cut.before.lower(list(args))
+    constants, carry, xs, rest = jax.eval_shape(cut.before, list(args))
+    ys = jax.eval_shape(cut.empty_outputs)
+    at = np.int32(0)
+    moved, stacked = jax.eval_shape(cut.loop, at, at, constants, *cut.split(carry), ys, xs)
+    results = [*moved, *stacked]
+    returned = cut.final(results) or jax.eval_shape(cut.after, rest, results)
+    if _types(moved) != _types(carry) or _types(returned) != _types(closed.out_avals):
+        raise CannotCutError("a part of it would return other types")
+    loop = cut.loop.lower(at, at, constants, *cut.split(carry), ys, xs).compile()
+    after = None if cut.final(results) is not None else cut.after.lower(rest, results).compile()
+    compiled = before.compile(), loop, after
+    return _Parts(*compiled, tuple({} if part is None else programs.evidence_of(part) for part in compiled))
+
+
+def _types(arrays: Sequence[Any]) -> list[tuple[Any, ...]]:
+    return [(a.shape, a.dtype, bool(getattr(a, "weak_type", False))) for a in arrays]
+
+
+def _unshared(carry: Sequence[Any], in_place: Sequence[bool], args: Sequence[Any]) -> list[Any]:
+    """The carry, what is written in place in memory that nothing else uses."""
+    uses = Counter(_address(array) for array in (*args, *carry) if isinstance(array, jax.Array))
+    pairs = zip(carry, in_place, strict=True)
+    return [jax.numpy.copy(array) if own and uses[_address(array)] > 1 else array for array, own in pairs]
+
+
+def _address(array: Any) -> int:
+    try:
+        return int(array.unsafe_buffer_pointer())
+    except Exception:  # in several parts, or without memory
+        return id(array)

@@ -1,0 +1,213 @@
+"""A compiled function cut at its outermost scan, so that the host drives the loop and sees its carry.
+
+Owns which scan that is, when a function cannot be cut, and the three programs of a cut. Records nothing.
+
+The loop is compiled as a ``while`` over a range of iterations, with the body of the scan and no output more: a carry
+has a buffer between two iterations anyway, so XLA fuses the body as it does in the function itself. What the function
+computes from constants alone is computed again in each of the three programs: XLA folds constants into the body (a
+division by one becomes a product), which it could not do with an argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+from jax._src.lax import lax
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, primitives
+
+Array = Any
+Atom = Any
+Eqn = Any
+
+MIN_ITERATIONS = 2
+"""Scans of fewer iterations are no loops."""
+
+
+IN_PLACE_BYTES = 1 << 20
+"""Size of an array of the carry from which it is written in place. With smaller ones XLA's code takes twice as long
+where they are (measured on a CPU: all of PureJaxRL's PPO), and no memory worth mentioning is saved."""
+
+
+class CannotCutError(Exception):
+    """Why a function is recorded at its boundary only."""
+
+
+def outermost_scan(jaxpr: Jaxpr) -> int | None:
+    """Place of the scan that does most of the work among the equations of a function itself; None: it has none."""
+    scans = [i for i, eqn in enumerate(jaxpr.eqns) if eqn.primitive.name == "scan"]
+    scans = [i for i in scans if jaxpr.eqns[i].params["length"] >= MIN_ITERATIONS and jaxpr.eqns[i].params["num_carry"]]
+    return max(scans, key=lambda i: _work(jaxpr.eqns[i]), default=None)
+
+
+def _work(eqn: Eqn) -> int:
+    """Equations that it runs, by the lengths of the scans in it; a loop of unknown length counts once."""
+    inner = sum(_work(each) for jaxpr in nested(eqn) for each in jaxpr.eqns)
+    return (1 + inner) * (eqn.params["length"] if eqn.primitive.name == "scan" else 1)
+
+
+def nested(eqn: Eqn) -> Iterable[Jaxpr]:
+    """The functions among its parameters: of a loop the body, of a branch all alternatives."""
+    for value in eqn.params.values():
+        for each in value if isinstance(value, (tuple, list)) else (value,):
+            if isinstance(each, ClosedJaxpr):
+                yield each.jaxpr
+            elif isinstance(each, Jaxpr):
+                yield each
+
+
+class Cut:
+    """A function in three programs: what precedes its loop, iterations of the loop, what follows.
+
+    A *fixed* place of the carry is one that iterations pass on unchanged: a constant of the loop.
+    """
+
+    def __init__(self, closed: ClosedJaxpr) -> None:
+        """Raises CannotCutError where no scan is among its own equations, or where the loop cannot be driven."""
+        jaxpr, at = closed.jaxpr, outermost_scan(closed.jaxpr)
+        if at is None:
+            raise CannotCutError("it has no scan among its own equations")
+        self._closed, self.scan = closed, jaxpr.eqns[at]
+        params, body = self.scan.params, self.scan.params["jaxpr"].jaxpr
+        if params["unroll"] != 1:
+            raise CannotCutError("its scan is unrolled")
+        self.length: int = params["length"]
+        consts, carried = params["num_consts"], params["num_carry"]
+        self._consts, self._xs = self.scan.invars[:consts], self.scan.invars[consts + carried :]
+        self._init = self.scan.invars[consts : consts + carried]
+        self._ys = self.scan.outvars[carried:]
+        if any(jax.dtypes.issubdtype(y.aval.dtype, jax.dtypes.extended) for y in self._ys):
+            raise CannotCutError("its scan stacks random keys")
+        fixed = [body.outvars[i] is body.invars[consts + i] for i in range(carried)]
+        self._moving = [i for i in range(carried) if not fixed[i]]
+        self._fixed = [i for i in range(carried) if fixed[i]]
+        taken = _names(body.debug_info, "arg_names", len(body.invars))
+        returned = _names(body.debug_info, "result_paths", len(body.outvars))
+        sizes = [body.invars[consts + i].aval for i in self._moving]
+        self.in_place = [aval.size * aval.dtype.itemsize >= IN_PLACE_BYTES for aval in sizes]
+        """Which of the moving carry the loop's program writes in place, so that it takes no second copy of it."""
+        self.carry_bytes = sum(aval.size * aval.dtype.itemsize for aval in sizes)
+        self.carry_names = tuple(taken[consts + i] for i in self._moving)
+        """Of the carry that iterations change, as the scan's function names it; "" where that is not known."""
+        self.stacked_names = returned[carried:]
+        """Of the stacked outputs."""
+        self._find_parts(at)
+        self.before = jax.jit(self._before)
+        self.loop = jax.jit(self._loop, donate_argnums=(4, 5))
+        self.after = jax.jit(self._after)
+
+    def _find_parts(self, at: int) -> None:
+        jaxpr = self._closed.jaxpr
+        known: set[Atom] = set(jaxpr.constvars)
+        self._constants, self._early, self._late = [], [], []
+        dependent: set[Atom] = set(self.scan.outvars)
+        for place, eqn in enumerate(jaxpr.eqns):
+            read = _variables(eqn.invars)
+            if not eqn.effects and place != at and known.issuperset(read):
+                self._constants.append(eqn)
+                known.update(eqn.outvars)
+            elif place > at and (eqn.effects or not dependent.isdisjoint(read)):
+                self._late.append(eqn)
+                dependent.update(eqn.outvars)
+            elif place != at:
+                self._early.append(eqn)
+        fixed = [self._init[i] for i in self._fixed]
+        self._loop_inputs = [v for v in _variables([*self._consts, *fixed]) if v not in known]
+        used = _variables([*(v for eqn in self._late for v in eqn.invars), *jaxpr.outvars, *fixed])
+        self._rest = [v for v in used if v not in known and v not in dependent]
+        self._results = [*(self.scan.outvars[i] for i in self._moving), *self._ys]
+
+    def _evaluate(self, eqns: Sequence[Eqn], values: Mapping[Atom, Array], wanted: Sequence[Atom]) -> list[Array]:
+        """Run the constant equations and these from the values of variables; returns what is wanted."""
+        parts = {"eqns": [*self._constants, *eqns], "invars": list(values), "outvars": list(wanted)}
+        part = self._closed.jaxpr.replace(**parts, debug_info=None)
+        return list(jax.core.eval_jaxpr(part, self._closed.consts, *values.values()))
+
+    def _before(self, args: Sequence[Array]) -> tuple[list[Array], list[Array], list[Array], list[Array]]:
+        groups = self._loop_inputs, [self._init[i] for i in self._moving], self._xs, self._rest
+        values = dict(zip(self._closed.jaxpr.invars, args, strict=True))
+        found = iter(self._evaluate(self._early, values, [v for group in groups for v in group]))
+        inputs, carry, xs, rest = ([next(found) for _ in group] for group in groups)
+        return inputs, carry, xs, rest
+
+    def split(self, carry: Sequence[Array]) -> tuple[list[Array], list[Array]]:
+        """The carry, and what of it is written in place (None in the carry)."""
+        pairs = list(zip(carry, self.in_place, strict=True))
+        return [None if large else array for array, large in pairs], [array for array, large in pairs if large]
+
+    def _loop(
+        self, start: Array, stop: Array, inputs: Any, carry: Any, large: Any, ys: Any, xs: Any
+    ) -> tuple[list[Array], list[Array]]:
+        """Iterations ``start`` to ``stop``: the carry after them, and the stacked outputs so far."""
+        held = iter(large)
+        carry = [next(held) if array is None else array for array in carry]
+        params, body = self.scan.params, self.scan.params["jaxpr"]
+        values = dict(zip(self._loop_inputs, inputs, strict=True))
+        outer = self._evaluate((), values, [*self._consts, *(self._init[i] for i in self._fixed)])
+        consts, whole = outer[: len(self._consts)], [None] * len(self._init)
+        for i, value in zip(self._fixed, outer[len(consts) :], strict=True):
+            whole[i] = value
+
+        def iterate(state: Any) -> Any:
+            at, moving, stacked = state
+            place = self.length - at - 1 if params["reverse"] else at
+            for i, value in zip(self._moving, moving, strict=True):
+                whole[i] = value
+            read = [jax.lax.dynamic_index_in_dim(x, place, 0, False, allow_negative_indices=False) for x in xs]
+            out = _call(body, [*consts, *whole, *read])
+            new, rows = out[: len(whole)], out[len(whole) :]
+            stacked = [
+                _typed(jax.lax.dynamic_update_index_in_dim(y, row, place, 0, allow_negative_indices=False), v.aval)
+                for v, y, row in zip(self._ys, stacked, rows, strict=True)
+            ]
+            return at + 1, [new[i] for i in self._moving], stacked
+
+        _, moved, ys = jax.lax.while_loop(lambda state: state[0] < stop, iterate, (start, carry, list(ys)))
+        return moved, ys
+
+    def _after(self, rest: Sequence[Array], results: Sequence[Array]) -> list[Array]:
+        values = dict(zip(self._rest, rest, strict=True))
+        fixed = self._evaluate((), values, [self._init[i] for i in self._fixed])
+        ended = zip((self.scan.outvars[i] for i in self._fixed), fixed, strict=True)
+        values |= {**dict(ended), **dict(zip(self._results, results, strict=True))}
+        return self._evaluate(self._late, values, self._closed.jaxpr.outvars)
+
+    def rows_written(self, start: int, stop: int) -> slice:
+        """The rows of the stacked outputs that iterations ``start`` to ``stop`` write."""
+        if self.scan.params["reverse"]:
+            return slice(self.length - stop, self.length - start)
+        return slice(start, stop)
+
+    def empty_outputs(self) -> list[Array]:
+        """Where iterations write their stacked outputs."""
+        return [_typed(jax.numpy.zeros(y.aval.shape, y.aval.dtype), y.aval) for y in self._ys]
+
+    def final(self, results: Sequence[Array]) -> list[Array] | None:
+        """What the function returns, where that is the results of its loop, each once; None: ``after`` computes it."""
+        places = {v: i for i, v in enumerate(self._results)}
+        outvars = self._closed.jaxpr.outvars
+        if self._late or len(_variables(outvars)) < len(outvars) or not places.keys() >= set(outvars):
+            return None
+        return [results[places[v]] for v in outvars]
+
+
+def _typed(array: Array, aval: Any) -> Array:
+    """``array``, weakly typed where the variable is that it is the value of; computes nothing."""
+    return lax._convert_element_type(array, aval.dtype, weak_type=True) if getattr(aval, "weak_type", False) else array
+
+
+def _call(closed: ClosedJaxpr, args: Sequence[Array]) -> list[Array]:
+    """Call a function as the scan calls its own, so that XLA has it as one function, too."""
+    call = primitives.closed_call_p
+    return list(call.bind(*args, **call.get_bind_params({"call_jaxpr": closed})))
+
+
+def _variables(atoms: Iterable[Atom]) -> list[Atom]:
+    """Those that are no literals, each once."""
+    return list(dict.fromkeys(v for v in atoms if not isinstance(v, Literal)))
+
+
+def _names(debug_info: Any, field: str, count: int) -> tuple[str, ...]:
+    names = getattr(debug_info, field, None) or ()
+    return tuple(str(name or "") for name in names) if len(names) == count else ("",) * count

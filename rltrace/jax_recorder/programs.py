@@ -1,0 +1,235 @@
+"""What JAX compiles, as evidence: the program that was asked for, and what XLA made of it.
+
+Owns the fingerprint of a traced function and its numbers, the fingerprint of optimised code, the facts of JAX and the
+digest of an array. A number of the program text (a learning rate) is named by the line that it comes from, so that two
+programs which differ in it alone are one program called with another number.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax._src import source_info_util
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+
+from rltrace.digest import digest_address, digest_buffer, seed_of
+from rltrace.jax_recorder.loops import nested
+from rltrace.portable_keys import portable_key
+
+LIBRARY = "XLA"
+"""Library of the kernel evidence."""
+
+MAX_NUMBERS = 4_096
+"""Numbers of one program that are recorded; the rest is in its fingerprint."""
+
+CHANGES_NUMBERS = (
+    "jax_default_matmul_precision",
+    "jax_default_prng_impl",
+    "jax_disable_jit",
+    "jax_enable_x64",
+    "jax_numpy_dtype_promotion",
+    "jax_random_seed_offset",
+    "jax_softmax_custom_jvp",
+    "jax_threefry_partitionable",
+)
+"""Settings of JAX that are facts."""
+
+
+# --- the traced function ----------------------------------------------------------------------------------------------
+
+
+def lines_of(eqn: Any) -> list[tuple[str, str, int]]:
+    """(file, function, line) of the user's frames above an equation, innermost first; none where JAX kept none."""
+    frames = source_info_util.user_frames(eqn.source_info.traceback)
+    return [(frame.file_name, frame.function_name, frame.start_line) for frame in frames]
+
+
+class Program(NamedTuple):
+    """A traced function as one can compare it."""
+
+    fingerprint: str
+    """Of its equations without their numbers."""
+    numbers: tuple[tuple[str, float], ...]
+    """Each with the line that it comes from and its place in it: ``return config["LR"] * frac #1``."""
+
+
+def program_of(closed: ClosedJaxpr) -> Program:
+    """The fingerprint and the numbers of a function."""
+    numbers: dict[str, list[float]] = {}
+    words = list(_words(closed.jaxpr, "", numbers))
+    named = [(f"{line} #{k}", value) for line, values in numbers.items() for k, value in enumerate(values, 1)]
+    return Program(f"{portable_key('jaxpr', *words, *named[MAX_NUMBERS:]):016x}", tuple(named[:MAX_NUMBERS]))
+
+
+def _words(jaxpr: Jaxpr, line: str, numbers: dict[str, list[float]]) -> Iterator[object]:
+    """Every equation as JSON: variables by the order in which they are bound, numbers as their types."""
+    names: dict[Any, int] = {}
+    for v in (*jaxpr.constvars, *jaxpr.invars):
+        names[v] = len(names)
+        yield str(v.aval)
+    for eqn in jaxpr.eqns:
+        own = _line(eqn) or line
+        read: list[object] = []
+        for v in eqn.invars:
+            if isinstance(v, Literal):
+                read.append(str(v.aval))
+                number = _number(v.val)
+                if number is None:
+                    read.append(_stable(v.val))
+                else:
+                    numbers.setdefault(own, []).append(number)
+            else:
+                read.append(names[v])
+        for v in eqn.outvars:
+            names[v] = len(names)
+        inner = list(nested(eqn))
+        rest = {name: _stable(value) for name, value in eqn.params.items() if not _holds_function(value)}
+        yield [eqn.primitive.name, read, [str(v.aval) for v in eqn.outvars], rest]
+        for each in inner:
+            yield list(_words(each, own, numbers))
+    yield [names.get(v, _stable(v)) if not isinstance(v, Literal) else _stable(v.val) for v in jaxpr.outvars]
+
+
+def _number(value: object) -> float | None:
+    """A number of the program text, by its shortest text in its own precision; None: it is none."""
+    array = np.asarray(value)
+    if array.ndim or array.dtype.kind not in "iuf":
+        return None
+    return float(str(array[()]))
+
+
+def _holds_function(value: object) -> bool:
+    """Whether a parameter is a function, which is no text: ``nested`` has it, or it is the rule of a derivative."""
+    several = value if isinstance(value, (tuple, list)) else (value,)
+    return any(isinstance(each, (ClosedJaxpr, Jaxpr)) or callable(each) for each in several)
+
+
+_ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
+
+
+def _stable(value: object) -> str:
+    return _ADDRESS.sub("", repr(value))
+
+
+def _line(eqn: Any) -> str:
+    """Its source, ``frac = 1.0 - count``, whatever the file is called; "" where it is not known."""
+    frame = source_info_util.user_frame(eqn.source_info.traceback)
+    return "" if frame is None else linecache.getline(frame.file_name, frame.start_line).strip()
+
+
+# --- the compiled program ---------------------------------------------------------------------------------------------
+
+
+_DISPLAYED = re.compile(r", metadata=\{[^{}]*\}|, backend_config=(\"[^\"]*\"|\{.*\})")
+"""Parts of HLO that name source lines, or hold addresses of callbacks."""
+
+_CODE = ("HloModule", "%", "ENTRY", " ", "}")
+"""Starts of the lines of HLO that are code; the others are tables of source lines."""
+
+
+def evidence_of(compiled: Any) -> dict[str, object]:
+    """Kernel evidence: the platform, the flags given to XLA, and a fingerprint of the optimised code."""
+    flags = os.environ.get("XLA_FLAGS", "").replace("--", "").split()
+    isa = next((flag.partition("=")[2] for flag in flags if flag.startswith("xla_cpu_max_isa=")), "native")
+    others = [flag for flag in flags if not flag.startswith(("xla_cpu_max_isa=", "xla_dump_"))]
+    platform = jax.default_backend()
+    evidence: dict[str, object] = {"library": LIBRARY, "isa": isa if platform == "cpu" else None, "device": platform}
+    evidence |= {"flags": " ".join(sorted(others)) or None, "jaxlib": jax.lib.__version__}
+    text = _hlo(compiled)
+    if text is not None:
+        code = "\n".join(line for line in text.splitlines() if line.startswith(_CODE))
+        evidence["code"] = f"{portable_key('hlo', _DISPLAYED.sub('', code)):016x}"
+    return {name: value for name, value in evidence.items() if value is not None}
+
+
+def _hlo(compiled: Any) -> str | None:
+    try:
+        text = compiled.as_text()
+    except Exception:  # this platform does not give it
+        return None
+    return text if isinstance(text, str) else None
+
+
+def facts() -> dict[str, str | int | float | bool | None]:
+    """Facts of JAX. Call it after the first computation: reading them starts the platform."""
+    devices = jax.devices()
+    found: dict[str, str | int | float | bool | None] = {
+        "jax.version": jax.__version__,
+        "jax.jaxlib": jax.lib.__version__,
+        "jax.platform": jax.default_backend(),
+        "jax.devices": f"{len(devices)} × {devices[0].device_kind}",
+    }
+    for name in CHANGES_NUMBERS:
+        value = getattr(jax.config, name, None)
+        value = getattr(value, "value", value)
+        found[f"jax.{name.removeprefix('jax_')}"] = value if isinstance(value, (str, int, float, bool)) else str(value)
+    return found
+
+
+# --- arrays -----------------------------------------------------------------------------------------------------------
+
+
+class ArrayLayout(NamedTuple):
+    """What a digest and a row say of an array."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    device: str
+    seed: int
+
+
+@lru_cache(65_536)
+def layout_of(dtype: Any, shape: tuple[int, ...], device: str) -> ArrayLayout:
+    return ArrayLayout(str(dtype), shape, device, seed_of(str(dtype), shape))
+
+
+def array_of(value: Any, aval: Any) -> Any:
+    """An argument as an array: numbers in the type that JAX gave them."""
+    return value if isinstance(value, jax.Array) else np.asarray(value, dtype=aval.dtype)
+
+
+@lru_cache(1_024)
+def _placed(sharding: Any) -> tuple[str, bool]:
+    """The platform of an array, and whether all of it is in this process's memory, in one piece."""
+    devices = sharding.device_set
+    platform = next(iter(devices)).platform
+    return platform, platform == "cpu" and len(devices) == 1 and sharding.is_fully_addressable
+
+
+def digest_rows(array: Any, rows: slice) -> tuple[ArrayLayout, int]:
+    """The same of some rows of an array."""
+    shape = (rows.stop - rows.start, *array.shape[1:])
+    platform, is_near = _placed(array.sharding)
+    if not is_near or not array.nbytes:
+        return digest(np.asarray(array[rows]))
+    layout = layout_of(array.dtype, shape, platform)
+    array.block_until_ready()
+    size = array.nbytes // array.shape[0]
+    start = array.unsafe_buffer_pointer() + rows.start * size
+    return layout, digest_address(start, shape[0] * size, layout.seed)
+
+
+def digest(array: Any) -> tuple[ArrayLayout, int]:
+    """Layout and digest of a JAX or NumPy array, on the host; waits for it. Nothing is copied on a CPU.
+
+    Of random keys, that of their data.
+    """
+    if not isinstance(array, jax.Array):
+        layout = layout_of(array.dtype, array.shape, "cpu")
+        return layout, digest_buffer(np.ascontiguousarray(array).view(np.uint8).reshape(-1), layout.seed)
+    if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+        array = jax.random.key_data(array)
+    platform, is_near = _placed(array.sharding)
+    layout = layout_of(array.dtype, array.shape, platform)
+    if is_near and array.nbytes:
+        array.block_until_ready()
+        return layout, digest_address(array.unsafe_buffer_pointer(), array.nbytes, layout.seed)
+    host = np.ascontiguousarray(np.asarray(array))
+    return layout, digest_buffer(host.view(np.uint8).reshape(-1), layout.seed)

@@ -1,0 +1,327 @@
+"""The recording of one process that runs JAX: its rows, its steps, its trace, from the first call to its end.
+
+A step is an iteration of the outermost scan of a compiled function. Calls in threads that Python did not start are not
+recorded: there XLA runs callbacks of the program, at a moment that nothing fixes.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import jax
+
+from rltrace import fingerprint
+from rltrace.digest import ALGORITHM
+from rltrace.jax_recorder import programs
+from rltrace.jax_recorder.programs import Program
+from rltrace.jax_recorder.rows import SEVERAL, JaxRows, Operand, Producer
+from rltrace.masking import home_as_tilde, masked_arguments
+from rltrace.portable_keys import portable_key
+from rltrace.recorder.base.background_thread import BackgroundThread
+from rltrace.recorder.base.intern_tables import Tables
+from rltrace.recorder.base.options import RecordOptions
+from rltrace.recorder.base.process_names import mark_children, process_name
+from rltrace.recorder.base.weak_id_dict import WeakIdDict
+from rltrace.recorder.core.call_sites import Sites
+from rltrace.recorder.processes.exits import Endings, interrupt_program, stay_interrupted
+from rltrace.trace.format.process_start import note_failure
+from rltrace.trace.format.rows import StepRecord
+from rltrace.trace.format.schema import JAX_ENGINE, Kind
+from rltrace.trace.write.writer import ProcessWriter
+
+T = TypeVar("T")
+
+COMMIT_SECONDS: Final = 5.0
+
+MAX_ITERATIONS: Final = 4_096
+"""Iterations of a loop that are steps, unless they are in the window; of a longer loop, every second, third …"""
+
+
+MAX_NOTES: Final = 20
+"""Functions that one fact names."""
+
+MAX_BYTES: Final = 1 << 36
+"""Bytes of the carries of a loop that are digested, outside of the window: 64 GiB, some 10 s."""
+
+
+class JaxRecording:
+    """The recording of one process."""
+
+    def __init__(self, options: RecordOptions, token: str) -> None:
+        self.options = options
+        self.step = 0
+        """Iterations of all loops so far."""
+        self._pid = os.getpid()
+        self._trace, self._token = Path(options.trace), token
+        start = {"token": token, "pid": self._pid, "parent": os.getppid(), "argv": masked_arguments(sys.argv)}
+        start |= {"executable": home_as_tilde(sys.executable), "jax": jax.__version__}
+        self._writer = ProcessWriter.open(self._trace, {"name": process_name(options.trace), **start})
+        self._tables = Tables()
+        self._sites = Sites(self._tables)
+        self._lock = threading.RLock()
+        self._streams: dict[int, JaxRows] = {}
+        self._known: WeakIdDict[Any, Operand] = WeakIdDict()
+        """Arrays whose digest and producer are known; JAX never writes an array twice."""
+        self._steps: list[StepRecord] = []
+        self._loops: dict[str, int] = {}
+        """Ids in table "optimizers", by the name of the function with the loop."""
+        self._counts: dict[int, int] = {}
+        self._failure: str | None = None
+        self._finished = self._stopped = False
+        self._facts: Mapping[str, fingerprint.Fact] = {}
+        self._notes: dict[str, list[str]] = {}
+        self._wake = threading.Event()
+        self._committer = BackgroundThread(self._commit_regularly)
+        self._endings = Endings(self.finish, self._exec)
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._facts = {"digest": ALGORITHM, **fingerprint.start()}
+        self._writer.facts("op", JAX_ENGINE, self._facts)
+        rows = self.rows_here()
+        if rows is not None and self.in_window(0):
+            self._writer.window(rows.number, 0, self.options.end_step, 0)
+        mark_children()
+        self._committer.start()
+        self._endings.install()
+        atexit.register(self._at_exit)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended or failed, or this is a forked child."""
+        return self._finished or self._failure is not None or os.getpid() != self._pid
+
+    def first_call_ended(self) -> None:
+        """Record the facts that are known only once JAX has computed something."""
+        self._facts = {**self._facts, **programs.facts()}
+        self._writer.facts("op", JAX_ENGINE, self._facts)
+
+    def note(self, fact: str, text: str) -> None:
+        """Add to a fact about the functions of the program."""
+        noted = self._notes.setdefault(fact, [])
+        if text not in noted and len(noted) < MAX_NOTES:
+            noted.append(text)
+            self._writer.facts("op", JAX_ENGINE, {fact: "; ".join(noted)})
+
+    def finish(self) -> None:
+        """Commit what is left, and record how the process ended. Safe to call twice."""
+        if self._finished or os.getpid() != self._pid:
+            return
+        self._finished = True
+        atexit.unregister(self._at_exit)
+        self._endings.uninstall()
+        self._wake.set()
+        self._committer.join(30)
+        if self._failure is not None:
+            return
+        try:
+            self.commit()
+            self._writer.facts("op", JAX_ENGINE, {**self._facts, **fingerprint.facts(self._facts)})
+            error = getattr(sys, "last_value", None)
+            ending = {"exception": type(error).__name__} if error is not None else {}
+            self._writer.close("stopped" if self._stopped else "complete", ending)
+        except Exception as error:
+            self.fail(error)
+
+    def fail(self, error: Exception) -> None:
+        """An internal error of the recorder: the recording ends, the program goes on."""
+        if self._failure is not None:
+            return
+        self._failure = f"{type(error).__name__}: {error}"
+        if os.environ.get("RLTRACE_DEBUG"):
+            import traceback
+
+            traceback.print_exception(error)
+        self._wake.set()
+        why = f"the recorder failed: {self._failure}"
+        with contextlib.suppress(Exception):
+            self._writer.close("damaged", {"why": why})
+        if not self._writer.ended and os.getpid() == self._pid:
+            note_failure(self._trace, self._token, why)
+
+    def guarded(self, action: Callable[[], T], otherwise: T) -> T:
+        """What ``action`` returns; where it fails, the recording ends, and the program goes on with ``otherwise``."""
+        if self.is_over:
+            return otherwise
+        try:
+            return action()
+        except Exception as error:
+            self.fail(error)
+            return otherwise
+
+    def _at_exit(self) -> None:
+        self.finish()
+        stay_interrupted()
+
+    def _exec(self, program: str | None) -> None:
+        """``exec`` of ``program`` is about to replace this process; None: it failed."""
+        if self.is_over:
+            return
+        try:
+            self.commit()
+            state = None if program is None else "complete"
+            self._writer.append({"type": "provisional_end", "state": state, "exit": {"exec": program}})
+        except Exception as error:
+            self.fail(error)
+
+    # --- commits ----------------------------------------------------------------------------------------------------
+
+    def commit(self) -> None:
+        """Write all rows and steps."""
+        with self._lock:
+            streams, steps = list(self._streams.values()), self._steps
+            self._steps = []
+            for rows in streams:
+                own = [step for step in steps if step.stream == rows.number]
+                taken, entries = rows.take(), self._tables.take()
+                if taken is not None or own or entries:
+                    self._writer.commit(rows.number, taken, entries, own)
+
+    def _commit_regularly(self) -> None:
+        try:
+            while not self._wake.wait(COMMIT_SECONDS):
+                if not self.is_over:
+                    self.commit()
+        except Exception as error:
+            self.fail(error)
+
+    # --- rows -------------------------------------------------------------------------------------------------------
+
+    def rows_here(self) -> JaxRows | None:
+        """The rows of the calling thread; None in one that Python did not start."""
+        ident = threading.get_ident()
+        found = self._streams.get(ident)
+        if found is not None:
+            return found
+        thread = threading._active.get(ident)  # type: ignore[attr-defined]  # current_thread() would add it
+        if thread is None or isinstance(thread, threading._DummyThread):
+            return None
+        with self._lock:
+            names = {rows.name for rows in self._streams.values()}
+            base = f"{self._writer.name}/thread:{thread.name}" if names else self._writer.name
+            count = 1
+            while (name := base if count == 1 else f"{base}#{count}") in names:
+                count += 1
+            rows = self._streams[ident] = JaxRows(self._writer.stream(name), name, self._tables)
+        return rows
+
+    def call_site(self, depth: int) -> int:
+        """Id of the stack of the program, ``depth`` frames above the caller."""
+        return self._sites.intern(sys._getframe(depth + 1))
+
+    def site_of(self, lines: Sequence[tuple[str, str, int]]) -> int:
+        """Id of a stack that JAX kept of an equation."""
+        return self._sites.intern_lines(lines)
+
+    def operands(self, arrays: Sequence[Any]) -> list[Operand]:
+        """Arrays that a call takes, with their digests."""
+        found = []
+        for array in arrays:
+            known = self._known.get(array)
+            found.append(Operand(*programs.digest(array)) if known is None else known)
+        return found
+
+    def add_row(
+        self,
+        op: str,
+        site: int,
+        inputs: Sequence[Operand],
+        results: Sequence[Any],
+        program: Program | None = None,
+        kernel: dict[str, object] | None = None,
+        more: Sequence[Operand] = (),
+        kind: Kind = Kind.OP,
+        module: str = "",
+        names: Sequence[str] = (),
+    ) -> list[Operand]:
+        """A row with these results, whose producer is known from now on; returns them.
+
+        ``more``: parts of arrays that it wrote, too. Outside of the window there is no row, only the digests.
+        """
+        rows = self.rows_here()
+        assert rows is not None, "the caller has asked for it"
+        outputs = [Operand(*programs.digest(array)) for array in results]
+        with self._lock:
+            row = None
+            if self.in_window(self.step):
+                row = rows.add(op, site, self.step, inputs, [*outputs, *more], program, kernel, kind, module, names)
+        if row is not None:
+            outputs = [Operand(o.layout, o.digest, Producer(rows.number, row, i)) for i, o in enumerate(outputs)]
+        for array, operand in zip(results, outputs, strict=True):
+            if isinstance(array, jax.Array):
+                self._known[array] = operand
+        return outputs
+
+    def know_mixed(self, array: Any) -> Operand:
+        """An array that several iterations have written."""
+        operand = self._known[array] = Operand(*programs.digest(array), Producer(0, SEVERAL, 0))
+        return operand
+
+    # --- steps ------------------------------------------------------------------------------------------------------
+
+    def in_window(self, step: int) -> bool:
+        """Whether the rows of a step are recorded."""
+        end = self.options.end_step
+        return step >= self.options.first_step and (end is None or step < end)
+
+    def next_stop(self, done: int, length: int, size: int) -> int:
+        """The iteration, of a loop that has done so many, before which the host sees the carry of so many bytes next.
+
+        It depends on nothing but these and the options, so that two runs see the same iterations.
+        """
+        if self.options.windowed and self.in_window(self.step):
+            return done + 1
+        stride = -(-length // max(min(MAX_ITERATIONS, MAX_BYTES // max(size, 1)), 1))
+        stop = min(length, (done // stride + 1) * stride)
+        until = self.options.until
+        for step in (self.options.first_step, None if until is None else until + 1):
+            if step is not None and self.step < step < self.step + stop - done:
+                stop = done + step - self.step
+        return stop
+
+    def opens_window(self) -> bool:
+        """Whether the window begins with the step that comes next, and not with the process."""
+        return self.options.first_step == self.step > 0
+
+    def open_window(self, names: Sequence[str], site: int, carry: Sequence[Any]) -> list[Operand]:
+        """The window begins within a loop: a row for each array of its carry."""
+        rows = self.rows_here()
+        assert rows is not None, "the loop has rows"
+        self.commit()
+        self._writer.window(rows.number, self.options.first_step, self.options.end_step, rows.row)
+        opened = []
+        for name, array in zip(names, carry, strict=True):
+            opened += self.add_row("", site, (), [array], kind=Kind.WINDOW, module=name)
+        return opened
+
+    def end_iteration(self, name: str, count: int, carry: Sequence[Operand]) -> None:
+        """The iteration of the current step has ended, with this carry; ``count``: with those before it that the host
+        did not see."""
+        rows = self.rows_here()
+        assert rows is not None, "the loop has rows"
+        loop = self._loops.get(name)
+        if loop is None:
+            identity = {"ordinal": len(self._loops), "class": name}
+            key = portable_key("optimizers", identity)
+            loop = self._loops[name] = self._tables.intern("optimizers", key, identity)
+        self._counts[loop] = self._counts.get(loop, 0) + count
+        attempt, recorded = self._counts[loop] - 1, self.in_window(self.step)
+        whole = portable_key("carry", *(operand.digest for operand in carry))
+        done = (loop, attempt, 0, 0, 0, rows.row, recorded, whole, 0, (0, 0, 0, 0))
+        with self._lock:
+            self._steps.append(StepRecord(self.step, rows.number, *done))
+            self.step += 1
+
+    def stop_after_until(self) -> None:
+        """End the program where its last step has ended."""
+        if not self.is_over and self.options.until is not None and self.step > self.options.until:
+            self._stopped = True
+            interrupt_program()

@@ -1,0 +1,134 @@
+"""The rows of one thread that are not committed yet: calls of compiled functions, and iterations of their loops.
+
+Owns their interning and cells. Digests are computed by the caller, so every input that is an array was read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rltrace.jax_recorder.programs import ArrayLayout, Program
+from rltrace.portable_keys import portable_key
+from rltrace.recorder.base.intern_tables import Tables
+from rltrace.trace.format.rows import Rows
+from rltrace.trace.format.schema import SLOT_UNKNOWN, WRITES, Column, Kind, Origin, Phase, pack_link
+
+SEVERAL = -1
+"""In place of a row: several rows wrote the bytes."""
+
+
+class Producer(NamedTuple):
+    """Where the bytes of an array were written."""
+
+    stream: int
+    row: int
+    slot: int
+
+
+class Operand(NamedTuple):
+    """An array that a row reads or writes."""
+
+    layout: ArrayLayout
+    digest: int
+    producer: Producer | None = None
+    """None: no recorded row wrote it."""
+
+
+class JaxRows:
+    """The rows of one thread, held until they are committed."""
+
+    def __init__(self, number: int, name: str, tables: Tables) -> None:
+        self.number, self.name = number, name
+        self.row = 0
+        """Rows so far, committed or not."""
+        self._tables = tables
+        self._first = 0
+        self._structures: dict[tuple[ArrayLayout, ...], int] = {}
+        self._columns: list[list[int]] = []
+        self._links: list[int] = []
+        self._floats: list[float] = []
+        self._digests: list[int] = []
+
+    def add(
+        self,
+        op: str,
+        site: int,
+        step: int,
+        inputs: Sequence[Operand],
+        outputs: Sequence[Operand],
+        program: Program | None = None,
+        kernel: dict[str, object] | None = None,
+        kind: Kind = Kind.OP,
+        module: str = "",
+        names: Sequence[str] = (),
+    ) -> int:
+        """Add a row; returns its index in the stream. ``names``: of what it writes, "" where there is none."""
+        tables = self._tables
+        numbers = () if program is None else program.numbers
+        words: list[object] = ["carry"] if kind is Kind.WINDOW else []
+        words += [] if program is None else [f"program={program.fingerprint}"]
+        words += [[f"{name}=", "f"] for name, _ in numbers]
+        words += [{WRITES: list(names)}] if any(names) else []
+        row = [0] * len(Column)
+        row[Column.KIND] = kind
+        row[Column.OP] = tables.intern_payload("ops", op)
+        row[Column.STRUCTURE] = self._structure(tuple(operand.layout for operand in inputs))
+        row[Column.SITE] = site
+        row[Column.MODULE] = tables.intern_payload("modules", module)
+        row[Column.SCALARS] = tables.intern_payload("scalars", words)
+        row[Column.STEP] = step
+        row[Column.PHASE] = Phase.OTHER
+        row[Column.KERNEL] = tables.intern_payload("kernels", kernel or {})
+        row[Column.LINKS], row[Column.FLOATS] = len(inputs), len(numbers)
+        row[Column.DIGESTS] = len(inputs) + len(outputs)
+        self._links += [self._link(operand.producer) for operand in inputs]
+        self._floats += [value for _, value in numbers]
+        self._digests += [operand.digest for operand in (*inputs, *outputs)]
+        self._columns.append(row)
+        self.row += 1
+        return self.row - 1
+
+    def take(self) -> Rows | None:
+        """Remove and return all rows; None: there are none."""
+        if not self._columns:
+            return None
+        rows = Rows(
+            self._first,
+            np.array(self._columns, np.uint32),
+            np.array(self._links, np.int64),
+            np.zeros(0, np.int64),
+            np.array(self._floats, np.float64),
+            np.array(self._digests, np.uint64),
+        )
+        self._first = self.row
+        self._columns, self._links, self._floats, self._digests = [], [], [], []
+        return rows
+
+    def _structure(self, layouts: tuple[ArrayLayout, ...]) -> int:
+        found = self._structures.get(layouts)
+        if found is None:
+            payloads = list(map(_payload, layouts))
+            ids = [self._tables.intern_payload("layouts", payload) for payload in payloads]
+            key = portable_key("structure", payloads)
+            found = self._structures[layouts] = self._tables.intern("structures", key, ids)
+        return found
+
+    def _link(self, producer: Producer | None) -> int:
+        if producer is None:
+            return pack_link(Origin.OUTSIDE, read=True)
+        if producer.row == SEVERAL:
+            return pack_link(Origin.MIXED, read=True)
+        if producer.stream != self.number:
+            return pack_link(Origin.UNKNOWN, read=True)
+        slot = producer.slot if producer.slot < SLOT_UNKNOWN else SLOT_UNKNOWN
+        return pack_link(self.row - producer.row, slot, read=True)
+
+
+def _payload(layout: ArrayLayout) -> list[Any]:
+    strides = [1] * len(layout.shape)
+    for axis in range(len(strides) - 2, -1, -1):
+        strides[axis] = strides[axis + 1] * layout.shape[axis + 1]
+    return [layout.dtype, list(layout.shape), strides, layout.device]

@@ -1,0 +1,252 @@
+"""JAX programs under ``rltrace record``: their bits, what is recorded, and what a comparison makes of it.
+
+JAX is never imported here: it starts threads, after which no other test of this process could fork.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rltrace.diff.base.model import Cause, Comparison, Verdict
+from rltrace.diff.compare import compare
+from rltrace.digest import digest_buffer, seed_of
+from rltrace.report.diff_text import render_comparison
+from rltrace.report.info import describe, info_text
+from rltrace.trace.read.reader import Trace, open_trace
+from rltrace.trace.tools.verify import verify
+
+if importlib.util.find_spec("jax") is None:
+    pytest.skip("JAX is not installed: pip install rltrace-debugger[jax]", allow_module_level=True)
+
+TRAIN = """
+import sys
+import jax, jax.numpy as jnp, numpy as np
+
+rate, seed = (float(sys.argv[1]), int(sys.argv[2])) if len(sys.argv) > 2 else (0.1, 0)
+
+def train(key):
+    weights = jax.random.normal(key, (8, 8))
+    def update(state, _):
+        weights, key = state
+        key, own = jax.random.split(key)
+        batch = jax.random.normal(own, (16, 8))
+        loss = lambda w: jnp.mean(jnp.tanh(batch @ w) ** 2 + jnp.exp(-batch @ w * 0.1))
+        return (weights - rate * jax.grad(loss)(weights), key), loss(weights)
+    return jax.lax.scan(update, (weights, key), None, 6)
+
+(weights, _), losses = jax.jit(train)(jax.random.PRNGKey(seed))
+print(np.asarray(weights).tobytes().hex(), np.asarray(losses).tobytes().hex(), "torch" in sys.modules)
+"""
+
+SHAPES = """
+import jax, jax.numpy as jnp, numpy as np
+
+x = jnp.asarray(np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32))
+
+def constants(x):  # a constant of the loop, which XLA folds; a carry that no iteration changes; results that follow
+    scale = jnp.full((4,), 3.0)
+    (total, fixed), ys = jax.lax.scan(lambda c, row: ((c[0] / c[1] + row / scale, c[1]), c[0].sum()), (x[0], scale), x)
+    return jnp.sin(total) + fixed, ys * 2, x
+
+def backwards(x):
+    return jax.lax.scan(lambda c, row: (c * 0.5 + row, (c, row.sum() > 0)), jnp.zeros(4), x, reverse=True)
+
+def several(x):  # two loops, of which the larger one is driven, and a stacked output that is weakly typed
+    small, _ = jax.lax.scan(lambda c, _: (c + 1.0, None), 0.0, None, 2)
+    return jax.lax.scan(lambda c, row: (jnp.tanh(c + row), 1.0), x[1] * small, jnp.concatenate([x, x]))
+
+def keys(key):
+    return jax.lax.scan(lambda k, _: (jax.random.split(k)[0], jax.random.uniform(k, (2,))), key, None, 3)
+
+def whole(x):
+    return jax.lax.while_loop(lambda c: c[1] < 3, lambda c: (c[0] * 1.5, c[1] + 1), (x, 0))
+
+def show(name, results):
+    for result in jax.tree.leaves(results):
+        if jax.dtypes.issubdtype(result.dtype, jax.dtypes.prng_key):
+            result = jax.random.key_data(result)
+        print(name, result.dtype, result.weak_type, np.asarray(result).tobytes().hex())
+
+show("constants", jax.jit(constants)(x))
+show("backwards", jax.jit(backwards)(x))
+show("several", jax.jit(several)(x))
+show("keys", jax.jit(keys)(jax.random.key(3)))
+show("unrolled", jax.jit(lambda x: jax.lax.scan(lambda c, row: (c + row, None), x[0], x, unroll=2))(x))
+show("whole", jax.jit(whole)(x))
+show("gradient", jax.jit(jax.grad(lambda x: several(x)[0].sum()))(x))
+show("vmap", jax.jit(jax.vmap(backwards))(jnp.stack([x, x])))
+show("donated", jax.jit(backwards, donate_argnums=0)(x + 1))
+double = jax.jit(lambda x: x * 2)
+show("outside", [double(np.ones(3, np.float32)), double(double(x))])
+large = jnp.ones((600, 600))  # of the carry's arrays that are written in place
+show("in place", jax.jit(lambda y: jax.lax.scan(lambda c, _: (c * 1.01, c[0, 0]), y, None, 3))(large))
+print(large.is_deleted(), float(large.sum()))
+"""
+
+
+def run(folder: Path, *command: str, **variables: str) -> str:
+    """Standard output of a command that succeeds."""
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", **variables}
+    ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=200)
+    assert not ended.returncode, ended.stderr
+    return ended.stdout
+
+
+class Programs:
+    """Programs in a folder, run plainly and recorded, each run once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._printed: dict[tuple[str, ...], str] = {}
+        for name, source in (("train", TRAIN), ("shapes", SHAPES)):
+            (folder / f"{name}.py").write_text(source)
+
+    def plain(self, name: str, flags: str = "") -> str:
+        return self._once(
+            ("plain", name, flags), lambda: run(self.folder, sys.executable, f"{name}.py", XLA_FLAGS=flags)
+        )
+
+    def recorded(self, trace: str, name: str, *words: str, options: tuple[str, ...] = (), flags: str = "") -> Trace:
+        """The trace of this name; ``words``: the program's arguments, ``options`` the recorder's."""
+        command = sys.executable, "-m", "rltrace", "record", "--quiet", "-o", f"{trace}.zarr", *options, "--"
+        program = sys.executable, f"{name}.py", *words
+        self._once(("recorded", trace), lambda: run(self.folder, *command, *program, XLA_FLAGS=flags))
+        return open_trace(self.folder / f"{trace}.zarr")
+
+    def printed(self, trace: str) -> str:
+        """What the program printed while it was recorded."""
+        return self._printed["recorded", trace]
+
+    def _once(self, key: tuple[str, ...], action: Callable[[], str]) -> str:
+        if key not in self._printed:
+            self._printed[key] = action()
+        return self._printed[key]
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
+    return Programs(tmp_path_factory.mktemp("jax"))
+
+
+OTHER_ISA = "--xla_cpu_max_isa=SSE4_2"
+
+
+def compared(programs: Programs, name: str, *words: str, **more: str) -> Comparison:
+    """The recorded training run against another one."""
+    other = programs.recorded(name, "train", *words, **more)  # type: ignore[arg-type]
+    return compare(programs.recorded("a", "train"), other)
+
+
+def test_computes_the_same_bits_without_torch(programs: Programs) -> None:
+    """A driven loop returns what the program computes unrecorded, and torch is not imported for it."""
+    programs.recorded("a", "train")
+    assert programs.printed("a") == programs.plain("train")
+    assert programs.printed("a").split()[-1] == "False"
+
+
+def test_every_shape_of_loop_keeps_bits_and_types(programs: Programs) -> None:
+    """Constants, fixed and large carries, reversed loops, keys, results that follow, donated arguments, derivatives."""
+    trace = programs.recorded("shapes", "shapes")
+    assert programs.printed("shapes") == programs.plain("shapes")
+    facts = trace.processes[0].facts
+    driven = {each.partition(":")[0] for each in str(facts["jax.loops"]).split("; ")}
+    assert driven >= {"jit.constants", "jit.backwards", "jit.several", "jit.keys"}
+    whole = set(str(facts["jax.boundary_only"]).split("; "))
+    assert whole == {"jit.backwards: it takes donated arrays", "jit.<lambda>: its scan is unrolled"}
+
+
+def test_digests_are_those_of_the_same_bytes_in_torch(programs: Programs) -> None:
+    """An array that comes in has the project's digest, and what a function returned is linked to its row."""
+    trace = programs.recorded("shapes", "shapes")
+    stream = trace.processes[0].streams[0]
+    rows = stream.read(0, stream.rows)
+    wanted = digest_buffer(np.full(3, 2.0, np.float32).tobytes(), seed_of("float32", (3,)))
+    places = [i for i in range(len(rows)) if wanted in rows.outputs(i)]
+    assert places
+    [link] = rows.inputs(places[0])
+    assert (link.distance, link.digest) == (
+        0,
+        digest_buffer(np.ones(3, np.float32).tobytes(), seed_of("float32", (3,))),
+    )
+
+
+def test_each_iteration_is_a_step(programs: Programs) -> None:
+    """The rows of a loop: what precedes it, and an iteration a step; the trace is sound, and says so in its words."""
+    trace = programs.recorded("a", "train")
+    process = trace.processes[0]
+    assert process.state == "complete"
+    assert len(process.steps) == 6
+    assert verify(trace.path).sound
+    text = info_text(describe(trace))
+    assert "jit.train #0  6 iterations" in text
+
+
+def test_an_unchanged_run_is_identical(programs: Programs) -> None:
+    """Two runs of one program have equal rows."""
+    assert compared(programs, "b").verdict is Verdict.IDENTICAL
+
+
+def test_another_instruction_set_is_found_in_the_iteration(programs: Programs) -> None:
+    """Each side computes what it does unrecorded; the first row that differs has cause kernel and names the carry."""
+    comparison = compared(programs, "isa", flags=OTHER_ISA)
+    plain = programs.plain("train", OTHER_ISA)
+    assert programs.printed("isa") == plain
+    if plain == programs.plain("train"):
+        pytest.skip("this processor computes the same bits under SSE4.2")
+    found = comparison.decisive
+    assert found is not None
+    assert (found.cause, found.op) == (Cause.KERNEL, "jit.train.iteration")
+    assert "instruction set native against SSE4_2" in found.explanation
+    assert "state[0]" in found.explanation
+    text = render_comparison(comparison, color=False)
+    assert f"iteration {found.step} (jit.train's" in text
+    assert "optimizer step" not in text
+
+
+def test_another_learning_rate_is_an_argument(programs: Programs) -> None:
+    """A number of the program's text is named by its line, before anything is computed with it."""
+    found = compared(programs, "rate", "0.2", "0").decisive
+    assert found is not None
+    assert (found.cause, found.op) == (Cause.ARGUMENTS, "jit.train.before")
+    assert "rate * jax.grad(loss)(weights), key), loss(weights) #1=0.1 in A" in found.explanation
+
+
+def test_another_key_is_outside_data(programs: Programs) -> None:
+    """Keys are data: another seed is found where it came in."""
+    found = compared(programs, "key", "0.1", "1").decisive
+    assert found is not None
+    assert (found.cause, found.a_index) == (Cause.OUTSIDE, 0)
+
+
+def test_a_window_has_the_rows_of_its_iterations(programs: Programs) -> None:
+    """Before the window nothing is a row; it begins with the carry, and the program ends after the step asked for."""
+    options = ("--steps", "2:4", "--until", "4")
+    trace = programs.recorded("window", "train", options=options)
+    process, whole = trace.processes[0], programs.recorded("a", "train").processes[0]
+    assert (process.state, len(process.steps)) == ("stopped", 5)
+    rows = process.streams[0].read(0, process.streams[0].rows)
+    all_rows = whole.streams[0].read(0, whole.streams[0].rows)
+    loop = [i for i in range(len(all_rows)) if len(all_rows.outputs(i)) == 3]
+    assert [rows.outputs(i) for i in (2, 3)] == [all_rows.outputs(loop[i]) for i in (2, 3)]
+    assert [[rows.outputs(0)[0]], [rows.outputs(1)[0]]] == [[each] for each in all_rows.outputs(loop[1])[:2]]
+
+
+def test_what_is_not_there_is_refused(programs: Programs) -> None:
+    """An option that JAX programs do not have ends the recording with a sentence, not the program."""
+    command = sys.executable, "-m", "rltrace", "record", "-o", "refused.zarr", "--values", "all", "--"
+    ended = subprocess.run(
+        [*command, sys.executable, "-c", "import jax; print('ran')"],
+        cwd=programs.folder,
+        capture_output=True,
+        text=True,
+    )
+    assert (ended.returncode, ended.stdout) == (125, "ran\n")
+    assert "--values is not there for JAX programs" in ended.stderr
