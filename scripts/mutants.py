@@ -69,7 +69,6 @@ SWAPS: dict[type[ast.AST], Any] = {
     ast.Sub: ast.Add,
     ast.Mult: ast.FloorDiv,
     ast.FloorDiv: ast.Mult,
-    ast.Break: ast.Continue,
     ast.BitAnd: ast.BitOr,
     ast.BitOr: ast.BitAnd,
     ast.LShift: ast.RShift,
@@ -101,6 +100,8 @@ def kinds(node: ast.AST) -> Iterator[str]:
             yield SWAPS[type(op)].__name__
         case ast.BoolOp(op=op) | ast.BinOp(op=op) | ast.AugAssign(op=op) if type(op) in SWAPS:
             yield SWAPS[type(op)].__name__
+            if isinstance(node, ast.AugAssign):
+                yield "pass"
         case ast.UnaryOp(op=ast.Not() | ast.USub() | ast.Invert()):
             yield "drop"
         case ast.Constant(value=bool()):
@@ -113,7 +114,9 @@ def kinds(node: ast.AST) -> Iterator[str]:
             yield NAMES[name]
         case ast.Return(value=value) if value is not None and not _is_none(value):
             yield "None"
-        case ast.Continue() | ast.Expr(value=ast.Call() | ast.Yield() | ast.YieldFrom()):
+        case ast.Continue() | ast.Break() | ast.Raise() | ast.Expr(value=ast.Call() | ast.Yield() | ast.YieldFrom()):
+            yield "pass"
+        case ast.Assign(targets=[ast.Attribute() | ast.Subscript()]):
             yield "pass"
 
 
@@ -123,6 +126,8 @@ def _is_none(node: ast.AST) -> bool:
 
 def change(node: Any, kind: str) -> ast.AST:
     """The changed node."""
+    if kind == "pass":
+        return ast.Pass()
     match node:
         case ast.Compare():
             node.ops = [SWAPS[type(node.ops[0])]()]
@@ -138,8 +143,6 @@ def change(node: Any, kind: str) -> ast.AST:
             node.id = kind
         case ast.Return():
             node.value = ast.Constant(None)
-        case _:
-            return ast.Pass()
     return node  # type: ignore[no-any-return]
 
 
@@ -172,10 +175,12 @@ def mutants_of(file: str) -> Iterator[Mutant]:
             inside |= {found for statement in node.body for found in ast.walk(statement)}
             parts: list[Any] = [node.args, node.returns, *node.decorator_list]
             left_alone |= {found for part in parts if part is not None for found in ast.walk(part)}
+            if node.name == "__init__":  # an attribute that is missing is noticed by any test
+                left_alone |= {statement for statement in node.body if isinstance(statement, ast.Assign)}
         elif isinstance(node, ast.AnnAssign):
             left_alone |= set(ast.walk(node.annotation))
         elif isinstance(node, ast.JoinedStr | ast.Raise | ast.Assert):
-            left_alone |= set(ast.walk(node))
+            left_alone |= {found for found in ast.walk(node) if found is not node or not isinstance(node, ast.Raise)}
     lines = source.splitlines()
     for number, node in enumerate(ast.walk(tree)):
         if node in inside and node not in left_alone:
