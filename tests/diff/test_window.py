@@ -154,20 +154,20 @@ def truncated_slowly(
 
 
 def words(random: Random) -> tuple[list[str], list[str]]:
-    """Rows as letters: rounds of a loop, one side with a round or a row more, others moved or another value."""
-    count = random.randint(3, 5)
-    rounds = [[f"{site}{k if random.random() < 0.9 else 0}" for site in "pqrs"] for k in range(count)]
+    """Rows as letters: rounds of a loop; one side with a round or a row more, moved rows or other values."""
+    sites = "pqrs"[: random.randint(1, 4)]
+    rounds = [[f"{site}{k if random.random() < 0.8 else 0}" for site in sites] for k in range(1, random.randint(3, 7))]
     other = [list(one) for one in rounds]
-    for _ in range(random.choice((0, 1, 1, 2))):
-        kind, at = random.choice(("round", "row", "value", "swap", "values")), random.randrange(len(other))
+    for _ in range(random.choice((0, 1, 1, 1, 2))):
+        kind, at = random.choice(("round", "round", "row", "value", "swap", "values")), random.randrange(len(other))
+        place = random.randrange(len(sites))
         if kind == "round":
-            other.insert(at, [f"{site}x" for site in "pqrs"])
+            other.insert(at, [f"{site}{random.choice('x12')}" for site in sites])
         elif kind == "row":
-            other[at].insert(random.randrange(4), random.choice(("tt", "qy", "q1")))
+            other[at].insert(place, random.choice(("tt", "qy", "q1")))
         elif kind == "swap":
             other[at] = random.sample(other[at], len(other[at]))
         else:
-            place = random.randrange(len(other[at]))
             other[at][place] = other[at][place][0] + "z"
             for one in other[at + 1 :] if kind == "values" else ():
                 one[:] = [row[0] + row[1] + "z" for row in one]
@@ -191,18 +191,20 @@ def test_truncated_ranges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("rltrace.diff.align.rows.ANCHOR_ROWS", 5)
     monkeypatch.setattr("rltrace.diff.align.rows.MIN_RUN", 3)
     random, cuts = Random(23), set()
-    for case in range(30):
-        views = [written(tmp_path / f"{case}{side}.zarr", rows) for side, rows in zip("ab", words(random), strict=True)]
-        context = context_of(*views, [])
-        for _ in range(3):
-            stops = [random.randint(max(0, view.rows - 9), view.rows) for view in views]
-            a, b = (view.read(0, stop) for view, stop in zip(views, stops, strict=True))
-            after = views[0].rows - stops[0], views[1].rows - stops[1]
-            for known in (None, after):
+    cases = [words(random) for _ in range(120)]
+    views = [written(tmp_path / f"{k}.zarr", [row for case in cases for row in case[k]]) for k in (0, 1)]
+    context, starts = context_of(*views, []), (0, 0)
+    for case in cases:
+        ends = starts[0] + len(case[0]), starts[1] + len(case[1])
+        for _ in range(2):
+            stops = [max(start, end - random.randint(0, 9)) for start, end in zip(starts, ends, strict=True)]
+            a, b = (view.read(*bounds) for view, *bounds in zip(views, starts, stops, strict=True))
+            for known in (None, (ends[0] - stops[0], ends[1] - stops[1])):
                 found, cut = align_truncated(context, a, b, TruncatedRange(known))
                 assert (pairs(found), cut) == truncated_slowly(context, a, b, known)
                 cuts.add((cut == (0, 0), cut == (len(a), len(b)), known is None))
-    assert len(cuts) == 6
+        starts = ends
+    assert len(cuts) == 8
 
 
 def test_where_a_window_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,7 +279,7 @@ def walked(context: DiffContext, block: Block) -> tuple[Pairs, str | None]:
         if part.stop is not None:
             return found, part.stop
         before, at = at, (at[0] + part.cut[0], at[1] + part.cut[1])
-        assert at[0] >= before[0] and at[1] >= before[1] and at != before or at == (block.a1, block.b1)
+        assert (at[0] >= before[0] and at[1] >= before[1] and at != before) or at == (block.a1, block.b1)
         if part.final or at == (block.a1, block.b1):
             return found, None
 
