@@ -142,7 +142,8 @@ class Shortcuts:
     """The shortcuts that a comparison takes; all of them, except in tests of each."""
 
     bisection: bool = True
-    """The first difference is searched among prefix digests; False: rows are read up to it."""
+    """The first difference is searched among prefix digests, and no event where these or a table prove that none
+    differs; False: rows are read up to it."""
     first_step: bool = True
     """The step of the first difference is found without the other steps."""
     step_digests: bool = True
