@@ -84,7 +84,7 @@ def test_what_they_save(tmp_path: Path) -> None:
 
 
 def logged_and_changed(logs: range) -> list[list[Do]]:
-    """A program with a log line in these steps, and one with another line there, and another value in the fifth step."""
+    """Two programs with a log line each in these steps; the second has another value in the fifth one."""
     found = []
     for line, name in ((50, "mean"), (51, "norm")):
         program: list[Do] = []
