@@ -12,7 +12,16 @@ import pytest
 from views import view_of
 
 from rltrace.diff.align import blocks as blocks_module
-from rltrace.diff.align.blocks import Block, batches, blocks, first_block, first_unequal_step, same_in_any_order
+from rltrace.diff.align.blocks import (
+    Block,
+    batches,
+    blocks,
+    first_block,
+    first_unequal_step,
+    recorded_at,
+    same_in_any_order,
+    step_after,
+)
 from rltrace.diff.base.view import StreamView
 from rltrace.testing import TraceBuilder
 
@@ -237,3 +246,30 @@ def test_the_first_block_is_a_batch(tmp_path: Path) -> None:
     assert found[1][0].same and not found[2][0].same
     last = list(batches(a, b, 6, is_aligned=True))
     assert last == [[Block(6, 7, 6, 7, False, False, True)]]
+
+
+def test_rows_after_the_last_step_in_a_window(tmp_path: Path) -> None:
+    """They are of the step after it: recorded where a window includes it, on both sides."""
+
+    def ending(name: str, *windows: tuple[int, int | None]) -> StreamView:
+        def build(trace: TraceBuilder) -> None:
+            for step in range(4):
+                for first, end in windows:
+                    if first == step:
+                        trace.window(first, end)
+                trace.op("aten.mm.default", outputs=[str(step)])
+                if step < 3:
+                    trace.end_step()
+
+        return view_of(tmp_path / f"{name}.zarr", build)
+
+    whole, late, early = ending("whole"), ending("late", (0, 1), (3, 4)), ending("early", (0, 3))
+    assert [recorded_at(late, step) for step in range(5)] == [True, False, False, True, False]
+    assert [recorded_at(early, step) for step in range(4)] == [True, True, True, False]
+    assert all(recorded_at(whole, step) for step in range(4))
+    assert [step_after(whole, place) for place in range(5)] == [0, 1, 2, 3, 3]
+    assert [[*blocks(*views)][-1].recorded for views in ((whole, late), (whole, early), (early, late))] == [
+        True,
+        False,
+        False,
+    ]

@@ -167,3 +167,22 @@ def test_a_window_tells_what_a_tensor_held(tmp_path: Path, opening: str, read: s
 
     found = shifted(tmp_path, use, opening=opening)
     assert (found.op, found.inputs_match) == (MM, match)
+
+
+def test_an_environment_that_returned_it_before(tmp_path: Path) -> None:
+    """An op reads what no event brought in since, and the last event before it is at another step."""
+
+    def event_at(side_steps: tuple[int, int], what: str) -> Do:
+        return lambda trace, side: trace.event(
+            Kind.ENVIRONMENT_STEP, what, owner="Walk", counts={"step": side_steps[side == "b"]}, digests={"o": "same"}
+        )
+
+    reads = op(inputs=[("outside", "o?")], outputs=["y?"])
+    found = shifted(tmp_path, event_at((1_812, 5), "environment 0"), reads)
+    assert lost(found) == ("environment", "environment 0 (Walk)")
+    assert found.explanation.startswith(
+        "environment 0 (Walk) may not have been restored: its last event before is step 1,812 in A, step 5 in B"
+    )
+    (tmp_path / "same").mkdir()
+    found = shifted(tmp_path / "same", event_at((5, 5), "environment 0"), reads)
+    assert lost(found) == ("data", "data from outside torch")

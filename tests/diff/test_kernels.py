@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rltrace.diff.base.kernels import choice_text, settings_choosing
+from rltrace.diff.base.kernels import choice_text, reported_differences, settings_choosing
 from rltrace.diff.base.model import NamedDifference
 
 DIFFER = tuple(
@@ -88,3 +88,12 @@ def test_in_a_sentence() -> None:
     assert choice_text("aten.add.Tensor", ATEN, ATEN, [setting]) == ""
     restated = NamedDifference("cpu.capability", "AVX2", "AVX512")
     assert choice_text("aten.add.Tensor", ATEN, ATEN, [restated]) == ""
+
+
+def test_parameters_of_one_implementation() -> None:
+    """The first line that differs, of those that both sides have; then the grid."""
+    side = {"library": "oneDNN", "names": ["jit"], "reported": ["matmul 4x4", "matmul 8x8"]}
+    other = {**side, "reported": ["matmul 4x4", "matmul 8x9", "reorder"]}
+    assert list(reported_differences(side, other)) == ["matmul 8x8 against matmul 8x9"]
+    assert list(reported_differences(side, {**side, "reported": ["matmul 4x4"]})) == []
+    assert list(reported_differences(side, {"library": "oneDNN"})) == []

@@ -227,3 +227,19 @@ def test_states_at_the_end(tmp_path: Path) -> None:
     notes = [generators_note(processes[0], other) for other in processes]
     assert [notes[0], notes[1], notes[3]] == [None] * 3
     assert str(notes[2]).startswith("the torch generator states differ as rank0/main ends")
+
+
+def test_ends_that_differ_leave_a_draw_unsettled(tmp_path: Path) -> None:
+    """One side's end is no proof; both ends in one state are, whichever side drew."""
+    for ends, unsettled in (("xy", True), ("xx", False)):
+        long, short = (
+            side(tmp_path / f"{ends}{rows}.zarr", rows, end=end) for rows, end in zip(("tT", "t"), ends, strict=True)
+        )
+        for views in ((long, short), (short, long)):
+            draws = Draws(*views)
+            alone = [np.array([1] if view is long else [], np.int64) for view in views]
+            judged = control_flow("A", row_at(long, 1), "", None, DRAWS)
+            finding = make_finding(row_at(long, 1), None, judged, 1)
+            given = [(view.read(0, view.rows), np.array([0]), rows) for view, rows in zip(views, alone, strict=True)]
+            draws.add(given[0], given[1], lambda *_, found=finding: found)
+            assert (draws.unsettled((alone[0], alone[1])) is not None) is unsettled
