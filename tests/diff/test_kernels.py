@@ -97,3 +97,35 @@ def test_parameters_of_one_implementation() -> None:
     assert list(reported_differences(side, other)) == ["matmul 8x8 against matmul 8x9"]
     assert list(reported_differences(side, {**side, "reported": ["matmul 4x4"]})) == []
     assert list(reported_differences(side, {"library": "oneDNN"})) == []
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "text"),
+    [
+        (["p", "q", "r", "s"], ["p", "x", "s"], "kernels q + r against x"),
+        (["p", "p"], ["p"], "kernels p ×2 against p"),
+        (["p", "s"], ["p", "q", "s"], "kernels p + s against p + q + s"),
+        (["p"], [], "kernels p against nothing"),
+    ],
+)
+def test_names_that_differ(a: list[str], b: list[str], text: str) -> None:
+    """Without those at both ends, unless nothing would be left of a side."""
+    evidence = [
+        {"device": "cuda", "names": names, "launches": [[[1, 1, 1], [1, 1, 1]]] * len(names)} for names in (a, b)
+    ]
+    assert list(reported_differences(*evidence)) == [text]
+
+
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [
+        ("aten.sort.default", "env.ATEN_CPU_CAPABILITY"),
+        ("torch.ops.x", "env.ATEN_CPU_CAPABILITY"),
+        ("extern_kernels.addmm", "env.MKL_CBWR"),
+        ("mkldnn.linear", "env.ONEDNN_MAX_CPU_ISA (rank1/main)"),
+    ],
+)
+def test_libraries_of_a_region(name: str, first: str) -> None:
+    """What its code calls."""
+    region = {"library": "Inductor", "names": [name], "reported": ["…"]}
+    assert settings_choosing("inductor.fused.default", region, region, DIFFER)[0].name == first
