@@ -26,6 +26,7 @@ from rltrace.portable_keys import portable_key
 from rltrace.trace.format.schema import Step, StepFlag
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace
+from rltrace.wording import counted, joined
 
 VERSION: Final = 1
 MAX_BYTES: Final = 64 << 20
@@ -233,9 +234,10 @@ def compare_locks(locked: Lock, found: Lock) -> LockComparison:
         return LockComparison(Verdict.DIVERGED, first.explanation, equal, first, system, commands)
     equal = min(locked.steps, found.steps)
     if found.unfinished:
-        why = f"{_steps(equal)} of {locked.steps:,} {'is' if equal == 1 else 'are'} equal, but {found.unfinished}"
+        verb = "is" if equal == 1 else "are"
+        why = f"{counted(equal, 'step')} of {locked.steps:,} {verb} equal, but {found.unfinished}"
         return LockComparison(Verdict.UNKNOWN, why, equal, None, system, commands)
-    return LockComparison(Verdict.IDENTICAL, f"all {_steps(equal)} are equal", equal, None, system, commands)
+    return LockComparison(Verdict.IDENTICAL, f"all {counted(equal, 'step')} are equal", equal, None, system, commands)
 
 
 def _first_difference(locked: LockedProcess, found: LockedProcess | None, unfinished: str) -> LockFinding | None:
@@ -248,12 +250,14 @@ def _first_difference(locked: LockedProcess, found: LockedProcess | None, unfini
     if at < len(locked.steps):
         if unfinished:
             return None
-        ends = f"{locked.name} ends after {_steps(at)}; the lock has {_steps(len(locked.steps) - at)} more"
-        why = ends if at else f"{locked.name} made no step; the lock has {_steps(len(locked.steps))} of it"
+        more = counted(len(locked.steps) - at, "step")
+        ends = f"{locked.name} ends after {counted(at, 'step')}; the lock has {more} more"
+        why = ends if at else f"{locked.name} made no step; the lock has {counted(len(locked.steps), 'step')} of it"
         return LockFinding(locked.name, at, _optimizer(locked, locked.steps[at]), (), why)
     if found is not None and at < len(steps):
-        why = f"{locked.name} goes on for {_steps(len(steps) - at)} more after {_steps(at)}, where the lock ends"
-        why = why if at else f"the lock has no step of {locked.name}, which made {_steps(len(steps))}"
+        more = counted(len(steps) - at, "step")
+        why = f"{locked.name} goes on for {more} more after {counted(at, 'step')}, where the lock ends"
+        why = why if at else f"the lock has no step of {locked.name}, which made {counted(len(steps), 'step')}"
         return LockFinding(locked.name, at, _optimizer(found, steps[at]), (), why)
     return None
 
@@ -266,24 +270,15 @@ def _unequal(process: LockedProcess, step: int, a: LockedStep, b: LockedStep) ->
     named = list(zip(("gradients", "parameters", "RNG states"), a[1:], b[1:], strict=True))
     differ = tuple(name for name, own, other in named if own != other)
     equal = [name for name, own, other in named if own == other]
-    why = f"the {_and(differ)} at the end of this step differ; {before}"
-    why += f", and so are the {_and(equal)} of this one" if equal and step else ""
-    why += f", and its {_and(equal)} are equal" if equal and not step else ""
+    why = f"the {joined(differ)} at the end of this step differ; {before}"
+    why += f", and so are the {joined(equal)} of this one" if equal and step else ""
+    why += f", and its {joined(equal)} are equal" if equal and not step else ""
     return LockFinding(process.name, step, _optimizer(process, a), differ, why)
 
 
 def _optimizer(process: LockedProcess, step: LockedStep) -> str:
     name = process.optimizers[step.optimizer]
     return name if len(process.optimizers) == 1 else f"{name} {step.optimizer}"
-
-
-def _steps(number: int) -> str:
-    return f"{number:,} step{'' if number == 1 else 's'}"
-
-
-def _and(words: Iterable[str]) -> str:
-    *most, last = words
-    return f"{', '.join(most)} and {last}" if most else last
 
 
 # --- the file ---------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from pathlib import Path
 from signal import SIGINT
 
 from rltrace.command_lines import line
-from rltrace.commands.console import ExitCode, complain, counted, narrate, readable_size
+from rltrace.commands.console import ExitCode, complain, narrate, readable_size
 from rltrace.errors import UsageError
 from rltrace.launch.command import ORIGIN, CommandLookup, git_state, look_up, script_folder
 from rltrace.launch.run import CannotStartError, Ending, run
@@ -24,6 +24,7 @@ from rltrace.masking import home_as_tilde, masked_arguments
 from rltrace.recorder.base.options import RecordOptions
 from rltrace.trace.format.root import create_trace
 from rltrace.trace.format.schema import LIMIT
+from rltrace.wording import counted
 
 
 def record_command(

@@ -14,8 +14,9 @@ import click
 
 from rltrace.command_lines import line
 from rltrace.commands.confirm import parse_overrides, require_approval
-from rltrace.commands.console import counted, narrate, readable_size
+from rltrace.commands.console import narrate, readable_size
 from rltrace.errors import UsageError
+from rltrace.wording import counted
 
 if TYPE_CHECKING:
     from rltrace.experiment.confirm.steps_covered import StepsCovered

@@ -193,8 +193,3 @@ def readable_size(size: int) -> str:
         if amount < 999.95:
             return f"{amount:.1f} {unit}"
     return f"{amount / 1000:.1f} TB"
-
-
-def counted(number: int, noun: str, plural: str = "") -> str:
-    """``1 op``, ``12,345 ops``."""
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

@@ -11,8 +11,9 @@ from pathlib import Path
 import click
 
 from rltrace.commands._option_types import parse_steps
-from rltrace.commands.console import complain, counted, emit, emit_json, narrate
+from rltrace.commands.console import complain, emit, emit_json, narrate
 from rltrace.errors import RltraceError, UsageError
+from rltrace.wording import counted
 
 Window = tuple[int, int | None]
 

@@ -10,9 +10,10 @@ import click
 
 from rltrace.command_lines import line
 from rltrace.commands.check import require_executable, work_folder
-from rltrace.commands.console import counted, narrate, readable_size
+from rltrace.commands.console import narrate, readable_size
 from rltrace.errors import UsageError
 from rltrace.launch.command import trace_stem
+from rltrace.wording import counted
 
 
 @click.command(name="lock", context_settings={"allow_interspersed_args": False})

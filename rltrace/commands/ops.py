@@ -9,7 +9,8 @@ from pathlib import Path
 import click
 
 from rltrace.command_lines import line
-from rltrace.commands.console import counted, emit, narrate
+from rltrace.commands.console import emit, narrate
+from rltrace.wording import counted
 
 BATCH = 256
 """Lines in one write, as single writes are slow."""

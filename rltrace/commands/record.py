@@ -14,13 +14,14 @@ import click
 from rltrace.command_lines import line
 from rltrace.commands._option_types import given_by, parse_axes, parse_processes, parse_size, parse_steps
 from rltrace.commands._recording import record_command
-from rltrace.commands.console import complain, counted
+from rltrace.commands.console import complain
 from rltrace.commands.kernels import parse_kernels, query_after
 from rltrace.errors import UsageError
 from rltrace.launch.command import fresh_trace, trace_stem
 from rltrace.native.library import find, torch_folder
 from rltrace.recorder.base.options import ENGINES, PROCESSES_DEFAULT, STEPS_DEFAULT, RecordOptions
 from rltrace.selectors import parse_selectors
+from rltrace.wording import counted
 
 
 @click.command(context_settings={"allow_interspersed_args": False})

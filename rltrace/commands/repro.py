@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rltrace.commands.console import counted, narrate, readable_size
+from rltrace.commands.console import narrate, readable_size
 from rltrace.errors import UsageError
+from rltrace.wording import counted
 
 if TYPE_CHECKING:
     from rltrace.query.locate import Located

@@ -9,8 +9,9 @@ import click
 
 from rltrace.command_lines import line
 from rltrace.commands._output_files import check_output, write_output
-from rltrace.commands.console import ExitCode, color_option, counted, emit, emit_json, narrate, readable_size, use_color
+from rltrace.commands.console import ExitCode, color_option, emit, emit_json, narrate, readable_size, use_color
 from rltrace.errors import UsageError
+from rltrace.wording import counted
 
 if TYPE_CHECKING:
     from rltrace.diff.metrics.scalers import Scaler, ScalerDivergence

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from rltrace.commands.console import counted, narrate, readable_size
+from rltrace.commands.console import narrate, readable_size
+from rltrace.wording import counted
 
 
 @click.command(name="slice")

@@ -14,6 +14,7 @@ from rltrace.diff.base.model import Finding
 from rltrace.diff.base.view import StreamView
 from rltrace.diff.causes.collectives import CollectiveLog, collectives_between, first_row, own_rank
 from rltrace.trace.read.reader import Trace
+from rltrace.wording import joined
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,5 @@ def _received_from(finding: Finding, origins: list[str]) -> Finding:
     received = finding.received
     if received is None or not origins:
         return finding
-    names = origins[0] if len(origins) == 1 else f"{', '.join(origins[:-1])} and {origins[-1]}"
-    because = f"{finding.explanation}, as {names} {'does' if len(origins) == 1 else 'do'} before it"
+    because = f"{finding.explanation}, as {joined(origins)} {'does' if len(origins) == 1 else 'do'} before it"
     return replace(finding, received=replace(received, origins=tuple(origins)), explanation=because)

@@ -29,6 +29,7 @@ from rltrace.launch.command import commit_with
 from rltrace.lock import Lock, LockComparison, LockFinding, compare_locks, lock_of, read_lock, write_lock
 from rltrace.masking import MASK
 from rltrace.trace.read.reader import open_trace
+from rltrace.wording import joined
 
 OnProgress = Callable[[str], None]
 
@@ -260,7 +261,7 @@ class _Search:
         self, put_back: _PutBack, at: LockFinding, first: int
     ) -> tuple[bool, tuple[NamedDifference, ...]]:
         """Whether this makes the lock's steps; and the facts that still differ."""
-        self.report(f"running it with {_and(put_back.texts)}, as it was locked")
+        self.report(f"running it with {joined(put_back.texts)}, as it was locked")
         with suppress(RltraceError):  # the program cannot be run, or recorded, like this
             window = _window(first, at.step)
             self.runs.record(LOCKED, *window, variables=put_back.variables, commit=put_back.commit)
@@ -335,14 +336,14 @@ MAX_NAMES = 8
 def _why(put_back: _PutBack, at: LockFinding, left: tuple[NamedDifference, ...]) -> str:
     """What made the program run as it was locked. ``left``: facts that differed in that run all the same."""
     reason = "so the reason is " + ("that" if len(put_back.texts) == 1 else "among these")
-    why = f"with {_and(put_back.texts)} the program makes the lock's steps up to step {at.step:,}, {reason}"
+    why = f"with {joined(put_back.texts)} the program makes the lock's steps up to step {at.step:,}, {reason}"
     names = [fact.name for fact in left]
     return f"{why}; what else differs ({_listed(names)}) changed none of them" if names else why
 
 
 def _why_no_op(checked: LockCheck, left: tuple[NamedDifference, ...]) -> str:
     """Why only the step is known. ``left``: facts that differ although all that can be put back was."""
-    tried = f"with {_and(checked.put_back)} it still does not make the lock's steps: " if checked.put_back else ""
+    tried = f"with {joined(checked.put_back)} it still does not make the lock's steps: " if checked.put_back else ""
     kinds = {
         "this is another machine, the lock's having": MACHINE,
         "packages differ, the lock having": ("package.", "python.version"),
@@ -356,7 +357,7 @@ def _why_no_op(checked: LockCheck, left: tuple[NamedDifference, ...]) -> str:
         reasons.append(
             "no fact of the lock differs, so it is something that no lock holds: data, a configuration, another package"
         )
-    return f"{tried}{_and(reasons)}; only the step is known until the first command is run where the lock holds"
+    return f"{tried}{joined(reasons)}; only the step is known until the first command is run where the lock holds"
 
 
 def _as_locked(fact: NamedDifference) -> str:
@@ -372,8 +373,3 @@ def _as_locked(fact: NamedDifference) -> str:
 def _listed(names: list[str]) -> str:
     more = [f"{len(names) - MAX_NAMES} more"] if len(names) > MAX_NAMES else []
     return ", ".join(names[:MAX_NAMES] + more)
-
-
-def _and(words: tuple[str, ...] | list[str]) -> str:
-    *most, last = words
-    return f"{', '.join(most)} and {last}" if most else last

@@ -32,9 +32,9 @@ from rltrace.report.diff_text import render_comparison
 from rltrace.report.html.page import html_page
 from rltrace.report.lock import render_lock_check
 from rltrace.report.page_data import gather
-from rltrace.report.phrases import counted
 from rltrace.selectors import EVERYTHING
 from rltrace.trace.read.reader import open_trace
+from rltrace.wording import counted
 
 REPORT = "report.html"
 

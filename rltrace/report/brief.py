@@ -19,8 +19,9 @@ from rltrace.experiment.outcome import ExperimentResult
 from rltrace.json import to_json
 from rltrace.report.explain import conclusions
 from rltrace.report.groups import WORDS
-from rltrace.report.phrases import cut, shown_finding
+from rltrace.report.phrases import shown_finding
 from rltrace.trace.read.names import Site
+from rltrace.wording import counted, cut
 
 MAX_BYTES = 2_000
 MAX_TEXT = 300
@@ -84,7 +85,7 @@ def brief_grouping(verb: str, grouping: Grouping, traces: Sequence[str], status:
     """Of ``check``, and of ``diff`` on more than two traces; ``traces``: their paths, by run."""
     tree = grouping.tree
     groups = tuple(tuple(run + 1 for run in group.runs) for group in grouping.groups)
-    why = f"{len(tree.runs)} runs in {len(groups)} group{'' if len(groups) == 1 else 's'}"
+    why = f"{len(tree.runs)} runs in {counted(len(groups), 'group')}"
     if grouping.undecided:
         why += f", {len(grouping.undecided)} undecided: {grouping.undecided[0].why}"
     if not isinstance(tree, GroupSplit):

@@ -10,8 +10,8 @@ from rltrace.experiment.outcome import Arm, ArmState, ExperimentResult, OriginCl
 from rltrace.experiment.rerun_command import Recipe
 from rltrace.report.diff_text import TextLayout, styled_lines, wrapped
 from rltrace.report.document import Code, Fact, Section
-from rltrace.report.phrases import counted, sentence
 from rltrace.report.style import Style
+from rltrace.wording import counted, sentence
 
 STATES = {
     ArmState.NOT_RUN: "not run",

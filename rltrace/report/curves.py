@@ -13,7 +13,8 @@ import numpy as np
 
 from rltrace.diff.base.model import Cause, Comparison, Drift, Finding
 from rltrace.diff.metrics.series import ITEM, LOGGED, RATE, Values
-from rltrace.report.phrases import cut, sentence, shown_finding
+from rltrace.report.phrases import shown_finding
+from rltrace.wording import cut, sentence
 
 MAX_NAMED = 3
 """Curves that the summary names."""

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Iterator
 
 from rltrace.diff.base.model import Comparison, Pair
 from rltrace.report.document import Code, Fact, Form, Inline, Section, Stack, Value, verdict_document
-from rltrace.report.phrases import HEADLINES, cut
+from rltrace.report.phrases import HEADLINES
 from rltrace.report.redaction import NO_DISCLOSURE, Disclosure, omission_note, redacted_comparison
 from rltrace.trace.read.names import Site
+from rltrace.wording import cut
 
 # --- markdown text ----------------------------------------------------------------------------------------------------
 

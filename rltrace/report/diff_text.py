@@ -11,9 +11,10 @@ from textwrap import wrap
 
 from rltrace.diff.base.model import Comparison, Pair
 from rltrace.report.document import Fact, Form, Inline, Section, Stack, Value, verdict_document
-from rltrace.report.phrases import HEADLINES, cut
+from rltrace.report.phrases import HEADLINES
 from rltrace.report.style import Style
 from rltrace.trace.read.names import Site
+from rltrace.wording import cut
 
 WIDTH, LABEL = 80, 8
 MAX_FACTS, MAX_TABLE_ROWS = 20, 60

@@ -29,8 +29,9 @@ from rltrace.diff.metrics.distances import Distances
 from rltrace.diff.metrics.series import RATE
 from rltrace.diff.shift import from_text
 from rltrace.report.curves import curve_name, drift_summary, drift_text, growth_text
-from rltrace.report.phrases import counted, ordinal, sentence, shown_finding
+from rltrace.report.phrases import shown_finding
 from rltrace.trace.read.names import Site
+from rltrace.wording import counted, ordinal, sentence
 
 MAX_OUTPUTS, MAX_CELLS = 4, 8
 """Outputs of an op, and cells of an event, that are shown where they differ."""
@@ -458,7 +459,7 @@ def hunks_text(group: list[Hunk]) -> str:
     hunk = group[0]
     at, count = (hunk.b_start, hunk.b_count) if hunk.kind == "only-b" else (hunk.a_start, hunk.a_count)
     times = f"{len(group):,} times " if len(group) > 1 else ""
-    ops = "1 op" if count == 1 else f"{count:,} ops"
+    ops = counted(count, "op")
     first = "the first " if len(group) > 1 else ""
     step = "" if hunk.step is None else f", step {hunk.step:,}"
     return f"{times}{ops} from {hunk.first}; {first}at row {at:,}{step}"

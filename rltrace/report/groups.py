@@ -13,8 +13,8 @@ from rltrace.diff.base.model import Finding, Verdict
 from rltrace.diff.causes.nondeterminism import advice_text
 from rltrace.diff.groups import Group, Grouping, GroupSplit, Node, findings_of
 from rltrace.report.diff_text import WIDTH, wrapped
-from rltrace.report.phrases import cut, sentence
 from rltrace.report.style import Style
+from rltrace.wording import counted, cut, sentence
 
 if TYPE_CHECKING:
     from rltrace.experiment.check import CheckResult, CheckRun, StepLevelRun
@@ -86,7 +86,9 @@ def _groups(grouping: Grouping, names: Sequence[str]) -> Iterator[str]:
         shown = [names[run] for run in group.runs[:MAX_NAMES]]
         if len(group.runs) > MAX_NAMES:
             shown.append(f"… and {len(group.runs) - MAX_NAMES} more")
-        yield from wrapped(", ".join(shown), " " * 21, f"  {f'group {number}':<10} {_runs(len(group.runs)):<8}")
+        yield from wrapped(
+            ", ".join(shown), " " * 21, f"  {f'group {number}':<10} {counted(len(group.runs), 'run'):<8}"
+        )
 
 
 def _tree(grouping: Grouping, names: Sequence[str], style: Style) -> Iterator[str]:
@@ -105,11 +107,11 @@ class _Names:
 def _node(node: Node, names: _Names, first: str, rest: str) -> Iterator[str]:
     """Lines of a branch: ``first`` is the prefix of the first one, ``rest`` of the others."""
     if isinstance(node, Group):
-        yield f"{first}{_runs(len(node.runs))}: group {names.groups[node]}"
+        yield f"{first}{counted(len(node.runs), 'run')}: group {names.groups[node]}"
         return
     finding = node.finding
     sizes = " against ".join(str(len(branch.runs)) for branch in node.branches)
-    yield f"{first}{_runs(len(node.runs))}, {sizes}, at {_place(finding)}"
+    yield f"{first}{counted(len(node.runs), 'run')}, {sizes}, at {_place(finding)}"
     for text in _details(finding):
         yield f"{rest}│ {cut(text, WIDTH - len(rest) - 2)}"
     a, b = (names.runs[branch.runs[0]] for branch in node.branches[:2])
@@ -176,10 +178,6 @@ def _traces(runs: Sequence[CheckRun]) -> Iterator[str]:
     for run in runs:
         if run.trace is not None:
             yield f"  {run.trace}"
-
-
-def _runs(number: int) -> str:
-    return "1 run" if number == 1 else f"{number} runs"
 
 
 # --- JSON -----------------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from rltrace.trace.kernels.evidence import LAUNCH_ROWS
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace
 from rltrace.trace.read.stream import StreamTrace
+from rltrace.wording import counted
 
 Facts = Mapping[str, object]
 
@@ -198,10 +199,6 @@ def _command_line(command: object) -> str:
     return shlex.join(map(str, command)) if isinstance(command, list) else str(command)
 
 
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
 def _moment(created: object) -> str:
     """Seconds since the epoch as local time; anything else as it is."""
     if not isinstance(created, (int, float)):
@@ -257,20 +254,20 @@ def _process_lines(process: Mapping[str, Any]) -> Iterator[str]:
     for first, end in process["windows"]:
         yield f"  window  steps {first}:{'' if end is None else end}"
     for stream in process["streams"]:
-        yield f"  stream  {stream['name']}  {_counted(stream['ops'], 'op')}"
+        yield f"  stream  {stream['name']}  {counted(stream['ops'], 'op')}"
     for optimizer in process["optimizers"]:
         skipped = f", {optimizer['skipped']:,} skipped" if optimizer["skipped"] else ""
         name = f"{optimizer.get('class', '?')} #{optimizer.get('ordinal', '?')}"
-        yield f"  steps   {name}  {_counted(optimizer['attempts'], 'attempt')}{skipped}"
+        yield f"  steps   {name}  {counted(optimizer['attempts'], 'attempt')}{skipped}"
     if process["series"]:
-        count, samples = process["series"]["count"], _counted(process["series"]["samples"], "number")
+        count, samples = process["series"]["count"], counted(process["series"]["samples"], "number")
         yield f"  series  {count:,} recorded, {samples} (rltrace series draws them, and scalars read with .item())"
     if process["compiled"]:
-        kinds = _counted(process["compiled"], "kind")
+        kinds = counted(process["compiled"], "kind")
         yield f"  opaque  {kinds} of compiled region: each call is one op, its inside is not recorded"
     yield from _link_lines(process["link_faults"])
     if process["launch_rows"]:
-        kernels = _counted(process["launch_rows"], "kernel")
+        kernels = counted(process["launch_rows"], "kernel")
         yield f"  opaque  {kernels} outside torch (Triton, ctypes, extensions): each call is one op"
     yield from _value_lines(process["values"])
     yield from _row_lines(process["rows"])
@@ -278,7 +275,7 @@ def _process_lines(process: Mapping[str, Any]) -> Iterator[str]:
 
 def _link_lines(faults: Sequence[Mapping[str, Any]] | None) -> Iterator[str]:
     if faults is not None:
-        yield f"  links   checked, {_counted(len(faults), 'fault')}"
+        yield f"  links   checked, {counted(len(faults), 'fault')}"
         yield from (f"          {text}" for text in fault_lines([FoundFault(**fault) for fault in faults]))
 
 
@@ -289,7 +286,7 @@ def _value_lines(values: Mapping[str, Any] | None) -> Iterator[str]:
     what = what or "what identifies activation rows, and state"
     yield f"  values  {values['count']:,}, {values['bytes']:,} bytes of at most {values['limit']:,}  ({what})"
     for entry in values["left_out"]:
-        count, rows = _counted(entry["values"], "value"), f"rows {entry['first']:,} to {entry['last']:,}"
+        count, rows = counted(entry["values"], "value"), f"rows {entry['first']:,} to {entry['last']:,}"
         yield (
             f"          not recorded: {count}, {entry['bytes']:,} bytes, of {rows} of {entry['stream']}: {entry['why']}"
         )
@@ -299,10 +296,10 @@ def _row_lines(rows: Mapping[str, Any] | None) -> Iterator[str]:
     if rows is None:
         return
     axes = "" if rows["axes"] is None else f", along axes {', '.join(map(str, rows['axes']))}"
-    counts = f"{_counted(rows['tensors'], 'tensor')} by row, {_counted(rows['calls'], 'call')} of modules"
+    counts = f"{counted(rows['tensors'], 'tensor')} by row, {counted(rows['calls'], 'call')} of modules"
     yield f"  rows    {counts}  ({' or '.join(rows['selectors'])}{axes})"
     for entry in rows["left_out"]:
-        count, where = _counted(entry["values"], "tensor"), f"rows {entry['first']:,} to {entry['last']:,}"
+        count, where = counted(entry["values"], "tensor"), f"rows {entry['first']:,} to {entry['last']:,}"
         yield f"          not by row: {count}, at {where} of {entry['stream']}: {entry['why']}"
 
 

@@ -20,6 +20,7 @@ from rltrace.trace.kernels.names import read_name
 from rltrace.trace.read.launched_calls import MAX_ROWS_READ, SeenCall, seen_calls
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace
+from rltrace.wording import counted
 
 # --- launched ---------------------------------------------------------------------------------------------------------
 
@@ -50,7 +51,7 @@ def launched_lines(process: ProcessTrace) -> Iterator[str]:
         if len(strays) > MAX_STRAYS:
             yield f"      and {len(strays) - MAX_STRAYS:,} more"
     for why, rows in unknown_rows(process).items():
-        yield f"  unknown for {rows:,} {'row' if rows == 1 else 'rows'}: {why}"
+        yield f"  unknown for {counted(rows, 'row')}: {why}"
 
 
 def unknown_rows(process: ProcessTrace) -> Counter[str]:
@@ -125,8 +126,7 @@ def kernels_lines(trace: Trace, *, everything: bool) -> Iterator[str]:
             yield f"  row {call.row:>8,}  ×{call.times:<7,} {op:<{width}}  {' '.join(layouts)}"
             yield f"      {kernel_text(evidence_of(process, call)) or '–'}"
         if len(shown) < len(calls):
-            more = len(calls) - len(shown)
-            kinds = "1 kind" if more == 1 else f"{more:,} kinds"
+            kinds = counted(len(calls) - len(shown), "kind")
             yield f"  and {kinds} of call on which no library reported anything (--all shows them)"
         for why, count in process.library_reports.unknown:
             yield f"  unknown for {count}: {why}"

@@ -9,6 +9,7 @@ from typing import Any
 from rltrace.command_lines import line
 from rltrace.live_diff.result import LiveCounts, LiveFinding, LiveOutcome, LiveResult, word_of
 from rltrace.trace.kernels.evidence import LAUNCH_ROWS
+from rltrace.wording import counted
 
 SCHEMA = "rltrace.against/1"
 
@@ -73,7 +74,7 @@ def _counts(tally: LiveCounts) -> str:
         (tally.only_a, "only in A"),
         (tally.unchecked, "in steps that A does not have"),
     )
-    return ", ".join(f"{count:,} op{'' if count == 1 else 's'} {words}" for count, words in counts if count)
+    return ", ".join(f"{counted(count, 'op')} {words}" for count, words in counts if count)
 
 
 def _rest(tally: LiveCounts) -> str:

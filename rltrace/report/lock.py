@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from rltrace.diff.base.model import NamedDifference, Verdict
 from rltrace.diff.system_facts import selects_kernels
 from rltrace.report.diff_text import WIDTH, render_comparison, wrapped
-from rltrace.report.phrases import HEADLINES, counted, sentence
+from rltrace.report.phrases import HEADLINES
 from rltrace.report.style import Style
+from rltrace.wording import counted, sentence
 
 if TYPE_CHECKING:
     from rltrace.experiment.lock_check import LockCheck

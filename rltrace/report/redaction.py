@@ -17,6 +17,7 @@ from typing import Any, TypeVar, cast
 
 from rltrace.diff.base.model import Comparison, NamedDifference, Side
 from rltrace.masking import home_as_tilde, masked_text
+from rltrace.wording import joined
 
 T = TypeVar("T")
 
@@ -138,7 +139,7 @@ def omission_note(disclosure: Disclosure) -> str:
     hidden += [] if disclosure.arguments else ["command arguments"]
     if not hidden:
         return ""
-    listed = hidden[0] if len(hidden) == 1 else f"{', '.join(hidden[:-1])} and {hidden[-1]}"
+    listed = joined(hidden)
     options = [*([] if disclosure.host else ["--with-host"]), *([] if disclosure.arguments else ["--with-arguments"])]
     return f"{listed[:1].upper()}{listed[1:]} are left out ({' and '.join(options)} show them)."
 

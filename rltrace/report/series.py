@@ -17,8 +17,8 @@ from rltrace.diff.metrics.series import KINDS, Series
 from rltrace.diff.metrics.timeline import points_of
 from rltrace.report.curves import bounds_of, drift_text, growth_text, short_name, spark
 from rltrace.report.diff_text import WIDTH, wrapped
-from rltrace.report.phrases import cut
 from rltrace.report.style import Style
+from rltrace.wording import counted, cut, joined
 
 SPARK_WIDTH = 24
 NAME_WIDTH = 29
@@ -88,12 +88,14 @@ def render_pair(pair: PairSeries, values: dict[tuple[object, ...], tuple[Series,
         lines += ["", *_drift_lines(drift, *both[drift.kind, drift.name, drift.stream, drift.place], style)]
     if equal:
         lines += ["", style.bold("Equal" if all(drift.whole for drift in equal) else "Equal where read")]
-        lines += [f"  {cut(drift.name, WIDTH - 24)}  {_counted(drift.matched)}" for drift in equal[:MAX_SERIES]]
+        lines += [
+            f"  {cut(drift.name, WIDTH - 24)}  {counted(drift.matched, 'number')}" for drift in equal[:MAX_SERIES]
+        ]
         lines += _more(len(equal))
     for side, series in (("A", pair.only_a), ("B", pair.only_b)):
         if series:
             lines += ["", style.bold(f"Only in {side}")]
-            lines += [f"  {cut(one.name, WIDTH - 24)}  {_counted(len(one))}" for one in series[:MAX_SERIES]]
+            lines += [f"  {cut(one.name, WIDTH - 24)}  {counted(len(one), 'number')}" for one in series[:MAX_SERIES]]
             lines += _more(len(series))
     return "\n".join(lines)
 
@@ -152,10 +154,6 @@ def _more(count: int) -> list[str]:
     return [f"  … and {more:,} more (--name GLOB chooses, --format json has all)"] if more > 0 else []
 
 
-def _counted(count: int) -> str:
-    return f"{count:,} {'number' if count == 1 else 'numbers'}"
-
-
 def _holes(trace: TraceSeries, style: Style) -> Iterator[str]:
     if trace.holes:
         yield style.bold("Cannot be read")
@@ -187,7 +185,7 @@ def divergence_text(divergence: ScalerDivergence, named: bool = False) -> str:
         return f"{where}{_all_scalers(divergence)} start with different scales: {starts}."
     steps = sorted({side.step for side in sides})
     at = f"step{'s' if len(steps) > 1 else ''} {' and '.join(f'{step:,}' for step in steps)}"
-    updates = f"{divergence.update - 1:,} {'update' if divergence.update == 2 else 'updates'}"
+    updates = counted(divergence.update - 1, "update")
     after = ", ".join(f"{side.after:g} in {_scalers(side)}" for side in sides)
     together = f"are the same for {updates} ({sides[0].before:g})" if divergence.update > 1 else "start the same"
     return (
@@ -211,17 +209,11 @@ def _cause(cause: ScalerDivergenceCause, sides: Sequence[ScalerGroup]) -> str:
 
 
 def _scalers(side: ScalerGroup) -> str:
-    return f"scaler{'s' if len(side.scalers) > 1 else ''} {_and(side.scalers)}"
+    return f"scaler{'s' if len(side.scalers) > 1 else ''} {joined(side.scalers)}"
 
 
 def _all_scalers(divergence: ScalerDivergence) -> str:
-    return f"Scalers {_and(sorted(number for side in divergence.sides for number in side.scalers))}"
-
-
-def _and(numbers: Sequence[int]) -> str:
-    """``0, 1 and 2``."""
-    *before, last = map(str, numbers)
-    return f"{', '.join(before)} and {last}" if before else last
+    return f"Scalers {joined(sorted(number for side in divergence.sides for number in side.scalers))}"
 
 
 def scaler_text(scaler: Scaler) -> str:

@@ -14,7 +14,7 @@ from rltrace.diff.metrics.series import Series
 from rltrace.diff.metrics.timeline import Curve, points_of
 from rltrace.report.html.charts import HIGH, MAX_POINTS, WIDE, curve_lines, inner, label, scale_of, share
 from rltrace.report.html.elements import Content, Element, StyleSheet, el, render
-from rltrace.report.phrases import cut
+from rltrace.wording import counted, cut
 
 WIDTH, MARGIN = 960, 24
 HEAD, PLOT, FOOT = 52, 120, 28
@@ -124,7 +124,7 @@ def _curve(chart: SeriesChart) -> Curve:
 def _description(chart: SeriesChart, low: float, high: float) -> str:
     """``400 numbers in A (solid), 400 in B (dashed); from 0.2 to 5.1; 3 NaN or infinite (ticks at the top)``."""
     both = [series for series in (chart.a, chart.b) if series is not None]
-    count = "1 number" if len(chart.a) == 1 else f"{len(chart.a):,} numbers"
+    count = counted(len(chart.a), "number")
     if chart.b is not None:
         count += f" in {chart.sides[0]} (solid), {len(chart.b):,} in {chart.sides[1]} (dashed)"
     clauses = [count, f"from {low:.6g} to {high:.6g}"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rltrace.trace.tools.verify import CheckedProcess, Verification
+from rltrace.wording import counted
 
 
 def unreadable(path: Path, why: str) -> Verification:
@@ -21,7 +22,7 @@ def verification_text(found: Verification) -> str:
     if found.sound:
         lines.append(f"{found.path} is sound ({read})")
     else:
-        parts = "1 part" if len(found.damage) == 1 else f"{len(found.damage):,} parts"
+        parts = counted(len(found.damage), "part")
         lines.append(f"{found.path} is DAMAGED in {parts} ({read}); the rest can be used")
         lines.append(f"  hint: {_remedy(found)}")
     return "\n".join(lines)

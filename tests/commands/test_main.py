@@ -209,9 +209,3 @@ def test_color(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
 def test_readable_size(size: int, text: str) -> None:
     """Sizes keep one decimal and never read 1000 of a unit."""
     assert console.readable_size(size) == text
-
-
-def test_counted() -> None:
-    """Numbers are grouped and nouns agree with them."""
-    assert console.counted(1, "process", "processes") == "1 process"
-    assert console.counted(12_345, "op") == "12,345 ops"

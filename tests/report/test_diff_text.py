@@ -14,7 +14,6 @@ from rltrace.diff import Comparison
 from rltrace.diff.base.model import CurvePoint, Pair
 from rltrace.json import to_json
 from rltrace.report.diff_text import WIDTH, render_comparison
-from rltrace.report.phrases import ordinal
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -125,11 +124,3 @@ def test_outputs_of_an_op_that_has_many(tmp_path: Path, monkeypatch: pytest.Monk
     assert text(outputs).count("  output   A  2222222222222222") == 4
     assert "  outputs  6 of 7 differ\n" in text(outputs)
     assert "  output   equal on both sides" in text(outputs[:1] * 3)
-
-
-@pytest.mark.parametrize(
-    ("n", "text"), [(1, "1st"), (2, "2nd"), (3, "3rd"), (11, "11th"), (112, "112th"), (2001, "2,001st")]
-)
-def test_ordinals(n: int, text: str) -> None:
-    """Counts as people say them."""
-    assert ordinal(n) == text

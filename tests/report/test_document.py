@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from comparisons import kernel
 from pages import parse
+from programs import recorded, training
 
+from rltrace.diff import compare
 from rltrace.diff.base.model import (
     Cause,
     Comparison,
@@ -29,7 +31,7 @@ from rltrace.diff.base.model import (
 )
 from rltrace.report.diff_markdown import comparison_markdown
 from rltrace.report.diff_text import inline_text, render_comparison
-from rltrace.report.document import Form, Stack, verdict_document
+from rltrace.report.document import Form, Stack, verdict_document, when
 from rltrace.report.html.page import html_page
 from rltrace.report.page_data import gather
 from rltrace.trace.read.names import Site
@@ -136,3 +138,17 @@ def test_each_section_has_one_title(rich: Comparison) -> None:
             if (form, section.name) != ("terminal", "system"):  # it has a pane
                 assert section.title in words, (form, section.title)
                 assert all(lead in words for lead in section.lead), (form, section.lead)
+
+
+@pytest.mark.parametrize(("count", "words"), [(1, "1 environment step"), (12100, "12,100 environment steps")])
+def test_environment_steps_are_those_before_the_attempt(tmp_path: Path, count: int, words: str) -> None:
+    """An op of a rollout lies before them: the number belongs to the attempt that ends the step, and is told of it."""
+    program = training()
+    for name, noise in (("a", ""), ("b", "x")):
+        recorded(tmp_path / name, [replace(do, noise=noise) if k == 2 else do for k, do in enumerate(program)])
+    finding = compare(tmp_path / "a", tmp_path / "b").first_value
+    assert finding is not None
+    told = when(replace(finding, environment_step=count))
+    assert told == f"optimizer step 0 (Adam's 1st attempt, after {words})"
+    of_init = when(replace(finding, environment_step=count, phase="init"))
+    assert of_init == "optimizer step 0 (Adam's 1st attempt), phase init"  # before there was any

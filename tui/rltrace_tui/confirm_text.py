@@ -17,7 +17,7 @@ from rltrace.experiment.confirm.saved_outcome import find_outcome
 from rltrace.experiment.outcome import ArmState, ExperimentResult, OriginClass, OutcomeError, outcome_path
 from rltrace.report.confirm import COLORS, RELEVANCE, arm_name, outcome_headline, outcome_section
 from rltrace.report.confirm import STATES as STATE_TEXTS
-from rltrace.report.phrases import counted
+from rltrace.wording import counted
 from rltrace_tui.diff_text import COLORS as VERDICT_COLORS
 from rltrace_tui.diff_text import Lines, labelled, plain, section_lines
 

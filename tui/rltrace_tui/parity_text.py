@@ -21,7 +21,7 @@ from rltrace.parity.model import (
     TensorResult,
 )
 from rltrace.parity.report.text import CAUSES, HEADLINES, distance_text
-from rltrace.report.phrases import counted, sentence
+from rltrace.wording import counted, sentence
 from rltrace_tui.diff_text import Lines, labelled, pair_lines, plain, text_lines
 
 STYLES = {

@@ -24,6 +24,7 @@ from rltrace.trace.format.events import DIGEST
 from rltrace.trace.format.rows import Link, Rows
 from rltrace.trace.format.schema import Column, Generator, Kind, Origin, Phase, RowFlag, Step
 from rltrace.trace.read.process import ProcessTrace
+from rltrace.wording import joined
 
 OF_ENVIRONMENTS = (Kind.ENVIRONMENT_RESET, Kind.ENVIRONMENT_STEP)
 
@@ -187,7 +188,7 @@ def lost_optimizer_state(a: ProcessTrace, b: ProcessTrace) -> Iterator[tuple[int
             if lost and len(before):
                 optimizer = optimizer_count(whole, before[-1]).name
                 why = (
-                    f"the optimizer's state was not restored: {side}'s {optimizer} begins without {_and(lost)}, which"
+                    f"the optimizer's state was not restored: {side}'s {optimizer} begins without {joined(lost)}, which"
                     f" {other}'s had after {len(before):,} attempt{'s' if len(before) > 1 else ''}"
                 )
                 yield ordinal, NotRestored("optimizer", f"{optimizer}: {', '.join(lost)}"), why
@@ -303,8 +304,3 @@ def _is_in_loader(row: RowAt) -> bool:
     words, site = row.view.process.words, int(row.rows.columns[row.place, Column.SITE])
     frames = (words.payload("frames", frame) for frame in words.payload("sites", site) or ())
     return any(frame is not None and str(frame.get("file", "")).startswith(LOADERS) for frame in frames)
-
-
-def _and(words: list[str]) -> str:
-    *most, last = words
-    return f"{', '.join(most)} and {last}" if most else last

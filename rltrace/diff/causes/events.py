@@ -22,6 +22,7 @@ from rltrace.errors import HoleError
 from rltrace.trace.format.events import NONE, Event, event_of
 from rltrace.trace.format.schema import Column, Kind, Origin
 from rltrace.trace.read.names import Site
+from rltrace.wording import joined
 
 # --- event pairs ------------------------------------------------------------------------------------------------------
 #
@@ -181,12 +182,12 @@ def _what_differs(pair: MatchedEvent) -> str:
     at = _at(pair.event_a, pair.event_b)
     if pair.op == "checkpoint":
         return f"what {pair.event_a.what} loaded differs"
-    more = f"; it is what its environment{'s' if len(inside) > 1 else ''} {_and(inside)} returned" if inside else ""
+    more = f"; it is what its environment{'s' if len(inside) > 1 else ''} {joined(inside)} returned" if inside else ""
     if given:
         text = f"{_name(pair)} was given another action at its {at}, though no op before it differs"
-        return text + (f"; it returned another {_and(returned)}{more}" if returned else "")
+        return text + (f"; it returned another {joined(returned)}{more}" if returned else "")
     same = ", given the same action" if ACTION in pair.event_a.compared else ""
-    return f"{_name(pair)} returned another {_and(returned or ['result'])} at its {at}{same}{more}"
+    return f"{_name(pair)} returned another {joined(returned or ['result'])} at its {at}{same}{more}"
 
 
 def _name(pair: MatchedEvent) -> str:
@@ -233,12 +234,7 @@ def _owners(names: list[str]) -> str:
     words = ["the environment's own generator" if name == "own" else f"{name}'s" for name in names]
     if "own" not in names:
         words[0] += " generator"
-    return _and(words)
-
-
-def _and(words: Iterable[str]) -> str:
-    *most, last = words
-    return f"{', '.join(most)} and {last}" if most else last
+    return joined(words)
 
 
 # --- seeding ----------------------------------------------------------------------------------------------------------

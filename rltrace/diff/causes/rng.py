@@ -10,7 +10,7 @@ matched ops draw, the RNG state is equal on both sides, or the walk ends there. 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cached_property
 
 import numpy as np
@@ -27,6 +27,7 @@ from rltrace.errors import HoleError
 from rltrace.trace.format.schema import GENERATORS, Column, Generator, RowFlag, Step, StepFlag
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.stream import StreamTrace
+from rltrace.wording import joined
 
 # --- generators -------------------------------------------------------------------------------------------------------
 #
@@ -245,7 +246,7 @@ def generators_note(a: ProcessTrace, b: ProcessTrace) -> str | None:
     if not other:
         return None
     return (
-        f"the {_and(other)} generator states differ as {a.name} ends, although they were equal at every op that "
+        f"the {joined(other)} generator states differ as {a.name} ends, although they were equal at every op that "
         "both ran and that drew: the next draw would differ"
     )
 
@@ -257,11 +258,6 @@ def _text(a: NDArray[np.uint64] | None, b: NDArray[np.uint64] | None, were: str,
     equal = [NAMES[column] for column in known if a[column] == b[column]]
     other = [NAMES[column] for column in known if a[column] != b[column]]
     if not equal:
-        return f"the {_and(other)} generator states {were} not equal {when}" if other else ""
-    text = f"the {_and(equal)} generator states {were} equal {when}"
-    return f"{text}, the {_and(other)} ones {were} not" if other else text
-
-
-def _and(words: Iterable[str]) -> str:
-    *most, last = words
-    return f"{', '.join(most)} and {last}" if most else last
+        return f"the {joined(other)} generator states {were} not equal {when}" if other else ""
+    text = f"the {joined(equal)} generator states {were} equal {when}"
+    return f"{text}, the {joined(other)} ones {were} not" if other else text

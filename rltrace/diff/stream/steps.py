@@ -6,7 +6,7 @@ traces of any level with these digests.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,6 +19,7 @@ from rltrace.diff.base.view import is_shifted
 from rltrace.diff.causes.carried_state import carried_step
 from rltrace.trace.format.schema import Step, StepFlag
 from rltrace.trace.read.process import ProcessTrace
+from rltrace.wording import joined
 
 DECISIVE: dict[Step, str] = {
     Step.GRADIENTS: "gradients",
@@ -91,12 +92,12 @@ def _generator_notes(a: Steps, b: Steps) -> Iterator[str]:
     for first, names in sorted(firsts.items()):
         if first < 0:
             yield (
-                f"the {_and(names)} generator states differ from the first step on, as those of unseeded generators "
+                f"the {joined(names)} generator states differ from the first step on, as those of unseeded generators "
                 "do, and are ignored"
             )
         else:
             yield (
-                f"the {_and(names)} generator states are equal before step {first:,} and differ from there on: "
+                f"the {joined(names)} generator states are equal before step {first:,} and differ from there on: "
                 "outside torch, the runs drew differently"
             )
 
@@ -112,12 +113,12 @@ def _finding(
     """``unequal``: whether each digest that was taken differs."""
     differ = [DECISIVE[column] for column, is_unequal in unequal.items() if is_unequal]
     equal = [DECISIVE[column] for column, is_unequal in unequal.items() if not is_unequal]
-    why = f"the {_and(differ)} differ at the end of this step"
+    why = f"the {joined(differ)} differ at the end of this step"
     why += "; every step before is equal" if before or not is_shifted(a, b) else ""
     if equal and why.endswith("equal"):
-        why += f", and so are the {_and(equal)} of this one"
+        why += f", and so are the {joined(equal)} of this one"
     elif equal:
-        why += f", and the {_and(equal)} are equal"
+        why += f", and the {joined(equal)} are equal"
     lost = None
     if not before and is_shifted(a, b):
         lost, because = carried_step(a, b, step_a, [column for column, is_unequal in unequal.items() if is_unequal])
@@ -166,8 +167,3 @@ def _end(a: ProcessTrace, b: ProcessTrace, more_a: int, more_b: int) -> tuple[Fi
         return None, f"equal so far, but {side} is {shorter.state}" + (f" ({shorter.why})" if shorter.why else "")
     why = f"{side} is complete and ends after {len(shorter.steps):,} steps; {other} goes on for {more:,} more"
     return bare_finding(longer, longer.steps[-more], Cause.ENDED, why, len(shorter.steps)), None
-
-
-def _and(words: Iterable[str]) -> str:
-    *most, last = words
-    return f"{', '.join(most)} and {last}" if most else last

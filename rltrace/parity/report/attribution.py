@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from rltrace.parity.impact.attribution import Contributions, PatchTrial
 from rltrace.report.diff_text import wrapped
-from rltrace.report.phrases import cut, sentence
 from rltrace.report.style import Style
+from rltrace.wording import cut, sentence
 
 LONGEST = 400
 """Characters of the reason of a failed run."""

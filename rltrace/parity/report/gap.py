@@ -12,8 +12,8 @@ from rltrace.parity.impact.routing import Flip, Routing
 from rltrace.parity.impact.summary import Effects
 from rltrace.parity.report.attribution import contribution_lines
 from rltrace.report.diff_text import wrapped
-from rltrace.report.phrases import cut, sentence
 from rltrace.report.style import Style
+from rltrace.wording import cut, sentence
 
 FLIPS = 6
 """Flipped decisions that are listed; the JSON report has more."""

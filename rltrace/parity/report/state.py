@@ -17,9 +17,9 @@ from rltrace.parity.state import (
     described,
 )
 from rltrace.report.diff_text import wrapped
-from rltrace.report.phrases import counted, sentence
 from rltrace.report.style import Style
 from rltrace.trace.format.shards import ShardKind
+from rltrace.wording import counted, sentence
 
 SHOWN = 20
 """Tensors that are listed one by one; the JSON report has all of them."""

@@ -20,8 +20,8 @@ from rltrace.parity.model import (
     Required,
 )
 from rltrace.report.diff_text import WIDTH, wrapped
-from rltrace.report.phrases import counted, cut, sentence
 from rltrace.report.style import Style
+from rltrace.wording import counted, cut, sentence
 
 # --- origins ----------------------------------------------------------------------------------------------------------
 

@@ -12,8 +12,8 @@ from html import escape
 
 from rltrace.diff.base.model import Pair
 from rltrace.report.document import Code, Fact, Form, Inline, Section, Stack
-from rltrace.report.phrases import cut
 from rltrace.trace.read.names import Site
+from rltrace.wording import cut
 
 VOID = frozenset({"br", "hr", "input", "meta"})
 """HTML elements that have no end tag."""

@@ -40,6 +40,7 @@ from rltrace.report.html.elements import (
 )
 from rltrace.report.page_data import PageData, SearchTrack
 from rltrace.report.phrases import shown_finding
+from rltrace.wording import counted
 
 MAX_CURVES, MAX_PROBES, MAX_PROCESSES, MAX_TRACKS = 24, 64, 16, 12
 MAX_NUMBERS = 6
@@ -164,7 +165,7 @@ def _divergence(curve: Curve) -> str:
 def _curve_text(curve: Curve) -> str:
     """The chart in words: how many numbers, their range, and what is left out."""
     finite = [value for _, value in (*curve.a, *curve.b) if math.isfinite(value)]
-    clauses = [f"{len(curve.a):,} {'number' if len(curve.a) == 1 else 'numbers'} in A, {len(curve.b):,} in B"]
+    clauses = [f"{counted(len(curve.a), 'number')} in A, {len(curve.b):,} in B"]
     if finite:
         clauses.append(f"between {min(finite):.6g} and {max(finite):.6g}")
     not_finite = len(curve.a) + len(curve.b) - len(finite)
@@ -244,7 +245,7 @@ def _no_probes(comparison: Comparison) -> str:
 
 def _track(track: SearchTrack, place: int) -> Content:
     title = f"{RESPECTS.get(track.respect, track.respect)}? {track.stream}"
-    count = f"{len(track.probes):,} {'probe' if len(track.probes) == 1 else 'probes'} of {track.rows:,} ops"
+    count = f"{counted(len(track.probes), 'probe')} of {track.rows:,} ops"
     listed = el(
         "details", el("summary", count), table(PROBE_HEAD, _probes(track.probes), f"In the order made; {track.stream}")
     )

@@ -1,5 +1,5 @@
 """Runs in every Python process that a test starts: the garbage collector goes by less often, and not at the very end;
-the compiler of torch is loaded by programs that use it.
+the compiler of torch and its decompositions are loaded by programs that use them.
 
 Importing torch, and the compiler that its optimizers load, makes more than a million objects. Going through them again
 and again, and once more when the interpreter ends, is a third of the processor time of a program of a few ops.
@@ -14,6 +14,7 @@ Not in the process of the tests themselves, where most recordings are made, nor 
 
 import atexit
 import gc
+import importlib
 import sys
 from importlib.machinery import PathFinder
 
@@ -54,8 +55,23 @@ def _use_grad_for_differentiable(func, _as_ever=_use_grad_for_differentiable):
 
     return _use_grad
 """,
+    "torch._decomp": """
+import torch._meta_registrations
+
+torch._meta_registrations.__spec__.loader.get_ready(torch._meta_registrations)
+""",
 }
 """Modules of torch, and what is run at the end of each, as if it stood there: no frame of a recorded site is ours."""
+
+
+LAZY = "torch._meta_registrations"
+
+
+def allow_generators(module):
+    """What the last of these modules does for generators, and all that programs without a compiler need of them."""
+    torch = sys.modules["torch"]
+    if hasattr(torch._C, "_set_generator_metaclass"):
+        torch._C._set_generator_metaclass(importlib.import_module("torch._opaque_base").OpaqueBaseMeta)
 
 
 class WithoutCompiler:
@@ -63,17 +79,23 @@ class WithoutCompiler:
 
     @staticmethod
     def find_spec(name, path=None, target=None):
-        if name not in CHANGES:
+        if name == "torch._dynamo":
+            importlib.import_module("torch._decomp")  # in the order that torch has
+        if name not in CHANGES and name != LAZY:
             return None
         spec = PathFinder.find_spec(name, path, target)
-        if spec is not None and spec.loader is not None:
-            plain = spec.loader.exec_module
+        if spec is None or spec.loader is None:
+            return spec
+        plain = spec.loader.exec_module
+        if name == LAZY:
+            spec.loader.get_ready, spec.loader.exec_module = plain, allow_generators
+            return spec
 
-            def run(module):
-                plain(module)
-                exec(compile(CHANGES[name], spec.origin, "exec"), vars(module))
+        def run(module):
+            plain(module)
+            exec(compile(CHANGES[name], spec.origin, "exec"), vars(module))
 
-            spec.loader.exec_module = run
+        spec.loader.exec_module = run
         return spec
 
 
