@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 from views import context_of, view_of
 
-from rltrace.diff.base.findings import row_at
+from rltrace.diff.base.findings import RowAt, row_at
 from rltrace.diff.base.model import Cause, InputsMatch, NamedDifference
 from rltrace.diff.base.row_diff import difference
-from rltrace.diff.causes.classify import NOT_RERUN, Classification, judge, rerun_text
+from rltrace.diff.base.view import StreamView
+from rltrace.diff.causes.classify import NOT_RERUN, Classification, alignments_text, judge, rerun_text
 from rltrace.testing import In, TraceBuilder
-from rltrace.trace.format.schema import Kind, Origin, RowFlag
+from rltrace.trace.format.schema import PLACEMENT_SHIFT, Kind, Origin, RowFlag, ValueKind
+from rltrace.trace.read.reader import open_trace
+from rltrace.trace.write.packers import NewValue, NewValues
 
 Row = dict[str, Any]
 """An op, ``aten.mm.default`` unless named otherwise."""
@@ -385,3 +388,26 @@ def test_overlapping_memory_and_calls_outside_torch(tmp_path: Path) -> None:
     plain, overlapping = reading(), {**reading(outputs="z"), "flags": RowFlag.OVERLAPPING}
     found = judged(tmp_path, [plain], [overlapping]).judgement.explanation
     assert found.endswith("so its result depends on the order in which a kernel accesses it")
+
+
+def test_inputs_that_begin_elsewhere(tmp_path: Path) -> None:
+    """The first input whose address is aligned otherwise, where both sides know theirs."""
+
+    def written(name: str, *alignments: int) -> RowAt:
+        trace = TraceBuilder(tmp_path / f"{name}.zarr")
+        trace.op("aten.mm.default", inputs=["unknown"] * 2, outputs=["y"])
+        trace.commit()
+        if alignments:
+            trace.main.request_values()
+            new = [
+                NewValue(ValueKind.PLACEMENT, 0, 0, 0, place, alignment << PLACEMENT_SHIFT, b"", 0)
+                for place, alignment in enumerate(alignments)
+            ]
+            trace.main.writer.commit(0, None, values=NewValues(new))
+        process = open_trace(trace.finish()).processes[0]
+        return row_at(StreamView(process, process.streams[0]), 0)
+
+    known, same, other, unknown = written("a", 64, 4), written("b", 0, 4), written("c", 0, 8), written("d")
+    assert alignments_text(known, same) == alignments_text(known, unknown) == alignments_text(unknown, known) == ""
+    text = "; input 1 (float32[4]) is aligned to 4 bytes in A, to 8 in B, and kernels choose their loops by alignment"
+    assert alignments_text(known, other) == text

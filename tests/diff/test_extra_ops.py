@@ -50,3 +50,21 @@ def test_what_matched_rows_compute_with(tmp_path: Path, reads: Any, other: Any, 
     found = bytes_used_by_matched(context_of(*views[::-1], [(0, 0), (1, 2)]), sides[1], sides[0], (none, extra))
     assert (found and (found[0].index, found[1].index)) == ((1, 2) if harmful else None)
     assert bytes_used_by_matched(context_of(*views, [(0, 0), (2, 1)]), sides[0], sides[1], (none, none)) is None
+
+
+def test_the_last_of_several_writers(tmp_path: Path) -> None:
+    """Of rows of one side before it, the last that writes what it is given."""
+
+    def long(trace: TraceBuilder) -> None:
+        trace.op("aten.add_.Tensor", inputs=["unknown"], outputs=["x"])
+        trace.op("aten.add_.Tensor", inputs=["unknown"], outputs=["y"])
+        trace.op("aten.add.Tensor", inputs=["unknown"], outputs=["y"])
+        trace.op(MM, inputs=["mixed"], outputs=["z"])
+
+    views = (
+        view_of(tmp_path / "a.zarr", long),
+        view_of(tmp_path / "b.zarr", lambda trace: trace.op(MM, inputs=["unknown"], outputs=["z"])),
+    )
+    sides = [(views[0].read(0, 4), np.array([3])), (views[1].read(0, 1), np.array([0]))]
+    found = bytes_used_by_matched(context_of(*views, [(3, 0)]), *sides, (np.array([0, 1, 2]), np.empty(0, np.int64)))
+    assert found is not None and found[0].index == 1

@@ -184,3 +184,10 @@ def test_a_step_that_is_too_long_or_cannot_be_read(tmp_path: Path, monkeypatch: 
     (tmp_path / "again" / "1.zarr" / "processes" / "0" / b.stream.segments[1].files[0].key).unlink()
     assert reordered_rows(a, b, (1, 1, 5)) is None
     assert partners_of(a, b, (1, 1, 5)).tolist() == [-1] * 5
+
+
+def test_inputs_without_a_partner(tmp_path: Path) -> None:
+    """Where a marked row reads what no row of the other side does, its site stays as it is."""
+    a: list[Row] = [*MAKE, ("fill", "p?", (0,)), ("fill", "q?", (1,)), *USE]
+    b: list[Row] = [*MAKE[::-1], ("fill", "q?", (0,)), ("fill", "p?", ("unknown",)), *USE[::-1]]
+    assert matched(tmp_path, a, b)[0][2:4] == [2, 3]
