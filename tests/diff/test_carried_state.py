@@ -241,9 +241,9 @@ def test_a_step_of_which_no_rows_tell(
         trace = TraceBuilder(tmp_path / f"{side}.zarr", level="step")
         if side == "a" or began is not None:
             trace.optimizer("p" if side == "a" else began, state=() if side == "a" else state, kept=("step",))
-        for parameters in ("q", "r") if side == "a" else ("r",):
-            trace.end_step(parameters=parameters, gradients="g", generators="s")
+        for parameters, ordinal in (("q", 0), ("o", 1), ("r", 0)) if side == "a" else (("r", 0),):
+            trace.end_step(ordinal=ordinal, parameters=parameters, gradients="g", generators="s")
         processes.append(open_trace(trace.finish()).processes[0])
-    a, b = processes[0].from_step(1), processes[1]
+    a, b = processes[0].from_step(2), processes[1]
     lost, text = carried_step(a, b, a.steps[0], unequal)
     assert (lost.kind, lost.name) == expected and why in text
