@@ -486,7 +486,7 @@ def test_gaps(chosen: list[tuple[int, int]]) -> None:
 
 
 def test_one_row_of_a_range(tmp_path: Path) -> None:
-    """By its number in the stream; nothing of rows beside the range. One-sided rows are ops of the program."""
+    """By its number in the stream, those after the range read alone. One-sided rows are ops of the program."""
 
     def build(trace: TraceBuilder) -> None:
         for row in range(6):
@@ -499,7 +499,7 @@ def test_one_row_of_a_range(tmp_path: Path) -> None:
         2,
         3,
         4,
-        None,
+        5,
         None,
     ]
     assert one_sided(whole, np.array([0, 1, 2]), 2).tolist() == [0]

@@ -141,3 +141,19 @@ def test_a_wrong_shortcut_is_found(name: str, tmp_path: Path, monkeypatch: pytes
     assert unlike(compare(a, b), again(a, b)) == {}
     monkeypatch.setattr(f"rltrace.diff.{WRONG[name][0]}", WRONG[name][1])
     assert {*unlike(compare(a, b), again(a, b))} == {name}
+
+
+def test_an_extra_op_at_the_end_of_a_step(tmp_path: Path) -> None:
+    """What the other side continues with is the first row of its next step, whether that is read or not."""
+    for side in "ab":
+        trace = TraceBuilder(tmp_path / f"{side}.zarr")
+        for step in range(3):
+            trace.op("aten.mm.default", outputs=[step])
+            if side == "a" and step == 1:
+                trace.op("aten.sum.default", ("log.py", 1, "log", "print(x.sum())"), outputs=["s"])
+            trace.end_step()
+        trace.finish()
+    found = compare(tmp_path / "a.zarr", tmp_path / "b.zarr")
+    assert found.first is not None
+    assert found.first.explanation == "only A runs it; there B continues with aten.mm.default at train.py:12 (train)"
+    assert unlike(found, again(tmp_path / "a.zarr", tmp_path / "b.zarr")) == {}
