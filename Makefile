@@ -88,6 +88,7 @@ bench: engine
 	$(BIN)/python benchmarks/record_cost.py
 	$(BIN)/python benchmarks/mechanisms.py
 	$(BIN)/python benchmarks/values_cost.py
+	$(BIN)/python benchmarks/rerun_cost.py
 	$(BIN)/python benchmarks/kills.py
 	$(BIN)/python benchmarks/faults.py
 

@@ -86,22 +86,8 @@ def _not_run_hint(command: Sequence[str], found: CommandLookup) -> str:
 
 def _launch_record(command: Sequence[str], options: RecordOptions) -> dict[str, object]:
     """The launch record of the trace, without secrets and without the home folder's path."""
-    others = (
-        "trace",
-        "engine",
-        "check_links",
-        "compile",
-        "kernels",
-        "values",
-        "state",
-        "row",
-        "processes",
-        "against",
-        "stop",
-    )
-    replays = ("replay", "inject", "kinds", "only", "origins", "lockstep", "by_rows", "weights", "names")
-    recorded = {name: value for name, value in options._asdict().items() if not name.startswith(others + replays)}
-    recorded |= options.extras()
+    always = ("level", "first_step", "end_step", "until", "verify_inputs")
+    recorded = {name: getattr(options, name) for name in always} | options.extras()
     return {
         "command": masked_arguments(command),
         "cwd": home_as_tilde(_current_folder()),

@@ -30,6 +30,7 @@ VERBS = {
     "check": "Run a command several times, and group the runs that computed the same.",
     "lock": "Run a command, and write the digests of its steps into a file to commit.",
     "repro": "Write one recorded op as a small script that runs it.",
+    "rerun": "Run the ops of a recorded step again, alone, on what the step read.",
     "explain": "Run one recorded op under every setting of this machine, to find whose bits it gives.",
     "report": "Write a comparison as a page or Markdown, to attach to an issue.",
     "show": "Look through one trace in the terminal: steps, curves, ops.",

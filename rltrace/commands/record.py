@@ -67,6 +67,12 @@ from rltrace.wording import counted
 )
 @click.option("--values-inputs", is_flag=True, help="Record their inputs, too.")
 @click.option(
+    "--rerunnable",
+    multiple=True,
+    metavar="SELECTOR",
+    help="Record what these ops read and did not make, so that rltrace rerun runs them again; repeatable.",
+)
+@click.option(
     "--values-limit", metavar="SIZE", default="1GiB", show_default=True, help="Limit of values for each process."
 )
 @click.option("--state", metavar="A:B", help="Record parameters, gradients and optimizer state at these steps.")
@@ -108,6 +114,7 @@ def command(
     engine: str,
     values: tuple[str, ...],
     values_inputs: bool,
+    rerunnable: tuple[str, ...],
     values_limit: str,
     state: str | None,
     rows: tuple[str, ...],
@@ -168,6 +175,10 @@ def command(
             raise UsageError("--values records tensors of ops; --level step records no ops")
     elif values_inputs:
         raise UsageError("--values-inputs extends --values SELECTOR: give one")
+    if rerunnable:
+        parse_selectors(rerunnable)
+        if level == "step":
+            raise UsageError("--rerunnable records the memory of ops; --level step records no ops")
     if rows:
         parse_selectors(rows)
         if level == "step":
@@ -192,6 +203,7 @@ def command(
         engine,
         values=values,
         values_inputs=values_inputs,
+        rerunnable=rerunnable,
         values_limit=parse_size("--values-limit", values_limit),
         state=None if state is None else parse_steps(state, "--state"),
         rows=rows,

@@ -3,6 +3,9 @@
 An op is compared after it ran and before its row is finished. If it differs, its inputs and results are recorded, and
 it is called again on the same inputs, without effect on the program. Inputs that an op overwrites are copied before it
 runs. Nothing is compared after the first difference, as it may cause all later ones.
+
+An op that differs as it computes with uninitialised memory is no difference yet: it is held back up to the end of the
+step, where that of an optimizer proves, as it does to ``diff``, that training did not use it.
 """
 
 from __future__ import annotations
@@ -18,12 +21,13 @@ import torch
 from torch._ops import OpOverload
 
 from rltrace.diff.base.context import DiffContext
-from rltrace.diff.base.findings import RowAt
+from rltrace.diff.base.findings import Judgement, RowAt
 from rltrace.diff.base.model import Cause, InputsMatch, Pair
 from rltrace.diff.base.row_diff import Difference, compared_digests, difference, is_generator_event
 from rltrace.diff.base.view import RowRange
 from rltrace.diff.causes.classify import NOT_RERUN, event_cause, judge, rerun_text
 from rltrace.diff.causes.events import outside_digests
+from rltrace.diff.causes.uninitialised import computes_with_garbage
 from rltrace.errors import HoleError, UsageError
 from rltrace.live_diff.events import EventComparer, EventPlace
 from rltrace.live_diff.reference_trace import Content, Ids, MatchedRow, Place, Reference, RowPartners, StepRows
@@ -41,11 +45,13 @@ from rltrace.recorder.core.regions import region_of
 from rltrace.recorder.core.row_buffer import OVERWRITTEN, RowBuffer
 from rltrace.recorder.digests.layouts import Layouts
 from rltrace.recorder.digests.tensor_digest import TensorDigests
+from rltrace.replay.plan import Attempt, preceding_attempts
 from rltrace.rerun_op.live_call import LiveCall, live_case
 from rltrace.rerun_op.recorded_op import results_of_row
 from rltrace.rerun_op.runner import SECONDS, TIMES, ResultDigests, repeat
 from rltrace.trace.format.schema import VALUE_FLAGS, RowFlag
 from rltrace.trace.kernels.evidence import CODE, TRITON, Evidence, kernel_texts
+from rltrace.trace.read.names import Site
 from rltrace.trace.read.process import ProcessTrace
 
 # --- cells ------------------------------------------------------------------------------------------------------------
@@ -187,6 +193,9 @@ class LiveStream(Protocol):
     def count_missed(self) -> int:
         """Number of A's ops in the current step that it has not run."""
 
+    def settle(self) -> None:
+        """Decide on what was held back in steps that have ended."""
+
 
 class LiveState:
     """State that the threads of one process share: A's trace, counts, the first difference. Thread-safe."""
@@ -195,10 +204,14 @@ class LiveState:
         self.a = a
         self.values = values
         self.stop = stop
+        self._attempts = frozenset(preceding_attempts(a).values())
         self.is_over = False
         self.tally = LiveCounts()
         self.lock = threading.Lock()
         self.first: LiveFinding | None = None
+        self._held: dict[str, LiveFinding] = {}
+        """By stream: the first op of the step that computes with uninitialised memory."""
+        self._held_ops = 0
         self._stop_due = False
         self._streams: list[LiveStream] = []
 
@@ -214,12 +227,42 @@ class LiveState:
             self._stop_due = self.first is None and self.stop
             self.first = self.first or first
 
+    def holds(self, stream: str) -> bool:
+        """Whether a finding of this stream is held back in this step; counts one more such op."""
+        self._held_ops += 1
+        return stream in self._held
+
+    def hold(self, finding: LiveFinding) -> None:
+        """Hold a finding back: it is a difference unless an optimizer's step ends without using it."""
+        with self.lock:
+            self._held[finding.stream] = finding
+
+    def settle(self, step: int, attempt: Attempt) -> None:
+        """``step`` has begun, after ``attempt``: what was held back before is no difference if A's process made that
+        attempt, too, and else the first one."""
+        with self.lock:
+            ended = [finding for finding in self._held.values() if finding.step < step]
+            if not ended:
+                return
+            matched, unused = attempt in self._attempts, self._held_ops
+            self._held.clear()
+            self._held_ops = 0
+            self.tally.unused += unused if matched else 0
+        if not matched and not self.is_over:
+            self.differs(ended[0])
+
     def should_stop(self) -> bool:
         """Whether the program is to be stopped now; True only once."""
         due, self._stop_due = self._stop_due, False
         return due
 
     def found(self, process: str) -> LiveResult:
+        for stream in self._streams:
+            stream.settle()
+        with self.lock:
+            held = next(iter(self._held.values()), None)
+        if held is not None and not self.is_over:  # no step of an optimizer follows
+            self.differs(held)
         if not self.is_over:
             self.tally.only_a += sum(stream.count_missed() for stream in self._streams)
         return LiveResult(process, self.tally, self.first)
@@ -231,8 +274,8 @@ class LiveState:
 MAX_EARLY = 1 << 26
 """Bytes of one op's inputs that are copied before it overwrites them; larger ones are not copied."""
 
-MAX_MARKED = 1 << 14
-"""Marked rows that differ and are remembered."""
+MAX_UNEQUAL = 1 << 14
+"""Rows that differ and are no difference, and are remembered: the last ones."""
 
 MAX_EXTRA = 1 << 14
 """Rows that A does not have and that are remembered."""
@@ -240,7 +283,27 @@ MAX_EXTRA = 1 << 14
 COMPUTED = (Cause.KERNEL, Cause.SAME_KERNEL, Cause.COMPUTATION)
 """Causes for which the op is called again."""
 
+GARBAGE = "it computes with memory that no recorded op wrote"
+
 TOO_LARGE = f"it overwrote its input, and more than {MAX_EARLY >> 20} MiB are not copied before each such op"
+
+
+class _Judged(NamedTuple):
+    """A pair of rows that differ, and why."""
+
+    a: RowAt
+    b: RowAt
+    judgement: Judgement
+
+    @property
+    def site(self) -> Site | None:
+        """Call site of the op."""
+        return self.b.stack[0] if self.b.stack else None
+
+    @property
+    def results(self) -> tuple[ResultDigests, ResultDigests]:
+        """What the op returned and wrote on both sides."""
+        return results_of_row(self.a.rows, self.a.place), results_of_row(self.b.rows, self.b.place)
 
 
 class LiveDiffHook(OpHook[OpInFlight]):
@@ -258,7 +321,10 @@ class LiveDiffHook(OpHook[OpInFlight]):
         self._cells = LiveCells(stream, self._ids)
         self._events = EventComparer(process, state.a, self._ids)
         self._partners = RowPartners()
-        self._marked_rows: dict[int, LiveRow] = {}
+        self._unequal: dict[int, LiveRow] = {}
+        """By row: ops that differ as they read uninitialised memory, or compute with it."""
+        self._unused: set[int] = set()
+        """Rows of A that match the latter."""
         self._extra: deque[LiveRow] = deque(maxlen=MAX_EXTRA)
         """Ops that A does not run."""
         self._opening: set[int] = set()
@@ -272,6 +338,9 @@ class LiveDiffHook(OpHook[OpInFlight]):
             return 0 if self._step_rows is None else self._step_rows.pending
         except HoleError:
             return 0
+
+    def settle(self) -> None:
+        self._state.settle(self._process.step, self._process.attempt)
 
     def begin(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OpInFlight | None:
         """Copy what the op is about to change: the RNG state, and inputs that it overwrites."""
@@ -302,6 +371,7 @@ class LiveDiffHook(OpHook[OpInFlight]):
         self._state.tally.only_a += self.count_missed()
         self._step = self._process.step
         self._step_rows = None
+        self.settle()
         if self._reference is None:
             return
         try:
@@ -398,14 +468,16 @@ class LiveDiffHook(OpHook[OpInFlight]):
             if differs is None:
                 a, b = self._pair(found, live)
                 differs = difference(RowRange(a.view, a.rows), a.place, RowRange(b.view, b.rows), b.place)
-            if differs.found:
-                written, returned = call.results(op.tensors, out)
-                self._differs(found, live, differs, op, written + returned)
-                return
+                if differs.found:
+                    if computes_with_garbage(self._context(a, b), a, b, differs, self._unused):
+                        self._hold(found, live, differs, op)
+                        return
+                    written, returned = call.results(op.tensors, out)
+                    self._differs(found, live, differs, op, written + returned)
+                    return
             if differs.marked:
                 tally.marked += 1
-                if len(self._marked_rows) < MAX_MARKED:
-                    self._marked_rows[live.row] = live
+                self._remember(live)
         tally.matched += 1
 
     def _reads_matched(self, found: MatchedRow, live: LiveRow) -> bool:
@@ -426,9 +498,37 @@ class LiveDiffHook(OpHook[OpInFlight]):
         return a, RowAt(view, live.rows(kernel, settings), 0)
 
     def _unmatched_row(self, row: int) -> LiveRow | None:
-        return self._marked_rows.get(row) or next((one for one in self._extra if one.row == row), None)
+        return self._unequal.get(row) or next((one for one in self._extra if one.row == row), None)
+
+    def _context(self, a: RowAt, b: RowAt) -> DiffContext:
+        return DiffContext(a.view, b.view, self._partners, (), self._unused)
+
+    def _remember(self, live: LiveRow) -> None:
+        self._unequal[live.row] = live
+        if len(self._unequal) > MAX_UNEQUAL:
+            oldest = next(iter(self._unequal))
+            del self._unequal[oldest]
+            self._unused.discard(self._partners.of(oldest) or 0)
 
     # --- the first difference -----------------------------------------------------------------------------------------
+
+    def _judge(self, found: MatchedRow, live: LiveRow, differs: Difference, op: OpInFlight) -> _Judged:
+        device = op.tensors[0].device.type if op.tensors else "cpu"
+        kernel = self._process.kernels.of(op.plan.name, torch.get_num_threads(), device)
+        a, b = self._pair(found, live, kernel, self._stream.settings.number)
+        classification = judge(self._context(a, b), a, b, differs)
+        because = classification.judgement.explanation
+        if classification.b.index != b.index:
+            read = "which read memory that no recorded op wrote"
+            because = f"an input was written by row {classification.b.index:,}, {read}"
+        return _Judged(a, b, replace(classification.judgement, explanation=because))
+
+    def _hold(self, found: MatchedRow, live: LiveRow, differs: Difference, op: OpInFlight) -> None:
+        """The op computes with uninitialised memory, and nothing but tensors depends on it so far."""
+        if not self._state.holds(self._stream.name):
+            self._state.hold(self._finding(self._judge(found, live, differs, op), None, GARBAGE))
+        self._remember(live)
+        self._unused.add(found.row)
 
     def _differs(
         self, found: MatchedRow, live: LiveRow, differs: Difference, op: OpInFlight, results: list[torch.Tensor]
@@ -436,25 +536,20 @@ class LiveDiffHook(OpHook[OpInFlight]):
         """Record inputs and results of the op, call it again where that helps, and report the finding: at the op, or at
         the event that it goes back to."""
         tensors = op.tensors
-        device = tensors[0].device.type if tensors else "cpu"
-        kernel = self._process.kernels.of(op.plan.name, torch.get_num_threads(), device)
-        a, b = self._pair(found, live, kernel, self._stream.settings.number)
-        classification = judge(DiffContext(a.view, b.view, self._partners, ()), a, b, differs)
-        judgement = classification.judgement
+        judged = self._judge(found, live, differs, op)
+        a, b, judgement = judged
         cause, inputs, because = judgement.cause, judgement.inputs_match, judgement.explanation
-        site = b.stack[0] if b.stack else None
-        event = self._events.first(self._stream.name, cause, outside_digests(a, b), b.index, (b.op, site, a.index))
+        event = self._events.first(
+            self._stream.name, cause, outside_digests(a, b), b.index, (b.op, judged.site, a.index)
+        )
         if event is not None:
             self._state.differs(event)
             return
-        if classification.b.index != b.index:
-            read = "which read memory that no recorded op wrote"
-            because = f"an input was written by row {classification.b.index:,}, {read}"
         if cause is Cause.OUTSIDE:
             because = "; ".join([because, *self._events.seeding_texts_before()])
         op.lying = op.lying or placements(tensors)
         self._values.record(op, results)
-        results_a, results_b = (results_of_row(row.rows, row.place) for row in (a, b))
+        results_a, results_b = judged.results
         repetition, why_not = None, "its inputs differ from those in A"
         if cause in COMPUTED or (cause, inputs) == (Cause.UNKNOWN, InputsMatch.UNKNOWN):
             call = self._call(op, tensors)
@@ -462,9 +557,16 @@ class LiveDiffHook(OpHook[OpInFlight]):
             if repetition is not None:
                 because = add_rerun_result(because, repetition)
                 because = add_configurations(because, call, a.kernel, repetition, (results_a, results_b))
-        where = (self._stream.name, b.index, a.index, self._step, b.op, b.module, site)
-        kernels, outputs = Pair(*kernel_texts(a.kernel, b.kernel)), paired(results_a, results_b)
-        self._state.differs(LiveFinding(*where, cause, inputs, because, kernels, outputs, repetition, why_not))
+        self._state.differs(
+            self._finding(judged._replace(judgement=replace(judgement, explanation=because)), repetition, why_not)
+        )
+
+    def _finding(self, judged: _Judged, repetition: Repetition | None, why_not: str) -> LiveFinding:
+        a, b, judgement = judged
+        where = (self._stream.name, b.index, a.index, self._step, b.op, b.module, judged.site)
+        what = judgement.cause, judgement.inputs_match, judgement.explanation
+        evidence = Pair(*kernel_texts(a.kernel, b.kernel)), paired(*judged.results)
+        return LiveFinding(*where, *what, *evidence, repetition, why_not)
 
     def _call(self, op: OpInFlight, tensors: list[torch.Tensor]) -> LiveCall:
         links = self._stream.links[len(self._stream.links) - len(tensors) :]

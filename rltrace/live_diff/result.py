@@ -85,6 +85,9 @@ class LiveCounts:
     """Ops of A that the program did not run, in steps that have ended."""
     marked: int = 0
     """Ops that differ and may have read uninitialised memory."""
+    unused: int = 0
+    """Ops that differ as they compute with what those returned, which the step of an optimizer after them did not
+    use."""
     unchecked: int = 0
     """Ops of steps that A does not have."""
 

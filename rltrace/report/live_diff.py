@@ -83,4 +83,6 @@ def _rest(tally: LiveCounts) -> str:
         clauses.append(f"{tally.unchecked:,} more ops are in steps that A does not have")
     if tally.marked:
         clauses.append(f"{tally.marked:,} of them not counted, as they may read uninitialised memory")
+    if tally.unused:
+        clauses.append(f"{tally.unused:,} more compute with it, and no training used the result")
     return f"; {', '.join(clauses)}" if clauses else ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -105,7 +105,7 @@ class RecordedOp:
 def recorded_op(process: ProcessTrace, stream: StreamTrace, row: int) -> RecordedOp:
     """The op of a row. Raises UsageError where it cannot be run again (MissingValuesError for values), HoleError."""
     rows = stream.read(row, row + 1)
-    func, plan = _operator(process, rows)
+    func, plan = operator_of(process, rows)
     arguments = arguments_of(process.words.skeleton(int(rows.columns[0, Column.SCALARS])), rows, 0)
     memory = _memory(process, stream, rows)
     args, kwargs = arguments.values(_placeholders(len(memory.tensors)), None)
@@ -115,7 +115,8 @@ def recorded_op(process: ProcessTrace, stream: StreamTrace, row: int) -> Recorde
         positional, named = arguments.values(tensors, generator)
         return func(*positional, **named)
 
-    generator = _generator(process, rows, arguments, memory.tensors)
+    device = memory.tensors[0].device if memory.tensors else "cpu"
+    generator = generator_of(process, rows, arguments, device)
     places = written, returned_places(plan)
     settings = settings_of(process, rows)
     case = OpCase(call, memory.tensors, memory.storages, memory.alignments, *places, generator, settings)
@@ -148,9 +149,15 @@ def returned_places(plan: OpPlan) -> tuple[int, ...] | None:
 # --- the operator -------------------------------------------------------------------------------------------------
 
 
+REGISTERED_BY: Final = {"fsdp": "torch.distributed.fsdp"}
+"""Modules of torch that register operators of their own when they are imported, by namespace."""
+
+
 def find_operator(name: str) -> OpOverload:
     """The operator of that name in this process. Raises UsageError where it does not exist."""
     parts = name.split(".")
+    if parts[0] in REGISTERED_BY:
+        import_modules([REGISTERED_BY[parts[0]]])
     found: Any = torch.ops
     try:
         for part in parts:
@@ -167,7 +174,7 @@ def find_operator(name: str) -> OpOverload:
     return found
 
 
-def _operator(process: ProcessTrace, rows: Rows) -> tuple[OpOverload, OpPlan]:
+def operator_of(process: ProcessTrace, rows: Rows) -> tuple[OpOverload, OpPlan]:
     """The operator of the row. Raises UsageError where its result is nothing that could be computed again."""
     name = process.words.op(int(rows.columns[0, Column.OP]))
     where = f"row {rows.first:,}"
@@ -264,11 +271,12 @@ def _missing_text(process: ProcessTrace, stream: StreamTrace, row: int, missing:
 # --- its generator ------------------------------------------------------------------------------------------------
 
 
-def _generator(process: ProcessTrace, rows: Rows, arguments: Arguments, specs: Sequence[TensorSpec]) -> RngState | None:
+def generator_of(process: ProcessTrace, rows: Rows, arguments: Arguments, device: str) -> RngState | None:
+    """The generator that the op draws from; ``device``: of its tensors. Raises MissingValuesError, HoleError."""
     digest = rows.rng(0)
     if digest is None:
         return None
-    device = specs[0].device if specs else str(getattr(arguments.named.get("device"), "text", "cpu"))
+    device = str(getattr(arguments.named.get("device"), "text", device))
     state = process.values.get(digest) if digest else None
     if state is None:
         why = "its state cannot be queried" if not digest else "its state was not recorded"

@@ -102,7 +102,7 @@ def repeat(
             if i >= 2 and monotonic() > stop:
                 break
             tensors = build(case)
-            results = _results(case, tensors, _call(case, tensors))
+            results = results_of_call(case.written, case.returned, tensors, _call(case, tensors))
             outcome = tuple(fingerprint(r) if isinstance(r, torch.Tensor) else repr(r) for r in results)
             found[outcome] = found.get(outcome, 0) + 1
     return found
@@ -120,7 +120,7 @@ def prepare_call(case: OpCase) -> Callable[[], None]:
 
 
 def _call(case: OpCase, tensors: list[torch.Tensor]) -> Any:
-    generator = _restored(case.generator)
+    generator = restored(case.generator)
     with temporary_switches(case.settings):
         return case.call(tensors, generator)
 
@@ -137,11 +137,13 @@ def build(case: OpCase) -> list[torch.Tensor]:
     """The tensor arguments, in fresh memory."""
     devices = {tensor.storage: tensor.device for tensor in case.tensors}
     alignments = case.alignments or [0] * len(case.storages)
-    memory = {number: _memory(case.storages[number], alignments[number], device) for number, device in devices.items()}
-    return [_tensor(tensor, memory[tensor.storage]) for tensor in case.tensors]
+    memory = {
+        number: memory_with(case.storages[number], alignments[number], device) for number, device in devices.items()
+    }
+    return [tensor_in(memory[tensor.storage], tensor) for tensor in case.tensors]
 
 
-def _memory(data: Any, alignment: int, device: str) -> torch.Tensor:
+def memory_with(data: Any, alignment: int, device: str) -> torch.Tensor:
     """``data`` at an address that is ``alignment`` modulo ALIGNMENT."""
     space = torch.empty(len(data) + 2 * ALIGNMENT, dtype=torch.uint8, device=device)
     start = (alignment - space.data_ptr()) % ALIGNMENT
@@ -150,7 +152,8 @@ def _memory(data: Any, alignment: int, device: str) -> torch.Tensor:
     return part
 
 
-def _tensor(spec: TensorSpec, memory: torch.Tensor) -> torch.Tensor:
+def tensor_in(memory: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
+    """The tensor in memory, which is uint8."""
     dtype: torch.dtype = getattr(torch, spec.dtype)
     if not spec.span:
         return torch.empty_strided(spec.shape, spec.strides, dtype=dtype, device=spec.device)
@@ -163,17 +166,20 @@ def _tensor(spec: TensorSpec, memory: torch.Tensor) -> torch.Tensor:
     return torch._neg_view(made) if spec.negated else made
 
 
-def _results(case: OpCase, tensors: list[torch.Tensor], out: Any) -> list[Any]:
-    """The written and the returned results, in that order."""
-    if case.returned is not None:
-        out = [out[i] for i in case.returned] if isinstance(out, (tuple, list)) else [out][: len(case.returned)]
-    return [*(tensors[place] for place in case.written), *_flat(out)]
+def results_of_call(
+    written: Sequence[int], returned: Sequence[int] | None, tensors: Sequence[torch.Tensor], out: Any
+) -> list[Any]:
+    """The written and the returned results, in that order; ``written`` and ``returned``: as in ``OpCase``."""
+    if returned is not None:
+        out = [out[i] for i in returned] if isinstance(out, (tuple, list)) else [out][: len(returned)]
+    return [*(tensors[place] for place in written), *flat(out)]
 
 
-def _flat(out: Any) -> Iterator[Any]:
+def flat(out: Any) -> Iterator[Any]:
+    """What an op returned, one by one."""
     if isinstance(out, (tuple, list)):
         for item in out:
-            yield from _flat(item)
+            yield from flat(item)
     elif out is not None:
         yield out
 
@@ -185,7 +191,7 @@ def _default(device: str) -> torch.Generator:
     return torch.cuda.default_generators[found.index or 0]
 
 
-def _restored(spec: RngState | None) -> torch.Generator | None:
+def restored(spec: RngState | None) -> torch.Generator | None:
     """The generator in its recorded state; None: the op draws nothing."""
     if spec is None:
         return None

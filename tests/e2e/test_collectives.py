@@ -30,6 +30,9 @@ RECEIVED = {
     "experts": "c10d.alltoall_base_.default",
     "functional_experts": "_c10d_functional.all_to_all_single.default",
     "replicas": "c10d.allreduce_.default",
+    "compressed": "c10d.allreduce_.default",
+    "factorized": "c10d.allreduce_.default",
+    "coalesced": "c10d.reduce_scatter_tensor_coalesced_.default",
     "sums": "_c10d_functional.all_reduce.default",
 }
 """By the way of training, in the order of the program: the collective that brings the other rank the difference."""

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="this bui
 
 @dataclass(frozen=True)
 class Runs:
-    """The program recorded twice, and once with other data on rank 1."""
+    """The program, and the same with other data on rank 1."""
 
     folder: Path
 
@@ -48,7 +48,7 @@ class Runs:
 @pytest.fixture(scope="module")
 def runs(new_cli: Callable[[], Any]) -> Runs:
     cli = new_cli()
-    for name, changed in (("a", []), ("b", []), ("changed", [CHANGED_FROM])):
+    for name, changed in (("a", []), ("changed", [CHANGED_FROM])):
         (cli.folder / name).mkdir()
         command = [TORCHRUN, "--standalone", "--nproc-per-node", 2, PROGRAM, name, *changed]
         result = cli.rltrace("record", "--quiet", "-o", f"{name}.zarr", "--", *command)
@@ -110,12 +110,14 @@ def test_what_came_has_its_digest_when_it_was_there(runs: Runs, rank: int, messa
         assert read.digest == digest_buffer(tensor.numpy().tobytes(), seed_of("float32", tensor.shape))
 
 
-def test_two_recordings_are_identical(runs: Runs) -> None:
-    """Nothing that timing decides between the ranks is in a trace."""
-    found = runs.compare("a.zarr", "b.zarr")
-    assert found.verdict is Verdict.IDENTICAL
+def test_two_recordings_are_identical_up_to_the_difference(runs: Runs) -> None:
+    """Nothing that timing decides between the ranks is in a trace: of collectives of every kind, and of steps."""
+    found = runs.compare("a.zarr", "changed.zarr")
+    (later,) = found.later
+    assert found.first is not None and min(found.first.identical_before, later.identical_before) > 300
+    assert (found.structure.only_a, found.structure.only_b) == (0, 0)
     ops = {process.name: process.after_op for process in runs.trace("a.zarr").processes}
-    assert found.compared == ops and ops["rank1/main"] == ops["rank0/main"] + 1 > 500
+    assert ops["rank1/main"] == ops["rank0/main"] + 1 > 500
 
 
 def test_a_difference_on_one_rank_is_received_by_the_other(runs: Runs) -> None:

@@ -15,13 +15,16 @@ LEFT_OUT = ("generator", "optimizer", "loader", "environment", "parameter")
 
 @pytest.fixture(scope="session")
 def runs(once: Any, new_cli: Callable[[], Any]) -> Any:
-    """``a.zarr`` and ``a-step.zarr``: eight steps in one go; ``all.zarr`` and so on: four more from a checkpoint."""
+    """``a.zarr`` and ``a-step.zarr``: eight steps in one go; ``all.zarr`` and so on: four more from a checkpoint. The
+    links of ``all.zarr`` are checked."""
 
     def make(folder: Path) -> str:
         cli = replace(new_cli(), folder=folder)
         results = [cli.record("a.zarr", "resumed.py"), cli.record("a-step.zarr", "resumed.py", "--level", "step")]
         parts = ("all", *LEFT_OUT)
-        results += [cli.record(f"{what}.zarr", "resumed.py", setting=f"RESUME={what}") for what in parts]
+        for what in parts:
+            check = ("--check-links",) if what == "all" else ()
+            results.append(cli.record(f"{what}.zarr", "resumed.py", *check, setting=f"RESUME={what}"))
         return json.dumps([[result.returncode, result.stdout, result.stderr] for result in results])
 
     folder, told = once("resumed", make)

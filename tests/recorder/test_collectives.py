@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 import pytest
 import torch
 from recorded import Record, Row
@@ -12,6 +15,7 @@ from rltrace.diff.base.model import Cause
 from rltrace.recorder.core import op_info
 from rltrace.recorder.core.op_info import ARRIVED, ARRIVING, IN_FLIGHT, VIEWS
 from rltrace.trace.format.schema import Origin, RowFlag
+from rltrace.trace.read.reader import open_trace
 
 functional_collectives = pytest.importorskip("torch.distributed._functional_collectives")
 pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="this build of torch has no torch.distributed")
@@ -97,6 +101,7 @@ def test_what_is_read_before_the_program_waits_is_marked(record: Record, group: 
         op = torch.ops._c10d_functional
         sent = op.all_reduce(torch.ones(4), "sum", distributed.group.WORLD.group_name)
         sent.clone().sin()
+        sent.exp2()
         sent[1:] + 1
         op.wait_tensor(sent)
         sent + 2
@@ -104,8 +109,122 @@ def test_what_is_read_before_the_program_waits_is_marked(record: Record, group: 
 
     got = record(program, engine=engine)
     assert got.one("clone").marked
+    assert [got.one(name).inputs[0].digest is not None for name in ("clone", "exp2")] == [True, True]
     assert [row.marked for row in got.named("add")] == [True, False, False]
     assert [row.inputs[0].row for row in got.named("add")[1:]] == [got.one("wait_tensor").index] * 2
+
+
+WAITS: list[Callable[[distributed.Work], object]] = [
+    lambda work: work.wait(),
+    lambda work: work.get_future().wait(),
+    lambda work: next(done for _ in iter(int, 1) if (done := work.is_completed())),
+    lambda _: distributed.barrier(),
+]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_is_read_before_a_work_is_waited_for_is_marked(record: Record, group: None, engine: str) -> None:
+    """Whichever way the program waits; before it and after, the bytes came with the collective."""
+
+    def program() -> None:
+        for wait in WAITS:
+            work = distributed.all_reduce(sent := torch.ones(4), async_op=True)
+            sent.sin()
+            wait(work)
+            sent.cos()
+
+    got = record(program, engine=engine)
+    for name, marked in (("sin", True), ("cos", False)):
+        read = [(row.inputs[0].origin, row.inputs[0].slot, row.marked) for row in got.named(name)]
+        assert read == [(Origin.OUTSIDE, 1, marked)] * len(WAITS)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_parts_of_one_memory_are_waited_for_by_themselves(record: Record, group: None, engine: str) -> None:
+    """Other parts are memory as any."""
+
+    def program() -> None:
+        buffer = torch.zeros(6)
+        parts = buffer[:2], buffer[2:4], buffer[4:]
+        works = [distributed.all_reduce(part, async_op=True) for part in parts[:2]]
+        for work in (None, *works):
+            if work is not None:
+                work.wait()
+            [part.sin() for part in parts]
+        buffer.cos()
+
+    got = record(program, engine=engine)
+    marked = [row.marked for row in got.named("sin")]
+    assert marked == [True, True, False, False, True, False, False, False, False]
+    assert not got.one("cos").marked
+
+
+def send(sent: torch.Tensor) -> tuple[torch.Tensor, distributed.Work]:
+    work = distributed.all_reduce(sent, async_op=True)
+    return sent, work
+
+
+def send_functional(sent: torch.Tensor) -> tuple[torch.Tensor, None]:
+    return torch.ops._c10d_functional.all_reduce(sent, "sum", distributed.group.WORLD.group_name), None
+
+
+PLAIN_WAIT = distributed.Work.wait
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("start", [send, send_functional])
+def test_a_read_of_what_is_in_flight_is_the_cause(
+    record: Record, group: None, start: Callable[[torch.Tensor], tuple[torch.Tensor, distributed.Work | None]]
+) -> None:
+    """In two runs, of which one reads before the bytes are there; a program that drops what it read has no finding."""
+
+    def program(early: bool, used: bool) -> None:
+        sent, work = start(torch.ones(2))
+
+        def arrive() -> None:
+            with torch._C._DisableTorchDispatch():
+                PLAIN_WAIT(work) if work else torch.ops._c10d_functional.wait_tensor(sent)
+                sent.mul_(2)  # as another process's part of the sum
+
+        if early:
+            arrive()
+        first, second = sent.sin(), sent.cos()
+        if not early:
+            arrive()
+        work.wait() if work else torch.ops._c10d_functional.wait_tensor(sent)
+        sent.tan()
+        if used:
+            (first * 2, second * 2)
+
+    for used in (False, True):
+        runs = [functools.partial(program, early, used) for early in (False, True)]
+        paths = [record(run, check_links=used).path for run in runs]
+        assert [fault for path in paths for fault in open_trace(path).processes[0].link_faults] == []
+        first = compare(*paths).first
+        assert (first is not None) is used
+        if first is not None:
+            assert (first.op, first.cause) == ("aten.sin.default", Cause.UNTRACKED_WRITE)
+            assert "before the program waits" in first.explanation
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_works_and_groups_of_python_are_left_alone(record: Record, group: None) -> None:
+    """A class that inherits a method from C++ reaches that method, although it is replaced while ops are recorded."""
+
+    class OwnWork(distributed.Work):
+        pass
+
+    class OwnGroup(distributed.ProcessGroup):
+        pass
+
+    def program() -> None:
+        with pytest.raises(RuntimeError, match=r"[Bb]ackend"):
+            OwnGroup(0, 1).allreduce([torch.ones(1)])
+        with pytest.raises(RuntimeError, match="getFuture"):
+            OwnWork().get_future()
+
+    record(program)
+    assert distributed.Work.wait is PLAIN_WAIT
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from op_programs import PROGRAMS
 from recorded import Record, Recorded
 from torch import distributed, nn
 from torch.testing._internal.two_tensor import TwoTensor
@@ -20,6 +21,7 @@ from rltrace.diff import compare
 from rltrace.diff.base.model import Cause, InputsMatch
 from rltrace.errors import UsageError
 from rltrace.recorder.core import calls, op_info
+from rltrace.recorder.core.foreign_calls import ForeignCalls
 from rltrace.recorder.core.storages import Storages, Writers
 from rltrace.recorder.session.torch_patches import Aliases
 from rltrace.report.link_checks import missed_faults
@@ -94,6 +96,12 @@ def through_numpy() -> None:
 def through_dlpack() -> None:
     tensor = written()
     poke(np.from_dlpack(tensor).ctypes and tensor)
+    tensor * 2
+
+
+def by_a_c_function() -> None:
+    tensor = written()
+    ctypes.CDLL(None).memset(ctypes.c_void_p(tensor.data_ptr()), 5, 8)
     tensor * 2
 
 
@@ -193,6 +201,15 @@ def test_aliases_that_are_not_followed(record: Record, monkeypatch: pytest.Monke
     monkeypatch.setattr(Aliases, "install", lambda self: None)
     [write] = writes(record, through_numpy)
     assert not write.handed_out
+
+
+def test_launches_that_are_not_seen(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A C function that gets a tensor's address writes it in a row; without those rows the write is found here."""
+    assert writes(record, by_a_c_function) == []
+    monkeypatch.setattr(ForeignCalls, "install", lambda self: None)
+    found = checked(record, by_a_c_function)
+    [write] = found.process.link_faults
+    assert (write.kind, write.found) == (FaultKind.WRITE, (0, found.one("mul").index))
 
 
 def test_writes_that_schemas_hide(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,6 +354,36 @@ def test_clean_programs(record: Record, program: Program) -> None:
     found, plain = (record(seeded, check_links=checks, engine="mode") for checks in (True, False))
     assert found.process.link_faults == []
     assert found.chains == plain.chains
+
+
+SLOWER = ("single", "foreach", "fused", "functional", "compiled", "many storages")
+"""They have no kind of op that ``networks`` and others here do not run."""
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in SLOWER])
+def test_programs_of_every_kind(record: Record, name: str) -> None:
+    """No write is missed in them, but of memory that they hand out."""
+    assert missed_faults(checked(record, PROGRAMS[name]).trace) == []
+
+
+def test_scaled_gradients(record: Record) -> None:
+    """Autocast, a scaler that skips a step, gradients that are clipped and unscaled in place."""
+
+    def program() -> None:
+        model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+        optimizer, scaler = torch.optim.AdamW(model.parameters()), torch.amp.GradScaler("cpu", init_scale=4.0)
+        for factor in (1.0, float("inf"), 1.0):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                loss = model(torch.randn(3, 4)).float().pow(2).mean() * factor
+            optimizer.zero_grad()
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+
+    assert writes(record, program) == []
 
 
 def test_memory_that_is_shared_with_processes(record: Record) -> None:

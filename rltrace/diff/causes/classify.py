@@ -159,7 +159,7 @@ def judge(context: DiffContext, a: RowAt, b: RowAt, difference: Difference) -> C
     if unseen is not None:
         return Classification(a, b, unseen)
     if difference.marked and difference.value:
-        return Classification(a, b, _unwritten_memory(a, b, known))
+        return Classification(a, b, _unwritten_memory(context, a, b, inputs))
     marked = _marked_origin(context, a, b, inputs)
     if marked is not None:
         return marked
@@ -299,7 +299,7 @@ def _marked_origin(context: DiffContext, a: RowAt, b: RowAt, inputs: list[Input]
             break
         origin = earlier
     inputs = match_inputs(context, *origin)
-    judgement = _untracked_write(context, *origin, inputs) or _unwritten_memory(*origin, combine(inputs))
+    judgement = _untracked_write(context, *origin, inputs) or _unwritten_memory(context, *origin, inputs)
     why = f"{judgement.explanation}; {a} (row {a.index:,}) computes with what it returned"
     return Classification(*origin, replace(judgement, explanation=why))
 
@@ -312,8 +312,15 @@ def _untracked_write(context: DiffContext, a: RowAt, b: RowAt, inputs: list[Inpu
     return Judgement(Cause.UNTRACKED_WRITE, InputsMatch.DIFFER, changes_text(a, changes))
 
 
-def _unwritten_memory(a: RowAt, b: RowAt, known: InputsMatch) -> Judgement:
+def _unwritten_memory(context: DiffContext, a: RowAt, b: RowAt, inputs: list[Input]) -> Judgement:
     """The cause where an op reads memory that no recorded op wrote, and nothing else explains what differs."""
+    known = combine(inputs)
+    for operand in inputs:
+        sent = _received(context, a, operand.a, b, operand.b) if operand.match is InputsMatch.DIFFER else None
+        if sent is not None:
+            what, by = input_text(a, operand.place), f"{sent.op} (row {sent.a_index:,})"
+            why = f"{what} was in flight: it reads what {by} may still be writing, before the program waits for that"
+            return Judgement(Cause.UNTRACKED_WRITE, InputsMatch.DIFFER, why)
     if is_known_unwritten(a, b):
         return Judgement(Cause.UNINITIALISED, known, "it reads uninitialised memory: nothing wrote it")
     why = "it reads memory that no recorded op wrote: uninitialised, or written by code that is not seen"

@@ -122,10 +122,16 @@ def unused_rows(
     found: set[int] = set()
     for k, differs in unequal_pairs(a, at_a, b, at_b):
         pair = RowAt(a.view, a.rows, int(at_a[k])), RowAt(b.view, b.rows, int(at_b[k]))
-        if not _only_computes(pair[0], differs) or not _follows_from(context, *pair, found):
+        if not computes_with_garbage(context, *pair, differs, found):
             return found, k
         found.add(pair[0].index)
     return found, None
+
+
+def computes_with_garbage(context: DiffContext, a: RowAt, b: RowAt, differs: Difference, unused: set[int]) -> bool:
+    """Whether a pair differs only as it computes with uninitialised memory, and so far nothing but tensors depends on
+    it. ``unused``: rows of A of earlier such pairs."""
+    return _only_computes(a, differs) and _follows_from(context, a, b, unused)
 
 
 def _only_computes(row: RowAt, differs: Difference) -> bool:

@@ -70,6 +70,8 @@ class RecordOptions(NamedTuple):
     """Selectors of the ops whose values are recorded; empty: none."""
     values_inputs: bool = False
     """Record their inputs, too."""
+    rerunnable: tuple[str, ...] = ()
+    """Selectors of the ops that are to be run again later: what they read and did not make is recorded; empty: none."""
     values_limit: int = 1 << 30
     """Bytes of values that each process records at most."""
     state: tuple[int, int | None] | None = None
@@ -128,6 +130,7 @@ class RecordOptions(NamedTuple):
             "--verify-inputs": self.verify_inputs,
             "--check-links": self.check_links,
             "--values": self.values,
+            "--rerunnable": self.rerunnable,
             "--rows": self.rows,
             "--against": self.against,
             "replay": self.replay,
@@ -144,6 +147,8 @@ class RecordOptions(NamedTuple):
         if self.values:
             extras |= {"values": list(self.values), "values_inputs": self.values_inputs}
             extras |= {"values_limit": self.values_limit}
+        if self.rerunnable:
+            extras |= {"rerunnable": list(self.rerunnable), "values_limit": self.values_limit}
         if self.state is not None:
             extras |= {"state": steps_text(self.state), "values_limit": self.values_limit}
         if self.rows:
@@ -172,7 +177,7 @@ class RecordOptions(NamedTuple):
         if not text:
             return None
         fields = json.loads(text)
-        lists = {name: tuple(fields.get(name, ())) for name in ("values", "rows", "processes", "inject")}
+        lists = {name: tuple(fields.get(name, ())) for name in ("values", "rerunnable", "rows", "processes", "inject")}
         for name in ("row_axes", "kernels", "state"):
             if fields.get(name) is not None:
                 lists[name] = tuple(fields[name])

@@ -54,7 +54,7 @@ def make_captures(
 
 def _recorded_tensors(options: RecordOptions, process: ProcessState) -> Captures:
     """The captures of values, activation rows and state."""
-    if not options.values and not options.rows and options.state is None:
+    if not options.values and not options.rows and not options.rerunnable and options.state is None:
         return Captures()
     from rltrace.recorder.capture.selection import NAMED
     from rltrace.recorder.capture.values import ValueCapture, ValueQueue
@@ -65,6 +65,11 @@ def _recorded_tensors(options: RecordOptions, process: ProcessState) -> Captures
     values = ValueQueue(ValueRequest(options.values, options.values_inputs, options.values_limit))
     selector = parse_selectors(options.values) if options.values else Selector(())
     of_values: list[MakeHook] = [lambda stream: ValueCapture(stream, values, selector)] if options.values else []
+    if options.rerunnable:
+        from rltrace.recorder.capture.memory import MemoryCapture, NumberedStorages
+
+        wanted, storages = parse_selectors(options.rerunnable), NumberedStorages(process.layouts)
+        of_values.append(lambda stream: MemoryCapture(stream, values, storages, wanted))
     if not options.rows:
         return Captures(of_values, values)
     from rltrace.recorder.capture.activation_tensors import ActivationQueue, ForwardNames

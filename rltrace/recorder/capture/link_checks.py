@@ -154,7 +154,9 @@ class LinkChecks:
                     self._compare(use.memory, use.pages, here, use.place, by_op=True)
                 else:  # another thread uses it, too, or a region that may overwrite what is read no more
                     self._read(use.memory, use.pages)
-                use.memory.is_arriving = use.memory.is_arriving and (use.memory.is_in_flight or not plan.computes)
+                use.memory.is_arriving = use.memory.is_arriving and (
+                    self._is_in_flight(use.memory) or not plan.computes
+                )
             for use in results:
                 if use.place in plan.scratch:  # a workspace, which the op's backward overwrites as it reads it
                     use.memory.is_ours = False
@@ -249,6 +251,9 @@ class LinkChecks:
     def _is_handed_out(self, memory: CheckedMemory) -> bool:
         special = self._process.storages.special.get(memory.handle)
         return special is not None and bool(special.exposed)
+
+    def _is_in_flight(self, memory: CheckedMemory) -> bool:
+        return memory.is_in_flight or self._process.storages.is_in_flight(memory.handle)
 
     @staticmethod
     def _read(memory: CheckedMemory, pages: Iterable[int]) -> None:
@@ -352,6 +357,8 @@ def _parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 def _pages_of(tensor: torch.Tensor, nbytes: int) -> Pages:
     """The pages in which ``tensor`` has elements."""
+    if tensor.is_nested:  # it has no sizes
+        return range(-(-nbytes // PAGE))
     if not tensor.numel() or tensor.layout is not torch.strided:
         return range(0)
     size = tensor.element_size()

@@ -34,7 +34,7 @@ from rltrace.recorder.digests.rng_state import generator_of
 from rltrace.selectors import Selector
 from rltrace.trace.format import dtypes
 from rltrace.trace.format.records import ActivationRequest, LeftOut, ValueRequest, add_up
-from rltrace.trace.format.schema import LIMIT, PLACEMENT_SHIFT, Origin, RowFlag, ValueKind, pack_link
+from rltrace.trace.format.schema import LIMIT, PLACEMENT_SHIFT, WITHOUT_BYTES, Origin, RowFlag, ValueKind, pack_link
 from rltrace.trace.write.packers import NewValue, NewValues
 
 # --- queue ------------------------------------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ class ValueQueue(CaptureQueue[ValueRequest, NewValue]):
             self._used += size
             self.pending_bytes += size
             own.append(value)
-            if value.kind not in (ValueKind.SAME_INPUT, ValueKind.PLACEMENT):
+            if value.kind not in WITHOUT_BYTES:
                 self._known.add(value.digest)
                 if len(self._known) >= MAX_KNOWN:
                     self._older, self._known = self._known, set()

@@ -429,12 +429,13 @@ def new_results(plan: OpPlan, out: Any) -> list[torch.Tensor]:
         return []
     if plan.aliased and isinstance(out, tuple):
         out = [item for item, aliased in zip(out, plan.aliased, strict=True) if not aliased]
-    return list(_flat(out))
+    return list(flat_tensors(out))
 
 
-def _flat(out: Any) -> Iterator[torch.Tensor]:
+def flat_tensors(out: Any) -> Iterator[torch.Tensor]:
+    """The tensors that an op returned, in order."""
     if isinstance(out, torch.Tensor):
         yield out
     elif isinstance(out, (tuple, list)):
         for item in out:
-            yield from _flat(item)
+            yield from flat_tensors(item)

@@ -454,10 +454,10 @@ class OpRecorder(RowBuffer):
         if storage is None:
             if address not in storages.handles:
                 return self._unknown_input(call, tensors, address, view, place)
-            external = exposed = False
+            external = exposed = in_flight = False
             whole = True
         else:
-            external, exposed = storage.external, storage.exposed
+            external, exposed, in_flight = storage.external, storage.exposed, False
             if storage.mask is not True and not storage_rules.is_written(storage, tensor):
                 if call.plan.partial and place in call.written:
                     return MIXED  # passed through; ``_record_written`` checks whether anything unwritten is left
@@ -467,9 +467,10 @@ class OpRecorder(RowBuffer):
                     call.written = tuple(sorted({*call.written, place}))
                     return OVERWRITTEN
                 self._marked = True
+                in_flight = storages.arrival(address) is not None  # it may have other bytes at the next read
             whole = storage.partial is None or storage.partial == view
         writer = self._writers.of(address)
-        trusted = not external and not self.process.verify_inputs
+        trusted = not external and not in_flight and not self.process.verify_inputs
         if writer is not None and whole and trusted and not exposed and self._is_of_current_step(writer, address):
             return (row << 12) - writer
         if trusted:

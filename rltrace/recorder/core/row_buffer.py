@@ -169,6 +169,10 @@ class RowBuffer:
         else:
             self.steps.append((self.row, step))
 
+    def run_callbacks(self) -> None:
+        """Its rows are of callbacks of futures from now on."""
+        self._writers.are_of_callbacks = True
+
     def _outside_link(self, address: int) -> int:
         """The link of an input that no op wrote; it names the row in which other processes sent it, if they did."""
         arrival = self.process.storages.arrival(address)

@@ -7,11 +7,13 @@ dead storages are dropped never affects a row. A link may be unknown or mixed, n
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from threading import Lock
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -54,6 +56,35 @@ class Storage:
     def exposed(self) -> bool:
         """Whether code outside torch may have written it since its last writer did."""
         return self.foreign or self.aliases is not None
+
+
+class StridedElements(NamedTuple):
+    """Which elements of a storage a tensor consists of."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+    itemsize: int
+
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+    def element_size(self) -> int:
+        return self.itemsize
+
+    def stride(self) -> tuple[int, ...]:
+        return self.strides
+
+    def storage_offset(self) -> int:
+        return self.offset
+
+
+@dataclass(frozen=True, eq=False)
+class Flight:
+    """Elements that a collective may be writing."""
+
+    address: int
+    elements: StridedElements
 
 
 def pack_writer(row: int, slot: int) -> int:
@@ -204,7 +235,7 @@ class _WriteOnlyDict(dict[int, int]):
 class Writers:
     """The last writer of each storage, for the rows of one stream."""
 
-    __slots__ = ("current", "earlier", "relayed", "window_rows")
+    __slots__ = ("are_of_callbacks", "current", "earlier", "relayed", "window_rows")
 
     def __init__(self, maps: WriterMaps, *, verify_inputs: bool = False) -> None:
         self.earlier = maps.earlier
@@ -216,6 +247,15 @@ class Writers:
         """Rows before this one wrote nothing: they record the state at the beginning of a window."""
         self.relayed: dict[int, tuple[int, int]] = {}
         """By row of this step: what it read of another stream's collective, as in ``Storages``."""
+        self.are_of_callbacks = False
+        """Callbacks of collectives wrote them."""
+
+    def relayed_to(self, row: int, stream: int) -> int | None:
+        """The number of the arrival in ``stream`` that this row computed from; None: from none. A callback is run with
+        what was sent, and may begin further collectives: all that it writes afterwards is computed from it."""
+        rows = (row,) if not self.are_of_callbacks else (read for read in reversed(list(self.relayed)) if read <= row)
+        found = next((self.relayed[read] for read in rows if self.relayed.get(read, (None,))[0] == stream), None)
+        return None if found is None else found[1]
 
     def of(self, address: int) -> int | None:
         """The last writer (``pack_writer``), of any step; None where another stream wrote it, or no op did."""
@@ -251,6 +291,8 @@ class Storages:
         self._arrived: dict[int, tuple[int, int]] = {}
         """By address, where no op has written since: the stream to which other processes sent it, and the number of
         that row among the stream's rows with arrivals."""
+        self._in_flight: dict[int, list[Flight]] = {}
+        """By address: flights that have not ended."""
         self._writers: list[Writers] = []
         self.size_changed: Callable[[int], None] | None = None
         """Called with the address of a storage that has other memory now."""
@@ -333,6 +375,46 @@ class Storages:
             elif covers(tensor, storage.nbytes):
                 storage.mask = False
 
+    def begin_flight(self, tensor: torch.Tensor) -> Flight | None:
+        """A collective may be writing the tensor, in which ``record_arrival`` was called: it is unwritten until the
+        flight ends. None: that was not recorded, or its elements cannot be followed."""
+        address = address_of(tensor)
+        if address not in self._arrived:
+            return None
+        storage = self.special_of(address, tensor)
+        if not mark_unwritten(storage, tensor):
+            return None
+        elements = StridedElements(
+            tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()), tensor.element_size()
+        )
+        flight = Flight(address, elements)
+        self._in_flight.setdefault(address, []).append(flight)
+        return flight
+
+    def end_flight(self, flight: Flight) -> None:
+        """The program has waited: the elements are written, unless the memory is another's by now."""
+        address, flights = flight.address, self._in_flight.get(flight.address, [])
+        if flight not in flights:
+            return
+        flights.remove(flight)
+        if not flights:
+            self._in_flight.pop(address, None)
+        self.reads.pop(address)
+        storage = self.special.get(address)
+        if storage is None:
+            return
+        mark_written(storage, flight.elements)
+        if storage.mask is True and storage.partial is None and not storage.external:
+            self.drop_special(address)
+
+    def flights(self) -> list[Flight]:
+        """All that have not ended."""
+        return [flight for flights in list(self._in_flight.values()) for flight in flights]
+
+    def is_in_flight(self, address: int) -> bool:
+        """Whether a collective may be writing the storage."""
+        return address in self._in_flight
+
     def arrival(self, address: int) -> tuple[int, int] | None:
         """The stream to which other processes sent it, and the number, among that stream's rows with arrivals, of the
         row in which they did; None: they did not."""
@@ -343,9 +425,9 @@ class Storages:
         as a callback of a collective does; None: it did not."""
         for writers in self._writers:
             writer = writers.of(address) if writers.relayed else None
-            found = None if writer is None else writers.relayed.get(row_of(writer))
-            if found is not None and found[0] == stream:
-                return found[1]
+            found = None if writer is None else writers.relayed_to(row_of(writer), stream)
+            if found is not None:
+                return found
         return None
 
     def record_unseen_write(self, addresses: Iterable[int] | None) -> None:
@@ -394,6 +476,7 @@ class Storages:
         for address in dead:
             self.special.pop(address, None)
             self._arrived.pop(address, None)
+            self._in_flight.pop(address, None)
             self._unseen_writes.discard(address)
 
     def clear(self) -> None:
@@ -401,6 +484,7 @@ class Storages:
         self.tables.clear()
         self.special.clear()
         self._arrived.clear()
+        self._in_flight.clear()
         self._unseen_writes.clear()
 
 
@@ -416,12 +500,12 @@ def view_of(tensor: torch.Tensor, layout: Layout) -> View:
     return (int(tensor.storage_offset()), layout.id)
 
 
-def covers(tensor: torch.Tensor, nbytes: int) -> bool:
+def covers(tensor: torch.Tensor | StridedElements, nbytes: int) -> bool:
     """Whether ``tensor`` spans every byte of its storage of ``nbytes``."""
     return tensor.numel() * tensor.element_size() >= nbytes and _is_dense(tensor)
 
 
-def mark_written(storage: Storage, tensor: torch.Tensor) -> None:
+def mark_written(storage: Storage, tensor: torch.Tensor | StridedElements) -> None:
     """Every element of ``tensor`` has been written; exact for any strided view."""
     if storage.mask is True:
         return
@@ -433,6 +517,19 @@ def mark_written(storage: Storage, tensor: torch.Tensor) -> None:
         return
     _strided(mask, tensor)[...] = True
     storage.mask = True if bool(mask.all()) else mask
+
+
+def mark_unwritten(storage: Storage, tensor: torch.Tensor) -> bool:
+    """No element of ``tensor`` has been written; False where that cannot be followed."""
+    if covers(tensor, storage.nbytes):
+        storage.mask = False
+        return True
+    mask = elements_of(storage, tensor)
+    if mask is None:
+        return False
+    _strided(mask, tensor)[...] = False
+    storage.mask = mask
+    return True
 
 
 def record_resize(storage: Storage, nbytes: int) -> None:
@@ -476,7 +573,9 @@ def copy_written(source: Storage, read: torch.Tensor, target: Storage, written: 
     target.mask = target_mask
 
 
-def elements_of(storage: Storage, tensor: torch.Tensor, fresh: bool = False) -> NDArray[np.bool_] | None:
+def elements_of(
+    storage: Storage, tensor: torch.Tensor | StridedElements, fresh: bool = False
+) -> NDArray[np.bool_] | None:
     """The mask in elements of ``tensor``'s size, created or converted as needed; None where it cannot be followed."""
     size = tensor.element_size()
     elements = storage.nbytes // size
@@ -494,7 +593,7 @@ def elements_of(storage: Storage, tensor: torch.Tensor, fresh: bool = False) -> 
     return None
 
 
-def _end(tensor: torch.Tensor) -> int:
+def _end(tensor: torch.Tensor | StridedElements) -> int:
     """One past its last element, counted in elements from the start of the storage."""
     if tensor.numel() == 0:
         return 0
@@ -502,14 +601,14 @@ def _end(tensor: torch.Tensor) -> int:
     return int(tensor.storage_offset() + last) + 1
 
 
-def _strided(mask: NDArray[np.bool_], tensor: torch.Tensor) -> NDArray[np.bool_]:
+def _strided(mask: NDArray[np.bool_], tensor: torch.Tensor | StridedElements) -> NDArray[np.bool_]:
     view: NDArray[np.bool_] = np.lib.stride_tricks.as_strided(
         mask[tensor.storage_offset() :], shape=tuple(tensor.shape), strides=tuple(tensor.stride()), writeable=True
     )
     return view
 
 
-def _is_dense(tensor: torch.Tensor) -> bool:
+def _is_dense(tensor: torch.Tensor | StridedElements) -> bool:
     """Whether its elements are adjacent in some order of its dimensions: no gap, no overlap."""
     expected = 1
     for stride, size in sorted((s, n) for s, n in zip(tensor.stride(), tensor.shape, strict=True) if n != 1):

@@ -36,6 +36,7 @@ def record_block(
     engine: str,
     values: str | Iterable[str],
     values_inputs: bool,
+    rerunnable: str | Iterable[str],
     values_limit: int,
     rows: str | Iterable[str],
     row_axes: Iterable[int] | None,
@@ -63,6 +64,10 @@ def record_block(
     parse_selectors(selectors)
     if selectors and level != "op":
         raise UsageError("values are of ops: they need level op")
+    again = (rerunnable,) if isinstance(rerunnable, str) else tuple(rerunnable)
+    parse_selectors(again)
+    if again and level != "op":
+        raise UsageError("ops that can be run again are rows: they need level op")
     row_selectors = (rows,) if isinstance(rows, str) else tuple(rows)
     parse_selectors(row_selectors)
     if row_selectors and level != "op":
@@ -82,6 +87,7 @@ def record_block(
         engine=engine,
         values=selectors,
         values_inputs=values_inputs,
+        rerunnable=again,
         values_limit=values_limit,
         rows=row_selectors,
         row_axes=axes,

@@ -22,6 +22,7 @@ from rltrace.recorder.core.kernel_launches import TritonLaunches
 from rltrace.recorder.core.modules import ModuleCalls, ModuleStack
 from rltrace.recorder.core.process_state import ProcessState
 from rltrace.recorder.core.storages import Storages, address_of
+from rltrace.recorder.core.works import Works
 
 # --- composites -------------------------------------------------------------------------------------------------------
 #
@@ -210,6 +211,7 @@ class TorchPatches:
         self._compiled = CompiledCalls(process)
         self._launches = (TritonLaunches(process), ForeignCalls(process))
         self._sharding = ShardingPropagation(fail)
+        self._works = Works(process.storages, fail)
 
     def install(self) -> None:
         self.modules.install()
@@ -220,6 +222,7 @@ class TorchPatches:
         for launches in self._launches:
             launches.install()
         self._sharding.install()
+        self._works.install()
 
     def uninstall(self) -> None:
         """Until ``install`` is called again."""
@@ -230,6 +233,7 @@ class TorchPatches:
         for launches in self._launches:
             launches.uninstall()
         self._sharding.uninstall()
+        self._works.uninstall()
 
     def remove(self, *, but_subclasses: bool = False) -> None:
         """Undo permanently. ``but_subclasses``: the subclass constructor stays patched."""

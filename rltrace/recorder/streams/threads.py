@@ -322,6 +322,7 @@ class Streams:
         if outer is not None and f"/{NAME}" in outer.name:  # a callback within another
             return callback(future)
         stream = self._idle.pop() if self._idle else self._open(f"{self._name}/{NAME}")
+        stream.run_callbacks()
         used = self._engines[ident] = engine or self._make_engine()
         self._local.stream = stream
         used.enter(observer_of(stream))

@@ -272,10 +272,10 @@ class ValueIndex(IntEnum):
     """Columns of ``values/index`` (uint64): a row for each value, and for each requested input."""
 
     KIND = 0  # ValueKind
-    DIGEST = 1  # of the value; for kind 2 of the bytes of the state, with seed 0
+    DIGEST = 1  # of the value; for kind 2 of the bytes of the state, with seed 0; kind 10: see below
     STREAM = 2  # K of the stream
     ROW = 3  # of the first occurrence; kind 4: the row that read it; kind 6: rows of the stream at that time
-    PLACE = 4  # index of the input or output of that row
+    PLACE = 4  # index of the input or output of that row; kinds 8 and 9: number of the storage
     LAYOUT = 5  # id in table "layouts", for dtype and shape; 0 for kinds 2 and 4
     OFFSET = 6  # in ``values/bytes``; 0 for kind 4, and for a value without elements
     LENGTH = 7  # of its logical bytes
@@ -292,20 +292,36 @@ class ValueKind(IntEnum):
     PLACEMENT = 5  # placement of a tensor in memory, where it is not that of a fresh allocation; no bytes
     WITH_ROWS = 6  # a tensor whose activation rows were recorded; its bytes are here
     SHARD = 7  # a tensor that a record shards names; its bytes are here
+    STORAGE = 8  # what a storage held before the row, written by no selected op; its bytes are here
+    CONTENT = 9  # the same; another row of this index has its bytes
+    TENSOR = 10  # a tensor of a row that can be run again, in memory; no bytes
 
+
+WITHOUT_BYTES: Final = (
+    ValueKind.PADDING,
+    ValueKind.SAME_INPUT,
+    ValueKind.PLACEMENT,
+    ValueKind.CONTENT,
+    ValueKind.TENSOR,
+)
 
 PLACEMENT_ALIGNMENT: Final = 64
 """Alignment in bytes of CPU memory in torch; ``ValueKind.PLACEMENT`` has addresses modulo this."""
 
 
 class PlacementBit(IntFlag):
-    """Low bits of LAYOUT for ``ValueKind.PLACEMENT``; the higher bits are the alignment."""
+    """Low bits of LAYOUT for ``ValueKind.PLACEMENT``, of PLACE for ``TENSOR``; the higher bits are the alignment."""
 
     CONJUGATED = 1
     NEGATED = 2
+    OUTPUT = 4  # ``ValueKind.TENSOR`` only: returned by the op, in a storage that its arguments are not in
 
 
 PLACEMENT_SHIFT: Final = 8
+
+TENSOR_SHIFT: Final = 16
+"""In PLACE of ``ValueKind.TENSOR`` the index among the arguments, or the returned values, is above this bit; below it
+are the alignment of the storage and PlacementBit."""
 
 
 LIMIT: Final = "the limit was reached"

@@ -23,7 +23,15 @@ from rltrace.trace.format.arrays import VALUE_BYTES, VALUE_INDEX
 from rltrace.trace.format.files import Folder, UnreadableError
 from rltrace.trace.format.records import LeftOut, ValuePart, ValueRequest
 from rltrace.trace.format.rows import ChunkFile
-from rltrace.trace.format.schema import INDEX_CHUNK, PLACEMENT_SHIFT, VALUE_CHUNK, PlacementBit, ValueIndex, ValueKind
+from rltrace.trace.format.schema import (
+    INDEX_CHUNK,
+    PLACEMENT_SHIFT,
+    VALUE_CHUNK,
+    WITHOUT_BYTES,
+    PlacementBit,
+    ValueIndex,
+    ValueKind,
+)
 from rltrace.trace.format.tables import Table
 from rltrace.trace.read.chunks import Counter, missing_or_cut, read_chunk
 
@@ -32,9 +40,6 @@ CACHED_CHUNKS = 16
 
 GENERATOR = "generator"
 """Replaces the dtype for an RNG state, as torch's ``Generator.get_state`` returns it."""
-
-
-_WITHOUT_BYTES = (ValueKind.SAME_INPUT, ValueKind.PLACEMENT, ValueKind.PADDING)
 
 
 @dataclass(frozen=True)
@@ -222,7 +227,7 @@ class Values:
     def _stored(self) -> NDArray[np.uint64]:
         """Rows of the index that have bytes, by digest; equal digests in the order of recording."""
         kinds = self.index[:, ValueIndex.KIND]
-        stored: NDArray[np.uint64] = self.index[~np.isin(kinds, _WITHOUT_BYTES)]
+        stored: NDArray[np.uint64] = self.index[~np.isin(kinds, WITHOUT_BYTES)]
         return stored[np.argsort(stored[:, ValueIndex.DIGEST], kind="stable")]
 
     def _places(self, digest: int) -> range:

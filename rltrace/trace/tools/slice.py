@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -258,10 +259,14 @@ def _copy_values(
     return needed
 
 
+OF_ROWS: Final = (ValueKind.INPUT, ValueKind.SAME_INPUT, ValueKind.STORAGE, ValueKind.CONTENT)
+"""Kinds of values that are not results, and go where their row goes."""
+
+
 def _digests_of(process: ProcessTrace, chosen: Chosen) -> NDArray[np.uint64]:
     """Digests in the chosen rows, and those of their recorded inputs."""
     index = process.values.index
-    inputs = (index[:, ValueIndex.KIND] == ValueKind.INPUT) | (index[:, ValueIndex.KIND] == ValueKind.SAME_INPUT)
+    inputs = np.isin(index[:, ValueIndex.KIND], OF_ROWS)
     digests = [np.zeros(0, np.uint64)]
     for stream in process.streams:
         own = index[inputs & (index[:, ValueIndex.STREAM] == stream.index)]

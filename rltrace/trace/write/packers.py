@@ -293,9 +293,9 @@ class NewValue(NamedTuple):
     layout: int
     """Id in table "layouts"; 0 where the kind has none."""
     data: bytes
-    """Logical bytes; empty for SAME_INPUT and PLACEMENT."""
+    """Logical bytes; empty for SAME_INPUT, PLACEMENT, CONTENT and TENSOR."""
     offset: int = 0
-    """PLACEMENT only: of the tensor within its storage."""
+    """PLACEMENT and TENSOR only: of the tensor within its storage."""
 
 
 class NewValues(NamedTuple):

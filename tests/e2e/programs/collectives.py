@@ -121,21 +121,28 @@ def pipeline() -> None:
         optimizer.step()
 
 
+SENT = [[5, 3], [2, 6]]
+"""Tokens that a rank sends to the expert of each rank."""
+
+
 class Exchange(torch.autograd.Function):
-    """Tokens to their experts; their gradients back."""
+    """Tokens to their experts, or back; their gradients the other way."""
 
     @staticmethod
-    def forward(_context, tokens: torch.Tensor) -> torch.Tensor:
-        distributed.all_to_all_single(received := torch.empty_like(tokens), tokens.contiguous())
-        return received
+    def forward(context, tokens: torch.Tensor, back: bool) -> torch.Tensor:
+        context.back = back
+        splits = [ranks[RANK] for ranks in SENT], SENT[RANK]
+        received, sent = splits[::-1] if back else splits
+        distributed.all_to_all_single(out := torch.empty(sum(received), 8), tokens.contiguous(), received, sent)
+        return out
 
     @staticmethod
-    def backward(_context, gradient: torch.Tensor) -> torch.Tensor:
-        return Exchange.apply(gradient)
+    def backward(context, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return Exchange.apply(gradient, not context.back), None
 
 
 class Experts(nn.Module):
-    """One expert on each rank: half of the tokens of every rank go to each."""
+    """One expert on each rank, to which tokens of every rank go."""
 
     def __init__(self, exchange) -> None:
         super().__init__()
@@ -143,7 +150,7 @@ class Experts(nn.Module):
         self.expert, self.head, self.exchange = nn.Linear(8, 8), nn.Linear(8, 4), exchange
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        return self.head(self.exchange(torch.tanh(self.expert(self.exchange(tokens)))))
+        return self.head(self.exchange(torch.tanh(self.expert(self.exchange(tokens, False))), True))
 
 
 def experts() -> None:
@@ -151,7 +158,8 @@ def experts() -> None:
 
 
 def functional_experts() -> None:
-    train(Experts(lambda tokens: functional.all_to_all_single_autograd(tokens, None, None, distributed.group.WORLD)))
+    world = distributed.group.WORLD
+    train(Experts(lambda tokens, _: functional.all_to_all_single_autograd(tokens, None, None, world)))
 
 
 def average(_state, bucket) -> torch.futures.Future[torch.Tensor]:
@@ -166,6 +174,57 @@ def replicas() -> None:
     model = nn.parallel.DistributedDataParallel(mlp())
     model.register_comm_hook(None, average)
     train(model)
+
+
+def compressed() -> None:
+    """torch's hook that reduces gradients in half precision."""
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+
+    model = nn.parallel.DistributedDataParallel(mlp())
+    model.register_comm_hook(None, fp16_compress_hook)
+    train(model)
+
+
+def factorized() -> None:
+    """torch's hook that reduces gradients as products of two matrices: three collectives, each begun by the last."""
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+
+    model = nn.parallel.DistributedDataParallel(mlp())
+    options = {"start_powerSGD_iter": 0, "use_error_feedback": False, "warm_start": False}
+    state = powerSGD_hook.PowerSGDState(None, **options)
+    model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    train(model)
+
+
+def coalesced() -> None:
+    """Collectives of several tensors as one; the second is waited for late, after a probe of what is in flight."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    generator = torch.Generator().manual_seed(RANK)
+    for step in range(STEPS):
+        inputs = torch.randn(8, 8, generator=generator)
+        optimizer.zero_grad()
+        model(planted(inputs, step)).pow(2).mean().backward()
+        first, second, third, fourth = gradients = [p.grad for p in model.parameters()]
+        halves = [torch.empty_like(gradient[: len(gradient) // 2]) for gradient in (first, third)]
+        with distributed._coalescing_manager():
+            for half, gradient in zip(halves, (first, third), strict=True):
+                distributed.reduce_scatter_tensor(half, gradient)
+        with distributed._coalescing_manager():
+            for half, gradient in zip(halves, (first, third), strict=True):
+                distributed.all_gather_into_tensor(gradient, half)
+        with distributed._coalescing_manager(async_ops=True) as works:
+            distributed.all_reduce(second)
+            distributed.all_reduce(fourth)
+        (second * 2 + 1).sum()
+        works.wait()
+        other = torch.empty_like(gradients[0])
+        sent = distributed.P2POp(distributed.isend, gradients[0] * 1, 1 - RANK)
+        received = distributed.P2POp(distributed.irecv, other, 1 - RANK)
+        for work in distributed.batch_isend_irecv([sent, received]):
+            work.wait()
+        gradients[0].add_(other)
+        optimizer.step()
 
 
 def sums() -> None:
@@ -203,6 +262,9 @@ WAYS = (
     experts,
     functional_experts,
     replicas,
+    compressed,
+    factorized,
+    coalesced,
     sums,
 )
 

@@ -1,8 +1,8 @@
 """One model under several shardings: ``shardings.py HOW [TWIST]``.
 
-HOW is ``whole`` (one process), ``double`` (likewise, in float64), ``tp`` (tensor parallel) or ``fsdp``; the last two
-under torchrun. TWIST is ``init`` (a parameter begins otherwise), ``scale`` (an output is scaled) or ``rate`` (of one
-parameter group).
+HOW is ``whole`` (one process), ``double`` (likewise, in float64) or ``mesh``: four ranks in a mesh of 2 by 2, with
+tensor parallelism over one dimension and FSDP2 over the other. TWIST is ``init`` (a parameter begins otherwise),
+``scale`` (an output is scaled) or ``rate`` (of one parameter group).
 """
 
 import sys
@@ -29,7 +29,7 @@ class Net(nn.Module):
 
 def main() -> None:
     torch.manual_seed(0)
-    model, rank, world = Net(), 0, 1
+    model = Net()
     generator = torch.Generator().manual_seed(1)
     batches = [(torch.randn(BATCH, 12, generator=generator), torch.randn(BATCH, 3, generator=generator)) for _ in "ab"]
     if TWIST == "init":
@@ -38,22 +38,17 @@ def main() -> None:
     if HOW == "double":
         model = model.double()
         batches = [(x.double(), y.double()) for x, y in batches]
-    if HOW in ("tp", "fsdp"):
+    if HOW == "mesh":
         from torch.distributed.device_mesh import init_device_mesh
-
-        distributed.init_process_group("gloo")
-        rank, world = distributed.get_rank(), distributed.get_world_size()
-        mesh = init_device_mesh("cpu", (world,), mesh_dim_names=(HOW,))
-    if HOW == "tp":
+        from torch.distributed.fsdp import fully_shard
         from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
+        distributed.init_process_group("gloo")
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
         hidden = ColwiseParallel(use_local_output=False)  # a local tensor would not know that sizes differ
-        parallelize_module(model, mesh, {"up": hidden, "down": RowwiseParallel()})
-    if HOW == "fsdp":
-        from torch.distributed.fsdp import fully_shard
-
-        fully_shard(model, mesh=mesh)
-        batches = [(x.chunk(world)[rank], y.chunk(world)[rank]) for x, y in batches]
+        parallelize_module(model, mesh["tp"], {"up": hidden, "down": RowwiseParallel()})
+        fully_shard(model, mesh=mesh["dp"])
+        batches = [(x.chunk(2)[mesh.get_local_rank("dp")], y.chunk(2)[mesh.get_local_rank("dp")]) for x, y in batches]
     rest = [*model.up.parameters(), *model.head.parameters()]
     down = {"params": [*model.down.parameters()], **({"lr": 2e-3} if TWIST == "rate" else {})}
     optimizer = torch.optim.Adam([{"params": rest}, down], lr=1e-3, foreach=False)
@@ -61,7 +56,7 @@ def main() -> None:
         optimizer.zero_grad()
         (model(inputs) - targets).pow(2).mean().backward()
         optimizer.step()
-    if world > 1:
+    if HOW == "mesh":
         distributed.destroy_process_group()
 
 

@@ -11,6 +11,7 @@ import torch
 
 import rltrace
 from rltrace.parity.patching.start import rows_block
+from rltrace.report.link_checks import missed_faults
 from rltrace.trace.read.reader import open_trace
 
 transformers = pytest.importorskip("transformers")
@@ -93,3 +94,12 @@ def test_the_routing_of_generate_is_replayed_in_training(tmp_path: Path) -> None
         sampled = np.concatenate([prefill, *steps], axis=1)
         tokens = mask_of(ids).bool().numpy()[:, :-1]
         assert (own.reshape(2, -1, 2)[:, :-1][tokens] == sampled[tokens]).all()
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_no_write_is_missed_in_an_update(tmp_path: Path) -> None:
+    """Attention, routing, checkpointed layers and their backward pass: links are as they should be."""
+    with rltrace.record(tmp_path / "a.zarr", check_links=True):
+        train(PROMPTS, anew=True)
+    trace = open_trace(tmp_path / "a.zarr")
+    assert trace.processes[0].checks_links and missed_faults(trace) == []

@@ -1,0 +1,50 @@
+"""Recorded ops that were run again, one after the other, as text. Never prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from rltrace.report.style import Style
+from rltrace.rerun_op.rerun_result import DifferingOp, RerunResult
+from rltrace.wording import counted, joined
+
+MAX_KINDS: Final = 8
+"""Kinds of op that the text lists."""
+
+
+def rerun_lines(result: RerunResult, steps: Sequence[int], style: Style) -> Iterator[str]:
+    """The result as text."""
+    of = f"step {steps[0]:,}" if len(steps) == 1 else f"steps {steps[0]:,} to {steps[-1]:,}"
+    if result.bitwise:
+        yield f"{style.bold('BITWISE')}  {counted(result.ops, 'op')} of {of}, {result.process}: the recorded bits"
+    else:
+        yield (
+            f"{style.bold('DIFFERS')}  {result.differing:,} of {counted(result.ops, 'op')} of {of}, {result.process}, "
+            "give other bits here"
+        )
+    if result.first is not None:
+        yield ""
+        yield f"first     {result.first.op}, {_place(result.first)}, step {result.first.step:,}"
+        if result.first.module:
+            yield f"module    {result.first.module}"
+        if result.first.site:
+            yield f"at        {result.first.site}"
+        yield f"recorded  {' '.join(result.first.recorded)}"
+        yield f"here      {' '.join(result.first.here)}"
+    if result.kinds:
+        yield ""
+        yield "Give other bits here on recorded inputs:"
+        for kind in result.kinds[:MAX_KINDS]:
+            apart = "" if kind.distance is None else f", by {kind.distance:.3g} at most"
+            yield f"  {kind.op:<40}  {kind.count:,} of {kind.of:,}, the first is {_place(kind.first)}{apart}"
+        if len(result.kinds) > MAX_KINDS:
+            yield f"  … and {counted(len(result.kinds) - MAX_KINDS, 'other kind')}"
+    if result.from_record:
+        names = joined(f"{count:,} {name}" for name, count in result.from_record)
+        yield ""
+        yield f"Not run, what they wrote is as it was recorded: {names}."
+
+
+def _place(op: DifferingOp) -> str:
+    return f"op {op.row:,} of {op.stream}"

@@ -1,0 +1,212 @@
+"""Ops run again one after the other: the recorded bits, whatever wrote their memory, and where they begin to differ."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from recorded import Record, Recorded
+from torch import nn
+
+from rltrace.commands.main import main
+from rltrace.errors import UsageError
+from rltrace.recorder.core.op_info import OpPlan
+from rltrace.rerun_op import op_sequence as sequences
+from rltrace.rerun_op.op_sequence import SequenceRun, op_sequence, ops_not_run
+from rltrace.rerun_op.recorded_op import MissingValuesError
+from rltrace.rerun_op.rerun_result import OpOutcome, RerunResult, rerun_result
+from rltrace.selectors import parse_selectors
+from rltrace.trace.format.schema import Column
+from rltrace.trace.read.process import ProcessTrace
+
+Program = Callable[[], None]
+
+
+def outcomes(process: ProcessTrace) -> list[OpOutcome]:
+    return list(SequenceRun(process).run(op_sequence(process)))
+
+
+def again(found: Recorded, selector: str = "all") -> RerunResult:
+    not_run = ops_not_run(found.process, op_sequence(found.process), parse_selectors([selector]))
+    return rerun_result(found.process, outcomes(found.process), not_run)
+
+
+def training() -> None:
+    """Three steps of layers with buffers, dropout, an optimizer of several tensors at once, and a scaler."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(36, 3))
+    model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    recurrent, drop = nn.LSTM(3, 5), nn.Dropout(0.3)
+    optimizer = torch.optim.AdamW([*model.parameters(), *recurrent.parameters()], foreach=True)
+    scaler, generator = torch.amp.GradScaler("cpu"), torch.Generator().manual_seed(3)
+    rollouts, observation = torch.zeros(30, 3, 5, 5), np.zeros((4, 3))
+    for step in range(3):
+        observation[:] = step
+        rollouts[step * 10 : step * 10 + 10] = torch.randn(10, 3, 5, 5)
+        rollouts[::2].mul_(0.99)
+        batch = rollouts[torch.randint(0, step * 10 + 10, (8,), generator=generator)]
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = nn.functional.cross_entropy(model(batch), torch.arange(8) % 3)
+        hidden = drop(recurrent(torch.from_numpy(observation).float()[None])[0])
+        turned = torch.complex(hidden, hidden).conj() @ torch.ones(5, 2, dtype=torch.complex64)
+        added = torch.empty(5)
+        torch.add(torch.ones(5), step, out=added)
+        optimizer.zero_grad()
+        scaler.scale(loss + hidden.sum() + turned.imag.sum() + added.sum()).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        scaler.step(optimizer)
+        scaler.update()
+        torch.multinomial(torch.softmax(rollouts.flatten()[:9], 0), 4)
+
+
+@pytest.mark.parametrize("steps", [(0, None), (1, 2), (2, 3)], ids=str)
+def test_every_op_gives_the_recorded_bits(record: Record, steps: tuple[int, int | None]) -> None:
+    """From the first op on, and from the middle: of parameters, optimizer state and a buffer that older ops wrote."""
+    result = again(record(training, rerunnable="all", steps=steps))
+    assert (result.bitwise, result.differing, result.first) == (True, 0, None)
+    assert result.ops > 60 and result.from_record == ()
+
+
+def nobody_recorded(way: Callable[[torch.Tensor], object]) -> Program:
+    def program() -> None:
+        tensor = torch.ones(4) + 1
+        way(tensor)
+        tensor.mul_(3)
+        torch.empty(4).copy_(tensor).sum()
+
+    return program
+
+
+WRITES = {
+    "NumPy": lambda tensor: tensor.numpy().fill(7),
+    "an address": lambda tensor: ctypes.memset(tensor.data_ptr() + 4, 5, 4),
+    "other memory": lambda tensor: tensor.set_(torch.arange(4.0)),
+    "resized": lambda tensor: tensor.untyped_storage().resize_(64),
+}
+
+
+@pytest.mark.parametrize("way", WRITES)
+def test_what_no_op_wrote_is_in_the_trace(record: Record, way: str) -> None:
+    """Memory is as it was before each op, whoever wrote it since the last one."""
+    found = record(nobody_recorded(WRITES[way]), rerunnable="all")
+    assert again(found).bitwise
+    assert [outcome.here for outcome in outcomes(found.process)][-1] != ()
+
+
+def test_the_ops_of_one_module(record: Record) -> None:
+    """Alone, forward and backward: what other modules gave them counts as outside."""
+    found = record(training, rerunnable="module=Sequential.4,step=1")
+    result = again(found, "module=Sequential.4,step=1")
+    assert result.bitwise and 0 < result.ops < 12
+    modules = {found.rows[op.row].module for op in op_sequence(found.process)}
+    assert modules == {"Sequential.4"}
+
+
+def otherwise(name: str, change: Callable[[Any], Any]) -> Callable[..., Any]:
+    """``operator_of`` on a machine on which one op gives other results."""
+
+    def found(*args: Any) -> tuple[Any, OpPlan]:
+        func, plan = operator(*args)
+        if plan.name != name:
+            return func, plan
+        return lambda *args, **kwargs: change(func(*args, **kwargs)), plan
+
+    operator = sequences.operator_of
+    return found
+
+
+@pytest.mark.parametrize("values", [(), ("all",)], ids=["without values", "with values"])
+def test_where_another_machine_differs(
+    record: Record, values: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first op that differs; of later ones those that read recorded bytes: all of them where the trace has values,
+    which are then put back."""
+
+    def program() -> None:
+        x = torch.linspace(0, 1, 5)
+        for _ in range(3):
+            x = torch.tanh(x) + torch.tanh(torch.ones(2)).sum()
+        x.sum()
+
+    found = record(program, rerunnable="all", values=values)
+    changed = otherwise("aten.tanh.default", lambda out: out.add_(0.25 * (len(out) == 5)))
+    monkeypatch.setattr(sequences, "operator_of", changed)
+    result = again(found)
+    assert not result.bitwise and result.first is not None
+    first = found.named("tanh")[0]
+    assert (result.first.op, result.first.row) == ("aten.tanh.default", first.index)
+    assert result.first.recorded == (f"{first.outputs[0]:016x}",) != result.first.here
+    assert "test_op_sequence.py" in result.first.site
+    [kind] = result.kinds
+    if values:
+        assert (kind.count, kind.of, kind.distance) == (3, 6, pytest.approx(0.25, rel=1e-6))
+        assert result.differing == 3
+    else:
+        assert (kind.count, kind.of, kind.distance) == (1, 4, None)
+        assert result.differing == 7  # all that follows from it
+
+
+def test_a_limit_that_was_reached(record: Record) -> None:
+    """Such ops cannot be run again, and it is said why."""
+    found = record(training, rerunnable="all", values_limit=600)
+    with pytest.raises(MissingValuesError, match="the limit was reached"):
+        op_sequence(found.process)
+
+
+def test_memory_that_is_not_there(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trace with a part of its ops gives an error that names the row, never another result."""
+    found = record(nobody_recorded(lambda tensor: None), rerunnable="all")
+    ops = [op for op in op_sequence(found.process) if found.rows[op.row].name != "add"]
+    with pytest.raises(UsageError, match=r"row \d+ reads memory that no earlier op of this run made"):
+        list(SequenceRun(found.process).run(ops))
+
+
+def test_the_command(record: Record, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """0 for the recorded bits, 1 for others; as text and as JSON."""
+    found = record(training, rerunnable="all", steps=(1, 2))
+    assert main(["rerun", str(found.path)]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("BITWISE  ") and "ops of step 1, rank0/main: the recorded bits" in text
+    monkeypatch.setattr(sequences, "operator_of", otherwise("aten.relu.default", lambda out: out.mul_(2)))
+    assert main(["rerun", str(found.path), "--format", "json"]) == 1
+    result = json.loads(capsys.readouterr().out)
+    assert (result["bitwise"], result["first"]["op"]) == (False, "aten.relu.default")
+    assert main(["rerun", str(found.path)]) == 1
+    text = capsys.readouterr().out
+    assert "Give other bits here on recorded inputs:\n  aten.relu.default" in text
+
+
+def test_traces_that_cannot_be_run_again(record: Record, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without the option, and another process: an error with what to do."""
+    plain = record(nobody_recorded(lambda tensor: None))
+    assert main(["rerun", str(plain.path)]) == 2
+    assert "recorded without --rerunnable" in capsys.readouterr().err
+    found = record(nobody_recorded(lambda tensor: None), rerunnable="all")
+    assert main(["rerun", str(found.path), "--process", "rank7/main"]) == 2
+    assert "has no process rank7/main" in capsys.readouterr().err
+
+
+def test_columns_of_an_outcome(record: Record) -> None:
+    """An outcome has its row, in the order in which the ops ran."""
+    found = record(nobody_recorded(lambda tensor: None), rerunnable="all")
+    rows = [int(outcome.rows.columns[0, Column.OP]) for outcome in outcomes(found.process)]
+    names = [found.process.words.op(number) for number in rows]
+    assert names == [
+        "aten.ones.default",
+        "aten.add.Tensor",
+        "aten.mul_.Tensor",
+        "aten.copy_.default",
+        "aten.sum.default",
+    ]
+
+
+def test_a_recording_is_not_changed(record: Record, tmp_path: Path) -> None:
+    """Rows are those of a recording without the option."""
+    plain, found = record(training, engine="mode"), record(training, rerunnable="all")
+    assert [(row.op, row.outputs) for row in plain.rows] == [(row.op, row.outputs) for row in found.rows]

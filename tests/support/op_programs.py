@@ -1,0 +1,363 @@
+"""Programs that run ops of every kind: training, arguments of every type, memory of others, modes, subclasses."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
+
+Program = Callable[[], object]
+
+
+def _training(**options: bool) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.convolution, self.norm = nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4)
+            self.recurrent = nn.LSTM(36, 8, batch_first=True)
+            self.attention = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.1)
+            self.head = nn.Linear(8, 3)
+
+        def forward(self, images: torch.Tensor) -> Any:
+            sequence, _ = self.recurrent(F.relu(self.norm(self.convolution(images))).flatten(2))
+            return self.head(self.attention(sequence).mean(1))
+
+    net = Net()
+    optimizer = torch.optim.AdamW(net.parameters(), **options)  # type: ignore[arg-type]
+    for _ in range(2):
+        loss = F.cross_entropy(net(torch.randn(5, 1, 8, 8)), torch.randint(0, 3, (5,)))
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        optimizer.step()
+    loss.item()
+
+
+def _autocast() -> None:
+    net = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = net(torch.randn(4, 8)).float().pow(2).mean()
+    loss.backward()
+
+
+def _functional() -> None:
+    observations, weights = torch.randn(4, 3), torch.randn(3)
+
+    def f(w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x @ w).sum()
+
+    torch.func.grad(f)(weights, observations)
+    torch.func.vmap(torch.func.grad(f), in_dims=(None, 0))(weights, observations.unsqueeze(1))
+    torch.func.hessian(lambda w: f(w, observations))(weights)
+
+
+def _inference() -> None:
+    net = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.LayerNorm(8))
+    with torch.inference_mode():
+        result = net(torch.randn(3, 8))
+        result.reshape(-1)[::2].contiguous()
+        result.add_(1)
+    with torch.no_grad():
+        net(torch.randn(3, 8))
+
+
+def _unusual_tensors() -> None:
+    complex_ = torch.randn(4, dtype=torch.complex64)
+    (complex_.conj() * 2).imag.add(1)
+    torch.view_as_real(complex_)
+    torch.eye(3).to_sparse() @ torch.randn(3, 2)
+    torch.nested.nested_tensor([torch.randn(2), torch.randn(3)]) * 2
+    torch.quantize_per_tensor(torch.randn(3), 0.1, 0, torch.qint8).dequantize()
+    torch.zeros(0, 3).sum()
+    torch.empty(2, 3, device="meta") + 1
+    torch.tensor(2**63 + 1, dtype=torch.uint64).item()
+    torch.ones(3).expand(2, 3).contiguous()
+
+
+def _numbers() -> None:
+    values = torch.arange(6.0)
+    values.add(True)
+    values.add(1)
+    values.mul(2.5)
+    torch.full((2,), 3 + 4j)
+    values.to(torch.int64).bitwise_and(3)
+    values.clamp(min=1)
+    values.clamp(max=2.0)
+    [values[i].item() for i in range(3)]
+    (values > 2).any().item()
+    values.view(2, 3).norm(dim=[0, 1])
+
+
+def _memory_of_others() -> None:
+    array = np.arange(12, dtype=np.float32)
+    shared = torch.from_numpy(array)
+    for _ in range(3):
+        shared.add(1)
+        array += 1
+        shared[2:5].mul(2)
+    shared.add_(1)
+    exposed = torch.ones(6)
+    view = exposed.numpy()
+    exposed.sum()
+    view[0] = 3
+    exposed.sum()
+    del view
+    exposed.fill_(2)
+    exposed.sum()
+    torch.tensor([1.0, 2.0]) + torch.as_tensor([3.0, 4.0])
+
+
+def _written_in_places() -> None:
+    table = torch.zeros(5, 4)
+    table[1:3].fill_(1)
+    table[:, 0] = 2
+    table.index_put_((torch.tensor([0, 1]),), torch.ones(2, 4))
+    table.scatter_(0, torch.zeros(1, 4, dtype=torch.int64), 7.0)
+    torch.add(table, 1, out=torch.empty(5, 4))
+    unwritten = torch.empty(6)
+    unwritten[:3].normal_()
+    unwritten.clone()
+    torch.empty(3).copy_(torch.ones(3))
+    table[:, :-1].copy_(table[:, 1:].clone())
+    torch._foreach_mul_([torch.ones(n) for n in (1, 5, 0, 3)], 2.0)
+    torch.ones(4).resize_(8)
+
+
+def _random_draws() -> None:
+    own = torch.Generator().manual_seed(3)
+    torch.randn(3, generator=own)
+    torch.rand(2)
+    F.dropout(torch.ones(9), 0.5)
+    torch.multinomial(torch.ones(4), 2)
+    torch.randperm(5)
+
+
+def _backwards() -> None:
+    class Doubled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(x)
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+            (x,) = ctx.saved_tensors
+            return gradients[0] * 2 + 0 * x
+
+    leaf = torch.randn(5, requires_grad=True)
+    changed = leaf.clone()
+    changed[1:3].mul_(2)
+    changed.sum().backward()
+    layer = nn.Linear(5, 5)
+    checkpoint(
+        lambda t: torch.tanh(layer(t)), torch.randn(2, 5, requires_grad=True), use_reentrant=False
+    ).sum().backward()
+    (gradient,) = torch.autograd.grad((leaf**3).sum(), leaf, create_graph=True)
+    gradient.sum().backward()
+    Doubled.apply(torch.randn(3, requires_grad=True)).sum().backward()  # type: ignore[no-untyped-call]
+
+
+def _scripted() -> None:
+    @torch.jit.script
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x @ y) + x.sum()
+
+    x = torch.randn(3, 3, requires_grad=True)
+    for _ in range(3):
+        f(x, x).sum().backward()
+
+
+def _raising() -> None:
+    weights = torch.ones(3, 4)
+    for n in range(5):
+        tensor = torch.from_numpy(np.full((n, 4), n, dtype=np.float32))
+        try:
+            torch.mm(tensor, weights)
+        except RuntimeError:
+            tensor.add_(1)
+
+
+class Tagged(torch.Tensor):
+    """A subclass whose ``__torch_function__`` is torch's."""
+
+
+class Logged(torch.Tensor):
+    """A subclass with a ``__torch_dispatch__``."""
+
+    calls = 0
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        cls.calls += 1
+        with torch._C._DisableTorchDispatch():  # type: ignore[no-untyped-call]
+            return func(*args, **(kwargs or {}))
+
+
+def _subclasses() -> None:
+    tagged = torch.ones(3).as_subclass(Tagged)
+    (tagged * 2).sum()
+    nn.Parameter(torch.ones(2)) + 1
+    torch.add(torch.ones(3).as_subclass(Logged), 1)
+
+
+def _settings() -> None:
+    values = torch.randn(3, requires_grad=True)
+    for _ in range(3):
+        with torch.no_grad():
+            values * 2
+        values * 3
+        with torch.inference_mode():
+            values * 4
+    torch.use_deterministic_algorithms(True)
+    values * 5
+    torch.use_deterministic_algorithms(False)
+    torch.set_flush_denormal(True)
+    values * 6
+    torch.set_flush_denormal(False)
+    values * 7
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = not before
+    values * 8
+    torch.backends.cuda.matmul.allow_tf32 = before
+    with torch.backends.mkldnn.flags(enabled=False):
+        values * 9
+
+
+def _modules_that_raise() -> None:
+    class Failing(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise KeyError(str(x.sum()))
+
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.failing = nn.Linear(2, 2), Failing()
+
+        def forward(self, x: torch.Tensor) -> Any:
+            try:
+                self.failing(x)
+            except KeyError:
+                x = self.inner(x)
+            return x * 2
+
+    outer = Outer()
+    for _ in range(3):
+        outer(torch.ones(1, 2)).sum().backward()
+        outer.inner(torch.ones(1, 2))
+
+
+def _many_storages() -> None:
+    """More than are followed between two sweeps, some of them shared with NumPy."""
+    kept = []
+    for n in range(9_000):
+        fresh = torch.ones(1)
+        if n % 50 == 0:
+            fresh.numpy()
+        if n % 900 == 0:
+            kept.append(fresh)
+    torch.stack(kept).sum()
+
+
+def _threads() -> None:
+    def work(number: int) -> None:
+        x = torch.full((4, 4), float(number), requires_grad=True)
+        (x @ x).tanh().sum().backward()
+
+    shared = torch.ones(3)
+    threads = [threading.Thread(target=work, args=(n,), name=f"worker{n}") for n in range(2)]
+    for thread in threads:
+        thread.start()
+        thread.join()
+    writer = threading.Thread(target=lambda: shared.add_(1), name="writer")
+    writer.start()
+    writer.join()
+    shared * 2
+
+
+def _other_modes() -> None:
+    class Doubling(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = func(*args, **(kwargs or {}))
+            return result * 2 if func is torch.ops.aten.exp.default else result
+
+    with Doubling():  # type: ignore[no-untyped-call]
+        assert torch.zeros(3).exp().sum().item() == 6
+    with FakeTensorMode():  # type: ignore[no-untyped-call]  # below the recorder's mode
+        assert isinstance(torch.ones(3, 4) @ torch.ones(4, 2), FakeTensor)
+
+
+def _kernels_in_python() -> None:
+    """Of torch's operators: modes and subclasses work in them."""
+    calls = []
+
+    class Noted(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            calls.append(func)
+            return func(*args, **(kwargs or {}))
+
+    def kernel(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        with Noted():  # type: ignore[no-untyped-call]
+            return (torch.Tensor._make_subclass(Logged, x) + y).as_subclass(torch.Tensor)
+
+    Logged.calls = 0
+    with torch.library._scoped_library("aten", "IMPL") as library:
+        library.impl("fmod.Tensor", kernel, "CPU")
+        torch.fmod(torch.ones(3), torch.ones(3)) + 1
+    assert (len(calls), Logged.calls) == (1, 1)
+
+
+def _operators_that_go() -> None:
+    """Another operator may have the memory of one that a library has taken back."""
+    for number in range(12):
+        with torch.library._scoped_library(f"rltrace_gone{number % 3}", "FRAGMENT") as library:
+            if number % 2:
+                library.define("f(Tensor a, int n=5) -> Tensor")
+                library.impl("f", lambda a, n=5: a * n, "CPU")
+            else:
+                library.define("f(Tensor a, Tensor b, *, float s=0.5) -> (Tensor, Tensor)")
+                library.impl("f", lambda a, b, *, s=0.5: (a + b, b * s), "CPU")
+            f = torch._C._jit_get_operation(f"rltrace_gone{number % 3}::f")[0]
+            f(torch.ones(2), number) if number % 2 else f(torch.ones(3), torch.ones(3), s=0.25)
+
+
+def _compiled() -> None:
+    torch._dynamo.reset()
+    net = torch.compile(nn.Sequential(nn.Linear(4, 4), nn.GELU()), backend="aot_eager")
+    for _ in range(2):
+        net(torch.randn(2, 4)).sum().backward()
+
+
+PROGRAMS: dict[str, Program] = {
+    "single": functools.partial(_training, foreach=False),
+    "foreach": functools.partial(_training, foreach=True),
+    "fused": functools.partial(_training, fused=True),
+    "autocast": _autocast,
+    "functional": _functional,
+    "inference": _inference,
+    "unusual tensors": _unusual_tensors,
+    "numbers": _numbers,
+    "memory of others": _memory_of_others,
+    "written in places": _written_in_places,
+    "random draws": _random_draws,
+    "backwards": _backwards,
+    "scripted": _scripted,
+    "raising": _raising,
+    "subclasses": _subclasses,
+    "settings": _settings,
+    "modules that raise": _modules_that_raise,
+    "many storages": _many_storages,
+    "threads": _threads,
+    "other modes": _other_modes,
+    "kernels in Python": _kernels_in_python,
+    "operators that go": _operators_that_go,
+    "compiled": _compiled,
+}
