@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import sys
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from torch import distributed
 
+from rltrace.commands.main import main
 from rltrace.diff import Comparison, compare
 from rltrace.diff.base.model import Cause, Verdict
 from rltrace.trace.format.records import FaultKind
@@ -71,7 +73,7 @@ def runs(new_cli: Callable[[], Any]) -> Runs:
         command = f"{ranks[1]} & {ranks[0]}; wait"
         where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
         where["MALLOC_PERTURB_"] = "17" if name == "a" else "66"  # what empty memory holds
-        checks = ("--check-links",) if name == "b" else ()
+        checks = ("--check-links", "--rerunnable", "all") if name == "b" else ()
         result = cli.rltrace("record", "--quiet", *checks, "-o", f"{name}.zarr", "--", "sh", "-c", command, **where)
         assert result.returncode == 0, result.stderr
     return Runs(cli.folder)
@@ -90,6 +92,16 @@ def test_every_write_is_a_row(runs: Runs) -> None:
     for process in open_trace(runs.folder / "b.zarr").processes:
         assert process.checks_links
         assert {fault.kind for fault in process.link_faults} == {FaultKind.CALL}, "DDP fills what it broadcasts"
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_is_run_again_alone(runs: Runs, rank: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every op of every way gives the recorded bits without the other rank, on what collectives left in memory."""
+    status = main(["rerun", str(runs.folder / "b.zarr"), "--process", f"rank{rank}/main", "--format", "json"])
+    result = json.loads(capsys.readouterr().out)
+    assert (status, result["bitwise"], result["first"]) == (0, True, None)
+    assert result["ops"] > 1_000
+    assert all("c10d" in name for name, _ in result["from_record"])
 
 
 @pytest.mark.parametrize(("rank", "how"), PLANTED)
