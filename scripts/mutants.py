@@ -1,11 +1,12 @@
 """Mutation testing: one place of a module is changed, the tests that reach it run, and one of them should fail.
 
-python scripts/mutants.py trace|diff [--mutants 250] [--seed 0] [--only FILE:LINE:KIND …] [--tests PATH …]
+python scripts/mutants.py trace|diff [--mutants 250] [--seed 0] [--only MUTANT …] [--not-of LOG …] [--tests PATH …]
 
 ``trace``: format and reader, by tests/trace. ``diff``: alignment, causes and what they rest on, by tests/diff. Prints
 the share that was killed, by folder, and each mutant that survived. Tests are collected once; each mutant is a forked
 child in which the code of one function is replaced, and in which the tests that reach its line run up to the first that
-fails: those of the module's own test file first, then the fastest. ``--tests`` takes others, to see whether they kill
+fails: those of the module's own test file first, then the fastest. ``--only``: mutants by file, line and kind;
+``--not-of`` leaves out those that logs of earlier runs list; ``--tests`` takes other tests, to see whether they kill
 what survived. Module-level code is not mutated, and a process that a test starts runs the code as it is: a mutant that
 only such a process would notice counts as survived.
 """
@@ -69,7 +70,6 @@ SWAPS: dict[type[ast.AST], Any] = {
     ast.Sub: ast.Add,
     ast.Mult: ast.FloorDiv,
     ast.FloorDiv: ast.Mult,
-    ast.Break: ast.Continue,
     ast.BitAnd: ast.BitOr,
     ast.BitOr: ast.BitAnd,
     ast.LShift: ast.RShift,
@@ -101,6 +101,8 @@ def kinds(node: ast.AST) -> Iterator[str]:
             yield SWAPS[type(op)].__name__
         case ast.BoolOp(op=op) | ast.BinOp(op=op) | ast.AugAssign(op=op) if type(op) in SWAPS:
             yield SWAPS[type(op)].__name__
+            if isinstance(node, ast.AugAssign):
+                yield "pass"
         case ast.UnaryOp(op=ast.Not() | ast.USub() | ast.Invert()):
             yield "drop"
         case ast.Constant(value=bool()):
@@ -111,18 +113,22 @@ def kinds(node: ast.AST) -> Iterator[str]:
             yield "negate"
         case ast.Name(id=name) if name in NAMES:
             yield NAMES[name]
-        case ast.Return(value=value) if value is not None and not _is_none(value):
+        case ast.Return(value=value) if value is not None and not _is_false(value):
             yield "None"
-        case ast.Continue() | ast.Expr(value=ast.Call() | ast.Yield() | ast.YieldFrom()):
+        case ast.Continue() | ast.Break() | ast.Raise() | ast.Expr(value=ast.Call() | ast.Yield() | ast.YieldFrom()):
+            yield "pass"
+        case ast.Assign(targets=[ast.Attribute() | ast.Subscript()]):
             yield "pass"
 
 
-def _is_none(node: ast.AST) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
+def _is_false(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and node.value in (None, False)
 
 
 def change(node: Any, kind: str) -> ast.AST:
     """The changed node."""
+    if kind == "pass":
+        return ast.Pass()
     match node:
         case ast.Compare():
             node.ops = [SWAPS[type(node.ops[0])]()]
@@ -138,8 +144,6 @@ def change(node: Any, kind: str) -> ast.AST:
             node.id = kind
         case ast.Return():
             node.value = ast.Constant(None)
-        case _:
-            return ast.Pass()
     return node  # type: ignore[no-any-return]
 
 
@@ -172,10 +176,12 @@ def mutants_of(file: str) -> Iterator[Mutant]:
             inside |= {found for statement in node.body for found in ast.walk(statement)}
             parts: list[Any] = [node.args, node.returns, *node.decorator_list]
             left_alone |= {found for part in parts if part is not None for found in ast.walk(part)}
+            if node.name == "__init__":  # an attribute that is missing is noticed by any test
+                left_alone |= {statement for statement in node.body if isinstance(statement, ast.Assign)}
         elif isinstance(node, ast.AnnAssign):
             left_alone |= set(ast.walk(node.annotation))
         elif isinstance(node, ast.JoinedStr | ast.Raise | ast.Assert):
-            left_alone |= set(ast.walk(node))
+            left_alone |= {found for found in ast.walk(node) if found is not node or not isinstance(node, ast.Raise)}
     lines = source.splitlines()
     for number, node in enumerate(ast.walk(tree)):
         if node in inside and node not in left_alone:
@@ -351,7 +357,8 @@ def main() -> None:
     parser.add_argument("what", choices=TARGETS)
     parser.add_argument("--mutants", type=int, default=250)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", nargs="*", default=None, help="FILE:LINE:KIND of mutants")
+    parser.add_argument("--only", nargs="*", default=(), help="FILE, FILE:LINE or FILE:LINE:KIND of mutants")
+    parser.add_argument("--not-of", nargs="*", type=Path, default=(), help="what earlier runs printed")
     parser.add_argument("--tests", nargs="*", default=None, help="files or folders of tests, instead of those")
     options = parser.parse_args()
     places, tests = TARGETS[options.what]
@@ -360,9 +367,11 @@ def main() -> None:
     ]
     files = sorted(os.fspath(path.relative_to(ROOT)) for path in found)
     every = [mutant for file in files for mutant in mutants_of(file)]
-    chosen = random.Random(options.seed).sample(every, min(options.mutants, len(every)))
-    if options.only is not None:
-        chosen = [mutant for mutant in every if f"{mutant.file}:{mutant.line}:{mutant.kind}" in options.only]
+    seen = "\n".join(log.read_text() for log in options.not_of)
+    left = [mutant for mutant in every if str(mutant) not in seen]
+    if options.only:
+        left = [m for m in left if {m.file, f"{m.file}:{m.line}", f"{m.file}:{m.line}:{m.kind}"} & {*options.only}]
+    chosen = random.Random(options.seed).sample(left, min(options.mutants, len(left)))
     runs = Runs(files, chosen)
     arguments = [*(options.tests or tests), "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--timeout=0", "-x"]
     status = pytest.main([*arguments, "-W", "ignore::pytest.PytestUnraisableExceptionWarning"], plugins=[runs])

@@ -3,23 +3,38 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from random import Random
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from views import view_of
 
+from rltrace.diff.align import rows as rows_module
 from rltrace.diff.align.rows import (
     ANCHOR_ROWS,
     Alignment,
     align,
     before,
     equal_runs,
+    execution_indices,
+    gaps,
     insertion_places,
+    is_aligned,
+    is_aligned_and_equal,
     minimize_moves,
+    one_sided,
+    row_or_none,
     safe_cut,
 )
 from rltrace.diff.align.window import without_differences
+from rltrace.diff.base import sequences
 from rltrace.diff.base.tokens import RowTokens
+from rltrace.testing import TraceBuilder
+from rltrace.trace.format.schema import Kind
 
 
 @dataclass(frozen=True)
@@ -299,3 +314,199 @@ def test_where_a_range_may_be_cut() -> None:
     assert safe_cut(across) == (0, 0)
     behind = alignment([*range(n + 2)], [*range(n), n + 1, n], moved=(n, n + 1))
     assert safe_cut(behind) == (n, n)
+
+
+# --- slow, obvious references -----------------------------------------------------------------------------------------
+
+
+SMALL = settings(deadline=None, max_examples=40)
+linked = st.lists(
+    st.builds(
+        Row,
+        st.integers(0, 5),
+        st.just(0),
+        st.just(0),
+        st.integers(0, 9),
+        digested=st.sampled_from((True, True, True, False)),
+        draws=st.sampled_from((False, False, False, True)),
+        reads=st.lists(st.integers(-3, 4), max_size=2).map(tuple),
+    ),
+    min_size=1,
+    max_size=14,
+)
+
+
+def is_evidence(word: list[Row], start: int, row: int) -> bool:
+    """Whether no draw from ``start`` on went into a row, or outside data did as well; followed back row by row."""
+
+    def into(row: int) -> tuple[bool, bool]:
+        drawn, fresh = word[row].draws, 0 in word[row].reads
+        for distance in word[row].reads:
+            if 0 < distance <= row - start:
+                before = into(row - distance)
+                drawn, fresh = drawn or before[0], fresh or before[1]
+        return drawn, fresh
+
+    drawn, fresh = into(row)
+    return word[row].digested and not word[row].draws and (fresh or not drawn)
+
+
+@SMALL
+@given(linked, st.data())
+def test_runs_of_what_occurs_once(word: list[Row], data: st.DataObject) -> None:
+    """Of rows that are evidence and occur once on both sides, those in runs: by a reading of each row."""
+    cut, gap = data.draw(st.integers(0, len(word))), data.draw(st.integers(0, 3))
+    other = [*word[:cut], *[Row(90 + k, 0, 0, 90 + k) for k in range(gap)], *word[cut:]]
+    start = data.draw(st.integers(0, len(word) - 1))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rows_module, "MIN_RUN", 2)
+        at_a, at_b = equal_runs(tokens(word), tokens(other), (start, len(word), start, len(other)))
+    use = [[k for k in range(start, len(side)) if is_evidence(side, start, k)] for side in (word, other)]
+    keys = [[replace(side[k], reads=(), draws=False) for k in of] for side, of in zip((word, other), use, strict=True)]
+    sure = [
+        (i, use[1][keys[1].index(key)])
+        for i, key in zip(use[0], keys[0], strict=True)
+        if keys[0].count(key) == keys[1].count(key) == 1
+    ]
+    runs: list[list[tuple[int, int]]] = []
+    for i, j in sure:
+        if runs and i - runs[-1][-1][0] == j - runs[-1][-1][1] <= 2:
+            runs[-1].append((i, j))
+        else:
+            runs.append([(i, j)])
+    ordered = all(x[1] < y[1] for x, y in pairwise(sure))
+    if ordered and min(len(word), len(other)) - start >= 2:
+        assert list(zip(at_a.tolist(), at_b.tolist(), strict=True)) == [x for run in runs if len(run) >= 2 for x in run]
+
+
+@SMALL
+@given(st.lists(st.integers(0, 3), max_size=8), st.lists(st.integers(0, 3), max_size=8), st.integers(0, 3))
+def test_execution_indices(a: list[int], b: list[int], skipped: int) -> None:
+    """The nth of a token with the nth, where both sides have equally many, as many as keep one order."""
+    box = skipped, len(a) + skipped, skipped, len(b) + skipped
+    before = [Row(9, 0, 0, 0)] * skipped
+    word_a, word_b = (tokens([*before, *(Row(site, 0, 0, 0) for site in side)]) for side in (a, b))
+    at_a, at_b = (at.tolist() for at in execution_indices(word_a, word_b, box))
+    every = {
+        (skipped + i, skipped + [j for j, y in enumerate(b) if y == x][a[:i].count(x)])
+        for i, x in enumerate(a)
+        if a.count(x) == b.count(x)
+    }
+    assert {*zip(at_a, at_b, strict=True)} <= every
+    assert all(x < y for x, y in pairwise(at_a)) and all(x < y for x, y in pairwise(at_b))
+    partner = [j for _, j in sorted(every)]
+    subsets = [[j for k, j in enumerate(partner) if mask >> k & 1] for mask in range(1 << len(partner))]
+    best = max(len(subset) for subset in subsets if all(x < y for x, y in pairwise(subset)))
+    assert len(at_a) == best
+
+
+@SMALL
+@given(st.lists(st.booleans(), max_size=30), st.randoms(use_true_random=False), st.integers(0, 34))
+def test_cuts(kept: list[bool], random: Random, limit: int) -> None:
+    """The last place behind so many adjacent pairs that no moved pair crosses: by trying every place."""
+    at_a = [k for k, keep in enumerate(kept) if keep]
+    at_b = [k + sum(random.random() < 0.05 for _ in range(k)) for k in at_a]
+    at_b = sorted({*at_b})
+    at_a = at_a[: len(at_b)]
+    moved = [random.random() < 0.1 for _ in at_a]
+    if any(moved):
+        some = [k for k, own in enumerate(moved) if own]
+        for k, j in zip(some, random.sample([at_b[k] for k in some], len(some)), strict=True):
+            at_b[k] = j
+    flags = tuple(k for k, own in enumerate(moved) if own)
+    every = list(zip(at_a, at_b, moved, strict=True))
+    for given_limit in (None, limit):
+        usable = [(i, j) for i, j, own in every if not own and (given_limit is None or i < given_limit)]
+        wanted = (0, 0)
+        for last in range(2, len(usable)):
+            (i, j), run = usable[last], usable[last - 2 : last + 1]
+            adjacent = run == [(i - 2, j - 2), (i - 1, j - 1), (i, j)]
+            if adjacent and not any(own and (x <= i) != (y <= j) for x, y, own in every):
+                wanted = i + 1, j + 1
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(rows_module, "ANCHOR_ROWS", 3)
+            patch.setattr(rows_module, "CUT_STRIDE", 1)
+            assert safe_cut(alignment(at_a, at_b, flags), given_limit) == wanted
+
+
+@settings(deadline=None, max_examples=25)
+@given(edited(), st.integers(5, 60), st.booleans())
+def test_a_large_box_is_cut(
+    case: tuple[list[Row], list[Row], list[tuple[int, int]]], cells: int, open_end: bool
+) -> None:
+    """Where no table fits, an alignment is one all the same; equal rows at the ends stay matched."""
+    a, b, meant = case
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sequences, "MAX_CELLS", cells)
+        found = align(tokens(a), tokens(b), open_end=open_end)
+    assert found.sure
+    assert len(set(found.a.tolist())) == len(found.a) and len(set(found.b.tolist())) == len(found.b)
+    assert all(a[i].op == b[j].op for i, j in pairs(found))
+    assert np.all(np.diff(found.a) > 0) and np.all(np.diff(found.b[~found.moved]) > 0)
+    head = next((k for k, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    assert pairs(found)[:head] == [(k, k) for k in range(head)]
+    if a == b:
+        assert pairs(found) == meant
+
+
+def test_other_sites_in_a_large_box() -> None:
+    """Rows with values by their values; the others between them by what they compute, then by their op."""
+    a = [Row(1, k % 3, k % 2, k, digested=k % 3 > 0) for k in range(24)]
+    b = [replace(row, site=2) for row in [*a[:9], *a[12:], *(replace(row, value=99) for row in a[:2])]]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sequences, "MAX_CELLS", 30)
+        found = align(tokens(a), tokens(b))
+    assert found.sure and found.only_a.tolist() == [9, 10, 11] and found.only_b.tolist() == [21, 22]
+    assert all(a[i].value == b[j].value for i, j in pairs(found))
+
+
+def test_what_a_budget_leaves() -> None:
+    """Where a search gives up, the alignment is unsure from the first row on that it was to align."""
+    a = [Row(k, 0, 0, k) for k in range(40)]
+    b = [a[0], *[replace(row, value=-1) for row in reversed(a[1:39])], a[39]]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sequences, "MAX_CELLS", 30)
+        patch.setattr(rows_module, "execution_indices", lambda a, b, box: (sequences.EMPTY, sequences.EMPTY))
+        for open_end in (False, True):
+            found = align(tokens(a), tokens(b), budget=10, open_end=open_end)
+            assert found.unsure == (1, 1) and (0, 0) in pairs(found)
+        assert align(tokens(a), tokens(b)).sure
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=5, unique_by=(lambda p: p[0], lambda p: p[1]))
+)
+def test_gaps(chosen: list[tuple[int, int]]) -> None:
+    """The boxes between pairs in which both sides have rows."""
+    ordered = sorted(pair for pair in chosen if all((pair < other) == (pair[1] < other[1]) for other in chosen))
+    found = list(gaps((0, 10, 0, 10), (np.array([i for i, _ in ordered], int), np.array([j for _, j in ordered], int))))
+    ends = [(-1, -1), *ordered, (10, 10)]
+    wanted = [(x0 + 1, x1, y0 + 1, y1) for (x0, y0), (x1, y1) in pairwise(ends)]
+    assert found == [box for box in wanted if box[0] < box[1] and box[2] < box[3]]
+
+
+def test_one_row_of_a_range(tmp_path: Path) -> None:
+    """By its number in the stream, those after the range read alone. One-sided rows are ops of the program."""
+
+    def build(trace: TraceBuilder) -> None:
+        for row in range(6):
+            trace.op("aten.mm.default", kind=Kind.WINDOW if row in (0, 3) else Kind.OP, outputs=[row])
+
+    whole, other = (view_of(tmp_path / f"{side}.zarr", build).read(2, 5) for side in "ab")
+    assert [row and row.index for row in (row_or_none(whole, row) for row in range(7))] == [
+        None,
+        None,
+        2,
+        3,
+        4,
+        5,
+        None,
+    ]
+    assert one_sided(whole, np.array([0, 1, 2]), 2).tolist() == [0]
+    assert one_sided(whole, np.array([0, 1, 2]), 3).tolist() == [0, 2]
+    assert is_aligned(whole, other) and is_aligned_and_equal(whole, other)
+    part = other.view.read(2, 4)
+    assert not is_aligned(whole, part) and not is_aligned_and_equal(whole, part)
+    changed = view_of(tmp_path / "c.zarr", lambda trace: [trace.op("aten.mm.default", outputs=["z"]) for _ in range(6)])
+    assert is_aligned(whole.view.read(4, 5), changed.read(4, 5))
+    assert not is_aligned_and_equal(whole.view.read(4, 5), changed.read(4, 5))

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from random import Random
 
+import numpy as np
 import pytest
 from views import view_of
 
-from rltrace.diff.align.blocks import Block, blocks, first_block, first_unequal_step, same_in_any_order
+from rltrace.diff.align import blocks as blocks_module
+from rltrace.diff.align.blocks import (
+    Block,
+    batches,
+    blocks,
+    first_block,
+    first_unequal_step,
+    recorded_at,
+    same_in_any_order,
+    step_after,
+)
 from rltrace.diff.base.view import StreamView
 from rltrace.testing import TraceBuilder
 
@@ -90,3 +103,173 @@ def test_the_end_of_a_step_in_another_order(tmp_path: Path) -> None:
     assert not same_in_any_order(a, b, Block(1, 3, 0, 3, True, False, True))
     assert not same_in_any_order(a, b, Block(1, 2, 1, 2, True, False, True))
     assert not same_in_any_order(a, b, Block(3, 5, 3, 5, True, False, True))
+
+
+# --- slow, obvious references -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """An attempt of an optimizer, and the ops before it."""
+
+    optimizer: int
+    ops: str
+    recorded: bool = True
+    parameters: str | None = None
+
+
+def random_attempts(random: Random) -> list[Attempt]:
+    """Optimizer 0's are matched with those of the other side."""
+    return [
+        Attempt(0, random.choice(("", "x", "xy", "yx", "xyz")), random.random() < 0.9, random.choice((None, None, "p")))
+        for _ in range(random.randint(0, 7))
+    ]
+
+
+def with_others(random: Random, attempts: list[Attempt], optimizer: int) -> list[Attempt]:
+    """With attempts that the other side has none of."""
+    found = [*attempts]
+    for _ in range(random.choice((0, 0, 1, 2))):
+        found.insert(random.randint(0, len(found)), Attempt(optimizer, random.choice(("", "x", "zz"))))
+    return found
+
+
+def edited(random: Random, attempts: list[Attempt]) -> list[Attempt]:
+    """Some of them with other ops, another order or other parameters, and perhaps one more or fewer."""
+    found = []
+    for one in attempts:
+        ops = random.choice((one.ops, one.ops, one.ops, one.ops[::-1], one.ops + "w"))
+        found.append(replace(one, ops=ops, parameters=random.choice((one.parameters, one.parameters, "q"))))
+    return found[: random.choice((7, 7, 7, 3))]
+
+
+def written(path: Path, attempts: list[Attempt], left: str) -> StreamView:
+    def build(trace: TraceBuilder) -> None:
+        for one in attempts:
+            for op in one.ops:
+                trace.op("aten.mm.default", site=(f"{op}.py", 1, "f", op), outputs=[op])
+            state = {"parameters": one.parameters, "gradients": "d", "generators": "g"}
+            trace.end_step(ordinal=one.optimizer, recorded=one.recorded, **state)
+        for op in left:
+            trace.op("aten.mm.default", site=(f"{op}.py", 1, "f", op), outputs=[op])
+
+    return view_of(path, build)
+
+
+def ends_of(attempts: list[Attempt]) -> list[int]:
+    return np.cumsum([len(one.ops) for one in attempts]).astype(int).tolist()
+
+
+def blocks_slowly(a: list[Attempt], b: list[Attempt], rows: tuple[int, int]) -> list[Block]:
+    """Step by step."""
+    matched = list(zip(*([k for k, one in enumerate(side) if one.optimizer == 0] for side in (a, b)), strict=False))
+    ends_a, ends_b = ends_of(a), ends_of(b)
+    found: list[Block] = []
+    last = (-1, -1)
+    for i, j in matched:
+        a0, b0 = (ends_a[last[0]], ends_b[last[1]]) if last[0] >= 0 else (0, 0)
+        between = [*a[last[0] + 1 : i + 1], *b[last[1] + 1 : j + 1]]
+        recorded, single = all(one.recorded for one in between), len(between) == 2
+        x, y = a[i], b[j]
+        same = recorded and single and x.ops == y.ops
+        state = x.parameters is None or y.parameters is None or x.parameters == y.parameters
+        reordered = recorded and single and not same and sorted(x.ops) == sorted(y.ops) and state
+        one = Block(a0, ends_a[i], b0, ends_b[j], True, same, recorded, reordered)
+        if found and found[-1].same and same:
+            one = replace(one, a0=found[-1].a0, b0=found[-1].b0)
+            found.pop()
+        found.append(one)
+        last = i, j
+    a0, b0 = (found[-1].a1, found[-1].b1) if found else (0, 0)
+    more_a, more_b = a[last[0] + 1 :], b[last[1] + 1 :]
+    a1 = ends_a[last[0] + 1] if more_a and not more_b else rows[0]
+    b1 = ends_b[last[1] + 1] if more_b and not more_a else rows[1]
+    return [*found, Block(a0, a1, b0, b1, False, False, True)]
+
+
+def random_sides(
+    folder: Path, random: Random, count: int
+) -> Iterator[tuple[list[Attempt], StreamView, list[Attempt], StreamView]]:
+    for case in range(count):
+        shared = random_attempts(random)
+        a, b = with_others(random, shared, 1), with_others(random, edited(random, shared), 2)
+        left = random.choice(("", "k")), random.choice(("", "kl"))
+        yield a, written(folder / f"{case}a.zarr", a, left[0]), b, written(folder / f"{case}b.zarr", b, left[1])
+
+
+def test_random_steps(tmp_path: Path) -> None:
+    """Blocks are those of a walk step by step."""
+    for attempts_a, a, attempts_b, b in random_sides(tmp_path, Random(3), 20):
+        assert list(blocks(a, b)) == blocks_slowly(attempts_a, attempts_b, (a.rows, b.rows))
+
+
+def ranges(found: Iterable[Block]) -> list[tuple[int, int, int, int]]:
+    """Those that hold any row."""
+    return [(x.a0, x.a1, x.b0, x.b1) for x in found if x.a1 > x.a0 or x.b1 > x.b0]
+
+
+def test_random_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All blocks from a row on, in order; of those that only rows can decide as many together as fit."""
+    most = 6
+    monkeypatch.setattr(blocks_module, "WINDOW_ROWS", most)
+    random, together = Random(4), 0
+    for attempts_a, a, attempts_b, b in random_sides(tmp_path, random, 20):
+        whole = blocks_slowly(attempts_a, attempts_b, (a.rows, b.rows))
+        for start in (0, random.randint(0, min(a.rows, b.rows))):
+            cut = [
+                replace(one, a0=max(one.a0, start), b0=max(one.b0, start))
+                for one in whole
+                if one.a1 > start or one.b1 > start
+            ]
+            found = list(batches(a, b, start, is_aligned=False))
+            if not any(one.a1 < one.a0 or one.b1 < one.b0 or (one.a0 == one.a1) != (one.b0 == one.b1) for one in cut):
+                assert ranges(one for batch in found for one in batch) == ranges(cut)
+            for number, batch in enumerate(found):
+                following = [*batch, *(found[number + 1][:1] if number + 1 < len(found) else ())]
+                plain = [one.ended and one.recorded and not one.decided_by_digests for one in following]
+                rows = [max(one.a1 - batch[0].a0, one.b1 - batch[0].b0) for one in following]
+                assert len(batch) == 1 or (all(plain[: len(batch)]) and rows[len(batch) - 1] <= most)
+                assert len(following) == len(batch) or not all(plain) or rows[-1] > most
+                together += len(batch) > 1
+    assert together > 3
+
+
+def test_the_first_block_is_a_batch(tmp_path: Path) -> None:
+    """Where rows before the base match, its step comes first, found without the others; then the rest."""
+    a, b = (
+        side(tmp_path / "a.zarr", ["xy", "pq", "z", "u"], "k"),
+        side(tmp_path / "b.zarr", ["xy", "pr", "z", "v"], "k"),
+    )
+    found = list(batches(a, b, 3, is_aligned=True))
+    assert found[0] == [Block(3, 4, 3, 4, True, False, True)] and len(found) == 4
+    assert ranges(one for batch in found[1:] for one in batch) == [(4, 5, 4, 5), (5, 6, 5, 6), (6, 7, 6, 7)]
+    assert found[1][0].same and not found[2][0].same
+    last = list(batches(a, b, 6, is_aligned=True))
+    assert last == [[Block(6, 7, 6, 7, False, False, True)]]
+
+
+def test_rows_after_the_last_step_in_a_window(tmp_path: Path) -> None:
+    """They are of the step after it: recorded where a window includes it, on both sides."""
+
+    def ending(name: str, *windows: tuple[int, int | None]) -> StreamView:
+        def build(trace: TraceBuilder) -> None:
+            for step in range(4):
+                for first, end in windows:
+                    if first == step:
+                        trace.window(first, end)
+                trace.op("aten.mm.default", outputs=[str(step)])
+                if step < 3:
+                    trace.end_step()
+
+        return view_of(tmp_path / f"{name}.zarr", build)
+
+    whole, late, early = ending("whole"), ending("late", (0, 1), (3, 4)), ending("early", (0, 3))
+    assert [recorded_at(late, step) for step in range(5)] == [True, False, False, True, False]
+    assert [recorded_at(early, step) for step in range(4)] == [True, True, True, False]
+    assert all(recorded_at(whole, step) for step in range(4))
+    assert [step_after(whole, place) for place in range(5)] == [0, 1, 2, 3, 3]
+    assert [[*blocks(*views)][-1].recorded for views in ((whole, late), (whole, early), (early, late))] == [
+        True,
+        False,
+        False,
+    ]

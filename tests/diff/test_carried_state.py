@@ -10,8 +10,10 @@ import pytest
 
 from rltrace.diff import compare
 from rltrace.diff.base.model import Cause, Finding, InputsMatch
+from rltrace.diff.causes.carried_state import carried_step
 from rltrace.testing import In, TraceBuilder
-from rltrace.trace.format.schema import Generator, Kind, Origin
+from rltrace.trace.format.schema import Generator, Kind, Origin, Step
+from rltrace.trace.read.reader import open_trace
 
 MM, ADD = "aten.mm.default", "aten.add_.Tensor"
 LOADER = ("torch/utils/data/_utils/collate.py", 3, "collate", "torch.stack(batch)")
@@ -167,3 +169,81 @@ def test_a_window_tells_what_a_tensor_held(tmp_path: Path, opening: str, read: s
 
     found = shifted(tmp_path, use, opening=opening)
     assert (found.op, found.inputs_match) == (MM, match)
+
+
+def test_an_environment_that_returned_it_before(tmp_path: Path) -> None:
+    """An op reads what no event brought in since, and the last event before it is at another step."""
+
+    def event_at(side_steps: tuple[int, int], what: str) -> Do:
+        return lambda trace, side: trace.event(
+            Kind.ENVIRONMENT_STEP, what, owner="Walk", counts={"step": side_steps[side == "b"]}, digests={"o": "same"}
+        )
+
+    reads = op(inputs=[("outside", "o?")], outputs=["y?"])
+    found = shifted(tmp_path, event_at((1_812, 5), "environment 0"), reads)
+    assert lost(found) == ("environment", "environment 0 (Walk)")
+    assert found.explanation.startswith(
+        "environment 0 (Walk) may not have been restored: its last event before is step 1,812 in A, step 5 in B"
+    )
+    (tmp_path / "same").mkdir()
+    found = shifted(tmp_path / "same", event_at((5, 5), "environment 0"), reads)
+    assert lost(found) == ("data", "data from outside torch")
+
+
+@pytest.mark.parametrize(
+    ("began", "state", "unequal", "expected", "why"),
+    [
+        ("z", ("step",), [Step.PARAMETERS], ("tensor", "parameters of Adam"), "the parameters were not restored"),
+        (
+            "q",
+            (),
+            [Step.PARAMETERS],
+            ("optimizer", "Adam: step"),
+            "B's Adam begins without step, which A's had after 1 a",
+        ),
+        (
+            "q",
+            ("step",),
+            [Step.PARAMETERS],
+            ("optimizer", "Adam"),
+            "the state or the settings of Adam were not restored",
+        ),
+        (
+            "q",
+            (),
+            [Step.GRADIENTS, Step.PARAMETERS],
+            ("data", "data of a loader or an environment"),
+            "other data came in",
+        ),
+        (
+            "q",
+            (),
+            [Step.GRADIENTS, Step.TORCH_GENERATOR],
+            ("generator", "torch's generator on the CPU"),
+            "the state of torch's generator on the CPU was not restored, or it was drawn from otherwise",
+        ),
+        (
+            "q",
+            (),
+            [Step.DEVICE_GENERATORS],
+            ("generator", "torch's generators of devices"),
+            "the state of torch's generators of devices was not restored, or it was drawn from otherwise",
+        ),
+        (None, ("step",), [Step.GRADIENTS], ("data", "data of a loader or an environment"), "other data came in"),
+    ],
+)
+def test_a_step_of_which_no_rows_tell(
+    tmp_path: Path, began: str | None, state: tuple[str, ...], unequal: list[Step], expected: tuple[str, str], why: str
+) -> None:
+    """By what the optimizers began with and which digests differ at its end."""
+    processes = []
+    for side in "ab":
+        trace = TraceBuilder(tmp_path / f"{side}.zarr", level="step")
+        if side == "a" or began is not None:
+            trace.optimizer("p" if side == "a" else began, state=() if side == "a" else state, kept=("step",))
+        for parameters, ordinal in (("q", 0), ("o", 1), ("r", 0)) if side == "a" else (("r", 0),):
+            trace.end_step(ordinal=ordinal, parameters=parameters, gradients="g", generators="s")
+        processes.append(open_trace(trace.finish()).processes[0])
+    a, b = processes[0].from_step(2), processes[1]
+    lost, text = carried_step(a, b, a.steps[0], unequal)
+    assert (lost.kind, lost.name) == expected and why in text

@@ -253,3 +253,20 @@ def test_a_process_that_left_nothing_but_its_start_record(launches: dict[str, Fi
     comparison = compare(store(launches["a"], tmp_path / "whole.zarr"), store(gone, tmp_path / "gone.zarr"))
     assert comparison.verdict is Verdict.UNKNOWN
     assert "rank0/worker:1 is missing" in comparison.why
+
+
+def test_a_hole_before_one_that_is_known(tmp_path: Path) -> None:
+    """A missing file is noticed as a trace is opened, other bytes in an earlier one only as they are read."""
+    for name, noise in (("a.zarr", ""), ("b.zarr", "x")):
+        trace = TraceBuilder(tmp_path / name)
+        for row in range(20):
+            trace.op("aten.mm.default", (f"{row}.py", 1, "f", "y = x @ w"), outputs=[f"{row} {noise * (row == 2)}"])
+            if row % 4 == 3:
+                trace.commit()
+        trace.end_step()
+        trace.finish()
+    rows = tmp_path / "a.zarr" / "processes/0/streams/0/rows"
+    (rows / "c.3.0").unlink()
+    (rows / "c.1.0").write_bytes(bytes((rows / "c.1.0").stat().st_size))
+    found = compare(tmp_path / "a.zarr", tmp_path / "b.zarr")
+    assert found.verdict is Verdict.DIVERGED and found.decisive is not None and found.decisive.a_index == 2

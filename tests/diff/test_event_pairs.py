@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from views import context_of, view_of
 
-from rltrace.diff.base.model import Cause
+from rltrace.diff.base.findings import Judgement, make_finding, row_at
+from rltrace.diff.base.model import Cause, InputsMatch
 from rltrace.diff.causes.events import (
     EventTracker,
     MatchedEvent,
@@ -17,8 +20,11 @@ from rltrace.diff.causes.events import (
     event_text_parts,
     first_op_text,
     seeding_texts,
+    trace_to_event,
 )
+from rltrace.testing import TraceBuilder
 from rltrace.trace.format.events import COUNT, DIGEST, EVIDENCE, INTEGER, NONE, Cell, Event
+from rltrace.trace.format.schema import Kind
 from rltrace.trace.read.names import Site
 
 
@@ -285,3 +291,24 @@ def test_a_reset_with_one_seed(seeds: tuple[int | None, int | None], is_seeded: 
     """The same on both sides."""
     events = [Event("environment 0", () if seed is None else (Cell("seed", EVIDENCE, seed),)) for seed in seeds]
     assert Pair(*events).is_seeded is is_seeded  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("longer", ["a", "b"])
+def test_an_event_of_one_side_right_before(tmp_path: Path, longer: str) -> None:
+    """It follows the last equal one at once: that is why all later ones differ."""
+
+    def build(trace: TraceBuilder, side: str) -> None:
+        for count, seen in enumerate(("same", *(["extra"] if side == longer else []), f"of {side}"), 1):
+            digests = {"observation": seen}
+            trace.event(Kind.ENVIRONMENT_STEP, "environment 0", counts={"step": count}, digests=digests)
+        trace.op("aten.mm.default", inputs=[("outside", f"of {side}")], outputs=[side])
+
+    views = [view_of(tmp_path / f"{side}.zarr", lambda trace, side=side: build(trace, side)) for side in "ab"]
+    last = [view.rows - 1 for view in views]
+    context = context_of(*views, [(0, 0), (last[0] - 1, last[1] - 1), (last[0], last[1])])
+    judged = Judgement(Cause.OUTSIDE, InputsMatch.DIFFER, "")
+    later = make_finding(row_at(views[0], last[0]), row_at(views[1], last[1]), judged, 1)
+    found = trace_to_event(context, later, last[0] + 1, None)
+    assert found is not None and found.cause is Cause.CONTROL_FLOW
+    assert (found.a_index, found.b_index) == ((1, None) if longer == "a" else (None, 1))
+    assert found.explanation.startswith(f"only {longer.upper()} steps environment 0 here, ")

@@ -177,6 +177,7 @@ def test_inputs(tmp_path: Path, a: list[Op], b: list[Op], match: InputsMatch, eq
         # read at its use on one side, left by an op on the other
         ([op(inputs=[("outside", "x")], layouts=[SQUARE])], [MAKE, op(inputs=[0])], True),
         ([op(inputs=[("outside", "x")], layouts=[TURNED])], [MAKE, op(inputs=[0])], False),
+        ([op(inputs=[("outside", "x")], layouts=[])], [MAKE, op(inputs=[0])], False),
     ],
 )  # fmt: skip
 def test_equal_bytes_whatever_wrote_them(tmp_path: Path, a: list[Op], b: list[Op], equal: bool) -> None:
@@ -216,3 +217,20 @@ def test_origins(tmp_path: Path) -> None:
 
     row = row_at(view_of(tmp_path / "a.zarr", build), 2)
     assert [origin_of(row, link) for link in row.rows.inputs(2)] == [Origin.OUTSIDE, 1, 1, 1]
+
+
+def test_equal_bytes_of_matched_ops_in_other_layouts(tmp_path: Path) -> None:
+    """Matched ops wrote them, into memory that is laid out otherwise; not where another output is read."""
+    sides = []
+    for side, layout, slot in (("a", SQUARE, 1), ("b", TURNED, 1), ("c", TURNED, 0)):
+
+        def build(trace: TraceBuilder, layout: Any = layout, slot: int = slot) -> None:
+            trace.op("aten._foreach_add_.Scalar", inputs=["unknown"] * 2, layouts=[layout] * 2, outputs=["x", "x"])
+            trace.op(MM, inputs=[In(0, slot=slot)])
+
+        sides.append(view_of(tmp_path / f"{side}.zarr", build))
+    a, b, c = (row_at(view, 1) for view in sides)
+    matched = [(0, 0), (1, 1)]
+    assert input_is_equal(context_of(sides[0], sides[1], matched), a, b, 0)
+    assert not input_is_equal(context_of(sides[0], sides[1], []), a, b, 0)
+    assert not input_is_equal(context_of(sides[0], sides[2], matched), a, c, 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rltrace.diff.base.kernels import choice_text, settings_choosing
+from rltrace.diff.base.kernels import choice_text, reported_differences, settings_choosing
 from rltrace.diff.base.model import NamedDifference
 
 DIFFER = tuple(
@@ -88,3 +88,44 @@ def test_in_a_sentence() -> None:
     assert choice_text("aten.add.Tensor", ATEN, ATEN, [setting]) == ""
     restated = NamedDifference("cpu.capability", "AVX2", "AVX512")
     assert choice_text("aten.add.Tensor", ATEN, ATEN, [restated]) == ""
+
+
+def test_parameters_of_one_implementation() -> None:
+    """The first line that differs, of those that both sides have; then the grid."""
+    side = {"library": "oneDNN", "names": ["jit"], "reported": ["matmul 4x4", "matmul 8x8"]}
+    other = {**side, "reported": ["matmul 4x4", "matmul 8x9", "reorder"]}
+    assert list(reported_differences(side, other)) == ["matmul 8x8 against matmul 8x9"]
+    assert list(reported_differences(side, {**side, "reported": ["matmul 4x4"]})) == []
+    assert list(reported_differences(side, {"library": "oneDNN"})) == []
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "text"),
+    [
+        (["p", "q", "r", "s"], ["p", "x", "s"], "kernels q + r against x"),
+        (["p", "p"], ["p"], "kernels p ×2 against p"),
+        (["p", "s"], ["p", "q", "s"], "kernels p + s against p + q + s"),
+        (["p"], [], "kernels p against nothing"),
+    ],
+)
+def test_names_that_differ(a: list[str], b: list[str], text: str) -> None:
+    """Without those at both ends, unless nothing would be left of a side."""
+    evidence = [
+        {"device": "cuda", "names": names, "launches": [[[1, 1, 1], [1, 1, 1]]] * len(names)} for names in (a, b)
+    ]
+    assert list(reported_differences(*evidence)) == [text]
+
+
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [
+        ("aten.sort.default", "env.ATEN_CPU_CAPABILITY"),
+        ("torch.ops.x", "env.ATEN_CPU_CAPABILITY"),
+        ("extern_kernels.addmm", "env.MKL_CBWR"),
+        ("mkldnn.linear", "env.ONEDNN_MAX_CPU_ISA (rank1/main)"),
+    ],
+)
+def test_libraries_of_a_region(name: str, first: str) -> None:
+    """What its code calls."""
+    region = {"library": "Inductor", "names": [name], "reported": ["…"]}
+    assert settings_choosing("inductor.fused.default", region, region, DIFFER)[0].name == first

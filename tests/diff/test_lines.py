@@ -66,3 +66,12 @@ def test_an_edited_line_is_learned_with_every_stack_it_is_in(record: Record) -> 
     assert known(names, a) == [1, 2, None, None]
     assert not names.learn(1, 3)  # A's line has another partner
     assert names.learn(4, 4) and known(names, a) == [1, 2, None, 4]
+
+
+def test_frames_of_renamed_functions_are_known_in_other_stacks(record: Record) -> None:
+    """A function that was renamed where nothing else changed has its name in stacks with an edited line as well."""
+    a = process(record, [frame("x = y"), frame("go()", "old")], [frame("u = v"), frame("go()", "old")])
+    b = process(record, [frame("x = y"), frame("go()", "new")], [frame("u = 2 * v"), frame("go()", "new")])
+    names = SiteNames(a, b)
+    assert known(names, a) == [1, None]
+    assert names.learn(2, 2) and known(names, a) == [1, 2]

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
 from views import view_of
 
-from rltrace.diff.align.reorder import match_reordered
+from rltrace.diff.align import reorder
+from rltrace.diff.align.reorder import match_reordered, partners_of, reordered_rows
 from rltrace.diff.align.rows import Alignment
+from rltrace.diff.base.view import StreamView
 from rltrace.testing import In, TraceBuilder
 from rltrace.trace.format.schema import RowFlag
 
@@ -97,3 +101,93 @@ def test_rows_of_a_site_change_places(tmp_path: Path, a: list[Row], b: list[Row]
     found, moved = matched(tmp_path, a, b)
     assert found == partners
     assert all(own for k, own in enumerate(moved) if partners[k] != k)
+
+
+def rows_of_items(order: Sequence[int], pending: int, side: str) -> list[Row]:
+    """A loop over a set: a value for each item, then chains of ops of which each reads the one before.
+
+    The last two of a chain may hold unwritten memory, so that only what they read tells which is which.
+    """
+    rows: list[Row] = []
+    made = {}
+    for item in order:
+        made[item] = len(rows)
+        rows.append(("make", f"x{item}", ()))
+    for site in ("use", "fill", "copy"):
+        for item in order:
+            last, made[item] = made[item], len(rows)
+            rows.append((site, f"{site}{item}" + "?" * (site != "use"), (last, *([-1] if item == pending else []))))
+    return rows
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_loop_over_a_set(tmp_path: Path, seed: int) -> None:
+    """Every row is matched with that of its item, whatever the order was."""
+    random, items = Random(seed), range(5)
+    orders = [random.sample(items, 5) for _ in range(2)]
+    partners, moved = matched(tmp_path, *(rows_of_items(order, orders[0][0], "") for order in orders))
+    wanted = [5 * part + orders[1].index(item) for part in range(4) for item in orders[0]]
+    assert partners == wanted
+    assert all(own or k == partner for k, (own, partner) in enumerate(zip(moved, partners, strict=True)))
+
+
+def test_marked_rows_in_a_chain(tmp_path: Path) -> None:
+    """A match of rows that may hold unwritten memory tells which of those that read them match, however many."""
+    a: list[Row] = [*MAKE]
+    b: list[Row] = [MAKE[1], MAKE[0]]
+    for part in range(5):
+        # sites in the order of their names, against which they read each other
+        a += [(f"part{9 - part}", "p?", (2 * part,)), (f"part{9 - part}", "p?", (2 * part + 1,))]
+        b += [(f"part{9 - part}", "p?", (2 * part,)), (f"part{9 - part}", "p?", (2 * part + 1,))]
+    assert matched(tmp_path, a, b)[0] == [1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10]
+
+
+def steps(folder: Path, *orders: str) -> list[StreamView]:
+    """Sides with a step of one row, and one of independent rows, a letter each, in two segments."""
+
+    def build(trace: TraceBuilder, order: str) -> None:
+        trace.op("aten.zeros.default", outputs=["before"])
+        trace.end_step()
+        for place, letter in enumerate(order):
+            trace.op("aten.mm.default", inputs=[("outside", letter)], outputs=[letter.lower()])
+            if place == 1:
+                trace.commit()
+        trace.end_step()
+
+    return [
+        view_of(folder / f"{n}.zarr", lambda trace, order=order: build(trace, order)) for n, order in enumerate(orders)
+    ]
+
+
+def test_a_step_in_another_order(tmp_path: Path) -> None:
+    """Row by row, equal ones in turn; nothing is known where the rows differ, are too many or cannot be read."""
+    a, b, other = steps(tmp_path, "pqrqs", "sqpqr", "sqpqx")
+    found = reordered_rows(a, b, (1, 1, 5))
+    assert found is not None
+    assert found.b.tolist() == [2, 1, 4, 3, 0] and found.sure and (found.rows_a, found.rows_b) == (5, 5)
+    assert (~found.moved).sum() == 2 and (np.diff(found.b[~found.moved]) > 0).all()
+    assert partners_of(a, b, (1, 1, 5)).tolist() == [3, 2, 5, 4, 1]
+    assert reordered_rows(a, other, (1, 1, 5)) is None
+    assert partners_of(a, other, (1, 1, 5)).tolist() == [-1] * 5
+
+
+def test_a_step_that_is_too_long_or_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then no partner is known."""
+    a, b = steps(tmp_path, "pqrqs", "sqpqr")
+    monkeypatch.setattr(reorder, "WINDOW_ROWS", 5)
+    assert reordered_rows(a, b, (1, 1, 5)) is not None
+    monkeypatch.setattr(reorder, "WINDOW_ROWS", 4)
+    assert reordered_rows(a, b, (1, 1, 5)) is None
+    monkeypatch.undo()
+    (tmp_path / "again").mkdir()
+    a, b = steps(tmp_path / "again", "pqrqs", "sqpqr")
+    (tmp_path / "again" / "1.zarr" / "processes" / "0" / b.stream.segments[1].files[0].key).unlink()
+    assert reordered_rows(a, b, (1, 1, 5)) is None
+    assert partners_of(a, b, (1, 1, 5)).tolist() == [-1] * 5
+
+
+def test_inputs_without_a_partner(tmp_path: Path) -> None:
+    """Where a marked row reads what no row of the other side does, its site stays as it is."""
+    a: list[Row] = [*MAKE, ("fill", "p?", (0,)), ("fill", "q?", (1,)), *USE]
+    b: list[Row] = [*MAKE[::-1], ("fill", "q?", (0,)), ("fill", "p?", ("unknown",)), *USE[::-1]]
+    assert matched(tmp_path, a, b)[0][2:4] == [2, 3]

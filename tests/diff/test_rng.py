@@ -130,6 +130,8 @@ def place_of(found: Finding | None) -> tuple[int | None, int | None] | None:
         ("t1T", "t1", {}, (1, None)),
         ("T1t", "t1T", {}, (None, 1)),
         ("T1", "1", {}, None),
+        ("T1T", "1", {}, (1, None)),
+        ("1", "T1T", {}, (None, 1)),
         ("T1", "2", {}, (0, None)),
         ("dD", "d", {}, (1, None)),
         ("Dd", "d", {}, None),
@@ -146,7 +148,10 @@ def test_draws_of_one_side(
 ) -> None:
     """Harmless where the generator is in the same state afterwards, or where nobody else ever draws from it."""
     draws, *_, alone = drawn(tmp_path, a, b, **more)
-    assert place_of(draws.unsettled((alone[0], alone[1]))) == unsettled
+    found = draws.unsettled((alone[0], alone[1]))
+    assert place_of(found) == unsettled
+    if "T1T" in (a, b):
+        assert found is not None and (found.identical_before, found.cause) == (0, Cause.CONTROL_FLOW)
     assert draws.any_one_sided is any(len(rows) for rows in alone)
 
 
@@ -205,7 +210,7 @@ def test_ends_that_differ_settle_nothing(tmp_path: Path) -> None:
 def test_all_draws_of_a_stream(tmp_path: Path) -> None:
     """By generator; not known where rows cannot be read."""
     view = side(tmp_path / "a.zarr", "t.dt1.o")
-    assert [draws_from(view.stream, GENERATORS[word]).tolist() for word in "tdop"] == [[0, 3], [2], [5], []]  # type: ignore[union-attr]
+    assert [draws_from(view.stream, GENERATORS[word]).tolist() for word in "tdopu"] == [[0, 3], [2], [5], [], []]  # type: ignore[union-attr]
     (tmp_path / "a.zarr/processes/0/streams/0/rows/c.0.0").unlink()
     assert draws_from(side_again(tmp_path / "a.zarr").stream, Generator.TORCH) is None
 
@@ -227,3 +232,26 @@ def test_states_at_the_end(tmp_path: Path) -> None:
     notes = [generators_note(processes[0], other) for other in processes]
     assert [notes[0], notes[1], notes[3]] == [None] * 3
     assert str(notes[2]).startswith("the torch generator states differ as rank0/main ends")
+
+
+def test_ends_that_differ_leave_a_draw_unsettled(tmp_path: Path) -> None:
+    """One side's end is no proof; both ends in one state are, whichever side drew."""
+    for ends, unsettled in (("xy", True), ("xx", False)):
+        long, short = (
+            side(tmp_path / f"{ends}{rows}.zarr", rows, end=end) for rows, end in zip(("tT", "t"), ends, strict=True)
+        )
+        for views in ((long, short), (short, long)):
+            draws = Draws(*views)
+            alone = [np.array([1] if view is long else [], np.int64) for view in views]
+            judged = control_flow("A", row_at(long, 1), "", None, DRAWS)
+            finding = make_finding(row_at(long, 1), None, judged, 1)
+            given = [(view.read(0, view.rows), np.array([0]), rows) for view, rows in zip(views, alone, strict=True)]
+            draws.add(given[0], given[1], lambda *_, found=finding: found)
+            assert (draws.unsettled((alone[0], alone[1])) is not None) is unsettled
+
+
+def test_draws_of_a_trace_that_goes_on(tmp_path: Path) -> None:
+    """What one side has not run yet may restore the state, whichever side it is."""
+    long, short = side(tmp_path / "a.zarr", "tT"), side(tmp_path / "b.zarr", "t", state="killed")
+    for views in ((long, short), (short, long)):
+        assert Draws(*views).unsettled((np.array([1]), np.array([], np.int64))) is None

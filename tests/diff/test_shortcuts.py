@@ -11,16 +11,18 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
+import numpy as np
 import pytest
 from comparisons import CASES
 from edits import Editor
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from programs import Do, Machine, training
-from shortcuts import unlike
+from shortcuts import NAMES, unlike
 
 from rltrace.diff import Comparison, compare
-from rltrace.diff.base.view import Shortcuts
+from rltrace.diff.align.blocks import Block
+from rltrace.diff.base.view import RowRange, Shortcuts
 from rltrace.testing import TraceBuilder
 from scripts import Writer
 
@@ -81,9 +83,77 @@ def test_what_they_save(tmp_path: Path) -> None:
     assert chunks(plain, logged) * 3 < chunks(plain, logged, step_digests=False, any_order=False)
 
 
-def test_a_wrong_shortcut_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where hashes are trusted that do not tell rows apart, the result without them is another."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("rltrace.diff.align.window.candidates", lambda a, at_a, b, at_b: at_a < 0)
-    found = unlike(CASES["kernel"](), again(Path("a.zarr"), Path("b.zarr")))
-    assert "verdict" in found["row_hashes"]
+def logged_and_changed(logs: range) -> list[list[Do]]:
+    """Two programs with a log line each in these steps; the second has another value in the fifth one."""
+    found = []
+    for line, name in ((50, "mean"), (51, "norm")):
+        program: list[Do] = []
+        step = 0
+        for do in training(8):
+            is_error = do.name == "aten.sub.Tensor"
+            program.append(replace(do, noise="x") if is_error and step == 5 and name == "norm" else do)
+            if is_error and step in logs:
+                program.append(Do(f"aten.{name}.default", ("e",), "log", line, source=f"print(e.{name}())"))
+            step += do.name == "step"
+        found.append(program)
+    return found
+
+
+def other_rows(whole: RowRange, start: int, stop: int) -> RowRange:
+    return RowRange(whole.view, whole.rows.cut(0, stop - start))
+
+
+WRONG: dict[str, tuple[str, object]] = {
+    "bisection": ("base.bisect.Bisection._equal", lambda *_: True),
+    "first_step": ("align.blocks.first_block", lambda a, b, at: Block(at, a.rows, at, b.rows, False, True, True)),
+    "step_digests": ("align.blocks.ROW_DIGESTS", []),
+    "any_order": ("align.blocks._same_in_any_order", lambda a, b: np.ones(len(a), bool)),
+    "batches": ("stream.walk.StreamWalk._add_batch", lambda _, batch: len(batch) > 1),
+    "row_hashes": ("align.window.candidates", lambda a, at_a, b, at_b: at_a < 0),
+    "links": ("causes.inputs._are_matched", lambda *_: True),
+    "caches": ("base.view.RowRange.cut", other_rows),
+}
+"""What takes each shortcut, and a wrong answer of it."""
+
+
+def written_by_two(folder: Path) -> tuple[Path, Path]:
+    """An op that reads, without a digest, what another op wrote on the other side."""
+    for side, writer in (("a", 0), ("b", 1)):
+        trace = TraceBuilder(folder / f"{side}.zarr")
+        trace.op("aten.sin.default")
+        trace.op("aten.cos.default")
+        trace.op("aten.mm.default", inputs=[writer], outputs=[side])
+        trace.end_step()
+        trace.finish()
+    return folder / "a.zarr", folder / "b.zarr"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_wrong_shortcut_is_found(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever it is: the result without it is another."""
+    if name == "links":
+        a, b = written_by_two(tmp_path)
+    else:
+        logs = {"bisection": range(0), "batches": range(8), "caches": range(8)}.get(name, range(1))
+        programs = logged_and_changed(logs)
+        a, b = (in_pieces(tmp_path / f"{k}.zarr", program, 40) for k, program in enumerate(programs))
+    monkeypatch.setattr("shortcuts.NAMES", (name,))
+    assert unlike(compare(a, b), again(a, b)) == {}
+    monkeypatch.setattr(f"rltrace.diff.{WRONG[name][0]}", WRONG[name][1])
+    assert {*unlike(compare(a, b), again(a, b))} == {name}
+
+
+def test_an_extra_op_at_the_end_of_a_step(tmp_path: Path) -> None:
+    """What the other side continues with is the first row of its next step, whether that is read or not."""
+    for side in "ab":
+        trace = TraceBuilder(tmp_path / f"{side}.zarr")
+        for step in range(3):
+            trace.op("aten.mm.default", outputs=[step])
+            if side == "a" and step == 1:
+                trace.op("aten.sum.default", ("log.py", 1, "log", "print(x.sum())"), outputs=["s"])
+            trace.end_step()
+        trace.finish()
+    found = compare(tmp_path / "a.zarr", tmp_path / "b.zarr")
+    assert found.first is not None
+    assert found.first.explanation == "only A runs it; there B continues with aten.mm.default at train.py:12 (train)"
+    assert unlike(found, again(tmp_path / "a.zarr", tmp_path / "b.zarr")) == {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from rltrace.diff.base.context import DiffContext, Matching
 from rltrace.diff.base.findings import RowAt, row_at
 from rltrace.diff.base.view import StreamView
-from rltrace.testing import TraceBuilder
+from rltrace.testing import In, TraceBuilder
 from rltrace.trace.read.reader import open_trace
 
 Build = Callable[[TraceBuilder], object]
@@ -37,3 +38,41 @@ def context_of(a: StreamView, b: StreamView, matched: Iterable[tuple[int, int]])
     matching = Matching(0)
     matching.add(pairs[:, 0], pairs[:, 1])
     return DiffContext(a, b, matching, ())
+
+
+def random_sides(folder: Path, random: Random, rows: int, step: int) -> tuple[StreamView, StreamView]:
+    """Two streams of few sites, ops and values, alike in about two rows of three; a step ends every ``step`` rows.
+
+    Rows read what any of the six before wrote or read, what came from outside, or nothing that is known.
+    """
+    words: list[list[dict[str, Any]]] = [[], []]
+    for place in range(rows):
+        first = _random_row(random, place)
+        words[0].append(first)
+        words[1].append(first if random.random() < 0.65 else _random_row(random, place))
+
+    def built(number: int) -> StreamView:
+        def build(trace: TraceBuilder) -> None:
+            for place, row in enumerate(words[number], 1):
+                trace.op(**row)
+                if place % step == 0:
+                    trace.end_step()
+
+        return view_of(folder / f"{number}.zarr", build)
+
+    return built(0), built(1)
+
+
+def _random_row(random: Random, place: int) -> dict[str, Any]:
+    inputs: list[Any] = []
+    for _ in range(random.choice((0, 1, 1, 2))):
+        digest = random.choice((None, None, *"pq"))
+        back = In(max(0, place - random.randint(1, 6)), digest, known=random.random() < 0.2)
+        other = ("outside", digest), ("overwritten", digest), "unknown"
+        inputs.append(random.choice(other) if not place or random.random() < 0.2 else back)
+    site = random.choice("klm")
+    row: dict[str, Any] = {"name": f"aten.{random.choice('xy')}.default", "site": (f"{site}.py", 1, site, site)}
+    row |= {"inputs": inputs, "rng": random.choice((None, None, None, *"gh"))}
+    return row | (
+        {"value": 0.5} if random.random() < 0.1 else {"outputs": random.sample("uvw", random.choice((0, 1, 1)))}
+    )

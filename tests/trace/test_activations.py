@@ -22,7 +22,7 @@ from rltrace.testing import TraceBuilder
 from rltrace.trace.format import chunk_codec
 from rltrace.trace.format.activation_rows import ModuleCall, OpRows, Part
 from rltrace.trace.format.journal import parse_journal
-from rltrace.trace.format.schema import DIGEST_CHUNK, ActivationColumn, ModuleCallColumn
+from rltrace.trace.format.schema import CALL_CHUNK, DIGEST_CHUNK, ActivationColumn, ModuleCallColumn
 from rltrace.trace.read.activations import Activations
 from rltrace.trace.read.reader import Trace, open_trace
 from rltrace.trace.tools.slice import slice_trace
@@ -376,3 +376,23 @@ def test_zarr_reads_rows(small: Path) -> None:
             own = digests[entry["offset"] : entry["offset"] + entry["count"]].tolist()
     assert own == row_digests(x.tobytes(), "float32", x.shape, 4, (0,)).tolist()
     assert process["activations/calls"].attrs["columns"] == [column.name.lower() for column in ModuleCallColumn]
+
+
+def test_several_chunks_of_one_commit(tmp_path: Path) -> None:
+    """More calls, tensors and rows than a chunk holds: each reads back as it was, and the last ones too."""
+    builder = TraceBuilder(tmp_path / "a.zarr")
+    large = [np.arange(DIGEST_CHUNK - 5, dtype=np.int16).reshape(-1, 1) + add for add in range(3)]
+    for number in range(CALL_CHUNK + 9):
+        with builder.call("Net", {"x": large[number] if number < 3 else np.array([[number]], np.int32)}):
+            builder.op("aten.mm.default")
+    kept = kept_of(builder.finish())
+    calls = kept.calls(0)
+    assert [call.number for call in calls] == list(range(CALL_CHUNK + 9))
+    for number, array in [*enumerate(large), (3, np.array([[3]], np.int32)), (CALL_CHUNK + 8, None)]:
+        array = np.array([[number]], np.int32) if array is None else array
+        wanted = row_digests(array.tobytes(), str(array.dtype), array.shape, array.itemsize, (0,))
+        assert calls[number].tensors[0].digests.reshape(-1).tolist() == np.frombuffer(wanted, np.uint64).tolist()
+    assert kept.tensor_count == CALL_CHUNK + 9
+    assert kept.digest_count == 3 * (DIGEST_CHUNK - 5) + CALL_CHUNK + 6
+    chunks, digests = kept.digest_chunks_of(lambda stream, first, stop: first <= 2 < stop)
+    assert chunks == {1, 2} and len(digests) == 1

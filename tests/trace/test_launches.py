@@ -22,6 +22,8 @@ from rltrace.trace.format.schema import FIRST_ENTRIES, TABLES, Column, Kind
 from rltrace.trace.format.tables import Table
 from rltrace.trace.kernels.evidence import LAUNCHES
 from rltrace.trace.kernels.launches import NewLaunches, RecordedLaunches, Unknown, launches_record
+from rltrace.trace.read import launched_calls
+from rltrace.trace.read.launched_calls import seen_calls
 from rltrace.trace.read.reader import open_trace
 from rltrace.trace.tools.verify import verify
 from rltrace.trace.write.writer import ProcessWriter
@@ -180,3 +182,13 @@ def test_they_are_listed(tmp_path: Path) -> None:
     told = json.loads(CliRunner().invoke(command, [str(path), "--format", "json"]).output)["processes"][0]["launched"]
     assert told["calls"][0]["ran"][0]["launches"] == [{"grid": [8, 1, 1], "block": [128, 1, 1]}]
     assert told["unknown"] == [{"why": "nobody looked", "stream": 0, "first": 3, "rows": 1}]
+
+
+def test_calls_that_a_profiler_saw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each distinct one with its first row and what ran, the most frequent first; in so many rows at most."""
+    process = open_trace(build(tmp_path / "a.zarr", [None, ("j",), ("k",), ("k",)])).processes[0]
+    [call] = seen_calls(process)
+    assert (call.stream, call.row, call.times) == (0, 1, 3)
+    assert [evidence["names"] for evidence in call.evidence(process)] == [["k"], ["j"]]
+    monkeypatch.setattr(launched_calls, "MAX_ROWS_READ", 2)
+    assert [call.times for call in seen_calls(process)] == [1]

@@ -65,3 +65,9 @@ def test_what_a_table_lacks() -> None:
     assert [WORDS.settings(number) for number in (0, 1, 9)] == [{"grad": True}, {}, {}]
     assert (WORDS.evidence(1), WORDS.evidence(99)) == ({"library": "MKL", "threads": 2}, {})
     assert WORDS.size("ops") == 4
+
+
+def test_names_of_arguments() -> None:
+    """Those of the op's schema; none where no schema was recorded for it."""
+    words = Words({"schemas": [None, {"op": 2, "arguments": ["self", "dim"]}, {"op": 0, "arguments": ["x"]}]})
+    assert [words.arguments(op) for op in (0, 1, 2)] == [["x"], [], ["self", "dim"]]

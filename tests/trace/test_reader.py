@@ -16,6 +16,7 @@ from rltrace.errors import DamagedTraceError, FormatVersionError, HoleError, Not
 from rltrace.testing import TraceBuilder, plain_entries, random_rows
 from rltrace.trace.format.journal import Record
 from rltrace.trace.format.process_start import note_failure, write_start
+from rltrace.trace.format.records import link_checks_record
 from rltrace.trace.format.root import create_trace
 from rltrace.trace.format.rows import Rows
 from rltrace.trace.read.reader import open_trace
@@ -404,3 +405,36 @@ def test_a_damaged_record_hides_no_row_that_is_there(sample: Path) -> None:
     (process, *_) = open_trace(sample).processes
     assert process.record_damage
     assert process.streams[0].holes == []
+
+
+def test_a_missing_start_record_is_named(sample: Path) -> None:
+    """A process began, and what it began with is gone."""
+    process = open_trace(sample).processes[0]
+    (sample / f"starts/{process.token}.json").unlink()
+    assert [hole.why for hole in open_trace(sample).holes] == [
+        f"starts/{process.token}.json of {process.name} is missing"
+    ]
+
+
+def test_holes_are_in_order(written: tuple[Path, Rows]) -> None:
+    """Whichever is found first; each once."""
+    stream = open_trace(written[0]).processes[0].streams[0]
+    for first in (20, 3, 20, 7, 3):
+        stream.add_hole(first, 2, "gone")
+    assert [hole[0] for hole in stream.holes] == [3, 7, 20]
+
+
+def test_checked_links(tmp_path: Path) -> None:
+    """A process has its links checked only where it says so."""
+    builder = TraceBuilder(tmp_path / "a.zarr")
+    builder.process("rank1/main").writer.append(link_checks_record())
+    processes = open_trace(builder.finish()).processes
+    assert [process.checks_links for process in processes] == [False, True]
+
+
+def test_a_process_from_a_later_step(sample: Path) -> None:
+    """Shares what was read: its steps are read once."""
+    process = open_trace(sample).processes[0]
+    later = process.from_step(1)
+    assert (len(process.steps), len(later.steps), len(later.steps_before)) == (3, 2, 1)
+    assert later.steps_before.tolist() == process.steps[:1].tolist() and later.chunks_read == process.chunks_read

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,17 +12,21 @@ from rltrace.trace.format.records import (
     FaultKind,
     LeftOut,
     LinkFault,
+    ValuePart,
     ValueRequest,
+    add_part,
     add_up,
     by_reason,
     check_facts,
     check_launch,
     check_slice,
     link_fault_record,
+    parse_left_out,
     parse_link_fault,
     parse_value_request,
     value_request_record,
 )
+from rltrace.trace.format.rows import ChunkFile
 
 FAULT = LinkFault(FaultKind.WRITE, (0, 5), 1, 2, (0, 4), None, (1, 3), True, 64, 0xABC)
 
@@ -102,3 +107,26 @@ def test_requests_of_values() -> None:
     for change in ({"inputs": 1}, {"selectors": "all"}, {"selectors": ["all", 1]}, {"limit": -1}):
         with pytest.raises(ValueError, match=r"."):
             parse_value_request({**record, "selectors": ["all"], **change})
+
+
+def test_values_that_exist_already() -> None:
+    """Chunks of a later part come after those of the earlier ones, of the index and of the bytes."""
+    file = ChunkFile("c.0.0", 1, "0")
+    parts: list[ValuePart] = []
+    first = ValuePart(5, (file, file), 3, (file,), (), 7)
+    add_part(parts, first)
+    for index, chunk in ((8, 4), (9, 3)):
+        with pytest.raises(ValueError, match="its chunks exist already"):
+            add_part(parts, replace(first, index_chunk=index, first_chunk=chunk))
+    later = replace(first, index_chunk=9, first_chunk=4)
+    add_part(parts, later)
+    assert parts == [first, later]
+
+
+@pytest.mark.parametrize("change", [{"why": 5}, {"stream": -1}, {"first": "0"}, {"bytes": None}])
+def test_what_cannot_have_been_left_out(change: dict[str, Any]) -> None:
+    """A reason is a text, and the rest are numbers."""
+    entry = {"why": "limit", "stream": 1, "first": 2, "last": 3, "values": 4, "bytes": 5}
+    assert parse_left_out(entry) == LeftOut("limit", 1, 2, 3, 4, 5)
+    with pytest.raises((ValueError, TypeError)):
+        parse_left_out({**entry, **change})

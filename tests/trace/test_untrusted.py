@@ -67,6 +67,8 @@ def test_records_nested_without_end() -> None:
     """Is no record, and no crash."""
     data = framed(b'{"type":' + b"[" * 500_000)
     assert "is not a record" in parse_journal(data).damage[0]
+    with pytest.raises(ValueError, match="is nested too deep"):
+        ValueBudget().load(b"[" * 500_000)
 
 
 def test_a_table_of_millions_of_values() -> None:

@@ -171,7 +171,13 @@ def match_reordered(a: RowRange, b: RowRange, alignment: Alignment) -> Alignment
     if not len(at_a) or len(at_a) > MAX_MARKED:
         return alignment
     more = rematch_marked(a, b, alignment, _partners(alignment, at_a, at_b), int(group.max()) + 1)
-    at_a, at_b, group = (np.concatenate(columns) for columns in zip((at_a, at_b, group), more, strict=True))
+    again = np.isin(at_a, more[0]) | np.isin(at_b, more[1])
+    sites = a.tokens.identity[at_a[again]]
+    at_a, at_b, group = (np.concatenate([x[~again], y]) for x, y in zip((at_a, at_b, group), more, strict=True))
+    mixed = np.isin(
+        a.tokens.identity[at_a], sites
+    )  # some rows of a site by what they compute, others by what they read
+    group[mixed] = -1 - np.unique(a.tokens.identity[at_a[mixed]], return_inverse=True)[1]
     keep = _with_matching_producers(a, b, alignment, (at_a, at_b, group))
     return _rematched(alignment, at_a[keep], at_b[keep]) if keep.any() else alignment
 

@@ -80,9 +80,7 @@ class Bisection:
         if not self.a.shortcuts.bisection:
             return 0, None
         rows = self._rows
-        upper = int(np.searchsorted(rows, limit, side="right")) - 1
-        if upper < 0:
-            return 0, None
+        upper = int(np.searchsorted(rows, limit, side="right")) - 1  # row 0 has a digest in every stream
         if self._equal(upper, column):
             return int(rows[upper]), None
         low, high = -1, upper  # the digest before any row is equal by definition

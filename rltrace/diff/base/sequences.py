@@ -260,8 +260,7 @@ def best_pairs(levels: Sequence[tuple[Tokens, Tokens]]) -> tuple[Indices, Indice
         worth = np.zeros(m, np.int64)
         for k, (a, b) in enumerate(reversed(levels)):
             worth += (a[i] == b).astype(np.int64) << (LEVEL_BITS * k)
-        matched = np.where(worth > 0, score[i, :-1] + worth, 0)
-        np.maximum.accumulate(np.maximum(score[i, 1:], matched), out=score[i + 1, 1:])
+        np.maximum.accumulate(np.maximum(score[i, 1:], score[i, :-1] + worth), out=score[i + 1, 1:])
     return _path(score)
 
 

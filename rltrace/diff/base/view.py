@@ -142,7 +142,8 @@ class Shortcuts:
     """The shortcuts that a comparison takes; all of them, except in tests of each."""
 
     bisection: bool = True
-    """The first difference is searched among prefix digests; False: rows are read up to it."""
+    """The first difference is searched among prefix digests, and no event where these or a table prove that none
+    differs; False: rows are read up to it."""
     first_step: bool = True
     """The step of the first difference is found without the other steps."""
     step_digests: bool = True
@@ -394,8 +395,7 @@ class StreamView:
         at = bisect_right(self._firsts, index) - 1
         segment = self.stream.segments[at] if at >= 0 else None
         if segment is None or index >= segment.stop:
-            self.stream.read(index, index + 1)  # raises with the reason
-            raise HoleError(f"row {index} of {self.name} cannot be read")
+            return self.stream.read(index, index + 1), 0  # raises with the reason
         return self.stream.read_segment(segment), index - segment.first
 
     @cached_property
@@ -430,14 +430,15 @@ class StreamView:
 
     def readable(self, start: int, stop: int) -> int:
         """The first row from ``start`` on that cannot be read, ``stop`` where all can. Reads all of them."""
-        while (hole := self.hole(start, stop)) is None:
+        while True:
+            hole = self.hole(start, stop)
+            end = stop if hole is None else max(hole[0], start)
             try:
-                self.stream.read(start, stop)
-                return stop
+                self.stream.read(start, end)
+                return end
             except HoleError:
-                if self.hole(start, stop) is None:
+                if self.hole(start, end) is None:
                     raise
-        return max(hole[0], start)
 
     # --- names of ids -----------------------------------------------------------------------------------------------
 

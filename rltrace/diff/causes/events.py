@@ -282,7 +282,7 @@ SEEDING_EVENTS = (Kind.SEED, Kind.ENVIRONMENT_MADE, Kind.ENVIRONMENT_RESET)
 
 def seeding_notes(context: DiffContext, end: int, end_b: int | None, about: EventPair | None) -> list[str]:
     """Clauses on seeding before row ``end``; ``about``: the event at ``end`` that differs; None: it is an op."""
-    if not any(_has_seeding(view) for view in (context.a, context.b)):
+    if context.a.shortcuts.bisection and not any(_has_seeding(view) for view in (context.a, context.b)):
         return []
     try:
         return seeding_texts(list(events_before(context, end, end_b, bool, kinds=SEEDING_EVENTS)), about)

@@ -147,7 +147,9 @@ def _trace_back(result: StreamResult, walk: StreamWalk, search: Bisection | None
     first = search.first(MARKED, before=walk.base).row if search is not None and is_aligned else None
     no_event = is_aligned and first is None and decisive.a_index == walk.base  # no event before it differs
     matched_rows = walk.a.start + walk.done[0]
-    origin = None if no_event else trace_to_event(walk.context, decisive, matched_rows, first)
+    origin = (
+        None if no_event and walk.a.shortcuts.bisection else trace_to_event(walk.context, decisive, matched_rows, first)
+    )
     origin = None if origin is None else name_carried_state(walk.context, origin)
     if origin is None:
         seeded = add_seeding_causes(walk.context, name_carried_state(walk.context, decisive))
