@@ -174,9 +174,8 @@ def match_reordered(a: RowRange, b: RowRange, alignment: Alignment) -> Alignment
     again = np.isin(at_a, more[0]) | np.isin(at_b, more[1])
     sites = a.tokens.identity[at_a[again]]
     at_a, at_b, group = (np.concatenate([x[~again], y]) for x, y in zip((at_a, at_b, group), more, strict=True))
-    mixed = np.isin(
-        a.tokens.identity[at_a], sites
-    )  # some rows of a site by what they compute, others by what they read
+    # Some rows of a site are matched by what they compute, and others by what they read: all count as one group then.
+    mixed = np.isin(a.tokens.identity[at_a], sites)
     group[mixed] = -1 - np.unique(a.tokens.identity[at_a[mixed]], return_inverse=True)[1]
     keep = _with_matching_producers(a, b, alignment, (at_a, at_b, group))
     return _rematched(alignment, at_a[keep], at_b[keep]) if keep.any() else alignment
