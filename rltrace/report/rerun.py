@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from rltrace.report.diff_text import wrapped
 from rltrace.report.style import Style
 from rltrace.rerun_op.rerun_result import DifferingOp, RerunResult
 from rltrace.wording import counted, joined
@@ -43,7 +44,7 @@ def rerun_lines(result: RerunResult, steps: Sequence[int], style: Style) -> Iter
     if result.from_record:
         names = joined(f"{count:,} {name}" for name, count in result.from_record)
         yield ""
-        yield f"Not run, what they wrote is as it was recorded: {names}."
+        yield from wrapped(f"Not run, what they wrote is as it was recorded: {names}.", "  ", "")
 
 
 def _place(op: DifferingOp) -> str:

@@ -1,1 +1,1 @@
-"""One recorded op called again on its recorded inputs, under its recorded settings."""
+"""Recorded ops called again under their recorded settings: one on its inputs, or those of a step in their order."""
