@@ -12,11 +12,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 from suggested import PARSING
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 """Threads that wait for work take no processor time from other tests, nor those of programs that tests start."""
+
+hypothesis.settings.register_profile("same", derandomize=True)
+hypothesis.settings.register_profile("new")
+hypothesis.settings.load_profile(os.environ.get("EXAMPLES", "same"))
+"""Examples are the same in every run, so that no run fails by chance; ``EXAMPLES=new make test`` draws new ones."""
 
 CHILDREN = Path(__file__).parent / "support" / "children"
 

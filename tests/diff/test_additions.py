@@ -54,7 +54,7 @@ def test_what_changes_something(extra: Extra, place: str) -> None:
     assert any(frame.function.startswith("extra") for frame in decisive.stack)
 
 
-examples = settings(max_examples=12, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+examples = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def some(random: Random) -> dict[tuple[int, str], list[Extra]]:

@@ -213,7 +213,7 @@ def test_rows_by_hand(tmp_path: Path, build: Callable[[TraceBuilder, str], objec
 
 
 @given(st.randoms(use_true_random=False), st.integers(1, 3))
-@settings(max_examples=60, derandomize=True, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_random_edits(random: Random, edits: int) -> None:
     """Several changes at once: the first, and one of its causes, are the same."""
     program = training()
