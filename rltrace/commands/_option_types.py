@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,6 +12,7 @@ import click
 
 from rltrace.errors import UsageError
 from rltrace.recorder.base.options import check_axes
+from rltrace.selectors import parse_selectors
 from rltrace.trace.format.location import local_folder, parse_location
 
 if TYPE_CHECKING:
@@ -94,3 +95,35 @@ def parse_size(option: str, text: str) -> int:
     if found is None or (found[3] and not found[2]):
         raise UsageError(f"{option} {text}: give a number of bytes, as in 500MB, 1GiB or 4096")
     return int(float(found[1]) * (1024 if found[3] else 1000) ** " KMGT".index(found[2].upper() or " "))
+
+
+level_option = click.option(
+    "--level",
+    type=click.Choice(["step", "op"]),
+    default="op",
+    show_default=True,
+    help="Every op, or one digest a step.",
+)
+
+values_option = click.option(
+    "--values",
+    multiple=True,
+    metavar="SELECTOR",
+    help="Record the tensors that these ops return and write; repeatable.",
+)
+
+values_inputs_option = click.option("--values-inputs", is_flag=True, help="Record their inputs, too.")
+
+values_limit_option = click.option(
+    "--values-limit", metavar="SIZE", default="1GiB", show_default=True, help="Limit of values for each process."
+)
+
+
+def check_values(values: Sequence[str], inputs: bool, level: str) -> None:
+    """Raise UsageError for selectors of values that cannot be recorded so, before anything is written."""
+    if values:
+        parse_selectors(values)
+        if level == "step":
+            raise UsageError("--values records tensors of ops; --level step records no ops")
+    elif inputs:
+        raise UsageError("--values-inputs extends --values SELECTOR: give one")

@@ -15,11 +15,18 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from rltrace.command_lines import line
-from rltrace.commands._option_types import parse_size, parse_steps
+from rltrace.commands._option_types import (
+    check_values,
+    level_option,
+    parse_size,
+    parse_steps,
+    values_inputs_option,
+    values_limit_option,
+    values_option,
+)
 from rltrace.commands.console import narrate
 from rltrace.errors import UsageError
 from rltrace.recorder.base.options import VARIABLE, steps_text
-from rltrace.selectors import parse_selectors
 from rltrace.trace.format.arming import Answer, ArmRequest, SleepingProcess, sleeping_processes, write_request
 from rltrace.wording import counted
 
@@ -68,23 +75,10 @@ def parse_arm_steps(text: str) -> ArmSteps:
     metavar="A:B",
     help="Steps to record: A to B (B left out); +A is A steps from now, +B is how many.",
 )
-@click.option(
-    "--level",
-    type=click.Choice(["step", "op"]),
-    default="op",
-    show_default=True,
-    help="Every op, or one digest a step.",
-)
-@click.option(
-    "--values",
-    multiple=True,
-    metavar="SELECTOR",
-    help="Record the tensors that these ops return and write; repeatable.",
-)
-@click.option("--values-inputs", is_flag=True, help="Record their inputs, too.")
-@click.option(
-    "--values-limit", metavar="SIZE", default="1GiB", show_default=True, help="Limit of values for each process."
-)
+@level_option
+@values_option
+@values_inputs_option
+@values_limit_option
 @click.option("--disarm", is_flag=True, help="Record nothing more, until it is armed again.")
 @click.option(
     "--wait", type=click.FloatRange(min=0), default=10.0, show_default=True, metavar="SECONDS", help="For an answer."
@@ -109,12 +103,7 @@ def command(
     stays valid.
     """
     window = parse_arm_steps(steps)
-    if values:
-        parse_selectors(values)
-        if level == "step":
-            raise UsageError("--values records tensors of ops; --level step records no ops")
-    elif values_inputs:
-        raise UsageError("--values-inputs extends --values SELECTOR: give one")
+    check_values(values, values_inputs, level)
     limit = parse_size("--values-limit", values_limit)
     trace = _trace_of(run)
     asleep = _processes(trace, run)

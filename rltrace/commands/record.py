@@ -12,7 +12,19 @@ from pathlib import Path
 import click
 
 from rltrace.command_lines import line
-from rltrace.commands._option_types import TraceLocation, given_by, parse_axes, parse_processes, parse_size, parse_steps
+from rltrace.commands._option_types import (
+    TraceLocation,
+    check_values,
+    given_by,
+    level_option,
+    parse_axes,
+    parse_processes,
+    parse_size,
+    parse_steps,
+    values_inputs_option,
+    values_limit_option,
+    values_option,
+)
 from rltrace.commands._recording import record_command
 from rltrace.commands.console import complain
 from rltrace.commands.kernels import parse_kernels, query_after
@@ -28,13 +40,7 @@ from rltrace.wording import counted
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), metavar="TRACE", help="Trace to write; default: a new name."
 )
-@click.option(
-    "--level",
-    type=click.Choice(["step", "op"]),
-    default="op",
-    show_default=True,
-    help="Every op, or one digest a step.",
-)
+@level_option
 @click.option(
     "--steps",
     metavar="A:B",
@@ -60,22 +66,15 @@ from rltrace.wording import counted
     show_default=True,
     help="What records ops: compiled code (native), Python (mode), or native where it is there.",
 )
-@click.option(
-    "--values",
-    multiple=True,
-    metavar="SELECTOR",
-    help="Record the tensors that these ops return and write; repeatable.",
-)
-@click.option("--values-inputs", is_flag=True, help="Record their inputs, too.")
+@values_option
+@values_inputs_option
 @click.option(
     "--rerunnable",
     multiple=True,
     metavar="SELECTOR",
     help="Record what these ops read and did not make, so that rltrace rerun runs them again; repeatable.",
 )
-@click.option(
-    "--values-limit", metavar="SIZE", default="1GiB", show_default=True, help="Limit of values for each process."
-)
+@values_limit_option
 @click.option("--state", metavar="A:B", help="Record parameters, gradients and optimizer state at these steps.")
 @click.option(
     "--kernels", default="off", show_default=True, metavar="[off|window|all|A:B]", help="Ask oneDNN and MKL what ran."
@@ -178,12 +177,7 @@ def command(
         raise UsageError("--verify-inputs digests every input of every op in a window: give its steps with --steps A:B")
     if check_links and level == "step":
         raise UsageError("--check-links compares memory between ops; --level step records no ops")
-    if values:
-        parse_selectors(values)  # raises before anything is written
-        if level == "step":
-            raise UsageError("--values records tensors of ops; --level step records no ops")
-    elif values_inputs:
-        raise UsageError("--values-inputs extends --values SELECTOR: give one")
+    check_values(values, values_inputs, level)
     if rerunnable:
         parse_selectors(rerunnable)
         if level == "step":

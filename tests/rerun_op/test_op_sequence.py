@@ -99,6 +99,21 @@ def test_what_no_op_wrote_is_in_the_trace(record: Record, way: str) -> None:
     assert [outcome.here for outcome in outcomes(found.process)][-1] != ()
 
 
+def test_a_tensor_without_memory(record: Record) -> None:
+    """An op that returns one, and those that read it, are not run; what they leave in memory is in the trace."""
+
+    def program() -> None:
+        weight = torch.ones(5, 3).mul_(2)
+        places, rows = torch.tensor([[1, 4]]), torch.ones(2, 3)
+        sparse = torch.sparse_coo_tensor(places, rows, (5, 3), check_invariants=False).coalesce()
+        weight.add_(sparse)
+        (weight.mul(3) + sparse.to_dense()).sum()
+
+    result = again(record(program, rerunnable="all"))
+    assert result.bitwise and result.ops >= 4
+    assert "aten.add_.Tensor" in dict(result.from_record)
+
+
 def test_the_ops_of_one_module(record: Record) -> None:
     """Alone, forward and backward: what other modules gave them counts as outside."""
     found = record(training, rerunnable="module=Sequential.4,step=1")

@@ -167,16 +167,19 @@ class MemoryCapture(OpHook[OpMemory]):
         if not self._wanted.finds(number, op.plan.name, structure, site, module, flags):
             return
         with self._storages.lock, torch_function_disabled(), torch.no_grad():
+            results = list(flat_tensors(out))
+            if not all(map(address_of, results)):  # one without memory: later ops find the others' bytes in the trace
+                return
             try:
-                self._after(op, call, tensors, out)
+                self._after(op, call, tensors, results)
             except (NoBytesError, NotImplementedError, RuntimeError):
                 self._leave_out("a result has no plain bytes", 0)
 
-    def _after(self, op: OpMemory, call: Call, tensors: list[torch.Tensor], out: Any) -> None:
+    def _after(self, op: OpMemory, call: Call, tensors: list[torch.Tensor], returned: list[torch.Tensor]) -> None:
         allocates = op.plan.role is Role.ALLOCATION
         results = [
             tensor
-            for tensor in flat_tensors(out)
+            for tensor in returned
             if (address := address_of(tensor)) not in op.uses and not (allocates and self._storages.knows(address))
         ]
         places = [_place(tensor, address_of(tensor), is_output=True) for tensor in results]
@@ -190,7 +193,7 @@ class MemoryCapture(OpHook[OpMemory]):
         self._storages.ops += 1
         named = [*zip(tensors, op.places, strict=True), *zip(results, places, strict=True)]
         for i, (tensor, (_, place, offset)) in enumerate(named):
-            index = i if i < len(tensors) else _index(out, tensor)
+            index = i if i < len(tensors) else next(k for k, item in enumerate(returned) if item is tensor)
             storage = self._storages.of(tensor).number
             place |= index << TENSOR_SHIFT
             self._add(ValueKind.TENSOR, order | storage, place, layouts.of(tensor).id, b"", offset)
@@ -246,8 +249,3 @@ def _place(tensor: torch.Tensor, address: int, *, is_output: bool) -> tuple[int,
     bits = tensor.is_conj() * PlacementBit.CONJUGATED | tensor.is_neg() * PlacementBit.NEGATED
     bits |= is_output * PlacementBit.OUTPUT | start % PLACEMENT_ALIGNMENT << PLACEMENT_SHIFT
     return address, int(bits), data_address(tensor) - start if tensor.numel() else 0
-
-
-def _index(out: Any, tensor: torch.Tensor) -> int:
-    """Which of the returned tensors it is."""
-    return next(i for i, item in enumerate(flat_tensors(out)) if item is tensor)
