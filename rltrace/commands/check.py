@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from rltrace.commands._option_types import parse_steps
+from rltrace.commands._option_types import cluster_options, on_cluster, parse_steps
 from rltrace.commands.console import (
     ExitCode,
     annotated_format_options,
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 @click.command(name="check", context_settings={"allow_interspersed_args": False})
 @click.option("-n", "runs", type=click.IntRange(min=2), default=2, show_default=True, help="How many runs.")
-@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Runs at a time.")
+@click.option("--jobs", type=click.IntRange(min=1), help="Runs at a time.  [default: 1; on a cluster all]")
+@cluster_options
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FOLDER", help="Where traces and output go.")
 @click.option("--steps", metavar="A:B", help="Record the ops of steps A to B only (B left out).")
 @click.option("--until", type=click.IntRange(min=0), metavar="STEP", help="End each run after this step.")
@@ -52,7 +53,10 @@ if TYPE_CHECKING:
 def command(
     ctx: click.Context,
     runs: int,
-    jobs: int,
+    jobs: int | None,
+    engine: str | None,
+    cpus: float,
+    gpus: float,
     output: Path | None,
     steps: str | None,
     until: int | None,
@@ -78,13 +82,18 @@ def command(
     --against LOCK makes one run, recorded at level step, and compares it with what rltrace lock wrote. If a step
     differs, that step is recorded op by op, and once more with what differs put back, to name the op.
 
+    --on ray makes the runs on a Ray cluster, from the same copy of the folder, and brings their traces here.
+
     Ends with 0 if all runs computed the same, 1 if they diverged, 2 on trouble, 3 if it is undecided.
     """
     if not command:
         raise UsageError("nothing to check: name a command, as in rltrace check -n 5 -- python train.py")
-    if in_place and jobs > 1:
+    if in_place and engine is not None:
+        raise UsageError("--in-place runs in this machine's folder: leave it out, or leave out --on")
+    if in_place and jobs is not None and jobs > 1:
         raise UsageError("--in-place runs one after another; leave out --jobs, or let each run have a copy")
-    require_executable(command[0])
+    if engine is None:
+        require_executable(command[0])
     if against is not None:
         _refuse_options_of_groups(ctx)
         return _check_lock(against, command, output, until, share, in_place, update, form, brief, quiet, color)
@@ -97,24 +106,26 @@ def command(
     from rltrace.report.groups import check_json, render_check
 
     until_options = () if until is None else ("--until", str(until))
-    plan = CheckPlan(
-        command=command,
-        runs=runs,
-        jobs=jobs,
-        folder=Path.cwd(),
-        output=_output_folder(output, trace_stem(command)),
-        options=(*(() if steps is None else ("--steps", steps)), *until_options),
-        shared=share,
-        in_place=in_place,
-        control=not no_control,
-        control_options=until_options,
-        keep=keep,
-        strict=strict,
-    )
-    if not quiet:
-        narrate(f"{runs} runs, traces in {plan.output}")
-    count = run_counter(runs + plan.control)
-    checked = check(plan, (lambda text: None) if quiet else (lambda text: narrate(f"{text}{count()}")))
+    with on_cluster(engine, cpus, gpus, jobs, narrate) as cluster:
+        plan = CheckPlan(
+            command=command,
+            runs=runs,
+            jobs=jobs or 1,
+            folder=Path.cwd(),
+            output=_output_folder(output, trace_stem(command)),
+            options=(*(() if steps is None else ("--steps", steps)), *until_options),
+            shared=share,
+            in_place=in_place,
+            control=not no_control,
+            control_options=until_options,
+            keep=keep,
+            strict=strict,
+        )
+        if not quiet:
+            narrate(f"{runs} runs, traces in {plan.output}")
+        count = run_counter(runs + plan.control)
+        there = None if cluster is None else cluster.runner()
+        checked = check(plan, (lambda text: None) if quiet else (lambda text: narrate(f"{text}{count()}")), there)
     status, traces = status_of(checked.grouping), [str(run.trace or "") for run in checked.runs]
     emit_result(
         form,
@@ -134,7 +145,14 @@ def status_of(grouping: Grouping) -> ExitCode:
     return ExitCode.IDENTICAL if grouping.agrees else ExitCode.DIVERGED
 
 
-OF_GROUPS = {"runs": "-n", "jobs": "--jobs", "steps": "--steps", "no_control": "--no-control", "keep": "--keep"}
+OF_GROUPS = {
+    "runs": "-n",
+    "jobs": "--jobs",
+    "engine": "--on",
+    "steps": "--steps",
+    "no_control": "--no-control",
+    "keep": "--keep",
+}
 """Options of several runs, by their parameters."""
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from rltrace.diff.base.model import Comparison, Verdict
 from rltrace.diff.compare import compare
 from rltrace.diff.groups import Group, Grouping, GroupSplit, Node, Undecided, group, mark_nondeterministic
-from rltrace.experiment.runner import Runner, RunRequest, RunResult
+from rltrace.experiment.runner import RunMaker, Runner, RunRequest, RunResult
 from rltrace.experiment.workdir_copy import check_extent
 from rltrace.trace.read.reader import open_trace
 
@@ -60,6 +60,8 @@ class CheckRun:
     status: int
     """Exit status; negative: number of the signal that ended it."""
     same_as: int | None = None
+    lost: tuple[str, ...] = ()
+    """What became of each earlier attempt at it, on a cluster: ``its node was lost``."""
 
 
 @dataclass(frozen=True)
@@ -83,19 +85,22 @@ class CheckResult:
     control: StepLevelRun | None
 
 
-def check(plan: CheckPlan, report: OnProgress = lambda text: None) -> CheckResult:
+def check(plan: CheckPlan, report: OnProgress = lambda text: None, there: RunMaker | None = None) -> CheckResult:
     """Make the runs of ``plan`` and group them; ``report`` is given a line as each run ends.
 
-    Raises UsageError where the folder cannot be copied, RecordError where a run could not be recorded.
+    ``there`` makes them; None: they are made on this machine, ``plan.jobs`` at a time. Raises UsageError where the
+    folder cannot be copied, RecordError where a run could not be recorded.
     """
     if not plan.in_place:
         check_extent(plan.folder, plan.shared, plan.output)
+    if there is not None:
+        return _Check(plan, report, there).run()
     with Runner(1 if plan.in_place else plan.jobs) as runner:
         return _Check(plan, report, runner).run()
 
 
 class _Check:
-    def __init__(self, plan: CheckPlan, report: OnProgress, runner: Runner) -> None:
+    def __init__(self, plan: CheckPlan, report: OnProgress, runner: RunMaker) -> None:
         self._plan = plan
         self._report = report
         self._runner = runner
@@ -124,7 +129,7 @@ class _Check:
 
     def _check_run(self, ended: RunResult, number: int) -> CheckRun:
         trace, output = (self._plan.output / path.name for path in (ended.job.trace, ended.job.output))
-        return CheckRun(number, trace, output, ended.status)
+        return CheckRun(number, trace, output, ended.status, lost=ended.lost)
 
     def _add_run(self, ended: RunResult, before: Sequence[CheckRun]) -> CheckRun:
         """The run, with its trace removed if an earlier one computed the same."""
