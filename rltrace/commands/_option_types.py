@@ -37,6 +37,14 @@ class TraceLocation(click.Path):
         return super().convert(location, param, ctx) if isinstance(location, Path) else location
 
 
+on_option = click.option(
+    "--on",
+    "engine",
+    metavar="ray",
+    help="Work on a Ray cluster: ray (RAY_ADDRESS, or that of this machine) or ray://HOST:PORT.",
+)
+
+
 def cluster_options(command: F) -> F:
     """Add ``--on``, ``--cpus`` and ``--gpus``, whose values ``on_cluster`` takes."""
     for name, default in (("gpus", 0.0), ("cpus", 1.0)):
@@ -47,10 +55,7 @@ def cluster_options(command: F) -> F:
             show_default=True,
             help=f"With --on ray: {name.upper()[:-1]}s that each needs, which may be a fraction.",
         )(command)
-    return click.option(
-        "--on", "engine", metavar="ray", help="Run on a Ray cluster: ray (RAY_ADDRESS, or that of this machine) or"
-        " ray://HOST:PORT.",
-    )(command)  # fmt: skip
+    return on_option(command)
 
 
 @contextmanager

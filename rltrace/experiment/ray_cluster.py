@@ -20,10 +20,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from rltrace.errors import RecordError, UsageError
+from rltrace.diff.base.model import Comparison
+from rltrace.diff.compare import compare
+from rltrace.errors import NotATraceError, RecordError, UsageError
 from rltrace.experiment.runner import Runner, RunRequest, RunResult
 from rltrace.experiment.workdir_copy import copy_folder
 from rltrace.fingerprint.host import FILE_LISTS, is_recorded
+from rltrace.trace.format.location import Location
 
 CHUNK = 8 << 20
 """Bytes of an object in which files travel; neither side holds more of a file in its memory."""
@@ -114,6 +117,11 @@ class RayCluster:
         """What makes runs on it."""
         return RayRunner(self)
 
+    def compare_pairs(self, pairs: Sequence[tuple[Location, Location]], *, strict: bool) -> list[Comparison]:
+        """Compare each pair of traces on a worker, which has to see them: at URLs, or in a folder that all share."""
+        calls = [(*(os.fspath(x.absolute()) if isinstance(x, Path) else x for x in pair), strict) for pair in pairs]
+        return [found.value for found in sorted(self.call(compare_there, calls), key=lambda found: found.place)]
+
     def call(
         self,
         function: Callable[..., Any],
@@ -199,6 +207,17 @@ def _cause(error: Any) -> Exception:
             f"the workers of the cluster cannot run rltrace ({cause}): install the same version there as here"
         )
     return cause if isinstance(cause, Exception) else RecordError(str(error))
+
+
+def compare_there(a: Location | str, b: Location | str, strict: bool) -> Comparison:
+    """Compare two traces on this worker."""
+    try:
+        return compare(a, b, strict=strict)
+    except NotATraceError as error:
+        raise UsageError(
+            f"{error} on {os.uname().nodename}, a worker of the cluster: put the traces at URLs (rltrace push), or in a"
+            " folder that all nodes share"
+        ) from None
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
