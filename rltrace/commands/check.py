@@ -6,20 +6,24 @@ Owns the options, and the folder of traces and output.
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
 
+from rltrace.command_lines import line
 from rltrace.commands._option_types import cluster_options, on_cluster, parse_steps
 from rltrace.commands.console import (
     ExitCode,
     annotated_format_options,
     color_option,
+    emit,
     emit_result,
     narrate,
     run_counter,
@@ -29,6 +33,7 @@ from rltrace.launch.command import CommandLookup, look_up, trace_stem
 
 if TYPE_CHECKING:
     from rltrace.diff.groups import Grouping
+    from rltrace.experiment.check import CheckPlan, CheckResult
 
 
 @click.command(name="check", context_settings={"allow_interspersed_args": False})
@@ -44,6 +49,8 @@ if TYPE_CHECKING:
 @click.option("--keep", is_flag=True, help="Keep all traces; default: one of several identical ones.")
 @click.option("--strict", is_flag=True, help="Added, removed or reordered ops count as a difference too.")
 @click.option("--against", type=click.Path(path_type=Path), metavar="LOCK", help="Compare one run with this lock.")
+@click.option("--join", type=click.Path(path_type=Path), metavar="FOLDER", help="Group the runs that an array job of"
+              " --on slurm has made.")  # fmt: skip
 @click.option("--update", is_flag=True, help="Write the lock anew, and show what moved.")
 @annotated_format_options
 @click.option("--quiet", is_flag=True, help="No narration; errors are still shown.")
@@ -66,6 +73,7 @@ def command(
     keep: bool,
     strict: bool,
     against: Path | None,
+    join: Path | None,
     update: bool,
     form: str,
     brief: bool,
@@ -82,10 +90,15 @@ def command(
     --against LOCK makes one run, recorded at level step, and compares it with what rltrace lock wrote. If a step
     differs, that step is recorded op by op, and once more with what differs put back, to name the op.
 
-    --on ray makes the runs on a Ray cluster, from the same copy of the folder, and brings their traces here.
+    --on ray makes the runs on a Ray cluster, from the same copy of the folder, and brings their traces here. --on slurm
+    writes a batch script, whose tasks make them into a folder that all nodes share, and --join FOLDER groups them.
 
     Ends with 0 if all runs computed the same, 1 if they diverged, 2 on trouble, 3 if it is undecided.
     """
+    if join is not None:
+        if command:
+            raise UsageError("--join groups runs that were made: leave out the command")
+        return _join(join, form, brief, quiet, color)
     if not command:
         raise UsageError("nothing to check: name a command, as in rltrace check -n 5 -- python train.py")
     if in_place and engine is not None:
@@ -102,11 +115,9 @@ def command(
     if steps is not None:
         parse_steps(steps)
     from rltrace.experiment.check import CheckPlan, check
-    from rltrace.report.brief import brief_grouping
-    from rltrace.report.groups import check_json, render_check
 
     until_options = () if until is None else ("--until", str(until))
-    with on_cluster(engine, cpus, gpus, jobs, narrate) as cluster:
+    with on_cluster(None if engine == SLURM else engine, cpus, gpus, jobs, narrate) as cluster:
         plan = CheckPlan(
             command=command,
             runs=runs,
@@ -121,11 +132,20 @@ def command(
             keep=keep,
             strict=strict,
         )
+        if engine == SLURM:
+            return _write_array(plan, cpus, gpus)
         if not quiet:
             narrate(f"{runs} runs, traces in {plan.output}")
         count = run_counter(runs + plan.control)
         there = None if cluster is None else cluster.runner()
         checked = check(plan, (lambda text: None) if quiet else (lambda text: narrate(f"{text}{count()}")), there)
+    return _emit(checked, form, brief, color)
+
+
+def _emit(checked: CheckResult, form: str, brief: bool, color: str) -> int:
+    from rltrace.report.brief import brief_grouping
+    from rltrace.report.groups import check_json, render_check
+
     status, traces = status_of(checked.grouping), [str(run.trace or "") for run in checked.runs]
     emit_result(
         form,
@@ -138,6 +158,26 @@ def command(
     return status
 
 
+def _write_array(plan: CheckPlan, cpus: float, gpus: float) -> int:
+    from rltrace.experiment.slurm_array import write_array
+    from rltrace.experiment.workdir_copy import check_extent
+
+    check_extent(plan.folder, plan.shared, plan.output)
+    script = write_array(plan, cpus, gpus)
+    narrate(f"{script} makes {plan.runs + plan.control} runs, into {plan.output}; when they have ended, join them")
+    emit(f"sbatch --wait {shlex.quote(str(script))}\n{line('check', '--join', plan.output)}")
+    return ExitCode.IDENTICAL
+
+
+def _join(folder: Path, form: str, brief: bool, quiet: bool, color: str) -> int:
+    from rltrace.experiment.check import check
+    from rltrace.experiment.slurm_array import EndedRuns, read_plan
+
+    plan = replace(read_plan(folder), keep=True, in_place=True)  # nothing is copied, and it may be joined again
+    checked = check(plan, (lambda text: None) if quiet else narrate, EndedRuns())
+    return _emit(checked, form, brief, color)
+
+
 def status_of(grouping: Grouping) -> ExitCode:
     """0, 1 or 3."""
     if grouping.agrees is None:
@@ -145,6 +185,8 @@ def status_of(grouping: Grouping) -> ExitCode:
     return ExitCode.IDENTICAL if grouping.agrees else ExitCode.DIVERGED
 
 
+SLURM = "slurm"
+"""Value of ``--on`` for an array job."""
 OF_GROUPS = {
     "runs": "-n",
     "jobs": "--jobs",

@@ -20,6 +20,8 @@ from rltrace.trace.read.reader import open_trace
 
 CONTROL = "control"
 """File name of the run at level step; to the program it is one more number."""
+COPIES = "folders"
+"""Folder in that of the runs with the copies that they work in."""
 OnProgress = Callable[[str], None]
 
 
@@ -99,33 +101,39 @@ def check(plan: CheckPlan, report: OnProgress = lambda text: None, there: RunMak
         return _Check(plan, report, runner).run()
 
 
+def requests(plan: CheckPlan) -> list[RunRequest]:
+    """The runs of a plan; with a control, that is the last one."""
+    jobs = [_request(plan, number, f"run-{number}", plan.options) for number in range(1, plan.runs + 1)]
+    control = _request(plan, plan.runs + 1, CONTROL, ("--level", "step", *plan.control_options))
+    return [*jobs, control] if plan.control else jobs
+
+
+def _request(plan: CheckPlan, number: int, stem: str, options: tuple[str, ...]) -> RunRequest:
+    folder, name = plan.output.absolute(), str(number)
+    copy = None if plan.in_place else folder / COPIES / name
+    trace, output = (folder / f"{stem}.{ending}" for ending in ("zarr", "out"))
+    return RunRequest(name, plan.command, plan.folder, copy, trace, output, options, plan.shared, plan.output)
+
+
 class _Check:
     def __init__(self, plan: CheckPlan, report: OnProgress, runner: RunMaker) -> None:
         self._plan = plan
         self._report = report
         self._runner = runner
-        self._copies = plan.output.absolute() / "folders"
         self._known: dict[tuple[Path, Path], Comparison] = {}
 
     def run(self) -> CheckResult:
         plan = self._plan
-        jobs = [self._job(number, plan.options) for number in range(1, plan.runs + 1)]
         runs: list[CheckRun] = []
-        for ended in self._runner.run(jobs):
+        for ended in self._runner.run(requests(plan)[: plan.runs]):
             runs.append(self._add_run(ended, runs))
         runs.sort(key=lambda run: run.number)
         grouping = self._group(runs)
         control = self._control(runs, grouping) if plan.control else None
-        shutil.rmtree(self._copies, ignore_errors=True)
+        shutil.rmtree(plan.output / COPIES, ignore_errors=True)
         return CheckResult(tuple(runs), grouping, control)
 
     # --- one run ------------------------------------------------------------------------------------------------------
-
-    def _job(self, number: int, options: tuple[str, ...], stem: str = "") -> RunRequest:
-        plan, name, stem = self._plan, str(number), stem or f"run-{number}"
-        copy = None if plan.in_place else self._copies / name
-        trace, output = (plan.output.absolute() / f"{stem}.{ending}" for ending in ("zarr", "out"))
-        return RunRequest(name, plan.command, plan.folder, copy, trace, output, options, plan.shared, plan.output)
 
     def _check_run(self, ended: RunResult, number: int) -> CheckRun:
         trace, output = (self._plan.output / path.name for path in (ended.job.trace, ended.job.output))
@@ -180,8 +188,7 @@ class _Check:
 
     def _control(self, runs: Sequence[CheckRun], grouping: Grouping) -> StepLevelRun:
         """Run once more at level step, and find the group of that run."""
-        options = ("--level", "step", *self._plan.control_options)
-        (ended,) = self._runner.run([self._job(self._plan.runs + 1, options, CONTROL)])
+        (ended,) = self._runner.run(requests(self._plan)[self._plan.runs :])
         self._report(f"the run without the op recorder {ended.how}")
         run = self._check_run(ended, 0)
         if all(run.status != other.status for other in runs):

@@ -23,9 +23,12 @@ from typing import Any
 from rltrace.diff.base.model import Comparison
 from rltrace.diff.compare import compare
 from rltrace.errors import NotATraceError, RecordError, UsageError
+from rltrace.experiment.explain import Tried, try_setting
+from rltrace.experiment.kernel_settings import KernelSetting
 from rltrace.experiment.runner import Runner, RunRequest, RunResult
 from rltrace.experiment.workdir_copy import copy_folder
-from rltrace.fingerprint.host import FILE_LISTS, is_recorded
+from rltrace.fingerprint import Fact
+from rltrace.fingerprint.host import FILE_LISTS, is_recorded, machine
 from rltrace.trace.format.location import Location
 
 CHUNK = 8 << 20
@@ -121,6 +124,30 @@ class RayCluster:
         """Compare each pair of traces on a worker, which has to see them: at URLs, or in a folder that all share."""
         calls = [(*(os.fspath(x.absolute()) if isinstance(x, Path) else x for x in pair), strict) for pair in pairs]
         return [found.value for found in sorted(self.call(compare_there, calls), key=lambda found: found.place)]
+
+    def machine(self) -> dict[str, Fact]:
+        """The facts of the machine of a worker."""
+        (found,) = self.call(machine, [()])
+        facts: dict[str, Fact] = found.value
+        return facts
+
+    def explain(
+        self, script: Path, tries: Sequence[KernelSetting], times: int, on_setting: Callable[[KernelSetting], None]
+    ) -> list[Tried]:
+        """Run a ``repro.py`` under each setting, as ``rltrace.experiment.explain`` does, on workers of one kind.
+
+        Raises RecordError where they are not.
+        """
+        files, found, kinds = put([script.parent]), dict[int, Tried](), set[tuple[Fact, ...]]()
+        calls = [(files, f"{script.parent.name}/{script.name}", setting, times) for setting in tries]
+        for ended in self.call(try_there, calls):
+            found[ended.place], kind = ended.value
+            kinds.add(kind)
+            if len(kinds) > 1:
+                shown = " and ".join(", ".join(map(str, each)) for each in sorted(kinds, key=str))
+                raise RecordError(f"the settings were tried on machines of two kinds ({shown}): use nodes of one kind")
+            on_setting(tries[ended.place])
+        return [found[place] for place in range(len(tries))]
 
     def call(
         self,
@@ -218,6 +245,14 @@ def compare_there(a: Location | str, b: Location | str, strict: bool) -> Compari
             f"{error} on {os.uname().nodename}, a worker of the cluster: put the traces at URLs (rltrace push), or in a"
             " folder that all nodes share"
         ) from None
+
+
+def try_there(files: Sequence[Any], script: str, setting: KernelSetting, times: int) -> tuple[Tried, tuple[Fact, ...]]:
+    """Run a ``repro.py`` under one setting on this worker, and the facts that its kind of machine has."""
+    with tempfile.TemporaryDirectory(prefix="rltrace-explain-") as scratch:
+        unpack(files, Path(scratch), trusted=False)
+        facts = machine()
+        return try_setting(Path(scratch, script), setting, times), (facts["host.cpu"], facts["host.isa"])
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
