@@ -53,7 +53,7 @@ def cluster_options(command: F) -> F:
             type=click.FloatRange(min=0),
             default=default,
             show_default=True,
-            help=f"With --on ray: {name.upper()[:-1]}s that each needs, which may be a fraction.",
+            help=f"With --on: {name.upper()[:-1]}s that each needs, which may be a fraction.",
         )(command)
     return on_option(command)
 

@@ -98,7 +98,7 @@ def test_what_a_task_raises_is_raised_here(cluster: str) -> None:
 
 @needs_ray
 def test_files_travel_in_pieces(cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each piece has a limited size; modes and links of a program's folder stay, and links out of a trace are refused."""
+    """Each piece has a limited size; modes and links of a folder stay, and links out of a trace are refused."""
     monkeypatch.setattr(ray_cluster, "CHUNK", 4096)
     folder = tmp_path / "folder"
     (folder / "package").mkdir(parents=True)
