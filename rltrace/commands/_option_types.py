@@ -39,7 +39,7 @@ class TraceLocation(click.Path):
 
 on_option = click.option(
     "--on",
-    "engine",
+    "place",
     metavar="ray",
     help="Work on a Ray cluster: ray (RAY_ADDRESS, or that of this machine) or ray://HOST:PORT.",
 )
@@ -60,17 +60,17 @@ def cluster_options(command: F) -> F:
 
 @contextmanager
 def on_cluster(
-    engine: str | None, cpus: float, gpus: float, at_once: int | None, report: Callable[[str], None]
+    place: str | None, cpus: float, gpus: float, at_once: int | None, report: Callable[[str], None]
 ) -> Iterator[RayCluster | None]:
     """The cluster that ``--on`` names; None: it was not given. Raises UsageError where it cannot be used."""
-    if engine is None:
+    if place is None:
         yield None
         return
-    if engine != "ray" and not engine.startswith("ray://"):
-        raise UsageError(f"--on {engine}: give ray, or ray://HOST:PORT")
+    if place != "ray" and not place.startswith("ray://"):
+        raise UsageError(f"--on {place}: give ray, or ray://HOST:PORT")
     from rltrace.experiment.ray_cluster import RayCluster, Resources
 
-    with RayCluster(engine, Resources(cpus, gpus), at_once, report) as cluster:
+    with RayCluster(place, Resources(cpus, gpus), at_once, report) as cluster:
         yield cluster
 
 

@@ -61,7 +61,7 @@ def command(
     ctx: click.Context,
     runs: int,
     jobs: int | None,
-    engine: str | None,
+    place: str | None,
     cpus: float,
     gpus: float,
     output: Path | None,
@@ -101,11 +101,11 @@ def command(
         return _join(join, form, brief, quiet, color)
     if not command:
         raise UsageError("nothing to check: name a command, as in rltrace check -n 5 -- python train.py")
-    if in_place and engine is not None:
+    if in_place and place is not None:
         raise UsageError("--in-place runs in this machine's folder: leave it out, or leave out --on")
     if in_place and jobs is not None and jobs > 1:
         raise UsageError("--in-place runs one after another; leave out --jobs, or let each run have a copy")
-    if engine is None:
+    if place is None:
         require_executable(command[0])
     if against is not None:
         _refuse_options_of_groups(ctx)
@@ -117,7 +117,7 @@ def command(
     from rltrace.experiment.check import CheckPlan, check
 
     until_options = () if until is None else ("--until", str(until))
-    with on_cluster(None if engine == SLURM else engine, cpus, gpus, jobs, narrate) as cluster:
+    with on_cluster(None if place == SLURM else place, cpus, gpus, jobs, narrate) as cluster:
         plan = CheckPlan(
             command=command,
             runs=runs,
@@ -132,7 +132,7 @@ def command(
             keep=keep,
             strict=strict,
         )
-        if engine == SLURM:
+        if place == SLURM:
             return _write_array(plan, cpus, gpus)
         if not quiet:
             narrate(f"{runs} runs, traces in {plan.output}")
@@ -190,7 +190,7 @@ SLURM = "slurm"
 OF_GROUPS = {
     "runs": "-n",
     "jobs": "--jobs",
-    "engine": "--on",
+    "place": "--on",
     "steps": "--steps",
     "no_control": "--no-control",
     "keep": "--keep",

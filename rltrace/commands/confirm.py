@@ -104,7 +104,7 @@ def command(
     folder_b: Path | None,
     share: tuple[str, ...],
     in_place: bool,
-    engine: str | None,
+    place: str | None,
     cpus: float,
     gpus: float,
     values_limit: int,
@@ -135,7 +135,7 @@ def command(
         what = "outcomes, as in rltrace confirm --join a.json b.json" if join else "traces, as in rltrace confirm A B"
         raise UsageError(f"name two {what}")
     a, b = traces
-    if in_place and engine is not None:
+    if in_place and place is not None:
         raise UsageError("--in-place runs in this machine's folders: leave it out, or leave out --on")
     if join:
         outcome = _join(local_folder(a, "rltrace confirm --join"), local_folder(b, "rltrace confirm --join"), output)
@@ -161,13 +161,13 @@ def command(
             capture=capture,
             found=None if found is None else read_outcome(found),
             found_file=found,
-            elsewhere=engine is not None,
+            elsewhere=place is not None,
         )
         target = output if output is not None else outcome_path(a, b)
         folder = work if work is not None else target.with_name(target.name.removesuffix(".json"))
         if folder == target:
             folder = target.with_name(f"{target.name}.runs")
-        with on_cluster(engine, cpus, gpus, None, narrate) as cluster:
+        with on_cluster(place, cpus, gpus, None, narrate) as cluster:
             there = None if cluster is None else cluster.runner()
             outcome = _run(options, target, folder, share, values_limit, there, in_place=in_place, yes=yes, quiet=quiet)
     status = status_of(outcome)

@@ -64,7 +64,7 @@ def command(
     a_starts_at: int | None,
     b_starts_at: int | None,
     jobs: int | None,
-    engine: str | None,
+    place: str | None,
     color: str,
     no_tui: bool,
     confirm: Path | None,
@@ -93,8 +93,8 @@ def command(
     if len(traces) > 2:
         if starts is not None:
             raise UsageError("--a-starts-at and --b-starts-at are of two traces; more were given")
-        return _print_groups(traces, form, strict, jobs, engine, color, brief=brief)
-    if jobs is not None or engine is not None:
+        return _print_groups(traces, form, strict, jobs, place, color, brief=brief)
+    if jobs is not None or place is not None:
         raise UsageError("--jobs and --on are of the pairs of more than two traces; two were given")
     from rltrace.commands._terminal import can_open, show_diff
 
@@ -157,7 +157,7 @@ def _print_groups(
     form: str,
     strict: bool,
     jobs: int | None,
-    engine: str | None,
+    place: str | None,
     color: str,
     *,
     brief: bool,
@@ -167,7 +167,7 @@ def _print_groups(
     from rltrace.report.brief import brief_grouping
     from rltrace.report.groups import groups_json, render_groups
 
-    with on_cluster(engine, 1.0, 0.0, jobs, narrate) as cluster:
+    with on_cluster(place, 1.0, 0.0, jobs, narrate) as cluster:
         compare_here = partial(compare_pairs, strict=strict, jobs=jobs)
         there = None if cluster is None else partial(cluster.compare_pairs, strict=strict)
         grouping = group(traces, compare_all=there or compare_here)

@@ -44,7 +44,7 @@ def command(
     asked: tuple[str, ...],
     everything: bool,
     imports: tuple[str, ...],
-    engine: str | None,
+    place: str | None,
     cpus: float,
     gpus: float,
     form: str,
@@ -75,7 +75,7 @@ def command(
     a, b = find(trace, text, other)
     op, sides = prepare(a, b, imports, "explain")
     with (
-        on_cluster(engine, cpus, gpus, None, narrate) as cluster,
+        on_cluster(place, cpus, gpus, None, narrate) as cluster,
         tempfile.TemporaryDirectory(prefix="rltrace-explain-") as folder,
     ):
         if chosen:

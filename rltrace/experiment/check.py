@@ -63,7 +63,7 @@ class CheckRun:
     """Exit status; negative: number of the signal that ended it."""
     same_as: int | None = None
     lost: tuple[str, ...] = ()
-    """What became of each earlier attempt at it, on a cluster: ``its node was lost``."""
+    """How each earlier attempt at it was lost, on a cluster: ``its node was lost``."""
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ class CallResult:
     """Which of the calls it was."""
     value: Any
     lost: tuple[str, ...] = ()
-    """What became of each attempt before the last."""
+    """How each attempt before the last was lost."""
 
 
 class RayCluster:
@@ -99,7 +99,7 @@ class RayCluster:
                     raise UsageError(f"{address} needs Ray's client: pip install 'ray[client]'") from None
                 raise UsageError(f"no Ray cluster can be used ({reason}): {NO_CLUSTER}") from None
             self._connection.callback(ray.shutdown)
-        # a thread of Ray prints what becomes of workers; standard output is data
+        # a thread of Ray prints which workers were lost; standard output is data
         self._connection.enter_context(redirect_stdout(sys.stderr))
         self._check_resources()
         return self
@@ -261,7 +261,7 @@ def try_there(files: Sequence[Any], script: str, setting: KernelSetting, times: 
 
 
 class _Sink:
-    """What is written to it is put in objects of one size."""
+    """What is written to it goes into objects of one size."""
 
     def __init__(self) -> None:
         self.objects: list[Any] = []

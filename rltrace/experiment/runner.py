@@ -79,7 +79,7 @@ class RunResult:
     status: int
     """Of the process; negative: the number of the signal that ended it."""
     lost: tuple[str, ...] = ()
-    """What became of each attempt before this one, where a run is made on another machine."""
+    """How each attempt before this one was lost, where a run is made on another machine."""
 
     @property
     def how(self) -> str:

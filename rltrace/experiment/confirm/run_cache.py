@@ -77,7 +77,7 @@ class RunCache:
         self._runner = runner
         self._last: Path | None = None
         self.notes: list[str] = []
-        """What became of runs whose worker was lost."""
+        """How workers were lost whose runs were made again."""
         self._folder = setting.folder.absolute()
         _claim(self._folder, subject)
 
