@@ -22,7 +22,7 @@ from typing import Any
 
 from rltrace.diff.base.model import Comparison
 from rltrace.diff.compare import compare
-from rltrace.errors import NotATraceError, RecordError, UsageError
+from rltrace.errors import NotATraceError, RecordError, RltraceError, UsageError
 from rltrace.experiment.explain import Tried, try_setting
 from rltrace.experiment.kernel_settings import KernelSetting
 from rltrace.experiment.runner import Runner, RunRequest, RunResult
@@ -69,7 +69,11 @@ class RayCluster:
     """A connection to a cluster; as a context manager it leaves no task behind."""
 
     def __init__(
-        self, address: str, resources: Resources, at_once: int | None = None, report: Callable[[str], None] = print
+        self,
+        address: str,
+        resources: Resources,
+        at_once: int | None = None,
+        report: Callable[[str], None] = lambda text: None,
     ) -> None:
         """``address``: ``ray`` for the current or local cluster, or ``ray://HOST:PORT``. ``at_once``: calls at a time
         at most; None: as many as there are resources for. ``report`` is given a line where none can begin.
@@ -88,7 +92,6 @@ class RayCluster:
         except ImportError:
             raise UsageError(WITHOUT_RAY) from None
         if not ray.is_initialized():
-            os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
             address = os.environ.get("RAY_ADDRESS", "auto") if self._address == "ray" else self._address
             _check_answers(address)
             try:
@@ -190,6 +193,8 @@ class RayCluster:
                 self._pending[task.remote(*arguments[place])] = place, lost
             except exceptions.RayTaskError as error:
                 raise _cause(error) from None
+            except exceptions.RayError as error:
+                raise RecordError(f"Ray gave up: {str(error).strip().splitlines()[0]}") from None
             else:
                 del arguments[place]
                 yield CallResult(place, value, lost)
@@ -233,7 +238,9 @@ def _cause(error: Any) -> Exception:
         return UsageError(
             f"the workers of the cluster cannot run rltrace ({cause}): install the same version there as here"
         )
-    return cause if isinstance(cause, Exception) else RecordError(str(error))
+    if isinstance(cause, RltraceError):
+        return cause
+    return RecordError(f"a task of the cluster failed: {type(cause).__name__}: {cause}")
 
 
 def compare_there(a: Location | str, b: Location | str, strict: bool) -> Comparison:
