@@ -7,6 +7,7 @@ imports Ray.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -234,9 +235,10 @@ def _what_was_lost(error: Exception) -> str:
 def _cause(error: Any) -> Exception:
     """What a task raised, or why it could not begin."""
     cause = error.cause
-    if isinstance(cause, ImportError):
+    missing = re.search(r"^(?:ModuleNotFound|Import)Error: (.+)$", str(cause), re.MULTILINE)
+    if missing is not None:  # Ray quotes it in a RuntimeError where a worker cannot import the function
         return UsageError(
-            f"the workers of the cluster cannot run rltrace ({cause}): install the same version there as here"
+            f"the workers of the cluster cannot run rltrace ({missing[1]}): install the same version there as here"
         )
     if isinstance(cause, RltraceError):
         return cause

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
@@ -83,17 +84,21 @@ def test_a_lost_worker_is_replaced(
 
 def fails(kind: str) -> None:
     """A task: raises."""
-    raise RecordError("it printed nothing") if kind == "recording" else ModuleNotFoundError("No module named 'rltrace'")
+    raise RecordError(kind) if kind else ZeroDivisionError("division by zero")
 
 
 @needs_ray
-def test_what_a_task_raises_is_raised_here(cluster: str) -> None:
-    """As it is, without pages of traceback; a worker that lacks rltrace is named as that."""
+def test_what_a_task_raises_is_raised_here(cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it is, without pages of traceback; a worker that lacks the code of the task is named as that."""
+    (tmp_path / "only_here.py").write_text("def task(): ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
     with RayCluster("ray", Resources()) as connected:
         with pytest.raises(RecordError, match=r"^it printed nothing$"):
-            list(connected.call(fails, [("recording",)]))
-        with pytest.raises(UsageError, match="install the same version there as here"):
-            list(connected.call(fails, [("import",)]))
+            list(connected.call(fails, [("it printed nothing",)]))
+        with pytest.raises(RecordError, match=r"^a task of the cluster failed: ZeroDivisionError: division by zero$"):
+            list(connected.call(fails, [("",)]))
+        with pytest.raises(UsageError, match=r"\(No module named 'only_here'\): install the same version there"):
+            list(connected.call(importlib.import_module("only_here").task, [()]))
 
 
 @needs_ray
