@@ -126,7 +126,7 @@ def test_files_travel_in_pieces(cluster: str, tmp_path: Path, monkeypatch: pytes
 
 def test_variables_that_select_results_go_along() -> None:
     """And those that were set for the run; what else is set here, and which devices Ray gives, does not."""
-    own = {"HOME": "/home/me", "TOKEN": "secret", "OMP_NUM_THREADS": "2", "CUDA_VISIBLE_DEVICES": "1"}
+    own = {"HOME": "~", "TOKEN": "secret", "OMP_NUM_THREADS": "2", "CUDA_VISIBLE_DEVICES": "1"}
     assert carried(own, own) == {"OMP_NUM_THREADS": "2"}
     assert carried({**own, "SEED": "1", "TOKEN": "other"}, own) == {
         "OMP_NUM_THREADS": "2",
