@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,6 +18,7 @@ from rltrace.trace.format.location import local_folder, parse_location
 
 if TYPE_CHECKING:
     from rltrace.diff.base.model import Pair
+    from rltrace.experiment.ray_cluster import RayCluster
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -33,6 +35,43 @@ class TraceLocation(click.Path):
         if self._only_folder:
             location = local_folder(location, f"rltrace {ctx.info_name}" if ctx is not None else "this")
         return super().convert(location, param, ctx) if isinstance(location, Path) else location
+
+
+on_option = click.option(
+    "--on",
+    "place",
+    metavar="ray",
+    help="Work on a Ray cluster: ray (RAY_ADDRESS, or that of this machine) or ray://HOST:PORT.",
+)
+
+
+def cluster_options(command: F) -> F:
+    """Add ``--on``, ``--cpus`` and ``--gpus``, whose values ``on_cluster`` takes."""
+    for name, default in (("gpus", 0.0), ("cpus", 1.0)):
+        command = click.option(
+            f"--{name}",
+            type=click.FloatRange(min=0),
+            default=default,
+            show_default=True,
+            help=f"With --on: {name.upper()[:-1]}s that each needs, which may be a fraction.",
+        )(command)
+    return on_option(command)
+
+
+@contextmanager
+def on_cluster(
+    place: str | None, cpus: float, gpus: float, at_once: int | None, report: Callable[[str], None]
+) -> Iterator[RayCluster | None]:
+    """The cluster that ``--on`` names; None: it was not given. Raises UsageError where it cannot be used."""
+    if place is None:
+        yield None
+        return
+    if place != "ray" and not place.startswith("ray://"):
+        raise UsageError(f"--on {place}: give ray, or ray://HOST:PORT")
+    from rltrace.experiment.ray_cluster import RayCluster, Resources
+
+    with RayCluster(place, Resources(cpus, gpus), at_once, report) as cluster:
+        yield cluster
 
 
 def start_options(command: F) -> F:
