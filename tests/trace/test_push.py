@@ -17,6 +17,7 @@ from rltrace.commands.main import main
 from rltrace.errors import DamagedTraceError, NotATraceError, UnreachableError, UsageError
 from rltrace.testing import TraceBuilder
 from rltrace.trace.format.location import TraceURL
+from rltrace.trace.format.root import JOURNAL
 from rltrace.trace.read.reader import open_trace
 from rltrace.trace.tools.push import PushResult, push
 from rltrace.trace.tools.verify import verify
@@ -30,7 +31,7 @@ URL = TraceURL("s3://bucket/a.zarr")
 def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder in which a push to ``URL`` ends up."""
     store = obstore.store.LocalStore(tmp_path / "bucket", mkdir=True)
-    monkeypatch.setattr("rltrace.trace.tools.push.open_store", lambda _: store)
+    monkeypatch.setattr("rltrace.trace.tools.push.open_store", lambda *_, **__: store)
     return tmp_path / "bucket"
 
 
@@ -114,7 +115,7 @@ def test_something_else_is_there(tmp_path: Path, bucket: Path) -> None:
     assert main(["slice", str(builder.path), "--steps", "0:1", "-o", str(tmp_path / "c.zarr")]) == 0
     with pytest.raises(UsageError, match="holds something else"):
         push(tmp_path / "c.zarr", URL)
-    for path in bucket.rglob("*.json"):
+    for path in (*bucket.rglob("*.json"), bucket / JOURNAL):
         path.unlink()
     with pytest.raises(UsageError, match="holds something else"):
         push(builder.path, URL)

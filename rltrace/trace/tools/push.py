@@ -5,10 +5,14 @@ Owns the order, what is there already, and that nothing else is overwritten. Cha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Final, TypeVar
+
+from xxhash import xxh3_64_intdigest
 
 from rltrace.errors import DamagedTraceError, UnreachableError, UsageError
 from rltrace.trace.format.files import PARTIAL, Folder, UnreadableError
@@ -16,15 +20,18 @@ from rltrace.trace.format.journal import MAX_JOURNAL_BYTES, parse_journal
 from rltrace.trace.format.location import BUCKETS, TraceURL
 from rltrace.trace.format.process_start import STARTS
 from rltrace.trace.format.root import JOURNAL, RUNNING
-from rltrace.trace.read.object_store import RequestPool, open_store, reason
+from rltrace.trace.read.object_store import PAGE, RequestPool, open_store, reason
 from rltrace.trace.read.reader import open_trace
 
 T = TypeVar("T")
 
 Progress = Callable[[int, int], None]
 
-AT_ONCE = 16
+AT_ONCE: Final = 16
 """Files that are uploaded at a time."""
+
+JOURNAL_RATE: Final = 200_000
+"""Bytes a second for a journal that grows: it is sent as a whole each time."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +41,7 @@ class PushResult:
     files: int
     bytes: int
     present: int
-    """Chunks that were there already."""
+    """Files that were there already."""
     running: bool
     """Whether a process is still recording: what it writes from now on is not there."""
 
@@ -45,41 +52,140 @@ def push(path: Path, url: TraceURL, progress: Progress | None = None) -> PushRes
     Raises what ``open_trace`` does, UsageError where something else is there, and UnreachableError where the store
     fails; another call then goes on.
     """
-    if url.scheme not in BUCKETS:
-        raise UsageError(f"{url} is no bucket; to a web server, copy the folder with what serves it")
-    running = any(process.state == RUNNING for process in open_trace(path).processes)
-    folder = Folder(path)
-    # Journals first: what a running process adds to them from here on names chunks that may come too late.
-    journals = {key: data for key in _files(folder) if key.endswith(JOURNAL) and (data := _read(folder, key))}
-    if JOURNAL not in journals:
-        raise DamagedTraceError(f"{path} cannot be pushed: {JOURNAL} cannot be read")
-    keys = [key for key in _files(folder) if not key.endswith(JOURNAL)]
-    bucket = _Bucket(url)
-    bucket.check(keys, journals[JOURNAL])
+    upload = Upload(path, url)
+    running = upload.running()
+    try:
+        upload.resume()
+        sent = upload.send(progress)
+    except UnreachableError as error:
+        raise UnreachableError(f"{error}; push again to go on") from None
+    return PushResult(sent.files, sent.bytes, sent.present, running)
 
-    def upload(key: str) -> int | None:
-        """Bytes of the file; None: it is there."""
-        data = journals[key] if key in journals else _read(folder, key)
-        if data is None or (_is_chunk(key) and bucket.sizes.get(key) == len(data)):
+
+class Upload:
+    """A trace on its way to a bucket. Each ``send`` uploads what is missing there, of a trace that grows, too.
+
+    ``claim`` or ``resume`` comes first. All methods that reach the bucket raise UnreachableError.
+    """
+
+    def __init__(self, path: Path, url: TraceURL, retries: Mapping[str, Any] | None = None) -> None:
+        """``retries``: of requests, as obstore has them. Raises UsageError."""
+        if url.scheme not in BUCKETS:
+            raise UsageError(f"{url} is no bucket; to a web server, copy the folder with what serves it")
+        self._path = path
+        self._folder = Folder(path)
+        self._bucket = _Bucket(url, retries)
+        self._sizes: dict[str, int] = {}
+        """Files in the bucket."""
+        self._contents: dict[str, int] = {}
+        """Digests of files that may change, as they were sent."""
+        self._journals_sent: dict[str, float] = {}
+        self._failure: UnreachableError | None = None
+
+    def running(self) -> bool:
+        """Whether a process is still being recorded. Raises what ``open_trace`` does."""
+        return any(process.state == RUNNING for process in open_trace(self._path).processes)
+
+    def claim(self) -> None:
+        """Take a place where nothing is, for a trace that has just begun. Raises UsageError where something is."""
+        if self._bucket.list(limit=1):
+            raise UsageError(f"{self._bucket.url} exists already; choose another name")
+        journal = self._journal()
+        if not self._bucket.create(JOURNAL, journal) and self._bucket.get(JOURNAL) != journal:
+            raise UsageError(f"{self._bucket.url} exists already; choose another name")
+        self._sizes[JOURNAL] = len(journal)
+
+    def resume(self) -> None:
+        """Find what an earlier upload of this trace left. Raises UsageError where something else is."""
+        self._sizes = self._bucket.list()
+        if not self._sizes:
+            return
+        earlier, journal = self._bucket.get(JOURNAL) if JOURNAL in self._sizes else b"", self._journal()
+        there = _tokens(self._sizes)
+        is_earlier = journal.startswith(earlier) and _is_slice(earlier) == _is_slice(journal) if earlier else there
+        if not is_earlier or not there <= _tokens(self._files()):
+            raise UsageError(f"{self._bucket.url} holds something else; choose another name")
+
+    def send(self, progress: Progress | None = None, *, at_once: int = AT_ONCE, paced: bool = False) -> PushResult:
+        """Upload what is missing or has changed. ``paced``: a journal that has just been sent waits for a later time."""
+        # What says more is read first: journals, then documents of arrays, then the list of chunks. All that one of
+        # them names is there, though a process writes meanwhile; the launch's journal has the heads of all others.
+        journals = {JOURNAL: self._journal()}
+        small = [key for key in self._files() if not _is_chunk(key)]
+        journals |= {key: data for key in small if key.endswith(JOURNAL) and (data := _read(self._folder, key))}
+        rest = {key: data for key in small if key not in journals and (data := _read(self._folder, key)) is not None}
+        begun = tuple(key.removesuffix(JOURNAL) for key in journals if key != JOURNAL)
+        chunks = {key: size for key, size in self._folder.walk() if _is_chunk(key) and key.startswith(begun)}
+        ended = self._is_new(JOURNAL, journals[JOURNAL])
+        due = [key for key in journals if key != JOURNAL and (ended or not paced or self._is_due(key, journals[key]))]
+        starts = _tokens(rest)  # before all others: they say whose the rest is
+        parts = (
+            {key: rest[key] for key in starts},
+            {key: data for key, data in rest.items() if key not in starts} | dict.fromkeys(chunks),
+            {key: journals[key] for key in due},
+            {JOURNAL: journals[JOURNAL]},
+        )
+        total, sizes, pool = sum(map(len, parts)), list[int | None](), RequestPool(at_once)
+        self._failure = None
+        for part in parts:
+            if part is parts[1]:  # a journal that only begins: chunks without one are a process that was lost
+                for key in due:
+                    if key not in self._sizes and (ends := parse_journal(journals[key]).ends):
+                        self._bucket.put(key, journals[key][: next(iter(ends))])
+            for size in pool.map(lambda item: self._sent(*item, chunks), part.items()):
+                sizes.append(size)
+                if progress is not None:
+                    progress(len(sizes), total)
+            if self._failure is not None:
+                raise self._failure
+        sent = [size for size in sizes if size is not None]
+        return PushResult(len(sent), sum(sent), len(sizes) - len(sent), False)
+
+    def missing(self) -> list[str]:
+        """Files of the trace that the bucket does not list with their lengths."""
+        there = self._bucket.list()
+        return [key for key, size in self._folder.walk() if not key.endswith(PARTIAL) and there.get(key) != size]
+
+    def discard(self) -> None:
+        """Remove what was sent."""
+        for key in list(self._sizes):
+            self._bucket.delete(key)
+
+    def _sent(self, key: str, data: bytes | None, chunks: dict[str, int]) -> int | None:
+        """Bytes of the file; None: it is there, or the bucket has failed meanwhile."""
+        if self._failure is not None or (data is None and self._sizes.get(key) == chunks[key]):
             return None
-        bucket.put(key, data)
+        if data is not None and not self._is_new(key, data):
+            return None
+        data = _read(self._folder, key) if data is None else data
+        if data is None:
+            return None
+        try:
+            self._bucket.put(key, data)
+        except UnreachableError as error:
+            self._failure = error
+            return None
+        self._sizes[key] = len(data)
+        if key not in chunks:
+            self._contents[key] = xxh3_64_intdigest(data)
+        if key.endswith(JOURNAL):
+            self._journals_sent[key] = time.monotonic()
         return len(data)
 
-    starts = _tokens(keys)  # before all others: they say whose the rest is
-    rest = [key for key in keys if key not in starts]
-    sizes: list[int | None] = []
-    pool = RequestPool(AT_ONCE)
-    for part in (starts, rest, [key for key in journals if key != JOURNAL], [JOURNAL]):
-        for size in pool.map(upload, part):
-            sizes.append(size)
-            if progress is not None:
-                progress(len(sizes), len(keys) + len(journals))
-    sent = [size for size in sizes if size is not None]
-    return PushResult(len(sent), sum(sent), len(sizes) - len(sent), running)
+    def _is_new(self, key: str, data: bytes) -> bool:
+        return self._contents.get(key) != xxh3_64_intdigest(data)
 
+    def _is_due(self, key: str, data: bytes) -> bool:
+        before = self._journals_sent.get(key)
+        return before is None or time.monotonic() - before >= len(data) / JOURNAL_RATE
 
-def _files(folder: Folder) -> Iterable[str]:
-    return (key for key, _ in folder.walk() if not key.endswith(PARTIAL))
+    def _journal(self) -> bytes:
+        if data := _read(self._folder, JOURNAL):
+            return data
+        raise DamagedTraceError(f"{self._path} cannot be pushed: {JOURNAL} cannot be read")
+
+    def _files(self) -> list[str]:
+        return [key for key, _ in self._folder.walk() if not key.endswith(PARTIAL)]
 
 
 def _read(folder: Folder, key: str) -> bytes | None:
@@ -92,46 +198,66 @@ def _read(folder: Folder, key: str) -> bytes | None:
 
 def _is_chunk(key: str) -> bool:
     """Whether a file is written once, and is whole where it has its length; all others may change, and are small."""
-    return key.rpartition("/")[2].startswith("c.")
+    return key.rpartition("/")[2].startswith("c.") and not key.endswith(PARTIAL)
 
 
 class _Bucket:
     """What is where the trace is to be. Raises UnreachableError."""
 
-    def __init__(self, url: TraceURL) -> None:
-        self._url = url
-        self._store = open_store(url)
-        self.sizes = self._tried(self._list)
+    def __init__(self, url: TraceURL, retries: Mapping[str, Any] | None) -> None:
+        self.url = url
+        self._store = open_store(url, retries)
 
-    def check(self, keys: Iterable[str], journal: bytes) -> None:
-        """Raise UsageError unless nothing is there, or what an earlier push of this trace left."""
-        if not self.sizes:
-            return
-        own, there, earlier = _tokens(keys), _tokens(self.sizes), self._tried(self._journal)
-        is_earlier = journal.startswith(earlier) and (not earlier or _is_slice(earlier) == _is_slice(journal))
-        if not there or not there <= own or not is_earlier:
-            raise UsageError(f"{self._url} holds something else; choose another name")
+    def list(self, limit: int | None = None) -> dict[str, int]:
+        """Lengths of all files, or of a first page of them."""
+        import obstore
+
+        def listed() -> dict[str, int]:
+            found: dict[str, int] = {}
+            for page in obstore.list(self._store, chunk_size=PAGE if limit is None else limit):
+                found.update((file["path"], file["size"]) for file in page)
+                if limit is not None:
+                    break
+            return found
+
+        return self._tried(listed)
+
+    def get(self, key: str) -> bytes:
+        import obstore
+
+        return self._tried(lambda: bytes(obstore.get(self._store, key).bytes()))
 
     def put(self, key: str, data: bytes) -> None:
         import obstore
 
         self._tried(lambda: obstore.put(self._store, key, data))
 
-    def _list(self) -> dict[str, int]:
+    def create(self, key: str, data: bytes) -> bool:
+        """Write a file that does not exist; False: it does."""
         import obstore
 
-        return {found["path"]: found["size"] for page in obstore.list(self._store, chunk_size=1000) for found in page}
+        def created() -> bool:
+            try:
+                obstore.put(self._store, key, data, mode="create")
+            except obstore.exceptions.AlreadyExistsError:
+                return False
+            except obstore.exceptions.NotSupportedError:  # by this store: who comes at the same moment is not noticed
+                obstore.put(self._store, key, data)
+            return True
 
-    def _journal(self) -> bytes:
+        return self._tried(created)
+
+    def delete(self, key: str) -> None:
         import obstore
 
-        return bytes(obstore.get(self._store, JOURNAL).bytes()) if JOURNAL in self.sizes else b""
+        with suppress(FileNotFoundError):
+            self._tried(lambda: obstore.delete(self._store, key))
 
     def _tried(self, ask: Callable[[], T]) -> T:
         try:
             return ask()
         except Exception as error:
-            raise UnreachableError(f"{self._url}: {reason(error)}; push again to go on") from None
+            raise UnreachableError(f"{self.url}: {reason(error)}") from None
 
 
 def _is_slice(journal: bytes) -> bool:
