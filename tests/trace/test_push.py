@@ -19,7 +19,7 @@ from rltrace.testing import TraceBuilder
 from rltrace.trace.format.location import TraceURL
 from rltrace.trace.format.root import JOURNAL
 from rltrace.trace.read.reader import open_trace
-from rltrace.trace.tools.push import PushResult, push
+from rltrace.trace.tools.push import PushResult, Upload, push
 from rltrace.trace.tools.verify import verify
 
 obstore = pytest.importorskip("obstore", reason="obstore is not installed: the extra cloud has it")
@@ -102,6 +102,49 @@ def outcome(path: Path, whole: object) -> str:
         return "whole"
     assert trace.holes
     return "named"
+
+
+def test_a_trace_that_grows(tmp_path: Path, bucket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After every file of an upload during which the recorder goes on, what is there reads without a hole, and is sound
+    up to the documents that are sent first."""
+    builder = TraceBuilder(tmp_path / "a.zarr", alive=True)
+    upload, put, left = Upload(builder.path, URL), obstore.put, [30]
+    seen, damage = set[tuple[int, int]](), set[str]()
+    upload.claim()
+    workers = [builder.main]
+
+    def going_on(store: object, key: str, data: bytes, **options: str) -> object:
+        done = put(store, key, data, **options)
+        trace = open_trace(bucket)
+        if all((bucket / folder / "zarr.json").exists() for folder in ("", "journal", "starts", "processes")):
+            damage.update(verify(bucket).damage)
+            damage.update(hole.why for hole in trace.holes)
+        seen.add((len(trace.processes), sum(process.after_op for process in trace.processes)))
+        left[0] -= 1
+        if left[0] > 0:
+            if left[0] % 10 == 0:
+                workers.append(builder.process(f"rank0/worker:{left[0]}", alive=True))
+            stream = workers[left[0] % len(workers)].stream()
+            stream.op("aten.mul.Tensor", outputs=[left[0]])
+            stream.commit()
+        return done
+
+    with coding_once(), monkeypatch.context() as patch:
+        patch.setattr(obstore, "put", going_on)
+        while left[0] > 0:
+            upload.send(at_once=1, growing=True)
+        builder.finish()
+        upload.send(growing=True)
+    assert damage == set()
+    assert upload.is_whole() and verify(bucket).sound
+    assert content(open_trace(bucket)) == content(open_trace(builder.path))
+    assert len(seen) > 5
+    (bucket / JOURNAL).unlink()
+    assert not upload.is_whole()
+    upload.send()
+    assert upload.is_whole()
+    upload.discard()
+    assert not any(path.is_file() for path in bucket.rglob("*"))
 
 
 def test_something_else_is_there(tmp_path: Path, bucket: Path) -> None:

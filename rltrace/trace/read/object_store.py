@@ -377,13 +377,14 @@ def open_store(url: TraceURL, retries: Mapping[str, Any] | None = None) -> Objec
 
 DENIED: Final = "access is denied"
 ABSENT: Final = "it does not exist"
+NO_CREDENTIALS: Final = "no credentials are found"
 
 _REASONS: Final = (
     (r"dns error|lookup address", "its host is not known"),
     (r"connection refused", "the connection is refused"),
     (r"certificate", "the server's certificate is not trusted"),
     (r"timed out|timeout", "the server gives no answer in time"),
-    (r"credential|metadata endpoint|169\.254|security-credentials", "no credentials are found"),
+    (r"credential|metadata endpoint|169\.254|security-credentials", NO_CREDENTIALS),
     (r"account must be specified", "no storage account is named"),
     (r"connection (closed|reset)|incomplete|broken pipe|decoding response body|body error", "the connection broke off"),
 )

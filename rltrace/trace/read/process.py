@@ -523,7 +523,12 @@ class ProcessTrace:
         return known.rows if known is not None and not self.record_damage else MAX_COUNT
 
     def _find_lost_records(self) -> None:
-        """Find records lost at the end of the journal: a writer is at most one segment ahead of it."""
+        """Find records lost at the end of the journal: a writer is at most one segment ahead of it.
+
+        Not while it runs: of a trace that is being uploaded, the journal comes after all chunks.
+        """
+        if self.journal.alive:
+            return
         for stream in self._streams.values():
             later = (stream.segments[-1].index if stream.segments else -1) + 2
             key = f"{self.base}/streams/{stream.index}/{ROWS.name}/{ROWS.key(later)}"

@@ -9,18 +9,28 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Any, Final, TypeVar
 
 from xxhash import xxh3_64_intdigest
 
-from rltrace.errors import DamagedTraceError, UnreachableError, UsageError
+from rltrace.errors import DamagedTraceError, RltraceError, UnreachableError, UsageError
 from rltrace.trace.format.files import PARTIAL, Folder, UnreadableError
 from rltrace.trace.format.journal import MAX_JOURNAL_BYTES, parse_journal
 from rltrace.trace.format.location import BUCKETS, TraceURL
 from rltrace.trace.format.process_start import STARTS
 from rltrace.trace.format.root import JOURNAL, RUNNING
-from rltrace.trace.read.object_store import PAGE, RequestPool, open_store, reason
+from rltrace.trace.read.object_store import (
+    ABSENT,
+    DENIED,
+    NO_CREDENTIALS,
+    PAGE,
+    RequestPool,
+    open_store,
+    reason,
+)
 from rltrace.trace.read.reader import open_trace
 
 T = TypeVar("T")
@@ -56,22 +66,25 @@ def push(path: Path, url: TraceURL, progress: Progress | None = None) -> PushRes
     running = upload.running()
     try:
         upload.resume()
-        sent = upload.send(progress)
+        present = upload.send(progress)
     except UnreachableError as error:
         raise UnreachableError(f"{error}; push again to go on") from None
-    return PushResult(sent.files, sent.bytes, sent.present, running)
+    return PushResult(upload.files, upload.bytes, present, running)
 
 
 class Upload:
     """A trace on its way to a bucket. Each ``send`` uploads what is missing there, of a trace that grows, too.
 
-    ``claim`` or ``resume`` comes first. All methods that reach the bucket raise UnreachableError.
+    ``claim`` or ``resume`` comes first. All methods that reach the bucket raise UnreachableError, and UsageError where
+    access is denied or there is no bucket.
     """
 
     def __init__(self, path: Path, url: TraceURL, retries: Mapping[str, Any] | None = None) -> None:
         """``retries``: of requests, as obstore has them. Raises UsageError."""
         if url.scheme not in BUCKETS:
             raise UsageError(f"{url} is no bucket; to a web server, copy the folder with what serves it")
+        self.files, self.bytes = 0, 0
+        """What was sent so far."""
         self._path = path
         self._folder = Folder(path)
         self._bucket = _Bucket(url, retries)
@@ -80,7 +93,8 @@ class Upload:
         self._contents: dict[str, int] = {}
         """Digests of files that may change, as they were sent."""
         self._journals_sent: dict[str, float] = {}
-        self._failure: UnreachableError | None = None
+        self._failure: RltraceError | None = None
+        self._lock = Lock()
 
     def running(self) -> bool:
         """Whether a process is still being recorded. Raises what ``open_trace`` does."""
@@ -93,7 +107,7 @@ class Upload:
         journal = self._journal()
         if not self._bucket.create(JOURNAL, journal) and self._bucket.get(JOURNAL) != journal:
             raise UsageError(f"{self._bucket.url} exists already; choose another name")
-        self._sizes[JOURNAL] = len(journal)
+        self._sizes[JOURNAL], self._contents[JOURNAL] = len(journal), xxh3_64_intdigest(journal)
 
     def resume(self) -> None:
         """Find what an earlier upload of this trace left. Raises UsageError where something else is."""
@@ -106,71 +120,84 @@ class Upload:
         if not is_earlier or not there <= _tokens(self._files()):
             raise UsageError(f"{self._bucket.url} holds something else; choose another name")
 
-    def send(self, progress: Progress | None = None, *, at_once: int = AT_ONCE, paced: bool = False) -> PushResult:
-        """Upload what is missing or has changed. ``paced``: a journal that has just been sent waits for a later time."""
+    def send(self, progress: Progress | None = None, *, at_once: int = AT_ONCE, growing: bool = False) -> int:
+        """Upload what is missing or has changed; returns how many files are not. ``growing``: more is to come, so a
+        journal that has just been sent waits for a later time.
+        """
         # What says more is read first: journals, then documents of arrays, then the list of chunks. All that one of
         # them names is there, though a process writes meanwhile; the launch's journal has the heads of all others.
         journals = {JOURNAL: self._journal()}
-        small = [key for key in self._files() if not _is_chunk(key)]
-        journals |= {key: data for key in small if key.endswith(JOURNAL) and (data := _read(self._folder, key))}
-        rest = {key: data for key in small if key not in journals and (data := _read(self._folder, key)) is not None}
-        begun = tuple(key.removesuffix(JOURNAL) for key in journals if key != JOURNAL)
-        chunks = {key: size for key, size in self._folder.walk() if _is_chunk(key) and key.startswith(begun)}
+        others = [key for key in self._files() if key.endswith(JOURNAL) and key != JOURNAL]
+        journals |= {key: data for key in others if (data := _read(self._folder, key))}
+        begun = {key.removesuffix(JOURNAL) for key in journals}
+
+        def is_begun(key: str) -> bool:  # a process without a journal is taken for one that was lost
+            return not growing or key.count("/") < 2 or "/".join((*key.split("/")[:2], "")) in begun
+
+        small = [key for key in self._files() if not _is_chunk(key) and not key.endswith(JOURNAL) and is_begun(key)]
+        rest = {key: data for key in small if (data := _read(self._folder, key)) is not None}
+        chunks = {key: size for key, size in self._folder.walk() if _is_chunk(key) and is_begun(key)}
         ended = self._is_new(JOURNAL, journals[JOURNAL])
-        due = [key for key in journals if key != JOURNAL and (ended or not paced or self._is_due(key, journals[key]))]
-        starts = _tokens(rest)  # before all others: they say whose the rest is
-        parts = (
-            {key: rest[key] for key in starts},
-            {key: data for key, data in rest.items() if key not in starts} | dict.fromkeys(chunks),
-            {key: journals[key] for key in due},
-            {JOURNAL: journals[JOURNAL]},
-        )
-        total, sizes, pool = sum(map(len, parts)), list[int | None](), RequestPool(at_once)
+        due = [key for key in journals if ended or not growing or self._is_due(key, journals[key])]
+        contents: dict[str, bytes | None] = {**dict.fromkeys(chunks), **rest, **{key: journals[key] for key in due}}
+        parts: dict[int, list[str]] = {}
+        for key in contents:
+            parts.setdefault(_turn(key), []).append(key)
+        done, before, pool = 0, self.files, RequestPool(at_once)
         self._failure = None
-        for part in parts:
-            if part is parts[1]:  # a journal that only begins: chunks without one are a process that was lost
-                for key in due:
-                    if key not in self._sizes and (ends := parse_journal(journals[key]).ends):
-                        self._bucket.put(key, journals[key][: next(iter(ends))])
-            for size in pool.map(lambda item: self._sent(*item, chunks), part.items()):
-                sizes.append(size)
+        for turn in range(TURNS):
+            if turn == STREAMS:
+                self._begin(due, journals)
+            for _ in pool.map(partial(self._send, contents, chunks), parts.get(turn, ())):
+                done += 1
                 if progress is not None:
-                    progress(len(sizes), total)
+                    progress(done, len(contents))
             if self._failure is not None:
                 raise self._failure
-        sent = [size for size in sizes if size is not None]
-        return PushResult(len(sent), sum(sent), len(sizes) - len(sent), False)
+        return done - (self.files - before)
 
-    def missing(self) -> list[str]:
-        """Files of the trace that the bucket does not list with their lengths."""
+    def is_whole(self) -> bool:
+        """Whether the bucket lists every file of the trace with its length; what it lacks is sent again."""
         there = self._bucket.list()
-        return [key for key, size in self._folder.walk() if not key.endswith(PARTIAL) and there.get(key) != size]
+        lacking = [k for k, size in self._folder.walk() if not k.endswith(PARTIAL) and there.get(k) != size]
+        for key in lacking:
+            self._sizes.pop(key, None)
+            self._contents.pop(key, None)
+        return not lacking
 
     def discard(self) -> None:
         """Remove what was sent."""
         for key in list(self._sizes):
             self._bucket.delete(key)
 
-    def _sent(self, key: str, data: bytes | None, chunks: dict[str, int]) -> int | None:
-        """Bytes of the file; None: it is there, or the bucket has failed meanwhile."""
-        if self._failure is not None or (data is None and self._sizes.get(key) == chunks[key]):
-            return None
-        if data is not None and not self._is_new(key, data):
-            return None
+    def _begin(self, keys: Iterable[str], journals: Mapping[str, bytes]) -> None:
+        """Upload the first record of journals that are not there: rows without one are of a process that was lost."""
+        for key in keys:
+            if key not in self._sizes and key != JOURNAL and (ends := parse_journal(journals[key]).ends):
+                self._bucket.put(key, journals[key][: next(iter(ends))])
+
+    def _send(self, contents: Mapping[str, bytes | None], chunks: Mapping[str, int], key: str) -> None:
+        """Upload a file, unless it is there, or the bucket has failed meanwhile."""
+        data = contents[key]
+        is_there = self._sizes.get(key) == chunks[key] if data is None else not self._is_new(key, data)
+        if self._failure is not None or is_there:
+            return
         data = _read(self._folder, key) if data is None else data
         if data is None:
-            return None
+            return
         try:
             self._bucket.put(key, data)
-        except UnreachableError as error:
+        except RltraceError as error:
             self._failure = error
-            return None
-        self._sizes[key] = len(data)
-        if key not in chunks:
-            self._contents[key] = xxh3_64_intdigest(data)
-        if key.endswith(JOURNAL):
-            self._journals_sent[key] = time.monotonic()
-        return len(data)
+            return
+        with self._lock:
+            self._sizes[key] = len(data)
+            self.files += 1
+            self.bytes += len(data)
+            if key not in chunks:
+                self._contents[key] = xxh3_64_intdigest(data)
+            if key.endswith(JOURNAL):
+                self._journals_sent[key] = time.monotonic()
 
     def _is_new(self, key: str, data: bytes) -> bool:
         return self._contents.get(key) != xxh3_64_intdigest(data)
@@ -201,8 +228,21 @@ def _is_chunk(key: str) -> bool:
     return key.rpartition("/")[2].startswith("c.") and not key.endswith(PARTIAL)
 
 
+STREAMS, TURNS = 3, 7
+
+
+def _turn(key: str) -> int:
+    """When a file is uploaded: start records say whose the rest is; a document counts chunks, a journal names them."""
+    if key in _tokens([key]):
+        return 0
+    if key.endswith(JOURNAL):
+        return 6 if key == JOURNAL else 5
+    is_document = not _is_chunk(key)
+    return STREAMS + is_document if "/streams/" in key and key.count("/") > 3 else 1 + is_document
+
+
 class _Bucket:
-    """What is where the trace is to be. Raises UnreachableError."""
+    """What is where the trace is to be. Raises UnreachableError, and UsageError for what will fail again."""
 
     def __init__(self, url: TraceURL, retries: Mapping[str, Any] | None) -> None:
         self.url = url
@@ -257,7 +297,12 @@ class _Bucket:
         try:
             return ask()
         except Exception as error:
-            raise UnreachableError(f"{self.url}: {reason(error)}") from None
+            why = reason(error)
+        if why == ABSENT:
+            why = "its bucket does not exist"
+        elif why not in (DENIED, NO_CREDENTIALS):
+            raise UnreachableError(f"{self.url}: {why}")
+        raise UsageError(f"{self.url}: {why}")
 
 
 def _is_slice(journal: bytes) -> bool:
