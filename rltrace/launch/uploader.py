@@ -39,6 +39,9 @@ STALLED_SECONDS: Final = 60.0
 ROUND_SECONDS: Final = 5.0
 """Time between two uploads of what is new; as long as between two commits of a recorder."""
 
+SIGN_SECONDS: Final = 30.0
+"""Time between two notes at the URL that the recording goes on."""
+
 MAX_PAUSE: Final = 60.0
 """The longest pause after failures."""
 
@@ -244,6 +247,7 @@ class _Rounds:
         self._word: str | None = None
         """What the launcher wants: "end", "discard"; None: that this goes on."""
         self._told = 0
+        self._signed = -SIGN_SECONDS
 
     def run(self) -> None:
         why, certain = self._tried(self._claim)
@@ -285,6 +289,11 @@ class _Rounds:
                 return found
         upload = self._upload
         assert upload is not None
+        if growing and monotonic() > self._signed + SIGN_SECONDS:
+            found = self._tried(upload.sign)
+            if found[0]:
+                return found
+            self._signed = monotonic()
         return self._tried(lambda: upload.send(self._progress, at_once=at_once, growing=growing))
 
     def _claim(self) -> None:
@@ -298,6 +307,7 @@ class _Rounds:
         assert self._upload is not None
         if not self._upload.is_whole():
             raise UnreachableError(f"{self._url} lacks files that were uploaded")
+        self._upload.sign_off()
 
     def _tried(self, do: Callable[[], object]) -> tuple[str, bool]:
         """Why it failed ("": it did not), and whether it will fail again."""

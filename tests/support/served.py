@@ -187,6 +187,10 @@ class BadNetwork:
         self.port = self._socket.getsockname()[1]
         Thread(target=self._accept, daemon=True).start()
 
+    def spoil(self, part: float) -> None:
+        """Let something go wrong with this part of the connections from now on."""
+        self._spoiled = part
+
     def _accept(self) -> None:
         with suppress(OSError):
             while True:

@@ -5,6 +5,7 @@ A store of obstore in a folder takes the place of the bucket here; in ``test_obj
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -17,6 +18,7 @@ from rltrace.commands.main import main
 from rltrace.errors import DamagedTraceError, NotATraceError, UnreachableError, UsageError
 from rltrace.testing import TraceBuilder
 from rltrace.trace.format.location import TraceURL
+from rltrace.trace.format.process_start import UPLOAD_SECONDS
 from rltrace.trace.format.root import JOURNAL
 from rltrace.trace.read.reader import open_trace
 from rltrace.trace.tools.push import PushResult, Upload, push
@@ -145,6 +147,25 @@ def test_a_trace_that_grows(tmp_path: Path, bucket: Path, monkeypatch: pytest.Mo
     assert upload.is_whole()
     upload.discard()
     assert not any(path.is_file() for path in bucket.rglob("*"))
+
+
+def test_a_run_that_goes_on_elsewhere(tmp_path: Path, bucket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On another machine a process runs as long as its machine has noted a moment ago that it uploads the trace."""
+    builder = TraceBuilder(tmp_path / "a.zarr", alive=True)
+    upload = Upload(builder.path, URL)
+    upload.claim()
+    upload.sign()
+    upload.send(growing=True)
+    assert verify(bucket).damage == ()
+    monkeypatch.setattr("rltrace.trace.read.reader.is_alive", lambda _: False)
+    states = [open_trace(bucket).processes[0].state]
+    with monkeypatch.context() as patch:
+        later = time.time() + UPLOAD_SECONDS
+        patch.setattr("rltrace.trace.format.process_start.time.time", lambda: later)
+        states.append(open_trace(bucket).processes[0].state)
+    upload.sign_off()
+    states.append(open_trace(bucket).processes[0].state)
+    assert states == ["running", "killed", "killed"]
 
 
 def test_something_else_is_there(tmp_path: Path, bucket: Path) -> None:

@@ -20,7 +20,7 @@ from rltrace.errors import DamagedTraceError, RltraceError, UnreachableError, Us
 from rltrace.trace.format.files import PARTIAL, Folder, UnreadableError
 from rltrace.trace.format.journal import MAX_JOURNAL_BYTES, parse_journal
 from rltrace.trace.format.location import BUCKETS, TraceURL
-from rltrace.trace.format.process_start import STARTS
+from rltrace.trace.format.process_start import STARTS, UPLOAD, upload_note
 from rltrace.trace.format.root import JOURNAL, RUNNING
 from rltrace.trace.read.object_store import (
     ABSENT,
@@ -164,6 +164,14 @@ class Upload:
             self._sizes.pop(key, None)
             self._contents.pop(key, None)
         return not lacking
+
+    def sign(self) -> None:
+        """Note that this machine uploads the trace while it is recorded."""
+        self._bucket.put(UPLOAD, upload_note())
+        self._sizes[UPLOAD] = 0
+
+    def sign_off(self) -> None:
+        self._bucket.delete(UPLOAD)
 
     def discard(self) -> None:
         """Remove what was sent."""
