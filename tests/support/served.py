@@ -1,7 +1,7 @@
 """Traces handed out by servers on the loopback address: a web server of the standard library, and OpenStack Swift.
 
 Owns the servers, and what goes wrong with them, or with the network to them, on request. The web server knows as much
-of S3 as an upload needs: lists, PUT, DELETE. Swift speaks S3 as people run it; it is started where
+of S3 as an upload needs: lists, writes, removes. Swift speaks S3 as people run it; it is started where
 ``swift-proxy-server`` is installed (Debian: swift-proxy, swift-account, swift-container, swift-object; PyPI: swift).
 """
 
@@ -124,9 +124,12 @@ class _Handler(BaseHTTPRequestHandler):
                 path.write_bytes(data)
                 self._answer(200, b"", ETag=f'"{xxh3_64_hexdigest(data)}"')
 
-    def do_DELETE(self) -> None:
-        (self.state.folder / self.path.partition("?")[0].lstrip("/")).unlink(missing_ok=True)
-        self._answer(204, b"")
+    def do_POST(self) -> None:
+        """Several files are removed at once."""
+        bucket = self.state.folder / urlsplit(self.path).path.strip("/")
+        for key in re.findall(r"<Key>(.*?)</Key>", self.rfile.read(int(self.headers["Content-Length"])).decode()):
+            (bucket / key).unlink(missing_ok=True)
+        self._answer(200, b"<DeleteResult></DeleteResult>")
 
     def _list(self, bucket: Path, prefix: str) -> None:
         files = [(path.relative_to(bucket).as_posix(), path) for path in sorted(bucket.rglob("*")) if path.is_file()]
@@ -145,7 +148,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(data)))
         self.send_header("Last-Modified", "Mon, 23 Nov 2026 00:00:00 GMT")
         self.end_headers()
-        if self.command == "GET":
+        if self.command != "HEAD":
             self.wfile.write(data[: len(data) // 2] if cut else data)
         self.close_connection = self.close_connection or cut
 
@@ -153,11 +156,16 @@ class _Handler(BaseHTTPRequestHandler):
         """Print nothing."""
 
 
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, *_: object) -> None:
+        """Print nothing: a client may break off."""
+
+
 @contextmanager
 def served(folder: Path) -> Iterator[WebServer]:
     """A web server of this folder."""
     state = WebServer(folder)
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Handler, state)) as server:
+    with _Server(("127.0.0.1", 0), partial(_Handler, state)) as server:
         server.daemon_threads = True
         server.block_on_close = False  # clients keep their connections
         state.port = server.server_address[1]

@@ -171,7 +171,9 @@ class Upload:
         self._sizes[UPLOAD] = 0
 
     def sign_off(self) -> None:
-        self._bucket.delete(UPLOAD)
+        """Remove the note; where that may not be done, it grows old."""
+        with suppress(RltraceError):
+            self._bucket.delete(UPLOAD)
 
     def discard(self) -> None:
         """Remove what was sent."""
@@ -298,8 +300,7 @@ class _Bucket:
     def delete(self, key: str) -> None:
         import obstore
 
-        with suppress(FileNotFoundError):
-            self._tried(lambda: obstore.delete(self._store, key))
+        self._tried(lambda: obstore.delete(self._store, key))
 
     def _tried(self, ask: Callable[[], T]) -> T:
         try:
