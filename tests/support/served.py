@@ -23,7 +23,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from random import Random
 from threading import Barrier, BrokenBarrierError, Lock, Thread
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
 from xxhash import xxh3_64_hexdigest
@@ -69,7 +69,7 @@ class _Handler(BaseHTTPRequestHandler):
         super().__init__(*arguments)  # type: ignore[arg-type]
 
     def do_GET(self) -> None:
-        key, state = self.path.partition("?")[0].lstrip("/"), self.state
+        key, state = unquote(self.path.partition("?")[0]).lstrip("/"), self.state
         wanted = self.headers["Range"] if state.ranges else None
         state.asked.append(" ".join(filter(None, (self.command, key, wanted))))
         state.authorized.append(self.headers["Authorization"])
@@ -104,7 +104,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET  # noqa: N815  (the name that http.server looks up)
 
     def do_PUT(self) -> None:
-        key, state = self.path.partition("?")[0].lstrip("/"), self.state
+        key, state = unquote(self.path.partition("?")[0]).lstrip("/"), self.state
         data = self.rfile.read(int(self.headers["Content-Length"]))
         if len(data) < int(self.headers["Content-Length"]):  # the connection broke off
             self.close_connection = True
@@ -126,7 +126,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         """Several files are removed at once."""
-        bucket = self.state.folder / urlsplit(self.path).path.strip("/")
+        bucket = self.state.folder / unquote(urlsplit(self.path).path).strip("/")
         for key in re.findall(r"<Key>(.*?)</Key>", self.rfile.read(int(self.headers["Content-Length"])).decode()):
             (bucket / key).unlink(missing_ok=True)
         self._answer(200, b"<DeleteResult></DeleteResult>")
