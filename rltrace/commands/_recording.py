@@ -50,7 +50,7 @@ def record_command(
     if unstartable is not None:
         return unstartable
     create_trace(trace, _launch_record(command, options), force=force)
-    uploader = None if url is None else _uploader(trace, url)
+    uploader = None if url is None else _uploader(trace, url, options.nodes)
     if not quiet:
         if options.asleep:
             hint = f"{line('arm', trace)} wakes it for a step" + (f"; {hint}" if hint else "")
@@ -73,9 +73,9 @@ def _place(trace: Path, url: TraceURL | None) -> str:
     return str(trace) if url is None else f"{url}, and to {trace} until it is there"
 
 
-def _uploader(trace: Path, url: TraceURL) -> Uploader:
+def _uploader(trace: Path, url: TraceURL, nodes: int) -> Uploader:
     """The process that uploads the trace, which has just been created. Raises UsageError where it cannot succeed."""
-    uploader = Uploader(trace, url)
+    uploader = Uploader(trace, url, nodes)
     try:
         unreachable = uploader.begin()
     except BaseException:
@@ -92,9 +92,9 @@ def _finish_upload(uploader: Uploader, trace: Path, *, quiet: bool) -> None:
     if not trace.exists():  # nothing was recorded
         uploader.discard()
         return
-    url = uploader.url
 
     def wait() -> None:
+        url = uploader.url
         if not quiet:
             narrate(
                 f"uploading the rest to {url}, for {LAST_SECONDS / 60:g} minutes at most",
@@ -102,6 +102,7 @@ def _finish_upload(uploader: Uploader, trace: Path, *, quiet: bool) -> None:
             )
 
     ending = uploader.finish(wait)
+    url = uploader.url
     later = line("push", trace, url)
     if ending.why:
         complain(f"not everything was uploaded: {ending.why}", hint=f"all of it is in {trace}: {later}")
@@ -149,6 +150,7 @@ def _launch_record(command: Sequence[str], options: RecordOptions) -> dict[str, 
         "cwd": home_as_tilde(_current_folder()),
         "host": platform.node(),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "id": os.urandom(8).hex(),  # two launches in one second are two
         "options": recorded,
         "executable": home_as_tilde(sys.executable),
         "versions": {"python": platform.python_version()},

@@ -56,6 +56,13 @@ from rltrace.wording import counted
     show_envvar=True,
     help="Record only processes with such names, as in rank0/*.",
 )
+@click.option(
+    "--nodes",
+    type=click.IntRange(min=1),
+    default=1,
+    metavar="N",
+    help="Machines that record one run to one URL, each with this command.",
+)
 @click.option("--asleep", is_flag=True, help="Record nothing until rltrace arm requests steps of the running program.")
 @click.option("--until", type=click.IntRange(min=0), metavar="STEP", help="End the program after this step.")
 @click.option("--verify-inputs", is_flag=True, help="Also digest every input of every op; needs --steps.")
@@ -111,6 +118,7 @@ def command(
     level: str,
     steps: str | None,
     processes: str | None,
+    nodes: int,
     asleep: bool,
     until: int | None,
     verify_inputs: bool,
@@ -139,6 +147,8 @@ def command(
     TRACE may be a URL of a bucket (s3://…, gs://…, az://…): the trace is written into the current folder, uploaded
     while CMD runs, and removed here when all of it is there. A network that is slow or fails costs CMD nothing; what is
     left in the end is uploaded within ten minutes, or later by rltrace push.
+
+    With --nodes N each of N machines runs this command with the same URL, and one trace there has all their processes.
 
     Options come before CMD; everything after it belongs to CMD. Ends as CMD ends; with 125 where rltrace failed or
     nothing was recorded, 126 and 127 where CMD could not be started.
@@ -201,10 +211,12 @@ def command(
     url = output if isinstance(output, TraceURL) else None
     if url is not None:
         _check_url(url, force=force)
+    elif nodes > 1:
+        raise UsageError("--nodes joins what several machines record at a URL: give one, as in -o s3://bucket/a.zarr")
     if isinstance(output, Path):
         trace = output
     else:
-        trace = fresh_trace(Path(), trace_stem(command)) if url is None else local_copy(url)
+        trace = fresh_trace(Path(), trace_stem(command)) if url is None else local_copy(url, nodes)
     path = os.path.abspath(trace)  # noqa: PTH100  links stay
     options = RecordOptions(
         path,
@@ -226,6 +238,7 @@ def command(
         kernels=kernel_steps,
         compile=compiled,
         asleep=asleep,
+        nodes=nodes,
         processes=parse_processes(processes, given_by(context, "processes", PROCESSES_DEFAULT))
         if processes is not None
         else (),
@@ -262,7 +275,7 @@ def _check_url(url: TraceURL, *, force: bool) -> None:
         raise UsageError("--force replaces a trace in a folder, and none at a URL: choose another name there")
 
 
-ASLEEP_WITH = {"output", "processes", "asleep", "until", "engine", "compiled", "force", "quiet", "command"}
+ASLEEP_WITH = {"output", "processes", "nodes", "asleep", "until", "engine", "compiled", "force", "quiet", "command"}
 """Options that --asleep allows; what to record is chosen with ``rltrace arm``."""
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import re
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -73,12 +74,14 @@ def fresh_trace(folder: Path, stem: str) -> Path:
     return folder / f"{stem}-{number}.zarr"
 
 
-def local_copy(url: TraceURL) -> Path:
+def local_copy(url: TraceURL, nodes: int = 1) -> Path:
     """Where a trace that is recorded to a URL is written: its name, or one like it that is free, in the current folder.
 
-    Not a folder for temporary files, which may be memory, and may be gone with the machine.
+    Not a folder for temporary files, which may be memory, and may be gone with the machine. ``nodes``: machines, which
+    may share the current folder.
     """
-    stem = re.sub(r"[^\w.+-]+", "-", url.name.removesuffix(".zarr")).strip("-.") or "trace"
+    name = url.name.removesuffix(".zarr") + (f"-{platform.node()}" if nodes > 1 else "")
+    stem = re.sub(r"[^\w.+-]+", "-", name).strip("-.") or "trace"
     path = Path(f"{stem}.zarr")
     return fresh_trace(Path(), stem) if os.path.lexists(path) else path
 

@@ -75,8 +75,10 @@ class UploadEnding:
 class Uploader:
     """The process that uploads the trace in a folder. The launcher starts it before the program, and ends it."""
 
-    def __init__(self, path: Path, url: TraceURL) -> None:
+    def __init__(self, path: Path, url: TraceURL, nodes: int = 1) -> None:
+        """``nodes``: machines that record one run to this URL, each with its own launcher."""
         self.url = url
+        """The place of this trace, once it is taken: of several machines, each has one below the URL."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("RLTRACE_")}
         for name, value in TIMEOUTS.items():
             for prefix in PREFIXES:
@@ -93,7 +95,7 @@ class Uploader:
                 start_new_session=True,  # no signal of the terminal: Ctrl-C is meant for the program
             )
         # not in the command line, which others see: a URL may hold credentials
-        self._send({"path": os.fspath(path.absolute()), "url": url.address})
+        self._send({"path": os.fspath(path.absolute()), "url": url.address, "nodes": nodes})
 
     def begin(self) -> str:
         """Take the place at the URL. Returns why it could not be reached; "": it could.
@@ -106,6 +108,7 @@ class Uploader:
         if found["for_good"]:
             self.stop()
             raise UsageError(found["why"])
+        self._take_place(found)
         return str(found["why"])
 
     def finish(self, waiting: Callable[[], object]) -> UploadEnding:
@@ -124,6 +127,7 @@ class Uploader:
                         waiting()
                         waiting = _nothing
                         continue
+                    self._take_place(found)
                     if found.pop("news"):
                         last = monotonic()
                     for_good = found.pop("for_good")
@@ -134,6 +138,10 @@ class Uploader:
                 ending = replace(ending, why=f"{self.url}: the upload was interrupted")
             self.stop()
         return ending
+
+    def _take_place(self, found: dict[str, Any]) -> None:
+        if (place := found.pop("place")) is not None:
+            self.url = TraceURL(place)
 
     def discard(self) -> None:
         """Remove what was uploaded, and end."""
@@ -205,7 +213,7 @@ def main() -> None:
     launcher = _Launcher()
     request = launcher.hear(BEGIN_SECONDS)
     if request is not None:
-        _Rounds(Path(request["path"]), TraceURL(request["url"]), launcher).run()
+        _Rounds(Path(request["path"]), TraceURL(request["url"]), request["nodes"], launcher).run()
     os._exit(0)  # whatever requests are under way
 
 
@@ -228,17 +236,19 @@ class _Launcher:
         line, _, self._read = self._read.partition(b"\n")
         return json.loads(line) if line else None
 
-    def tell(self, ending: UploadEnding, *, for_good: bool = False, news: bool = False) -> None:
+    def tell(self, ending: UploadEnding, place: str | None, *, for_good: bool = False, news: bool = False) -> None:
+        found = {**asdict(ending), "place": place, "for_good": for_good, "news": news}
         with suppress(OSError):
-            os.write(1, json.dumps({**asdict(ending), "for_good": for_good, "news": news}).encode() + b"\n")
+            os.write(1, json.dumps(found).encode() + b"\n")
 
 
 class _Rounds:
     """One upload of what is new after the other."""
 
-    def __init__(self, path: Path, url: TraceURL, launcher: _Launcher) -> None:
+    def __init__(self, path: Path, url: TraceURL, nodes: int, launcher: _Launcher) -> None:
         self._path = path
         self._url = url
+        self._nodes = nodes
         self._launcher = launcher
         self._upload: Upload | None = None
         """None: its place at the URL is not taken yet."""
@@ -251,7 +261,7 @@ class _Rounds:
 
     def run(self) -> None:
         why, certain = self._tried(self._claim)
-        self._launcher.tell(UploadEnding(why), for_good=certain)
+        self._tell(why, for_good=certain)
         if certain:
             return
         while not self._heard(self._pause()) and not self._launcher.gone:
@@ -297,11 +307,9 @@ class _Rounds:
         return self._tried(lambda: upload.send(self._progress, at_once=at_once, growing=growing))
 
     def _claim(self) -> None:
-        from rltrace.trace.tools.push import Upload
+        from rltrace.trace.tools.push import claim
 
-        upload = Upload(self._path, self._url, RETRIES)
-        upload.claim()
-        self._upload = upload
+        self._upload = claim(self._path, self._url, self._nodes, RETRIES)
 
     def _check(self) -> None:
         assert self._upload is not None
@@ -342,7 +350,8 @@ class _Rounds:
         files, size = (self._upload.files, self._upload.bytes) if self._upload is not None else (0, 0)
         news, self._told = files > self._told, files
         why = why if not why or why.startswith(str(self._url)) else f"{self._url}: {why}"
-        self._launcher.tell(UploadEnding(why, files, size, running), for_good=for_good, news=news)
+        place = None if self._upload is None else self._upload.url.address
+        self._launcher.tell(UploadEnding(why, files, size, running), place, for_good=for_good, news=news)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -580,10 +581,15 @@ class TraceBuilder:
         process: str = "rank0/main",
         *,
         alive: bool = False,
+        nodes: int = 1,
     ) -> None:
+        """``nodes``: machines that record the run, of which this is one."""
         self.path = Path(path)
         self.level, self.engine = level, engine
-        create_trace(self.path, {"command": ["python", "train.py"], "cwd": "~", "options": {"level": level}})
+        options = {"level": level, **({"nodes": nodes} if nodes > 1 else {})}
+        created = datetime.now(UTC).isoformat(timespec="seconds")
+        launch = {"command": ["python", "train.py"], "cwd": "~", "options": options}
+        create_trace(self.path, launch if nodes == 1 else {**launch, "created": created, "id": self.path.name})
         self.processes: dict[str, ProcessBuilder] = {}
         self.main = self.process(process, alive=alive)
         self.stream = self.main.stream

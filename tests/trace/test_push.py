@@ -112,7 +112,7 @@ def test_a_trace_that_grows(tmp_path: Path, bucket: Path, monkeypatch: pytest.Mo
     builder = TraceBuilder(tmp_path / "a.zarr", alive=True)
     upload, put, left = Upload(builder.path, URL), obstore.put, [30]
     seen, damage = set[tuple[int, int]](), set[str]()
-    upload.claim()
+    assert upload.claim()
     workers = [builder.main]
 
     def going_on(store: object, key: str, data: bytes, **options: str) -> object:
@@ -153,7 +153,7 @@ def test_a_run_that_goes_on_elsewhere(tmp_path: Path, bucket: Path, monkeypatch:
     """On another machine a process runs as long as its machine has noted a moment ago that it uploads the trace."""
     builder = TraceBuilder(tmp_path / "a.zarr", alive=True)
     upload = Upload(builder.path, URL)
-    upload.claim()
+    assert upload.claim()
     upload.sign()
     upload.send(growing=True)
     assert verify(bucket).damage == ()

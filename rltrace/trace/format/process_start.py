@@ -58,9 +58,12 @@ def upload_note() -> bytes:
 
 def is_uploaded(start: Mapping[str, object], note: Mapping[str, object]) -> bool:
     """Whether the machine of a process has uploaded its trace a moment ago, by this machine's clock."""
-    same = all(start.get(name) == note.get(name) is not None for name in ("host", "boot"))
+    return all(start.get(name) == note.get(name) is not None for name in ("host", "boot")) and is_recent(note)
+
+
+def is_recent(note: Mapping[str, object]) -> bool:
     written = note.get("time")
-    return same and isinstance(written, int | float) and abs(time.time() - written) < UPLOAD_SECONDS
+    return isinstance(written, int | float) and abs(time.time() - written) < UPLOAD_SECONDS
 
 
 def checked(payload: bytes) -> bytes:

@@ -334,6 +334,12 @@ class ProcessTrace:
     def name(self) -> str:
         return self._content.name
 
+    def rename(self, name: str) -> None:
+        """Give the process another name, and its streams theirs."""
+        for stream in self._streams.values():
+            stream.name = name + stream.name.removeprefix(self.name)
+        self.start_record["name"] = name
+
     @property
     def token(self) -> str | None:
         token = self.start_record.get("token")

@@ -7,11 +7,12 @@ folder, and never writes. Needs neither zarr nor torch.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 
 from rltrace.errors import DamagedTraceError, FormatVersionError, NotATraceError
@@ -32,7 +33,7 @@ from rltrace.trace.format.journal import (
 from rltrace.trace.format.location import Location, TraceURL, parse_location
 from rltrace.trace.format.process_start import MAX_START_BYTES, STARTS, UPLOAD, is_alive, is_uploaded, parse_start
 from rltrace.trace.format.records import check_launch, check_slice, number
-from rltrace.trace.format.root import JOURNAL, KILLED, LEFT_OUT, NEVER_RECORDED, PROCESSES, RUNNING, name_file
+from rltrace.trace.format.root import JOURNAL, KILLED, LEFT_OUT, NEVER_RECORDED, NODES, PROCESSES, RUNNING, name_file
 from rltrace.trace.format.rows import Segment
 from rltrace.trace.format.schema import FORMAT, OLDEST
 from rltrace.trace.format.tables import Table
@@ -46,6 +47,9 @@ LONGEST_DOCUMENT = 1 << 20
 
 MAX_NAMED = 16
 """Missing processes named one by one."""
+
+MAX_NODES = 1 << 12
+"""Machines of one trace."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,8 @@ class Trace:
         """The steps of a slice ("first_step", "end_step"); None: this is not a slice."""
         self.journal = journal
         self.folder = folder
+        self.nodes: tuple[Trace, ...] = ()
+        """The traces of several machines that recorded one run; empty: one launch recorded all of it."""
         self._heads: dict[int, Head] | None = None
         self._library_reports: dict[int, LibraryReports] = {}
         first_is_whole = bool(journal.ends) and 0 not in journal.damaged_before
@@ -141,6 +147,22 @@ class Trace:
         later = copy(self)
         later.processes = tuple(process.from_step(step) for process in self.processes)
         return later
+
+    def of_nodes(self, path: Location, nodes: Sequence[Trace], missing: Sequence[str]) -> Trace:
+        """This trace, with the processes of all machines. ``missing``: sentences on those that are not there."""
+        whole = copy(self)
+        whole.path, whole.nodes = path, tuple(nodes)
+        whole.exit = None if missing or any(node.exit is None for node in nodes) else _worst([n.exit for n in nodes])
+        taken: set[str] = set()
+        for node in nodes:
+            for process in node.processes:
+                process.rename(next(name for name in _numbered(process.name) if name not in taken))
+                taken.add(process.name)
+        whole.processes = tuple(process for node in nodes for process in node.processes)
+        whole.unrecorded = tuple(process for node in nodes for process in node.unrecorded)
+        whole.other_holes = [f"{node.path.name}: {why}" for node in nodes for why in node.other_holes]
+        whole._lost = [*missing, *(f"{node.path.name}: {why}" for node in nodes for why in node._lost)]
+        return whole
 
     def _read_record(self, record: Record) -> None:
         try:
@@ -333,7 +355,12 @@ def open_trace(path: Location | str, *, cached: bool = True) -> Trace:
     """
     path = parse_location(path) if isinstance(path, str) else path
     folder = _storage(path, cached=cached)
-    journal = _root_journal(path, folder)
+    try:
+        journal = _root_journal(path, folder)
+    except NotATraceError:
+        if nodes := _nodes(path, folder, cached=cached):
+            return nodes
+        raise
     launch = next((r for r in journal.records if r["type"] == "launch"), {})
     written = [_version(launch.get("format"))]
     document, trouble = _root_document(folder)
@@ -353,6 +380,44 @@ def open_trace(path: Location | str, *, cached: bool = True) -> Trace:
     if trouble is not None or written[1] is None or len(set(versions)) > 1:
         trace.other_holes.append(f"zarr.json {trouble or 'does not name the format that the launch record names'}")
     return trace
+
+
+def _nodes(path: Location, folder: TraceStore, *, cached: bool) -> Trace | None:
+    """The trace of several machines; None: none is there."""
+    numbers = sorted(int(name) for name in folder.names(NODES) if is_number(name))
+    expected = MAX_NAMED if folder.unlisted else max(numbers, default=-1) + 1
+    found: dict[int, Trace] = {}
+    number = 0
+    while number < expected:
+        place = path.child(f"{NODES}/{number}") if isinstance(path, TraceURL) else path / NODES / str(number)
+        try:
+            node = found[number] = open_trace(place, cached=cached)
+        except NotATraceError:
+            if not found and number == expected - 1:
+                return None
+        else:
+            options = node.launch.get("options")
+            nodes = options.get("nodes") if isinstance(options, dict) else None
+            expected = max(nodes if isinstance(nodes, int) else 0, max(numbers, default=0) + 1)
+        number += 1
+    if not found:
+        return None
+    missing = [f"{NODES}/{at} of {expected} is missing" for at in range(min(expected, MAX_NODES)) if at not in found]
+    ordered = sorted(
+        found.values(), key=lambda node: min((p.name for p in node.processes if "rank" in p.name), default="")
+    )
+    return ordered[0].of_nodes(path, ordered, missing)
+
+
+def _worst(exits: Sequence[Record | None]) -> Record | None:
+    """Of several ends of launches, one that was no success, if there is one."""
+    return next((found for found in exits if found and (found.get("status") or found.get("signal"))), exits[0])
+
+
+def _numbered(name: str) -> Iterator[str]:
+    """``name``, ``name#2``, ``name#3`` …"""
+    yield name
+    yield from (f"{name}#{number}" for number in count(2))
 
 
 def open_both(a: Trace | Location | str, b: Trace | Location | str) -> tuple[Trace, Trace]:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -20,8 +21,8 @@ from rltrace.errors import DamagedTraceError, RltraceError, UnreachableError, Us
 from rltrace.trace.format.files import PARTIAL, Folder, UnreadableError
 from rltrace.trace.format.journal import MAX_JOURNAL_BYTES, parse_journal
 from rltrace.trace.format.location import BUCKETS, TraceURL
-from rltrace.trace.format.process_start import STARTS, UPLOAD, upload_note
-from rltrace.trace.format.root import JOURNAL, RUNNING
+from rltrace.trace.format.process_start import STARTS, UPLOAD, is_recent, parse_start, upload_note
+from rltrace.trace.format.root import JOURNAL, NODES, RUNNING
 from rltrace.trace.read.object_store import (
     ABSENT,
     DENIED,
@@ -85,6 +86,7 @@ class Upload:
             raise UsageError(f"{url} is no bucket; to a web server, copy the folder with what serves it")
         self.files, self.bytes = 0, 0
         """What was sent so far."""
+        self.url = url
         self._path = path
         self._folder = Folder(path)
         self._bucket = _Bucket(url, retries)
@@ -100,21 +102,21 @@ class Upload:
         """Whether a process is still being recorded. Raises what ``open_trace`` does."""
         return any(process.state == RUNNING for process in open_trace(self._path).processes)
 
-    def claim(self) -> None:
-        """Take a place where nothing is, for a trace that has just begun. Raises UsageError where something is."""
-        if self._bucket.list(limit=1):
-            raise UsageError(f"{self._bucket.url} exists already; choose another name")
+    def claim(self) -> bool:
+        """Take the place, for a trace that has just begun; False: something is there."""
         journal = self._journal()
-        if not self._bucket.create(JOURNAL, journal) and self._bucket.get(JOURNAL) != journal:
-            raise UsageError(f"{self._bucket.url} exists already; choose another name")
+        free = not self._bucket.list(limit=1) and self._bucket.create(JOURNAL, journal)
+        if not free and self._bucket.read(JOURNAL) != journal:  # it is ours where only the answer was lost
+            return False
         self._sizes[JOURNAL], self._contents[JOURNAL] = len(journal), xxh3_64_intdigest(journal)
+        return True
 
     def resume(self) -> None:
         """Find what an earlier upload of this trace left. Raises UsageError where something else is."""
         self._sizes = self._bucket.list()
         if not self._sizes:
             return
-        earlier, journal = self._bucket.get(JOURNAL) if JOURNAL in self._sizes else b"", self._journal()
+        earlier, journal = self._bucket.read(JOURNAL) or b"", self._journal()
         there = _tokens(self._sizes)
         is_earlier = journal.startswith(earlier) and _is_slice(earlier) == _is_slice(journal) if earlier else there
         if not is_earlier or not there <= _tokens(self._files()):
@@ -251,6 +253,41 @@ def _turn(key: str) -> int:
     return STREAMS + is_document if "/streams/" in key and key.count("/") > 3 else 1 + is_document
 
 
+def claim(path: Path, url: TraceURL, nodes: int = 1, retries: Mapping[str, Any] | None = None) -> Upload:
+    """An upload to a place where nothing is: the URL or, where several machines record one run, a node below it.
+
+    Raises UsageError where something else is there, and what the methods of ``Upload`` do.
+    """
+    taken = UsageError(f"{url} exists already; choose another name")
+    if nodes == 1:
+        upload = Upload(path, url, retries)
+        if not upload.claim():
+            raise taken
+        return upload
+    found = _Bucket(url, retries).list(limit=PAGE)
+    if any(not key.startswith(f"{NODES}/") for key in found):
+        raise taken
+    for number in range(nodes):
+        place = url.child(f"{NODES}/{number}")
+        upload = Upload(path, place, retries)
+        if upload.claim():
+            return upload
+        _check_node(_Bucket(place, retries), nodes)
+    raise UsageError(f"{url} has been recorded by {nodes} machines already; choose another name")
+
+
+def _check_node(bucket: _Bucket, nodes: int) -> None:
+    """Raise UsageError unless another machine records the same run there, now."""
+    records = parse_journal(bucket.read(JOURNAL) or b"").records
+    launch = next((record for record in records if record["type"] == "launch"), None)
+    if launch is None or launch.get("options", {}).get("nodes") != nodes:
+        raise UsageError(f"{bucket.url} is not of a run on {nodes} machines; choose another name")
+    begun = {"time": datetime.fromisoformat(launch["created"]).timestamp()}
+    note = parse_start(bucket.read(UPLOAD) or b"") or begun
+    if any(record["type"] == "exit" for record in records) or not is_recent(note):
+        raise UsageError(f"{bucket.url} is of a run that goes on no longer; choose another name")
+
+
 class _Bucket:
     """What is where the trace is to be. Raises UnreachableError, and UsageError for what will fail again."""
 
@@ -272,10 +309,17 @@ class _Bucket:
 
         return self._tried(listed)
 
-    def get(self, key: str) -> bytes:
+    def read(self, key: str) -> bytes | None:
+        """The content of a file; None: it does not exist."""
         import obstore
 
-        return self._tried(lambda: bytes(obstore.get(self._store, key).bytes()))
+        def found() -> bytes | None:
+            try:
+                return bytes(obstore.get(self._store, key).bytes())
+            except FileNotFoundError:
+                return None
+
+        return self._tried(found)
 
     def put(self, key: str, data: bytes) -> None:
         import obstore
