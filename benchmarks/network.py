@@ -36,9 +36,10 @@ class Requests:
     bytes: int
 
 
-def requests(log: Path) -> Requests:
-    """The requests of a log."""
-    found = sorted((end, begin, size) for begin, end, size in map(json.loads, log.read_text().splitlines()))
+def requests(log: Path, first: int = 0) -> Requests:
+    """The requests of a log, from its byte ``first`` on."""
+    lines = log.read_bytes()[first:].splitlines()
+    found = sorted((end, begin, size) for begin, end, size in map(json.loads, lines))
     serial, last = 0, 0.0
     for end, begin, _ in found:
         if begin >= last:

@@ -157,6 +157,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class _Server(ThreadingHTTPServer):
+    request_queue_size = 128
+    """Connections that wait; the default of 5 refuses what a reader asks for at once."""
+
     def handle_error(self, *_: object) -> None:
         """Print nothing: a client may break off."""
 

@@ -419,10 +419,19 @@ class ProcessTrace:
         reported = rows if self._kernels is None else self._kernels.apply(rows, self._stored)
         return self.launches.apply(stream, reported, self._stored["kernels"]) if self.launches else reported
 
+    def read_ahead(self) -> None:
+        """What explains a difference is read next: tables, and attempts unless there are many."""
+        if "_stored" not in self.__dict__:
+            self._read_tables_ahead()
+        self._attempts.read_few_ahead()
+
+    def _read_tables_ahead(self) -> None:
+        read_ahead(self._folder, self.base, TABLES, [file for _, _, files in self.table_records for file in files])
+
     @cached_property
     def _stored(self) -> Mapping[str, Table]:
         """The tables as written by the process."""
-        read_ahead(self._folder, self.base, TABLES, [file for _, _, files in self.table_records for file in files])
+        self._read_tables_ahead()
         parts: list[bytes] = []
         counts: dict[str, int] = {}
         expected = size = 0
