@@ -83,7 +83,7 @@ def _uploader(trace: Path, url: TraceURL, nodes: int) -> Uploader:
         discard(trace)
         raise
     if unreachable:
-        complain(f"{unreachable}; the program is recorded, and uploaded as soon as the network is back")
+        narrate(f"warning: {unreachable}; the program is recorded, and uploaded as soon as the network is back")
     return uploader
 
 

@@ -62,7 +62,7 @@ PREFIXES: Final = ("AWS", "AZURE", "GOOGLE")
 
 @dataclass(frozen=True)
 class UploadEnding:
-    """What became of an upload."""
+    """How an upload ended."""
 
     why: str
     """Why something is missing at the URL; "": nothing is, of what had been recorded."""
@@ -218,7 +218,7 @@ def main() -> None:
 
 
 class _Launcher:
-    """What the launcher says, and what it is told."""
+    """Messages from the launcher, and reports to it."""
 
     def __init__(self) -> None:
         self._read = b""
@@ -236,7 +236,7 @@ class _Launcher:
         line, _, self._read = self._read.partition(b"\n")
         return json.loads(line) if line else None
 
-    def tell(self, ending: UploadEnding, place: str | None, *, for_good: bool = False, news: bool = False) -> None:
+    def report(self, ending: UploadEnding, place: str | None, *, for_good: bool = False, news: bool = False) -> None:
         found = {**asdict(ending), "place": place, "for_good": for_good, "news": news}
         with suppress(OSError):
             os.write(1, json.dumps(found).encode() + b"\n")
@@ -256,12 +256,12 @@ class _Rounds:
         """In a row."""
         self._word: str | None = None
         """What the launcher wants: "end", "discard"; None: that this goes on."""
-        self._told = 0
+        self._reported = 0
         self._signed = -SIGN_SECONDS
 
     def run(self) -> None:
         why, certain = self._tried(self._claim)
-        self._tell(why, for_good=certain)
+        self._report(why, for_good=certain)
         if certain:
             return
         while not self._heard(self._pause()) and not self._launcher.gone:
@@ -285,7 +285,7 @@ class _Rounds:
             why, certain = self._round()
             if not why and not running:
                 why, certain = self._tried(self._check)
-            self._tell(why, running=running, for_good=certain or not why)
+            self._report(why, running=running, for_good=certain or not why)
             if not why:
                 return
             self._heard(self._pause())
@@ -343,15 +343,15 @@ class _Rounds:
         return self._word is not None
 
     def _progress(self, *_: int) -> None:
-        if self._heard(0):  # nobody reads it before
-            self._tell("not everything was uploaded in time")
+        if self._heard(0):  # it is not read before
+            self._report("not everything was uploaded in time")
 
-    def _tell(self, why: str, *, running: bool = False, for_good: bool = False) -> None:
+    def _report(self, why: str, *, running: bool = False, for_good: bool = False) -> None:
         files, size = (self._upload.files, self._upload.bytes) if self._upload is not None else (0, 0)
-        news, self._told = files > self._told, files
+        news, self._reported = files > self._reported, files
         why = why if not why or why.startswith(str(self._url)) else f"{self._url}: {why}"
         place = None if self._upload is None else self._upload.url.address
-        self._launcher.tell(UploadEnding(why, files, size, running), place, for_good=for_good, news=news)
+        self._launcher.report(UploadEnding(why, files, size, running), place, for_good=for_good, news=news)
 
 
 if __name__ == "__main__":

@@ -148,8 +148,12 @@ def test_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
         (["-o", "https://h/a.zarr"], "is no bucket"),
         (["-o", "s3://b/a.zarr", "--force"], "--force replaces a trace in a folder"),
         (["-o", "ftp://b/a.zarr"], "unknown kind"),
+        (["-o", "a.zarr", "--nodes", "2"], "--nodes joins what several machines record at a URL"),
     ):
         assert main(["record", *words, "--", "touch", "ran"]) != 0
+        assert why in capsys.readouterr().err
+    for words, why in ((["replay", "a.zarr", "-o", "s3://b/a.zarr"], "is a URL: give a folder"),):
+        assert main([*words, "--", "touch", "ran"]) != 0
         assert why in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 

@@ -7,7 +7,9 @@ folder, and never writes. Needs neither zarr nor torch.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -356,11 +358,16 @@ def open_trace(path: Location | str, *, cached: bool = True) -> Trace:
     path = parse_location(path) if isinstance(path, str) else path
     folder = _storage(path, cached=cached)
     try:
-        journal = _root_journal(path, folder)
+        return _open(path, folder)
     except NotATraceError:
         if nodes := _nodes(path, folder, cached=cached):
             return nodes
         raise
+
+
+def _open(path: Location, folder: TraceStore) -> Trace:
+    """The trace of one launch."""
+    journal = _root_journal(path, folder)
     launch = next((r for r in journal.records if r["type"] == "launch"), {})
     written = [_version(launch.get("format"))]
     document, trouble = _root_document(folder)
@@ -384,29 +391,29 @@ def open_trace(path: Location | str, *, cached: bool = True) -> Trace:
 
 def _nodes(path: Location, folder: TraceStore, *, cached: bool) -> Trace | None:
     """The trace of several machines; None: none is there."""
-    numbers = sorted(int(name) for name in folder.names(NODES) if is_number(name))
-    expected = MAX_NAMED if folder.unlisted else max(numbers, default=-1) + 1
+    last = max((int(name) for name in folder.names(NODES) if is_number(name)), default=0)
+    expected, number = last + 1, 0
     found: dict[int, Trace] = {}
-    number = 0
-    while number < expected:
-        place = path.child(f"{NODES}/{number}") if isinstance(path, TraceURL) else path / NODES / str(number)
-        try:
-            node = found[number] = open_trace(place, cached=cached)
-        except NotATraceError:
-            if not found and number == expected - 1:
-                return None
-        else:
+    while number < min(expected, MAX_NODES):
+        with suppress(NotATraceError, UnreadableError):
+            folder.size(f"{NODES}/{number}/{JOURNAL}")  # neither a link, nor a folder of nodes
+            place = path.child(f"{NODES}/{number}") if isinstance(path, TraceURL) else path / NODES / str(number)
+            node = found[number] = _open(place, _storage(place, cached=cached))
             options = node.launch.get("options")
             nodes = options.get("nodes") if isinstance(options, dict) else None
-            expected = max(nodes if isinstance(nodes, int) else 0, max(numbers, default=0) + 1)
+            expected = max(nodes if isinstance(nodes, int) else 0, last + 1)
         number += 1
     if not found:
         return None
     missing = [f"{NODES}/{at} of {expected} is missing" for at in range(min(expected, MAX_NODES)) if at not in found]
-    ordered = sorted(
-        found.values(), key=lambda node: min((p.name for p in node.processes if "rank" in p.name), default="")
-    )
+    ordered = sorted(found.values(), key=_lowest_rank)
     return ordered[0].of_nodes(path, ordered, missing)
+
+
+def _lowest_rank(node: Trace) -> int:
+    """The machines of two runs have the same order, in whatever order they came."""
+    ranks = (re.match(r"rank(\d+)/", process.name) for process in node.processes)
+    return min((int(rank[1]) for rank in ranks if rank), default=MAX_NODES)
 
 
 def _worst(exits: Sequence[Record | None]) -> Record | None:
