@@ -272,7 +272,7 @@ class _Rounds:
         elif self._word == "end":
             self._finish()
         elif self._upload is not None:  # the launcher was killed, and the program may record on
-            while self._upload.running():
+            while self._upload.running(may_begin=True):
                 sleep(self._pause())
                 self._round(growing=True)
             self._round()

@@ -41,6 +41,9 @@ Progress = Callable[[int, int], None]
 AT_ONCE: Final = 16
 """Files that are uploaded at a time."""
 
+STREAMS, TURNS = 3, 7
+"""The turn of the first files of streams, and how many turns there are: see ``_turn``."""
+
 JOURNAL_RATE: Final = 200_000
 """Bytes a second for a journal that grows: it is sent as a whole each time."""
 
@@ -98,9 +101,11 @@ class Upload:
         self._failure: RltraceError | None = None
         self._lock = Lock()
 
-    def running(self) -> bool:
-        """Whether a process is still being recorded. Raises what ``open_trace`` does."""
-        return any(process.state == RUNNING for process in open_trace(self._path).processes)
+    def running(self, *, may_begin: bool = False) -> bool:
+        """Whether a process is still being recorded; ``may_begin``: or may yet be. Raises what ``open_trace`` does."""
+        trace = open_trace(self._path)
+        states = [process.state for process in trace.processes]
+        return RUNNING in states or (may_begin and any(process.state == RUNNING for process in trace.unrecorded))
 
     def claim(self) -> bool:
         """Take the place, for a trace that has just begun; False: something is there."""
@@ -238,9 +243,6 @@ def _read(folder: Folder, key: str) -> bytes | None:
 def _is_chunk(key: str) -> bool:
     """Whether a file is written once, and is whole where it has its length; all others may change, and are small."""
     return key.rpartition("/")[2].startswith("c.") and not key.endswith(PARTIAL)
-
-
-STREAMS, TURNS = 3, 7
 
 
 def _turn(key: str) -> int:
