@@ -582,14 +582,17 @@ class TraceBuilder:
         *,
         alive: bool = False,
         nodes: int = 1,
+        first_step: int = 0,
     ) -> None:
-        """``nodes``: machines that record the run, of which this is one."""
+        """``nodes``: machines that record the run, of which this is one. ``first_step``: that of ``record --steps``."""
         self.path = Path(path)
         self.level, self.engine = level, engine
-        options = {"level": level, **({"nodes": nodes} if nodes > 1 else {})}
-        created = datetime.now(UTC).isoformat(timespec="seconds")
+        options = {"level": level} | ({"first_step": first_step} if first_step else {})
         launch = {"command": ["python", "train.py"], "cwd": "~", "options": options}
-        create_trace(self.path, launch if nodes == 1 else {**launch, "created": created, "id": self.path.name})
+        if nodes > 1:
+            options |= {"nodes": nodes}
+            launch |= {"created": datetime.now(UTC).isoformat(timespec="seconds"), "id": self.path.name}
+        create_trace(self.path, launch)
         self.processes: dict[str, ProcessBuilder] = {}
         self.main = self.process(process, alive=alive)
         self.stream = self.main.stream
