@@ -14,7 +14,7 @@ import click
 from rltrace.errors import UsageError
 from rltrace.recorder.base.options import check_axes
 from rltrace.selectors import parse_selectors
-from rltrace.trace.format.location import local_folder, parse_location
+from rltrace.trace.format.location import TraceURL, local_folder, parse_location
 
 if TYPE_CHECKING:
     from rltrace.diff.base.model import Pair
@@ -26,12 +26,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 class TraceLocation(click.Path):
     """The folder or the URL of a trace."""
 
-    def __init__(self, *, only_folder: bool = False) -> None:
+    def __init__(self, *, only_folder: bool = False, written: bool = False) -> None:
+        """``written``: a folder for a new trace."""
         super().__init__(path_type=Path)
         self._only_folder = only_folder
+        self._written = written
 
     def convert(self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None) -> Any:
         location = parse_location(os.fspath(value))
+        if self._written and isinstance(location, TraceURL):
+            raise UsageError(f"{location} is a URL: give a folder, which rltrace push uploads")
         if self._only_folder:
             location = local_folder(location, f"rltrace {ctx.info_name}" if ctx is not None else "this")
         return super().convert(location, param, ctx) if isinstance(location, Path) else location

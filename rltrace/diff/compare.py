@@ -72,7 +72,7 @@ from rltrace.trace.format.location import Location
 from rltrace.trace.format.schema import RowFlag, Step, StepFlag
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace, open_both
-from rltrace.trace.read.stream import StreamTrace
+from rltrace.trace.read.stream import AHEAD, StreamTrace
 
 # --- verdict ----------------------------------------------------------------------------------------------------------
 #
@@ -237,6 +237,8 @@ def _logged_drifts(result: StreamResult, tolerance: float) -> Iterable[Drift]:
     value = result.value
     if value is None or value.a_index is None or value.b_index is None:
         return
+    for view, start in ((result.a, value.a_index), (result.b, value.b_index)):  # before either is read
+        view.stream.read_ahead([view.stream.segments[number] for number in _sampled(view, start)][:AHEAD])
     own = _items(result.a, value.a_index)
     others = _items(result.b, value.b_index)
     attempts = attempt_tables(result.a.process, result.b.process)
@@ -245,10 +247,15 @@ def _logged_drifts(result: StreamResult, tolerance: float) -> Iterable[Drift]:
             yield drift_of(series, others[key], attempts, tolerance)
 
 
-def _items(view: StreamView, start: int) -> dict[object, Series]:
+def _sampled(view: StreamView, start: int) -> list[int]:
+    """Numbers of the segments in which logged scalars are looked for."""
     stream = view.stream
     near = [n for n, s in enumerate(stream.segments) if s.stop > start and s.first < start + LOOK_AHEAD]
-    chosen = sorted({*near, *chosen_segments(stream, MAX_SEGMENTS, start)})
+    return sorted({*near, *chosen_segments(stream, MAX_SEGMENTS, start)})
+
+
+def _items(view: StreamView, start: int) -> dict[object, Series]:
+    stream, chosen = view.stream, _sampled(view, start)
     all_segments = [n for n, segment in enumerate(stream.segments) if segment.stop > start]
     found = item_series(view, chosen, start=start, whole=chosen == all_segments)
     return {series.key: series for series in found}
