@@ -2,13 +2,13 @@
 
 python scripts/mutants.py trace|diff [--mutants 250] [--seed 0] [--only MUTANT …] [--not-of LOG …] [--tests PATH …]
 
-``trace``: format and reader, by tests/trace. ``diff``: alignment, causes and what they rest on, by tests/diff. Prints
-the share that was killed, by folder, and each mutant that survived. Tests are collected once; each mutant is a forked
-child in which the code of one function is replaced, and in which the tests that reach its line run up to the first that
-fails: those of the module's own test file first, then the fastest. ``--only``: mutants by file, line and kind;
-``--not-of`` leaves out those that logs of earlier runs list; ``--tests`` takes other tests, to see whether they kill
-what survived. Module-level code is not mutated, and a process that a test starts runs the code as it is: a mutant that
-only such a process would notice counts as survived.
+``trace``: format and reader, by tests/trace. ``diff``: alignment, causes and what they rest on, by tests/diff. What
+survives goes to further tests that reach it in this process. Prints the share that was killed, by folder, and each
+mutant that survived both. Tests are collected once; each mutant is a forked child in which the code of one function is
+replaced, and in which the tests that reach its line run up to the first that fails: those of the module's own test file
+first, then the fastest. ``--only``: mutants by file, line and kind; ``--not-of`` leaves out those that logs of earlier
+runs list; ``--tests`` takes other tests. Module-level code is not mutated, and a process that a test starts runs the
+code as it is: a mutant that only such a process would notice counts as survived.
 """
 
 from __future__ import annotations
@@ -38,13 +38,16 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 ROOT = Path(__file__).parents[1]
+FURTHER = ["tests/report", "tests/live_diff", "tests/query", "tests/test_json.py", "tests/test_masking.py"]
 TARGETS = {
-    "trace": (["rltrace/trace/format", "rltrace/trace/read"], ["tests/trace"]),
+    "trace": (["rltrace/trace/format", "rltrace/trace/read"], (["tests/trace"], ["tests/diff", *FURTHER])),
     "diff": (
         ["rltrace/diff/align", "rltrace/diff/causes", "rltrace/diff/base"],
-        ["tests/diff", "tests/trace/test_evidence.py", "tests/trace/test_kernel_names.py"],
+        (["tests/diff", "tests/trace/test_evidence.py", "tests/trace/test_kernel_names.py"], FURTHER),
     ),
 }
+"""Folders with mutants; tests for all of them, and for those that survive."""
+
 SLOWEST = 60.0
 """Seconds: a test that takes longer, traced, is left out; untraced it takes about a fifth."""
 BUDGET = 60.0
@@ -352,6 +355,19 @@ def _fixtures(item: Any) -> list[Any]:
     return [found[-1] for name, found in item._fixtureinfo.name2fixturedefs.items() if found]
 
 
+def survivors_of(tests: Sequence[str], mutants: Sequence[Mutant], not_run: set[Mutant]) -> Sequence[Mutant]:
+    """Those that no test kills; those that cannot be installed are added to ``not_run``."""
+    if not mutants:
+        return []
+    runs = Runs(sorted({mutant.file for mutant in mutants}), mutants)
+    arguments = [*tests, "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--timeout=0", "-x"]
+    status = pytest.main([*arguments, "-W", "ignore::pytest.PytestUnraisableExceptionWarning"], plugins=[runs])
+    if status != 0 or runs.done < len(mutants):
+        sys.exit(f"the tests cannot be run, or one fails without a mutant (pytest ended with {int(status)})")
+    not_run.update(runs.not_run)
+    return runs.survived
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=TARGETS)
@@ -361,7 +377,7 @@ def main() -> None:
     parser.add_argument("--not-of", nargs="*", type=Path, default=(), help="what earlier runs printed")
     parser.add_argument("--tests", nargs="*", default=None, help="files or folders of tests, instead of those")
     options = parser.parse_args()
-    places, tests = TARGETS[options.what]
+    places, stages = TARGETS[options.what]
     found = [
         path for place in places for path in ([ROOT / place] if place.endswith(".py") else (ROOT / place).rglob("*.py"))
     ]
@@ -372,19 +388,20 @@ def main() -> None:
     if options.only:
         left = [m for m in left if {m.file, f"{m.file}:{m.line}", f"{m.file}:{m.line}:{m.kind}"} & {*options.only}]
     chosen = random.Random(options.seed).sample(left, min(options.mutants, len(left)))
-    runs = Runs(files, chosen)
-    arguments = [*(options.tests or tests), "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--timeout=0", "-x"]
-    status = pytest.main([*arguments, "-W", "ignore::pytest.PytestUnraisableExceptionWarning"], plugins=[runs])
-    if status != 0 or runs.done < len(chosen):
-        sys.exit(f"the tests cannot be run, or one fails without a mutant (pytest ended with {int(status)})")
-    tried = len(chosen) - len(runs.not_run)
-    killed = tried - len(runs.survived)
+    survived, killed_by = chosen, []
+    not_run: set[Mutant] = set()
+    for tests in [options.tests] if options.tests else stages:
+        tried = len(survived)
+        survived = survivors_of(tests, survived, not_run)
+        killed_by.append(tried - len(survived))
+    tried, killed = len(chosen) - len(not_run), sum(killed_by) - len(not_run)
+    stage_text = " and ".join(map(str, [killed_by[0] - len(not_run), *killed_by[1:]]))
     share = killed / max(tried, 1)
-    print(f"\n{options.what}: {killed} of {tried} mutants killed, {share:.1%}; of {len(every):,} in all")
+    print(f"\n{options.what}: {killed} of {tried} mutants killed ({stage_text}), {share:.1%}; of {len(every):,} in all")
     for folder in sorted({Path(mutant.file).parent for mutant in chosen}):
-        of = [mutant for mutant in chosen if mutant not in runs.not_run and Path(mutant.file).parent == folder]
-        print(f"{folder}: {len(of) - sum(mutant in runs.survived for mutant in of)} of {len(of)}")
-    for mutant in sorted(map(str, runs.survived)):
+        of = [mutant for mutant in chosen if mutant not in not_run and Path(mutant.file).parent == folder]
+        print(f"{folder}: {len(of) - sum(mutant in survived for mutant in of)} of {len(of)}")
+    for mutant in sorted(map(str, survived)):
         print(f"survived {mutant}")
 
 

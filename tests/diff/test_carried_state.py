@@ -142,6 +142,29 @@ def test_a_tensor(tmp_path: Path) -> None:
     assert "was not restored: it differs at its first use; aten.mm.default at " in found.explanation
 
 
+def test_a_tensor_of_an_optimizer(tmp_path: Path) -> None:
+    """Read by an op of its attempt, it is state of the optimizer."""
+
+    def use(trace: TraceBuilder, side: str) -> None:
+        link = In(0, f"weight of {side}") if side == "a" else In(origin=Origin.OUTSIDE, digest="weight of b")
+        trace.op(ADD, inputs=[link], outputs=[f"y{side}"], phase="optimizer")
+
+    found = shifted(tmp_path, use)
+    assert (found.cause, lost(found)) == (Cause.BEFORE_WINDOW, ("optimizer", "Adam"))
+    assert found.explanation.startswith("the state of Adam was not restored: input 0 (float32[4]) differs at its first")
+
+
+def test_data_of_a_later_step(tmp_path: Path) -> None:
+    """Where the first step is equal, what a later one reads is no state that was not restored."""
+    found = shifted(
+        tmp_path,
+        op(outputs=["x"]),
+        lambda trace, side: trace.end_step(parameters="m", gradients="h", generators="s"),
+        op(inputs=[("outside", "batch of ?")], outputs=["y?"]),
+    )
+    assert (found.cause, lost(found)) == (Cause.OUTSIDE, None)
+
+
 def test_a_setting_of_an_optimizer(tmp_path: Path) -> None:
     """Another learning rate in its first attempt."""
 
@@ -185,6 +208,12 @@ def test_an_environment_that_returned_it_before(tmp_path: Path) -> None:
     assert found.explanation.startswith(
         "environment 0 (Walk) may not have been restored: its last event before is step 1,812 in A, step 5 in B"
     )
+    (tmp_path / "uncounted").mkdir()
+    bare = lambda trace, side: trace.event(  # noqa: E731
+        Kind.ENVIRONMENT_STEP, "environment 0", counts={} if side == "a" else {"reset": 3}, digests={"o": "same"}
+    )
+    found = shifted(tmp_path / "uncounted", bare, reads)
+    assert "its last event before is last event in A, reset 3 in B" in found.explanation
     (tmp_path / "same").mkdir()
     found = shifted(tmp_path / "same", event_at((5, 5), "environment 0"), reads)
     assert lost(found) == ("data", "data from outside torch")

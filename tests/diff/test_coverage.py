@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from rltrace.diff import compare
+from rltrace.diff.base.coverage import coverage_notes
 from rltrace.diff.base.model import Verdict
 from rltrace.report.diff_text import render_comparison
 from rltrace.report.info import describe, info_text
@@ -116,3 +117,33 @@ def test_what_the_recorder_could_not_follow(tmp_path: Path, fact: str, what: str
     (note,) = found.notes
     assert what in note
     assert what in " ".join(info_text(describe(open_trace(paths[0]))).split())
+
+
+@pytest.mark.parametrize("spans", [0, 1, 4, 5, 7])
+def test_steps_that_no_one_armed_the_run_for(tmp_path: Path, spans: int) -> None:
+    """The first few spans of them by number, and how many more there are."""
+    builder = TraceBuilder(tmp_path / "a.zarr")
+    for number in range(spans):
+        record = {"type": "asleep", "first_step": 10 * number, "end_step": 10 * number + 4}
+        builder.main.writer.append(record)
+    notes = list(coverage_notes(open_trace(builder.finish())))
+    named = ", ".join(f"{10 * number}:{10 * number + 4}" for number in range(min(spans, 4)))
+    more = {5: " and 1 more", 7: " and 3 more"}.get(spans, "")
+    why = "of rank0/main are not recorded, as the run was not armed for them"
+    assert notes == ([f"asleep: steps {named}{more} {why}"] if spans else [])
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3])
+def test_processes_that_never_woke(tmp_path: Path, processes: int) -> None:
+    """Those without an op in a run that was asleep: the first by name, and how many more there are."""
+    builder = TraceBuilder(tmp_path / "a.zarr")
+    for number in range(1, processes):
+        builder.process(f"rank0/worker:{number}")
+    awake = builder.process("rank0/worker:awake")
+    awake.stream().op("aten.mm.default", outputs=["x"])
+    trace = open_trace(builder.finish())
+    assert not list(coverage_notes(trace))
+    trace.launch = {**trace.launch, "options": {"asleep": True}}
+    more = f" and {processes - 1} more" if processes > 1 else ""
+    why = "is recorded, as a process wakes when an optimizer step of it ends"
+    assert list(coverage_notes(trace)) == [f"asleep: no op of rank0/main{more} {why}"]

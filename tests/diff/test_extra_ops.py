@@ -27,6 +27,7 @@ MM = "aten.mm.default"
         (1, 0, RowFlag.VIEW, False),
         ("mixed", 0, 0, True),
         ("mixed", "mixed", 0, False),
+        ("mixed", None, 0, False),
         ("unknown", "unknown", 0, False),
     ],
 )
@@ -40,7 +41,7 @@ def test_what_matched_rows_compute_with(tmp_path: Path, reads: Any, other: Any, 
 
     def short(trace: TraceBuilder) -> None:
         trace.op(MM, outputs=["x"])
-        trace.op(MM, inputs=["unknown", other], outputs=["z"], flags=flags)
+        trace.op(MM, inputs=["unknown", *([] if other is None else [other])], outputs=["z"], flags=flags)
 
     views = view_of(tmp_path / "long.zarr", long), view_of(tmp_path / "short.zarr", short)
     sides = [(views[0].read(0, 3), np.array([0, 2])), (views[1].read(0, 2), np.array([0, 1]))]

@@ -55,7 +55,8 @@ def matched(folder: Path, a: list[Row], b: list[Row]) -> tuple[list[int], list[b
         ([*MAKE, *USE], [*MAKE[::-1], ("use", "v", (0,)), ("use", "u", (1,))], [1, 0, 3, 2]),
         ([*MAKE, *USE], [*MAKE[::-1], ("use", "u", (1,)), ("use", "v", (0,))], [1, 0, 2, 3]),
         ([*MAKE, *USE], [*MAKE, *USE[::-1]], [0, 1, 3, 2]),
-        # the same results from other inputs: not the same rows
+        # the same results from other inputs: not the same rows, whatever holds of another site
+        ([*MAKE, *USE], [*MAKE[::-1], ("use", "v", (1,)), ("use", "u", (0,))], [1, 0, 2, 3]),
         ([*MAKE, *USE], [*MAKE, ("use", "v", (0,)), ("use", "u", (1,))], [0, 1, 2, 3]),
         ([*MAKE, *USE], [*MAKE, ("use", "v", (In(1, slot=0),)), ("use", "w", (0,))], [0, 1, 2, 3]),
         # read on both sides: by the bytes, whoever wrote them

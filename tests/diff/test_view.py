@@ -121,6 +121,10 @@ def test_opening_digests(tmp_path: Path) -> None:
     wanted = {digest for row in (0, 1, 3) for digest in view.row(row)[0].outputs(view.row(row)[1])}
     assert len(wanted) == 3 and view.opening_digests == wanted
     assert view_of(tmp_path / "b.zarr", lambda trace: trace.op("aten.mm.default")).opening_digests == set()
+    file = view.stream.segments[0].files[0]
+    (tmp_path / "a.zarr" / "processes/0" / file.key).unlink()
+    process = open_trace(tmp_path / "a.zarr").processes[0]
+    assert len(StreamView(process, process.streams[0]).opening_digests) == 1  # of the window that can be read
 
 
 def test_partners_in_a_context(tmp_path: Path) -> None:

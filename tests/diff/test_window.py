@@ -313,3 +313,15 @@ def test_a_moved_row_at_the_end(tmp_path: Path) -> None:
     a, b = written(tmp_path / "a.zarr", ["p1", "q2", "q3"]), written(tmp_path / "b.zarr", ["q2", "q3", "p1"])
     found, cut = align_truncated(context_of(a, b, []), a.read(0, 3), b.read(0, 3), TruncatedRange((0, 0)))
     assert pairs(found) == [(0, 2), (1, 0), (2, 1)] and cut == (0, 0)
+
+
+@pytest.mark.parametrize("longer", [0, 1])
+def test_a_row_more_on_one_side(tmp_path: Path, longer: int) -> None:
+    """Where the step has one row more on a side, which continues as the other begins, that row may be extra."""
+    rows = ["pz", "p1", "p2"], ["p1", "p2", "p3"]
+    sides = rows if not longer else rows[::-1]
+    views = [written(tmp_path / f"{number}.zarr", side) for number, side in enumerate(sides)]
+    ranges = [view.read(0, 3) for view in views]
+    for after, end in (((1, 0), 0), ((0, 0), 3)):
+        known = TruncatedRange(after if not longer else after[::-1])
+        assert align_truncated(context_of(*views, []), *ranges, known)[1] == (end, end)
