@@ -22,13 +22,13 @@ Do = Callable[[TraceBuilder, str], object]
 """Adds a row of the side, ``a`` or ``b``."""
 
 
-def shifted(folder: Path, *common: Do, opening: str = "") -> Finding:
+def shifted(folder: Path, *common: Do, opening: str = "", state: tuple[str, ...] = ("step",)) -> Finding:
     """The first finding of values, where B begins at A's step 1; ``common``: the rows of that step; ``opening``: what
-    a tensor holds as B's recording of ops begins."""
+    a tensor holds as B's recording of ops begins; ``state``: what B's optimizer begins with."""
     paths = []
     for side in "ab":
         trace = TraceBuilder(folder / f"{side}.zarr")
-        trace.optimizer("p" if side == "a" else "q", state=() if side == "a" else ("step",), kept=("step",))
+        trace.optimizer("p" if side == "a" else "q", state=() if side == "a" else state, kept=("step",))
         if side == "a":
             trace.op(MM, outputs=["weight of a"])
             trace.op("aten.rand.default", rng="before", generator=Generator.OWN + 1, outputs=["z"])
@@ -174,6 +174,20 @@ def test_a_setting_of_an_optimizer(tmp_path: Path) -> None:
     found = shifted(tmp_path, step)
     assert (found.cause, lost(found)) == (Cause.ARGUMENTS, ("settings", "Adam"))
     assert found.explanation.startswith("a setting of Adam was not restored (its learning rate, what a scheduler had")
+
+
+def test_the_state_of_an_optimizer(tmp_path: Path) -> None:
+    """Without it, what differs in its first attempt is due to that, and nothing in a later one."""
+    late = lambda trace, side: trace.end_step(parameters="m", gradients="h", generators="s")  # noqa: E731
+    update = op(ADD, inputs=["unknown"], outputs=["y?"], phase="optimizer")
+    found = shifted(tmp_path, update, state=())
+    assert (found.cause, lost(found)) == (Cause.BEFORE_WINDOW, ("optimizer", "Adam: step"))
+    assert found.explanation == (
+        "the optimizer's state was not restored: B's Adam begins without step, which A's had after 1 attempt"
+    )
+    for folder, program in (("later", [op(outputs=["x"]), late, update]), ("elsewhere", [op(outputs=["y?"])])):
+        (tmp_path / folder).mkdir()
+        assert lost(shifted(tmp_path / folder, *program, state=())) != ("optimizer", "Adam: step")
 
 
 @pytest.mark.parametrize(

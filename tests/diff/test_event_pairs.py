@@ -22,10 +22,11 @@ from rltrace.diff.causes.events import (
     event_judgement,
     event_text_parts,
     first_op_text,
+    outside_digests,
     seeding_texts,
     trace_to_event,
 )
-from rltrace.testing import TraceBuilder
+from rltrace.testing import In, TraceBuilder, digest
 from rltrace.trace.format.events import COUNT, DIGEST, EVIDENCE, INTEGER, NONE, Cell, Event
 from rltrace.trace.format.schema import Kind
 from rltrace.trace.read.names import Site
@@ -235,7 +236,8 @@ def test_the_number_of_an_environment_from_its_resets() -> None:
     """An event that does not record its environment's number: its last reset does, and no other environment's."""
     of = pair({"step": 1, "action": "x"}, {"step": 1, "action": "y"})
     resets = [
-        Pair(*[Event(f"environment {number}", (Cell("made", EVIDENCE, made),))] * 2) for number, made in ((3, 2), (0, 1))
+        Pair(*[Event(f"environment {number}", (Cell("made", EVIDENCE, made),))] * 2)
+        for number, made in ((3, 2), (0, 1))
     ]
     assert seeding_texts([*resets, seeded(5, 6, what="environment")], of) == [MADE]
     assert seeding_texts([*resets, seeded(5, 6, what="environment", made=2)], of) == []
@@ -309,10 +311,13 @@ def test_a_reset_with_one_seed(seeds: tuple[int | None, int | None], is_seeded: 
 
 
 @pytest.mark.parametrize("longer", ["a", "b"])
-def test_an_event_of_one_side_right_before(tmp_path: Path, longer: str) -> None:
+def test_an_event_of_one_side_right_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, longer: str) -> None:
     """It follows the last equal one at once: that is why all later ones differ."""
+    monkeypatch.setattr(events, "MAX_ROWS_BACK", 6)
 
     def build(trace: TraceBuilder, side: str) -> None:
+        for _ in range(9):
+            trace.op("aten.add.Tensor", outputs=["x"])
         for count, seen in enumerate(("same", *(["extra"] if side == longer else []), f"of {side}"), 1):
             digests = {"observation": seen}
             trace.event(Kind.ENVIRONMENT_STEP, "environment 0", counts={"step": count}, digests=digests)
@@ -320,12 +325,13 @@ def test_an_event_of_one_side_right_before(tmp_path: Path, longer: str) -> None:
 
     views = [view_of(tmp_path / f"{side}.zarr", lambda trace, side=side: build(trace, side)) for side in "ab"]
     last = [view.rows - 1 for view in views]
-    context = context_of(*views, [(0, 0), (last[0] - 1, last[1] - 1), (last[0], last[1])])
+    context = context_of(*views, [(9, 9), (last[0] - 1, last[1] - 1), (last[0], last[1])])
     judged = Judgement(Cause.OUTSIDE, InputsMatch.DIFFER, "")
     later = make_finding(row_at(views[0], last[0]), row_at(views[1], last[1]), judged, 1)
     found = trace_to_event(context, later, last[0] + 1, None)
     assert found is not None and found.cause is Cause.CONTROL_FLOW
-    assert (found.a_index, found.b_index) == ((1, None) if longer == "a" else (None, 1))
+    assert (found.a_index, found.b_index) == ((10, None) if longer == "a" else (None, 10))
+    assert found.at_op is later and later.at_op is later
     assert found.explanation.startswith(f"only {longer.upper()} steps environment 0 here, ")
 
 
@@ -392,3 +398,16 @@ def test_seeding_that_cannot_be_read(tmp_path: Path) -> None:
     process = open_trace(tmp_path / "a.zarr").processes[0]
     damaged = context_of(StreamView(process, process.streams[0]), views[1], [(0, 0), (1, 1)])
     assert add_seeding_causes(damaged, found).explanation == "why"
+
+
+def test_outside_data_of_an_op(tmp_path: Path) -> None:
+    """The digests that both sides read and that differ, where the bytes came from outside on one of them."""
+
+    def build(trace: TraceBuilder, side: str) -> None:
+        trace.op("aten.mm.default", outputs=["x"])
+        inputs = [("outside", f"p{side}"), ("outside", "same"), "outside", In(0, f"q{side}"), ("mixed", f"r{side}")]
+        more = ("outside", f"s{side}") if side == "a" else In(0, f"s{side}")
+        trace.op("aten.mm.default", inputs=[*inputs, more])
+
+    rows = [row_at(view_of(tmp_path / f"{side}.zarr", lambda t, side=side: build(t, side)), 1) for side in "ab"]
+    assert outside_digests(*rows) == {(digest("pa"), digest("pb")), (digest("sa"), digest("sb"))}

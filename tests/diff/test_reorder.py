@@ -95,6 +95,12 @@ def matched(folder: Path, a: list[Row], b: list[Row]) -> tuple[list[int], list[b
             [*MAKE[::-1], ("fill", "q?", (1,)), ("fill", "p?", (0,))],
             [1, 0, 2, 3],
         ),
+        # beside others of their site that are told apart by what they compute
+        (
+            [*MAKE, ("fill", "p?", (0,)), ("fill", "q?", (1,)), ("fill", "u", (0,)), ("fill", "v", (1,))],
+            [*MAKE[::-1], ("fill", "q?", (0,)), ("fill", "p?", (1,)), ("fill", "v", (0,)), ("fill", "u", (1,))],
+            [1, 0, 3, 2, 5, 4],
+        ),
     ],
 )
 def test_rows_of_a_site_change_places(tmp_path: Path, a: list[Row], b: list[Row], partners: list[int]) -> None:

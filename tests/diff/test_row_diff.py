@@ -132,7 +132,11 @@ SQUARE = ("float32", (2, 2), (2, 1), "cpu")
 @pytest.mark.parametrize(
     ("a", "b", "text"),
     [
-        ({"inputs": ["unknown"]}, {"inputs": ["unknown"], "layouts": [SQUARE]}, "tensors: float32[4] in A, float32[2,2] in B"),
+        (
+            {"inputs": ["unknown"]},
+            {"inputs": ["unknown"], "layouts": [SQUARE]},
+            "tensors: float32[4] in A, float32[2,2] in B",
+        ),
         ({"inputs": ["unknown"]}, {}, "tensors: float32[4] in A, none in B"),
         ({"integers": [5]}, {"scalars": ["None"]}, "arguments: (5) in A, (None) in B"),
         ({"name": "aten.bmm.default"}, {}, "op: aten.bmm.default in A, aten.mm.default in B"),

@@ -84,6 +84,7 @@ def test_found_by_digests(tmp_path: Path, before: list[Any], last: Any, changed:
 
 def test_views_that_cannot_be_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where too many rows lie between the write and the read, or some cannot be read, a view may explain the digest."""
+
     def build(trace: TraceBuilder, digest: str | None) -> None:
         for row in range(6):
             trace.op(**op(outputs=[f"x{row}"]))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from views import context_of, random_sides, view_of
 
-from rltrace.diff.base.view import StreamView
+from rltrace.diff.base.view import SiteNames, StreamView
 from rltrace.errors import HoleError
 from rltrace.testing import TraceBuilder
 from rltrace.trace.format.schema import PLACEMENT_SHIFT, Kind, Step, ValueKind
@@ -154,3 +154,25 @@ def test_alignments(tmp_path: Path) -> None:
     process = open_trace(builder.finish()).processes[0]
     view = StreamView(process, process.streams[0])
     assert [view.alignments(row) for row in range(4)] == [None, {1: 4, 2: 8, 4: 16, 5: 32}, {}, {}]
+
+
+def test_edited_lines_that_are_learned(tmp_path: Path) -> None:
+    """A pair of sites with stacks of one depth that differ in one frame; not twice, nor another frame for the same."""
+    outer = ("run.py", 8, "main", "main()")
+
+    def build(trace: TraceBuilder, side: str) -> None:
+        for line in ("x", "y"):
+            trace.op("aten.mm.default", [("train.py", 3, "train", f"{line} of {side}"), outer])
+        trace.op("aten.mm.default", [("train.py", 3, "train", f"z of {side}")])
+        trace.op("aten.mm.default", [("train.py", 3, "train", f"p of {side}"), ("run.py", 9, "run", f"q of {side}")])
+        trace.op("aten.mm.default", [("train.py", 3, "train", f"x of {side}"), ("run.py", 9, "run", "run()")])
+
+    a, b = (view_of(tmp_path / f"{side}.zarr", lambda t, side=side: build(t, side)).process for side in "ab")
+    names, site = SiteNames(a, b), {k: k + 1 for k in range(5)}  # id 0 is no site
+    assert not names.any
+    for pair in ((0, 2), (3, 3), (99, 0), (0, 99)):
+        assert not names.learn(site.get(pair[0], 99), site.get(pair[1], 99)), pair
+    assert names.learn(site[0], site[0])
+    assert names.any and not names.learn(site[0], site[0]) and not names.learn(site[0], site[1])
+    keys = a.tables["sites"].keys, names.keys
+    assert [bool(keys[0][n] == keys[1][n]) for n in site.values()] == [True, False, False, False, True]

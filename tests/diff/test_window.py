@@ -23,6 +23,7 @@ from rltrace.diff.align.window import (
     cut_of,
     first_unequal,
     has_more,
+    learn_edits,
     read_window,
     unequal_pairs,
 )
@@ -325,3 +326,21 @@ def test_a_row_more_on_one_side(tmp_path: Path, longer: int) -> None:
     for after, end in (((1, 0), 0), ((0, 0), 3)):
         known = TruncatedRange(after if not longer else after[::-1])
         assert align_truncated(context_of(*views, []), *ranges, known)[1] == (end, end)
+
+
+def test_edited_lines_are_learned_once(tmp_path: Path) -> None:
+    """From pairs that are equal and read what matched ops wrote: then the window is aligned again."""
+
+    def build(trace: TraceBuilder, line: str) -> None:
+        trace.op("aten.mm.default", outputs=["x"])
+        trace.op("aten.mm.default", ("train.py", 13, "train", line), [0], ["y"])
+
+    a = view_of(tmp_path / "a.zarr", lambda trace: build(trace, "y = g(x)"))
+    at = np.arange(2)
+    found = Alignment(2, 2, at, at, np.zeros(2, bool), None)
+    for number, (line, is_new) in enumerate((("y = f(x)", True), ("y = g(x)", False))):
+        b = view_of(tmp_path / f"{number}.zarr", lambda trace, line=line: build(trace, line))
+        b.use_site_names_of(a)
+        context, ranges = context_of(a, b, [(0, 0), (1, 1)]), (a.read(0, 2), b.read(0, 2))
+        assert [learn_edits(context, *ranges, found) for _ in range(2)] == [is_new, False]
+        assert np.array_equal(ranges[0].tokens.identity, ranges[1].tokens.identity)
