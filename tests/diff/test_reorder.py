@@ -59,6 +59,11 @@ def matched(folder: Path, a: list[Row], b: list[Row]) -> tuple[list[int], list[b
         ([*MAKE, *USE], [*MAKE[::-1], ("use", "v", (1,)), ("use", "u", (0,))], [1, 0, 2, 3]),
         ([*MAKE, *USE], [*MAKE, ("use", "v", (0,)), ("use", "u", (1,))], [0, 1, 2, 3]),
         ([*MAKE, *USE], [*MAKE, ("use", "v", (In(1, slot=0),)), ("use", "w", (0,))], [0, 1, 2, 3]),
+        (
+            [MAKE[0], ("use", "u", (0,)), MAKE[1], ("use", "v", (2,))],
+            [MAKE[0], ("use", "v", (0,)), MAKE[1], ("use", "u", (2,))],
+            [0, 1, 2, 3],
+        ),
         # read on both sides: by the bytes, whoever wrote them
         (
             [*MAKE, ("use", "u", (("outside", "p"),)), ("use", "v", (("outside", "q"),))],
