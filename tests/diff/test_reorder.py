@@ -19,7 +19,7 @@ from rltrace.testing import In, TraceBuilder
 from rltrace.trace.format.schema import RowFlag
 
 Row = tuple[str, str, tuple[Any, ...]]
-"""Site, what it returns (with a ``?`` it may be unwritten memory), inputs."""
+"""Site, what it returns (with a ``?`` it may be unwritten memory; an argument may follow), inputs."""
 
 MAKE = [("make", "x", ()), ("make", "y", ())]
 USE = [("use", "u", (0,)), ("use", "v", (1,))]
@@ -34,11 +34,10 @@ def matched(folder: Path, a: list[Row], b: list[Row]) -> tuple[list[int], list[b
             trace.op("aten.zeros.default", outputs=["before"])
             for site, output, inputs in rows:
                 links = [one + 1 if isinstance(one, int) else one for one in inputs]
-                flags = RowFlag.MARKED if output.endswith("?") else 0
-                frame = (f"{site}.py", 1, site, site)
-                trace.op(
-                    f"aten.{site}.default", frame, links, [f"{output} of {side}" if flags else output], flags=flags
-                )
+                flags = RowFlag.MARKED if "?" in output else 0
+                frame, outputs = (f"{site}.py", 1, site, site), [f"{output} of {side}" if flags else output]
+                number = [int(digit) for digit in output.partition("?")[2]]
+                trace.op(f"aten.{site}.default", frame, links, outputs, integers=number, flags=flags)
 
         view = view_of(folder / f"{side}.zarr", build)
         ranges.append(view.read(1, view.rows))
@@ -100,7 +99,37 @@ def matched(folder: Path, a: list[Row], b: list[Row]) -> tuple[list[int], list[b
             [*MAKE[::-1], ("fill", "q?", (1,)), ("fill", "p?", (0,))],
             [1, 0, 2, 3],
         ),
-        # beside others of their site that are told apart by what they compute
+        # beside others of their site that are told apart by what they compute: all of the site or none
+        (
+            [
+                *MAKE,
+                *(("fill", f"p?{k}", (n,)) for k in (1, 2) for n in (0, 1)),
+                ("fill", "u", (0,)),
+                ("fill", "v", (1,)),
+            ],
+            [
+                *MAKE[::-1],
+                *(("fill", f"p?{k}", (n,)) for k in (2, 1) for n in (0, 1)),
+                ("fill", "v", (0,)),
+                ("fill", "u", (1,)),
+            ],
+            [1, 0, 5, 4, 3, 2, 7, 6],
+        ),
+        (
+            [
+                *MAKE,
+                *(("fill", f"p?{k}", (n,)) for k in (1, 2) for n in (0, 1)),
+                ("fill", "u", (0,)),
+                ("fill", "v", (1,)),
+            ],
+            [
+                *MAKE[::-1],
+                *(("fill", f"p?{k}", (n,)) for k in (2, 1) for n in (0, 1)),
+                ("fill", "v", (1,)),
+                ("fill", "u", (0,)),
+            ],
+            [1, 0, 2, 3, 4, 5, 6, 7],
+        ),
         (
             [*MAKE, ("fill", "p?", (0,)), ("fill", "q?", (1,)), ("fill", "u", (0,)), ("fill", "v", (1,))],
             [*MAKE[::-1], ("fill", "q?", (0,)), ("fill", "p?", (1,)), ("fill", "v", (0,)), ("fill", "u", (1,))],
