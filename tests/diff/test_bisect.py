@@ -114,3 +114,19 @@ def test_rows_that_contradict_their_digests(tmp_path: Path) -> None:
     assert found.row is None and found.hole is not None
     assert (found.hole.side, found.hole.first, found.hole.rows) == ("a", 300, 300)
     assert found.hole.why == "its rows contradict its prefix digests"
+
+
+def test_the_first_hole_of_both_sides(tmp_path: Path) -> None:
+    """Where both have one before the difference is found, the earlier one is why it is not."""
+    for first, cuts in (("b", {"a": 500, "b": 300}), ("a", {"a": 300, "b": 500})):
+        views = {}
+        for name in "ab":
+            path = tmp_path / f"{name}{first}.zarr"
+            view = stream(path, 900, {cuts[name]}, {899: "value"} if name == "b" else {})
+            segment = view.stream.segments[1]
+            (path / "processes" / "0" / segment.files[0].key).unlink()
+            process = open_trace(path).processes[0]
+            views[name] = StreamView(process, process.streams[0])
+            views[name].readable(0, 900)
+        hole = Bisection(views["a"], views["b"]).first(VALUES).hole
+        assert hole is not None and (hole.side, hole.first) == (first, 300)

@@ -228,6 +228,9 @@ def test_an_environment_that_returned_it_before(tmp_path: Path) -> None:
     )
     found = shifted(tmp_path / "uncounted", bare, reads)
     assert "its last event before is last event in A, reset 3 in B" in found.explanation
+    (tmp_path / "other").mkdir()
+    other = lambda trace, side: event_at((9, 5), f"environment {'ab'.index(side)}")(trace, side)  # noqa: E731
+    assert lost(shifted(tmp_path / "other", other, reads)) == ("data", "data from outside torch")
     (tmp_path / "same").mkdir()
     found = shifted(tmp_path / "same", event_at((5, 5), "environment 0"), reads)
     assert lost(found) == ("data", "data from outside torch")

@@ -411,3 +411,32 @@ def test_outside_data_of_an_op(tmp_path: Path) -> None:
 
     rows = [row_at(view_of(tmp_path / f"{side}.zarr", lambda t, side=side: build(t, side)), 1) for side in "ab"]
     assert outside_digests(*rows) == {(digest("pa"), digest("pb")), (digest("sa"), digest("sb"))}
+
+
+def test_a_checkpoint(tmp_path: Path) -> None:
+    """The event with the very bytes that an op reads: with its counts, and what of it differs on both sides."""
+
+    def build(trace: TraceBuilder, side: str) -> None:
+        trace.event(Kind.CHECKPOINT, "model.pt", digests={"content": f"of {side}"}, integers={"size": ord(side)})
+        trace.event(Kind.ENVIRONMENT_STEP, "environment 0", counts={"step": 7}, digests={"observation": f"o{side}"})
+        trace.event(Kind.ENVIRONMENT_RESET, "environment 1", counts={"reset": 3}, digests={"observation": f"p{side}"})
+        for what in ("of ", "o", "p"):
+            trace.op("aten.mm.default", inputs=[("outside", f"{what}{side}")], outputs=[side])
+
+    views = [view_of(tmp_path / f"{side}.zarr", lambda trace, side=side: build(trace, side)) for side in "ab"]
+    context = context_of(*views, [(row, row) for row in range(6)])
+    judged = Judgement(Cause.OUTSIDE, InputsMatch.DIFFER, "")
+    counts, texts = [], []
+    for row in (3, 4, 5):
+        found = trace_to_event(
+            context, make_finding(row_at(views[0], row), row_at(views[1], row), judged, 0), row, None
+        )
+        assert found is not None and found.event is not None and found.a_index == row - 3
+        counts.append((found.event.count.a, found.event.count.b))
+        texts.append(found.explanation)
+        if row == 3:
+            (one,) = [cell for cell in found.event.cells if cell.name == "size"]
+            assert (one.a, one.b) == ("97", "98")
+    assert counts == [(None, None), (7, 7), (3, 3)]
+    assert texts[0].startswith("what model.pt loaded differs")
+    assert all(f"(row {row}) is the first op that differs as a result" in text for row, text in enumerate(texts, 3))

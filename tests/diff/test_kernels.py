@@ -136,3 +136,12 @@ def test_a_setting_without_words() -> None:
     differing = [NamedDifference("default_dtype", "float32", "float64"), NamedDifference("grad_mode", "on", "off")]
     text = settings_text("aten.mm.default", ({}, {}), differing)
     assert text == "default_dtype was float32 in A and float64 in B, and B ran it without grad mode"
+
+
+@pytest.mark.parametrize(("count", "more"), [(2, ""), (3, ""), (4, ", and 1 more settings differ")])
+def test_many_settings(count: int, more: str) -> None:
+    """Three are named."""
+    names = ["grad_mode", "inference_mode", "flush_denormal", "deterministic_algorithms"][:count]
+    clauses = ["with grad mode", "in inference mode", "with denormal numbers flushed to zero"][:count]
+    text = settings_text("aten.mm.default", ({}, {}), [NamedDifference(name, "off", "on") for name in names])
+    assert text == ", and ".join(f"B ran it {clause}" for clause in clauses) + more

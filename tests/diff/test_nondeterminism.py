@@ -81,3 +81,5 @@ def test_unknown_operators() -> None:
     assert known_of("mine.cumsum.default", "cuda") is None
     assert known_of("aten.add.Tensor", "cuda") is None
     assert known_of("window", "cpu") is None
+    assert known_of("aten.cumsum", "cuda") is known_of("aten.cumsum.default", "cuda") is not None
+    assert known_of("aten", "cuda") is None
