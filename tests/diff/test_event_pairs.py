@@ -333,6 +333,7 @@ def test_an_event_of_one_side_right_before(tmp_path: Path, monkeypatch: pytest.M
     assert (found.a_index, found.b_index) == ((10, None) if longer == "a" else (None, 10))
     assert found.at_op is later and later.at_op is later
     assert found.explanation.startswith(f"only {longer.upper()} steps environment 0 here, ")
+    assert f"(row {last[0]}) is the first op that differs as a result" in found.explanation
 
 
 @pytest.mark.parametrize(

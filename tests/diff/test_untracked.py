@@ -22,7 +22,7 @@ from rltrace.diff.causes.untracked import (
 )
 from rltrace.testing import In, TraceBuilder
 from rltrace.trace.format.records import FaultKind, LinkFault, link_checks_record, link_fault_record
-from rltrace.trace.format.schema import RowFlag
+from rltrace.trace.format.schema import SLOT_UNKNOWN, RowFlag
 from rltrace.trace.read.reader import open_trace
 
 ADD, MM = "aten.add.Tensor", "aten.mm.default"
@@ -62,6 +62,7 @@ DETACH = op(0, name="aten.detach.default", outputs=(), flags=RowFlag.VIEW)
         ([op(outputs=["x"])], op(0), False),
         ([op(outputs=["p", "x"])], op(In(0, "z", slot=1)), True),
         ([op(outputs=["p", "x"])], op(In(0, "x", slot=1)), False),
+        ([op(outputs=["x"])], op(In(0, "z", slot=SLOT_UNKNOWN)), False),
         ([op(outputs=[0])], op(In(0, "z")), False),
         ([op(outputs=["x"])], op(("outside", "z")), False),
         ([op(outputs=["x"]), VIEW], op(In(0, "z")), False),

@@ -402,11 +402,12 @@ def test_a_step_too_long_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_how_long_a_step_is_counts_from_its_first_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """A short step after another is the same wherever its rows are cut, however many the stream has."""
-    machine, start = run(PROGRAM), len(LIVED)
+    program, start = [*PROGRAM, Do("add", 6, ("a", "b"), "a")], len(LIVED)
+    machine = run(program)
     whole = digest(machine, start)
-    monkeypatch.setattr(row_hashes, "MAX_STEP_ROWS", len(PROGRAM))
-    for cut in range(start + 1, start + len(PROGRAM)):
-        assert digest(machine, start, [cut]) == whole
+    monkeypatch.setattr(row_hashes, "MAX_STEP_ROWS", len(program))
+    for cut in range(start + 1, start + len(program)):
+        assert digest(machine, start, [cut, start + len(PROGRAM)]) == whole
 
 
 def test_a_view_that_nobody_read() -> None:
