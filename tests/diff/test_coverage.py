@@ -17,7 +17,7 @@ from rltrace.diff.base.coverage import (
     recorded_throughout,
     unfinished_text,
 )
-from rltrace.diff.base.model import EventSummary, Structure, UninitialisedCount, Verdict
+from rltrace.diff.base.model import EventSummary, Hunk, Structure, UninitialisedCount, Verdict
 from rltrace.errors import HoleError
 from rltrace.report.diff_text import render_comparison
 from rltrace.report.info import describe, info_text
@@ -207,6 +207,8 @@ def test_parts_add_up() -> None:
     parts = [Structure(1, 2, 3, (), True, 4), Structure(10, 20, 30, (), False, 40)]
     assert merge_structures(parts) == Structure(11, 22, 33, (), False, 44)
     assert merge_structures(parts[:1]) == parts[0]
+    hunks = tuple(Hunk("only-a", "rank0/main", 0, number, 1, 0, 0, "op") for number in range(70))
+    assert merge_structures([Structure(70, 0, 0, hunks)] * 2).hunks == (*hunks, *hunks[:30])
     marked = [UninitialisedCount(1, 2, None, True, 3), UninitialisedCount(10, 20, "later", False, 30)]
     assert merge_marked(marked) == UninitialisedCount(11, 22, "later", False, 33)
     events = [EventSummary(0, None, False), EventSummary(2, "first"), EventSummary(3, "second")]
