@@ -238,6 +238,8 @@ class Runs:
         self.mutants = mutants
         self.items: list[pytest.Item] = []
         self.folder = Path(tempfile.mkdtemp(prefix="mutants"))
+        self.seconds: list[float] = []
+        """That each test took, traced."""
         self.survived: list[Mutant] = []
         self.done = 0
 
@@ -249,9 +251,10 @@ class Runs:
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         self.items = session.items
-        if self.in_child(self.trace, 3600) != 0:
+        if self.in_child(self.trace) != 0:
             raise pytest.UsageError("the tests cannot be run")
         reach, seconds = json.loads((self.folder / "reach").read_text())
+        self.seconds = seconds
         began = time.monotonic()
         for number, mutant in enumerate(self.mutants, 1):
             mirror = f"test_{Path(mutant.file).name}"
@@ -264,7 +267,7 @@ class Runs:
                     break
                 chosen.append(test)
             self.done += 1
-            status = self.in_child(functools.partial(self.run, mutant, chosen), int(20 + 2 * min(spent, BUDGET)))
+            status = self.in_child(functools.partial(self.run, mutant, chosen))
             what = {0: "survived", 2: "not installed"}.get(status, "killed")
             if what != "killed":
                 self.survived.append(mutant)
@@ -275,15 +278,14 @@ class Runs:
         shutil.rmtree(self.folder)
         return True
 
-    def in_child(self, work: Any, seconds: int) -> int:
-        """Exit status of ``work`` in a forked child; -1 where it used more processor time, hung or crashed."""
+    def in_child(self, work: Any) -> int:
+        """Exit status of ``work`` in a forked child; -1 where it hung, crashed or exceeded its processor time."""
         sys.stdout.flush()
         pid = os.fork()
         if pid == 0:
             status = 3
             try:
-                signal.setitimer(signal.ITIMER_PROF, seconds)
-                signal.alarm(10 * seconds)
+                signal.alarm(3600)
                 nowhere = os.open(os.devnull, os.O_WRONLY)
                 os.dup2(nowhere, 1)
                 os.dup2(nowhere, 2)
@@ -300,6 +302,8 @@ class Runs:
         for place, number in enumerate(chosen):
             item = self.items[number]
             following = self.items[chosen[place + 1]] if place + 1 < len(chosen) else None
+            signal.setitimer(signal.ITIMER_PROF, 5 + self.seconds[number])  # processor time: the machine may be busy
+            signal.alarm(60 + int(10 * self.seconds[number]))
             if any(report.failed for report in runtestprotocol(item, log=False, nextitem=following)):
                 return 1
         return 0
