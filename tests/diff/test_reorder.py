@@ -232,3 +232,13 @@ def test_inputs_without_a_partner(tmp_path: Path) -> None:
     a: list[Row] = [*MAKE, ("fill", "p?", (0,)), ("fill", "q?", (1,)), *USE]
     b: list[Row] = [*MAKE[::-1], ("fill", "q?", (0,)), ("fill", "p?", ("unknown",)), *USE[::-1]]
     assert matched(tmp_path, a, b)[0][2:4] == [2, 3]
+
+
+def test_too_many_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where sites that do not fit are found again and again, every row stays where it is."""
+    b = [*MAKE[::-1], ("use", "v", (1,)), ("use", "u", (0,))]
+    monkeypatch.setattr(reorder, "ROUNDS", 2)
+    assert matched(tmp_path, [*MAKE, *USE], b)[0] == [1, 0, 2, 3]
+    monkeypatch.setattr(reorder, "ROUNDS", 1)
+    (tmp_path / "again").mkdir()
+    assert matched(tmp_path / "again", [*MAKE, *USE], b)[0] == [0, 1, 2, 3]
