@@ -207,6 +207,10 @@ def codes(code: CodeType) -> Iterator[CodeType]:
             yield from codes(part)
 
 
+def _place(code: CodeType) -> tuple[str, str, int]:
+    return code.co_filename, code.co_qualname, code.co_firstlineno
+
+
 def install(mutant: Mutant) -> bool:
     """Replace the code of the function, and of those that it was called to make; False where none is found."""
     source = source_of(mutant.file)
@@ -215,15 +219,16 @@ def install(mutant: Mutant) -> bool:
     changed = ast.fix_missing_locations(Replace(node, mutant.kind).visit(tree))
     module = importlib.import_module(mutant.file.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
     old, new = (
-        {(part.co_qualname, part.co_firstlineno): part for part in codes(compile(code, module.__file__ or "", "exec"))}
+        {_place(part): part for part in codes(compile(code, module.__file__ or "", "exec"))}
         for code in (source, changed)
     )
-    mutated = {code: new[place] for place, code in old.items() if place in new and new[place] != code}
+    mutated = {place: new[place] for place, code in old.items() if place in new and new[place] != code}
     gc.unfreeze()  # or what was frozen is not listed
-    found = [thing for thing in gc.get_objects() if type(thing) is FunctionType and thing.__code__ in mutated]
+    # Not by the code itself: once it has run, Python 3.11 finds it unequal to the same code that has not.
+    found = [thing for thing in gc.get_objects() if type(thing) is FunctionType and _place(thing.__code__) in mutated]
     for function in found:
         with contextlib.suppress(ValueError):  # a closure over other variables, which only its maker makes
-            function.__code__ = mutated[function.__code__]
+            function.__code__ = mutated[_place(function.__code__)]
     return bool(found)
 
 

@@ -143,11 +143,11 @@ def test_alignments(tmp_path: Path) -> None:
     builder.value(np.zeros(4, np.float32), kind=ValueKind.INPUT)
     builder.op("aten.mm.default")
     builder.commit()
-    places = [(0, 0), (0, 4), (16, 8), (32, 32), (48, 0), (32, 128)]
+    places = [(0, 0), (0, 4), (16, 8), (32, 32), (48, 0), (32, 128), (16, 48)]
     new = [
         NewValue(ValueKind.PLACEMENT, 0, 0, row, place, alignment << PLACEMENT_SHIFT, b"", offset)
         for row in (1, 2)
-        for place, (alignment, offset) in enumerate(places[: 6 if row == 1 else 1])
+        for place, (alignment, offset) in enumerate(places if row == 1 else places[:1])
     ]
     builder.main.request_values()
     builder.main.writer.commit(0, None, values=NewValues(new))
@@ -176,3 +176,18 @@ def test_edited_lines_that_are_learned(tmp_path: Path) -> None:
     assert names.any and not names.learn(site[0], site[0]) and not names.learn(site[0], site[1])
     keys = a.tables["sites"].keys, names.keys
     assert [bool(keys[0][n] == keys[1][n]) for n in site.values()] == [True, False, False, False, True]
+
+
+def test_cached_rows_after_a_line_was_learned(tmp_path: Path) -> None:
+    """Their tokens are those of the sites as they are known then."""
+
+    def build(trace: TraceBuilder, side: str) -> None:
+        for line in ("x", "y"):
+            trace.op("aten.mm.default", ("train.py", 3, "train", f"{line} of {side}"))
+
+    a, b = (view_of(tmp_path / f"{side}.zarr", lambda trace, side=side: build(trace, side)) for side in "ab")
+    b.use_site_names_of(a)
+    b.cache(b.read(0, 2))
+    assert not np.isin(a.read(0, 2).tokens.identity, b.read(0, 2).tokens.identity).any()
+    assert b.learn(1, 1)
+    assert (a.read(0, 2).tokens.identity == b.read(0, 2).tokens.identity).tolist() == [True, False]
