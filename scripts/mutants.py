@@ -224,7 +224,7 @@ def install(mutant: Mutant) -> bool:
     )
     mutated = {place: new[place] for place, code in old.items() if place in new and new[place] != code}
     gc.unfreeze()  # or what was frozen is not listed
-    # Not by the code itself: once it has run, Python 3.11 finds it unequal to the same code that has not.
+    # by its place: some code is unequal to the same code compiled again, and its mutants were not installed
     found = [thing for thing in gc.get_objects() if type(thing) is FunctionType and _place(thing.__code__) in mutated]
     for function in found:
         with contextlib.suppress(ValueError):  # a closure over other variables, which only its maker makes
