@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from views import rows_of, view_of
 
+from rltrace.diff.causes import collectives
 from rltrace.diff.causes.collectives import (
     arrives,
     collective_at,
@@ -115,6 +116,14 @@ def test_counted_along_a_stream(tmp_path: Path) -> None:
     assert complete == {("g",): [(1, 1), (2, 2), (3, 6)], ("h",): [(0, 5)]}
     start = collectives_between(view, 0, 2)
     assert start is not None and (start.counts, start.completed) == ({("g",): 2}, {})
+
+
+def test_too_many_rows_to_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then nothing is known."""
+    view = view_of(tmp_path / "a.zarr", program)
+    monkeypatch.setattr(collectives, "MAX_SCANNED", 6)
+    assert collectives_between(view, 1, 7) is not None
+    assert collectives_between(view, 0, 7) is None
 
 
 def test_from_which_an_input_came(tmp_path: Path) -> None:
