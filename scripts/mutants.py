@@ -27,6 +27,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -42,7 +43,7 @@ FURTHER = ["tests/report", "tests/live_diff", "tests/query", "tests/test_json.py
 TARGETS = {
     "trace": (
         ["rltrace/trace/format", "rltrace/trace/read"],
-        (["tests/trace"], ["tests/diff/test_damage.py", "tests/diff/test_truncated.py", *FURTHER]),
+        (["tests/trace"], ["tests/diff", *FURTHER]),
     ),
     "diff": (
         ["rltrace/diff/align", "rltrace/diff/causes", "rltrace/diff/base"],
@@ -339,11 +340,13 @@ class Runs:
         for number, item in enumerate(self.items):
             following = self.items[number + 1] if number + 1 < len(self.items) else None
             unseen.clear()
+            threading.settrace(on_call)
             sys.settrace(on_call)
             try:
                 reports = runtestprotocol(item, log=False, nextitem=following)
             finally:
                 sys.settrace(None)
+                threading.settrace(None)  # type: ignore[arg-type]
             failed = any(report.failed for report in reports)  # as it is traced: it is left out
             seconds[number] = 2 * SLOWEST if failed else sum(report.duration for report in reports)
             shared = len(by_file[item.path]) < 40 and any("module" in str(f.scope) for f in _fixtures(item))

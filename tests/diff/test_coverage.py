@@ -171,6 +171,15 @@ def test_how_a_process_ended(tmp_path: Path, state: str) -> None:
     assert recorded_throughout(process)
 
 
+@pytest.mark.parametrize(("window", "throughout"), [((0, None), True), ((1, None), False), ((0, 3), False)])
+def test_a_window_of_all_steps(tmp_path: Path, window: tuple[int, int | None], throughout: bool) -> None:
+    """Is a recording from beginning to end."""
+    builder = TraceBuilder(tmp_path / "a.zarr")
+    builder.window(*window)
+    builder.op("aten.mm.default", outputs=["x"])
+    assert recorded_throughout(open_trace(builder.finish()).processes[0]) is throughout
+
+
 def test_a_damaged_process_that_ended(tmp_path: Path) -> None:
     """Its digests are all there, where the recorder did not give up; how it ended is said in words."""
     builder = TraceBuilder(tmp_path / "a.zarr")
