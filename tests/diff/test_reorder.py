@@ -112,7 +112,7 @@ def matched(folder: Path, a: list[Row], b: list[Row]) -> tuple[list[int], list[b
             [*MAKE[::-1], ("fill", "q?", (1,)), ("fill", "p?", (0,))],
             [1, 0, 2, 3],
         ),
-        # beside others of their site that are told apart by what they compute: all of the site or none
+        # beside others of their site that are told apart by what they compute, or read
         (
             [
                 *MAKE,
@@ -141,7 +141,7 @@ def matched(folder: Path, a: list[Row], b: list[Row]) -> tuple[list[int], list[b
                 ("fill", "v", (1,)),
                 ("fill", "u", (0,)),
             ],
-            [1, 0, 2, 3, 4, 5, 6, 7],
+            [1, 0, 5, 4, 3, 2, 6, 7],
         ),
         (
             [*MAKE, ("fill", "p?", (0,)), ("fill", "q?", (1,)), ("fill", "u", (0,)), ("fill", "v", (1,))],
