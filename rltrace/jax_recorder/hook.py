@@ -11,6 +11,8 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import pairwise
+from time import perf_counter
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -21,8 +23,9 @@ from jax._src import pjit
 from rltrace import recorder
 from rltrace.errors import RecordError
 from rltrace.jax_recorder import programs
+from rltrace.jax_recorder.digest_log import LOG, DigestLog, log_library
 from rltrace.jax_recorder.loops import CannotCutError, Cut, outermost_scan
-from rltrace.jax_recorder.recording import JaxRecording
+from rltrace.jax_recorder.recording import ITERATION, JaxRecording
 from rltrace.jax_recorder.rows import Operand
 from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.base.patching import Patches
@@ -47,6 +50,9 @@ NOT_THERE = {
 
 CALLED = ("donated_invars", "in_shardings", "out_shardings", "in_layouts", "out_layouts", "compiler_options_kvs")
 """Parameters of a call with which a function is compiled anew."""
+
+PIECE_SECONDS = 0.1
+"""Time for which a loop may run on, about, before the host looks; what is recorded does not depend on it."""
 
 LOOPS, BOUNDARY_ONLY = "jax.loops", "jax.boundary_only"
 """Facts: functions whose loop the host drove, and functions with a loop that could not be cut, with the reason."""
@@ -173,7 +179,8 @@ class JaxCalls:
             function.why_not = "it has no scan"
             return
         try:
-            cut = Cut(closed)
+            library = None if recording.options.engine == "mode" else log_library()
+            cut = Cut(closed, library)
             _check_placement(args, params)
             function.parts = _compiled_parts(cut, closed, args)
         except CannotCutError as error:
@@ -197,14 +204,15 @@ class JaxCalls:
         ys, done = cut.empty_outputs(), 0
         while done < cut.length:
             recording.guarded(partial(rows.open_window, carry), None)
-            stop = recording.next_stop(done, cut.length, cut.carry_bytes)
-            carry, ys = parts.loop(np.int32(done), np.int32(stop), constants, *cut.split(carry), ys, xs)
-            recording.guarded(partial(rows.iteration, done, stop, carry, ys), None)
+            stop = rows.next_stop(done)
+            moved = cut.split(carry)
+            carry, ys, log = parts.loop(np.int32(done), np.int32(stop), rows.log_address, constants, *moved, ys, xs)
+            recording.guarded(partial(rows.piece, done, stop, carry, ys, log), None)
             recording.stop_after_until()
             done = stop
         results = [*carry, *ys]
         final = cut.final(results)
-        recording.guarded(partial(rows.end, ys), None)
+        recording.guarded(partial(rows.end, carry, ys), None)
         if final is None:
             final = parts.after(rest, results)
             recording.guarded(partial(rows.after, final), None)
@@ -228,6 +236,11 @@ class _LoopRows:
         """What only the end reads."""
         self._state: list[Operand] = []
         """The carry now."""
+        self._log = None if self._cut.library is None else DigestLog(self._cut.library)
+        self.log_address = None if self._log is None else self._log.address
+        """What the loop's program takes as its log."""
+        self._most, self._stride, self._began = 1, 1, 0.0
+        """How many iterations the host has digested at a time, every how many are, and when they began."""
 
     def before(self, inputs: Sequence[Operand], first: Sequence[Any]) -> None:
         """What precedes the loop has computed these."""
@@ -242,24 +255,42 @@ class _LoopRows:
         if self._recording.opens_window():
             self._state = self._recording.open_window(self._cut.carry_names, self._loop_site, carry)
 
-    def iteration(self, start: int, stop: int, carry: Sequence[Any], ys: Sequence[Any]) -> None:
-        """Iterations ``start`` to ``stop`` have ended."""
-        recording, cut, op = self._recording, self._cut, self._function.op
-        recording.step += stop - start - 1
-        written = cut.rows_written(start, stop)
-        self._state = recording.add_row(
-            f"{op}.iteration",
-            self._loop_site,
-            [*self._fixed, *self._state],
-            carry,
-            kernel=self._evidence[1],
-            more=[Operand(*programs.digest_rows(y, written)) for y in ys],
-            names=cut.carry_names + cut.stacked_names,
-        )
-        recording.end_iteration(op, stop - start, self._state)
+    def next_stop(self, done: int) -> int:
+        """The iteration before which the host looks next; until then, the program writes its log."""
+        cut, most = self._cut, self._most if self._log is not None else 1
+        self._stride, stop = self._recording.next_piece(done, cut.length, cut.carry_bytes, most)
+        if self._log is not None:
+            self._log.begin(self._stride, done, stop)
+        self._began = perf_counter()
+        return stop
 
-    def end(self, ys: Sequence[Any]) -> None:
+    def piece(self, start: int, stop: int, carry: Sequence[Any], ys: Sequence[Any], log: Any) -> None:
+        """Iterations ``start`` to ``stop`` have been called."""
+        cut, stride = self._cut, self._stride
+        seen = [*range((start // stride + 1) * stride, stop, stride), stop]
+        counts = [end - begin for begin, end in pairwise((start, *seen))]
+        if self._log is None:
+            written = cut.rows_written(start, stop)
+            operands = [programs.digest(a) for a in carry] + [programs.digest_rows(y, written) for y in ys]
+            layouts, digests = zip(*operands, strict=True)
+            table = np.array([digests], np.uint64)
+        else:
+            jax.block_until_ready((log, carry))
+            layouts = tuple(map(programs.layout_here, (*carry, *ys)))
+            table = self._log.take()
+            if table.size != len(seen) * len(layouts):
+                raise RecordError(f"{self._function.op} has digested {table.size} arrays of {len(seen) * len(layouts)}")
+            table = table.reshape(len(seen), -1)
+            self._most = self._most * 2 if perf_counter() - self._began < PIECE_SECONDS else max(self._most // 2, 1)
+        op, kernel, names = f"{self._function.op}{ITERATION}", self._evidence[1], cut.carry_names + cut.stacked_names
+        reads = self._fixed, self._state
+        self._state = self._recording.add_iterations(
+            op, self._loop_site, *reads, counts, layouts, table, kernel, names
+        )
+
+    def end(self, carry: Sequence[Any], ys: Sequence[Any]) -> None:
         """The loop has ended."""
+        self._recording.know(carry, self._state)
         self._state += [self._recording.know_mixed(y) for y in ys]
 
     def after(self, final: Sequence[Any]) -> None:
@@ -288,12 +319,13 @@ def _compiled_parts(cut: Cut, closed: Any, args: Sequence[Any]) -> _Parts:
     constants, carry, xs, rest = jax.eval_shape(cut.before, list(args))
     ys = jax.eval_shape(cut.empty_outputs)
     at = np.int32(0)
-    moved, stacked = jax.eval_shape(cut.loop, at, at, constants, *cut.split(carry), ys, xs)
+    log = None if cut.library is None else LOG
+    moved, stacked, _ = jax.eval_shape(cut.loop, at, at, log, constants, *cut.split(carry), ys, xs)
     results = [*moved, *stacked]
     returned = cut.final(results) or jax.eval_shape(cut.after, rest, results)
     if _types(moved) != _types(carry) or _types(returned) != _types(closed.out_avals):
         raise CannotCutError("a part of it would return other types")
-    loop = cut.loop.lower(at, at, constants, *cut.split(carry), ys, xs).compile()
+    loop = cut.loop.lower(at, at, log, constants, *cut.split(carry), ys, xs).compile()
     after = None if cut.final(results) is not None else cut.after.lower(rest, results).compile()
     compiled = before.compile(), loop, after
     return _Parts(*compiled, tuple({} if part is None else programs.evidence_of(part) for part in compiled))

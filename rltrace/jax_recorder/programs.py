@@ -203,6 +203,13 @@ def _placed(sharding: Any) -> tuple[str, bool]:
     return platform, platform == "cpu" and len(devices) == 1 and sharding.is_fully_addressable
 
 
+def layout_here(array: Any) -> ArrayLayout:
+    """Layout of a JAX array on a CPU."""
+    if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+        array = jax.random.key_data(array)
+    return layout_of(array.dtype, array.shape, "cpu")
+
+
 def digest_rows(array: Any, rows: slice) -> tuple[ArrayLayout, int]:
     """The same of some rows of an array."""
     shape = (rows.stop - rows.start, *array.shape[1:])

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rltrace.jax_recorder.programs import ArrayLayout, Program
 from rltrace.portable_keys import portable_key
@@ -47,6 +48,8 @@ class JaxRows:
         self._tables = tables
         self._first = 0
         self._structures: dict[tuple[ArrayLayout, ...], int] = {}
+        self._blocks: list[Rows] = []
+        """Whole blocks of rows, which precede the others."""
         self._columns: list[list[int]] = []
         self._links: list[int] = []
         self._floats: list[float] = []
@@ -91,10 +94,41 @@ class JaxRows:
         self.row += 1
         return self.row - 1
 
+    def repeat(self, steps: Sequence[int], fixed: Sequence[Operand], outputs: NDArray[np.uint64]) -> None:
+        """Rows like the last one, each of which reads ``fixed``, then the first outputs of the one before it.
+
+        ``steps``: theirs; ``outputs``: the digests of what each writes, after a row with those of the last one.
+        """
+        last, count = self._columns[-1], len(steps)
+        self._close_block()
+        columns = np.tile(np.array(last, np.uint32), (count, 1))
+        columns[:, Column.STEP] = steps
+        carried = last[Column.LINKS] - len(fixed)
+        links = np.empty((count, last[Column.LINKS]), np.int64)
+        for i, operand in enumerate(fixed):
+            first = self._link(operand.producer)
+            grows = operand.producer is not None and first >= 0
+            links[:, i] = first + pack_link(1, 0) * np.arange(count) if grows else first
+        links[:, len(fixed) :] = [pack_link(1, i, read=True) for i in range(carried)]
+        read = np.array([operand.digest for operand in fixed], np.uint64)
+        digests = [np.tile(read, (count, 1)), outputs[:-1, :carried], outputs[1:]]
+        arrays = links.ravel(), np.zeros(0, np.int64), np.zeros(0, np.float64), np.concatenate(digests, 1).ravel()
+        self._blocks.append(Rows(self._first, columns, *arrays))
+        self.row += count
+        self._first = self.row
+
     def take(self) -> Rows | None:
         """Remove and return all rows; None: there are none."""
+        self._close_block()
+        blocks, self._blocks = self._blocks, []
+        if len(blocks) < 2:
+            return blocks[0] if blocks else None
+        names = "columns", "links", "integers", "floats", "digests"
+        return Rows(blocks[0].first, *(np.concatenate([getattr(each, name) for each in blocks]) for name in names))
+
+    def _close_block(self) -> None:
         if not self._columns:
-            return None
+            return
         rows = Rows(
             self._first,
             np.array(self._columns, np.uint32),
@@ -103,9 +137,9 @@ class JaxRows:
             np.array(self._floats, np.float64),
             np.array(self._digests, np.uint64),
         )
+        self._blocks.append(rows)
         self._first = self.row
         self._columns, self._links, self._floats, self._digests = [], [], [], []
-        return rows
 
     def _structure(self, layouts: tuple[ArrayLayout, ...]) -> int:
         found = self._structures.get(layouts)
