@@ -58,7 +58,7 @@ class LogLibrary:
     ) -> Any:
         """Within a traced function: append the digests of arrays, and of the newest rows of each stacked array.
 
-        Returns the log, which the next call is to take. ``at``: the iteration that ends; ``row``: the one that it wrote.
+        Returns the log, which the next call is to take. ``at``: the iteration that ends; ``row``: the one it wrote.
         """
         arrays = [_data(array) for array in arrays]
         seeds = np.array([seed_of(str(a.dtype), a.shape) for a in arrays], np.uint64).view(np.int64)

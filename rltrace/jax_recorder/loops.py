@@ -2,10 +2,10 @@
 
 Owns which scan that is, when a function cannot be cut, and the three programs of a cut. Records nothing.
 
-The loop is compiled as a ``while`` over a range of iterations, with the body of the scan. Nothing is read in it but what
-an iteration passes on or stacks, which has a buffer anyway, so XLA fuses the body as in the function itself. What the function
-computes from constants alone is computed again in each of the three programs: XLA folds constants into the body (a
-division by one becomes a product), which it could not do with an argument.
+The loop is compiled as a ``while`` over a range of iterations, with the body of the scan. Nothing is read in it but
+what an iteration passes on or stacks, which has a buffer anyway, so XLA fuses the body as in the function itself. What
+the function computes from constants alone is computed again in each of the three programs: XLA folds constants into
+the body (a division by one becomes a product), which it could not do with an argument.
 """
 
 from __future__ import annotations

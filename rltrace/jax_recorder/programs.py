@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Iterator
 from functools import lru_cache
+from math import prod
 from typing import Any, NamedTuple
 
 import jax
@@ -183,11 +184,14 @@ class ArrayLayout(NamedTuple):
     shape: tuple[int, ...]
     device: str
     seed: int
+    size: int
+    """Bytes."""
 
 
 @lru_cache(65_536)
 def layout_of(dtype: Any, shape: tuple[int, ...], device: str) -> ArrayLayout:
-    return ArrayLayout(str(dtype), shape, device, seed_of(str(dtype), shape))
+    size = prod(shape) * int(getattr(dtype, "itemsize", 0))
+    return ArrayLayout(str(dtype), shape, device, seed_of(str(dtype), shape), size)
 
 
 def array_of(value: Any, aval: Any) -> Any:
@@ -235,8 +239,8 @@ def digest(array: Any) -> tuple[ArrayLayout, int]:
         array = jax.random.key_data(array)
     platform, is_near = _placed(array.sharding)
     layout = layout_of(array.dtype, array.shape, platform)
-    if is_near and array.nbytes:
+    if is_near and layout.size:
         array.block_until_ready()
-        return layout, digest_address(array.unsafe_buffer_pointer(), array.nbytes, layout.seed)
+        return layout, digest_address(array.unsafe_buffer_pointer(), layout.size, layout.seed)
     host = np.ascontiguousarray(np.asarray(array))
     return layout, digest_buffer(host.view(np.uint8).reshape(-1), layout.seed)

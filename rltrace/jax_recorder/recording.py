@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any, Final, TypeVar
 
 import jax
@@ -22,8 +23,8 @@ from numpy.typing import NDArray
 from rltrace import fingerprint
 from rltrace.digest import ALGORITHM, digest_buffer
 from rltrace.jax_recorder import programs
-from rltrace.jax_recorder.programs import ArrayLayout, Program
-from rltrace.jax_recorder.rows import SEVERAL, JaxRows, Operand, Producer
+from rltrace.jax_recorder.programs import ArrayLayout
+from rltrace.jax_recorder.rows import SEVERAL, JaxRows, Operand, Producer, RowText, row_text
 from rltrace.masking import home_as_tilde, masked_arguments
 from rltrace.portable_keys import portable_key
 from rltrace.recorder.base.background_thread import BackgroundThread
@@ -41,9 +42,6 @@ from rltrace.trace.write.writer import ProcessWriter
 T = TypeVar("T")
 
 COMMIT_SECONDS: Final = 5.0
-
-ITERATION: Final = ".iteration"
-"""End of the name of the row of an iteration."""
 
 MAX_ITERATIONS: Final = 4_096
 """Iterations of a loop that are steps, unless they are in the window; of a longer loop, every second, third …"""
@@ -219,7 +217,15 @@ class JaxRecording:
 
     def call_site(self, depth: int) -> int:
         """Id of the stack of the program, ``depth`` frames above the caller."""
-        return self._sites.intern(sys._getframe(depth + 1))
+        innermost: FrameType | None = sys._getframe(depth + 1)
+        frame = innermost
+        stack: list[int] = []
+        while frame is not None:
+            stack += id(frame.f_code), frame.f_lasti
+            frame = frame.f_back
+        key = tuple(stack)
+        site = self._sites.known.get(key)
+        return self._sites.make(key, innermost) if site is None else site
 
     def site_of(self, lines: Sequence[tuple[str, str, int]]) -> int:
         """Id of a stack that JAX kept of an equation."""
@@ -233,18 +239,11 @@ class JaxRecording:
             found.append(Operand(*programs.digest(array)) if known is None else known)
         return found
 
-    def add_row(
-        self,
-        op: str,
-        site: int,
-        inputs: Sequence[Operand],
-        results: Sequence[Any],
-        program: Program | None = None,
-        kernel: dict[str, object] | None = None,
-        kind: Kind = Kind.OP,
-        module: str = "",
-        names: Sequence[str] = (),
-    ) -> list[Operand]:
+    def text(self, op: str, **more: Any) -> RowText:
+        """What the rows of a program have in common (``row_text``)."""
+        return row_text(self._tables, op, **more)
+
+    def add_row(self, text: RowText, site: int, inputs: Sequence[Operand], results: Sequence[Any]) -> list[Operand]:
         """A row with these results, whose producer is known from now on; returns them.
 
         Outside of the window there is no row, only the digests.
@@ -253,9 +252,7 @@ class JaxRecording:
         assert rows is not None, "the caller has asked for it"
         outputs = [Operand(*programs.digest(array)) for array in results]
         with self._lock:
-            row = None
-            if self.in_window(self.step):
-                row = rows.add(op, site, self.step, inputs, outputs, program, kernel, kind, module, names)
+            row = rows.add(text, site, self.step, inputs, outputs) if self.in_window(self.step) else None
         if row is not None:
             outputs = [Operand(o.layout, o.digest, Producer(rows.number, row, i)) for i, o in enumerate(outputs)]
         for array, operand in zip(results, outputs, strict=True):
@@ -309,20 +306,19 @@ class JaxRecording:
         self._writer.window(rows.number, self.options.first_step, self.options.end_step, rows.row)
         opened = []
         for name, array in zip(names, carry, strict=True):
-            opened += self.add_row("", site, (), [array], kind=Kind.WINDOW, module=name)
+            opened += self.add_row(self.text("", kind=Kind.WINDOW, module=name), site, (), [array])
         return opened
 
     def add_iterations(
         self,
-        op: str,
+        loop: str,
+        text: RowText,
         site: int,
         fixed: Sequence[Operand],
         state: Sequence[Operand],
         counts: Sequence[int],
         layouts: Sequence[ArrayLayout],
         digests: NDArray[np.uint64],
-        kernel: dict[str, object],
-        names: Sequence[str],
     ) -> list[Operand]:
         """Iterations of a loop that have ended, each a row and a step; returns the carry after them.
 
@@ -338,14 +334,14 @@ class JaxRecording:
         with self._lock:
             first, recorded = rows.row, self.in_window(self.step)
             if recorded:
-                rows.add(op, site, steps[0], [*fixed, *state], written, None, kernel, names=names)
+                rows.add(text, site, steps[0], [*fixed, *state], written)
                 rows.repeat(steps[1:], fixed, digests)
-            loop = self._loop(op)
-            attempts = (self._counts.get(loop, 0) + ends - 1).tolist()
-            self._counts[loop] = attempts[-1] + 1
+            number = self._loop(loop)
+            attempts = (self._counts.get(number, 0) + ends - 1).tolist()
+            self._counts[number] = attempts[-1] + 1
             for i, (step, attempt) in enumerate(zip(steps, attempts, strict=True)):
                 whole, end = digest_buffer(carry[i], 0), first + (i + 1 if recorded else 0)
-                done = (loop, attempt, 0, 0, 0, end, recorded, whole, 0, (0, 0, 0, 0))
+                done = (number, attempt, 0, 0, 0, end, recorded, whole, 0, (0, 0, 0, 0))
                 self._steps.append(StepRecord(step, rows.number, *done))
             self.step = steps[-1] + 1
         last = [Producer(rows.number, rows.row - 1, i) if recorded else None for i in range(len(state))]
@@ -353,7 +349,6 @@ class JaxRecording:
 
     def _loop(self, name: str) -> int:
         """Id of a loop in table "optimizers"."""
-        name = name.removesuffix(ITERATION)
         loop = self._loops.get(name)
         if loop is None:
             identity = {"ordinal": len(self._loops), "class": name}

@@ -38,6 +38,39 @@ class Operand(NamedTuple):
     """None: no recorded row wrote it."""
 
 
+class RowText(NamedTuple):
+    """What rows of one program have in common: their cells, interned, and their numbers."""
+
+    columns: tuple[int, ...]
+    floats: tuple[float, ...]
+
+
+def row_text(
+    tables: Tables,
+    op: str,
+    program: Program | None = None,
+    kernel: dict[str, object] | None = None,
+    kind: Kind = Kind.OP,
+    module: str = "",
+    names: Sequence[str] = (),
+) -> RowText:
+    """``names``: of what a row writes, "" where there is none."""
+    numbers = () if program is None else program.numbers
+    words: list[object] = ["carry"] if kind is Kind.WINDOW else []
+    words += [] if program is None else [f"program={program.fingerprint}"]
+    words += [[f"{name}=", "f"] for name, _ in numbers]
+    words += [{WRITES: list(names)}] if any(names) else []
+    row = [0] * len(Column)
+    row[Column.KIND] = kind
+    row[Column.OP] = tables.intern_payload("ops", op)
+    row[Column.MODULE] = tables.intern_payload("modules", module)
+    row[Column.SCALARS] = tables.intern_payload("scalars", words)
+    row[Column.PHASE] = Phase.OTHER
+    row[Column.KERNEL] = tables.intern_payload("kernels", kernel or {})
+    row[Column.FLOATS] = len(numbers)
+    return RowText(tuple(row), tuple(value for _, value in numbers))
+
+
 class JaxRows:
     """The rows of one thread, held until they are committed."""
 
@@ -55,41 +88,18 @@ class JaxRows:
         self._floats: list[float] = []
         self._digests: list[int] = []
 
-    def add(
-        self,
-        op: str,
-        site: int,
-        step: int,
-        inputs: Sequence[Operand],
-        outputs: Sequence[Operand],
-        program: Program | None = None,
-        kernel: dict[str, object] | None = None,
-        kind: Kind = Kind.OP,
-        module: str = "",
-        names: Sequence[str] = (),
-    ) -> int:
-        """Add a row; returns its index in the stream. ``names``: of what it writes, "" where there is none."""
-        tables = self._tables
-        numbers = () if program is None else program.numbers
-        words: list[object] = ["carry"] if kind is Kind.WINDOW else []
-        words += [] if program is None else [f"program={program.fingerprint}"]
-        words += [[f"{name}=", "f"] for name, _ in numbers]
-        words += [{WRITES: list(names)}] if any(names) else []
-        row = [0] * len(Column)
-        row[Column.KIND] = kind
-        row[Column.OP] = tables.intern_payload("ops", op)
-        row[Column.STRUCTURE] = self._structure(tuple(operand.layout for operand in inputs))
+    def add(self, text: RowText, site: int, step: int, inputs: Sequence[Operand], outputs: Sequence[Operand]) -> int:
+        """Add a row; returns its index in the stream."""
+        row = list(text.columns)
+        row[Column.STRUCTURE] = self._structure(tuple([operand.layout for operand in inputs]))
         row[Column.SITE] = site
-        row[Column.MODULE] = tables.intern_payload("modules", module)
-        row[Column.SCALARS] = tables.intern_payload("scalars", words)
         row[Column.STEP] = step
-        row[Column.PHASE] = Phase.OTHER
-        row[Column.KERNEL] = tables.intern_payload("kernels", kernel or {})
-        row[Column.LINKS], row[Column.FLOATS] = len(inputs), len(numbers)
+        row[Column.LINKS] = len(inputs)
         row[Column.DIGESTS] = len(inputs) + len(outputs)
         self._links += [self._link(operand.producer) for operand in inputs]
-        self._floats += [value for _, value in numbers]
-        self._digests += [operand.digest for operand in (*inputs, *outputs)]
+        self._floats += text.floats
+        self._digests += [operand.digest for operand in inputs]
+        self._digests += [operand.digest for operand in outputs]
         self._columns.append(row)
         self.row += 1
         return self.row - 1
