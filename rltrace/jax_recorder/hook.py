@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary
 import jax
 import numpy as np
 from jax._src import pjit
+from jax.extend.core import jaxpr_as_fun
 
 from rltrace import recorder
 from rltrace.errors import RecordError
@@ -59,6 +60,10 @@ PIECE_SECONDS = 0.5
 
 LOOPS, BOUNDARY_ONLY = "jax.loops", "jax.boundary_only"
 """Facts: functions whose loop the host drove, and functions with a loop that could not be cut, with the reason."""
+
+
+CODE = "jax.code"
+"""Fact: how the code of the functions whose loop the host drove compares with their own."""
 
 
 def start(options: RecordOptions, token: str) -> None:
@@ -203,6 +208,8 @@ class JaxCalls:
             cut = Cut(closed, library)
             _check_placement(args, params)
             function.parts = _compiled_parts(cut, closed, args)
+            if recording.options.level == "op":
+                recording.note(CODE, f"{function.op}: {_comparison(closed, args, function.parts)}")
         except CannotCutError as error:
             function.why_not = str(error)
             recording.note(BOUNDARY_ONLY, f"{function.op}: {error}")
@@ -352,6 +359,23 @@ def _compiled_parts(cut: Cut, closed: Any, args: Sequence[Any]) -> _Parts:
     after = None if cut.final(results) is not None else cut.after.lower(rest, results).compile()
     compiled = before.compile(), loop, after
     return _Parts(*compiled, tuple({} if part is None else programs.evidence_of(part) for part in compiled))
+
+
+def _comparison(closed: Any, args: Sequence[Any], parts: _Parts) -> str:
+    """Whether the parts of a cut compute what the whole function does, by their optimised code.
+
+    Only the code of the whole function is asked for, so LLVM need not optimise it: half the time.
+    """
+    options = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
+    whole = programs.operations_of(jax.jit(jaxpr_as_fun(closed)).lower(*args).compile(options))
+    found = [programs.operations_of(part) for part in (parts.before, parts.loop, parts.after) if part is not None]
+    if whole is None or None in found:
+        return "its code cannot be compared with the uncut program's"
+    others = sum((each - whole).total() for each in found if each is not None)
+    count = sum(each.total() for each in found if each is not None)
+    if others:
+        return f"{others} of its {count} floating-point operations are not in the uncut program: it may round otherwise"
+    return f"its {count} floating-point operations are those of the uncut program"
 
 
 def _types(arrays: Sequence[Any]) -> list[tuple[Any, ...]]:

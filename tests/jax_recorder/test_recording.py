@@ -163,6 +163,7 @@ def test_every_shape_of_loop_keeps_bits_and_types(programs: Programs) -> None:
     facts = trace.processes[0].facts
     driven = {each.partition(":")[0] for each in str(facts["jax.loops"]).split("; ")}
     assert driven >= {"jit.constants", "jit.backwards", "jit.several", "jit.keys"}
+    assert "jit.several: its 5 floating-point operations are those of the uncut program" in str(facts["jax.code"])
     whole = set(str(facts["jax.boundary_only"]).split("; "))
     assert whole == {"jit.backwards: it takes donated arrays", "jit.<lambda>: its scan is unrolled"}
 
