@@ -27,7 +27,7 @@ from rltrace.jax_recorder import programs
 from rltrace.jax_recorder.digest_log import LOG, DigestLog, log_library
 from rltrace.jax_recorder.loops import CannotCutError, Cut, outermost_scan
 from rltrace.jax_recorder.recording import JaxRecording
-from rltrace.jax_recorder.rows import Operand, RowText
+from rltrace.jax_recorder.rows import Operand, RowTemplate
 from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.base.patching import Patches
 
@@ -104,7 +104,7 @@ class _Function:
     def __init__(self, name: str, closed: Any) -> None:
         self.op = f"jit.{name}"
         self.program = programs.program_of(closed)
-        self.text: RowText | None = None
+        self.template: RowTemplate | None = None
         """Of its rows, where it is recorded at its boundary."""
         self.cut: Cut | None = None
         self.parts: _Parts | None = None
@@ -167,10 +167,10 @@ class JaxCalls:
         else:
             results = self._called(original, args, params)
             try:
-                if function.text is None:
+                if function.template is None:
                     evidence = programs.evidence_of(self._busy.compiled)
-                    function.text = recording.text(function.op, program=function.program, kernel=evidence)
-                recording.add_row(function.text, site, inputs, results)
+                    function.template = recording.template(function.op, program=function.program, kernel=evidence)
+                recording.add_row(function.template, site, inputs, results)
             except Exception as error:
                 recording.fail(error)
         if not self._has_called:
@@ -259,7 +259,7 @@ class _LoopRows:
         lines = programs.lines_of(self._cut.scan)
         self._loop_site = recording.site_of(lines) if lines else site
         names = self._cut.carry_names + self._cut.stacked_names
-        self._text = recording.text(f"{function.op}.iteration", kernel=self._evidence[1], names=names)
+        self._template = recording.template(f"{function.op}.iteration", kernel=self._evidence[1], names=names)
         self._fixed: list[Operand] = []
         """What every iteration reads."""
         self._rest: list[Operand] = []
@@ -277,8 +277,8 @@ class _LoopRows:
         fixed, rest = self._counts
         names = ("",) * (fixed + rest) + self._cut.carry_names
         program, kernel = self._function.program, self._evidence[0]
-        text = self._recording.text(f"{self._function.op}.before", program=program, kernel=kernel, names=names)
-        written = self._recording.add_row(text, self._site, inputs, first)
+        template = self._recording.template(f"{self._function.op}.before", program=program, kernel=kernel, names=names)
+        written = self._recording.add_row(template, self._site, inputs, first)
         self._fixed, self._rest, self._state = written[:fixed], written[fixed : fixed + rest], written[fixed + rest :]
 
     def open_window(self, carry: Sequence[Any]) -> None:
@@ -315,7 +315,7 @@ class _LoopRows:
             self._most = self._most * 2 if perf_counter() - self._began < PIECE_SECONDS else max(self._most // 2, 1)
         reads = self._fixed, self._state
         self._state = self._recording.add_iterations(
-            self._function.op, self._text, self._loop_site, *reads, counts, layouts, table
+            self._function.op, self._template, self._loop_site, *reads, counts, layouts, table
         )
 
     def end(self, carry: Sequence[Any], ys: Sequence[Any]) -> None:
@@ -325,8 +325,8 @@ class _LoopRows:
 
     def after(self, final: Sequence[Any]) -> None:
         """What follows the loop has computed these."""
-        text = self._recording.text(f"{self._function.op}.after", kernel=self._evidence[2])
-        self._recording.add_row(text, self._site, [*self._rest, *self._state], final)
+        template = self._recording.template(f"{self._function.op}.after", kernel=self._evidence[2])
+        self._recording.add_row(template, self._site, [*self._rest, *self._state], final)
 
 
 def _check_placement(args: Sequence[Any], params: Any) -> None:

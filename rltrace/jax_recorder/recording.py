@@ -24,7 +24,7 @@ from rltrace import fingerprint
 from rltrace.digest import ALGORITHM, digest_buffer
 from rltrace.jax_recorder import programs
 from rltrace.jax_recorder.programs import ArrayLayout
-from rltrace.jax_recorder.rows import SEVERAL, JaxRows, Operand, Producer, RowText, row_text
+from rltrace.jax_recorder.rows import SEVERAL, JaxRows, Operand, Producer, RowTemplate, row_template
 from rltrace.masking import home_as_tilde, masked_arguments
 from rltrace.portable_keys import portable_key
 from rltrace.recorder.base.background_thread import BackgroundThread
@@ -239,11 +239,13 @@ class JaxRecording:
             found.append(Operand(*programs.digest(array)) if known is None else known)
         return found
 
-    def text(self, op: str, **more: Any) -> RowText:
-        """What the rows of a program have in common (``row_text``)."""
-        return row_text(self._tables, op, **more)
+    def template(self, op: str, **more: Any) -> RowTemplate:
+        """What the rows of a program have in common (``row_template``)."""
+        return row_template(self._tables, op, **more)
 
-    def add_row(self, text: RowText, site: int, inputs: Sequence[Operand], results: Sequence[Any]) -> list[Operand]:
+    def add_row(
+        self, template: RowTemplate, site: int, inputs: Sequence[Operand], results: Sequence[Any]
+    ) -> list[Operand]:
         """A row with these results, whose producer is known from now on; returns them.
 
         Outside of the window there is no row, only the digests.
@@ -252,7 +254,7 @@ class JaxRecording:
         assert rows is not None, "the caller has asked for it"
         outputs = [Operand(*programs.digest(array)) for array in results]
         with self._lock:
-            row = rows.add(text, site, self.step, inputs, outputs) if self.in_window(self.step) else None
+            row = rows.add(template, site, self.step, inputs, outputs) if self.in_window(self.step) else None
         if row is not None:
             outputs = [Operand(o.layout, o.digest, Producer(rows.number, row, i)) for i, o in enumerate(outputs)]
         for array, operand in zip(results, outputs, strict=True):
@@ -306,13 +308,13 @@ class JaxRecording:
         self._writer.window(rows.number, self.options.first_step, self.options.end_step, rows.row)
         opened = []
         for name, array in zip(names, carry, strict=True):
-            opened += self.add_row(self.text("", kind=Kind.WINDOW, module=name), site, (), [array])
+            opened += self.add_row(self.template("", kind=Kind.WINDOW, module=name), site, (), [array])
         return opened
 
     def add_iterations(
         self,
         loop: str,
-        text: RowText,
+        template: RowTemplate,
         site: int,
         fixed: Sequence[Operand],
         state: Sequence[Operand],
@@ -334,7 +336,7 @@ class JaxRecording:
         with self._lock:
             first, recorded = rows.row, self.in_window(self.step)
             if recorded:
-                rows.add(text, site, steps[0], [*fixed, *state], written)
+                rows.add(template, site, steps[0], [*fixed, *state], written)
                 rows.repeat(steps[1:], fixed, digests)
             number = self._loop(loop)
             attempts = (self._counts.get(number, 0) + ends - 1).tolist()

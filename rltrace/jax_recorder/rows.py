@@ -38,14 +38,14 @@ class Operand(NamedTuple):
     """None: no recorded row wrote it."""
 
 
-class RowText(NamedTuple):
+class RowTemplate(NamedTuple):
     """What rows of one program have in common: their cells, interned, and their numbers."""
 
     columns: tuple[int, ...]
     floats: tuple[float, ...]
 
 
-def row_text(
+def row_template(
     tables: Tables,
     op: str,
     program: Program | None = None,
@@ -53,7 +53,7 @@ def row_text(
     kind: Kind = Kind.OP,
     module: str = "",
     names: Sequence[str] = (),
-) -> RowText:
+) -> RowTemplate:
     """``names``: of what a row writes, "" where there is none."""
     numbers = () if program is None else program.numbers
     words: list[object] = ["carry"] if kind is Kind.WINDOW else []
@@ -68,7 +68,7 @@ def row_text(
     row[Column.PHASE] = Phase.OTHER
     row[Column.KERNEL] = tables.intern_payload("kernels", kernel or {})
     row[Column.FLOATS] = len(numbers)
-    return RowText(tuple(row), tuple(value for _, value in numbers))
+    return RowTemplate(tuple(row), tuple(value for _, value in numbers))
 
 
 class JaxRows:
@@ -88,16 +88,18 @@ class JaxRows:
         self._floats: list[float] = []
         self._digests: list[int] = []
 
-    def add(self, text: RowText, site: int, step: int, inputs: Sequence[Operand], outputs: Sequence[Operand]) -> int:
+    def add(
+        self, template: RowTemplate, site: int, step: int, inputs: Sequence[Operand], outputs: Sequence[Operand]
+    ) -> int:
         """Add a row; returns its index in the stream."""
-        row = list(text.columns)
+        row = list(template.columns)
         row[Column.STRUCTURE] = self._structure(tuple([operand.layout for operand in inputs]))
         row[Column.SITE] = site
         row[Column.STEP] = step
         row[Column.LINKS] = len(inputs)
         row[Column.DIGESTS] = len(inputs) + len(outputs)
         self._links += [self._link(operand.producer) for operand in inputs]
-        self._floats += text.floats
+        self._floats += template.floats
         self._digests += [operand.digest for operand in inputs]
         self._digests += [operand.digest for operand in outputs]
         self._columns.append(row)
