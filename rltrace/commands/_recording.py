@@ -17,7 +17,7 @@ from rltrace.command_lines import line
 from rltrace.commands.console import ExitCode, complain, narrate, readable_size
 from rltrace.errors import UsageError
 from rltrace.launch.command import ORIGIN, CommandLookup, git_state, look_up, script_folder
-from rltrace.launch.run import CannotStartError, Ending, run
+from rltrace.launch.run import CannotStartError, Ending, Work, run
 from rltrace.launch.signals import die_of
 from rltrace.launch.summary import RecordingSummary, advice, discard, remedy
 from rltrace.masking import home_as_tilde, masked_arguments
@@ -36,11 +36,12 @@ def record_command(
     quiet: bool,
     on_recorded: Callable[[], bool] | None = None,
     hint: str = "",
+    meanwhile: Work | None = None,
 ) -> int:
     """Run ``command``, recorded into ``trace``, and return its exit status.
 
     ``on_recorded`` is called after the recording; if it returns False, a command that succeeded ends with 125.
-    ``force`` replaces an existing trace. ``hint``: shown as the recording starts.
+    ``force`` replaces an existing trace. ``hint``: shown as the recording starts. ``meanwhile``: as of ``run``.
     """
     unstartable = _check(command)
     if unstartable is not None:
@@ -51,7 +52,7 @@ def record_command(
             hint = f"{line('arm', trace)} wakes it for a step" + (f"; {hint}" if hint else "")
         narrate(f"recording to {trace} ({_extent(options)})", hint=hint)
     try:
-        ending = run(command, options, git_state(script_folder(command)))
+        ending = run(command, options, git_state(script_folder(command)), meanwhile)
     except CannotStartError as error:
         discard(trace)
         complain(str(error))
@@ -124,7 +125,7 @@ def _extent(options: RecordOptions) -> str:
         what += ", its links checked"
     if options.replay:
         what += ", with values injected"
-    if options.against:
+    if options.against or options.growing:
         what += ", compared with another trace"
     if options.values:
         what += f", with values of {' or '.join(options.values)}"
