@@ -10,11 +10,13 @@ from time import monotonic, thread_time
 from typing import Final
 
 from rltrace.commands.console import ExitCode, narrate, write_json
+from rltrace.diff.base.model import Finding
 from rltrace.errors import RltraceError, UsageError
 from rltrace.live_diff.follower import Follower, Reach, may_grow
 from rltrace.recorder.base.options import RecordOptions
 from rltrace.trace.format.arming import EndRequest, write_end_request
 from rltrace.trace.format.location import Location, TraceURL
+from rltrace.wording import counted
 
 
 def live_options(options: RecordOptions, a: Location, *, stop: bool) -> RecordOptions:
@@ -106,7 +108,7 @@ class GrowingComparison:
         self._pause = REMOTE_SECONDS if isinstance(a, TraceURL) else LOOK_SECONDS
         self._began = monotonic()
         self._reach: Reach | None = None
-        self._said = False
+        self._said: Finding | None = None
         self._failure = ""
 
     def run(self, has_ended: Event) -> None:
@@ -132,7 +134,10 @@ class GrowingComparison:
         found, reach = follower.result(), follower.reach
         trouble = self._failure or follower.trouble
         if not self._quiet:
-            lines = growing_lines(found, self._a, str(self._trace), reach.value, trouble, said=self._said)
+            said = follower.finding is not None and follower.finding == self._said
+            lines = growing_lines(
+                found, self._a, str(self._trace), reach.value, trouble or follower.undecided, said=said
+            )
             hints = growing_commands(found, self._a, str(self._trace), self._command, reach.value)
             narrate("\n".join(lines), hint="\n        ".join(hints))
         if result is not None:
@@ -143,11 +148,10 @@ class GrowingComparison:
     def status(self, ended: int) -> int:
         """The exit status of ``--exit-code``, as ``live_status`` has it; not known where A goes on."""
         follower = self._follower
-        if follower.finding is not None:
-            return _status(False, ended)
         found = follower.result()
-        both = follower.reach is Reach.ENDED and bool(found and found[0].counts.matched)
-        return _status(both and follower.is_equal, ended)
+        has_all = follower.reach is Reach.ENDED and bool(found and found[0].counts.matched)
+        is_known = follower.finding is not None or has_all
+        return _status(follower.is_equal if is_known else None, ended)
 
     def _say(self) -> None:
         """Narrate what is new: how far A is, and the first difference."""
@@ -160,10 +164,10 @@ class GrowingComparison:
         if follower.finding is not None:
             from rltrace.report.live_diff import growing_lines
 
-            self._said = True
+            self._said = follower.finding
             narrate("\n".join(growing_lines(follower.result(), self._a, str(self._trace), self._reach.value, "")))
         elif self._reach is not before:
-            step = f"; equal so far, up to step {follower.equal_step:,}" if follower.equal_step >= 0 else ""
+            step = f"; the first {counted(follower.equal_steps, 'step')} are equal" if follower.equal_steps > 1 else ""
             match self._reach:
                 case Reach.MISSING:
                     narrate(f"{self._a} does not exist yet: the run is compared with it as soon as it does")

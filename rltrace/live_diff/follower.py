@@ -27,7 +27,7 @@ from rltrace.errors import NotATraceError, RltraceError
 from rltrace.live_diff.result import LiveCounts, LiveFinding, LiveResult
 from rltrace.trace.format.journal import Record
 from rltrace.trace.format.location import Location, TraceURL
-from rltrace.trace.format.process_start import this_process
+from rltrace.trace.format.process_start import is_alive, this_process
 from rltrace.trace.format.root import JOURNAL, KILLED, PROCESSES, RUNNING
 from rltrace.trace.format.schema import Step
 from rltrace.trace.read.process import ProcessTrace
@@ -101,7 +101,8 @@ class Follower:
         self.comparison: Comparison | None = None
         """Of the last look that compared rows."""
         self.finding: Finding | None = None
-        """The first difference, once it is final."""
+        """The first difference, once it is final; after ``conclude`` any."""
+        self.is_final = False
 
     @property
     def reach(self) -> Reach:
@@ -114,17 +115,26 @@ class Follower:
         return -1 if self.b is None else max((_last_step(process) for process in self.b.processes), default=-1)
 
     @property
-    def equal_step(self) -> int:
-        """The last step up to which all digests are equal in every process that makes steps; -1: there is none."""
+    def equal_steps(self) -> int:
+        """Number of steps of which all digests are equal, in every process that makes steps; 0: it is not known."""
         counts = [known.steps for known in self._equal.values() if known.steps]
-        return -1 if self._differs else min(counts, default=0) - 1
+        return 0 if self._differs else min(counts, default=0)
 
     @property
-    def is_equal(self) -> bool:
-        """Whether the last comparison found nothing but steps that A does not have."""
+    def is_equal(self) -> bool | None:
+        """Whether the last comparison found nothing but steps that A does not have; None: that is not known."""
         done = self.comparison
-        ended = done is not None and done.decisive is not None and done.decisive.cause is Cause.ENDED
-        return ended or (done is not None and done.agrees is True)
+        if done is None or (self.finding is not None and not self.is_final):
+            return None
+        return done.agrees if self.finding is not None or done.verdict is not Verdict.DIVERGED else True
+
+    @property
+    def undecided(self) -> str:
+        """Why the last comparison is undecided; empty: it is not."""
+        done = self.comparison
+        if self.finding is not None:
+            return "" if self.is_final else "its step has not ended on both sides, which may change what differs first"
+        return done.why if done is not None and done.verdict is Verdict.UNKNOWN else ""
 
     @property
     def ending(self) -> str:
@@ -136,15 +146,17 @@ class Follower:
         """Compare what has come since the last look, unless the first difference is known."""
         if self.finding is not None:
             return
-        sizes = [_sizes(place) for place in self._places]
-        if sizes == self._sizes and None not in sizes:
-            return
+        sizes = [*(_sizes(place) for place in self._places), self._runs()]
+        if sizes != self._sizes or None in sizes:
+            self._look(sizes)
+
+    def _look(self, sizes: list[object], *, last: bool = False) -> None:
         try:
             a, b = (open_trace(place) for place in self._places)
             self.a, self.b, self.trouble = a, b, ""
             self._forget_another_launch(a, b)
             self._differs = self._differs or not self._is_equal_so_far(a, b)
-            if self._differs:
+            if self._differs or last:
                 self._compare(a, b)
         except NotATraceError:
             self.trouble = ""
@@ -154,11 +166,14 @@ class Follower:
             self._sizes = sizes
 
     def conclude(self) -> None:
-        """Compare the traces as they are, B having ended."""
-        self._sizes = []
-        self.look()
-        if self.finding is None and self.a is not None and self.b is not None:
-            self._compare(self.a, self.b)
+        """Compare the traces as they are, B having ended: what a comparison of them says now."""
+        known, self.finding = self.finding, None
+        self._look([], last=True)
+        done = self.comparison
+        if self.finding is None and known is not None:
+            self.finding = known
+        elif self.finding is None and done is not None:
+            self.finding = _difference(done)
 
     def result(self) -> list[LiveResult]:
         """The result so far, of all processes together."""
@@ -177,6 +192,10 @@ class Follower:
             counts.unchecked = max(done.b.ops - counts.matched - counts.only_b, 0)
         names = [process.name for process in done.b.processes]
         return [LiveResult(names[0] if len(names) == 1 else "", counts, found)]
+
+    def _runs(self) -> list[bool]:
+        """Which processes of A are known to run."""
+        return [] if self.a is None else [is_alive(process.start_record) for process in self.a.processes]
 
     def _forget_another_launch(self, a: Trace, b: Trace) -> None:
         """Begin again where a trace was replaced."""
@@ -198,16 +217,22 @@ class Follower:
 
     def _compare(self, a: Trace, b: Trace) -> None:
         done = self.comparison = compare(a, b)
-        found = done.decisive
-        if done.verdict is not Verdict.DIVERGED or found is None or found.cause is Cause.ENDED:
+        if _difference(done) is None:
             return
+        # A draw of one side, before it, may be put back by rows to come, or not: as it is put back by none so far, it
+        # comes first.
+        done = compare(a.as_if_stopped(), b.as_if_stopped())
+        found = _difference(done)
+        if found is None:
+            return
+        self.comparison = done
         rows = done.a.ops + done.a.steps, done.b.ops + done.b.steps
         place = found.stream, found.a_index, found.b_index, found.step
         before, self._candidate = self._candidate, (place, *rows)
         if not _has_ended(found, a, b):
             return
         if _has_one_stream(a) and _has_one_stream(b):
-            self.finding = found
+            self.finding, self.is_final = found, True
             return
         # a thread or process without steps may commit what belongs to this step after the others
         grew = before is not None and before[0] == place
@@ -216,7 +241,7 @@ class Follower:
             for ended, now, then in zip((_is_over(a), _is_over(b)), rows, before[1:] if before else (), strict=False)
         )
         if grew or (_is_over(a) and _is_over(b)):
-            self.finding = found
+            self.finding, self.is_final = found, True
 
 
 # --- traces -----------------------------------------------------------------------------------------------------------
@@ -300,6 +325,12 @@ def _last_step(process: ProcessTrace) -> int:
 
 
 # --- findings ---------------------------------------------------------------------------------------------------------
+
+
+def _difference(done: Comparison) -> Finding | None:
+    """The first difference; a run that ends before the other is none."""
+    found = done.decisive if done.verdict is Verdict.DIVERGED else None
+    return None if found is None or found.cause is Cause.ENDED else found
 
 
 def _has_ended(found: Finding, a: Trace, b: Trace) -> bool:

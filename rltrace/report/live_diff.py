@@ -38,21 +38,20 @@ def against_lines(found: Sequence[LiveResult], a: str, trace: str) -> Iterator[s
 
 
 def growing_lines(
-    found: Sequence[LiveResult], a: str, trace: str, a_state: str, trouble: str, *, said: bool = False
+    found: Sequence[LiveResult], a: str, trace: str, a_state: str, why: str = "", *, said: bool = False
 ) -> Iterator[str]:
-    """The same where A may still grow; ``a_state``: how far it is, ``trouble``: why it cannot be compared, ``said``:
-    whether the finding was narrated already."""
-    if trouble:
-        yield f"the comparison with {a} ended: {trouble}"
-    elif a_state == "missing":
-        yield f"nothing could be compared: {a} does not exist"
-    elif said and found and found[0].first is not None:
-        yield f"differs from {a} in step {found[0].first.step:,}, as said above"
+    """The same where A may still grow; ``a_state``: how far it is, ``why`` the result is not final, ``said``: whether
+    the finding was narrated already."""
+    if not found:
+        yield f"nothing could be compared with {a}: {why or 'it does not exist'}"
+        return
+    if said:
+        yield f"differs from {a}, as said above"
     else:
         yield from against_lines(found, a, trace)
-    going = {"growing": "is still being recorded", "killed": "was killed"}.get(a_state)
-    if going is not None and not any(one.first for one in found):
-        yield f"  {a} {going}: that is what has come of it"
+    going = {"growing": f"{a} is still being recorded", "killed": f"{a} was killed"}.get(a_state, "")
+    if why or (going and not said):
+        yield f"  {'; '.join(filter(None, (going, why)))}"
 
 
 def growing_commands(

@@ -141,6 +141,12 @@ class Trace:
         later.processes = tuple(process.from_step(step) for process in self.processes)
         return later
 
+    def as_if_stopped(self) -> Trace:
+        """The same trace, as if all of its processes had been stopped after their last commit."""
+        stopped = copy(self)
+        stopped.processes = tuple(process.as_if_stopped() for process in self.processes)
+        return stopped
+
     def _read_record(self, record: Record) -> None:
         try:
             match record["type"]:
