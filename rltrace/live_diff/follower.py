@@ -27,7 +27,7 @@ from rltrace.errors import NotATraceError, RltraceError
 from rltrace.live_diff.result import LiveCounts, LiveFinding, LiveResult
 from rltrace.trace.format.journal import Record
 from rltrace.trace.format.location import Location, TraceURL
-from rltrace.trace.format.process_start import is_alive, this_process
+from rltrace.trace.format.process_start import STARTS, is_alive, this_process
 from rltrace.trace.format.root import JOURNAL, KILLED, PROCESSES, RUNNING
 from rltrace.trace.format.schema import Step
 from rltrace.trace.read.process import ProcessTrace
@@ -249,7 +249,16 @@ class Follower:
 
 def may_grow(folder: Path) -> bool:
     """Whether a trace may still be written, or does not exist yet. Raises what ``open_trace`` does."""
-    return not folder.exists() or reach(open_trace(folder)) is Reach.GROWING
+    try:
+        return not folder.exists() or reach(open_trace(folder)) is Reach.GROWING
+    except NotATraceError:
+        if folder.is_dir() and {path.name for path in folder.iterdir()} <= BEGUN:
+            return True
+        raise
+
+
+BEGUN = {"zarr.json", "journal", STARTS, PROCESSES}
+"""Entries of a trace; one that is being created may not have its journal yet."""
 
 
 def _sizes(place: Location) -> object:
