@@ -57,10 +57,10 @@ def growing_lines(
 def growing_commands(
     found: Sequence[LiveResult], a: str, trace: str, command: Sequence[str], a_state: str
 ) -> list[str]:
-    """Commands to run next, ready to paste."""
+    """Commands to run next, ready to paste: the second one runs up to that op again, and records its values."""
     first = next((one.first for one in found if one.first is not None), None)
     lines = [line("diff", a, trace)] if first is not None or a_state == "growing" else []
-    if first is not None and first.op and a_state != "growing":
+    if first is not None and first.op and a_state != "growing" and "://" not in a:
         again = f"{trace.removesuffix('.zarr')}-again.zarr"
         lines.append(line("record", "-o", again, "--against", a, "--stop", "--", *command))
     return lines

@@ -20,7 +20,8 @@ from made_programs import run_text, text_of
 import rltrace
 from rltrace.diff import compare
 from rltrace.diff.base.model import Cause, Finding
-from rltrace.live_diff.follower import Follower
+from rltrace.errors import NotATraceError
+from rltrace.live_diff.follower import Follower, Reach, may_grow
 from rltrace.recorder.session import session as sessions
 from rltrace.trace.format.journal import frame, parse_journal
 from rltrace.trace.format.root import JOURNAL, PROCESSES
@@ -44,30 +45,34 @@ def end_step() -> None:
 Program = Callable[[bool], object]
 
 
-def training(change: Callable[[int, torch.Tensor], torch.Tensor]) -> Program:
-    """A small training, whose batch of each step ``change`` may alter in B."""
+def training(
+    number: Callable[[int], float] = float, change: Callable[[int, torch.Tensor], torch.Tensor] | None = None
+) -> Program:
+    """A small training. ``number``: what B's batch of a step begins with; ``change`` returns what it computes with."""
 
     def program(is_b: bool) -> None:
         parameter = torch.ones(4, requires_grad=True)
         optimizer = torch.optim.SGD([parameter], lr=0.1)
         for step in range(STEPS):
-            batch = torch.as_tensor([float(step), 1.0, 2.0, 3.0])
+            batch = torch.as_tensor([number(step) if is_b else float(step), 1.0, 2.0, 3.0])
+            if is_b and change is not None:
+                batch = change(step, batch)
             optimizer.zero_grad()
-            (parameter * (change(step, batch) if is_b else batch)).square().mean().backward()
+            (parameter * batch).square().mean().backward()
             optimizer.step()
             flush()
 
     return program
 
 
-equal = training(lambda step, batch: batch)
-values = training(lambda step, batch: torch.as_tensor([float(step), 1.0, 2.0, 3.5 if step == 3 else 3.0]))
-extra_op = training(lambda step, batch: batch.flip(0) if step >= 2 else batch)
-other_order = training(lambda step, batch: torch.as_tensor([float({3: 4, 4: 3}.get(step, step)), 1.0, 2.0, 3.0]))
-
-
-def one_more_log_line(is_b: bool) -> None:
-    training(lambda step, batch: (batch.sum(), batch)[1])(is_b)
+PROGRAMS = {
+    "equal": training(),
+    "values": training(lambda step: 3.5 if step == 3 else step),
+    "order": training(lambda step: {3: 4, 4: 3}.get(step, step)),
+    "extra op": training(change=lambda step, batch: batch.flip(0) if step >= 2 else batch),
+    "log line": training(change=lambda step, batch: (batch.sum(), batch)[1]),
+}
+FIRST = {"values": 3, "extra op": 2, "order": 3, "log line": None, "equal": None}
 
 
 @dataclass
@@ -100,19 +105,19 @@ class Growing:
         self._whole = whole
         self.records = parse_journal((whole / PROCESSES / "0" / JOURNAL).read_bytes()).records
 
+    @property
+    def ends_of_steps(self) -> list[int]:
+        """Numbers of records up to the end of each step."""
+        return [number for number, record in enumerate(self.records, 1) if record["type"] == "steps"]
+
     def grow(self, count: int, *, ended: bool = False) -> None:
         """Its process has written so many records; ``ended``: its launch has ended."""
         if not self.path.exists():
             shutil.copytree(self._whole, self.path, ignore=lambda folder, names: [n for n in names if n[:2] == "c."])
         self._write(PROCESSES + "/0", self.records[:count])
-        for record in self.records[:count]:
-            for index, array in enumerate(("rows", "cells")) if record["type"] == "commit" else ():
-                key = f"{PROCESSES}/0/streams/{record['stream']}/{array}/c.{record['segment']}" + (".0", "")[index]
-                self._link(key)
-            for number, _ in enumerate(record["files"]) if record["type"] == "tables" else ():
-                self._link(f"{PROCESSES}/0/tables/c.{record['chunk'] + number}")
-            if record["type"] in ("steps", "series") and "chunk" in record:
-                self._link(f"{PROCESSES}/0/{record['type']}/c.{record['chunk']}.0")
+        for key in [key for record in self.records[:count] for key, *_ in record.get("files", ())]:
+            if not (link := self.path / PROCESSES / "0" / key).exists():
+                os.link(self._whole / PROCESSES / "0" / key, link)
         launch = parse_journal((self._whole / JOURNAL).read_bytes()).records
         self._write("", launch if ended else launch[:1])
 
@@ -122,10 +127,6 @@ class Growing:
             framed, digest = frame(digest, record)
             data.append(framed)
         Path(self.path, base, JOURNAL).write_bytes(b"".join(data))
-
-    def _link(self, key: str) -> None:
-        if not (self.path / key).exists():
-            os.link(self._whole / key, self.path / key)
 
 
 class Pair:
@@ -155,12 +156,9 @@ def place(finding: Finding | None) -> tuple[object, ...] | None:
     return finding.stream, finding.step, finding.a_index, finding.b_index, finding.op, finding.cause, finding.outputs
 
 
-PROGRAMS = {"values": values, "extra op": extra_op, "order": other_order, "log": one_more_log_line, "equal": equal}
-FIRST = {"values": 3, "extra op": 2, "order": 3, "log": None, "equal": None}
-
-
-@pytest.mark.parametrize("name", PROGRAMS)
-@pytest.mark.parametrize("level", ["op", "step"])
+@pytest.mark.parametrize(
+    ("name", "level"), [*((name, "op") for name in PROGRAMS), ("values", "step"), ("equal", "step")]
+)
 def test_the_finding_of_the_whole_traces(tmp_path: Path, name: str, level: str) -> None:
     """It is found at the first look at which both sides have ended its step, in whatever order they grew."""
     recordings = Recordings(tmp_path).make(PROGRAMS[name], level=level)
@@ -169,25 +167,49 @@ def test_the_finding_of_the_whole_traces(tmp_path: Path, name: str, level: str) 
     for turn in ("b ahead", "a ahead", "together"):
         pair = Pair(recordings, tmp_path / turn)
         (tmp_path / turn).mkdir()
-        a, b = len(pair.a.records), len(pair.b.records)
+        a, b = pair.a.ends_of_steps, pair.b.ends_of_steps
         looks = {
-            "b ahead": [(0, b), *((k, b) for k in range(1, a + 1))],
-            "a ahead": [(a, 0), *((a, k) for k in range(1, b + 1))],
-            "together": [(k, k) for k in range(1, min(a, b) + 1)],
+            "b ahead": [(0, b[-1]), *((k, b[-1]) for k in a)],
+            "a ahead": [(a[-1], 0), *((a[-1], k) for k in b)],
+            "together": list(zip(a, b, strict=True)),
         }[turn]
         found = next(filter(None, (pair.look(*look) for look in looks)), None)
         assert place(found) == place(whole)
         if found is not None and found.step is not None:
             counts = [open_trace(side.path).processes[0].step_count for side in (pair.a, pair.b)]
             assert min(counts) == found.step + 1  # no sooner, and no later
-        pair.end()
-        assert place(pair.follower.finding) == place(whole)
-        if whole is None:
-            assert pair.follower.is_equal
+        assert place(pair.end()) == place(whole)
+        assert pair.follower.reach is Reach.ENDED
+        assert pair.follower.is_equal is (whole is None)
+
+
+def test_ending_within_the_step(tmp_path: Path) -> None:
+    """Where B has ended and A has not ended the step that differs, that is what is known, and is not final."""
+    recordings = Recordings(tmp_path).make(PROGRAMS["values"])
+    pair = Pair(recordings, tmp_path)
+    a = pair.a.ends_of_steps[3] - 1  # the rows of the step, without its end
+    assert pair.look(a, len(pair.b.records)) is None
+    pair.b.grow(len(pair.b.records), ended=True)
+    pair.follower.conclude()
+    assert place(pair.follower.finding) == place(recordings.decisive)
+    assert (pair.follower.is_final, pair.follower.is_equal) == (False, None)
+    assert "has not ended on both sides" in pair.follower.undecided
+
+
+def test_what_may_grow(tmp_path: Path) -> None:
+    """What does not exist yet, or is being created; not a recording that has ended, nor anything else."""
+    recordings = Recordings(tmp_path).make(lambda is_b: torch.ones(2))
+    begun = tmp_path / "begun.zarr"
+    (begun / "starts").mkdir(parents=True)
+    assert may_grow(tmp_path / "missing.zarr")
+    assert may_grow(begun)
+    assert not may_grow(recordings.path(False))
+    with pytest.raises(NotATraceError):
+        may_grow(tmp_path)
 
 
 @given(st.integers(0, 1 << 32), st.integers(0, 2))
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 def test_random_programs(seed: int, extra: int) -> None:
     """Extra ops, harmless and not, and ops that are off from some line on: as a comparison of the whole traces."""
     random = Random(seed)
