@@ -173,7 +173,7 @@ class GrowingComparison:
                     narrate(f"{self._a} does not exist yet: the run is compared with it as soon as it does")
                 case Reach.GROWING:
                     narrate(f"{self._a} is being recorded: what has come of it is compared")
-                case Reach.ENDED if before is not None:
+                case Reach.ENDED if before is Reach.GROWING:
                     narrate(f"{self._a} has ended ({follower.ending}){step}; this run goes on")
                 case Reach.KILLED if before is not None:
                     narrate(f"{self._a} was killed{step}; this run goes on")

@@ -58,16 +58,16 @@ class Reach(StrEnum):
     ENDED = "ended"
     """Its launch has ended."""
     KILLED = "killed"
-    """Its launch has not ended in order, and none of its processes runs on this machine."""
+    """A process of it was killed, none runs on this machine, and its launch has no end."""
 
 
 def reach(trace: Trace) -> Reach:
     """How far a trace has come; one of another machine that has no end is taken for growing."""
-    if trace.exit is not None:
+    if trace.exit is not None or trace.slice is not None:
         return Reach.ENDED
     starts = [process.start_record for process in trace.processes] + [each.record for each in trace.unrecorded]
     states = [process.state for process in trace.processes] + [each.state for each in trace.unrecorded]
-    if not starts or RUNNING in states or isinstance(trace.path, TraceURL):
+    if KILLED not in states or RUNNING in states or isinstance(trace.path, TraceURL):
         return Reach.GROWING
     return Reach.KILLED if all(_is_of_this_machine(start) for start in starts) else Reach.GROWING
 
