@@ -53,7 +53,7 @@ def live_report(a: Location, trace: Path, result: Path | None, *, quiet: bool) -
     return report
 
 
-def live_status(a: Location, trace: Path, ended: int) -> int:
+def live_status(a: Location, trace: Location, ended: int) -> int:
     """The exit status of ``--exit-code``: 0 the same as A, 1 not, 125 not known: for ``git bisect run``.
 
     ``ended``: the status of the recording.
