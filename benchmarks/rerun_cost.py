@@ -18,7 +18,7 @@ import torch
 from measure import machine, table
 
 import rltrace
-from rltrace.rerun_op.op_sequence import SequenceRun, op_sequence
+from rltrace.rerun_op.op_sequence import RecordedMemory, SequenceRun, op_sequence
 from rltrace.trace.read.reader import open_trace
 
 LIMIT = 16 << 30
@@ -69,10 +69,14 @@ def main() -> None:
         for _ in range(options.repeats):
             for name, block in blocks.items():
                 best[name] = min(best[name], seconds(update, block()))
-        process = open_trace(path).processes[0]
+        trace = open_trace(path)
+        process = trace.processes[0]
         ops = op_sequence(process)
         begin = time.perf_counter()
-        equal = sum(outcome.here == outcome.recorded for outcome in SequenceRun(process).run(ops))
+        equal = sum(
+            outcome.here == outcome.recorded
+            for outcome in SequenceRun(process, RecordedMemory(trace, process)).run(ops)
+        )
         again = time.perf_counter() - begin
         size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     native = best["unrecorded"]

@@ -24,9 +24,14 @@ if TYPE_CHECKING:
 @click.option(
     "--import", "imports", multiple=True, metavar="MODULE", help="Module that registers an op, if torch does not."
 )
+@click.option(
+    "--checkpoint", type=click.Path(path_type=Path), metavar="PATH", help="Where the checkpoint of record is now."
+)
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @color_option
-def command(trace: Path, name: str | None, imports: tuple[str, ...], form: str, color: str) -> int:
+def command(
+    trace: Path, name: str | None, imports: tuple[str, ...], checkpoint: Path | None, form: str, color: str
+) -> int:
     """Run the ops of TRACE again, one after the other, in one process.
 
     TRACE holds what these ops read and did not make: parameters, optimizer state, the batch, what other processes sent
@@ -41,7 +46,7 @@ def command(trace: Path, name: str | None, imports: tuple[str, ...], form: str, 
     """
     from rltrace.report.rerun import rerun_lines
     from rltrace.report.style import Style
-    from rltrace.rerun_op.op_sequence import SequenceRun, ops_not_run
+    from rltrace.rerun_op.op_sequence import RecordedMemory, SequenceRun, ops_not_run
     from rltrace.rerun_op.recorded_op import import_modules
     from rltrace.rerun_op.rerun_result import rerun_result
     from rltrace.selectors import parse_selectors
@@ -53,7 +58,8 @@ def command(trace: Path, name: str | None, imports: tuple[str, ...], form: str, 
     sys.path.insert(0, os.getcwd())  # noqa: PTH109  as Python does
     import_modules(imports)
     not_run = ops_not_run(process, ops, parse_selectors(selectors))
-    result = rerun_result(process, SequenceRun(process).run(ops), not_run)
+    memory = RecordedMemory(opened, process, checkpoint)
+    result = rerun_result(process, SequenceRun(process, memory).run(ops), not_run)
     if form == "json":
         emit_json(result)
     else:

@@ -11,13 +11,15 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from rltrace.digest import digest_buffer, seed_of
-from rltrace.errors import UsageError
+from rltrace.errors import HoleError, UsageError
 from rltrace.recorder.core.op_info import written_places
 from rltrace.rerun_op.arguments import arguments_of
 from rltrace.rerun_op.recorded_op import (
@@ -41,6 +43,14 @@ from rltrace.rerun_op.runner import (
 )
 from rltrace.rerun_op.torch_flags import temporary_switches
 from rltrace.selectors import Selector
+from rltrace.trace.format.checkpoint import (
+    CHECKPOINT,
+    MAX_CHECKPOINT_BYTES,
+    CheckpointEntry,
+    CheckpointFiles,
+    entries_from_json,
+)
+from rltrace.trace.format.files import UnreadableError
 from rltrace.trace.format.rows import Rows
 from rltrace.trace.format.schema import (
     PLACEMENT_SHIFT,
@@ -54,6 +64,7 @@ from rltrace.trace.format.schema import (
     ValueKind,
 )
 from rltrace.trace.read.process import ProcessTrace
+from rltrace.trace.read.reader import Trace
 from rltrace.trace.read.selector_mask import RowMask
 from rltrace.trace.read.stream import StreamTrace
 
@@ -88,7 +99,10 @@ def op_sequence(process: ProcessTrace) -> list[SequenceOp]:
     """The ops of a process that can be run again, in the order in which they ran. Raises MissingValuesError."""
     if process.values.left_out:
         left = process.values.left_out[0]
-        raise MissingValuesError(f"{left.values:,} values of the ops were not recorded, as {left.why}")
+        raise MissingValuesError(
+            f"{left.values:,} values of the ops ({left.bytes:,} bytes) were not recorded, as {left.why}: record them "
+            "with a larger --values-limit"
+        )
     index = process.values.index
     kinds = index[:, ValueIndex.KIND]
     found = index[np.isin(kinds, (ValueKind.STORAGE, ValueKind.CONTENT, ValueKind.TENSOR))]
@@ -159,11 +173,39 @@ def _tensor(process: ProcessTrace, entry: Sequence[int]) -> tuple[SequenceTensor
 # --- run again --------------------------------------------------------------------------------------------------------
 
 
+class RecordedMemory:
+    """What storages held that no selected op wrote: bytes of the trace, or of the checkpoint that it names."""
+
+    def __init__(self, trace: Trace, process: ProcessTrace, checkpoint: Path | None = None) -> None:
+        """``checkpoint``: where it is now; None: where it was. Raises HoleError."""
+        self._values = process.values
+        self._entries: dict[int, CheckpointEntry] = {}
+        options = trace.launch.get("options")
+        named = options.get("checkpoint") if isinstance(options, dict) else None
+        if named is not None:
+            try:
+                self._entries = entries_from_json(trace.folder.read(CHECKPOINT, MAX_CHECKPOINT_BYTES))
+            except (UnreadableError, ValueError) as error:
+                raise HoleError(f"{CHECKPOINT} of {trace.path}: {error}") from None
+        elif checkpoint is not None:
+            raise UsageError(f"{trace.path} was recorded without --checkpoint: it holds all bytes itself")
+        self._files = CheckpointFiles(checkpoint or Path(str(named)).expanduser())
+
+    def read(self, digest: int) -> NDArray[np.uint8] | None:
+        """The bytes with this digest; None: there are none. Raises HoleError, UsageError for another checkpoint."""
+        value = self._values.get(digest)
+        if value is not None:
+            return np.array(value.raw)
+        entry = self._entries.get(digest)
+        return None if entry is None else np.array(self._files.read(entry))
+
+
 class SequenceRun:
     """A run of the ops of a sequence in this process."""
 
-    def __init__(self, process: ProcessTrace) -> None:
+    def __init__(self, process: ProcessTrace, recorded: RecordedMemory) -> None:
         self._process = process
+        self._recorded = recorded
         self._memory: dict[int, torch.Tensor] = {}
         """By number of a storage: its bytes."""
         self._differing: set[int] = set()
@@ -191,11 +233,11 @@ class SequenceRun:
                     yield self._run(op, rows)
 
     def _fill(self, op: SequenceOp, number: int, digest: int) -> None:
-        value = self._process.values.get(digest)
-        if value is None:
+        content = self._recorded.read(digest)
+        if content is None:
             raise MissingValuesError(f"the trace lacks the bytes of a storage that row {op.row:,} reads")
         like = next(tensor for tensor in op.inputs if tensor.spec.storage == number)
-        self._memory[number] = memory_with(np.array(value.raw), like.alignment, like.spec.device)
+        self._memory[number] = memory_with(content, like.alignment, like.spec.device)
         self._differing.discard(number)
 
     def _allocate(self, tensor: SequenceTensor) -> None:

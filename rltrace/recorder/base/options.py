@@ -72,6 +72,8 @@ class RecordOptions(NamedTuple):
     """Record their inputs, too."""
     rerunnable: tuple[str, ...] = ()
     """Selectors of the ops that are to be run again later: what they read and did not make is recorded; empty: none."""
+    checkpoint: str = ""
+    """Absolute path of a checkpoint: what it holds is not recorded again for these ops; empty: none."""
     values_limit: int = 1 << 30
     """Bytes of values that each process records at most."""
     state: tuple[int, int | None] | None = None
@@ -152,6 +154,8 @@ class RecordOptions(NamedTuple):
             extras |= {"values_limit": self.values_limit}
         if self.rerunnable:
             extras |= {"rerunnable": list(self.rerunnable), "values_limit": self.values_limit}
+        if self.checkpoint:
+            extras |= {"checkpoint": home_as_tilde(self.checkpoint)}
         if self.state is not None:
             extras |= {"state": steps_text(self.state), "values_limit": self.values_limit}
         if self.rows:

@@ -16,6 +16,7 @@ from rltrace.recorder.core.process_state import ProcessState
 if TYPE_CHECKING:
     from rltrace.recorder.capture.activation_tensors import ActivationQueue
     from rltrace.recorder.capture.link_checks import LinkChecks
+    from rltrace.recorder.capture.memory import NumberedStorages
     from rltrace.recorder.capture.values import ValueQueue
 
 MakeHook = Callable[[OpRecorder], OpHook[Any]]
@@ -28,6 +29,8 @@ class Captures(NamedTuple):
     hooks: Sequence[MakeHook] = ()
     """Of each stream, in the order in which they are called."""
     values: ValueQueue | None = None
+    memory: NumberedStorages | None = None
+    """Of steps that are to be run again as a whole."""
     activations: ActivationQueue | None = None
     links: LinkChecks | None = None
 
@@ -71,14 +74,18 @@ def _recorded_tensors(options: RecordOptions, process: ProcessState) -> Captures
     remember_names(process)
     values = ValueQueue(ValueRequest(options.values, options.values_inputs, options.values_limit))
     selector = parse_selectors(options.values) if options.values else Selector(())
+    whole_steps: NumberedStorages | None = None
     of_values: list[MakeHook] = [lambda stream: ValueCapture(stream, values, selector)] if options.values else []
     if options.rerunnable:
-        from rltrace.recorder.capture.memory import MemoryCapture, NumberedStorages
+        from rltrace.recorder.capture.memory import MemoryCapture, NumberedStorages, reads_all
+        from rltrace.trace.format.checkpoint import load_entries
 
-        wanted, storages = parse_selectors(options.rerunnable), NumberedStorages(process.layouts)
+        wanted = parse_selectors(options.rerunnable)
+        storages = NumberedStorages(process.layouts, load_entries(options.trace) if options.checkpoint else ())
+        whole_steps = storages if reads_all(wanted) else None
         of_values.append(lambda stream: MemoryCapture(stream, values, storages, wanted))
     if not options.rows:
-        return Captures(of_values, values)
+        return Captures(of_values, values, whole_steps)
     from rltrace.recorder.capture.activation_tensors import ActivationQueue, ForwardNames
     from rltrace.recorder.capture.activations import ActivationCapture
     from rltrace.trace.format.records import ActivationRequest
@@ -88,6 +95,7 @@ def _recorded_tensors(options: RecordOptions, process: ProcessState) -> Captures
     return Captures(
         [lambda stream: ActivationCapture(stream, activations, rows, values, selector, names), *of_values],
         values,
+        whole_steps,
         activations,
     )
 

@@ -5,6 +5,8 @@ Owns a number and a digest of every storage that they use. The digest is taken w
 compared when the next one begins: if it differs, something else wrote the memory (an op that is not selected, NumPy,
 a collective, another process), and its bytes are recorded.
 
+What a checkpoint holds is not recorded again (``record --checkpoint``): its digest is enough.
+
 Ops that cannot be run again by themselves get no places: collectives, calls of code outside torch, compiled regions.
 What they leave in memory is recorded where a later op reads it, like all else that comes from outside.
 """
@@ -12,7 +14,7 @@ What they leave in memory is recorded where a later op reads it, like all else t
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -30,9 +32,10 @@ from rltrace.recorder.core.op_recorder import OpRecorder
 from rltrace.recorder.core.regions import RegionInputs
 from rltrace.recorder.core.storages import address_of
 from rltrace.recorder.digests.layouts import Layout, Layouts, data_address
-from rltrace.selectors import Selector
+from rltrace.selectors import Key, Selector
 from rltrace.trace.format.schema import (
     LIMIT,
+    OVER_LIMIT,
     PLACEMENT_ALIGNMENT,
     PLACEMENT_SHIFT,
     TENSOR_SHIFT,
@@ -87,10 +90,14 @@ class OpMemory:
 class NumberedStorages:
     """The storages of one process. Its threads take turns."""
 
-    def __init__(self, layouts: Layouts) -> None:
+    def __init__(self, layouts: Layouts, in_checkpoint: Collection[int] = ()) -> None:
+        """``in_checkpoint``: digests of contents that are not recorded, as a file has them."""
         self.lock = threading.RLock()
         self.ops = 0
         """Selected ops so far: their order over all threads."""
+        self.in_checkpoint = in_checkpoint
+        self.too_large = False
+        """Whether no memory is recorded, as it is known to be over the limit."""
         self._layouts = layouts
         self._known: dict[int, NumberedStorage] = {}
         self._numbered = 0
@@ -122,6 +129,25 @@ class NumberedStorages:
             return digest_address(whole.data_ptr(), layout.nbytes, layout.seed), layout, whole
         return digest_buffer(bytes_of(whole, layout), layout.seed), layout, whole
 
+    def expect(self, tensors: Iterable[torch.Tensor], queue: ValueQueue, stream: OpRecorder) -> None:
+        """A window begins in which all of these are read: where they alone are over the limit, record no memory at
+        all, rather than a part that nothing can be done with.
+        """
+        sizes: dict[int, int] = {}
+        with torch_function_disabled(), torch.no_grad():
+            for tensor in tensors:
+                try:
+                    plain = getattr(tensor, "_local_tensor", tensor)
+                    if (address := address_of(plain)) and address not in sizes:
+                        known = bool(self.in_checkpoint) and self.read(plain)[0] in self.in_checkpoint
+                        sizes[address] = 0 if known else plain.untyped_storage().nbytes()
+                except (NoBytesError, NotImplementedError, RuntimeError):
+                    continue
+        if sum(sizes.values()) > queue.request.limit:
+            self.too_large = True
+            for size in filter(None, sizes.values()):
+                queue.leave_out(OVER_LIMIT, stream.number, stream.row, size)
+
     def _sweep(self) -> None:
         expired: Any = torch.UntypedStorage._expired
         for address in [address for address, known in self._known.items() if expired(known.handle)]:
@@ -139,7 +165,7 @@ class MemoryCapture(OpHook[OpMemory]):
 
     def begin(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OpMemory | None:
         plan = self._stream.process.calls.plan(func)
-        if not self._wanted.may_find(plan.id, plan.name) or not _runs_alone(plan, args):
+        if not self._wanted.may_find(plan.id, plan.name) or self._storages.too_large or not _runs_alone(plan, args):
             return None
         with self._storages.lock, torch_function_disabled(), torch.no_grad():
             try:
@@ -214,7 +240,7 @@ class MemoryCapture(OpHook[OpMemory]):
     def _content(self, use: StorageUse) -> bool:
         """Record what a storage holds before the row. Returns whether there is room for it."""
         content, number = use.content or b"", use.storage.number
-        if self._queue.knows(use.digest):
+        if self._queue.knows(use.digest) or use.digest in self._storages.in_checkpoint:
             self._add(ValueKind.CONTENT, use.digest, number, use.layout.id, b"")
         elif self._queue.has_room(len(content)):
             self._add(ValueKind.STORAGE, use.digest, number, use.layout.id, content)
@@ -231,6 +257,11 @@ class MemoryCapture(OpHook[OpMemory]):
 
     def _leave_out(self, why: str, size: int) -> None:
         self._queue.leave_out(why, self._stream.number, self._stream.row, size)
+
+
+def reads_all(selector: Selector) -> bool:
+    """Whether a selector of whole steps finds what reads all parameters, and all optimizer state."""
+    return selector.keys <= {Key.STEP}
 
 
 OF_SEVERAL: Final = "c10d::", "_c10d_functional::", "_c10d_functional_autograd::"

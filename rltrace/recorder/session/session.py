@@ -186,8 +186,11 @@ class Session:
 
     def _write_window_state(self) -> None:
         """A row for every tensor that has a history as a window begins."""
-        steps = self.steps
-        window.write_state(self._streams.main, steps.optimizers(), self._modules.roots(), steps.generator_states())
+        steps, main = self.steps, self._streams.main
+        window.write_state(main, steps.optimizers(), self._modules.roots(), steps.generator_states())
+        memory, values = self._captures.memory, self._captures.values
+        if memory is not None and values is not None:
+            memory.expect(window.lasting_tensors(steps.optimizers(), self._modules.roots()), values, main)
 
     def stream_here(self) -> OpRecorder | None:
         """The stream of the calling thread, where its ops become rows."""

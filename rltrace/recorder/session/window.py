@@ -139,8 +139,15 @@ def last_state(
 ) -> dict[str, Any]:
     """The journal record ``state``: one digest of all that ``write_state`` would record now, except gradients."""
     with torch_function_disabled(), torch._C._DisableTorchDispatch():
-        found = digests.several(t for _, name, t in _tensors(optimizers, roots) if not name.endswith(".grad"))
+        found = digests.several(lasting_tensors(optimizers, roots))
     return {"type": "state", "tensors": len(found), "digest": f"{digest_pages(found, 0):016x}"}
+
+
+def lasting_tensors(
+    optimizers: Iterable[tuple[int, Any]], roots: Iterable[tuple[str, torch.nn.Module]]
+) -> Iterator[torch.Tensor]:
+    """Parameters, buffers and optimizer state."""
+    return (tensor for _, name, tensor in _tensors(optimizers, roots) if not name.endswith(".grad"))
 
 
 def _tensors(

@@ -354,6 +354,9 @@ are the alignment of the storage and PlacementBit."""
 LIMIT: Final = "the limit was reached"
 """Reason for a value left out because of the limit."""
 
+OVER_LIMIT: Final = "parameters, buffers and optimizer state alone are over the limit, so no memory was recorded"
+"""Reason for these, where ops were to be run again."""
+
 # --- activations ------------------------------------------------------------------------------------------------------
 
 
