@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rltrace.commands.console import ExitCode, color_option, emit, emit_json, use_color
+from rltrace.commands._option_types import parse_steps
+from rltrace.commands.console import ExitCode, color_option, emit, emit_json, readable_size, use_color
 from rltrace.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 @click.command(name="rerun")
 @click.argument("trace", type=click.Path(path_type=Path))
+@click.option("--size", "sized", metavar="A:B", help="How much recording these steps to run them again would take.")
 @click.option("--process", "name", metavar="NAME", help="The process, as in rank1/main; default: the only one.")
 @click.option(
     "--import", "imports", multiple=True, metavar="MODULE", help="Module that registers an op, if torch does not."
@@ -30,7 +32,13 @@ if TYPE_CHECKING:
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @color_option
 def command(
-    trace: Path, name: str | None, imports: tuple[str, ...], checkpoint: Path | None, form: str, color: str
+    trace: Path,
+    sized: str | None,
+    name: str | None,
+    imports: tuple[str, ...],
+    checkpoint: Path | None,
+    form: str,
+    color: str,
 ) -> int:
     """Run the ops of TRACE again, one after the other, in one process.
 
@@ -40,7 +48,10 @@ def command(
 
     Ends with 0 if every op gives the recorded bits, with 1 if not.
 
+    --size A:B runs nothing: from a TRACE of all ops it computes what --rerunnable would record of these steps.
+
     \b
+      rltrace rerun --size 40:41 run.zarr
       rltrace record --rerunnable all --steps 40:41 --until 40 -o step.zarr -- python train.py
       rltrace rerun step.zarr
     """
@@ -54,6 +65,8 @@ def command(
     from rltrace.trace.read.reader import open_trace
 
     opened = open_trace(trace)
+    if sized is not None:
+        return _print_size(opened, parse_steps(sized, "--size"), name, form, color)
     process, ops, selectors = _find(opened, name)
     sys.path.insert(0, os.getcwd())  # noqa: PTH109  as Python does
     import_modules(imports)
@@ -67,6 +80,29 @@ def command(
         colored = use_color(color)
         emit("\n".join(rerun_lines(result, steps, Style(colored))), color=colored)
     return ExitCode.IDENTICAL if result.bitwise else ExitCode.DIVERGED
+
+
+def _print_size(trace: Trace, steps: tuple[int, int | None], name: str | None, form: str, color: str) -> int:
+    """Raises UsageError."""
+    from rltrace.command_lines import record_step
+    from rltrace.query.step_memory import step_memory
+    from rltrace.report.rerun import size_lines
+    from rltrace.report.style import Style
+    from rltrace.selectors import Range
+
+    within = Range(*steps)
+    chosen = (process for process in trace.processes if name in (None, process.name))
+    found = [memory for process in chosen if (memory := step_memory(process, within)) is not None]
+    if not found:
+        raise UsageError(f"{trace.path} has no ops of these steps{f' in process {name}' if name else ''}")
+    if form == "json":
+        emit_json(found)
+        return ExitCode.IDENTICAL
+    colored = use_color(color)
+    emit("\n".join(size_lines(found, within, readable_size, Style(colored))), color=colored)
+    if within.stop == within.start + 1:
+        emit("\n" + record_step(trace, within.start, "step.zarr", "--rerunnable", "all"))
+    return ExitCode.IDENTICAL
 
 
 def _find(trace: Trace, name: str | None) -> tuple[ProcessTrace, list[SequenceOp], list[str]]:

@@ -299,7 +299,7 @@ def _value_lines(values: Mapping[str, Any] | None) -> Iterator[str]:
     if values is None:
         return
     what = " or ".join(values["selectors"]) + (", inputs too" if values["inputs"] else "")
-    what = what or "memory of ops to be run again, state, or what identifies activation rows"
+    what = what or "what identifies activation rows, and state"
     yield f"  values  {values['count']:,}, {values['bytes']:,} bytes of at most {values['limit']:,}  ({what})"
     if values["in_checkpoint"]:
         yield f"          in the checkpoint: {values['in_checkpoint']:,} bytes more"

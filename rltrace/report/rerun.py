@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
+from rltrace.query.step_memory import StepMemory
 from rltrace.report.diff_text import wrapped
 from rltrace.report.style import Style
 from rltrace.rerun_op.rerun_result import DifferingOp, RerunResult
+from rltrace.selectors import Range
 from rltrace.wording import counted, joined
 
 MAX_KINDS: Final = 8
@@ -45,6 +47,19 @@ def rerun_lines(result: RerunResult, steps: Sequence[int], style: Style) -> Iter
         names = joined(f"{count:,} {name}" for name, count in result.from_record)
         yield ""
         yield from wrapped(f"Not run, what they wrote is as it was recorded: {names}.", "  ", "")
+
+
+def size_lines(found: Sequence[StepMemory], steps: Range, sizes: Callable[[int], str], style: Style) -> Iterator[str]:
+    """What recording ``steps`` to run them again takes, as text; ``sizes`` writes a number of bytes."""
+    last = steps.start if steps.stop is None else steps.stop - 1
+    of = f"step {last:,}" if last == steps.start else f"steps {steps.start:,} to {last:,}"
+    total = sum(one.bytes for one in found)
+    yield f"{style.bold('ABOUT ' + sizes(total))}  of memory: what the ops of {of} read that was written before"
+    yield ""
+    width = max(len(one.process) for one in found)
+    for one in found:
+        what = f"{counted(one.tensors, 'tensor')} of {counted(one.ops, 'op')}"
+        yield f"{one.process:<{width}}  {sizes(one.bytes):>9}  {what}"
 
 
 def _place(op: DifferingOp) -> str:

@@ -17,7 +17,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from rltrace.digest import digest_buffer, seed_of
 from rltrace.errors import UsageError
@@ -149,8 +149,11 @@ def _contents(path: Path, only: str | None = None) -> Iterator[Content]:
 def _of_file(file: Path, name: str) -> Iterator[Content]:
     try:
         whole = _mapped(file)
-        for key, data in (_of_safetensors if file.suffix == SAFETENSORS else _of_archive)(whole):
-            yield name, key, data
+        if file.suffix == SAFETENSORS:
+            yield from ((name, key, data) for key, data in _of_safetensors(whole))
+        else:
+            with file.open("rb") as opened:
+                yield from ((name, key, data) for key, data in _of_archive(whole, opened))
     except (OSError, ValueError, LookupError, struct.error, zipfile.BadZipFile) as error:
         raise UsageError(
             f"{file} cannot be read as a checkpoint: {error}; torch.save writes what can, and so do safetensors and "
@@ -173,9 +176,9 @@ def _of_safetensors(whole: memoryview) -> Iterator[tuple[str, memoryview]]:
             yield name, whole[8 + size + first : 8 + size + end]
 
 
-def _of_archive(whole: memoryview) -> Iterator[tuple[str, memoryview]]:
-    """The storages of a file of ``torch.save``."""
-    with zipfile.ZipFile(_MemoryFile(whole)) as archive:
+def _of_archive(whole: memoryview, file: IO[bytes]) -> Iterator[tuple[str, memoryview]]:
+    """The storages of what ``torch.save`` wrote: ``whole``, from which they are taken, and the same as a file."""
+    with zipfile.ZipFile(file) as archive:
         members = {info.filename.partition("/")[2]: info for info in archive.infolist()}
         names = _storage_names(archive.read(members["data.pkl"])) if "data.pkl" in members else {}
         for member, info in members.items():
@@ -201,34 +204,9 @@ def _of_shards(folder: Path, only: str | None) -> Iterator[Content]:
             for start, length, key in sorted(items[name]):
                 item = whole[start : start + length]
                 if bytes(item[:2]) == b"PK":  # else an object that is no tensor
-                    yield from ((name, key, data) for _, data in _of_archive(item))
+                    yield from ((name, key, data) for _, data in _of_archive(item, io.BytesIO(item)))
     except (AttributeError, IndexError, KeyError, TypeError, OSError, pickle.UnpicklingError) as error:
         raise UsageError(f"{folder} is no folder of torch.distributed.checkpoint: {error!r}") from None
-
-
-class _MemoryFile(io.RawIOBase):
-    """A memoryview as a file: zipfile reads directories from it."""
-
-    def __init__(self, data: memoryview) -> None:
-        self._data, self._at = data, 0
-
-    def seekable(self) -> bool:
-        return True
-
-    def readable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: len(self._data)}[whence]
-        return self._at
-
-    def read(self, size: int = -1) -> bytes:
-        data = bytes(self._data[self._at : None if size < 0 else self._at + size])
-        self._at += len(data)
-        return data
 
 
 # --- names ------------------------------------------------------------------------------------------------------------
