@@ -67,7 +67,7 @@ def command(
     opened = open_trace(trace)
     if sized is not None:
         return _print_size(opened, parse_steps(sized, "--size"), name, form, color)
-    process, ops, selectors = _find(opened, name)
+    process, ops, selectors = find_sequence(opened, name)
     sys.path.insert(0, os.getcwd())  # noqa: PTH109  as Python does
     import_modules(imports)
     not_run = ops_not_run(process, ops, parse_selectors(selectors))
@@ -105,7 +105,7 @@ def _print_size(trace: Trace, steps: tuple[int, int | None], name: str | None, f
     return ExitCode.IDENTICAL
 
 
-def _find(trace: Trace, name: str | None) -> tuple[ProcessTrace, list[SequenceOp], list[str]]:
+def find_sequence(trace: Trace, name: str | None) -> tuple[ProcessTrace, list[SequenceOp], list[str]]:
     """The process, its ops and the selectors that they were recorded by. Raises UsageError."""
     from rltrace.command_lines import record
     from rltrace.rerun_op.op_sequence import op_sequence

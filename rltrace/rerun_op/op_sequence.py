@@ -34,13 +34,13 @@ from rltrace.rerun_op.rerun_result import OpOutcome
 from rltrace.rerun_op.runner import (
     ResultDigests,
     TensorSpec,
-    flat,
     logical_bytes,
     memory_with,
     restored,
     results_of_call,
     tensor_in,
 )
+from rltrace.rerun_op.sequence_memory import SequenceMemory, SequenceTensor, contiguous
 from rltrace.rerun_op.torch_flags import temporary_switches
 from rltrace.selectors import Selector
 from rltrace.trace.format.checkpoint import (
@@ -69,17 +69,6 @@ from rltrace.trace.read.selector_mask import RowMask
 from rltrace.trace.read.stream import StreamTrace
 
 # --- what was recorded ------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class SequenceTensor:
-    """One tensor of an op."""
-
-    index: int
-    """Among the op's tensor arguments, or among the tensors that it returned."""
-    spec: TensorSpec
-    alignment: int
-    """Address of its storage modulo 64."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +140,17 @@ def ops_not_run(process: ProcessTrace, ops: Sequence[SequenceOp], selector: Sele
     return Counter({name: count for name, count in names.items() if not name.startswith(WRITE_NOTHING)})
 
 
+def ops_of(process: ProcessTrace, ops: Sequence[SequenceOp], selector: Selector) -> list[SequenceOp]:
+    """The ops of a sequence that a selector finds. Raises HoleError."""
+    found: set[tuple[int, int]] = set()
+    for stream in process.streams:
+        own = [op.row for op in ops if op.stream is stream]
+        if own:
+            mask = RowMask(selector, stream.name, process.words).compute(stream.read(min(own), max(own) + 1))
+            found.update((stream.index, min(own) + int(i)) for i in np.flatnonzero(mask))
+    return [op for op in ops if (op.stream.index, op.row) in found]
+
+
 def _tensor(process: ProcessTrace, entry: Sequence[int]) -> tuple[SequenceTensor, bool]:
     place = entry[ValueIndex.PLACE]
     bits = PlacementBit(place & (1 << PLACEMENT_SHIFT) - 1)
@@ -206,50 +206,47 @@ class SequenceRun:
     def __init__(self, process: ProcessTrace, recorded: RecordedMemory) -> None:
         self._process = process
         self._recorded = recorded
-        self._memory: dict[int, torch.Tensor] = {}
-        """By number of a storage: its bytes."""
+        self.memory = SequenceMemory()
+        self.results: Sequence[Any] = ()
+        """Of the op that ran last, with the recorded bytes where the trace has them."""
         self._differing: set[int] = set()
         """Storages with other bytes than were recorded."""
-        self._settings: Mapping[str, Any] = {}
 
     def run(self, ops: Sequence[SequenceOp]) -> Iterator[OpOutcome]:
         """Run the ops. Raises UsageError where one of them cannot be, MissingValuesError, HoleError."""
+        known: Mapping[str, Any] = {}
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
             for op in ops:
                 rows = op.stream.read(op.row, op.row + 1)
                 settings = settings_of(self._process, rows)
-                if settings != self._settings:
+                if settings != known:
                     stack.close()
                     stack.enter_context(torch.no_grad())
                     stack.enter_context(temporary_switches(settings))
-                    self._settings = settings
-                for number, digest in op.contents.items():
-                    self._fill(op, number, digest)
+                    known = settings
+                self.fill(op)
                 if RowFlag.ALLOCATION in rows.flags(0):
                     for tensor in op.outputs:
-                        self._allocate(tensor)
+                        self.memory.allocate(tensor)
                 else:
                     yield self._run(op, rows)
 
-    def _fill(self, op: SequenceOp, number: int, digest: int) -> None:
-        content = self._recorded.read(digest)
-        if content is None:
-            raise MissingValuesError(f"the trace lacks the bytes of a storage that row {op.row:,} reads")
-        like = next(tensor for tensor in op.inputs if tensor.spec.storage == number)
-        self._memory[number] = memory_with(content, like.alignment, like.spec.device)
-        self._differing.discard(number)
-
-    def _allocate(self, tensor: SequenceTensor) -> None:
-        data = np.zeros(tensor.spec.offset + tensor.spec.span, np.uint8)
-        self._memory[tensor.spec.storage] = memory_with(data, tensor.alignment, tensor.spec.device)
+    def fill(self, op: SequenceOp) -> None:
+        """Let memory hold what the op finds there that no earlier one left. Raises MissingValuesError."""
+        for number, digest in op.contents.items():
+            content = self._recorded.read(digest)
+            if content is None:
+                raise MissingValuesError(f"the trace lacks the bytes of a storage that row {op.row:,} reads")
+            self.memory.fill(next(tensor for tensor in op.inputs if tensor.spec.storage == number), content)
+            self._differing.discard(number)
 
     def _run(self, op: SequenceOp, rows: Rows) -> OpOutcome:
         func, plan = operator_of(self._process, rows)
         arguments = arguments_of(self._process.words.skeleton(int(rows.columns[0, Column.SCALARS])), rows, 0)
         for tensor, link in zip(op.inputs, rows.inputs(0), strict=True):
-            if link.distance == Origin.OVERWRITTEN and tensor.spec.storage not in self._memory:
-                self._allocate(tensor)
+            if link.distance == Origin.OVERWRITTEN and not self.memory.size(tensor.spec):
+                self.memory.allocate(tensor)
         tensors = [self._tensor(tensor.spec, op) for tensor in op.inputs]
         device = op.inputs[0].spec.device if op.inputs else "cpu"
         state = generator_of(self._process, rows, arguments, device)
@@ -262,11 +259,12 @@ class SequenceRun:
         here = tuple(_digest(result) for result in results)
         recorded = results_of_row(rows, 0)
         distances = self._put_back(results, here, recorded) if here != recorded else ()
-        self._keep(op, out)
+        self.memory.keep(op.outputs, out)
+        self.results = results
         equal = here == recorded or distances is not None
         for i in written.all:
             spec = op.inputs[i].spec
-            whole = i in written.unread and tensors[i].nbytes == len(self._memory[spec.storage])
+            whole = i in written.unread and tensors[i].nbytes == self.memory.size(spec)
             if not equal:
                 self._differing.add(spec.storage)
             elif whole:
@@ -299,39 +297,17 @@ class SequenceRun:
         for i, value in zip(differing, values, strict=True):
             assert value is not None
             dense = memory_with(np.frombuffer(value.data, np.uint8), 0, "cpu")
-            put = tensor_in(dense, TensorSpec(value.dtype, value.shape, _contiguous(value.shape)))
+            put = tensor_in(dense, TensorSpec(value.dtype, value.shape, contiguous(value.shape)))
             distances.append(_distance(results[i], put))
             results[i].copy_(put)
         return tuple(distances)
 
     def _tensor(self, spec: TensorSpec, op: SequenceOp) -> torch.Tensor:
-        memory = self._memory.get(spec.storage)
-        if spec.span and (memory is None or len(memory) < spec.offset + spec.span):
+        if not self.memory.holds(spec):
             raise UsageError(
                 f"row {op.row:,} reads memory that no earlier op of this run made, and that the trace has no bytes of"
             )
-        return tensor_in(torch.empty(0, dtype=torch.uint8) if memory is None else memory, spec)
-
-    def _keep(self, op: SequenceOp, out: Any) -> None:
-        """What the op returned is what later ops find in these storages."""
-        returned = [item for item in flat(out) if isinstance(item, torch.Tensor)]
-        for tensor in op.outputs:
-            found, spec = returned[tensor.index], tensor.spec
-            size = spec.offset + spec.span
-            if found.stride() == spec.strides and found.storage_offset() * found.element_size() == spec.offset:
-                raw = found.untyped_storage()
-                memory = torch.empty(0, dtype=torch.uint8, device=found.device).set_(raw, 0, (raw.nbytes(),), (1,))
-            else:  # this device gives it another layout
-                memory = memory_with(np.zeros(size, np.uint8), tensor.alignment, spec.device)
-                tensor_in(memory, spec).copy_(found)
-            self._memory[spec.storage] = memory
-
-
-def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
-    strides = [1]
-    for length in reversed(shape[1:]):
-        strides.append(strides[-1] * max(length, 1))
-    return tuple(reversed(strides)) if shape else ()
+        return self.memory.tensor(spec)
 
 
 def _distance(a: torch.Tensor, b: torch.Tensor) -> float:
