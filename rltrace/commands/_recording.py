@@ -196,9 +196,9 @@ def _summary(ending: Ending) -> str:
         counts[-1] += f" ({found.slept:,} asleep)"
     if found.values is not None:
         counts.append(counted(found.values, "value"))
-    if found.memory or found.in_checkpoint:
-        beside = f" ({readable_size(found.in_checkpoint)} more in the checkpoint)" if found.in_checkpoint else ""
-        counts.append(f"{readable_size(found.memory)} of memory{beside}")
+    if found.rerunnable:
+        beside = f" and {readable_size(found.in_checkpoint)} in the checkpoint" if found.in_checkpoint else ""
+        counts.append(f"{found.rerunnable:,} to run again on {readable_size(found.memory)} of memory{beside}")
     if found.by_row is not None:
         counts.append(f"rows of {counted(found.by_row, 'tensor')}")
     return f"{', '.join(counts)}, {readable_size(found.size)} ({listed})"
@@ -221,7 +221,11 @@ def _unchosen(found: RecordingSummary) -> str:
 
 def unmatched_selectors(options: RecordOptions, found: RecordingSummary, trace: Path) -> str:
     """Selectors of an option that matched nothing; "" if there are none."""
-    selectors = [*(options.values if found.values == 0 else ()), *(options.rows if found.by_row == 0 else ())]
+    selectors = [
+        *(options.values if found.values == 0 else ()),
+        *(options.rerunnable if found.rerunnable == 0 else ()),
+        *(options.rows if found.by_row == 0 else ()),
+    ]
     return f"{' or '.join(selectors)} matched nothing; {line('ops', trace)} lists the recorded ops" if selectors else ""
 
 

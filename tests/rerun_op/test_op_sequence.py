@@ -23,7 +23,7 @@ from rltrace.rerun_op.recorded_op import MissingValuesError
 from rltrace.rerun_op.rerun_result import OpOutcome, RerunResult, rerun_result
 from rltrace.selectors import parse_selectors
 from rltrace.trace.format.checkpoint import read_entries
-from rltrace.trace.format.schema import Column
+from rltrace.trace.format.schema import Column, Phase
 
 Program = Callable[[], None]
 
@@ -189,6 +189,57 @@ def test_a_window_over_the_limit(record: Record, checkpoint: Path) -> None:
     assert again(
         record(resumed(checkpoint), rerunnable="all", steps=(1, 2), checkpoint=second, values_limit=60_000)
     ).bitwise
+
+
+class Decoder(nn.Module):
+    """One layer of attention over a cache of keys and values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.heads, self.logits = nn.Embedding(9, 8), nn.Linear(8, 24), nn.Linear(8, 9)
+
+    def forward(self, ids: torch.Tensor, cache: torch.Tensor, at: int) -> torch.Tensor:
+        query, key, value = self.heads(self.embed(ids)).chunk(3, -1)
+        cache[:, at : at + ids.shape[1]] = torch.stack([key, value], 2).detach()
+        keys, values = cache[:, : at + ids.shape[1]].unbind(2)
+        return self.logits(nn.functional.scaled_dot_product_attention(query, keys, values))
+
+
+def generate(policy: Decoder, prompts: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Five tokens after each prompt, sampled one by one with a cache that is as large as they will be."""
+    sampled, new, cache = [], prompts, torch.empty(len(prompts), 8, 2, 8)
+    for i in range(5):
+        with torch.no_grad():
+            scores = policy(new, cache, 0 if i == 0 else 2 + i)[:, -1]
+        new = torch.multinomial(scores.softmax(-1), 1, generator=generator)
+        sampled.append(new)
+    return torch.cat(sampled, 1)
+
+
+def sampling_and_learning() -> None:
+    """Two updates of a policy on what it sampled."""
+    torch.manual_seed(2)
+    policy, generator = Decoder(), torch.Generator().manual_seed(6)
+    optimizer = torch.optim.Adam(policy.parameters())
+    prompts = torch.tensor([[1, 2, 3], [4, 5, 6]])
+    for _ in range(2):
+        sampled = generate(policy, prompts, generator)
+        scores = policy(torch.cat([prompts, sampled], 1), torch.zeros(2, 8, 2, 8), 0)[:, 2:-1].log_softmax(-1)
+        optimizer.zero_grad()
+        (-scores.gather(-1, sampled[..., None]).squeeze(-1) * (sampled % 2)).sum().backward()
+        optimizer.step()
+
+
+def test_sampling_with_a_cache(record: Record) -> None:
+    """One call that samples, alone, and the whole update on what it sampled, each from the middle of a run."""
+    whole = record(sampling_and_learning, rerunnable="all", steps=(1, 2))
+    assert again(whole).bitwise
+    alone = record(sampling_and_learning, rerunnable="site=test_op_sequence.py:generate", steps=(1, 2))
+    result = again(alone, "site=test_op_sequence.py:generate")
+    assert result.bitwise and 5 * 8 < result.ops < again(whole).ops
+    ops = op_sequence(alone.process)
+    assert [alone.rows[op.row].name for op in ops].count("multinomial") == 5
+    assert not any(alone.rows[op.row].phase is Phase.OPTIMIZER for op in ops)
 
 
 def resumed(checkpoint: Path, save: Path | None = None) -> Program:

@@ -129,6 +129,12 @@ class Values:
         return int(self._stored[first, ValueIndex.LENGTH].sum())
 
     @cached_property
+    def rerunnable_rows(self) -> int:
+        """Rows whose ops can be run again (``record --rerunnable``), allocations included."""
+        placed = self.index[self.index[:, ValueIndex.KIND] == ValueKind.TENSOR]
+        return len(np.unique(placed[:, [ValueIndex.STREAM, ValueIndex.ROW]], axis=0))
+
+    @cached_property
     def memory_bytes(self) -> int:
         """Bytes of what storages held that ops read (``record --rerunnable``)."""
         return int(self.index[self.index[:, ValueIndex.KIND] == ValueKind.STORAGE][:, ValueIndex.LENGTH].sum())
