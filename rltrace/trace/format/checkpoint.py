@@ -24,8 +24,8 @@ from rltrace.errors import UsageError
 from rltrace.trace.format.files import write_whole
 from rltrace.trace.format.root import record_error
 
-CHECKPOINT: Final = "checkpoint.json"
-"""File of a trace: the checkpoint's contents by digest."""
+CHECKPOINT: Final = "journal/checkpoint.json"
+"""File of a trace: the contents of the checkpoint by digest."""
 
 MAX_CHECKPOINT_BYTES: Final = 1 << 30
 """Length of that file at most."""
