@@ -284,6 +284,13 @@ def test_what_a_checkpoint_holds(record: Record, checkpoint: Path, capsys: pytes
     held = sum(entry.nbytes for entry in read_entries(checkpoint).values())
     assert whole.process.values.nbytes - found.process.values.nbytes == pytest.approx(held, rel=0.1)
 
+    capsys.readouterr()
+    assert main(["verify", str(found.path)]) == 0
+    assert "does not belong" not in capsys.readouterr().out
+    part = found.path.with_name("part.zarr")
+    assert main(["slice", str(found.path), "--steps", "0:1", "-o", str(part)]) == 0
+    assert main(["rerun", str(part)]) == 0
+
     moved = checkpoint.with_name("moved.pt")
     checkpoint.rename(moved)
     assert main(["rerun", str(found.path)]) == 2
