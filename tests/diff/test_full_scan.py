@@ -20,7 +20,7 @@ from rltrace.trace.read.reader import open_trace
 from scripts import Writer
 
 IN_PLACE = ("value", "argument", "shape", "outside", "alias", "seed")
-examples = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+examples = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def in_pieces(path: Path, program: Sequence[Do], rows: int, state: str) -> Path:

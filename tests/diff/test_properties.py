@@ -99,7 +99,7 @@ def cases(draw: st.DrawFn, most: int = 3) -> Case:
     return Case(program, draw(st.lists(one, max_size=most, unique_by=lambda e: e.place)))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=75, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(cases())
 def test_the_first_edit_is_what_is_reported(case: Case) -> None:
     """Verdict, place and cause follow from the edits, whatever comes after the first."""
@@ -133,7 +133,7 @@ def test_the_first_edit_is_what_is_reported(case: Case) -> None:
         assert (comparison.structure.only_a, comparison.structure.only_b) == (0, extras)
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(cases(most=2))
 def test_the_answer_does_not_depend_on_the_side(case: Case) -> None:
     """B against A finds what A against B finds."""

@@ -102,7 +102,7 @@ def holds_as_read(comparison: Comparison, expected: Truth, made: list[str]) -> N
             assert (first.a_index if on_a else first.b_index) == expected.one_sided[0 if on_a else 1]
 
 
-examples = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+examples = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @examples
@@ -122,7 +122,7 @@ def test_the_first_of_several_edits_is_reported(random: Random, kinds: tuple[str
 
 
 @settings(
-    max_examples=30,
+    max_examples=15,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )

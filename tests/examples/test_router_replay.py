@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from shown import PAGES, differs, run, shown_on, without_numbers
 
-OTHER_SEEDS = (" --seed 3", " --seed 6")
+OTHER_SEEDS = (" --seed 6", " --seed 3")
 """For processors on which no expert flips under the seed of the page: under these they flip in other places."""
 
 

@@ -274,9 +274,11 @@ class ForeignCalls:
         return module
 
     def _patch_extension(self, module: Any) -> None:
-        if type(module) is not ModuleType or module.__name__.partition(".")[0] in WITHOUT_ROWS:
+        if type(module) is not ModuleType or str(vars(module).get("__file__")).endswith(".py"):  # most of thousands
             return
         spec: Any = module.__spec__
+        if module.__name__.partition(".")[0] in WITHOUT_ROWS:
+            return
         if (
             spec is None
             or not isinstance(spec.loader, importlib.machinery.ExtensionFileLoader)

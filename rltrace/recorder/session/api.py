@@ -100,7 +100,8 @@ def record_block(
         kernels=kernels,
         compile=compile,
     )
-    choose_library(options)  # raises before anything is written
+    if engine == "native":
+        choose_library(options)  # raises before anything is written
     with recording(options, force=force):
         yield
 

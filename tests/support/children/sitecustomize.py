@@ -18,7 +18,7 @@ import importlib
 import sys
 from importlib.machinery import PathFinder
 
-gc.set_threshold(50_000, 10, 10)
+gc.set_threshold(500_000, 10, 10)
 atexit.register(gc.freeze)  # the first to be registered is the last to run
 
 CHANGES = {
