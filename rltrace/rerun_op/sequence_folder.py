@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from pprint import pformat
 from typing import Any
@@ -57,20 +58,18 @@ def take_out(
     """
     alone, left = OpsAlone(), dict[int, int]()
     chosen = {(op.stream.index, op.row) for op in wanted}
-    for op in ops:
-        rows = op.stream.read(op.row, op.row + 1)
-        is_wanted = (op.stream.index, op.row) in chosen and RowFlag.ALLOCATION not in rows.flags(0)
-        contents: dict[int, str] = {}
-        if is_wanted:
+    for is_wanted, group in groupby(ops, lambda op: (op.stream.index, op.row) in chosen):
+        if not is_wanted:
+            _run(run, list(group))
+            continue
+        for op in group:
+            rows = op.stream.read(op.row, op.row + 1)
+            if RowFlag.ALLOCATION in rows.flags(0):
+                _run(run, [op])
+                continue
             run.fill(op)
             contents = dict(_contents(op, run, left, alone.memory))
-        for outcome in run.run([op]):
-            if outcome.here != outcome.recorded and outcome.distance is None:
-                raise UsageError(
-                    f"row {op.row:,} gives other bits here, so what the ops after it read is not known: write the "
-                    "folder on a machine that gives the recorded bits, or record with --values all as well"
-                )
-        if is_wanted:
+            _run(run, [op])
             alone.calls.append(_call(process, op, rows, contents, run, alone))
             for tensor in (*op.inputs, *op.outputs):
                 if run.memory.size(tensor.spec):
@@ -78,6 +77,15 @@ def take_out(
             if not alone.recorded:
                 alone.recorded = _recorded(process, rows)
     return alone
+
+
+def _run(run: SequenceRun, ops: Sequence[SequenceOp]) -> None:
+    for outcome in run.run(ops):
+        if outcome.here != outcome.recorded and outcome.distance is None:
+            raise UsageError(
+                f"row {outcome.rows.first:,} gives other bits here, so what the ops after it read is not known: write "
+                "the folder on a machine that gives the recorded bits, or record with --values all as well"
+            )
 
 
 def _contents(
