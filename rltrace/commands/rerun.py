@@ -20,25 +20,91 @@ if TYPE_CHECKING:
 
 @click.command(name="rerun")
 @click.argument("trace", type=click.Path(path_type=Path))
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- CMD …]")
 @click.option("--process", "name", metavar="NAME", help="The process, as in rank1/main; default: the only one.")
 @click.option(
     "--import", "imports", multiple=True, metavar="MODULE", help="Module that registers an op, if torch does not."
 )
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="TRACE",
+    help="With CMD: trace to write; default: a new name.",
+)
+@click.option(
+    "--warm-up",
+    type=click.IntRange(min=0),
+    metavar="STEPS",
+    help="With CMD: steps that it makes before; default: few, after which it runs as in the recorded ones.",
+)
+@click.option("--values", multiple=True, metavar="SELECTOR", help="With CMD: record what these ops return.")
+@click.option("--values-inputs", is_flag=True, help="With --values: record what they read, too.")
+@click.option("--break-at", "pause", metavar="OP", help="With CMD: begin the debugger before this op of TRACE.")
+@click.option("--force", is_flag=True, help="With CMD: replace an existing trace.")
+@click.option("--quiet", is_flag=True, help="With CMD: no narration; errors are still shown.")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @color_option
-def command(trace: Path, name: str | None, imports: tuple[str, ...], form: str, color: str) -> int:
-    """Run the ops of TRACE again, one after the other, in one process.
+def command(
+    trace: Path,
+    command: tuple[str, ...],
+    name: str | None,
+    imports: tuple[str, ...],
+    output: Path | None,
+    warm_up: int | None,
+    values: tuple[str, ...],
+    pause: str | None,
+    form: str,
+    color: str,
+    *,
+    values_inputs: bool,
+    force: bool,
+    quiet: bool,
+) -> int:
+    """Run the ops of TRACE again, one after the other, in one process; or CMD, the program itself.
 
     TRACE holds what these ops read and did not make: parameters, optimizer state, the batch, what other processes sent
-    (rltrace record --rerunnable SELECTOR). Neither the program nor other processes are needed, and another machine or
-    other settings show which ops compute something else there. What the program decided stays as it was recorded.
+    (rltrace record --rerunnable SELECTOR). Other processes are not needed, and another machine or other settings show
+    which ops compute something else there. Without CMD what the program decided stays as it was recorded.
 
-    Ends with 0 if every op gives the recorded bits, with 1 if not.
+    CMD is run as this one process, without a launcher: it makes a few steps, with made-up data of other processes, and
+    then the recorded ones. Each op reads what it read there, collectives are answered as recorded, and the run is
+    recorded and compared. So a line of the program, or a setting, can be changed.
+
+    Ends with 0 if every op gives the recorded bits, with 1 if not; CMD's status if it fails.
 
     \b
       rltrace record --rerunnable all --steps 40:41 --until 40 -o step.zarr -- python train.py
       rltrace rerun step.zarr
+      rltrace rerun step.zarr -- python train.py
     """
+    from rltrace.trace.read.reader import open_trace
+
+    opened = open_trace(trace)
+    process, ops, selectors = _find(opened, name)
+    if command:
+        from rltrace.commands._rerun_program import ProgramArguments, rerun_program
+
+        if "all" not in selectors:
+            chosen_ops = " and ".join(selectors)
+            raise UsageError(
+                f"{opened.path} was recorded with --rerunnable {chosen_ops}: a program needs what all of its ops read,"
+                " --rerunnable all"
+            )
+        if values_inputs and not values:
+            raise UsageError("--values-inputs needs --values SELECTOR")
+        chosen = ProgramArguments(
+            output, warm_up, values, values_inputs, pause, form=form, color=color, force=force, quiet=quiet
+        )
+        return rerun_program(opened, trace, process, command, chosen)
+    if output is not None or warm_up is not None or values or values_inputs or pause is not None or force or quiet:
+        raise UsageError("-o, --warm-up, --values, --break-at, --force and --quiet are for a program: give it after --")
+    return _rerun_ops(process, ops, selectors, imports, form, color)
+
+
+def _rerun_ops(
+    process: ProcessTrace, ops: list[SequenceOp], selectors: list[str], imports: tuple[str, ...], form: str, color: str
+) -> int:
     from rltrace.report.rerun import rerun_lines
     from rltrace.report.style import Style
     from rltrace.rerun_op.op_sequence import SequenceRun, ops_not_run
@@ -46,10 +112,7 @@ def command(trace: Path, name: str | None, imports: tuple[str, ...], form: str, 
     from rltrace.rerun_op.rerun_result import rerun_result
     from rltrace.selectors import parse_selectors
     from rltrace.trace.format.schema import Column
-    from rltrace.trace.read.reader import open_trace
 
-    opened = open_trace(trace)
-    process, ops, selectors = _find(opened, name)
     sys.path.insert(0, os.getcwd())  # noqa: PTH109  as Python does
     import_modules(imports)
     not_run = ops_not_run(process, ops, parse_selectors(selectors))
