@@ -99,6 +99,7 @@ def rerun_program(
 def _judge(trace: Trace, process: ProcessTrace, written: Path) -> ProgramRerun | None:
     """What the run gave; None, after an error message, where it was not this process, or not recorded to its end."""
     rerun = open_trace(written)
+    why = next((p.why for p in rerun.processes if p.name == process.name), None)
     account = next((found for p in rerun.processes if p.name == process.name and (found := account_of(p))), None)
     if account is None:
         names = ", ".join(p.name for p in rerun.processes)
@@ -111,4 +112,4 @@ def _judge(trace: Trace, process: ProcessTrace, written: Path) -> ProgramRerun |
         return None
     comparison = compare(trace, rerun) if account.reached else None
     bitwise = comparison is not None and comparison.agrees is True and account.refused is None
-    return ProgramRerun(process.name, str(trace.path), str(written), bitwise, account, comparison)
+    return ProgramRerun(process.name, str(trace.path), str(written), bitwise, why or "", account, comparison)

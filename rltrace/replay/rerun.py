@@ -58,6 +58,8 @@ class ProgramRerun:
     """Path of that of this run."""
     bitwise: bool
     """Whether its ops are the recorded ones and gave the recorded bits."""
+    why: str
+    """Why the program was ended early; empty: it was not."""
     memory: MemoryAccount
     comparison: Comparison | None
     """With the recorded steps; None: the program did not come to them."""

@@ -57,6 +57,7 @@ def program_lines(result: ProgramRerun, style: Style) -> Iterator[str]:
         yield "The record has no answer to it, so the program was ended there."
     elif comparison is None:
         yield f"{style.bold('NOT REACHED')}  the program ended before the recorded steps began"
+        yield from filter(None, [result.why])
         return
     elif result.bitwise:
         ops = counted(sum(comparison.compared.values()), "op")
