@@ -238,7 +238,7 @@ def _received(
 
 
 class MemoryFollower:
-    """The recorded memory that is still to be written, and what became of it. Thread-safe."""
+    """The recorded memory that has yet to be written, and counts of what was. Thread-safe."""
 
     def __init__(self, memory: StepMemory) -> None:
         self.memory = memory
