@@ -51,7 +51,7 @@ def record_command(
     if entries:
         write_entries(trace, entries)
     if not quiet:
-        if options.asleep:
+        if options.asleep and not options.rerun:
             hint = f"{line('arm', trace)} wakes it for a step" + (f"; {hint}" if hint else "")
         narrate(f"recording to {trace} ({_extent(options)})", hint=hint)
     try:
@@ -114,6 +114,11 @@ def _current_folder() -> str:
 
 def _extent(options: RecordOptions) -> str:
     """``every op``, ``ops of steps 100:110 until step 120``, ``a digest each step``."""
+    if options.rerun:
+        end = "" if options.end_step is None else options.end_step
+        what = f"ops of steps {options.first_step}:{end} of {options.process}"
+        what += f", after {counted(options.warm_up, 'step')} of warm-up" if options.warm_up else ""
+        return what
     if options.asleep:
         what = "asleep"
     elif options.level == "step":

@@ -50,6 +50,7 @@ from rltrace.trace.format.checkpoint import (
     CheckpointFiles,
     entries_from_json,
 )
+from rltrace.trace.format.collectives import brings_data
 from rltrace.trace.format.files import UnreadableError
 from rltrace.trace.format.rows import Rows
 from rltrace.trace.format.schema import (
@@ -82,10 +83,24 @@ class SequenceOp:
     """Those in storages that its arguments are not in."""
     contents: Mapping[int, int]
     """Digests of what storages held before the op, by number, where no earlier op left it."""
+    name: str
+    """Of the operator; empty: the row is of a window's beginning."""
+
+    @property
+    def tensors(self) -> Iterator[SequenceTensor]:
+        """All of its tensors."""
+        yield from self.inputs
+        yield from self.outputs
 
 
 def op_sequence(process: ProcessTrace) -> list[SequenceOp]:
     """The ops of a process that can be run again, in the order in which they ran. Raises MissingValuesError."""
+    return [op for op in recorded_memory(process) if not brings_data(op.name)]
+
+
+def recorded_memory(process: ProcessTrace) -> list[SequenceOp]:
+    """The same with the collectives between them, and the waits for these. The first rows may be those of a window's
+    beginning, each with one tensor. Raises MissingValuesError, HoleError."""
     if process.values.left_out:
         left = process.values.left_out[0]
         raise MissingValuesError(
@@ -114,7 +129,9 @@ def op_sequence(process: ProcessTrace) -> list[SequenceOp]:
         for entry in tensors:
             tensor, is_output = _tensor(process, entry)
             sides[is_output].append(tensor)
-        ops.append((order, SequenceOp(streams[stream], row, tuple(sides[0]), tuple(sides[1]), contents)))
+        columns = streams[stream].read(row, row + 1).columns[0]
+        name = process.words.op(int(columns[Column.OP])) if columns[Column.KIND] == Kind.OP else ""
+        ops.append((order, SequenceOp(streams[stream], row, tuple(sides[0]), tuple(sides[1]), contents, name)))
     return [op for _, op in sorted(ops, key=lambda item: item[0])]
 
 
@@ -128,7 +145,7 @@ def ops_not_run(process: ProcessTrace, ops: Sequence[SequenceOp], selector: Sele
     """
     names: Counter[str] = Counter()
     for stream in process.streams:
-        own = sorted(op.row for op in ops if op.stream is stream)
+        own = sorted(op.row for op in ops if op.stream is stream and op.name)
         if not own:
             continue
         rows = stream.read(own[0], own[-1] + 1)
@@ -211,13 +228,19 @@ class SequenceRun:
         """Of the op that ran last, with the recorded bytes where the trace has them."""
         self._differing: set[int] = set()
         """Storages with other bytes than were recorded."""
+        self._placed: dict[int, SequenceTensor] = {}
+        """By number of a storage: a tensor in it."""
 
     def run(self, ops: Sequence[SequenceOp]) -> Iterator[OpOutcome]:
         """Run the ops. Raises UsageError where one of them cannot be, MissingValuesError, HoleError."""
+        self._placed |= {tensor.spec.storage: tensor for op in ops for tensor in op.tensors}
         known: Mapping[str, Any] = {}
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
             for op in ops:
+                if not op.name:
+                    self.fill(op)
+                    continue
                 rows = op.stream.read(op.row, op.row + 1)
                 settings = settings_of(self._process, rows)
                 if settings != known:
@@ -235,10 +258,13 @@ class SequenceRun:
     def fill(self, op: SequenceOp) -> None:
         """Let memory hold what the op finds there that no earlier one left. Raises MissingValuesError."""
         for number, digest in op.contents.items():
+            like = self._placed.get(number)
+            if like is None:
+                continue  # no op reads it
             content = self._recorded.read(digest)
             if content is None:
                 raise MissingValuesError(f"the trace lacks the bytes of a storage that row {op.row:,} reads")
-            self.memory.fill(next(tensor for tensor in op.inputs if tensor.spec.storage == number), content)
+            self.memory.fill(like, content)
             self._differing.discard(number)
 
     def _run(self, op: SequenceOp, rows: Rows) -> OpOutcome:

@@ -124,6 +124,15 @@ class RecordOptions(NamedTuple):
     stop: bool = False
     """End the program, as Ctrl-C would, at the first op that differs from it."""
 
+    rerun: str = ""
+    """Absolute path of the trace whose steps the program runs again, with the memory that it holds; empty: none."""
+    process: str = ""
+    """The process of that trace that this one is."""
+    warm_up: int = 0
+    """Steps that the program makes before those."""
+    pause: str = ""
+    """``rank1/main:12``: the row of that process before which the debugger begins; empty: none."""
+
     @property
     def windowed(self) -> bool:
         return self.first_step > 0 or self.end_step is not None
@@ -139,6 +148,7 @@ class RecordOptions(NamedTuple):
             "--rows": self.rows,
             "--against": self.against,
             "replay": self.replay,
+            "rerun": self.rerun,
         }
         return next((name for name, value in given.items() if value), "")
 
@@ -175,6 +185,8 @@ class RecordOptions(NamedTuple):
             extras |= {"by_rows": True, "weights": self.weights}
         if self.against:
             extras |= {"against": home_as_tilde(self.against), "stop": self.stop}
+        if self.rerun:
+            extras |= {"rerun": home_as_tilde(self.rerun), "process": self.process, "warm_up": self.warm_up}
         return extras
 
     def to_environment(self, environment: MutableMapping[str, str]) -> None:

@@ -5,7 +5,7 @@ Owns that none of their code is loaded or runs where no option requests it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from rltrace.recorder.base.options import RecordOptions
@@ -14,6 +14,8 @@ from rltrace.recorder.core.op_recorder import OpRecorder
 from rltrace.recorder.core.process_state import ProcessState
 
 if TYPE_CHECKING:
+    import torch
+
     from rltrace.recorder.capture.activation_tensors import ActivationQueue
     from rltrace.recorder.capture.link_checks import LinkChecks
     from rltrace.recorder.capture.memory import NumberedStorages
@@ -100,6 +102,31 @@ def _recorded_tensors(options: RecordOptions, process: ProcessState) -> Captures
     )
 
 
+class PastAttempts(NamedTuple):
+    """The attempts before a step."""
+
+    ordinals: Sequence[int]
+    """Of their optimizers."""
+    skipped: Sequence[int]
+    """Of each: 0 no, 1 yes, 2 unknown."""
+
+
+class ProgramState(Protocol):
+    """What an extension may read and change of a program between two steps."""
+
+    def tensors(self) -> Iterable[tuple[str, str, torch.Tensor]]:
+        """Parameters, buffers, gradients and optimizer state: path of the owner, name, tensor."""
+
+    def ordinals(self) -> Set[int]:
+        """Of the optimizers that have made an attempt."""
+
+    def count_from(self, past: PastAttempts) -> None:
+        """Count steps as if these attempts had been made, and no others."""
+
+    def stop_program(self, why: str) -> None:
+        """End the program, as Ctrl-C would."""
+
+
 class RecordingExtension(Protocol):
     """Additional hooks of a recording, and records for the end of its journal."""
 
@@ -108,6 +135,10 @@ class RecordingExtension(Protocol):
 
     def records(self) -> list[dict[str, Any]]:
         """Records for the process's journal; called when it ends."""
+
+    def wakes(self, state: ProgramState) -> None:
+        """A run that was started asleep begins to record its ops; nothing of that has happened yet."""
+        return
 
 
 Extend = Callable[[str], RecordingExtension | None]

@@ -456,6 +456,8 @@ RECORD_TYPES: Final = {
     "optimizer": "after the first attempt of an optimizer, of what it began with: ordinal, parameters: their digest,"
     " state: names of the tensors of its state then, kept: the same after the attempt",
     "replay": "in a process of a replay: selected, injected, propagated, missed, other: its injections",
+    "memory": "in a process that ran recorded steps again: reached, written, missed, unwritten, answered, refused: what"
+    " it got of their memory",
     "patching": "in a process of a replay of activation rows: modules, the counts for each module and op",
     "against": "in a live comparison: counts (ops matched, on one side only, marked, not compared), first: the first op"
     " that differed, or null",

@@ -141,6 +141,13 @@ class Trace:
         later.processes = tuple(process.from_step(step) for process in self.processes)
         return later
 
+    def of_process(self, name: str, end: int | None = None) -> Trace:
+        """The same trace, with this process alone, and its steps before ``end``; None: to the end."""
+        alone = copy(self)
+        found = [process for process in self.processes if process.name == name]
+        alone.processes = tuple(found if end is None else (process.until_step(end) for process in found))
+        return alone
+
     def _read_record(self, record: Record) -> None:
         try:
             match record["type"]:
