@@ -36,8 +36,8 @@ from rltrace.recorder.digests.rng_state import generator_of
 from rltrace.replay.plan import Place
 from rltrace.replay.rerun import MAX_UNWRITTEN, MemoryAccount, UnwrittenMemory
 from rltrace.rerun_op.op_sequence import RecordedMemory, SequenceOp, recorded_memory
-from rltrace.rerun_op.sequence_memory import SequenceTensor
 from rltrace.rerun_op.runner import TensorSpec, memory_with, tensor_in
+from rltrace.rerun_op.sequence_memory import SequenceTensor
 from rltrace.trace.format.collectives import WAITS, brings_data, is_collective
 from rltrace.trace.format.schema import Column, Kind, Step
 from rltrace.trace.read.names import Words
