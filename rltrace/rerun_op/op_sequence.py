@@ -231,9 +231,13 @@ class SequenceRun:
         self._placed: dict[int, SequenceTensor] = {}
         """By number of a storage: a tensor in it."""
 
+    def place(self, ops: Sequence[SequenceOp]) -> None:
+        """Learn where the storages are that these ops use: what an op finds there may be for a later one."""
+        self._placed |= {tensor.spec.storage: tensor for op in ops for tensor in op.tensors}
+
     def run(self, ops: Sequence[SequenceOp]) -> Iterator[OpOutcome]:
         """Run the ops. Raises UsageError where one of them cannot be, MissingValuesError, HoleError."""
-        self._placed |= {tensor.spec.storage: tensor for op in ops for tensor in op.tensors}
+        self.place(ops)
         known: Mapping[str, Any] = {}
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())

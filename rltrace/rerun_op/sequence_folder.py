@@ -57,6 +57,7 @@ def take_out(
     Raises UsageError where an op gives other bits than were recorded, so that what later ones read is not known.
     """
     alone, left = OpsAlone(), dict[int, int]()
+    run.place(ops)
     chosen = {(op.stream.index, op.row) for op in wanted}
     for is_wanted, group in groupby(ops, lambda op: (op.stream.index, op.row) in chosen):
         if not is_wanted:
