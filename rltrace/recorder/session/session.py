@@ -187,10 +187,10 @@ class Session:
     def _write_window_state(self) -> None:
         """A row for every tensor that has a history as a window begins."""
         steps, main = self.steps, self._streams.main
-        window.write_state(main, steps.optimizers(), self._modules.roots(), steps.generator_states())
         memory, values = self._captures.memory, self._captures.values
         if memory is not None and values is not None:
             memory.expect(window.lasting_tensors(steps.optimizers(), self._modules.roots()), values, main)
+        window.write_state(main, steps.optimizers(), self._modules.roots(), steps.generator_states())
 
     def stream_here(self) -> OpRecorder | None:
         """The stream of the calling thread, where its ops become rows."""
