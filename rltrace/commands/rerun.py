@@ -85,14 +85,14 @@ def command(
 def _print_size(trace: Trace, steps: tuple[int, int | None], name: str | None, form: str, color: str) -> int:
     """Raises UsageError."""
     from rltrace.command_lines import record_step
-    from rltrace.query.step_memory import step_memory
+    from rltrace.query.rerun_size import rerun_size
     from rltrace.report.rerun import size_lines
     from rltrace.report.style import Style
     from rltrace.selectors import Range
 
     within = Range(*steps)
     chosen = (process for process in trace.processes if name in (None, process.name))
-    found = [memory for process in chosen if (memory := step_memory(process, within)) is not None]
+    found = [memory for process in chosen if (memory := rerun_size(process, within)) is not None]
     if not found:
         raise UsageError(f"{trace.path} has no ops of these steps{f' in process {name}' if name else ''}")
     if form == "json":

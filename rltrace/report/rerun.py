@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from rltrace.query.step_memory import StepMemory
+from rltrace.query.rerun_size import RerunSize
 from rltrace.report.diff_text import wrapped
 from rltrace.report.style import Style
 from rltrace.rerun_op.rerun_result import DifferingOp, RerunResult
@@ -49,7 +49,7 @@ def rerun_lines(result: RerunResult, steps: Sequence[int], style: Style) -> Iter
         yield from wrapped(f"Not run, what they wrote is as it was recorded: {names}.", "  ", "")
 
 
-def size_lines(found: Sequence[StepMemory], steps: Range, sizes: Callable[[int], str], style: Style) -> Iterator[str]:
+def size_lines(found: Sequence[RerunSize], steps: Range, sizes: Callable[[int], str], style: Style) -> Iterator[str]:
     """What recording ``steps`` to run them again takes, as text; ``sizes`` writes a number of bytes."""
     last = steps.start if steps.stop is None else steps.stop - 1
     of = f"step {last:,}" if last == steps.start else f"steps {steps.start:,} to {last:,}"

@@ -24,7 +24,7 @@ NOT_RUN: Final = ("c10d.", "_c10d_functional.", "_c10d_functional_autograd.", "i
 
 
 @dataclass(frozen=True)
-class StepMemory:
+class RerunSize:
     """What the ops of some steps of one process read and did not make."""
 
     process: str
@@ -35,7 +35,7 @@ class StepMemory:
     """Of the tensors as they are read; where an op reads a part of a storage, all of that is recorded."""
 
 
-def step_memory(process: ProcessTrace, steps: Range) -> StepMemory | None:
+def rerun_size(process: ProcessTrace, steps: Range) -> RerunSize | None:
     """The memory that steps read; None: the process has no ops of them. Raises HoleError."""
     ops, written = 0, set[int]()
     read: dict[object, tuple[int, int | None]] = {}
@@ -52,7 +52,7 @@ def step_memory(process: ProcessTrace, steps: Range) -> StepMemory | None:
                 for key, nbytes, digest in _reads(process, stream, rows, i, start):
                     read.setdefault(key, (nbytes, digest))
     found = [nbytes for nbytes, digest in read.values() if digest is None or digest not in written]
-    return StepMemory(process.name, ops, len(found), sum(found)) if ops else None
+    return RerunSize(process.name, ops, len(found), sum(found)) if ops else None
 
 
 def _is_run(process: ProcessTrace, rows: Rows, i: int) -> bool:

@@ -10,7 +10,7 @@ from recorded import recorder
 from torch import nn
 
 from rltrace.commands.main import main
-from rltrace.query.step_memory import step_memory
+from rltrace.query.rerun_size import rerun_size
 from rltrace.selectors import Range
 
 
@@ -35,7 +35,7 @@ def test_size_of_a_step(step: int, tmp_path: Path, capsys: pytest.CaptureFixture
     Adam, whose equal bytes are stored once."""
     record = recorder(tmp_path)
     plain, found = record(training), record(training, rerunnable="all", steps=(step, step + 1))
-    memory = step_memory(plain.process, Range(step, step + 1))
+    memory = rerun_size(plain.process, Range(step, step + 1))
     assert memory is not None and memory.ops > 20
     assert 0 <= memory.bytes - found.process.values.memory_bytes <= 3 * 4
     assert main(["rerun", "--size", str(step), str(plain.path)]) == 0
