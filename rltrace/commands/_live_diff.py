@@ -9,6 +9,7 @@ from pathlib import Path
 from rltrace.commands.console import ExitCode, narrate, write_json
 from rltrace.errors import RltraceError, UsageError
 from rltrace.recorder.base.options import RecordOptions
+from rltrace.trace.format.location import Location
 
 
 def live_options(options: RecordOptions, a: Path, *, stop: bool) -> RecordOptions:
@@ -43,7 +44,7 @@ def live_report(a: Path, trace: Path, result: Path | None, *, quiet: bool) -> Ca
     return report
 
 
-def live_status(a: Path, trace: Path, ended: int) -> int:
+def live_status(a: Path, trace: Location, ended: int) -> int:
     """The exit status of ``--exit-code``: 0 the same as A, 1 not, 125 not known: for ``git bisect run``.
 
     ``ended``: the status of the recording.

@@ -97,6 +97,9 @@ class RecordOptions(NamedTuple):
     asleep: bool = False
     """Record nothing until ``rltrace arm`` requests steps."""
 
+    nodes: int = 1
+    """Machines that record one run, each with its own launcher."""
+
     processes: tuple[str, ...] = ()
     """Patterns (fnmatch) of the names of the processes that are recorded; empty: all."""
 
@@ -177,6 +180,8 @@ class RecordOptions(NamedTuple):
             extras |= {"compile": self.compile}
         if self.asleep:
             extras |= {"asleep": True}
+        if self.nodes > 1:
+            extras |= {"nodes": self.nodes}
         if self.processes:
             extras |= {"processes": ",".join(self.processes)}
         if self.replay:
