@@ -34,7 +34,7 @@ def test_size_of_a_step(step: int, tmp_path: Path, capsys: pytest.CaptureFixture
     """It is what a recording of the step takes: whole tensors are read here, so exactly, but for the step counts of
     Adam, whose equal bytes are stored once."""
     record = recorder(tmp_path)
-    plain, found = record(training), record(training, rerunnable="all", steps=(step, step + 1))
+    plain, found = record(training), record(training, rerunnable=f"step={step}", steps=(step, step + 1))
     memory = rerun_size(plain.process, Range(step, step + 1))
     assert memory is not None and memory.ops > 20
     assert 0 <= memory.bytes - found.process.values.memory_bytes <= 3 * 4
