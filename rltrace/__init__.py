@@ -34,6 +34,7 @@ def record(
     values: str | Iterable[str] = (),
     values_inputs: bool = False,
     rerunnable: str | Iterable[str] = (),
+    checkpoint: str | os.PathLike[str] | None = None,
     values_limit: int = 1 << 30,
     rows: str | Iterable[str] = (),
     row_axes: Iterable[int] | None = None,
@@ -49,10 +50,11 @@ def record(
     that no recorded op made is recorded. ``engine``: "native", "mode" (in Python) or "auto" (native where it is there).
     ``values``: selectors of the ops whose results are stored (``values_inputs``: their inputs, too), up to
     ``values_limit`` bytes. ``rerunnable``: selectors of the ops that ``rltrace rerun`` is to run again; what they read
-    and did not make counts for that limit, too. ``rows``: selectors of the module calls and ops whose activation rows
-    are digested; rows are counted along ``row_axes`` (None: all axes but the last), up to ``rows_limit`` bytes.
-    ``kernels``: the steps, half open, in which torch's profiler records the kernels that ops launch.
-    ``compile="eager"`` runs compiled functions op by op. Threads that are already running are not recorded.
+    and did not make counts for that limit, too, except what the file or folder ``checkpoint`` holds. ``rows``:
+    selectors of the module calls and ops whose activation rows are digested; rows are counted along ``row_axes`` (None:
+    all axes but the last), up to ``rows_limit`` bytes. ``kernels``: the steps, half open, in which torch's profiler
+    records the kernels that ops launch. ``compile="eager"`` runs compiled functions op by op. Threads that are already
+    running are not recorded.
     Raises UsageError where ``path`` exists, or a recording is already running.
     """
     from rltrace.recorder.session.api import record_block
@@ -67,6 +69,7 @@ def record(
         values=values,
         values_inputs=values_inputs,
         rerunnable=rerunnable,
+        checkpoint=checkpoint,
         values_limit=values_limit,
         rows=rows,
         row_axes=row_axes,

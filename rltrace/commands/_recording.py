@@ -23,9 +23,10 @@ from rltrace.launch.summary import RecordingSummary, advice, discard, remedy
 from rltrace.launch.uploader import LAST_SECONDS, Uploader
 from rltrace.masking import home_as_tilde, masked_arguments
 from rltrace.recorder.base.options import RecordOptions
+from rltrace.trace.format.checkpoint import read_entries, write_entries
 from rltrace.trace.format.location import Location, TraceURL
 from rltrace.trace.format.root import create_trace
-from rltrace.trace.format.schema import LIMIT
+from rltrace.trace.format.schema import LIMIT, OVER_LIMIT
 from rltrace.wording import counted
 
 
@@ -50,10 +51,13 @@ def record_command(
     unstartable = _check(command)
     if unstartable is not None:
         return unstartable
+    entries = read_entries(Path(options.checkpoint)) if options.checkpoint else {}
     create_trace(trace, _launch_record(command, options), force=force)
+    if entries:
+        write_entries(trace, entries)
     uploader = None if url is None else _uploader(trace, url, options.nodes)
     if not quiet:
-        if options.asleep:
+        if options.asleep and not options.rerun:
             hint = f"{line('arm', trace)} wakes it for a step" + (f"; {hint}" if hint else "")
         narrate(f"recording to {_place(trace, url)} ({_extent(options)})", hint=hint)
     try:
@@ -167,6 +171,11 @@ def _current_folder() -> str:
 
 def _extent(options: RecordOptions) -> str:
     """``every op``, ``ops of steps 100:110 until step 120``, ``a digest each step``."""
+    if options.rerun:
+        end = "" if options.end_step is None else options.end_step
+        what = f"ops of steps {options.first_step}:{end} of {options.process}"
+        what += f", after {counted(options.warm_up, 'step')} of warm-up" if options.warm_up else ""
+        return what
     if options.asleep:
         what = "asleep"
     elif options.level == "step":
@@ -185,6 +194,8 @@ def _extent(options: RecordOptions) -> str:
         what += ", compared with another trace"
     if options.values:
         what += f", with values of {' or '.join(options.values)}"
+    if options.rerunnable:
+        what += f", with what {' or '.join(options.rerunnable)} needs to be run again"
     if options.rows:
         what += f", with rows of {' or '.join(options.rows)}"
     if options.processes:
@@ -216,6 +227,7 @@ def _report(
             hint=_left_out(found)
             or _unchosen(found)
             or unmatched_selectors(options, found, shown)
+            or _unused_checkpoint(options, found)
             or unreached_steps(options, found),
         )
     if on_recorded is not None and not nothing and not on_recorded():
@@ -252,6 +264,9 @@ def _summary(ending: Ending) -> str:
         counts[-1] += f" ({found.slept:,} asleep)"
     if found.values is not None:
         counts.append(counted(found.values, "value"))
+    if found.rerunnable:
+        beside = f" and {readable_size(found.in_checkpoint)} in the checkpoint" if found.in_checkpoint else ""
+        counts.append(f"{found.rerunnable:,} to run again on {readable_size(found.memory)} of memory{beside}")
     if found.by_row is not None:
         counts.append(f"rows of {counted(found.by_row, 'tensor')}")
     return f"{', '.join(counts)}, {readable_size(found.size)} ({listed})"
@@ -262,7 +277,7 @@ def _left_out(found: RecordingSummary) -> str:
     listed = [f"{counted(left.values, 'value')} ({readable_size(left.bytes)}): {left.why}" for left in found.left_out]
     listed += [f"rows of {counted(entry.values, 'tensor')}: {entry.why}" for entry in found.not_by_row]
     limits = (("--values-limit", found.left_out), ("--rows-limit", found.not_by_row))
-    raising = [option for option, left_out in limits if any(entry.why == LIMIT for entry in left_out)]
+    raising = [option for option, left_out in limits if any(entry.why in (LIMIT, OVER_LIMIT) for entry in left_out)]
     more = f"; {' and '.join(raising)} {'raises it' if len(raising) == 1 else 'raise them'}" if raising else ""
     return f"not recorded: {'; '.join(listed)}{more}" if listed else ""
 
@@ -274,8 +289,18 @@ def _unchosen(found: RecordingSummary) -> str:
 
 def unmatched_selectors(options: RecordOptions, found: RecordingSummary, trace: Location) -> str:
     """Selectors of an option that matched nothing; "" if there are none."""
-    selectors = [*(options.values if found.values == 0 else ()), *(options.rows if found.by_row == 0 else ())]
+    selectors = [
+        *(options.values if found.values == 0 else ()),
+        *(options.rerunnable if found.rerunnable == 0 else ()),
+        *(options.rows if found.by_row == 0 else ()),
+    ]
     return f"{' or '.join(selectors)} matched nothing; {line('ops', trace)} lists the recorded ops" if selectors else ""
+
+
+def _unused_checkpoint(options: RecordOptions, found: RecordingSummary) -> str:
+    """Where the ops read nothing of the checkpoint; "" if they did."""
+    unused = options.checkpoint and found.ops and not found.in_checkpoint
+    return f"no op read what {options.checkpoint} holds: does the program begin with it?" if unused else ""
 
 
 def unreached_steps(options: RecordOptions, found: RecordingSummary) -> str:

@@ -83,6 +83,12 @@ from rltrace.wording import counted
     metavar="SELECTOR",
     help="Record what these ops read and did not make, so that rltrace rerun runs them again; repeatable.",
 )
+@click.option(
+    "--checkpoint",
+    type=click.Path(path_type=Path, exists=True),
+    metavar="PATH",
+    help="Do not record what this checkpoint holds; rerun reads it there.",
+)
 @values_limit_option
 @click.option("--state", metavar="A:B", help="Record parameters, gradients and optimizer state at these steps.")
 @click.option(
@@ -128,6 +134,7 @@ def command(
     values: tuple[str, ...],
     values_inputs: bool,
     rerunnable: tuple[str, ...],
+    checkpoint: Path | None,
     values_limit: str,
     state: str | None,
     rows: tuple[str, ...],
@@ -201,6 +208,8 @@ def command(
         parse_selectors(rerunnable)
         if level == "step":
             raise UsageError("--rerunnable records the memory of ops; --level step records no ops")
+    elif checkpoint is not None:
+        raise UsageError("--checkpoint is for ops that are to be run again: give --rerunnable SELECTOR")
     if rows:
         parse_selectors(rows)
         if level == "step":
@@ -234,6 +243,7 @@ def command(
         values=values,
         values_inputs=values_inputs,
         rerunnable=rerunnable,
+        checkpoint="" if checkpoint is None else os.path.abspath(checkpoint),  # noqa: PTH100
         values_limit=parse_size("--values-limit", values_limit),
         state=None if state is None else parse_steps(state, "--state"),
         rows=rows,

@@ -1,4 +1,4 @@
-"""``rltrace repro``: one recorded op as a small script."""
+"""``rltrace repro``: one recorded op, or those of a module, as a small script."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 @click.command(name="repro")
 @click.argument("trace", type=TraceLocation())
 @click.option("--at", "text", metavar="OP", help="A row as diff and ops print it, or a selector that matches one op.")
+@click.option("--module", metavar="NAME", help="All ops of this module, of a trace recorded with --rerunnable.")
+@click.option("--process", metavar="NAME", help="With --module the process, as in rank1/main; default: the only one.")
 @click.option("--against", type=TraceLocation(), metavar="B", help="Compare with B's result, too.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FOLDER", help="Folder to write.")
 @click.option(
@@ -36,13 +38,15 @@ if TYPE_CHECKING:
 def command(
     trace: Location,
     text: str | None,
+    module: str | None,
+    process: str | None,
     against: Location | None,
     output: Path | None,
     imports: tuple[str, ...],
     force: bool,
     quiet: bool,
 ) -> None:
-    """Write one op of TRACE, with its inputs, as a folder that runs with torch and NumPy only.
+    """Write one op of TRACE, or those of one module, with their inputs, as a folder that needs torch and NumPy only.
 
     The script in it runs the op many times and reports whether it is deterministic, and whether it gives the recorded
     bits, those of B, or neither; its options set threads, instruction sets, deterministic algorithms and TF32.
@@ -50,17 +54,24 @@ def command(
     TRACE must hold what the op read (rltrace record --values SELECTOR --values-inputs). OP is a row (1234,
     rank0/main:1234, or as diff prints it), or a selector; with --against and no --at it is the first op that differs.
 
+    With --module the script runs forward and backward of the module and of those in it, each op on what those before it
+    left in memory, and names the first that gives other bits than were recorded. TRACE is of record --rerunnable.
+
     \b
+      rltrace repro step.zarr --module model.layers.3
       rltrace repro a.zarr --at 'op=addmm,step=3,nth=0'
       rltrace repro a.zarr --against b.zarr
     """
     from rltrace.rerun_op.repro_folder import write_folder
 
+    if module is not None:
+        if text is not None or against is not None:
+            raise UsageError("--module writes all ops of a module: leave out --at and --against")
+        _write_module(trace, module, process, output, imports, force=force, quiet=quiet)
+        return
     a, b = find(trace, text, against)
     op, sides = prepare(a, b, imports, "repro")
-    folder = output if output is not None else Path(f"repro-{op.name.split('.')[1].strip('_')}-{a.row}")
-    if (folder.exists() and not force) or folder.is_file():
-        raise UsageError(f"{folder} exists already; choose another name with -o, or replace it with --force")
+    folder = _folder(output, f"{op.name.split('.')[1].strip('_')}-{a.row}", force=force)
     write_folder(folder, op, sides, provenance(a, b), imports)
     if not quiet:
         size = sum(len(data) for data in op.case.storages)
@@ -69,6 +80,60 @@ def command(
             f"wrote {op.name} of {a}, {inputs} of {readable_size(size)}, to {folder}",
             hint=f"python {shlex.quote(str(folder / 'repro.py'))}",
         )
+
+
+def _folder(output: Path | None, name: str, *, force: bool) -> Path:
+    """The folder to write. Raises UsageError where it exists."""
+    folder = output if output is not None else Path(f"repro-{name}")
+    if (folder.exists() and not force) or folder.is_file():
+        raise UsageError(f"{folder} exists already; choose another name with -o, or replace it with --force")
+    return folder
+
+
+def _write_module(
+    trace: Location,
+    module: str,
+    name: str | None,
+    output: Path | None,
+    imports: Sequence[str],
+    *,
+    force: bool,
+    quiet: bool,
+) -> None:
+    """Raises UsageError, HoleError."""
+    from rltrace.commands.rerun import find_sequence
+    from rltrace.commands.version import own_version
+    from rltrace.rerun_op.op_sequence import RecordedMemory, SequenceRun, ops_of
+    from rltrace.rerun_op.recorded_op import import_modules
+    from rltrace.rerun_op.sequence_folder import take_out, write_sequence_folder
+    from rltrace.selectors import parse_selectors
+    from rltrace.trace.read.reader import open_trace
+
+    opened = open_trace(trace)
+    process, ops, _ = find_sequence(opened, name)
+    folder = _folder(output, module, force=force)
+    sys.path.insert(0, os.getcwd())  # noqa: PTH109  as Python does
+    import_modules(imports)
+    wanted = ops_of(process, ops, parse_selectors([f"module={module}", f"module={module}.*"]))
+    if not wanted:
+        names = sorted({process.words.module(number) for number in range(len(process.tables["modules"]))} - {""})
+        listed = ", ".join(names[:MAX_MODULES]) + (", …" if len(names) > MAX_MODULES else "")
+        raise UsageError(
+            f"{process.name} has no ops of the module {module} that can be run again; its modules: {listed}"
+        )
+    alone = take_out(process, SequenceRun(process, RecordedMemory(opened, process)), ops, wanted)
+    notes = [f"Recorded in {process.name}.", f"Written by rltrace {own_version()}."]
+    write_sequence_folder(folder, alone, module, notes, imports)
+    if not quiet:
+        size = sum(len(data) for data in alone.memory.values())
+        narrate(
+            f"wrote {counted(len(alone.calls), 'op')} of {module}, {readable_size(size)} of memory, to {folder}",
+            hint=f"python {shlex.quote(str(folder / 'repro.py'))}",
+        )
+
+
+MAX_MODULES = 12
+"""Modules that the error lists."""
 
 
 def prepare(

@@ -9,36 +9,122 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rltrace.commands.console import ExitCode, color_option, emit, emit_json, use_color
+from rltrace.commands._option_types import parse_steps
+from rltrace.commands.console import ExitCode, color_option, emit, emit_json, readable_size, use_color
 from rltrace.errors import UsageError
 
 if TYPE_CHECKING:
-    from rltrace.rerun_op.op_sequence import SequenceOp
+    from rltrace.rerun_op.op_sequence import RecordedMemory, SequenceOp
     from rltrace.trace.read.process import ProcessTrace
     from rltrace.trace.read.reader import Trace
 
 
 @click.command(name="rerun")
 @click.argument("trace", type=click.Path(path_type=Path))
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- CMD …]")
+@click.option("--size", "sized", metavar="A:B", help="How much recording these steps to run them again would take.")
 @click.option("--process", "name", metavar="NAME", help="The process, as in rank1/main; default: the only one.")
 @click.option(
     "--import", "imports", multiple=True, metavar="MODULE", help="Module that registers an op, if torch does not."
 )
+@click.option(
+    "--checkpoint", type=click.Path(path_type=Path), metavar="PATH", help="Where the checkpoint of record is now."
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="TRACE",
+    help="With CMD: trace to write; default: a new name.",
+)
+@click.option(
+    "--warm-up",
+    type=click.IntRange(min=0),
+    metavar="STEPS",
+    help="With CMD: steps that it makes before; default: few, after which it runs as in the recorded ones.",
+)
+@click.option("--values", multiple=True, metavar="SELECTOR", help="With CMD: record what these ops return.")
+@click.option("--values-inputs", is_flag=True, help="With --values: record what they read, too.")
+@click.option("--break-at", "pause", metavar="OP", help="With CMD: begin the debugger before this op of TRACE.")
+@click.option("--force", is_flag=True, help="With CMD: replace an existing trace.")
+@click.option("--quiet", is_flag=True, help="With CMD: no narration; errors are still shown.")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @color_option
-def command(trace: Path, name: str | None, imports: tuple[str, ...], form: str, color: str) -> int:
-    """Run the ops of TRACE again, one after the other, in one process.
+def command(
+    trace: Path,
+    command: tuple[str, ...],
+    sized: str | None,
+    name: str | None,
+    imports: tuple[str, ...],
+    checkpoint: Path | None,
+    output: Path | None,
+    warm_up: int | None,
+    values: tuple[str, ...],
+    pause: str | None,
+    form: str,
+    color: str,
+    *,
+    values_inputs: bool,
+    force: bool,
+    quiet: bool,
+) -> int:
+    """Run the ops of TRACE again, one after the other, in one process; or CMD, the program itself.
 
     TRACE holds what these ops read and did not make: parameters, optimizer state, the batch, what other processes sent
-    (rltrace record --rerunnable SELECTOR). Neither the program nor other processes are needed, and another machine or
-    other settings show which ops compute something else there. What the program decided stays as it was recorded.
+    (rltrace record --rerunnable SELECTOR). Other processes are not needed, and another machine or other settings show
+    which ops compute something else there. Without CMD what the program decided stays as it was recorded.
 
-    Ends with 0 if every op gives the recorded bits, with 1 if not.
+    CMD is run as this one process, without a launcher: it makes a few steps, with made-up data of other processes, and
+    then the recorded ones. Each op reads what it read there, collectives are answered as recorded, and the run is
+    recorded and compared. So a line of the program, or a setting, can be changed.
+
+    Ends with 0 if every op gives the recorded bits, with 1 if not; CMD's status if it fails.
+
+    --size A:B runs nothing: from a TRACE of all ops it computes what --rerunnable would record of these steps.
 
     \b
+      rltrace rerun --size 40:41 run.zarr
       rltrace record --rerunnable all --steps 40:41 --until 40 -o step.zarr -- python train.py
       rltrace rerun step.zarr
+      rltrace rerun step.zarr -- python train.py
     """
+    from rltrace.rerun_op.op_sequence import RecordedMemory
+    from rltrace.trace.read.reader import open_trace
+
+    opened = open_trace(trace)
+    if sized is not None:
+        return _print_size(opened, parse_steps(sized, "--size"), name, form, color)
+    process, ops, selectors = find_sequence(opened, name)
+    if command:
+        from rltrace.commands._rerun_program import ProgramArguments, rerun_program
+
+        if "all" not in selectors:
+            chosen_ops = " and ".join(selectors)
+            raise UsageError(
+                f"{opened.path} was recorded with --rerunnable {chosen_ops}: a program needs what all of its ops read,"
+                " --rerunnable all"
+            )
+        if values_inputs and not values:
+            raise UsageError("--values-inputs needs --values SELECTOR")
+        chosen = ProgramArguments(
+            output, warm_up, values, values_inputs, pause, form=form, color=color, force=force, quiet=quiet
+        )
+        return rerun_program(opened, trace, process, command, chosen)
+    if output is not None or warm_up is not None or values or values_inputs or pause is not None or force or quiet:
+        raise UsageError("-o, --warm-up, --values, --break-at, --force and --quiet are for a program: give it after --")
+    memory = RecordedMemory(opened, process, checkpoint)
+    return _rerun_ops(process, memory, ops, selectors, imports, form, color)
+
+
+def _rerun_ops(
+    process: ProcessTrace,
+    memory: RecordedMemory,
+    ops: list[SequenceOp],
+    selectors: list[str],
+    imports: tuple[str, ...],
+    form: str,
+    color: str,
+) -> int:
     from rltrace.report.rerun import rerun_lines
     from rltrace.report.style import Style
     from rltrace.rerun_op.op_sequence import SequenceRun, ops_not_run
@@ -46,14 +132,11 @@ def command(trace: Path, name: str | None, imports: tuple[str, ...], form: str, 
     from rltrace.rerun_op.rerun_result import rerun_result
     from rltrace.selectors import parse_selectors
     from rltrace.trace.format.schema import Column
-    from rltrace.trace.read.reader import open_trace
 
-    opened = open_trace(trace)
-    process, ops, selectors = _find(opened, name)
     sys.path.insert(0, os.getcwd())  # noqa: PTH109  as Python does
     import_modules(imports)
     not_run = ops_not_run(process, ops, parse_selectors(selectors))
-    result = rerun_result(process, SequenceRun(process).run(ops), not_run)
+    result = rerun_result(process, SequenceRun(process, memory).run(ops), not_run)
     if form == "json":
         emit_json(result)
     else:
@@ -63,7 +146,30 @@ def command(trace: Path, name: str | None, imports: tuple[str, ...], form: str, 
     return ExitCode.IDENTICAL if result.bitwise else ExitCode.DIVERGED
 
 
-def _find(trace: Trace, name: str | None) -> tuple[ProcessTrace, list[SequenceOp], list[str]]:
+def _print_size(trace: Trace, steps: tuple[int, int | None], name: str | None, form: str, color: str) -> int:
+    """Raises UsageError."""
+    from rltrace.command_lines import record_step
+    from rltrace.query.rerun_size import rerun_size
+    from rltrace.report.rerun import size_lines
+    from rltrace.report.style import Style
+    from rltrace.selectors import Range
+
+    within = Range(*steps)
+    chosen = (process for process in trace.processes if name in (None, process.name))
+    found = [memory for process in chosen if (memory := rerun_size(process, within)) is not None]
+    if not found:
+        raise UsageError(f"{trace.path} has no ops of these steps{f' in process {name}' if name else ''}")
+    if form == "json":
+        emit_json(found)
+        return ExitCode.IDENTICAL
+    colored = use_color(color)
+    emit("\n".join(size_lines(found, within, readable_size, Style(colored))), color=colored)
+    if within.stop == within.start + 1:
+        emit("\n" + record_step(trace, within.start, "step.zarr", "--rerunnable", "all"))
+    return ExitCode.IDENTICAL
+
+
+def find_sequence(trace: Trace, name: str | None) -> tuple[ProcessTrace, list[SequenceOp], list[str]]:
     """The process, its ops and the selectors that they were recorded by. Raises UsageError."""
     from rltrace.command_lines import record
     from rltrace.rerun_op.op_sequence import op_sequence

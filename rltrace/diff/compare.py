@@ -300,13 +300,25 @@ def compare(
     ``watch`` with each probe of the search. ``shortcuts`` change how much is read, and no result. Raises UsageError
     where the two cannot be compared, and what ``open_trace`` does.
     """
-    trace_a, trace_b = open_both(a, b)
-    _check(trace_a, trace_b)
+    whole_a, whole_b = open_both(a, b)
+    _check(whole_a, whole_b)
+    trace_a, trace_b = _run_again(whole_a, whole_b), _run_again(whole_b, whole_a)
     chosen = choose_shift(trace_a, trace_b, starts)
     notes = [] if chosen.note is None else [chosen.note]
     shifted_a, shifted_b = shifted(trace_a, trace_b, chosen.shift)
     comparer = _Comparer(shifted_a, shifted_b, strict, tolerance, progress, watch, shortcuts, chosen.shift, notes)
     return with_both_steps(comparer.run())
+
+
+def _run_again(trace: Trace, other: Trace) -> Trace:
+    """Of a trace what ``other`` ran again of it, where that is a run of ``rltrace rerun``; else all."""
+    options, own = (t.launch.get("options") for t in (other, trace))
+    if not isinstance(options, dict) or "rerun" not in options or (isinstance(own, dict) and "rerun" in own):
+        return trace
+    name, end = options.get("process"), options.get("end_step")
+    if not any(process.name == name for process in trace.processes):
+        return trace
+    return trace.of_process(str(name), end if isinstance(end, int) else None)
 
 
 def _check(a: Trace, b: Trace) -> None:

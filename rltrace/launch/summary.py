@@ -46,6 +46,12 @@ class RecordingSummary:
     """Why a process could not be recorded, or not to its end: failures of rltrace."""
     values: int | None = None
     """Captured tensor values; None: none were requested."""
+    rerunnable: int | None = None
+    """Ops that can be run again; None: that was not requested."""
+    memory: int = 0
+    """Bytes of memory that these read and did not make."""
+    in_checkpoint: int = 0
+    """Those beside them that a checkpoint holds."""
     left_out: tuple[LeftOut, ...] = ()
     """Requested values that are missing, by reason."""
     by_row: int | None = None
@@ -91,6 +97,11 @@ def _summarize(path: Path, trace: Trace) -> RecordingSummary:
         waiting=any(start_record.state == "running" for start_record in trace.unrecorded),
         failures=tuple(dict.fromkeys((*_notes(path), *_broken_off(trace)))),
         values=sum(map(len, captured)) if any(captured) else None,
+        rerunnable=sum(v.rerunnable_rows for v in captured)
+        if "rerunnable" in trace.launch.get("options", {})
+        else None,
+        memory=sum(values.memory_bytes for values in captured),
+        in_checkpoint=sum(values.nbytes_elsewhere for values in captured),
         left_out=tuple(by_reason(entry for values in captured for entry in values.left_out)),
         by_row=sum(rows.tensor_count for rows in by_row) if by_row else None,
         not_by_row=tuple(by_reason(entry for rows in by_row for entry in rows.left_out)),

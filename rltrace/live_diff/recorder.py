@@ -382,7 +382,9 @@ class LiveDiffHook(OpHook[OpInFlight]):
         except Exception as error:
             self._process.fail(error)
 
-    def window_row(self, cells: FixedCells, row: int, name: str, owner: str, digests: list[int]) -> None:
+    def window_row(
+        self, cells: FixedCells, row: int, name: str, owner: str, digests: list[int], tensor: torch.Tensor | None
+    ) -> None:
         """Compare an opening row; if it differs, it is the first difference."""
         if self._state.is_over:
             return

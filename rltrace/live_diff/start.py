@@ -17,7 +17,7 @@ from rltrace.live_diff.result import LiveResult, read_results, to_record
 from rltrace.live_diff.view import PAYLOADS
 from rltrace.recorder import current_session
 from rltrace.recorder.base.options import RecordOptions
-from rltrace.recorder.capture.captures import Captures
+from rltrace.recorder.capture.captures import Captures, RecordingExtension
 from rltrace.recorder.capture.values import ValueQueue
 from rltrace.recorder.core.process_state import ProcessState
 from rltrace.recorder.session import session as sessions
@@ -31,7 +31,7 @@ RECORDED_VALUES = "the first op that differs"
 """What the trace gives as selector of the recorded values."""
 
 
-class LiveDiffExtension:
+class LiveDiffExtension(RecordingExtension):
     """Compares the recording of one process with A's."""
 
     def __init__(self, trace: Trace, name: str, options: RecordOptions) -> None:

@@ -14,19 +14,24 @@ from typing import Any
 from rltrace.errors import UsageError
 from rltrace.recorder import current_session
 from rltrace.recorder.base.options import RecordOptions
-from rltrace.recorder.capture.captures import Captures
+from rltrace.recorder.capture.captures import Captures, ProgramState, RecordingExtension, remember_names
 from rltrace.recorder.core.process_state import ProcessState
 from rltrace.recorder.session import session as sessions
 from rltrace.recorder.session.api import recording
 from rltrace.recorder.session.session import Session
+from rltrace.replay.memory import MemoryFollower, MemoryHook, StepMemory, restore, restore_generator
 from rltrace.replay.plan import ALL, InjectionFilter, InjectionPlan, compile_of, make_plans, read_filter, window_of
+from rltrace.replay.process_groups import leave_alone
 from rltrace.replay.recorder import InjectionFollower, InjectionHook
 from rltrace.replay.report import Account, add_up, record_of
+from rltrace.replay.rerun import account_record, rank_of
+from rltrace.rerun_op.op_sequence import RecordedMemory
 from rltrace.selectors import parse_selectors
 from rltrace.trace.read.reader import Trace, open_trace
+from rltrace.wording import counted
 
 
-class ReplayExtension:
+class ReplayExtension(RecordingExtension):
     """Extends the recording of one process by injections of A's values."""
 
     def __init__(self, follower: InjectionFollower) -> None:
@@ -40,8 +45,58 @@ class ReplayExtension:
         return [record_of(self._follower.account())]
 
 
+class MemoryExtension(RecordingExtension):
+    """Extends the recording of one process by the memory of recorded steps, which the program runs again."""
+
+    def __init__(self, follower: MemoryFollower, step: int) -> None:
+        """``step``: the first of them."""
+        self._follower = follower
+        self._step = step
+
+    def join(self, captures: Captures, process: ProcessState) -> Captures:
+        remember_names(process)
+        return captures._replace(hooks=(lambda stream: MemoryHook(stream, self._follower, _stop), *captures.hooks))
+
+    def wakes(self, state: ProgramState) -> None:
+        memory = self._follower.memory
+        past = memory.past(self._step)
+        unknown = set(past.ordinals) - state.ordinals()
+        if unknown:
+            optimizers = counted(len(unknown), "optimizer") + " of the recorded process"
+            state.stop_program(f"{optimizers} made no attempt in the steps before: raise --warm-up")
+            return
+        restore(memory, state.tensors())
+        restore_generator(memory)
+        state.count_from(past)
+
+    def records(self) -> list[dict[str, Any]]:
+        return [account_record(self._follower.account())]
+
+
+def _stop(why: str) -> None:
+    session = current_session()
+    if session is not None:
+        session.stop_program(why)
+
+
+def memory_extension(options: RecordOptions, trace: Trace, name: str) -> MemoryExtension | None:
+    """The extension for the process of that name; None: it is not the recorded one."""
+    if name != options.process:
+        return None
+    process = next(process for process in trace.processes if process.name == name)
+    place = rank_of(process)
+    if place is not None:
+        leave_alone(*place)
+    return MemoryExtension(
+        MemoryFollower(StepMemory(process, options.pause, RecordedMemory(trace, process))), options.first_step
+    )
+
+
 def start(options: RecordOptions, token: str) -> Session:
     """Start to record this process in a replay; called once, by the bootstrap."""
+    if options.rerun:
+        recorded = open_trace(options.rerun)
+        return sessions.start(options, token, lambda name: memory_extension(options, recorded, name))
     trace = open_trace(options.replay)
     only = read_filter(options.kinds, options.only)
     plans = make_plans(trace, parse_selectors(options.inject), only, lockstep=options.lockstep)

@@ -119,6 +119,7 @@ def _values(process: ProcessTrace) -> dict[str, Any] | None:
         **values.request._asdict(),
         "count": len(values),
         "bytes": values.nbytes,
+        "in_checkpoint": values.nbytes_elsewhere,
         "left_out": [{**entry._asdict(), "stream": _stream_name(process, entry)} for entry in add_up(values.left_out)],
     }
 
@@ -300,6 +301,8 @@ def _value_lines(values: Mapping[str, Any] | None) -> Iterator[str]:
     what = " or ".join(values["selectors"]) + (", inputs too" if values["inputs"] else "")
     what = what or "what identifies activation rows, and state"
     yield f"  values  {values['count']:,}, {values['bytes']:,} bytes of at most {values['limit']:,}  ({what})"
+    if values["in_checkpoint"]:
+        yield f"          in the checkpoint: {values['in_checkpoint']:,} bytes more"
     for entry in values["left_out"]:
         count, rows = counted(entry["values"], "value"), f"rows {entry['first']:,} to {entry['last']:,}"
         yield (

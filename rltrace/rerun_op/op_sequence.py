@@ -11,13 +11,15 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from rltrace.digest import digest_buffer, seed_of
-from rltrace.errors import UsageError
+from rltrace.errors import HoleError, UsageError
 from rltrace.recorder.core.op_info import written_places
 from rltrace.rerun_op.arguments import arguments_of
 from rltrace.rerun_op.recorded_op import (
@@ -32,15 +34,24 @@ from rltrace.rerun_op.rerun_result import OpOutcome
 from rltrace.rerun_op.runner import (
     ResultDigests,
     TensorSpec,
-    flat,
     logical_bytes,
     memory_with,
     restored,
     results_of_call,
     tensor_in,
 )
+from rltrace.rerun_op.sequence_memory import SequenceMemory, SequenceTensor, contiguous
 from rltrace.rerun_op.torch_flags import temporary_switches
 from rltrace.selectors import Selector
+from rltrace.trace.format.checkpoint import (
+    CHECKPOINT,
+    MAX_CHECKPOINT_BYTES,
+    CheckpointEntry,
+    CheckpointFiles,
+    entries_from_json,
+)
+from rltrace.trace.format.collectives import brings_data
+from rltrace.trace.format.files import UnreadableError
 from rltrace.trace.format.rows import Rows
 from rltrace.trace.format.schema import (
     PLACEMENT_SHIFT,
@@ -54,21 +65,11 @@ from rltrace.trace.format.schema import (
     ValueKind,
 )
 from rltrace.trace.read.process import ProcessTrace
+from rltrace.trace.read.reader import Trace
 from rltrace.trace.read.selector_mask import RowMask
 from rltrace.trace.read.stream import StreamTrace
 
 # --- what was recorded ------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class SequenceTensor:
-    """One tensor of an op."""
-
-    index: int
-    """Among the op's tensor arguments, or among the tensors that it returned."""
-    spec: TensorSpec
-    alignment: int
-    """Address of its storage modulo 64."""
 
 
 @dataclass(frozen=True)
@@ -82,13 +83,30 @@ class SequenceOp:
     """Those in storages that its arguments are not in."""
     contents: Mapping[int, int]
     """Digests of what storages held before the op, by number, where no earlier op left it."""
+    name: str
+    """Of the operator; empty: the row is of a window's beginning."""
+
+    @property
+    def tensors(self) -> Iterator[SequenceTensor]:
+        """All of its tensors."""
+        yield from self.inputs
+        yield from self.outputs
 
 
 def op_sequence(process: ProcessTrace) -> list[SequenceOp]:
     """The ops of a process that can be run again, in the order in which they ran. Raises MissingValuesError."""
+    return [op for op in recorded_memory(process) if not brings_data(op.name)]
+
+
+def recorded_memory(process: ProcessTrace) -> list[SequenceOp]:
+    """The same with the collectives between them, and the waits for these. The first rows may be those of a window's
+    beginning, each with one tensor. Raises MissingValuesError, HoleError."""
     if process.values.left_out:
         left = process.values.left_out[0]
-        raise MissingValuesError(f"{left.values:,} values of the ops were not recorded, as {left.why}")
+        raise MissingValuesError(
+            f"{left.values:,} values of the ops ({left.bytes:,} bytes) were not recorded, as {left.why}: record them "
+            "with a larger --values-limit"
+        )
     index = process.values.index
     kinds = index[:, ValueIndex.KIND]
     found = index[np.isin(kinds, (ValueKind.STORAGE, ValueKind.CONTENT, ValueKind.TENSOR))]
@@ -111,7 +129,9 @@ def op_sequence(process: ProcessTrace) -> list[SequenceOp]:
         for entry in tensors:
             tensor, is_output = _tensor(process, entry)
             sides[is_output].append(tensor)
-        ops.append((order, SequenceOp(streams[stream], row, tuple(sides[0]), tuple(sides[1]), contents)))
+        columns = streams[stream].read(row, row + 1).columns[0]
+        name = process.words.op(int(columns[Column.OP])) if columns[Column.KIND] == Kind.OP else ""
+        ops.append((order, SequenceOp(streams[stream], row, tuple(sides[0]), tuple(sides[1]), contents, name)))
     return [op for _, op in sorted(ops, key=lambda item: item[0])]
 
 
@@ -125,7 +145,7 @@ def ops_not_run(process: ProcessTrace, ops: Sequence[SequenceOp], selector: Sele
     """
     names: Counter[str] = Counter()
     for stream in process.streams:
-        own = sorted(op.row for op in ops if op.stream is stream)
+        own = sorted(op.row for op in ops if op.stream is stream and op.name)
         if not own:
             continue
         rows = stream.read(own[0], own[-1] + 1)
@@ -135,6 +155,17 @@ def ops_not_run(process: ProcessTrace, ops: Sequence[SequenceOp], selector: Sele
         wanted[np.array(own) - own[0]] = False
         names.update(process.words.op(op) for op in rows.columns[wanted, Column.OP].tolist())
     return Counter({name: count for name, count in names.items() if not name.startswith(WRITE_NOTHING)})
+
+
+def ops_of(process: ProcessTrace, ops: Sequence[SequenceOp], selector: Selector) -> list[SequenceOp]:
+    """The ops of a sequence that a selector finds. Raises HoleError."""
+    found: set[tuple[int, int]] = set()
+    for stream in process.streams:
+        own = [op.row for op in ops if op.stream is stream]
+        if own:
+            mask = RowMask(selector, stream.name, process.words).compute(stream.read(min(own), max(own) + 1))
+            found.update((stream.index, min(own) + int(i)) for i in np.flatnonzero(mask))
+    return [op for op in ops if (op.stream.index, op.row) in found]
 
 
 def _tensor(process: ProcessTrace, entry: Sequence[int]) -> tuple[SequenceTensor, bool]:
@@ -159,55 +190,93 @@ def _tensor(process: ProcessTrace, entry: Sequence[int]) -> tuple[SequenceTensor
 # --- run again --------------------------------------------------------------------------------------------------------
 
 
+class RecordedMemory:
+    """What storages held that no selected op wrote: bytes of the trace, or of the checkpoint that it names."""
+
+    def __init__(self, trace: Trace, process: ProcessTrace, checkpoint: Path | None = None) -> None:
+        """``checkpoint``: where it is now; None: where it was. Raises HoleError."""
+        self._values = process.values
+        self._entries: dict[int, CheckpointEntry] = {}
+        options = trace.launch.get("options")
+        named = options.get("checkpoint") if isinstance(options, dict) else None
+        if named is not None:
+            try:
+                self._entries = entries_from_json(trace.folder.read(CHECKPOINT, MAX_CHECKPOINT_BYTES))
+            except (UnreadableError, ValueError) as error:
+                raise HoleError(f"{CHECKPOINT} of {trace.path}: {error}") from None
+        elif checkpoint is not None:
+            raise UsageError(f"{trace.path} was recorded without --checkpoint: it holds all bytes itself")
+        self._files = CheckpointFiles(checkpoint or Path(str(named)).expanduser())
+
+    def read(self, digest: int) -> NDArray[np.uint8] | None:
+        """The bytes with this digest; None: there are none. Raises HoleError, UsageError for another checkpoint."""
+        value = self._values.get(digest)
+        if value is not None:
+            return np.array(value.raw)
+        entry = self._entries.get(digest)
+        return None if entry is None else np.array(self._files.read(entry))
+
+
 class SequenceRun:
     """A run of the ops of a sequence in this process."""
 
-    def __init__(self, process: ProcessTrace) -> None:
+    def __init__(self, process: ProcessTrace, recorded: RecordedMemory) -> None:
         self._process = process
-        self._memory: dict[int, torch.Tensor] = {}
-        """By number of a storage: its bytes."""
+        self._recorded = recorded
+        self.memory = SequenceMemory()
+        self.results: Sequence[Any] = ()
+        """Of the op that ran last, with the recorded bytes where the trace has them."""
         self._differing: set[int] = set()
         """Storages with other bytes than were recorded."""
-        self._settings: Mapping[str, Any] = {}
+        self._placed: dict[int, SequenceTensor] = {}
+        """By number of a storage: a tensor in it."""
+
+    def place(self, ops: Sequence[SequenceOp]) -> None:
+        """Learn where the storages are that these ops use: what an op finds there may be for a later one."""
+        self._placed |= {tensor.spec.storage: tensor for op in ops for tensor in op.tensors}
 
     def run(self, ops: Sequence[SequenceOp]) -> Iterator[OpOutcome]:
         """Run the ops. Raises UsageError where one of them cannot be, MissingValuesError, HoleError."""
+        self.place(ops)
+        known: Mapping[str, Any] = {}
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
             for op in ops:
+                if not op.name:
+                    self.fill(op)
+                    continue
                 rows = op.stream.read(op.row, op.row + 1)
                 settings = settings_of(self._process, rows)
-                if settings != self._settings:
+                if settings != known:
                     stack.close()
                     stack.enter_context(torch.no_grad())
                     stack.enter_context(temporary_switches(settings))
-                    self._settings = settings
-                for number, digest in op.contents.items():
-                    self._fill(op, number, digest)
+                    known = settings
+                self.fill(op)
                 if RowFlag.ALLOCATION in rows.flags(0):
                     for tensor in op.outputs:
-                        self._allocate(tensor)
+                        self.memory.allocate(tensor)
                 else:
                     yield self._run(op, rows)
 
-    def _fill(self, op: SequenceOp, number: int, digest: int) -> None:
-        value = self._process.values.get(digest)
-        if value is None:
-            raise MissingValuesError(f"the trace lacks the bytes of a storage that row {op.row:,} reads")
-        like = next(tensor for tensor in op.inputs if tensor.spec.storage == number)
-        self._memory[number] = memory_with(np.array(value.raw), like.alignment, like.spec.device)
-        self._differing.discard(number)
-
-    def _allocate(self, tensor: SequenceTensor) -> None:
-        data = np.zeros(tensor.spec.offset + tensor.spec.span, np.uint8)
-        self._memory[tensor.spec.storage] = memory_with(data, tensor.alignment, tensor.spec.device)
+    def fill(self, op: SequenceOp) -> None:
+        """Let memory hold what the op finds there that no earlier one left. Raises MissingValuesError."""
+        for number, digest in op.contents.items():
+            like = self._placed.get(number)
+            if like is None:
+                continue  # no op reads it
+            content = self._recorded.read(digest)
+            if content is None:
+                raise MissingValuesError(f"the trace lacks the bytes of a storage that row {op.row:,} reads")
+            self.memory.fill(like, content)
+            self._differing.discard(number)
 
     def _run(self, op: SequenceOp, rows: Rows) -> OpOutcome:
         func, plan = operator_of(self._process, rows)
         arguments = arguments_of(self._process.words.skeleton(int(rows.columns[0, Column.SCALARS])), rows, 0)
         for tensor, link in zip(op.inputs, rows.inputs(0), strict=True):
-            if link.distance == Origin.OVERWRITTEN and tensor.spec.storage not in self._memory:
-                self._allocate(tensor)
+            if link.distance == Origin.OVERWRITTEN and not self.memory.size(tensor.spec):
+                self.memory.allocate(tensor)
         tensors = [self._tensor(tensor.spec, op) for tensor in op.inputs]
         device = op.inputs[0].spec.device if op.inputs else "cpu"
         state = generator_of(self._process, rows, arguments, device)
@@ -220,11 +289,12 @@ class SequenceRun:
         here = tuple(_digest(result) for result in results)
         recorded = results_of_row(rows, 0)
         distances = self._put_back(results, here, recorded) if here != recorded else ()
-        self._keep(op, out)
+        self.memory.keep(op.outputs, out)
+        self.results = results
         equal = here == recorded or distances is not None
         for i in written.all:
             spec = op.inputs[i].spec
-            whole = i in written.unread and tensors[i].nbytes == len(self._memory[spec.storage])
+            whole = i in written.unread and tensors[i].nbytes == self.memory.size(spec)
             if not equal:
                 self._differing.add(spec.storage)
             elif whole:
@@ -257,39 +327,17 @@ class SequenceRun:
         for i, value in zip(differing, values, strict=True):
             assert value is not None
             dense = memory_with(np.frombuffer(value.data, np.uint8), 0, "cpu")
-            put = tensor_in(dense, TensorSpec(value.dtype, value.shape, _contiguous(value.shape)))
+            put = tensor_in(dense, TensorSpec(value.dtype, value.shape, contiguous(value.shape)))
             distances.append(_distance(results[i], put))
             results[i].copy_(put)
         return tuple(distances)
 
     def _tensor(self, spec: TensorSpec, op: SequenceOp) -> torch.Tensor:
-        memory = self._memory.get(spec.storage)
-        if spec.span and (memory is None or len(memory) < spec.offset + spec.span):
+        if not self.memory.holds(spec):
             raise UsageError(
                 f"row {op.row:,} reads memory that no earlier op of this run made, and that the trace has no bytes of"
             )
-        return tensor_in(torch.empty(0, dtype=torch.uint8) if memory is None else memory, spec)
-
-    def _keep(self, op: SequenceOp, out: Any) -> None:
-        """What the op returned is what later ops find in these storages."""
-        returned = [item for item in flat(out) if isinstance(item, torch.Tensor)]
-        for tensor in op.outputs:
-            found, spec = returned[tensor.index], tensor.spec
-            size = spec.offset + spec.span
-            if found.stride() == spec.strides and found.storage_offset() * found.element_size() == spec.offset:
-                raw = found.untyped_storage()
-                memory = torch.empty(0, dtype=torch.uint8, device=found.device).set_(raw, 0, (raw.nbytes(),), (1,))
-            else:  # this device gives it another layout
-                memory = memory_with(np.zeros(size, np.uint8), tensor.alignment, spec.device)
-                tensor_in(memory, spec).copy_(found)
-            self._memory[spec.storage] = memory
-
-
-def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
-    strides = [1]
-    for length in reversed(shape[1:]):
-        strides.append(strides[-1] * max(length, 1))
-    return tuple(reversed(strides)) if shape else ()
+        return self.memory.tensor(spec)
 
 
 def _distance(a: torch.Tensor, b: torch.Tensor) -> float:

@@ -137,9 +137,9 @@ def write_folder(
         arrays["generator"] = np.asarray(case.generator.state)
     np.savez_compressed(folder / "inputs.npz", **arrays)  # type: ignore[arg-type]
     (folder / SCRIPT).write_text(script(op, sides, notes, imports, SCRIPT), encoding="utf-8")
-    (folder / "repro_main.py").write_text(_standalone_source(repro_main, runner, torch_flags), encoding="utf-8")
-    (folder / "runner.py").write_text(_standalone_source(runner, torch_flags), encoding="utf-8")
-    (folder / "torch_flags.py").write_text(inspect.getsource(torch_flags), encoding="utf-8")
+    (folder / "repro_main.py").write_text(standalone_source(repro_main, runner, torch_flags), encoding="utf-8")
+    (folder / "runner.py").write_text(standalone_source(runner, torch_flags), encoding="utf-8")
+    (folder / "torch_flags.py").write_text(standalone_source(torch_flags), encoding="utf-8")
     (folder / "digest.py").write_text(digest_source(), encoding="utf-8")
 
 
@@ -158,7 +158,7 @@ def side_of(
         results,
         threads if isinstance(threads, int) else None,
         {name: str(value) for name, value in sorted(named.items()) if name.startswith(ACTING) and value is not None},
-        _changed_switches({**_facts_of_flags(facts), **settings_of(process, rows)}),
+        changed_switches({**_facts_of_flags(facts), **settings_of(process, rows)}),
         alignments,
         str(facts.get("torch.version") or ""),
         str(facts.get("host.cpu") or ""),
@@ -172,12 +172,12 @@ def _facts_of_flags(facts: Mapping[str, object]) -> dict[str, object]:
     return {name: value for name, value in flags.items() if torch_flags.fits(name, value)}
 
 
-def _changed_switches(recorded: Mapping[str, object]) -> dict[str, object]:
+def changed_switches(recorded: Mapping[str, object]) -> dict[str, object]:
     """The switches that differ from their values in this process, which has changed none."""
     return {name: value for name, value in recorded.items() if not torch_flags.is_set(name, value)}
 
 
-def _standalone_source(module: ModuleType, *neighbours: ModuleType) -> str:
+def standalone_source(module: ModuleType, *neighbours: ModuleType) -> str:
     """The source of a module with its imports of neighbours changed to the same folder."""
     text = inspect.getsource(module)
     for neighbour in neighbours:

@@ -24,6 +24,7 @@ from rltrace.diff.base.model import Comparison
 from rltrace.diff.base.view import Shortcuts
 from rltrace.diff.compare import _Comparer
 from rltrace.diff.shift import shifted
+from rltrace.trace.format.schema import Step
 from rltrace.trace.read.reader import Trace, open_trace
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -114,8 +115,14 @@ class CommandLine:
 def opened_again(trace: Trace) -> Trace:
     """The same trace with nothing read yet, of the streams that a test has kept."""
     again = open_trace(trace.path)
-    for process, before in zip(again.processes, trace.processes, strict=True):
+    found = {process.name: process for process in again.processes}
+    again.processes = ()
+    for before in trace.processes:
+        process = found[before.name]
+        if before._end is not None:
+            process = process.until_step(int(before.steps[-1, Step.STEP]) + 1)
         process._streams = {number: s for number, s in process._streams.items() if number in before._streams}
+        again.processes += (process,)
     return again
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from rltrace.trace.format.records import FaultKind
 from rltrace.trace.read.reader import Trace, open_trace
 
 PROGRAM = Path(__file__).parent / "programs" / "collectives.py"
+RLTRACE = Path(sys.executable).parent / "rltrace"
 STEPS, CHANGED_AT = 3, 1
 
 RECEIVED = {
@@ -42,7 +44,18 @@ RECEIVED = {
 PLANTED = {(0, "op"): "0-op", (1, "value"): "1-value"}
 """Traces with a difference on one rank: an op more, or another number."""
 
+RERUN = "1-value"
+"""The one that rank 0 runs again."""
+
 pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="this build of torch has no torch.distributed")
+
+
+@dataclass(frozen=True)
+class Rerun:
+    """A program that was run again as one process of a trace."""
+
+    trace: Path
+    result: subprocess.CompletedProcess[str]
 
 
 @dataclass(frozen=True)
@@ -63,6 +76,16 @@ class Runs:
 
 
 @pytest.fixture(scope="module")
+def rerun(runs: Runs) -> Rerun:
+    """Rank 0 of a run that received a difference from rank 1, run again by the program without rank 1."""
+    again = runs.folder / "again.zarr"
+    command = [sys.executable, str(PROGRAM), "1", "value"]
+    words = ["rerun", runs.folder / f"{RERUN}.zarr", "--process", "rank0/main", "-o", again, "--format", "json", "--"]
+    result = subprocess.run([RLTRACE, *words, *command], capture_output=True, text=True, check=False)
+    return Rerun(again, result)
+
+
+@pytest.fixture(scope="module")
 def runs(new_cli: Callable[[], Any]) -> Runs:
     cli = new_cli()
     for name, *planted in (["a"], ["b"], *([name, *map(str, how)] for how, name in PLANTED.items())):
@@ -73,7 +96,7 @@ def runs(new_cli: Callable[[], Any]) -> Runs:
         command = f"{ranks[1]} & {ranks[0]}; wait"
         where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
         where["MALLOC_PERTURB_"] = "17" if name == "a" else "66"  # what empty memory holds
-        checks = ("--check-links", "--rerunnable", "all") if name == "b" else ()
+        checks = {"b": ("--check-links", "--rerunnable", "all"), RERUN: ("--rerunnable", "all")}.get(name, ())
         result = cli.rltrace("record", "--quiet", *checks, "-o", f"{name}.zarr", "--", "sh", "-c", command, **where)
         assert result.returncode == 0, result.stderr
     return Runs(cli.folder)
@@ -102,6 +125,26 @@ def test_a_rank_is_run_again_alone(runs: Runs, rank: int, capsys: pytest.Capture
     assert (status, result["bitwise"], result["first"]) == (0, True, None)
     assert result["ops"] > 1_000
     assert all("c10d" in name for name, _ in result["from_record"])
+
+
+def test_a_program_runs_a_rank_again_alone(rerun: Rerun) -> None:
+    """Of every way the ops are the recorded ones and give the recorded bits, whatever the other rank sent."""
+    assert rerun.result.returncode == 0, rerun.result.stderr + rerun.result.stdout
+    found = json.loads(rerun.result.stdout)
+    assert (found["bitwise"], found["comparison"]["verdict"]) == (True, "identical")
+    assert (found["memory"]["missed"], found["memory"]["refused"]) == (0, None)
+    assert found["memory"]["answered"] > 10 * len(RECEIVED)
+
+
+@pytest.mark.parametrize("way", ["replicas", "fsdp", "tensor_parallel", "experts"])
+def test_a_rerun_names_the_collective_that_brought_a_difference(runs: Runs, rerun: Rerun, way: str) -> None:
+    """Rank 0 alone, with what rank 1 sent, against a run without the difference."""
+    again = open_trace(rerun.trace)
+    [process] = again.processes
+    process._streams = {i: s for i, s in process._streams.items() if s.name.endswith(f"thread:{way}")}
+    first = compare(runs.of("a", way), again).first
+    assert first is not None and first.received is not None
+    assert (first.cause, first.received.op) == (Cause.OUTSIDE, RECEIVED[way])
 
 
 @pytest.mark.parametrize(("rank", "how"), PLANTED)

@@ -18,23 +18,24 @@ from rltrace.commands.main import main
 from rltrace.errors import UsageError
 from rltrace.recorder.core.op_info import OpPlan
 from rltrace.rerun_op import op_sequence as sequences
-from rltrace.rerun_op.op_sequence import SequenceRun, op_sequence, ops_not_run
+from rltrace.rerun_op.op_sequence import RecordedMemory, SequenceRun, op_sequence, ops_not_run
 from rltrace.rerun_op.recorded_op import MissingValuesError
 from rltrace.rerun_op.rerun_result import OpOutcome, RerunResult, rerun_result
 from rltrace.selectors import parse_selectors
-from rltrace.trace.format.schema import Column
-from rltrace.trace.read.process import ProcessTrace
+from rltrace.trace.format.checkpoint import read_entries
+from rltrace.trace.format.schema import Column, Phase
 
 Program = Callable[[], None]
 
 
-def outcomes(process: ProcessTrace) -> list[OpOutcome]:
-    return list(SequenceRun(process).run(op_sequence(process)))
+def outcomes(found: Recorded, checkpoint: Path | None = None) -> list[OpOutcome]:
+    memory = RecordedMemory(found.trace, found.process, checkpoint)
+    return list(SequenceRun(found.process, memory).run(op_sequence(found.process)))
 
 
 def again(found: Recorded, selector: str = "all") -> RerunResult:
     not_run = ops_not_run(found.process, op_sequence(found.process), parse_selectors([selector]))
-    return rerun_result(found.process, outcomes(found.process), not_run)
+    return rerun_result(found.process, outcomes(found), not_run)
 
 
 def training() -> None:
@@ -96,7 +97,7 @@ def test_what_no_op_wrote_is_in_the_trace(record: Record, way: str) -> None:
     """Memory is as it was before each op, whoever wrote it since the last one."""
     found = record(nobody_recorded(WRITES[way]), rerunnable="all")
     assert again(found).bitwise
-    assert [outcome.here for outcome in outcomes(found.process)][-1] != ()
+    assert [outcome.here for outcome in outcomes(found)][-1] != ()
 
 
 def test_a_tensor_without_memory(record: Record) -> None:
@@ -170,8 +171,145 @@ def test_where_another_machine_differs(
 def test_a_limit_that_was_reached(record: Record) -> None:
     """Such ops cannot be run again, and it is said why."""
     found = record(training, rerunnable="all", values_limit=600)
-    with pytest.raises(MissingValuesError, match="the limit was reached"):
+    with pytest.raises(MissingValuesError, match=r"\d bytes\) were not recorded, as the limit was reached: .*limit"):
         op_sequence(found.process)
+
+
+def test_a_window_over_the_limit(record: Record, checkpoint: Path) -> None:
+    """Nothing is recorded where parameters, buffers and optimizer state alone are over the limit, but for those that a
+    checkpoint holds."""
+    second = checkpoint.with_name("second.pt")
+    found = record(resumed(checkpoint, second), rerunnable="all", steps=(1, 2), values_limit=60_000)
+    with pytest.raises(MissingValuesError, match="optimizer state alone are over the limit, so no memory"):
+        op_sequence(found.process)
+    assert len(found.process.values) == 0
+    [left] = found.process.values.left_out
+    trained, buffers, counts = 8 * 600 + 3 * 600 + 600 * 2 + 2, 2 * 600, 6  # Adam has two tensors of each, and a count
+    assert left.bytes == 4 * (3 * trained + buffers + counts) + 8
+    assert again(
+        record(resumed(checkpoint), rerunnable="all", steps=(1, 2), checkpoint=second, values_limit=60_000)
+    ).bitwise
+
+
+class Decoder(nn.Module):
+    """One layer of attention over a cache of keys and values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.heads, self.logits = nn.Embedding(9, 8), nn.Linear(8, 24), nn.Linear(8, 9)
+
+    def forward(self, ids: torch.Tensor, cache: torch.Tensor, at: int) -> torch.Tensor:
+        query, key, value = self.heads(self.embed(ids)).chunk(3, -1)
+        cache[:, at : at + ids.shape[1]] = torch.stack([key, value], 2).detach()
+        keys, values = cache[:, : at + ids.shape[1]].unbind(2)
+        return self.logits(nn.functional.scaled_dot_product_attention(query, keys, values))
+
+
+def generate(policy: Decoder, prompts: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Five tokens after each prompt, sampled one by one with a cache that is as large as they will be."""
+    sampled, new, cache = [], prompts, torch.empty(len(prompts), 8, 2, 8)
+    for i in range(5):
+        with torch.no_grad():
+            scores = policy(new, cache, 0 if i == 0 else 2 + i)[:, -1]
+        new = torch.multinomial(scores.softmax(-1), 1, generator=generator)
+        sampled.append(new)
+    return torch.cat(sampled, 1)
+
+
+def sampling_and_learning() -> None:
+    """Two updates of a policy on what it sampled."""
+    torch.manual_seed(2)
+    policy, generator = Decoder(), torch.Generator().manual_seed(6)
+    optimizer = torch.optim.Adam(policy.parameters())
+    prompts = torch.tensor([[1, 2, 3], [4, 5, 6]])
+    for _ in range(2):
+        sampled = generate(policy, prompts, generator)
+        scores = policy(torch.cat([prompts, sampled], 1), torch.zeros(2, 8, 2, 8), 0)[:, 2:-1].log_softmax(-1)
+        optimizer.zero_grad()
+        (-scores.gather(-1, sampled[..., None]).squeeze(-1) * (sampled % 2)).sum().backward()
+        optimizer.step()
+
+
+def test_sampling_with_a_cache(record: Record) -> None:
+    """One call that samples, alone, and the whole update on what it sampled, each from the middle of a run."""
+    whole = record(sampling_and_learning, rerunnable="all", steps=(1, 2))
+    assert again(whole).bitwise
+    alone = record(sampling_and_learning, rerunnable="site=test_op_sequence.py:generate", steps=(1, 2))
+    result = again(alone, "site=test_op_sequence.py:generate")
+    assert result.bitwise and 5 * 8 < result.ops < again(whole).ops
+    ops = op_sequence(alone.process)
+    assert [alone.rows[op.row].name for op in ops].count("multinomial") == 5
+    assert not any(alone.rows[op.row].phase is Phase.OPTIMIZER for op in ops)
+
+
+def resumed(checkpoint: Path, save: Path | None = None) -> Program:
+    """A program that begins at a checkpoint and takes two steps; ``save``: another after the first."""
+
+    def program() -> None:
+        model = nn.Sequential(nn.Linear(8, 600), nn.BatchNorm1d(600), nn.Linear(600, 2))
+        optimizer = torch.optim.Adam(model.parameters())
+        loaded = torch.load(checkpoint)
+        model.load_state_dict(loaded["model"])
+        optimizer.load_state_dict(loaded["optimizer"])
+        batch = torch.arange(32.0).reshape(4, 8)
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(batch).square().sum().backward()
+            optimizer.step()
+            if save is not None and not save.exists():
+                torch.save([model.state_dict(), optimizer.state_dict()], save)
+
+    return program
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of model and optimizer after a step."""
+    path = tmp_path_factory.mktemp("checkpoints") / "begin.pt"
+    torch.manual_seed(4)
+    model = nn.Sequential(nn.Linear(8, 600), nn.BatchNorm1d(600), nn.Linear(600, 2))
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(3, 8)).sum().backward()
+    optimizer.step()
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, path)
+    return path
+
+
+def test_what_a_checkpoint_holds(record: Record, checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Is not in the trace: it is read from the file, wherever that is, and another file is named as such."""
+    step = "phase=forward,step=0", "phase=backward,step=0", "phase=optimizer,step=0"
+    whole = record(resumed(checkpoint), rerunnable=step)
+    found = record(resumed(checkpoint), rerunnable=step, checkpoint=checkpoint)
+    assert again(found).bitwise and again(found).ops == again(whole).ops
+    held = sum(entry.nbytes for entry in read_entries(checkpoint).values())
+    assert whole.process.values.nbytes - found.process.values.nbytes == pytest.approx(held, rel=0.1)
+
+    capsys.readouterr()
+    assert main(["verify", str(found.path)]) == 0
+    assert "does not belong" not in capsys.readouterr().out
+    part = found.path.with_name("part.zarr")
+    assert main(["slice", str(found.path), "--steps", "0:1", "-o", str(part)]) == 0
+    assert main(["rerun", str(part)]) == 0
+
+    moved = checkpoint.with_name("moved.pt")
+    checkpoint.rename(moved)
+    assert main(["rerun", str(found.path)]) == 2
+    assert "begin.pt does not exist: --checkpoint PATH says where it is" in capsys.readouterr().err
+    assert main(["rerun", str(found.path), "--checkpoint", str(moved)]) == 0
+    other = torch.load(moved)
+    other["model"]["0.weight"] += 1
+    torch.save(other, checkpoint)
+    assert main(["rerun", str(found.path)]) == 2
+    said = capsys.readouterr().err
+    assert "begin.pt is not the checkpoint that the step was recorded with: model.0.weight has the digest" in said
+    [entry] = [entry for entry in read_entries(moved).values() if entry.key == "model.0.weight"]
+    assert f"recorded was {entry.digest:016x}" in said
+    torch.save({"another": torch.ones(3)}, checkpoint)
+    assert main(["rerun", str(found.path)]) == 2
+    assert "it has no model.0.bias" in capsys.readouterr().err
+    assert main(["rerun", str(whole.path), "--checkpoint", str(moved)]) == 2
+    assert "was recorded without --checkpoint" in capsys.readouterr().err
+    moved.replace(checkpoint)
 
 
 def test_memory_that_is_not_there(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +317,7 @@ def test_memory_that_is_not_there(record: Record, monkeypatch: pytest.MonkeyPatc
     found = record(nobody_recorded(lambda tensor: None), rerunnable="all")
     ops = [op for op in op_sequence(found.process) if found.rows[op.row].name != "add"]
     with pytest.raises(UsageError, match=r"row \d+ reads memory that no earlier op of this run made"):
-        list(SequenceRun(found.process).run(ops))
+        list(SequenceRun(found.process, RecordedMemory(found.trace, found.process)).run(ops))
 
 
 def test_the_command(record: Record, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,7 +348,7 @@ def test_traces_that_cannot_be_run_again(record: Record, capsys: pytest.CaptureF
 def test_columns_of_an_outcome(record: Record) -> None:
     """An outcome has its row, in the order in which the ops ran."""
     found = record(nobody_recorded(lambda tensor: None), rerunnable="all")
-    rows = [int(outcome.rows.columns[0, Column.OP]) for outcome in outcomes(found.process)]
+    rows = [int(outcome.rows.columns[0, Column.OP]) for outcome in outcomes(found)]
     names = [found.process.words.op(number) for number in rows]
     assert names == [
         "aten.ones.default",

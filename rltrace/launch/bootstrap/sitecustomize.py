@@ -185,7 +185,7 @@ def _start_recorder(start_record: StartRecord, options: str, library: str) -> No
             return
         if recording.by_rows:
             from rltrace.parity.patching.start import start
-        elif recording.replay:
+        elif recording.replay or recording.rerun:
             from rltrace.replay.start import start
         elif recording.against:
             from rltrace.live_diff.start import start

@@ -19,7 +19,7 @@ from rltrace.parity.patching.source import read_table
 from rltrace.parity.patching.tally import RowAccount, account_in, record_of
 from rltrace.recorder import current_session
 from rltrace.recorder.base.options import RecordOptions
-from rltrace.recorder.capture.captures import Captures
+from rltrace.recorder.capture.captures import Captures, RecordingExtension
 from rltrace.recorder.core.process_state import ProcessState
 from rltrace.recorder.session import session as sessions
 from rltrace.recorder.session.api import recording
@@ -30,7 +30,7 @@ from rltrace.trace.format.location import local_folder
 from rltrace.trace.read.reader import Trace, open_trace
 
 
-class PatchExtension:
+class PatchExtension(RecordingExtension):
     """Extends the recording of one process by the injection of A's rows."""
 
     def __init__(self, table: RowTable, lines: Sequence[MapLine] = ()) -> None:

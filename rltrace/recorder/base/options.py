@@ -72,6 +72,8 @@ class RecordOptions(NamedTuple):
     """Record their inputs, too."""
     rerunnable: tuple[str, ...] = ()
     """Selectors of the ops that are to be run again later: what they read and did not make is recorded; empty: none."""
+    checkpoint: str = ""
+    """Absolute path of a checkpoint: what it holds is not recorded again for these ops; empty: none."""
     values_limit: int = 1 << 30
     """Bytes of values that each process records at most."""
     state: tuple[int, int | None] | None = None
@@ -128,6 +130,15 @@ class RecordOptions(NamedTuple):
     """End the program, as Ctrl-C would, at the first op that differs from either; from one that grows, once the
     launcher has found it, with the step that the program is in then."""
 
+    rerun: str = ""
+    """Absolute path of the trace whose steps the program runs again, with the memory that it holds; empty: none."""
+    process: str = ""
+    """The process of that trace that this one is."""
+    warm_up: int = 0
+    """Steps that the program makes before those."""
+    pause: str = ""
+    """``rank1/main:12``: the row of that process before which the debugger begins; empty: none."""
+
     @property
     def windowed(self) -> bool:
         return self.first_step > 0 or self.end_step is not None
@@ -143,6 +154,7 @@ class RecordOptions(NamedTuple):
             "--rows": self.rows,
             "--against": self.against,
             "replay": self.replay,
+            "rerun": self.rerun,
         }
         return next((name for name, value in given.items() if value), "")
 
@@ -158,6 +170,8 @@ class RecordOptions(NamedTuple):
             extras |= {"values_limit": self.values_limit}
         if self.rerunnable:
             extras |= {"rerunnable": list(self.rerunnable), "values_limit": self.values_limit}
+        if self.checkpoint:
+            extras |= {"checkpoint": home_as_tilde(self.checkpoint)}
         if self.state is not None:
             extras |= {"state": steps_text(self.state), "values_limit": self.values_limit}
         if self.rows:
@@ -181,6 +195,8 @@ class RecordOptions(NamedTuple):
             extras |= {"against": home_as_tilde(self.against), "stop": self.stop}
         if self.growing:
             extras |= {"against": home_as_tilde(self.growing), "stop": self.stop, "growing": True}
+        if self.rerun:
+            extras |= {"rerun": home_as_tilde(self.rerun), "process": self.process, "warm_up": self.warm_up}
         return extras
 
     def to_environment(self, environment: MutableMapping[str, str]) -> None:

@@ -5,7 +5,7 @@ Owns that none of their code is loaded or runs where no option requests it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from rltrace.recorder.base.options import RecordOptions
@@ -14,8 +14,11 @@ from rltrace.recorder.core.op_recorder import OpRecorder
 from rltrace.recorder.core.process_state import ProcessState
 
 if TYPE_CHECKING:
+    import torch
+
     from rltrace.recorder.capture.activation_tensors import ActivationQueue
     from rltrace.recorder.capture.link_checks import LinkChecks
+    from rltrace.recorder.capture.memory import NumberedStorages
     from rltrace.recorder.capture.values import ValueQueue
 
 MakeHook = Callable[[OpRecorder], OpHook[Any]]
@@ -28,6 +31,8 @@ class Captures(NamedTuple):
     hooks: Sequence[MakeHook] = ()
     """Of each stream, in the order in which they are called."""
     values: ValueQueue | None = None
+    memory: NumberedStorages | None = None
+    """Of steps that are to be run again as a whole."""
     activations: ActivationQueue | None = None
     links: LinkChecks | None = None
 
@@ -71,14 +76,18 @@ def _recorded_tensors(options: RecordOptions, process: ProcessState) -> Captures
     remember_names(process)
     values = ValueQueue(ValueRequest(options.values, options.values_inputs, options.values_limit))
     selector = parse_selectors(options.values) if options.values else Selector(())
+    whole_steps: NumberedStorages | None = None
     of_values: list[MakeHook] = [lambda stream: ValueCapture(stream, values, selector)] if options.values else []
     if options.rerunnable:
-        from rltrace.recorder.capture.memory import MemoryCapture, NumberedStorages
+        from rltrace.recorder.capture.memory import MemoryCapture, NumberedStorages, reads_all
+        from rltrace.trace.format.checkpoint import load_entries
 
-        wanted, storages = parse_selectors(options.rerunnable), NumberedStorages(process.layouts)
+        wanted = parse_selectors(options.rerunnable)
+        storages = NumberedStorages(process.layouts, load_entries(options.trace) if options.checkpoint else ())
+        whole_steps = storages if reads_all(wanted) else None
         of_values.append(lambda stream: MemoryCapture(stream, values, storages, wanted))
     if not options.rows:
-        return Captures(of_values, values)
+        return Captures(of_values, values, whole_steps)
     from rltrace.recorder.capture.activation_tensors import ActivationQueue, ForwardNames
     from rltrace.recorder.capture.activations import ActivationCapture
     from rltrace.trace.format.records import ActivationRequest
@@ -88,8 +97,34 @@ def _recorded_tensors(options: RecordOptions, process: ProcessState) -> Captures
     return Captures(
         [lambda stream: ActivationCapture(stream, activations, rows, values, selector, names), *of_values],
         values,
+        whole_steps,
         activations,
     )
+
+
+class PastAttempts(NamedTuple):
+    """The attempts before a step."""
+
+    ordinals: Sequence[int]
+    """Of their optimizers."""
+    skipped: Sequence[int]
+    """Of each: 0 no, 1 yes, 2 unknown."""
+
+
+class ProgramState(Protocol):
+    """What an extension may read and change of a program between two steps."""
+
+    def tensors(self) -> Iterable[tuple[str, str, torch.Tensor]]:
+        """Parameters, buffers, gradients and optimizer state: path of the owner, name, tensor."""
+
+    def ordinals(self) -> Set[int]:
+        """Of the optimizers that have made an attempt."""
+
+    def count_from(self, past: PastAttempts) -> None:
+        """Count steps as if these attempts had been made, and no others."""
+
+    def stop_program(self, why: str) -> None:
+        """End the program, as Ctrl-C would."""
 
 
 class RecordingExtension(Protocol):
@@ -100,6 +135,10 @@ class RecordingExtension(Protocol):
 
     def records(self) -> list[dict[str, Any]]:
         """Records for the process's journal; called when it ends."""
+
+    def wakes(self, state: ProgramState) -> None:
+        """A run that was started asleep begins to record its ops; nothing of that has happened yet."""
+        return
 
 
 Extend = Callable[[str], RecordingExtension | None]

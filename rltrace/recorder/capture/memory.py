@@ -5,14 +5,18 @@ Owns a number and a digest of every storage that they use. The digest is taken w
 compared when the next one begins: if it differs, something else wrote the memory (an op that is not selected, NumPy,
 a collective, another process), and its bytes are recorded.
 
-Ops that cannot be run again by themselves get no places: collectives, calls of code outside torch, compiled regions.
-What they leave in memory is recorded where a later op reads it, like all else that comes from outside.
+What a checkpoint holds is not recorded again (``record --checkpoint``): its digest is enough.
+
+Ops that cannot be run again by themselves get no places: calls of code outside torch, compiled regions. What they leave
+in memory is recorded where a later op reads it, like all else that comes from outside. Collectives are not run again
+either, but get places: what they received is recorded before the next op of their stream that is selected, also where
+only the program itself reads it, so that they can be answered without the other processes.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -30,9 +34,11 @@ from rltrace.recorder.core.op_recorder import OpRecorder
 from rltrace.recorder.core.regions import RegionInputs
 from rltrace.recorder.core.storages import address_of
 from rltrace.recorder.digests.layouts import Layout, Layouts, data_address
-from rltrace.selectors import Selector
+from rltrace.selectors import Key, Selector
+from rltrace.trace.format.collectives import brings_data
 from rltrace.trace.format.schema import (
     LIMIT,
+    OVER_LIMIT,
     PLACEMENT_ALIGNMENT,
     PLACEMENT_SHIFT,
     TENSOR_SHIFT,
@@ -82,15 +88,21 @@ class OpMemory:
     """Of each tensor: address of its storage, alignment and bits of its placement, bytes from the start."""
     state: bytes | None
     """State of the generator that the op draws from."""
+    received: tuple[int, ...] = ()
+    """Addresses of storages that collectives have received into since the last op."""
 
 
 class NumberedStorages:
     """The storages of one process. Its threads take turns."""
 
-    def __init__(self, layouts: Layouts) -> None:
+    def __init__(self, layouts: Layouts, in_checkpoint: Collection[int] = ()) -> None:
+        """``in_checkpoint``: digests of contents that are not recorded, as a file has them."""
         self.lock = threading.RLock()
         self.ops = 0
         """Selected ops so far: their order over all threads."""
+        self.in_checkpoint = in_checkpoint
+        self.too_large = False
+        """Whether no memory is recorded, as it is known to be over the limit."""
         self._layouts = layouts
         self._known: dict[int, NumberedStorage] = {}
         self._numbered = 0
@@ -98,6 +110,10 @@ class NumberedStorages:
     def knows(self, address: int) -> bool:
         """Whether the storage at an address has a number."""
         return address in self._known
+
+    def at(self, address: int) -> NumberedStorage:
+        """The storage with a number at an address."""
+        return self._known[address]
 
     def of(self, tensor: torch.Tensor) -> NumberedStorage:
         """The storage of a tensor. Raises NoBytesError where it has none."""
@@ -113,14 +129,32 @@ class NumberedStorages:
                 self._sweep()
         return known
 
-    def read(self, tensor: torch.Tensor) -> tuple[int, Layout, torch.Tensor]:
-        """A tensor's storage: digest and layout of its bytes, and the tensor of them. Raises NoBytesError."""
-        raw = tensor.untyped_storage()
-        whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(raw, 0, (raw.nbytes(),), (1,))
+    def read(self, raw: torch.UntypedStorage) -> tuple[int, Layout, torch.Tensor]:
+        """Digest and layout of a storage's bytes, and the tensor of them. Raises NoBytesError."""
+        whole = torch.empty(0, dtype=torch.uint8, device=raw.device).set_(raw, 0, (raw.nbytes(),), (1,))
         layout = self._layouts.of(whole)
-        if tensor.is_cpu and layout.nbytes:
+        if whole.is_cpu and layout.nbytes:
             return digest_address(whole.data_ptr(), layout.nbytes, layout.seed), layout, whole
         return digest_buffer(bytes_of(whole, layout), layout.seed), layout, whole
+
+    def expect(self, tensors: Iterable[torch.Tensor], queue: ValueQueue, stream: OpRecorder) -> None:
+        """A window begins in which all of these are read: where they alone are over the limit, record no memory at
+        all, rather than a part that nothing can be done with.
+        """
+        sizes: dict[int, int] = {}
+        with torch_function_disabled(), torch.no_grad():
+            for tensor in tensors:
+                try:
+                    plain = getattr(tensor, "_local_tensor", tensor)
+                    if (address := address_of(plain)) and address not in sizes:
+                        known = bool(self.in_checkpoint) and self.read(plain.untyped_storage())[0] in self.in_checkpoint
+                        sizes[address] = 0 if known else plain.untyped_storage().nbytes()
+                except (NoBytesError, NotImplementedError, RuntimeError):
+                    continue
+        if sum(sizes.values()) > queue.request.limit:
+            self.too_large = True
+            for size in filter(None, sizes.values()):
+                queue.leave_out(OVER_LIMIT, stream.number, stream.row, size)
 
     def _sweep(self) -> None:
         expired: Any = torch.UntypedStorage._expired
@@ -136,10 +170,15 @@ class MemoryCapture(OpHook[OpMemory]):
         self._queue = queue
         self._storages = storages
         self._wanted = StreamSelector(selector, stream)
+        self._selects_all = selector.matches_all
+        self._received: dict[int, torch.UntypedStorage] = {}
+        """By address: storages that collectives of this stream receive into, kept until their bytes are recorded: the
+        program may read and drop them before the next op."""
 
     def begin(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OpMemory | None:
         plan = self._stream.process.calls.plan(func)
-        if not self._wanted.may_find(plan.id, plan.name) or not _runs_alone(plan, args):
+        alone = brings_data(plan.name) or _runs_alone(plan, args)
+        if not self._wanted.may_find(plan.id, plan.name) or self._storages.too_large or not alone:
             return None
         with self._storages.lock, torch_function_disabled(), torch.no_grad():
             try:
@@ -150,14 +189,33 @@ class MemoryCapture(OpHook[OpMemory]):
     def _before(self, plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OpMemory:
         tensors = op_tensors(args, kwargs)
         op = OpMemory(plan, {}, [], state_bytes(args, kwargs) if plan.draws else None)
+        leaves_memory = plan.role is Role.ALLOCATION or brings_data(plan.name)
         for tensor in tensors:
             storage, address = self._storages.of(tensor), address_of(tensor)
             op.places.append(_place(tensor, address, is_output=False))
-            if address not in op.uses and plan.role is not Role.ALLOCATION:
-                digest, layout, whole = self._storages.read(tensor)
-                content = bytes_of(whole, layout) if digest != storage.digest else None
-                op.uses[address] = StorageUse(storage, digest, layout, content)
+            if address not in op.uses and not leaves_memory:
+                op.uses[address] = self._use(storage, tensor.untyped_storage())
+        if tensors and self._received and not leaves_memory:
+            op.received = self._arrived(op)
         return op
+
+    def _use(self, storage: NumberedStorage, raw: torch.UntypedStorage) -> StorageUse:
+        digest, layout, whole = self._storages.read(raw)
+        return StorageUse(storage, digest, layout, bytes_of(whole, layout) if digest != storage.digest else None)
+
+    def _arrived(self, op: OpMemory) -> tuple[int, ...]:
+        """Add to the uses of an op what collectives have received by now."""
+        storages: Any = self._stream.process.storages
+        special = storages.special
+        due = tuple(
+            address
+            for address in self._received
+            if not (storages.is_in_flight(address) or (address in special and special[address].mask is False))
+        )
+        for address in due:
+            if address not in op.uses:
+                op.uses[address] = self._use(self._storages.at(address), self._received[address])
+        return due
 
     def finish(self, cells: FixedCells, call: Call, tensors: list[torch.Tensor], out: Any) -> None:
         op = self.op
@@ -176,14 +234,17 @@ class MemoryCapture(OpHook[OpMemory]):
                 self._leave_out("a result has no plain bytes", 0)
 
     def _after(self, op: OpMemory, call: Call, tensors: list[torch.Tensor], returned: list[torch.Tensor]) -> None:
-        allocates = op.plan.role is Role.ALLOCATION
+        allocates, arrives = op.plan.role is Role.ALLOCATION, brings_data(op.plan.name)
+        used = op.uses.keys() | ({address for address, _, _ in op.places} if arrives else ())
         results = [
             tensor
             for tensor in returned
-            if (address := address_of(tensor)) not in op.uses and not (allocates and self._storages.knows(address))
+            if (address := address_of(tensor)) not in used and not (allocates and self._storages.knows(address))
         ]
         places = [_place(tensor, address_of(tensor), is_output=True) for tensor in results]
-        read = self._read_storages(op, tensors)
+        read = self._read_storages(op, tensors).union(op.received)
+        for address in op.received:
+            self._received.pop(address, None)
         for address, use in op.uses.items():
             if use.content is None or address not in read or self._content(use):
                 use.storage.digest = use.digest
@@ -197,10 +258,12 @@ class MemoryCapture(OpHook[OpMemory]):
             storage = self._storages.of(tensor).number
             place |= index << TENSOR_SHIFT
             self._add(ValueKind.TENSOR, order | storage, place, layouts.of(tensor).id, b"", offset)
-        if allocates:
+        if arrives:
+            self._received |= {address_of(tensor): tensor.untyped_storage() for tensor, _ in named}
+        if allocates or arrives:
             return
         for tensor in (*(tensors[place] for place in call.written), *results):
-            self._storages.of(tensor).digest = self._storages.read(tensor)[0]
+            self._storages.of(tensor).digest = self._storages.read(tensor.untyped_storage())[0]
 
     def _read_storages(self, op: OpMemory, tensors: Sequence[torch.Tensor]) -> set[int]:
         """Addresses of storages with bytes that the op does not overwrite."""
@@ -211,13 +274,33 @@ class MemoryCapture(OpHook[OpMemory]):
             if links[place - count] != OVERWRITTEN or tensor.nbytes < tensor.untyped_storage().nbytes()
         }
 
-    def _content(self, use: StorageUse) -> bool:
+    def window_row(
+        self, cells: FixedCells, row: int, name: str, owner: str, digests: list[int], tensor: torch.Tensor | None
+    ) -> None:
+        """Record what the tensor's storage holds, for a program that is to continue from here."""
+        if tensor is None or not self._selects_all or self._storages.too_large:
+            return
+        with self._storages.lock, torch_function_disabled(), torch.no_grad():
+            for local in op_tensors((tensor,), None):
+                try:
+                    storage, place = self._storages.of(local), _place(local, address_of(local), is_output=False)
+                    use = self._use(storage, local.untyped_storage())
+                except (NoBytesError, NotImplementedError, RuntimeError):  # sparse, a subclass, on meta
+                    continue
+                if use.content is None or self._content(use, row):
+                    storage.digest = use.digest
+                layout = self._stream.process.layouts.of(local).id
+                order = self._storages.ops << 32
+                self._storages.ops += 1
+                self._add(ValueKind.TENSOR, order | storage.number, place[1], layout, b"", place[2], row)
+
+    def _content(self, use: StorageUse, row: int | None = None) -> bool:
         """Record what a storage holds before the row. Returns whether there is room for it."""
         content, number = use.content or b"", use.storage.number
-        if self._queue.knows(use.digest):
-            self._add(ValueKind.CONTENT, use.digest, number, use.layout.id, b"")
+        if self._queue.knows(use.digest) or use.digest in self._storages.in_checkpoint:
+            self._add(ValueKind.CONTENT, use.digest, number, use.layout.id, b"", row=row)
         elif self._queue.has_room(len(content)):
-            self._add(ValueKind.STORAGE, use.digest, number, use.layout.id, content)
+            self._add(ValueKind.STORAGE, use.digest, number, use.layout.id, content, row=row)
         else:
             self._leave_out(LIMIT, len(content))
             return False
@@ -226,22 +309,33 @@ class MemoryCapture(OpHook[OpMemory]):
     def drop(self) -> None:
         self._queue.forget(self._stream.number, self._stream.row)
 
-    def _add(self, kind: ValueKind, digest: int, place: int, layout: int, data: bytes, offset: int = 0) -> None:
-        self._queue.add(NewValue(kind, digest, self._stream.number, self._stream.row, place, layout, data, offset))
+    def _add(
+        self,
+        kind: ValueKind,
+        digest: int,
+        place: int,
+        layout: int,
+        data: bytes,
+        offset: int = 0,
+        row: int | None = None,
+    ) -> None:
+        """``row``: None: the current one."""
+        at = self._stream.row if row is None else row
+        self._queue.add(NewValue(kind, digest, self._stream.number, at, place, layout, data, offset))
 
     def _leave_out(self, why: str, size: int) -> None:
         self._queue.leave_out(why, self._stream.number, self._stream.row, size)
 
 
-OF_SEVERAL: Final = "c10d::", "_c10d_functional::", "_c10d_functional_autograd::"
-"""Operators of process groups: they need the other processes."""
+def reads_all(selector: Selector) -> bool:
+    """Whether a selector of whole steps finds what reads all parameters, and all optimizer state."""
+    return selector.keys <= {Key.STEP}
 
 
 def _runs_alone(plan: OpPlan, args: tuple[Any, ...]) -> bool:
     """Whether an op can be run again with nothing but its arguments."""
     region = bool(args) and type(args[0]) is RegionInputs
-    alone = bool(plan.schema) and not plan.schema.startswith(OF_SEVERAL)
-    return alone and not (plan.role in NOT_ALONE or plan.arrives or plan.is_launch or region)
+    return bool(plan.schema) and not (plan.role in NOT_ALONE or plan.arrives or plan.is_launch or region)
 
 
 def _place(tensor: torch.Tensor, address: int, *, is_output: bool) -> tuple[int, int, int]:

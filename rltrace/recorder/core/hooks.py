@@ -59,8 +59,10 @@ class OpHook(Generic[State]):
     def event(self, form: EventForm, cells: EventCells, scalars: int, row: int, site: int) -> None:
         """An event has been written as ``row``; ``scalars`` is the id of its form in table "scalars"."""
 
-    def window_row(self, cells: FixedCells, row: int, name: str, owner: str, digests: list[int]) -> None:
-        """The digest of a tensor at the beginning of a window has been written as ``row``."""
+    def window_row(
+        self, cells: FixedCells, row: int, name: str, owner: str, digests: list[int], tensor: torch.Tensor | None
+    ) -> None:
+        """The digest of a tensor at the beginning of a window has been written as ``row``; None: of a generator."""
 
 
 EventCells = tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[float]]

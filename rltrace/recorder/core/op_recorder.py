@@ -820,7 +820,7 @@ class OpRecorder(RowBuffer):
         self.fixed.extend(cells)
         self.row += 1
         for hook in self.hooks:
-            hook.window_row(cells, self.row - 1, name, owner, digests)
+            hook.window_row(cells, self.row - 1, name, owner, digests, tensor)
 
     def forget_writer(self, tensor: Tensor) -> None:
         """Forget the writer of a tensor that was overwritten by no op: its next reader digests it."""

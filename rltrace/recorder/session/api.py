@@ -21,6 +21,7 @@ from rltrace.recorder.capture.captures import Extend
 from rltrace.recorder.session import session as sessions
 from rltrace.recorder.session.engine_choice import choose_library
 from rltrace.selectors import parse_selectors
+from rltrace.trace.format.checkpoint import read_entries, write_entries
 from rltrace.trace.format.process_start import write_start
 from rltrace.trace.format.root import create_trace, end_launch
 
@@ -37,6 +38,7 @@ def record_block(
     values: str | Iterable[str],
     values_inputs: bool,
     rerunnable: str | Iterable[str],
+    checkpoint: str | os.PathLike[str] | None,
     values_limit: int,
     rows: str | Iterable[str],
     row_axes: Iterable[int] | None,
@@ -68,6 +70,8 @@ def record_block(
     parse_selectors(again)
     if again and level != "op":
         raise UsageError("ops that can be run again are rows: they need level op")
+    if checkpoint is not None and not again:
+        raise UsageError("a checkpoint is for ops that are to be run again: give selectors of them (rerunnable)")
     row_selectors = (rows,) if isinstance(rows, str) else tuple(rows)
     parse_selectors(row_selectors)
     if row_selectors and level != "op":
@@ -88,6 +92,7 @@ def record_block(
         values=selectors,
         values_inputs=values_inputs,
         rerunnable=again,
+        checkpoint="" if checkpoint is None else os.path.abspath(checkpoint),  # noqa: PTH100
         values_limit=values_limit,
         rows=row_selectors,
         row_axes=axes,
@@ -105,7 +110,10 @@ def record_block(
 def recording(options: RecordOptions, *, force: bool, extend: Extend | None = None) -> Iterator[None]:
     """Record the block's ops into a new trace. Raises RecordError where the recording failed."""
     trace = Path(options.trace)
+    entries = read_entries(Path(options.checkpoint)) if options.checkpoint else {}
     create_trace(trace, _launch(options), force=force)
+    if entries:
+        write_entries(trace, entries)
     started, owner = time.monotonic(), os.getpid()
     token = write_start(trace, {"argv": masked_arguments(sys.argv), "pid": os.getpid()})
     session = sessions.start(options, token, extend)

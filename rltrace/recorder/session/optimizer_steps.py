@@ -32,6 +32,7 @@ from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.base.patching import Patches
 from rltrace.recorder.base.torch_function import torch_function_disabled
 from rltrace.recorder.base.weak_id_dict import WeakIdDict
+from rltrace.recorder.capture.captures import PastAttempts
 from rltrace.recorder.core.compiled import CompiledSteps, goes_into_graph
 from rltrace.recorder.core.modules import ModuleCalls
 from rltrace.recorder.core.process_state import ProcessState
@@ -251,6 +252,13 @@ class StepCounter:
         """Count a step that the program marks (``rltrace.step()``) as an attempt of ``ManualSteps``."""
         self._local.digest = 0
         self._finish(self._manual, skipped=0)
+
+    def count_from(self, counts: Mapping[int, int]) -> dict[int, OptimizerState]:
+        """Go on as if optimizers had made these numbers of attempts, by ordinal; returns their states."""
+        states = {state.ordinal: state for state in self._states.values()}
+        for ordinal, state in states.items():
+            state.count = counts.get(ordinal, 0)
+        return states
 
     def optimizers(self) -> list[tuple[int, Any]]:
         """(ordinal, optimizer) of those alive that have made an attempt, in order."""
@@ -505,6 +513,13 @@ class StepWriter:
         ended = process.step
         process.step = ended + 1
         self._session.step_ended(ended)
+
+    def sleep_through(self, past: PastAttempts, states: Mapping[int, OptimizerState]) -> None:
+        """Go on as if these attempts, and no others, had been made since the counter fell asleep."""
+        attempts = zip(past.ordinals, past.skipped, strict=True)
+        self._slept = array("I", [ordinal << 2 | skipped for ordinal, skipped in attempts])
+        self._slept_optimizers = {ordinal: states[ordinal] for ordinal in set(past.ordinals)}
+        self._process.step = len(past.ordinals)
 
     def take_slept(self) -> NDArray[np.uint64]:
         """The attempts since the counter fell asleep or the last call, shape [n, len(Step)]."""

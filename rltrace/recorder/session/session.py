@@ -12,7 +12,8 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Set
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -30,7 +31,7 @@ from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.base.process_names import Children, fork_name, is_worker, process_name
 from rltrace.recorder.base.stack_space import check_stack_space
 from rltrace.recorder.base.torch_function import torch_function_disabled
-from rltrace.recorder.capture.captures import Extend, make_captures, remember_names
+from rltrace.recorder.capture.captures import Captures, Extend, PastAttempts, make_captures, remember_names
 from rltrace.recorder.core.modules import ModuleNames
 from rltrace.recorder.core.native_engine import NativeEngine, NativeRecorder
 from rltrace.recorder.core.op_recorder import OpRecorder
@@ -41,7 +42,7 @@ from rltrace.recorder.processes import exits
 from rltrace.recorder.processes.exits import TERMINATION_SECONDS, CommitServer, Endings, Terminations
 from rltrace.recorder.processes.forks import Inheritance, forks
 from rltrace.recorder.session import window
-from rltrace.recorder.session.arming import ArmedWindow, Arming, EndLook
+from rltrace.recorder.session.arming import ArmedWindow, Arming, EndLook, Wakening, WarmUp
 from rltrace.recorder.session.engine_choice import choice_facts, choose_library, handed_facts
 from rltrace.recorder.session.event_writer import EventWriter
 from rltrace.recorder.session.grad_scalers import Scalers
@@ -85,8 +86,10 @@ class Session:
             self._commit_server.listen()
         self._extend = extend
         self._pid = os.getpid()
-        self._arming = Arming(options.trace, token) if options.asleep else None
         self._end_look = EndLook(options.trace) if options.growing and options.stop else None
+        self._arming: Wakening | None = None
+        if options.asleep:
+            self._arming = WarmUp(options) if options.rerun else Arming(options.trace, token)
         self._armed: ArmedWindow | None = None
         """The steps that the process is awake for."""
         self._turning = _thread.allocate_lock()
@@ -101,11 +104,9 @@ class Session:
         self._process = ProcessState(self.fail, verify_inputs=options.verify_inputs, library=self._library)
         self._process.report_missing = self._note_missing
         self._extension = extend and extend(self._writer.name)
-        self._captures = make_captures(options, self._process, self._writer.append)
+        self._captures = self._make_captures(options)
         if options.asleep:
             remember_names(self._process)
-        if self._extension is not None:
-            self._captures = self._extension.join(self._captures, self._process)
         self._committer = Committer(self._process, self._writer, self.fail, self._captures)
         hooks = self._captures.hooks
         native = self._library if options.level == "op" else None
@@ -162,6 +163,10 @@ class Session:
         self._missing: dict[str, list[str]] = {}
         """By fact: what is missing in the trace."""
 
+    def _make_captures(self, options: RecordOptions) -> Captures:
+        captures = make_captures(options, self._process, self._writer.append)
+        return captures if self._extension is None else self._extension.join(captures, self._process)
+
     def _make_integrations(self) -> Integrations:
         return Integrations(self.events, self._process.digests)
 
@@ -187,8 +192,11 @@ class Session:
 
     def _write_window_state(self) -> None:
         """A row for every tensor that has a history as a window begins."""
-        steps = self.steps
-        window.write_state(self._streams.main, steps.optimizers(), self._modules.roots(), steps.generator_states())
+        steps, main = self.steps, self._streams.main
+        memory, values = self._captures.memory, self._captures.values
+        if memory is not None and values is not None:
+            memory.expect(window.lasting_tensors(steps.optimizers(), self._modules.roots()), values, main)
+        window.write_state(main, steps.optimizers(), self._modules.roots(), steps.generator_states())
 
     def stream_here(self) -> OpRecorder | None:
         """The stream of the calling thread, where its ops become rows."""
@@ -218,7 +226,7 @@ class Session:
         """Whether nothing is recorded now, as ``rltrace arm`` has not requested this step."""
         return self._arming is not None and self._armed is None
 
-    def _arm(self, arming: Arming, step: int) -> None:
+    def _arm(self, arming: Wakening, step: int) -> None:
         """``step`` begins: wake or fall asleep, where it is the first of requested steps, or the first after them."""
         if not self._turning.acquire(blocking=False):
             return  # a step of another thread ends, too
@@ -238,9 +246,12 @@ class Session:
     def _wake(self, armed: ArmedWindow, step: int) -> None:
         self._armed, options = armed, armed.options(self.options)
         self._level = "op" if "op" in (self._level, options.level) else "step"
+        if self._extension is not None:
+            self._extension.wakes(self)
+            step = self._process.step
         self.steps.wake()
         self._write_slept()
-        self._captures = make_captures(options, self._process, self._writer.append)
+        self._captures = self._make_captures(options)
         self._committer.take_from(self._captures)
         self._streams.set_hooks(self._captures.hooks)
         self._streams.step_began(step)
@@ -249,6 +260,17 @@ class Session:
         self.window.options = options
         self._write_facts(running_before())
         self._begin(options)
+
+    def tensors(self) -> Iterable[tuple[str, str, torch.Tensor]]:
+        """Of ``ProgramState``, as the next methods are."""
+        return window.named_tensors(self.steps.optimizers(), self._modules.roots())
+
+    def ordinals(self) -> Set[int]:
+        return {ordinal for ordinal, _ in self.steps.optimizers()}
+
+    def count_from(self, past: PastAttempts) -> None:
+        states = self.steps.count_from(Counter(past.ordinals))
+        self._step_writer.sleep_through(past, states)
 
     def _fall_asleep(self) -> None:
         self._armed = None

@@ -128,7 +128,7 @@ def write_state(
     """Write rows for parameters, buffers, optimizer state and generators; ``optimizers``: with ordinals."""
     bits = phase_bits(Phase.OTHER, Kind.WINDOW)
     with torch_function_disabled(), torch._C._DisableTorchDispatch():
-        for owner, name, tensor in _tensors(optimizers, roots):
+        for owner, name, tensor in named_tensors(optimizers, roots):
             stream.write_window_tensor(bits, name, owner, tensor)
         for name, state in states._asdict().items():
             stream.write_window_row(bits, f"generator {name}", "", [state], None)
@@ -139,13 +139,21 @@ def last_state(
 ) -> dict[str, Any]:
     """The journal record ``state``: one digest of all that ``write_state`` would record now, except gradients."""
     with torch_function_disabled(), torch._C._DisableTorchDispatch():
-        found = digests.several(t for _, name, t in _tensors(optimizers, roots) if not name.endswith(".grad"))
+        found = digests.several(lasting_tensors(optimizers, roots))
     return {"type": "state", "tensors": len(found), "digest": f"{digest_pages(found, 0):016x}"}
 
 
-def _tensors(
+def lasting_tensors(
+    optimizers: Iterable[tuple[int, Any]], roots: Iterable[tuple[str, torch.nn.Module]]
+) -> Iterator[torch.Tensor]:
+    """Parameters, buffers and optimizer state."""
+    return (tensor for _, name, tensor in named_tensors(optimizers, roots) if not name.endswith(".grad"))
+
+
+def named_tensors(
     optimizers: Iterable[tuple[int, Any]], roots: Iterable[tuple[str, torch.nn.Module]]
 ) -> Iterator[tuple[str, str, torch.Tensor]]:
+    """Parameters, buffers, gradients and optimizer state: path of the owner, name, tensor."""
     named: dict[int, tuple[str, str]] = {}
     with_gradient: set[int] = set()  # two optimizers may share a parameter
     for root, module in roots:

@@ -1,4 +1,4 @@
-"""Names of the functional collectives."""
+"""Names of collectives."""
 
 from __future__ import annotations
 
@@ -23,3 +23,21 @@ FUNCTIONAL: Final = (
     "reduce_scatter_tensor_out",
 )
 """In namespace ``_c10d_functional``: they return before the communication has finished."""
+
+
+NAMESPACES: Final = "c10d.", "_c10d_functional.", "_c10d_functional_autograd."
+
+WAITS: Final = "_c10d_functional.wait_tensor"
+
+WITHIN: Final = "_c10d_functional_autograd._wrap_tensor", "c10d.check_for_nan"
+"""Ops of these namespaces that exchange nothing."""
+
+
+def is_collective(op: str) -> bool:
+    """Whether an op (``c10d.allreduce_.default``) exchanges data with other processes."""
+    return brings_data(op) and not op.startswith(WAITS)
+
+
+def brings_data(op: str) -> bool:
+    """Whether an op exchanges data with other processes, or waits for such data."""
+    return op.startswith(NAMESPACES) and not op.startswith(WITHIN)

@@ -354,6 +354,9 @@ are the alignment of the storage and PlacementBit."""
 LIMIT: Final = "the limit was reached"
 """Reason for a value left out because of the limit."""
 
+OVER_LIMIT: Final = "parameters, buffers and optimizer state alone are over the limit, so no memory was recorded"
+"""Reason for these, where ops were to be run again."""
+
 # --- activations ------------------------------------------------------------------------------------------------------
 
 
@@ -453,6 +456,8 @@ RECORD_TYPES: Final = {
     "optimizer": "after the first attempt of an optimizer, of what it began with: ordinal, parameters: their digest,"
     " state: names of the tensors of its state then, kept: the same after the attempt",
     "replay": "in a process of a replay: selected, injected, propagated, missed, other: its injections",
+    "memory": "in a process that ran recorded steps again: reached, written, missed, unwritten, answered, refused: what"
+    " it got of their memory",
     "patching": "in a process of a replay of activation rows: modules, the counts for each module and op",
     "against": "in a live comparison: counts (ops matched, on one side only, marked, not compared), first: the first op"
     " that differed, or null",

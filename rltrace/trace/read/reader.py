@@ -156,6 +156,13 @@ class Trace:
         stopped.processes = tuple(process.as_if_stopped() for process in self.processes)
         return stopped
 
+    def of_process(self, name: str, end: int | None = None) -> Trace:
+        """The same trace, with this process alone, and its steps before ``end``; None: to the end."""
+        alone = copy(self)
+        found = [process for process in self.processes if process.name == name]
+        alone.processes = tuple(found if end is None else (process.until_step(end) for process in found))
+        return alone
+
     def of_nodes(self, path: Location, nodes: Sequence[Trace], missing: Sequence[str]) -> Trace:
         """This trace, with the processes of all machines. ``missing``: sentences on those that are not there."""
         whole = copy(self)

@@ -31,6 +31,7 @@ from rltrace.trace.format.arrays import (
     group_document,
     root_document,
 )
+from rltrace.trace.format.checkpoint import CHECKPOINT
 from rltrace.trace.format.files import PARTIAL, FileRequest, UnreadableError
 from rltrace.trace.format.location import Location
 from rltrace.trace.format.process_start import MAX_START_BYTES, STARTS, UPLOAD, parse_start
@@ -331,7 +332,7 @@ class _Work:
         return key, [spec.document(number) for number in range(chunks, last + 1)]
 
     def _known(self) -> Iterator[str]:
-        yield JOURNAL
+        yield from (JOURNAL, CHECKPOINT)
         for key, _ in self._documents():
             yield f"{key}zarr.json"
         for name in self.trace.folder.names(STARTS):
