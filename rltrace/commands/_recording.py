@@ -17,7 +17,7 @@ from rltrace.command_lines import line
 from rltrace.commands.console import ExitCode, complain, narrate, readable_size
 from rltrace.errors import UsageError
 from rltrace.launch.command import ORIGIN, CommandLookup, git_state, look_up, script_folder
-from rltrace.launch.run import CannotStartError, Ending, run
+from rltrace.launch.run import CannotStartError, Ending, Work, run
 from rltrace.launch.signals import die_of
 from rltrace.launch.summary import RecordingSummary, advice, discard, remedy
 from rltrace.launch.uploader import LAST_SECONDS, Uploader
@@ -39,13 +39,14 @@ def record_command(
     quiet: bool,
     on_recorded: Callable[[], bool] | None = None,
     hint: str = "",
+    meanwhile: Work | None = None,
     url: TraceURL | None = None,
 ) -> int:
     """Run ``command``, recorded into ``trace``, and return its exit status.
 
     ``on_recorded`` is called after the recording; if it returns False, a command that succeeded ends with 125.
-    ``force`` replaces an existing trace. ``hint``: shown as the recording starts. ``url``: where the trace is uploaded
-    meanwhile; when it is there, ``trace`` is removed.
+    ``force`` replaces an existing trace. ``hint``: shown as recording starts. ``meanwhile``: as of ``run``. ``url``:
+    where the trace is uploaded meanwhile; when it is there, ``trace`` is removed.
     """
     unstartable = _check(command)
     if unstartable is not None:
@@ -60,7 +61,7 @@ def record_command(
             hint = f"{line('arm', trace)} wakes it for a step" + (f"; {hint}" if hint else "")
         narrate(f"recording to {_place(trace, url)} ({_extent(options)})", hint=hint)
     try:
-        ending = run(command, options, git_state(script_folder(command)))
+        ending = run(command, options, git_state(script_folder(command)), meanwhile)
     except CannotStartError as error:
         discard(trace)
         if uploader is not None:
@@ -184,7 +185,7 @@ def _extent(options: RecordOptions) -> str:
         what += ", its links checked"
     if options.replay:
         what += ", with values injected"
-    if options.against:
+    if options.against or options.growing:
         what += ", compared with another trace"
     if options.values:
         what += f", with values of {' or '.join(options.values)}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import click
@@ -107,9 +108,9 @@ from rltrace.wording import counted
 )
 @click.option("--compile", "compiled", type=click.Choice(["eager"]), help="Run what CMD compiles op by op instead.")
 @click.option(
-    "--against", type=TraceLocation(only_folder=True), metavar="A", help="Compare the run with A while it runs."
+    "--against", type=TraceLocation(), metavar="A", help="Compare the run with A while it runs; A may still grow."
 )
-@click.option("--stop", is_flag=True, help="End CMD at the first op that differs from A.")
+@click.option("--stop", is_flag=True, help="End CMD once it differs from A.")
 @click.option("--exit-code", is_flag=True, help="End with 1 if the run differs from A, 125 if that is not known.")
 @click.option(
     "--result", type=click.Path(path_type=Path), metavar="FILE", help="Write the result of --against as JSON."
@@ -141,7 +142,7 @@ def command(
     rows_limit: str,
     kernels: str,
     compiled: str | None,
-    against: Path | None,
+    against: Location | None,
     stop: bool,
     exit_code: bool,
     result: Path | None,
@@ -186,6 +187,9 @@ def command(
     it is re-executed on the same inputs to see whether it is deterministic, and CMD continues (or ends: --stop).
     --exit-code ends with 0 if the run is the same as A, 1 if not and 125 if that is not known, as git bisect run reads
     it.
+
+    A may still be recorded, not exist yet, or be at a URL: then the launcher compares what both have committed, behind
+    CMD, which records as ever. Both of two jobs may be started so, each against the other's trace.
     """
     if not command:
         raise UsageError("nothing to record: name a command, as in rltrace record -- python train.py")
@@ -253,14 +257,19 @@ def command(
         if processes is not None
         else (),
     )
-    on_recorded = None
+    on_recorded: Callable[[], bool] | None = None
+    meanwhile = growing = None
     if against is not None:
-        from rltrace.commands._live_diff import live_options, live_report
+        from rltrace.commands._live_diff import GrowingComparison, live_options, live_report
 
-        if values or rows or steps is not None or level == "step":
-            raise UsageError(f"--against records the ops that A has: leave out --values, --rows, {by} and --level")
         options = live_options(options, against, stop=stop)
-        on_recorded = live_report(against, trace, result, quiet=quiet)
+        if options.growing:
+            growing = GrowingComparison(against, trace, command, stop=stop, quiet=quiet)
+            on_recorded, meanwhile = partial(growing.report, result), growing.run
+        elif values or rows or steps is not None or level == "step":
+            raise UsageError(f"--against records the ops that A has: leave out --values, --rows, {by} and --level")
+        else:
+            on_recorded = live_report(against, trace, result, quiet=quiet)
     if kernel_steps is not None:
         on_recorded = query_after(on_recorded, trace, kernel_steps, quiet=quiet)
     if check_links:
@@ -268,10 +277,20 @@ def command(
     force = force and output is not None
     hint = _engine_hint(options)
     status = record_command(
-        command, trace, options, force=force, quiet=quiet, on_recorded=on_recorded, hint=hint, url=url
+        command,
+        trace,
+        options,
+        force=force,
+        quiet=quiet,
+        on_recorded=on_recorded,
+        hint=hint,
+        url=url,
+        meanwhile=meanwhile,
     )
     if against is None or not exit_code:
         return status
+    if growing is not None:
+        return growing.status(status)
     from rltrace.commands._live_diff import live_status
 
     return live_status(against, trace if url is None or trace.exists() else url, status)

@@ -124,8 +124,11 @@ class RecordOptions(NamedTuple):
 
     against: str = ""
     """Absolute path of the trace that the run is compared with as it goes; empty: none."""
+    growing: str = ""
+    """Where a trace is that may still grow, without credentials: the launcher compares the run with it; empty: none."""
     stop: bool = False
-    """End the program, as Ctrl-C would, at the first op that differs from it."""
+    """End the program, as Ctrl-C would, at the first op that differs from either; from one that grows, once the
+    launcher has found it, with the step that the program is in then."""
 
     @property
     def windowed(self) -> bool:
@@ -180,6 +183,8 @@ class RecordOptions(NamedTuple):
             extras |= {"by_rows": True, "weights": self.weights}
         if self.against:
             extras |= {"against": home_as_tilde(self.against), "stop": self.stop}
+        if self.growing:
+            extras |= {"against": home_as_tilde(self.growing), "stop": self.stop, "growing": True}
         return extras
 
     def to_environment(self, environment: MutableMapping[str, str]) -> None:

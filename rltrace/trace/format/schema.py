@@ -189,7 +189,7 @@ def pack_link(distance: int, slot: int = SLOT_UNKNOWN, *, known: bool = False, r
 
 # --- engines ----------------------------------------------------------------------------------------------------------
 
-JAX_ENGINE: Final = "jax-iterations/1"
+JAX_ENGINE: Final = "jax-iterations/2"
 """Engine of a process whose rows are calls of functions that JAX compiled, and iterations of their outermost scan. Its
 attempts are these iterations, and the "class" of an optimizer is the function with the loop."""
 

@@ -375,6 +375,12 @@ class ProcessTrace:
         """Set the state after a failure of the recorder that the journal could not record."""
         self._end_state, self.exit = DAMAGED, {"why": reason}
 
+    def as_if_stopped(self) -> ProcessTrace:
+        """The same process; where its end is not recorded, as if it had been stopped after its last commit."""
+        stopped = copy(self)
+        stopped._end_state = self._end_state or STOPPED
+        return stopped
+
     @property
     def has_complete_journal(self) -> bool:
         """Whether its journal is undamaged and records that it ran to its end: then it describes all rows."""

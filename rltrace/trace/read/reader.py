@@ -150,6 +150,12 @@ class Trace:
         later.processes = tuple(process.from_step(step) for process in self.processes)
         return later
 
+    def as_if_stopped(self) -> Trace:
+        """The same trace, as if all of its processes had been stopped after their last commit."""
+        stopped = copy(self)
+        stopped.processes = tuple(process.as_if_stopped() for process in self.processes)
+        return stopped
+
     def of_nodes(self, path: Location, nodes: Sequence[Trace], missing: Sequence[str]) -> Trace:
         """This trace, with the processes of all machines. ``missing``: sentences on those that are not there."""
         whole = copy(self)
