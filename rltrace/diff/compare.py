@@ -398,8 +398,9 @@ class _Comparer:
     def _compare_ops(self, a: ProcessTrace, b: ProcessTrace) -> None:
         settings = tuple(d for d in environment_differences([(a, b)]) if selects_kernels(d.name))
         others = {stream.name.removeprefix(b.name): stream for stream in b.streams}
+        asleep = slept_through(self.a, a) or slept_through(self.b, b)
         compared = []
-        for stream in () if slept_through(self.a, a) or slept_through(self.b, b) else a.streams:
+        for stream in () if asleep else a.streams:
             other = others.get(stream.name.removeprefix(a.name))
             if other is not None and not is_pool(stream.name):
                 view_a, view_b = StreamView(a, stream, self.shortcuts), StreamView(b, other, self.shortcuts)
@@ -409,10 +410,10 @@ class _Comparer:
         groups = find_worker_groups(a, b, compared) if self.shift is None else []
         self.task_threads = self.task_threads.union(*(group.streams for group in groups))
         self.streams += [(a, result) for result in compared if result.a.name not in self.task_threads]
-        own = compare_pools(a, b) if self.shift is None else None
+        own = compare_pools(a, b) if self.shift is None and not asleep else None
         for pool in filter(None, [own, *(group.result for group in groups)]):
             self._take_pool(pool)
-        if not (recorded_throughout(a) and recorded_throughout(b)):
+        if asleep or not (recorded_throughout(a) and recorded_throughout(b)):
             self.steps.append((a, compare_steps(a, b, exclude=_recorded_on_both(a, b))))
 
     def _compare_pools(self) -> None:

@@ -580,10 +580,13 @@ class TraceBuilder:
         process: str = "rank0/main",
         *,
         alive: bool = False,
+        first_step: int = 0,
     ) -> None:
+        """``first_step``: that of ``record --steps``."""
         self.path = Path(path)
         self.level, self.engine = level, engine
-        create_trace(self.path, {"command": ["python", "train.py"], "cwd": "~", "options": {"level": level}})
+        options = {"level": level} | ({"first_step": first_step} if first_step else {})
+        create_trace(self.path, {"command": ["python", "train.py"], "cwd": "~", "options": options})
         self.processes: dict[str, ProcessBuilder] = {}
         self.main = self.process(process, alive=alive)
         self.stream = self.main.stream

@@ -411,9 +411,16 @@ def test_an_attempt_more_in_the_middle(record: Record) -> None:
     assert comparison.verdict is Verdict.DIVERGED
 
 
-def windowed(path: Path, first: int, end: int | None, value: str = "x", upto: int = 6) -> Path:
-    """A run of which steps ``first`` to ``end`` were recorded op by op."""
-    trace = TraceBuilder(path)
+def windowed(
+    path: Path, first: int, end: int | None, value: str = "x", upto: int = 6, worker: str | None = None
+) -> Path:
+    """A run of which steps ``first`` to ``end`` were recorded op by op; ``worker``: parameters of a worker's step."""
+    trace = TraceBuilder(path, first_step=first)
+    if worker is not None:
+        stream = trace.process("rank0/worker:1").stream()
+        for op in range(20 * (first == 0)):
+            stream.op("aten.sin.default", outputs=[f"{op}"])
+        stream.end_step(parameters=worker, gradients="g", generators="r", recorded=first == 0)
     for step in range(upto):
         if step == first:
             trace.window(first, end)
@@ -449,6 +456,21 @@ def test_a_window_against_a_full_recording(tmp_path: Path) -> None:
     comparison = compare(full, other)
     assert comparison.first is not None
     assert (comparison.first.op, comparison.first.a_index, comparison.first.b_index) == ("aten.mm.default", 3, 1)
+
+
+@pytest.mark.parametrize("sides", ["ab", "ba"])
+def test_a_worker_that_ends_before_the_window(tmp_path: Path, sides: str) -> None:
+    """Its ops, which one side has, are no difference, and a note says so; its steps are compared by their digests."""
+    traces = {
+        "a": windowed(tmp_path / "a.zarr", 0, None, worker="w"),
+        "b": windowed(tmp_path / "b.zarr", 2, 4, worker="w"),
+    }
+    comparison = compare(*(traces[side] for side in sides))
+    assert (comparison.verdict, comparison.level) == (Verdict.IDENTICAL, "op")
+    assert any(note.startswith("no op of rank0/worker:1 is recorded") and "step 2" in note for note in comparison.notes)
+    traces["b"] = windowed(tmp_path / "c.zarr", 2, 4, worker="other")
+    first = compare(*(traces[side] for side in sides)).first
+    assert first is not None and (first.stream, first.op) == ("rank0/worker:1", None)
 
 
 def test_windows_without_a_common_step(tmp_path: Path) -> None:

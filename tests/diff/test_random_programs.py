@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -12,7 +14,7 @@ import pytest
 from edits import Editor
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from programs import recorded
+from programs import Do, recorded
 from truths import Truth, readings
 
 from rltrace.diff import compare
@@ -144,3 +146,75 @@ def is_not_invented(comparison: Comparison, expected: Truth) -> bool:
     named = value and (value.a_index, value.b_index, value.cause)
     true = expected.value and (*expected.value, expected.cause)
     return (comparison.verdict is Verdict.DIVERGED) == different and named in (None, true)
+
+
+# --- a loop over a set ------------------------------------------------------------------------------------------------
+
+
+CHANGES: dict[str, Callable[[Do], list[tuple[Do, bool]]]] = {
+    "none": lambda do: [(do, True)],
+    "value": lambda do: [(replace(do, noise="x"), True)],
+    "argument": lambda do: [(replace(do, floats=(9.0,)), True)],
+    "shape": lambda do: [(replace(do, shape=(5,)), True)],
+    "extra": lambda do: [(Do("aten.add.Tensor", ("h",), "h", 150), False), (do, True)],
+    "other work": lambda do: [(replace(do, reads=(*do.reads[:-1], "other")), True)],
+    "left out": lambda do: [],
+}
+"""What takes the place of an op, and whether it is the same op."""
+
+
+def loops_over_a_set(
+    orders: Sequence[Sequence[str]], change: str = "none", at: tuple[int, str, int] = (0, "", 0)
+) -> list[Item]:
+    """Steps of training in which a loop takes its items in these orders; ``at``: step, item and op that are changed."""
+    names, items = (
+        sorted(orders[0]),
+        [Item(Do("aten.randn.default", (), name, 90 + k), 90 + k) for k, name in enumerate(("other", "h"))],
+    )
+    for k, name in enumerate(names):
+        items.append(Item(Do("aten.randn.default", (), f"w{name}", k), k))
+        items.append(Item(Do("aten.zeros.default", (), f"out{name}", 50 + k), 50 + k))
+    for step, order in enumerate(orders):
+        first = 1_000 * (step + 1)
+        items.append(Item(Do("outside", (), "x", noise=f"batch {step}"), first))
+        for name in order:
+            body = [
+                Do("aten.mm.default", ("x", f"w{name}"), "h", 100),
+                Do("aten.tanh.default", ("h",), "h", 101),
+                Do("aten.mul.Tensor", ("h",), "h", 102, floats=(1.0,)),
+                Do("aten.mean.default", ("h",), f"out{name}", 103),
+            ]
+            for k, do in enumerate(body):
+                changed = (step, name) == at[:2] and (k == at[2] or change == "left out")
+                own = first + 10 * (names.index(name) + 1) + k
+                made = CHANGES[change](do) if changed else [(do, True)]
+                items += [Item(one, own if is_same else None) for one, is_same in made]
+        after = [Do("aten.zeros.default", (), "g0", 104)]
+        after += [Do("aten.add_.Tensor", ("g0", f"out{name}"), "g0", 105) for name in names]
+        after += [Do("aten.add_.Tensor", (f"w{name}", "g0"), f"w{name}", 106, floats=(0.1,)) for name in names]
+        items += [Item(do, first + 500 + k) for k, do in enumerate([*after, Do("step")])]
+    return items
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.randoms(use_true_random=False), st.sampled_from(list(CHANGES)))
+def test_a_change_in_a_loop_over_a_set(random: Random, change: str) -> None:
+    """Whatever the orders, the op that changed is named, with its cause; other work in it, as ops of one side alone."""
+    names = "abcdef"[: random.randint(3, 6)]
+    orders = [[random.sample(names, len(names)) for _ in range(2)] for _ in range(2)]
+    at = random.randrange(2), random.choice(names), random.randrange(4)
+    sides = [loops_over_a_set(orders[0]), loops_over_a_set(orders[1], change, at)]
+    if random.random() < 0.5:
+        sides.reverse()
+    with tempfile.TemporaryDirectory() as folder:
+        a, b = (recorded(Path(folder) / f"{n}.zarr", [i.do for i in side]) for n, side in zip("ab", sides, strict=True))
+        comparison, expected = compare(a.path, b.path), next(readings(a, sides[0], b, sides[1]))
+    if expected.value is None and not expected.harmful:
+        wanted = Verdict.IDENTICAL if expected.identical else Verdict.SAME_VALUES
+        assert (comparison.verdict, comparison.structure.reordered) == (wanted, expected.moved)
+        return
+    value = comparison.first_value
+    assert comparison.verdict is Verdict.DIVERGED and value is not None
+    assert value.cause is expected.cause, value.explanation
+    if change != "other work":  # nobody can tell whether it is that op, or another one and one less
+        assert (value.a_index, value.b_index) == expected.value

@@ -116,6 +116,23 @@ def test_lines_that_changed_places(both: Both) -> None:
     assert {hunk.kind for hunk in structure.hunks} == {"reordered"}
 
 
+def test_an_argument_in_a_loop_over_a_set(both: Both) -> None:
+    """The losses of a step in the order of a set, one of them weighted otherwise: that one is named."""
+    top = "order, weight = {}"
+    losses = """parts = {}
+    for name in order:
+        parts[name] = model(x + name).pow(2).mean() * (weight if name == 2 else 1.0)
+    loss = sum(parts[name] for name in range(4))"""
+    comparison = both(
+        training(top.format("(0, 1, 2, 3), 1.0"), middle=losses),
+        training(top.format("(2, 3, 1, 0), 1.5"), middle=losses),
+    )
+    changed = "parts[name] = model(x + name).pow(2).mean() * (weight if name == 2 else 1.0)"
+    assert told(comparison.first) == (Cause.ARGUMENTS, "aten.mul.Tensor", 0, changed)
+    assert value_of(comparison).explanation == "it was called with other=1.0 in A, 1.5 in B"
+    assert comparison.structure.reordered > 0
+
+
 def test_a_line_at_the_other_end_of_a_loop(both: Both) -> None:
     """Gradients are cleared after a step instead of before the next: another op is the last, and no run ended early."""
     clear = "    optimizer.zero_grad()\n"

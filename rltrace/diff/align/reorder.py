@@ -2,13 +2,15 @@
 
 A program that iterates over a set of strings runs the same ops in another order in every process. Matched by
 occurrence, each would seem to compute something else. Owns the test for a *pure* permutation: at one site and op, the
-rows that differ compute the same results on both sides, each equally often, from matched producers. Otherwise the
-alignment stays as it is.
+rows that differ compute the same results on both sides, each equally often, from matched producers. Where one of them
+changed as well, the others show which one it was. Otherwise the alignment stays as it is.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
+from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +23,7 @@ from rltrace.diff.base.sequences import Indices, Tokens, codes_of, longest_incre
 from rltrace.diff.base.tokens import mix, values_of
 from rltrace.diff.base.view import RowRange, StreamView
 from rltrace.errors import HoleError
-from rltrace.trace.format.row_hashes import AnyOrder, input_digests
+from rltrace.trace.format.row_hashes import DIGESTS, AnyOrder, cell_sums, input_digests
 from rltrace.trace.format.rows import Rows
 from rltrace.trace.format.schema import RowFlag
 
@@ -162,6 +164,11 @@ def _order_free_hashes(step: RowRange) -> Tokens:
 
 def match_reordered(a: RowRange, b: RowRange, alignment: Alignment) -> Alignment:
     """``alignment`` with reordered rows matched by what they compute, and flagged as moved."""
+    return _match_around_change(a, b, _match_permuted(a, b, alignment))
+
+
+def _match_permuted(a: RowRange, b: RowRange, alignment: Alignment) -> Alignment:
+    """``alignment`` with the rows of every pure permutation matched by what they compute."""
     unequal = _unequal(a, b, alignment)
     rows_a = np.sort(np.concatenate([alignment.a[unequal], alignment.only_a]))
     rows_b = np.sort(np.concatenate([alignment.b[unequal], alignment.only_b]))
@@ -273,3 +280,150 @@ def _rematched(alignment: Alignment, at_a: Indices, at_b: Indices) -> Alignment:
     moved = np.concatenate([alignment.moved[unchanged], np.ones(len(at_a), dtype=bool)])
     order = np.argsort(new_a)
     return Alignment(alignment.rows_a, alignment.rows_b, new_a[order], new_b[order], moved[order], alignment.unsure)
+
+
+# --- a change within a permutation ------------------------------------------------------------------------------------
+#
+# Reordered rows of which some also changed: the iterations of a loop over a set, one of them with another argument.
+# Rows that compute the same from the same inputs are matched; where several do, and where one changed, neighbours of
+# matched rows are. The first row of A whose partner computes something else is the difference; others follow from it.
+
+
+GAP = 16
+"""Unmatched rows between a matched row and one that is matched as its neighbour."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Calls:
+    """Rows as calls of an op from a site, wherever they are in the order; a token each, shape [n]."""
+
+    site: Tokens
+    inputs: Tokens
+    """Site, op and the bytes of the inputs, as far as they are known."""
+    whole: Tokens
+    """The same with what it computed."""
+
+    @staticmethod
+    def of(stretch: RowRange) -> _Calls:
+        site = stretch.tokens.identity
+        results = mix(site, _results(stretch))
+        inputs = mix(site, _input_tokens(stretch, results))
+        return _Calls(site, inputs, mix(results, inputs))
+
+
+def _input_tokens(stretch: RowRange, results: Tokens) -> Tokens:
+    """The inputs of each row: their bytes where a row of the range digested them, else the results of their writer."""
+    rows = stretch.rows
+    owner = np.repeat(np.arange(len(rows)), np.diff(rows.link_offsets))
+    distance = rows.links >> 12
+    writer = owner - distance
+    cells = np.where(distance > 0, BEFORE + writer, distance).view(np.uint64)
+    inside = np.flatnonzero((distance > 0) & (writer >= 0))
+    cells[inside] = mix(results[writer[inside]], ((rows.links[inside] >> 1) & 0x7FF).view(np.uint64))
+    known, digests = input_digests(rows)
+    known &= ~stretch.flags(RowFlag.MARKED)[owner]
+    cells[known] = digests[known]
+    return cell_sums(cells, rows.link_offsets, DIGESTS)
+
+
+class _Partners:
+    """B's rows by A's, matched one after the other."""
+
+    def __init__(self, rows_a: int, rows_b: int) -> None:
+        self.of = np.full(rows_a, -1, np.int64)
+        """-1: none."""
+        self.free = np.ones(rows_b, dtype=bool)
+
+    def add(self, at_a: Indices, at_b: Indices) -> None:
+        """Match these pairs of rows that are not matched yet."""
+        new = (self.of[at_a] < 0) & self.free[at_b]
+        self.of[at_a[new]] = at_b[new]
+        self.free[at_b[new]] = False
+
+    def add_equal(self, a: Tokens, b: Tokens, *, once: bool = False) -> None:
+        """Match rows with equal tokens by occurrence; ``once``: only those whose token either side has once."""
+        at_a, at_b = np.flatnonzero(self.of < 0), np.flatnonzero(self.free)
+        if once:
+            code_a, code_b, count = codes_of(a[at_a], b[at_b])
+            single = (np.bincount(code_a, minlength=count) == 1) & (np.bincount(code_b, minlength=count) == 1)
+            at_a, at_b = at_a[single[code_a]], at_b[single[code_b]]
+        places = match_nth(a[at_a], b[at_b])
+        self.add(at_a[places[0]], at_b[places[1]])
+
+    def add_neighbours(self, a: Tokens, b: Tokens) -> None:
+        """Match rows with equal tokens after the same matched row, then before; at most ``GAP`` others between."""
+        of, free, own, other = self.of.tolist(), self.free.tolist(), a.tolist(), b.tolist()
+        for step, order, last in ((1, range(len(of)), -1), (-1, range(len(of) - 1, -1, -1), len(free))):
+            for i in order:
+                if of[i] < 0:
+                    found = next((j for j in _gap(free, last, step) if own[i] == other[j]), None)
+                    if found is None:
+                        continue
+                    of[i], free[found] = found, False
+                last = of[i]
+        self.of, self.free = np.array(of, np.int64), np.array(free, dtype=bool)
+
+    def alignment(self) -> Alignment:
+        at_a = np.flatnonzero(self.of >= 0)
+        moved = np.ones(len(at_a), dtype=bool)
+        moved[longest_increasing(self.of[at_a])] = False
+        return Alignment(len(self.of), len(self.free), at_a, self.of[at_a], moved, None)
+
+
+def _gap(free: list[bool], last: int, step: int) -> Iterator[int]:
+    """The places next to place ``last``, up to the first that is not free."""
+    for j in range(last + step, last + step * (GAP + 2), step):
+        if not 0 <= j < len(free) or not free[j]:
+            return
+        yield j
+
+
+def _match_around_change(a: RowRange, b: RowRange, found: Alignment) -> Alignment:
+    """``found``, or all rows matched anew where another order explains its first difference.
+
+    That is a pair that reads what different rows computed, or an op of one site that each side has alone. A pair that
+    reads the same stays the difference, whatever was reordered.
+    """
+    unequal = np.flatnonzero(_unequal(a, b, found))
+    alone = found.only_a[np.isin(a.tokens.identity[found.only_a], b.tokens.identity[found.only_b])]
+    if not found.sure or not (len(unequal) or len(alone)):
+        return found
+    own, other = _Calls.of(a), _Calls.of(b)
+    first = int(np.concatenate([found.a[unequal], alone]).min())
+    if not (alone == first).any() and own.inputs[first] == other.inputs[found.b[unequal[0]]]:
+        return found
+    partners = _Partners(found.rows_a, found.rows_b)
+    partners.add_equal(own.whole, other.whole, once=True)
+    by_inputs = deepcopy(partners)
+    by_inputs.add_equal(own.inputs, other.inputs, once=True)
+    if not _has_moved(by_inputs, by_inputs.of >= 0):
+        return found
+    partners.add_neighbours(own.whole, other.whole)
+    certain = (partners.of >= 0) & ~a.tokens.draws
+    partners.add_equal(own.whole, other.whole)
+    if a.tokens.draws[partners.of < 0].any() or b.tokens.draws[partners.free].any():
+        return found  # after one more draw, each row computes what the next one did
+    equal = np.delete(np.arange(len(found.a)), unequal)
+    partners.add(found.a[equal], found.b[equal])
+    partners.add_equal(own.inputs, other.inputs, once=True)
+    before = partners.of
+    partners.add_neighbours(own.site, other.site)
+    near = (before < 0) & (partners.of >= 0)
+    partners.add_equal(own.inputs, other.inputs)
+    partners.add_equal(own.site, other.site, once=True)
+    again = partners.alignment()
+    unequal = np.flatnonzero(_unequal(a, b, again))
+    end = int(again.a[unequal[0]]) if len(unequal) else again.rows_a
+    if np.isin(own.site[again.only_a[again.only_a < end]], other.site[again.only_b]).any():
+        return found  # which of these are one op is not known
+    first = end if len(unequal) else first
+    in_place = len(unequal) and (near[first] or own.inputs[first] == other.inputs[partners.of[first]])
+    if not in_place and not _has_moved(partners, certain & (own.site == own.site[first])):
+        return found  # with other data, too, rows compute what the next ones did
+    partners.add(found.a, found.b)
+    partners.add_equal(own.site, other.site)
+    return partners.alignment()
+
+
+def _has_moved(partners: _Partners, rows: NDArray[np.bool_]) -> bool:
+    return bool((np.diff(partners.of[rows]) < 0).any())

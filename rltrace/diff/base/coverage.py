@@ -5,7 +5,7 @@ Damaged rows and runs that ended early are reported elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from rltrace.diff.base.model import EventSummary, ProcessSummary, Side, Structure, UninitialisedCount
 from rltrace.trace.format.root import LEFT_OUT
@@ -58,10 +58,20 @@ def coverage_notes(trace: Trace) -> Iterator[str]:
                 f"calls of code outside torch in {process.name} without rows, as their arguments could not be read:"
                 f" {unseen}; what they wrote counts as written by the op before"
             )
-    asleep = [process.name for process in trace.processes if slept_through(trace, process) and not process.asleep]
-    if asleep:
-        more = f" and {len(asleep) - 1} more" if asleep[1:] else ""
-        yield f"asleep: no op of {asleep[0]}{more} is recorded, as a process wakes when an optimizer step of it ends"
+    unrecorded = [process.name for process in trace.processes if slept_through(trace, process) and not process.asleep]
+    if unrecorded:
+        more = f" and {len(unrecorded) - 1} more" if unrecorded[1:] else ""
+        first = _first_step(trace)
+        if first:
+            yield (
+                f"no op of {unrecorded[0]}{more} is recorded or compared, as ops are recorded from step {first:,} on,"
+                " which a process reaches when optimizer steps of it end"
+            )
+        else:
+            yield (
+                f"asleep: no op of {unrecorded[0]}{more} is recorded, as a process wakes when an optimizer step of it"
+                " ends"
+            )
     left_out = [process for process in trace.unrecorded if process.state == LEFT_OUT]
     if left_out:
         names = ", ".join(sorted(process.name for process in left_out))
@@ -75,9 +85,22 @@ def coverage_notes(trace: Trace) -> Iterator[str]:
 
 
 def slept_through(trace: Trace, process: ProcessTrace) -> bool:
-    """Whether a process has no ops because its run was asleep all the time: a worker, say, that makes no steps."""
+    """Whether a process has no ops because its run was asleep all the time, or it made fewer steps than those before
+    the window: a worker, say, that makes none."""
+    if process.windows or process.after_op:
+        return False
+    return bool(_options(trace).get("asleep")) or _first_step(trace) > 0
+
+
+def _first_step(trace: Trace) -> int:
+    """The step at which the ops of a trace begin."""
+    first = _options(trace).get("first_step")
+    return first if trace.level == "op" and isinstance(first, int) else 0
+
+
+def _options(trace: Trace) -> Mapping[str, object]:
     options = trace.launch.get("options")
-    return isinstance(options, dict) and bool(options.get("asleep")) and not process.windows and not process.after_op
+    return options if isinstance(options, dict) else {}
 
 
 def unfinished_text(side: str, process: ProcessTrace) -> str:
