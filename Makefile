@@ -83,9 +83,13 @@ bench: engine
 	$(BIN)/python benchmarks/device_digest.py
 	$(BIN)/python benchmarks/trace_io.py
 	$(BIN)/python benchmarks/diff_speed.py
+	$(BIN)/python benchmarks/remote_reading.py
+	$(BIN)/python benchmarks/upload_cost.py
 	$(BIN)/python benchmarks/tui_speed.py
 	$(BIN)/python benchmarks/report_speed.py
 	$(BIN)/python benchmarks/record_cost.py
+	$(BIN)/python benchmarks/against_cost.py
+	$(BIN)/python benchmarks/scale.py
 	$(BIN)/python benchmarks/mechanisms.py
 	$(BIN)/python benchmarks/values_cost.py
 	$(BIN)/python benchmarks/rerun_cost.py

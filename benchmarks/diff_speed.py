@@ -22,7 +22,7 @@ import numpy as np
 from measure import RLTRACE, folder_size, machine, table
 
 from rltrace.portable_keys import frame_key, portable_key, site_key
-from rltrace.trace.format.root import create_trace
+from rltrace.trace.format.root import create_trace, end_launch
 from rltrace.trace.format.rows import Rows, StepRecord, TableEntry
 from rltrace.trace.format.schema import Column, Kind, RowFlag, pack_link
 from rltrace.trace.write.writer import ProcessWriter
@@ -125,6 +125,7 @@ def write(path: Path, ops: int, edit: Edit) -> Path:
         writer.commit(stream, rows_at(rows, row), [], [record(first + k, row + end) for k, end in enumerate(ends)])
         row += len(rows)
     writer.close("complete", {"status": 0})
+    end_launch(path, {"status": 0})
     return path
 
 

@@ -74,6 +74,8 @@ def _read(kind: Any, value: Any, key: str) -> Any:
         if len(kinds) != len(items):
             raise JsonError(f'"{key}" has {len(items)} items, not {len(kinds)}')
         return tuple(_read(k, item, f"{key}[{n}]") for n, (k, item) in enumerate(zip(kinds, items, strict=True)))
+    if issubclass(origin, PurePath):
+        return origin(_checked(str, value, key))
     if is_dataclass(origin):
         return _object(origin, arguments, _checked(dict, value, key), key)
     if issubclass(origin, Mapping):

@@ -2,13 +2,13 @@
 
 python scripts/mutants.py trace|diff [--mutants 250] [--seed 0] [--only MUTANT …] [--not-of LOG …] [--tests PATH …]
 
-``trace``: format and reader, by tests/trace. ``diff``: alignment, causes and what they rest on, by tests/diff. Prints
-the share that was killed, by folder, and each mutant that survived. Tests are collected once; each mutant is a forked
-child in which the code of one function is replaced, and in which the tests that reach its line run up to the first that
-fails: those of the module's own test file first, then the fastest. ``--only``: mutants by file, line and kind;
-``--not-of`` leaves out those that logs of earlier runs list; ``--tests`` takes other tests, to see whether they kill
-what survived. Module-level code is not mutated, and a process that a test starts runs the code as it is: a mutant that
-only such a process would notice counts as survived.
+``trace``: format and reader, by tests/trace. ``diff``: alignment, causes and what they rest on, by tests/diff. What
+survives goes to further tests that reach it in this process. Prints the share that was killed, by folder, and each
+mutant that survived both. Tests are collected once; each mutant is a forked child in which the code of one function is
+replaced, and in which the tests that reach its line run up to the first that fails: those of the module's own test file
+first, then the fastest. ``--only``: mutants by file, line and kind; ``--not-of`` leaves out those that logs of earlier
+runs list; ``--tests`` takes other tests. Module-level code is not mutated, and a process that a test starts runs the
+code as it is: a mutant that only such a process would notice counts as survived.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -38,13 +39,19 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 ROOT = Path(__file__).parents[1]
+FURTHER = ["tests/report", "tests/live_diff", "tests/query", "tests/test_json.py", "tests/test_masking.py"]
 TARGETS = {
-    "trace": (["rltrace/trace/format", "rltrace/trace/read"], ["tests/trace"]),
+    "trace": (
+        ["rltrace/trace/format", "rltrace/trace/read"],
+        (["tests/trace"], ["tests/diff", *FURTHER]),
+    ),
     "diff": (
         ["rltrace/diff/align", "rltrace/diff/causes", "rltrace/diff/base"],
-        ["tests/diff", "tests/trace/test_evidence.py", "tests/trace/test_kernel_names.py"],
+        (["tests/diff", "tests/trace/test_evidence.py", "tests/trace/test_kernel_names.py"], FURTHER),
     ),
 }
+"""Folders with mutants; tests for all of them, and for those that survive."""
+
 SLOWEST = 60.0
 """Seconds: a test that takes longer, traced, is left out; untraced it takes about a fifth."""
 BUDGET = 60.0
@@ -201,6 +208,10 @@ def codes(code: CodeType) -> Iterator[CodeType]:
             yield from codes(part)
 
 
+def _place(code: CodeType) -> tuple[str, str, int]:
+    return code.co_filename, code.co_qualname, code.co_firstlineno
+
+
 def install(mutant: Mutant) -> bool:
     """Replace the code of the function, and of those that it was called to make; False where none is found."""
     source = source_of(mutant.file)
@@ -209,15 +220,16 @@ def install(mutant: Mutant) -> bool:
     changed = ast.fix_missing_locations(Replace(node, mutant.kind).visit(tree))
     module = importlib.import_module(mutant.file.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
     old, new = (
-        {(part.co_qualname, part.co_firstlineno): part for part in codes(compile(code, module.__file__ or "", "exec"))}
+        {_place(part): part for part in codes(compile(code, module.__file__ or "", "exec"))}
         for code in (source, changed)
     )
-    mutated = {code: new[place] for place, code in old.items() if place in new and new[place] != code}
+    mutated = {place: new[place] for place, code in old.items() if place in new and new[place] != code}
     gc.unfreeze()  # or what was frozen is not listed
-    found = [thing for thing in gc.get_objects() if type(thing) is FunctionType and thing.__code__ in mutated]
+    # by its place: some code is unequal to the same code compiled again, and its mutants were not installed
+    found = [thing for thing in gc.get_objects() if type(thing) is FunctionType and _place(thing.__code__) in mutated]
     for function in found:
         with contextlib.suppress(ValueError):  # a closure over other variables, which only its maker makes
-            function.__code__ = mutated[function.__code__]
+            function.__code__ = mutated[_place(function.__code__)]
     return bool(found)
 
 
@@ -232,8 +244,9 @@ class Runs:
         self.mutants = mutants
         self.items: list[pytest.Item] = []
         self.folder = Path(tempfile.mkdtemp(prefix="mutants"))
+        self.seconds: list[float] = []
+        """That each test took, traced."""
         self.survived: list[Mutant] = []
-        self.not_run: list[Mutant] = []
         self.done = 0
 
     def pytest_configure(self) -> None:
@@ -244,9 +257,10 @@ class Runs:
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         self.items = session.items
-        if self.in_child(self.trace, 3600) != 0:
+        if self.in_child(self.trace) != 0:
             raise pytest.UsageError("the tests cannot be run")
         reach, seconds = json.loads((self.folder / "reach").read_text())
+        self.seconds = seconds
         began = time.monotonic()
         for number, mutant in enumerate(self.mutants, 1):
             mirror = f"test_{Path(mutant.file).name}"
@@ -259,12 +273,10 @@ class Runs:
                     break
                 chosen.append(test)
             self.done += 1
-            status = self.in_child(functools.partial(self.run, mutant, chosen), int(20 + 2 * min(spent, BUDGET)))
+            status = self.in_child(functools.partial(self.run, mutant, chosen))
             what = {0: "survived", 2: "not installed"}.get(status, "killed")
-            if status == 0:
+            if what != "killed":
                 self.survived.append(mutant)
-            elif status == 2:
-                self.not_run.append(mutant)
             print(
                 f"{number}/{len(self.mutants)} {time.monotonic() - began:.0f}s {what} ({len(chosen)} tests) {mutant}",
                 flush=True,
@@ -272,14 +284,14 @@ class Runs:
         shutil.rmtree(self.folder)
         return True
 
-    def in_child(self, work: Any, seconds: int) -> int:
-        """Exit status of ``work`` in a forked child; -1 where it took too long or crashed."""
+    def in_child(self, work: Any) -> int:
+        """Exit status of ``work`` in a forked child; -1 where it hung, crashed or exceeded its processor time."""
         sys.stdout.flush()
         pid = os.fork()
         if pid == 0:
             status = 3
             try:
-                signal.alarm(seconds)
+                signal.alarm(3600)
                 nowhere = os.open(os.devnull, os.O_WRONLY)
                 os.dup2(nowhere, 1)
                 os.dup2(nowhere, 2)
@@ -296,6 +308,8 @@ class Runs:
         for place, number in enumerate(chosen):
             item = self.items[number]
             following = self.items[chosen[place + 1]] if place + 1 < len(chosen) else None
+            signal.setitimer(signal.ITIMER_PROF, 5 + self.seconds[number])  # processor time: the machine may be busy
+            signal.alarm(60 + int(10 * self.seconds[number]))
             if any(report.failed for report in runtestprotocol(item, log=False, nextitem=following)):
                 return 1
         return 0
@@ -326,11 +340,13 @@ class Runs:
         for number, item in enumerate(self.items):
             following = self.items[number + 1] if number + 1 < len(self.items) else None
             unseen.clear()
+            threading.settrace(on_call)
             sys.settrace(on_call)
             try:
                 reports = runtestprotocol(item, log=False, nextitem=following)
             finally:
                 sys.settrace(None)
+                threading.settrace(None)  # type: ignore[arg-type]
             failed = any(report.failed for report in reports)  # as it is traced: it is left out
             seconds[number] = 2 * SLOWEST if failed else sum(report.duration for report in reports)
             shared = len(by_file[item.path]) < 40 and any("module" in str(f.scope) for f in _fixtures(item))
@@ -352,6 +368,18 @@ def _fixtures(item: Any) -> list[Any]:
     return [found[-1] for name, found in item._fixtureinfo.name2fixturedefs.items() if found]
 
 
+def survivors_of(tests: Sequence[str], mutants: Sequence[Mutant]) -> Sequence[Mutant]:
+    """The mutants that none of these tests kills."""
+    if not mutants:
+        return []
+    runs = Runs(sorted({mutant.file for mutant in mutants}), mutants)
+    arguments = [*tests, "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--timeout=0", "-x"]
+    status = pytest.main([*arguments, "-W", "ignore::pytest.PytestUnraisableExceptionWarning"], plugins=[runs])
+    if status != 0 or runs.done < len(mutants):
+        sys.exit(f"the tests cannot be run, or one fails without a mutant (pytest ended with {int(status)})")
+    return runs.survived
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=TARGETS)
@@ -361,7 +389,7 @@ def main() -> None:
     parser.add_argument("--not-of", nargs="*", type=Path, default=(), help="what earlier runs printed")
     parser.add_argument("--tests", nargs="*", default=None, help="files or folders of tests, instead of those")
     options = parser.parse_args()
-    places, tests = TARGETS[options.what]
+    places, stages = TARGETS[options.what]
     found = [
         path for place in places for path in ([ROOT / place] if place.endswith(".py") else (ROOT / place).rglob("*.py"))
     ]
@@ -372,19 +400,17 @@ def main() -> None:
     if options.only:
         left = [m for m in left if {m.file, f"{m.file}:{m.line}", f"{m.file}:{m.line}:{m.kind}"} & {*options.only}]
     chosen = random.Random(options.seed).sample(left, min(options.mutants, len(left)))
-    runs = Runs(files, chosen)
-    arguments = [*(options.tests or tests), "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--timeout=0", "-x"]
-    status = pytest.main([*arguments, "-W", "ignore::pytest.PytestUnraisableExceptionWarning"], plugins=[runs])
-    if status != 0 or runs.done < len(chosen):
-        sys.exit(f"the tests cannot be run, or one fails without a mutant (pytest ended with {int(status)})")
-    tried = len(chosen) - len(runs.not_run)
-    killed = tried - len(runs.survived)
-    share = killed / max(tried, 1)
-    print(f"\n{options.what}: {killed} of {tried} mutants killed, {share:.1%}; of {len(every):,} in all")
+    survived: Sequence[Mutant] = chosen
+    for stage, tests in enumerate([options.tests] if options.tests else stages, 1):
+        tried = len(survived)
+        survived = survivors_of(tests, survived)
+        print(f"\nstage {stage}, {' '.join(tests)}: {tried - len(survived)} of {tried} mutants killed")
+    killed = len(chosen) - len(survived)
+    print(f"\n{options.what}: {killed} of {len(chosen)}, {killed / max(len(chosen), 1):.1%}; of {len(every):,} in all")
     for folder in sorted({Path(mutant.file).parent for mutant in chosen}):
-        of = [mutant for mutant in chosen if mutant not in runs.not_run and Path(mutant.file).parent == folder]
-        print(f"{folder}: {len(of) - sum(mutant in runs.survived for mutant in of)} of {len(of)}")
-    for mutant in sorted(map(str, runs.survived)):
+        of = [mutant for mutant in chosen if Path(mutant.file).parent == folder]
+        print(f"{folder}: {len(of) - sum(mutant in survived for mutant in of)} of {len(of)}")
+    for mutant in sorted(map(str, survived)):
         print(f"survived {mutant}")
 
 

@@ -1,30 +1,40 @@
-"""``rltrace record --against``: the options of the run, and the report at its end."""
+"""``rltrace record --against``: the options of the run, what is said while it runs, and the report at its end."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from threading import Event
+from time import monotonic, thread_time
+from typing import Final
 
 from rltrace.commands.console import ExitCode, narrate, write_json
+from rltrace.diff.base.model import Finding
 from rltrace.errors import RltraceError, UsageError
+from rltrace.live_diff.follower import Follower, Reach, may_grow
 from rltrace.recorder.base.options import RecordOptions
+from rltrace.trace.format.arming import EndRequest, write_end_request
+from rltrace.trace.format.location import Location, TraceURL
+from rltrace.wording import counted
 
 
-def live_options(options: RecordOptions, a: Path, *, stop: bool) -> RecordOptions:
-    """The options of a run that is compared with ``a`` and records the same steps. Raises UsageError."""
+def live_options(options: RecordOptions, a: Location, *, stop: bool) -> RecordOptions:
+    """The options of a run that is compared with ``a``: op by op as it runs where A is finished, in a folder, and then
+    with the same steps; else by the launcher. Raises UsageError."""
+    if not isinstance(a, TraceURL) and os.path.realpath(a) == os.path.realpath(options.trace):
+        raise UsageError(f"{a} is the trace to compare with; give the recording another name")
+    if isinstance(a, TraceURL) or may_grow(a):
+        return options._replace(growing=str(a if isinstance(a, TraceURL) else a.absolute()), stop=stop)
     from rltrace.replay.plan import window_of
     from rltrace.trace.read.reader import open_trace
 
-    trace_a = open_trace(a)
-    level, first, end = window_of(trace_a)
+    level, first, end = window_of(open_trace(a))
     path = os.path.abspath(a)  # noqa: PTH100  links stay
-    if os.path.realpath(path) == os.path.realpath(options.trace):
-        raise UsageError(f"{a} is the trace to compare with; give the recording another name")
     return options._replace(level=level, first_step=first, end_step=end, against=path, stop=stop)
 
 
-def live_report(a: Path, trace: Path, result: Path | None, *, quiet: bool) -> Callable[[], bool]:
+def live_report(a: Location, trace: Path, result: Path | None, *, quiet: bool) -> Callable[[], bool]:
     """A function that reports the result when the run is over; a difference is no failure."""
 
     def report() -> bool:
@@ -43,7 +53,7 @@ def live_report(a: Path, trace: Path, result: Path | None, *, quiet: bool) -> Ca
     return report
 
 
-def live_status(a: Path, trace: Path, ended: int) -> int:
+def live_status(a: Location, trace: Location, ended: int) -> int:
     """The exit status of ``--exit-code``: 0 the same as A, 1 not, 125 not known: for ``git bisect run``.
 
     ``ended``: the status of the recording.
@@ -62,6 +72,119 @@ def live_status(a: Path, trace: Path, ended: int) -> int:
         )
     except RltraceError:
         return ExitCode.RLTRACE_FAILED
+    return _status(agrees, ended)
+
+
+def _status(agrees: bool | None, ended: int) -> int:
     if agrees is False:
         return ExitCode.DIVERGED
     return ExitCode.IDENTICAL if agrees and ended == 0 else ExitCode.RLTRACE_FAILED
+
+
+# --- a trace that grows -----------------------------------------------------------------------------------------------
+
+
+LOOK_SECONDS: Final = 1.0
+"""Between two looks at traces in folders; processes commit at least every five seconds."""
+
+REMOTE_SECONDS: Final = 5.0
+"""The same where a trace is at a URL, as each look is some requests."""
+
+SHARE: Final = 20
+"""Looks take one part in so many of a processor's time at most."""
+
+AHEAD_SECONDS: Final = 10.0
+"""Several processes end after one common step, that they reach so much later; commits and looks are some seconds
+behind."""
+
+
+class GrowingComparison:
+    """Compares the run with a trace that may still grow, in the launcher."""
+
+    def __init__(self, a: Location, trace: Path, command: Sequence[str], *, stop: bool, quiet: bool) -> None:
+        self._a, self._trace, self._command = str(a), trace, command
+        self._stop, self._quiet = stop, quiet
+        self._follower = Follower(a, trace)
+        self._pause = REMOTE_SECONDS if isinstance(a, TraceURL) else LOOK_SECONDS
+        self._began = monotonic()
+        self._reach: Reach | None = None
+        self._said: Finding | None = None
+        self._failure = ""
+
+    def run(self, has_ended: Event) -> None:
+        """Look until the run has ended, or differs; called by a thread beside it."""
+        pause = 0.0
+        while not has_ended.wait(pause) and self._follower.finding is None:
+            began = thread_time()
+            try:
+                self._follower.look()
+                self._say()
+            except Exception as error:  # the command must not notice
+                self._failure = f"{type(error).__name__}: {error}"
+                return
+            pause = max(self._pause, SHARE * (thread_time() - began))
+
+    def report(self, result: Path | None) -> bool:
+        """Report the result, the run being over; a difference is no failure."""
+        from rltrace.report.live_diff import against_json, growing_commands, growing_lines
+
+        follower = self._follower
+        if not self._failure:
+            follower.conclude()
+        found, reach = follower.result(), follower.reach
+        trouble = self._failure or follower.trouble
+        if not self._quiet:
+            said = follower.finding is not None and follower.finding == self._said
+            lines = growing_lines(
+                found, self._a, str(self._trace), reach.value, trouble or follower.undecided, said=said
+            )
+            hints = growing_commands(found, self._a, str(self._trace), self._command, reach.value)
+            narrate("\n".join(lines), hint="\n        ".join(hints))
+        if result is not None:
+            where = {"a": self._a, "trace": str(self._trace), "a_state": reach.value}
+            write_json(result, against_json(found, where))
+        return not self._failure
+
+    def status(self, ended: int) -> int:
+        """The exit status of ``--exit-code``, as ``live_status`` has it; not known where A goes on."""
+        follower = self._follower
+        found = follower.result()
+        has_all = follower.reach is Reach.ENDED and bool(found and found[0].counts.matched)
+        is_known = follower.finding is not None or has_all
+        return _status(follower.is_equal if is_known else None, ended)
+
+    def _say(self) -> None:
+        """Narrate what is new: how far A is, and the first difference."""
+        follower = self._follower
+        before, self._reach = self._reach, follower.reach
+        if follower.finding is not None:
+            self._end()
+        if self._quiet:
+            return
+        if follower.finding is not None:
+            from rltrace.report.live_diff import growing_lines
+
+            self._said = follower.finding
+            narrate("\n".join(growing_lines(follower.result(), self._a, str(self._trace), self._reach.value, "")))
+        elif self._reach is not before:
+            step = f"; the first {counted(follower.equal_steps, 'step')} are equal" if follower.equal_steps > 1 else ""
+            match self._reach:
+                case Reach.MISSING:
+                    narrate(f"{self._a} does not exist yet: the run is compared with it as soon as it does")
+                case Reach.GROWING:
+                    narrate(f"{self._a} is being recorded: what has come of it is compared")
+                case Reach.ENDED if before is Reach.GROWING:
+                    narrate(f"{self._a} has ended ({follower.ending}){step}; this run goes on")
+                case Reach.KILLED if before is not None:
+                    narrate(f"{self._a} was killed{step}; this run goes on")
+
+    def _end(self) -> None:
+        """Request the end of all processes of the run."""
+        found, follower = self._follower.finding, self._follower
+        if not self._stop or found is None:
+            return
+        several = follower.b is not None and len(follower.b.processes) > 1
+        rate = (follower.step + 1) / max(monotonic() - self._began, 1.0)
+        step = follower.step + 1 + int(rate * AHEAD_SECONDS) if several else 0
+        why = f"--stop ended it, as it differs from {Path(self._a).name} in step {found.step}"
+        write_end_request(self._trace, EndRequest(step, why))

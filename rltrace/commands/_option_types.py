@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,10 +14,11 @@ import click
 from rltrace.errors import UsageError
 from rltrace.recorder.base.options import check_axes
 from rltrace.selectors import parse_selectors
-from rltrace.trace.format.location import local_folder, parse_location
+from rltrace.trace.format.location import TraceURL, local_folder, parse_location
 
 if TYPE_CHECKING:
     from rltrace.diff.base.model import Pair
+    from rltrace.experiment.ray_cluster import RayCluster
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -24,15 +26,56 @@ F = TypeVar("F", bound=Callable[..., Any])
 class TraceLocation(click.Path):
     """The folder or the URL of a trace."""
 
-    def __init__(self, *, only_folder: bool = False) -> None:
+    def __init__(self, *, only_folder: bool = False, written: bool = False) -> None:
+        """``written``: a folder for a new trace."""
         super().__init__(path_type=Path)
         self._only_folder = only_folder
+        self._written = written
 
     def convert(self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None) -> Any:
         location = parse_location(os.fspath(value))
+        if self._written and isinstance(location, TraceURL):
+            raise UsageError(f"{location} is a URL: give a folder, which rltrace push uploads")
         if self._only_folder:
             location = local_folder(location, f"rltrace {ctx.info_name}" if ctx is not None else "this")
         return super().convert(location, param, ctx) if isinstance(location, Path) else location
+
+
+on_option = click.option(
+    "--on",
+    "place",
+    metavar="ray",
+    help="Work on a Ray cluster: ray (RAY_ADDRESS, or that of this machine) or ray://HOST:PORT.",
+)
+
+
+def cluster_options(command: F) -> F:
+    """Add ``--on``, ``--cpus`` and ``--gpus``, whose values ``on_cluster`` takes."""
+    for name, default in (("gpus", 0.0), ("cpus", 1.0)):
+        command = click.option(
+            f"--{name}",
+            type=click.FloatRange(min=0),
+            default=default,
+            show_default=True,
+            help=f"With --on: {name.upper()[:-1]}s that each needs, which may be a fraction.",
+        )(command)
+    return on_option(command)
+
+
+@contextmanager
+def on_cluster(
+    place: str | None, cpus: float, gpus: float, at_once: int | None, report: Callable[[str], None]
+) -> Iterator[RayCluster | None]:
+    """The cluster that ``--on`` names; None: it was not given. Raises UsageError where it cannot be used."""
+    if place is None:
+        yield None
+        return
+    if place != "ray" and not place.startswith("ray://"):
+        raise UsageError(f"--on {place}: give ray, or ray://HOST:PORT")
+    from rltrace.experiment.ray_cluster import RayCluster, Resources
+
+    with RayCluster(place, Resources(cpus, gpus), at_once, report) as cluster:
+        yield cluster
 
 
 def start_options(command: F) -> F:

@@ -17,11 +17,13 @@ from rltrace.command_lines import line
 from rltrace.commands.console import ExitCode, complain, narrate, readable_size
 from rltrace.errors import UsageError
 from rltrace.launch.command import ORIGIN, CommandLookup, git_state, look_up, script_folder
-from rltrace.launch.run import CannotStartError, Ending, run
+from rltrace.launch.run import CannotStartError, Ending, Work, run
 from rltrace.launch.signals import die_of
 from rltrace.launch.summary import RecordingSummary, advice, discard, remedy
+from rltrace.launch.uploader import LAST_SECONDS, Uploader
 from rltrace.masking import home_as_tilde, masked_arguments
 from rltrace.recorder.base.options import RecordOptions
+from rltrace.trace.format.location import Location, TraceURL
 from rltrace.trace.format.root import create_trace
 from rltrace.trace.format.schema import LIMIT
 from rltrace.wording import counted
@@ -36,27 +38,81 @@ def record_command(
     quiet: bool,
     on_recorded: Callable[[], bool] | None = None,
     hint: str = "",
+    meanwhile: Work | None = None,
+    url: TraceURL | None = None,
 ) -> int:
     """Run ``command``, recorded into ``trace``, and return its exit status.
 
     ``on_recorded`` is called after the recording; if it returns False, a command that succeeded ends with 125.
-    ``force`` replaces an existing trace. ``hint``: shown as the recording starts.
+    ``force`` replaces an existing trace. ``hint``: shown as recording starts. ``meanwhile``: as of ``run``. ``url``:
+    where the trace is uploaded meanwhile; when it is there, ``trace`` is removed.
     """
     unstartable = _check(command)
     if unstartable is not None:
         return unstartable
     create_trace(trace, _launch_record(command, options), force=force)
+    uploader = None if url is None else _uploader(trace, url, options.nodes)
     if not quiet:
         if options.asleep and not options.rerun:
             hint = f"{line('arm', trace)} wakes it for a step" + (f"; {hint}" if hint else "")
-        narrate(f"recording to {trace} ({_extent(options)})", hint=hint)
+        narrate(f"recording to {_place(trace, url)} ({_extent(options)})", hint=hint)
     try:
-        ending = run(command, options, git_state(script_folder(command)))
+        ending = run(command, options, git_state(script_folder(command)), meanwhile)
     except CannotStartError as error:
         discard(trace)
+        if uploader is not None:
+            uploader.discard()
         complain(str(error))
         return ExitCode.NOT_FOUND if error.not_found else ExitCode.NOT_EXECUTABLE
-    return _conclude(command, options, trace, ending, on_recorded, quiet=quiet)
+    failed = _report(command, options, trace, ending, on_recorded, shown=url or trace, quiet=quiet)
+    if uploader is not None:
+        _finish_upload(uploader, trace, quiet=quiet)
+    return _exit_status(options, ending, failed)
+
+
+def _place(trace: Path, url: TraceURL | None) -> str:
+    return str(trace) if url is None else f"{url}, and to {trace} until it is there"
+
+
+def _uploader(trace: Path, url: TraceURL, nodes: int) -> Uploader:
+    """The process that uploads the trace, which has just been created. Raises UsageError where it cannot succeed."""
+    uploader = Uploader(trace, url, nodes)
+    try:
+        unreachable = uploader.begin()
+    except BaseException:
+        uploader.stop()
+        discard(trace)
+        raise
+    if unreachable:
+        narrate(f"warning: {unreachable}; the program is recorded, and uploaded as soon as the network is back")
+    return uploader
+
+
+def _finish_upload(uploader: Uploader, trace: Path, *, quiet: bool) -> None:
+    """Wait for what is not uploaded yet, for a bounded time, and remove the trace here when all of it is there."""
+    if not trace.exists():  # nothing was recorded
+        uploader.discard()
+        return
+
+    def wait() -> None:
+        url = uploader.url
+        if not quiet:
+            narrate(
+                f"uploading the rest to {url}, for {LAST_SECONDS / 60:g} minutes at most",
+                hint=f"Ctrl-C leaves it in {trace}; {line('push', trace, url)} uploads it then",
+            )
+
+    ending = uploader.finish(wait)
+    url = uploader.url
+    later = line("push", trace, url)
+    if ending.why:
+        complain(f"not everything was uploaded: {ending.why}", hint=f"all of it is in {trace}: {later}")
+    elif ending.running:
+        narrate(f"a process is still being recorded into {trace}", hint=f"when it has ended: {later}")
+    else:
+        discard(trace)
+        if not quiet:
+            narrate(f"uploaded {readable_size(ending.bytes)} to {url}, and removed {trace}")
 
 
 def distinct_paths(trace: Path, source: Path) -> tuple[str, str]:
@@ -95,6 +151,7 @@ def _launch_record(command: Sequence[str], options: RecordOptions) -> dict[str, 
         "cwd": home_as_tilde(_current_folder()),
         "host": platform.node(),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "id": os.urandom(8).hex(),  # two launches in one second are two
         "options": recorded,
         "executable": home_as_tilde(sys.executable),
         "versions": {"python": platform.python_version()},
@@ -129,7 +186,7 @@ def _extent(options: RecordOptions) -> str:
         what += ", its links checked"
     if options.replay:
         what += ", with values injected"
-    if options.against:
+    if options.against or options.growing:
         what += ", compared with another trace"
     if options.values:
         what += f", with values of {' or '.join(options.values)}"
@@ -140,16 +197,17 @@ def _extent(options: RecordOptions) -> str:
     return what if options.until is None else f"{what}, until step {options.until} is done"
 
 
-def _conclude(
+def _report(
     command: Sequence[str],
     options: RecordOptions,
     trace: Path,
     ending: Ending,
     on_recorded: Callable[[], bool] | None,
     *,
+    shown: Location,
     quiet: bool,
-) -> int:
-    """Report what was recorded, or why nothing was; return the exit status."""
+) -> bool:
+    """Report what was recorded, or why nothing was; returns whether rltrace failed. ``shown``: where it will be."""
     found = ending.recorded
     nothing = found.nothing and not (options.asleep and found.processes)
     failed = bool(found.failures) or ending.failure is not None or nothing
@@ -162,11 +220,16 @@ def _conclude(
             f"recorded {_summary(ending)} in {trace}",
             hint=_left_out(found)
             or _unchosen(found)
-            or unmatched_selectors(options, found, trace)
+            or unmatched_selectors(options, found, shown)
             or unreached_steps(options, found),
         )
     if on_recorded is not None and not nothing and not on_recorded():
         failed = True
+    return failed
+
+
+def _exit_status(options: RecordOptions, ending: Ending, failed: bool) -> int:
+    """The program's, or what says that rltrace failed; a signal that ended the program ends the launcher."""
     if ending.signal is not None and not _was_stopped_by_option(options, ending):
         return die_of(ending.signal)
     if ending.status:
@@ -214,7 +277,7 @@ def _unchosen(found: RecordingSummary) -> str:
     return f"left out: {', '.join(found.not_chosen)}" if found.not_chosen else ""
 
 
-def unmatched_selectors(options: RecordOptions, found: RecordingSummary, trace: Path) -> str:
+def unmatched_selectors(options: RecordOptions, found: RecordingSummary, trace: Location) -> str:
     """Selectors of an option that matched nothing; "" if there are none."""
     selectors = [*(options.values if found.values == 0 else ()), *(options.rows if found.by_row == 0 else ())]
     return f"{' or '.join(selectors)} matched nothing; {line('ops', trace)} lists the recorded ops" if selectors else ""

@@ -27,9 +27,15 @@ def command(force: bool, wheel: Path | None, quiet: bool) -> None:
     program of small ops is recorded in about half the time; without it everything works, in Python. The library
     goes into the user's cache folder ($RLTRACE_CACHE, else rltrace in $XDG_CACHE_HOME or ~/.cache), and fits this
     torch and this Python only: build it again when either changes.
-    """
-    from rltrace.native.build import plan_build, write_wheel
 
+    Where JAX is installed, a library for its programs is compiled as well (three seconds), and its path printed last.
+    """
+    from rltrace.native.build import build_log_library, plan_build, write_wheel
+    from rltrace.native.library import jaxlib_folder, torch_folder
+
+    if torch_folder() is None and jaxlib_folder() is not None and wheel is None:
+        emit(str(build_log_library(force=force)))
+        return
     build = plan_build()
     if build.is_built and not force:
         folder = build.folder
@@ -44,3 +50,6 @@ def command(force: bool, wheel: Path | None, quiet: bool) -> None:
     if wheel is not None:
         version = own_version()
         emit(str(write_wheel(folder, wheel, "0" if version == NOT_INSTALLED else version)))
+    log_library = build_log_library(force=force)
+    if log_library is not None:
+        emit(str(log_library))

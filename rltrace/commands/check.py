@@ -6,20 +6,24 @@ Owns the options, and the folder of traces and output.
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
 
-from rltrace.commands._option_types import parse_steps
+from rltrace.command_lines import line
+from rltrace.commands._option_types import cluster_options, on_cluster, parse_steps
 from rltrace.commands.console import (
     ExitCode,
     annotated_format_options,
     color_option,
+    emit,
     emit_result,
     narrate,
     run_counter,
@@ -29,11 +33,13 @@ from rltrace.launch.command import CommandLookup, look_up, trace_stem
 
 if TYPE_CHECKING:
     from rltrace.diff.groups import Grouping
+    from rltrace.experiment.check import CheckPlan, CheckResult
 
 
 @click.command(name="check", context_settings={"allow_interspersed_args": False})
 @click.option("-n", "runs", type=click.IntRange(min=2), default=2, show_default=True, help="How many runs.")
-@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Runs at a time.")
+@click.option("--jobs", type=click.IntRange(min=1), help="Runs at a time.  [default: 1; on a cluster all]")
+@cluster_options
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FOLDER", help="Where traces and output go.")
 @click.option("--steps", metavar="A:B", help="Record the ops of steps A to B only (B left out).")
 @click.option("--until", type=click.IntRange(min=0), metavar="STEP", help="End each run after this step.")
@@ -43,6 +49,8 @@ if TYPE_CHECKING:
 @click.option("--keep", is_flag=True, help="Keep all traces; default: one of several identical ones.")
 @click.option("--strict", is_flag=True, help="Added, removed or reordered ops count as a difference too.")
 @click.option("--against", type=click.Path(path_type=Path), metavar="LOCK", help="Compare one run with this lock.")
+@click.option("--join", type=click.Path(path_type=Path), metavar="FOLDER", help="Group the runs that an array job of"
+              " --on slurm has made.")  # fmt: skip
 @click.option("--update", is_flag=True, help="Write the lock anew, and show what moved.")
 @annotated_format_options
 @click.option("--quiet", is_flag=True, help="No narration; errors are still shown.")
@@ -52,7 +60,10 @@ if TYPE_CHECKING:
 def command(
     ctx: click.Context,
     runs: int,
-    jobs: int,
+    jobs: int | None,
+    place: str | None,
+    cpus: float,
+    gpus: float,
     output: Path | None,
     steps: str | None,
     until: int | None,
@@ -62,6 +73,7 @@ def command(
     keep: bool,
     strict: bool,
     against: Path | None,
+    join: Path | None,
     update: bool,
     form: str,
     brief: bool,
@@ -78,13 +90,23 @@ def command(
     --against LOCK makes one run, recorded at level step, and compares it with what rltrace lock wrote. If a step
     differs, that step is recorded op by op, and once more with what differs put back, to name the op.
 
+    --on ray makes the runs on a Ray cluster, from the same copy of the folder, and brings their traces here. --on slurm
+    writes a batch script, whose tasks make them into a folder that all nodes share, and --join FOLDER groups them.
+
     Ends with 0 if all runs computed the same, 1 if they diverged, 2 on trouble, 3 if it is undecided.
     """
+    if join is not None:
+        if command:
+            raise UsageError("--join groups runs that were made: leave out the command")
+        return _join(join, form, brief, quiet, color)
     if not command:
         raise UsageError("nothing to check: name a command, as in rltrace check -n 5 -- python train.py")
-    if in_place and jobs > 1:
+    if in_place and place is not None:
+        raise UsageError("--in-place runs in this machine's folder: leave it out, or leave out --on")
+    if in_place and jobs is not None and jobs > 1:
         raise UsageError("--in-place runs one after another; leave out --jobs, or let each run have a copy")
-    require_executable(command[0])
+    if place is None:
+        require_executable(command[0])
     if against is not None:
         _refuse_options_of_groups(ctx)
         return _check_lock(against, command, output, until, share, in_place, update, form, brief, quiet, color)
@@ -93,28 +115,37 @@ def command(
     if steps is not None:
         parse_steps(steps)
     from rltrace.experiment.check import CheckPlan, check
+
+    until_options = () if until is None else ("--until", str(until))
+    with on_cluster(None if place == SLURM else place, cpus, gpus, jobs, narrate) as cluster:
+        plan = CheckPlan(
+            command=command,
+            runs=runs,
+            jobs=jobs or 1,
+            folder=Path.cwd(),
+            output=_output_folder(output, trace_stem(command)),
+            options=(*(() if steps is None else ("--steps", steps)), *until_options),
+            shared=share,
+            in_place=in_place,
+            control=not no_control,
+            control_options=until_options,
+            keep=keep,
+            strict=strict,
+        )
+        if place == SLURM:
+            return _write_array(plan, cpus, gpus)
+        if not quiet:
+            narrate(f"{runs} runs, traces in {plan.output}")
+        count = run_counter(runs + plan.control)
+        there = None if cluster is None else cluster.runner()
+        checked = check(plan, (lambda text: None) if quiet else (lambda text: narrate(f"{text}{count()}")), there)
+    return _emit(checked, form, brief, color)
+
+
+def _emit(checked: CheckResult, form: str, brief: bool, color: str) -> int:
     from rltrace.report.brief import brief_grouping
     from rltrace.report.groups import check_json, render_check
 
-    until_options = () if until is None else ("--until", str(until))
-    plan = CheckPlan(
-        command=command,
-        runs=runs,
-        jobs=jobs,
-        folder=Path.cwd(),
-        output=_output_folder(output, trace_stem(command)),
-        options=(*(() if steps is None else ("--steps", steps)), *until_options),
-        shared=share,
-        in_place=in_place,
-        control=not no_control,
-        control_options=until_options,
-        keep=keep,
-        strict=strict,
-    )
-    if not quiet:
-        narrate(f"{runs} runs, traces in {plan.output}")
-    count = run_counter(runs + plan.control)
-    checked = check(plan, (lambda text: None) if quiet else (lambda text: narrate(f"{text}{count()}")))
     status, traces = status_of(checked.grouping), [str(run.trace or "") for run in checked.runs]
     emit_result(
         form,
@@ -127,6 +158,26 @@ def command(
     return status
 
 
+def _write_array(plan: CheckPlan, cpus: float, gpus: float) -> int:
+    from rltrace.experiment.slurm_array import write_array
+    from rltrace.experiment.workdir_copy import check_extent
+
+    check_extent(plan.folder, plan.shared, plan.output)
+    script = write_array(plan, cpus, gpus)
+    narrate(f"{script} makes {plan.runs + plan.control} runs, into {plan.output}; when they have ended, join them")
+    emit(f"sbatch --wait {shlex.quote(str(script))}\n{line('check', '--join', plan.output)}")
+    return ExitCode.IDENTICAL
+
+
+def _join(folder: Path, form: str, brief: bool, quiet: bool, color: str) -> int:
+    from rltrace.experiment.check import check
+    from rltrace.experiment.slurm_array import EndedRuns, read_plan
+
+    plan = replace(read_plan(folder), keep=True, in_place=True)  # nothing is copied, and it may be joined again
+    checked = check(plan, (lambda text: None) if quiet else narrate, EndedRuns())
+    return _emit(checked, form, brief, color)
+
+
 def status_of(grouping: Grouping) -> ExitCode:
     """0, 1 or 3."""
     if grouping.agrees is None:
@@ -134,7 +185,16 @@ def status_of(grouping: Grouping) -> ExitCode:
     return ExitCode.IDENTICAL if grouping.agrees else ExitCode.DIVERGED
 
 
-OF_GROUPS = {"runs": "-n", "jobs": "--jobs", "steps": "--steps", "no_control": "--no-control", "keep": "--keep"}
+SLURM = "slurm"
+"""Value of ``--on`` for an array job."""
+OF_GROUPS = {
+    "runs": "-n",
+    "jobs": "--jobs",
+    "place": "--on",
+    "steps": "--steps",
+    "no_control": "--no-control",
+    "keep": "--keep",
+}
 """Options of several runs, by their parameters."""
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from rltrace.commands._option_types import TraceLocation
+from rltrace.commands._option_types import TraceLocation, cluster_options, on_cluster
 from rltrace.commands.console import (
     ExitCode,
     color_option,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from rltrace.experiment.confirm.run_cache import Side
     from rltrace.experiment.confirm.setup import CommandOverrides, ConfirmOptions, ExperimentSetup
     from rltrace.experiment.outcome import ExperimentResult
+    from rltrace.experiment.runner import RunMaker
 
 
 @click.command(name="confirm")
@@ -61,6 +63,7 @@ if TYPE_CHECKING:
 @click.option("--folder-b", type=click.Path(path_type=Path), metavar="FOLDER", help="B's program folder.")
 @click.option("--share", multiple=True, metavar="NAME", help="Link this entry of the folder instead of copying it.")
 @click.option("--in-place", is_flag=True, help="Run in the folders, not in copies.")
+@cluster_options
 @click.option("--values-limit", type=click.IntRange(min=1), default=1024, show_default=True, metavar="MB",
               help="Limit of values for each process.")  # fmt: skip
 @click.option("--arms", type=click.Choice(["a", "b"]), help="Run the arms of this program only, on its machine.")
@@ -101,6 +104,9 @@ def command(
     folder_b: Path | None,
     share: tuple[str, ...],
     in_place: bool,
+    place: str | None,
+    cpus: float,
+    gpus: float,
     values_limit: int,
     arms: str | None,
     capture: Path | None,
@@ -129,6 +135,8 @@ def command(
         what = "outcomes, as in rltrace confirm --join a.json b.json" if join else "traces, as in rltrace confirm A B"
         raise UsageError(f"name two {what}")
     a, b = traces
+    if in_place and place is not None:
+        raise UsageError("--in-place runs in this machine's folders: leave it out, or leave out --on")
     if join:
         outcome = _join(local_folder(a, "rltrace confirm --join"), local_folder(b, "rltrace confirm --join"), output)
     else:
@@ -153,12 +161,15 @@ def command(
             capture=capture,
             found=None if found is None else read_outcome(found),
             found_file=found,
+            elsewhere=place is not None,
         )
         target = output if output is not None else outcome_path(a, b)
         folder = work if work is not None else target.with_name(target.name.removesuffix(".json"))
         if folder == target:
             folder = target.with_name(f"{target.name}.runs")
-        outcome = _run(options, target, folder, share, values_limit, in_place=in_place, yes=yes, quiet=quiet)
+        with on_cluster(place, cpus, gpus, None, narrate) as cluster:
+            there = None if cluster is None else cluster.runner()
+            outcome = _run(options, target, folder, share, values_limit, there, in_place=in_place, yes=yes, quiet=quiet)
     status = status_of(outcome)
     from rltrace.report.brief import brief_outcome
     from rltrace.report.confirm import render_outcome
@@ -189,6 +200,7 @@ def _run(
     folder: Path,
     share: tuple[str, ...],
     values_limit: int,
+    there: RunMaker | None,
     *,
     in_place: bool,
     yes: bool,
@@ -228,7 +240,7 @@ def _run(
         write_outcome(target, outcome)
         show(outcome)
 
-    with Runner() as runner:
+    with nullcontext(there) if there is not None else Runner() as runner:
         sides = len(prepared.recipes)
         count = run_counter(sides * (options.samples + 1), at_least=True)
         silent = quiet or not progress_visible()
@@ -245,7 +257,8 @@ def _run(
             write_outcome(target, interrupted_outcome(experiment.outcome))
             narrate(f"interrupted; the same command resumes it, with the runs in {folder}")
             raise
-    outcome = replace(outcome, advice=advice_of(outcome, options, prepared, target, folder))
+    advice = advice_of(outcome, options, prepared, target, folder)
+    outcome = replace(outcome, advice=advice, notes=tuple(cache.notes))
     write_outcome(target, outcome)
     if not quiet:
         narrate(f"the outcome is in {target}, the runs are in {folder}")

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
 
-from rltrace.commands._option_types import TraceLocation, start_options, starts_of
+from rltrace.commands._option_types import TraceLocation, on_cluster, on_option, start_options, starts_of
 from rltrace.commands.console import (
     ExitCode,
     Progress,
     annotated_format_options,
     color_option,
     emit_result,
+    narrate,
     progress_visible,
 )
 from rltrace.errors import UsageError
@@ -39,6 +41,10 @@ if TYPE_CHECKING:
     help="Threshold of a curve: |A - B| as a share of its range.",
 )
 @start_options
+@click.option(
+    "--jobs", type=click.IntRange(min=1), help="Of more than two traces: comparisons at a time.  [default: processors]"
+)
+@on_option
 @color_option
 @click.option("--no-tui", is_flag=True, help="Print the report even where the terminal interface would open.")
 @click.option(
@@ -57,12 +63,16 @@ def command(
     tolerance: float,
     a_starts_at: int | None,
     b_starts_at: int | None,
+    jobs: int | None,
+    place: str | None,
     color: str,
     no_tui: bool,
     confirm: Path | None,
 ) -> int:
     """Compare traces A and B: the first op where they differ, what kind of difference it is, and what to do next.
-    Of more than two traces: which of them computed the same, and where the others diverge.
+    Of more than two traces: which of them computed the same, and where the others diverge. They are compared in several
+    processes where that is quicker, or with --on ray on a cluster, whose nodes have to see the traces: at URLs, or in a
+    folder that they share.
 
     Ends with 0 if the two computed the same (with --strict: ran the same ops in the same order, too), 1 if they
     diverged, 2 if they cannot be compared, 3 if it is undecided: a trace is unfinished or damaged.
@@ -83,7 +93,9 @@ def command(
     if len(traces) > 2:
         if starts is not None:
             raise UsageError("--a-starts-at and --b-starts-at are of two traces; more were given")
-        return _print_groups(traces, form, strict, color, brief=brief)
+        return _print_groups(traces, form, strict, jobs, place, color, brief=brief)
+    if jobs is not None or place is not None:
+        raise UsageError("--jobs and --on are of the pairs of more than two traces; two were given")
     from rltrace.commands._terminal import can_open, show_diff
 
     a, b = traces
@@ -140,13 +152,25 @@ def _text(comparison: Comparison, saved: SavedOutcome | None, colored: bool) -> 
         yield from saved_outcome_lines(saved, color=colored)
 
 
-def _print_groups(traces: tuple[Location, ...], form: str, strict: bool, color: str, *, brief: bool) -> int:
+def _print_groups(
+    traces: tuple[Location, ...],
+    form: str,
+    strict: bool,
+    jobs: int | None,
+    place: str | None,
+    color: str,
+    *,
+    brief: bool,
+) -> int:
     from rltrace.commands.check import status_of
-    from rltrace.diff.groups import group
+    from rltrace.diff.groups import compare_pairs, group
     from rltrace.report.brief import brief_grouping
     from rltrace.report.groups import groups_json, render_groups
 
-    grouping = group(traces, strict=strict)
+    with on_cluster(place, 1.0, 0.0, jobs, narrate) as cluster:
+        compare_here = partial(compare_pairs, strict=strict, jobs=jobs)
+        there = None if cluster is None else partial(cluster.compare_pairs, strict=strict)
+        grouping = group(traces, compare_all=there or compare_here)
     names = [str(path) for path in traces]
     status = status_of(grouping)
     emit_result(

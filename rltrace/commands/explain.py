@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rltrace.commands._option_types import TraceLocation
+from rltrace.commands._option_types import TraceLocation, cluster_options, on_cluster
 from rltrace.commands.console import ExitCode, emit_result, format_options, narrate, run_counter
 from rltrace.commands.repro import find, prepare, provenance
 from rltrace.errors import RltraceError
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 @click.option(
     "--import", "imports", multiple=True, metavar="MODULE", help="Module that registers the op, if torch does not."
 )
+@cluster_options
 @format_options
 @click.option("--quiet", is_flag=True, help="No narration; errors are still shown.")
 def command(
@@ -43,6 +44,9 @@ def command(
     asked: tuple[str, ...],
     everything: bool,
     imports: tuple[str, ...],
+    place: str | None,
+    cpus: float,
+    gpus: float,
     form: str,
     brief: bool,
     quiet: bool,
@@ -70,24 +74,28 @@ def command(
     chosen = [parse_setting(setting) for setting in asked]
     a, b = find(trace, text, other)
     op, sides = prepare(a, b, imports, "explain")
-    if chosen:
-        grid = SettingsGrid([KernelSetting(), *chosen])
-    else:
-        has = str(machine()["host.isa"] or "").split()
-        threads = [side.threads for side in sides.values()]
-        grid = settings(_profile(op), has, threads, other=_differing_side(sides), everything=everything)
+    with (
+        on_cluster(place, cpus, gpus, None, narrate) as cluster,
+        tempfile.TemporaryDirectory(prefix="rltrace-explain-") as folder,
+    ):
+        if chosen:
+            grid = SettingsGrid([KernelSetting(), *chosen])
+        else:
+            facts = machine() if cluster is None else cluster.machine()
+            has = str(facts["host.isa"] or "").split()
+            threads = [side.threads for side in sides.values()]
+            grid = settings(_profile(op), has, threads, other=_differing_side(sides), everything=everything)
+        count = run_counter(len(grid.tries))
 
-    count = run_counter(len(grid.tries))
+        def narrate_setting(setting: KernelSetting) -> None:
+            if not quiet:
+                narrate(f"{op.name}: {setting}{count()}")
 
-    def narrate_setting(setting: KernelSetting) -> None:
-        if not quiet:
-            narrate(f"{op.name}: {setting}{count()}")
-
-    with tempfile.TemporaryDirectory(prefix="rltrace-explain-") as folder:
         write_folder(Path(folder), op, sides, provenance(a, b), imports)
-        tried = list(explain(Path(folder) / SCRIPT, grid.tries, times, narrate_setting))
+        try_all = explain if cluster is None else cluster.explain
+        tried = list(try_all(Path(folder) / SCRIPT, grid.tries, times, narrate_setting))
         if not chosen and any(is_missing(side, tried) for side in sides):
-            tried += explain(Path(folder) / SCRIPT, pairs(tried), times, narrate_setting)
+            tried += try_all(Path(folder) / SCRIPT, pairs(tried), times, narrate_setting)
     places = {"a": str(a)} | ({} if b is None else {"b": str(b)})
     traces = {"a": str(trace)} | ({} if other is None else {"b": str(other)})
     failed = all(one.trouble for one in tried)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import click
@@ -29,16 +30,17 @@ from rltrace.commands._recording import record_command
 from rltrace.commands.console import complain
 from rltrace.commands.kernels import parse_kernels, query_after
 from rltrace.errors import UsageError
-from rltrace.launch.command import fresh_trace, trace_stem
+from rltrace.launch.command import fresh_trace, local_copy, trace_stem
 from rltrace.native.library import find, torch_folder
 from rltrace.recorder.base.options import ENGINES, PROCESSES_DEFAULT, STEPS_DEFAULT, RecordOptions
 from rltrace.selectors import parse_selectors
+from rltrace.trace.format.location import BUCKETS, Location, TraceURL
 from rltrace.wording import counted
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), metavar="TRACE", help="Trace to write; default: a new name."
+    "-o", "--output", type=TraceLocation(), metavar="TRACE", help="Trace to write, or its URL; default: a new name."
 )
 @level_option
 @click.option(
@@ -54,6 +56,13 @@ from rltrace.wording import counted
     envvar=PROCESSES_DEFAULT,
     show_envvar=True,
     help="Record only processes with such names, as in rank0/*.",
+)
+@click.option(
+    "--nodes",
+    type=click.IntRange(min=1),
+    default=1,
+    metavar="N",
+    help="Machines that record one run to one URL, each with this command.",
 )
 @click.option("--asleep", is_flag=True, help="Record nothing until rltrace arm requests steps of the running program.")
 @click.option("--until", type=click.IntRange(min=0), metavar="STEP", help="End the program after this step.")
@@ -93,9 +102,9 @@ from rltrace.wording import counted
 )
 @click.option("--compile", "compiled", type=click.Choice(["eager"]), help="Run what CMD compiles op by op instead.")
 @click.option(
-    "--against", type=TraceLocation(only_folder=True), metavar="A", help="Compare the run with A while it runs."
+    "--against", type=TraceLocation(), metavar="A", help="Compare the run with A while it runs; A may still grow."
 )
-@click.option("--stop", is_flag=True, help="End CMD at the first op that differs from A.")
+@click.option("--stop", is_flag=True, help="End CMD once it differs from A.")
 @click.option("--exit-code", is_flag=True, help="End with 1 if the run differs from A, 125 if that is not known.")
 @click.option(
     "--result", type=click.Path(path_type=Path), metavar="FILE", help="Write the result of --against as JSON."
@@ -106,10 +115,11 @@ from rltrace.wording import counted
 @click.pass_context
 def command(
     context: click.Context,
-    output: Path | None,
+    output: Location | None,
     level: str,
     steps: str | None,
     processes: str | None,
+    nodes: int,
     asleep: bool,
     until: int | None,
     verify_inputs: bool,
@@ -125,7 +135,7 @@ def command(
     rows_limit: str,
     kernels: str,
     compiled: str | None,
-    against: Path | None,
+    against: Location | None,
     stop: bool,
     exit_code: bool,
     result: Path | None,
@@ -134,6 +144,12 @@ def command(
     command: tuple[str, ...],
 ) -> int:
     """Run CMD and record every op it runs, in all its processes.
+
+    TRACE may be a URL of a bucket (s3://…, gs://…, az://…): the trace is written into the current folder, uploaded
+    while CMD runs, and removed here when all of it is there. A network that is slow or fails costs CMD nothing; what is
+    left in the end is uploaded within ten minutes, or later by rltrace push.
+
+    With --nodes N each of N machines runs this command with the same URL, and one trace there has all their processes.
 
     Options come before CMD; everything after it belongs to CMD. Ends as CMD ends; with 125 where rltrace failed or
     nothing was recorded, 126 and 127 where CMD could not be started.
@@ -164,6 +180,9 @@ def command(
     it is re-executed on the same inputs to see whether it is deterministic, and CMD continues (or ends: --stop).
     --exit-code ends with 0 if the run is the same as A, 1 if not and 125 if that is not known, as git bisect run reads
     it.
+
+    A may still be recorded, not exist yet, or be at a URL: then the launcher compares what both have committed, behind
+    CMD, which records as ever. Both of two jobs may be started so, each against the other's trace.
     """
     if not command:
         raise UsageError("nothing to record: name a command, as in rltrace record -- python train.py")
@@ -193,7 +212,15 @@ def command(
         raise UsageError("--kernels is about ops; --level step records no ops")
     if against is None and (stop or exit_code or result is not None):
         raise UsageError("--stop, --exit-code and --result need a live comparison: --against A")
-    trace = output if output is not None else fresh_trace(Path(), trace_stem(command))
+    url = output if isinstance(output, TraceURL) else None
+    if url is not None:
+        _check_url(url, force=force)
+    elif nodes > 1:
+        raise UsageError("--nodes joins what several machines record at a URL: give one, as in -o s3://bucket/a.zarr")
+    if isinstance(output, Path):
+        trace = output
+    else:
+        trace = fresh_trace(Path(), trace_stem(command)) if url is None else local_copy(url, nodes)
     path = os.path.abspath(trace)  # noqa: PTH100  links stay
     options = RecordOptions(
         path,
@@ -215,33 +242,59 @@ def command(
         kernels=kernel_steps,
         compile=compiled,
         asleep=asleep,
+        nodes=nodes,
         processes=parse_processes(processes, given_by(context, "processes", PROCESSES_DEFAULT))
         if processes is not None
         else (),
     )
-    on_recorded = None
+    on_recorded: Callable[[], bool] | None = None
+    meanwhile = growing = None
     if against is not None:
-        from rltrace.commands._live_diff import live_options, live_report
+        from rltrace.commands._live_diff import GrowingComparison, live_options, live_report
 
-        if values or rows or steps is not None or level == "step":
-            raise UsageError(f"--against records the ops that A has: leave out --values, --rows, {by} and --level")
         options = live_options(options, against, stop=stop)
-        on_recorded = live_report(against, trace, result, quiet=quiet)
+        if options.growing:
+            growing = GrowingComparison(against, trace, command, stop=stop, quiet=quiet)
+            on_recorded, meanwhile = partial(growing.report, result), growing.run
+        elif values or rows or steps is not None or level == "step":
+            raise UsageError(f"--against records the ops that A has: leave out --values, --rows, {by} and --level")
+        else:
+            on_recorded = live_report(against, trace, result, quiet=quiet)
     if kernel_steps is not None:
         on_recorded = query_after(on_recorded, trace, kernel_steps, quiet=quiet)
     if check_links:
-        on_recorded = _report_links(on_recorded, trace)
+        on_recorded = _report_links(on_recorded, trace, url or trace)
     force = force and output is not None
     hint = _engine_hint(options)
-    status = record_command(command, trace, options, force=force, quiet=quiet, on_recorded=on_recorded, hint=hint)
+    status = record_command(
+        command,
+        trace,
+        options,
+        force=force,
+        quiet=quiet,
+        on_recorded=on_recorded,
+        hint=hint,
+        url=url,
+        meanwhile=meanwhile,
+    )
     if against is None or not exit_code:
         return status
+    if growing is not None:
+        return growing.status(status)
     from rltrace.commands._live_diff import live_status
 
-    return live_status(against, trace, status)
+    return live_status(against, trace if url is None or trace.exists() else url, status)
 
 
-ASLEEP_WITH = {"output", "processes", "asleep", "until", "engine", "compiled", "force", "quiet", "command"}
+def _check_url(url: TraceURL, *, force: bool) -> None:
+    """Raise UsageError where nothing can be recorded to this URL."""
+    if url.scheme not in BUCKETS:
+        raise UsageError(f"{url} is no bucket; record to s3://, gs:// or az://, or into a folder")
+    if force:
+        raise UsageError("--force replaces a trace in a folder, and none at a URL: choose another name there")
+
+
+ASLEEP_WITH = {"output", "processes", "nodes", "asleep", "until", "engine", "compiled", "force", "quiet", "command"}
 """Options that --asleep allows; what to record is chosen with ``rltrace arm``."""
 
 
@@ -257,8 +310,8 @@ def _check_asleep(context: click.Context, by_steps: str) -> None:
             )
 
 
-def _report_links(before: Callable[[], bool] | None, trace: Path) -> Callable[[], bool]:
-    """A function that names the faults of links; returns False where there are any."""
+def _report_links(before: Callable[[], bool] | None, trace: Path, shown: Location) -> Callable[[], bool]:
+    """A function that names the faults of links; returns False where there are any. ``shown``: where it will be."""
 
     def report() -> bool:
         from rltrace.report.link_checks import fault_lines, missed_faults
@@ -268,7 +321,7 @@ def _report_links(before: Callable[[], bool] | None, trace: Path) -> Callable[[]
         missed = missed_faults(open_trace(trace))
         if missed:
             what = counted(len(missed), "fault") + " of links"
-            complain("\n  ".join([what, *fault_lines(missed)]), hint=f"{line('info', trace)} lists them")
+            complain("\n  ".join([what, *fault_lines(missed)]), hint=f"{line('info', shown)} lists them")
         return succeeded and not missed
 
     return report

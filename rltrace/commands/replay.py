@@ -47,7 +47,7 @@ class _TraceFirst(click.Command):
     help="With --rows: lines of A-GLOB = GLOB of modules.",
 )
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), metavar="TRACE", help="Trace to write; default: a new name."
+    "-o", "--output", type=TraceLocation(written=True), metavar="TRACE", help="Trace to write; default: a new name."
 )
 @click.option("--until", type=click.IntRange(min=0), metavar="STEP", help="End the program after this step.")
 @click.option(

@@ -15,7 +15,7 @@ from rltrace.wording import counted
 @click.command(name="slice")
 @click.argument("trace", type=TraceLocation())
 @click.option("--steps", required=True, metavar="A:B", help="Optimizer steps to keep in full (half open).")
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), metavar="FILE", help="Slice to write.")
+@click.option("-o", "--output", required=True, type=TraceLocation(written=True), metavar="FILE", help="Slice to write.")
 @click.option("--force", is_flag=True, help="Replace an existing trace.")
 def command(trace: Location, steps: str, output: Path, force: bool) -> None:
     """Cut steps A to B out of TRACE: all prefix digests, full rows of the window only.

@@ -38,6 +38,7 @@ from rltrace.diff.base.model import (
     Pair,
     Search,
     Shift,
+    StreamGroup,
     Verdict,
 )
 from rltrace.diff.base.view import ALL, Shortcuts, StreamView
@@ -71,7 +72,7 @@ from rltrace.trace.format.location import Location
 from rltrace.trace.format.schema import RowFlag, Step, StepFlag
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace, open_both
-from rltrace.trace.read.stream import StreamTrace
+from rltrace.trace.read.stream import AHEAD, StreamTrace
 
 # --- verdict ----------------------------------------------------------------------------------------------------------
 #
@@ -236,6 +237,8 @@ def _logged_drifts(result: StreamResult, tolerance: float) -> Iterable[Drift]:
     value = result.value
     if value is None or value.a_index is None or value.b_index is None:
         return
+    for view, start in ((result.a, value.a_index), (result.b, value.b_index)):  # before either is read
+        view.stream.read_ahead([view.stream.segments[number] for number in _sampled(view, start)][:AHEAD])
     own = _items(result.a, value.a_index)
     others = _items(result.b, value.b_index)
     attempts = attempt_tables(result.a.process, result.b.process)
@@ -244,10 +247,15 @@ def _logged_drifts(result: StreamResult, tolerance: float) -> Iterable[Drift]:
             yield drift_of(series, others[key], attempts, tolerance)
 
 
-def _items(view: StreamView, start: int) -> dict[object, Series]:
+def _sampled(view: StreamView, start: int) -> list[int]:
+    """Numbers of the segments in which logged scalars are looked for."""
     stream = view.stream
     near = [n for n, s in enumerate(stream.segments) if s.stop > start and s.first < start + LOOK_AHEAD]
-    chosen = sorted({*near, *chosen_segments(stream, MAX_SEGMENTS, start)})
+    return sorted({*near, *chosen_segments(stream, MAX_SEGMENTS, start)})
+
+
+def _items(view: StreamView, start: int) -> dict[object, Series]:
+    stream, chosen = view.stream, _sampled(view, start)
     all_segments = [n for n, segment in enumerate(stream.segments) if segment.stop > start]
     found = item_series(view, chosen, start=start, whole=chosen == all_segments)
     return {series.key: series for series in found}
@@ -441,7 +449,8 @@ class _Comparer:
         firsts = self._firsts(one_sided_streams)
         first, unordered = self._earliest(firsts)
         first_value, _ = self._earliest([OrderedFinding(p.name, r.value) for p, r in self.streams if r.value])
-        decisive = self._decisive(one_sided_streams) or self._last_parameters()
+        counting = self._counting(one_sided_streams)
+        decisive = next(iter(self.order.earliest(counting)), None) or self._last_parameters()
         if first is None and not unordered:
             first = decisive
         evidence = Evidence(
@@ -501,6 +510,7 @@ class _Comparer:
             other_kernels=others,
             unlike=verdict is Verdict.UNKNOWN and _different_programs(evidence),
             shift=self.shift,
+            groups=self._groups(counting, decisive),
         )
 
     def _name_hidden_steps(self) -> None:
@@ -524,15 +534,36 @@ class _Comparer:
         found += [OrderedFinding(p.name, f) for p, _ in self.steps if (f := self._earliest_step_finding(p)) is not None]
         return found
 
-    def _decisive(self, one_sided_streams: list[tuple[str, Finding, bool]]) -> Finding | None:
+    def _counting(self, one_sided_streams: list[tuple[str, Finding, bool]]) -> list[OrderedFinding]:
+        """The earliest finding of each stream that is a difference of what was computed."""
         found = [OrderedFinding(process, finding) for process, finding, harmful in one_sided_streams if harmful]
         for process, result in self.streams:
             decisive = result.decisive
             if decisive is not None and self._step_finding(process, decisive) is None:
                 found.append(OrderedFinding(process.name, decisive))
         found += [OrderedFinding(p.name, f) for p, _ in self.steps if (f := self._earliest_step_finding(p)) is not None]
-        candidates = self.order.earliest(found)
-        return candidates[0] if candidates else None
+        return found
+
+    def _groups(self, counting: list[OrderedFinding], decisive: Finding | None) -> tuple[StreamGroup, ...]:
+        """The streams by their first difference; that of ``decisive`` is the first group."""
+        names = {result.a.name: result.undecided or result.open or "" for _, result in self.streams}
+        names |= {p.name: result.open or "" for p, result in self.steps if not any(q is p for q, _ in self.streams)}
+        names |= {pool.name: pool.undecided or "" for pool in self.pools}
+        findings: dict[str, Finding] = {}
+        for finding in (*(each.finding for each in counting), *filter(None, [decisive])):
+            findings.setdefault(finding.stream, finding)
+        names |= dict.fromkeys(findings, "")
+        if len(names) < 2:
+            return ()
+        groups: dict[object, list[str]] = {}
+        for name, why in names.items():
+            first = findings.get(name)
+            groups.setdefault(why if first is None else _same_place(first), []).append(name)
+        found = [
+            StreamGroup(tuple(streams), findings.get(streams[0]), "" if streams[0] in findings else names[streams[0]])
+            for streams in groups.values()
+        ]
+        return tuple(sorted(found, key=lambda group: _rank_of(group, decisive)))
 
     def _earliest(self, found: list[OrderedFinding]) -> tuple[Finding | None, list[Finding]]:
         """(the earliest finding, []), or (None, all findings that cannot be ordered)."""
@@ -645,6 +676,21 @@ class _Comparer:
 
 FROM_INPUTS = {Cause.KERNEL, Cause.SAME_KERNEL, Cause.COMPUTATION}
 """Causes where the inputs of an op match and its outputs differ."""
+
+
+def _same_place(finding: Finding) -> tuple[object, ...]:
+    """What findings of one first difference have in common, in whichever stream."""
+    return finding.step, finding.op, finding.site, finding.cause
+
+
+def _rank_of(group: StreamGroup, decisive: Finding | None) -> tuple[int, int, int]:
+    """The place of a group: that of the decisive finding, by step and row, not known, agreeing."""
+    finding = group.finding
+    if finding is None:
+        return (2 if group.why else 3), 0, 0
+    is_first = decisive is not None and decisive.stream in group.streams
+    row = finding.a_index if finding.a_index is not None else finding.b_index
+    return (0 if is_first else 1), -1 if finding.step is None else finding.step, row or 0
 
 
 def _recorded_on_both(a: ProcessTrace, b: ProcessTrace) -> NDArray[np.uint64]:

@@ -13,6 +13,7 @@ from functools import cached_property
 from rltrace.diff.base.model import Finding
 from rltrace.diff.base.view import StreamView
 from rltrace.diff.causes.collectives import CollectiveLog, collectives_between, first_row, own_rank
+from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace
 from rltrace.wording import joined
 
@@ -51,16 +52,27 @@ class Order:
     def _before(self, found: Sequence[OrderedFinding]) -> list[list[int]]:
         """For each finding, the places of those that are known to precede it."""
         several = len({x.process for x in found}) > 1
-        step = self._common_step(found) if several else 0
-        return [[k for k, x in enumerate(found) if x is not y and self._is_before(x, y, step)] for y in found]
+        step = self._common_step(found) if several else 0  # at or before all, where collectives are counted from
+        logs = [self._collectives(x.finding, step) if several else None for x in found]
+        ranks = [self._rank(x.process) if several else None for x in found]
 
-    def _is_before(self, x: OrderedFinding, y: OrderedFinding, step: int) -> bool:
-        """Whether ``x`` is known to precede ``y``; ``step``: at or before both, where collectives are counted from."""
-        if x.process == y.process:
-            steps = x.finding.step, y.finding.step
-            return steps[0] is not None and steps[1] is not None and steps[0] < steps[1]
-        sent, received_by = self._collectives(x.finding, step), self._collectives(y.finding, step)
-        rank = self._rank(x.process)
+        def is_before(k: int, n: int) -> bool:
+            x, y = found[k], found[n]
+            if x.process == y.process:
+                steps = x.finding.step, y.finding.step
+                return steps[0] is not None and steps[1] is not None and steps[0] < steps[1]
+            return self._was_received(logs[k], ranks[k], logs[n])
+
+        processes: dict[str, list[int]] = {}
+        for n, x in enumerate(found):
+            processes.setdefault(x.process, []).append(n)
+        receives = [bool(log is not None and log.completed) for log in logs]  # else only its own process orders it
+        before = [range(len(found)) if receives[n] else processes[y.process] for n, y in enumerate(found)]
+        return [[k for k in before[n] if found[k] is not y and is_before(k, n)] for n, y in enumerate(found)]
+
+    @staticmethod
+    def _was_received(sent: CollectiveLog | None, rank: int | None, received_by: CollectiveLog | None) -> bool:
+        """Whether what a rank sent up to one finding was received before another."""
         if sent is None or received_by is None or rank is None:
             return False
         for key, calls in received_by.completed.items():
@@ -94,9 +106,15 @@ class Order:
     def _rank(self, process: str) -> int | None:
         """Rank of a process, as its collectives recorded it; None: not known."""
         if process not in self._ranks:
-            found = (own_rank(p) for trace in self._traces for p in trace.processes if p.name == process)
-            self._ranks[process] = next((rank for rank in found if rank is not None), None)
+            named = (trace[process] for trace in self._processes if process in trace)
+            self._ranks[process] = next((rank for p in named if (rank := own_rank(p)) is not None), None)
         return self._ranks[process]
+
+    @cached_property
+    def _processes(self) -> tuple[dict[str, ProcessTrace], dict[str, ProcessTrace]]:
+        """The processes of A and of B, by name."""
+        a, b = ({process.name: process for process in trace.processes} for trace in self._traces)
+        return a, b
 
     @cached_property
     def _views(self) -> tuple[dict[str, StreamView], dict[str, StreamView]]:

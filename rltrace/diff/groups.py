@@ -5,8 +5,13 @@ Owns the tree of divergences. Runs are compared by ``compare`` only; a run with 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
+from multiprocessing import get_context
+from time import monotonic
 from typing import Generic, TypeVar
 
 from rltrace.diff.base.model import Cause, Comparison, Finding
@@ -15,6 +20,8 @@ from rltrace.diff.compare import compare
 from rltrace.trace.format.location import Location
 
 Place = TypeVar("Place", bound=Location)
+WORTH = 5.0
+"""Seconds of comparisons that are worth starting processes for, each of which imports this package."""
 
 
 @dataclass(frozen=True)
@@ -73,16 +80,41 @@ class Grouping:
 
 
 def group(
-    traces: Sequence[Place], *, strict: bool = False, compare_pair: Callable[[Place, Place], Comparison] | None = None
+    traces: Sequence[Place],
+    *,
+    strict: bool = False,
+    compare_all: Callable[[Sequence[tuple[Place, Place]]], Iterable[Comparison]] | None = None,
 ) -> Grouping:
     """Group the runs of ``traces`` (at least one). Raises what ``compare`` does.
 
     Every run is compared with the first one; those that diverge from it at the same op are then grouped among
-    themselves. That takes one comparison per run at each level of the tree.
+    themselves. That takes one comparison per run at each level of the tree; ``compare_all`` makes those of a level, by
+    default ``compare_pairs``.
     """
-    found = _Grouping(traces, compare_pair or (lambda a, b: compare(a, b, strict=strict)))
+    found = _Grouping(traces, compare_all or partial(compare_pairs, strict=strict))
     tree = found.node(tuple(range(len(traces))))
     return Grouping(tree, tuple(found.undecided))
+
+
+def compare_pairs(
+    pairs: Sequence[tuple[Place, Place]], *, strict: bool = False, jobs: int | None = None, worth: float = WORTH
+) -> Iterator[Comparison]:
+    """Compare each pair, in this order: one after the other, and once ``worth`` seconds more are to be expected, in up
+    to ``jobs`` processes; None: as many as this process may use processors.
+    """
+    jobs = jobs or len(os.sched_getaffinity(0))
+    began = monotonic()
+    for done, (a, b) in enumerate(pairs):
+        left = len(pairs) - done
+        if min(jobs, left) > 1 and done and (monotonic() - began) / done * left > worth:
+            with ProcessPoolExecutor(min(jobs, left), get_context("spawn")) as pool:
+                yield from pool.map(partial(_compare, strict=strict), pairs[done:])
+            return
+        yield compare(a, b, strict=strict)
+
+
+def _compare(pair: tuple[Location, Location], strict: bool) -> Comparison:
+    return compare(*pair, strict=strict)
 
 
 def mark_nondeterministic(node: Node) -> Node:
@@ -97,16 +129,17 @@ def mark_nondeterministic(node: Node) -> Node:
 
 
 class _Grouping(Generic[Place]):
-    def __init__(self, traces: Sequence[Place], compare_pair: Callable[[Place, Place], Comparison]) -> None:
+    def __init__(
+        self, traces: Sequence[Place], compare_all: Callable[[Sequence[tuple[Place, Place]]], Iterable[Comparison]]
+    ) -> None:
         self.undecided: list[Undecided] = []
         self._traces = traces
-        self._compare_pair = compare_pair
+        self._compare_all = compare_all
         self._known: dict[tuple[int, int], Comparison] = {}
 
     def node(self, runs: tuple[int, ...]) -> Node:
         first, same, diverged = runs[0], [runs[0]], []
-        for run in runs[1:]:
-            comparison = self._compare(first, run)
+        for run, comparison in self._compare(first, runs[1:]):
             finding = comparison.decisive or comparison.first
             if comparison.agrees is None:
                 self.undecided.append(Undecided(run, first, comparison.why))
@@ -125,10 +158,12 @@ class _Grouping(Generic[Place]):
         branches = rest.branches if isinstance(rest, GroupSplit) and _same_op(at, rest.finding) else (rest,)
         return GroupSplit(at, (self.node(staying), *branches))
 
-    def _compare(self, a: int, b: int) -> Comparison:
-        if (a, b) not in self._known:
-            self._known[a, b] = self._compare_pair(self._traces[a], self._traces[b])
-        return self._known[a, b]
+    def _compare(self, first: int, others: Sequence[int]) -> Iterator[tuple[int, Comparison]]:
+        """Each of the others, with its comparison with the first."""
+        new = [run for run in others if (first, run) not in self._known]
+        found = self._compare_all([(self._traces[first], self._traces[run]) for run in new])
+        self._known.update(((first, run), comparison) for run, comparison in zip(new, found, strict=True))
+        return ((run, self._known[first, run]) for run in others)
 
 
 def _position(finding: Finding) -> tuple[int, str, int]:

@@ -7,19 +7,21 @@ it ends, and its trace is removed at once if it equals an earlier one. Runs are 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rltrace.diff.base.model import Comparison, Verdict
 from rltrace.diff.compare import compare
 from rltrace.diff.groups import Group, Grouping, GroupSplit, Node, Undecided, group, mark_nondeterministic
-from rltrace.experiment.runner import Runner, RunRequest, RunResult
+from rltrace.experiment.runner import RunMaker, Runner, RunRequest, RunResult
 from rltrace.experiment.workdir_copy import check_extent
 from rltrace.trace.read.reader import open_trace
 
 CONTROL = "control"
 """File name of the run at level step; to the program it is one more number."""
+COPIES = "folders"
+"""Folder in that of the runs with the copies that they work in."""
 OnProgress = Callable[[str], None]
 
 
@@ -60,6 +62,8 @@ class CheckRun:
     status: int
     """Exit status; negative: number of the signal that ended it."""
     same_as: int | None = None
+    lost: tuple[str, ...] = ()
+    """How each earlier attempt at it was lost, on a cluster: ``its node was lost``."""
 
 
 @dataclass(frozen=True)
@@ -83,48 +87,57 @@ class CheckResult:
     control: StepLevelRun | None
 
 
-def check(plan: CheckPlan, report: OnProgress = lambda text: None) -> CheckResult:
+def check(plan: CheckPlan, report: OnProgress = lambda text: None, there: RunMaker | None = None) -> CheckResult:
     """Make the runs of ``plan`` and group them; ``report`` is given a line as each run ends.
 
-    Raises UsageError where the folder cannot be copied, RecordError where a run could not be recorded.
+    ``there`` makes them; None: they are made on this machine, ``plan.jobs`` at a time. Raises UsageError where the
+    folder cannot be copied, RecordError where a run could not be recorded.
     """
     if not plan.in_place:
         check_extent(plan.folder, plan.shared, plan.output)
+    if there is not None:
+        return _Check(plan, report, there).run()
     with Runner(1 if plan.in_place else plan.jobs) as runner:
         return _Check(plan, report, runner).run()
 
 
+def requests(plan: CheckPlan) -> list[RunRequest]:
+    """The runs of a plan; with a control, that is the last one."""
+    jobs = [_request(plan, number, f"run-{number}", plan.options) for number in range(1, plan.runs + 1)]
+    control = _request(plan, plan.runs + 1, CONTROL, ("--level", "step", *plan.control_options))
+    return [*jobs, control] if plan.control else jobs
+
+
+def _request(plan: CheckPlan, number: int, stem: str, options: tuple[str, ...]) -> RunRequest:
+    folder, name = plan.output.absolute(), str(number)
+    copy = None if plan.in_place else folder / COPIES / name
+    trace, output = (folder / f"{stem}.{ending}" for ending in ("zarr", "out"))
+    return RunRequest(name, plan.command, plan.folder, copy, trace, output, options, plan.shared, plan.output)
+
+
 class _Check:
-    def __init__(self, plan: CheckPlan, report: OnProgress, runner: Runner) -> None:
+    def __init__(self, plan: CheckPlan, report: OnProgress, runner: RunMaker) -> None:
         self._plan = plan
         self._report = report
         self._runner = runner
-        self._copies = plan.output.absolute() / "folders"
         self._known: dict[tuple[Path, Path], Comparison] = {}
 
     def run(self) -> CheckResult:
         plan = self._plan
-        jobs = [self._job(number, plan.options) for number in range(1, plan.runs + 1)]
         runs: list[CheckRun] = []
-        for ended in self._runner.run(jobs):
+        for ended in self._runner.run(requests(plan)[: plan.runs]):
             runs.append(self._add_run(ended, runs))
         runs.sort(key=lambda run: run.number)
         grouping = self._group(runs)
         control = self._control(runs, grouping) if plan.control else None
-        shutil.rmtree(self._copies, ignore_errors=True)
+        shutil.rmtree(plan.output / COPIES, ignore_errors=True)
         return CheckResult(tuple(runs), grouping, control)
 
     # --- one run ------------------------------------------------------------------------------------------------------
 
-    def _job(self, number: int, options: tuple[str, ...], stem: str = "") -> RunRequest:
-        plan, name, stem = self._plan, str(number), stem or f"run-{number}"
-        copy = None if plan.in_place else self._copies / name
-        trace, output = (plan.output.absolute() / f"{stem}.{ending}" for ending in ("zarr", "out"))
-        return RunRequest(name, plan.command, plan.folder, copy, trace, output, options, plan.shared, plan.output)
-
     def _check_run(self, ended: RunResult, number: int) -> CheckRun:
         trace, output = (self._plan.output / path.name for path in (ended.job.trace, ended.job.output))
-        return CheckRun(number, trace, output, ended.status)
+        return CheckRun(number, trace, output, ended.status, lost=ended.lost)
 
     def _add_run(self, ended: RunResult, before: Sequence[CheckRun]) -> CheckRun:
         """The run, with its trace removed if an earlier one computed the same."""
@@ -155,12 +168,15 @@ class _Check:
             self._known[a, b] = compare(a, b, strict=self._plan.strict)
         return self._known[a, b]
 
+    def _compare_all(self, pairs: Sequence[tuple[Path, Path]]) -> Iterator[Comparison]:
+        return (self._compare(a, b) for a, b in pairs)
+
     # --- all of them --------------------------------------------------------------------------------------------------
 
     def _group(self, runs: Sequence[CheckRun]) -> Grouping:
         """Group the distinct runs; others go into the group of the run that they equal."""
         distinct = [place for place, run in enumerate(runs) if run.same_as is None]
-        found = group([path for place in distinct if (path := runs[place].trace)], compare_pair=self._compare)
+        found = group([path for place in distinct if (path := runs[place].trace)], compare_all=self._compare_all)
         places = {run.number: place for place, run in enumerate(runs)}
         twins: dict[int, list[int]] = {place: [place] for place in distinct}
         for place, run in enumerate(runs):
@@ -172,8 +188,7 @@ class _Check:
 
     def _control(self, runs: Sequence[CheckRun], grouping: Grouping) -> StepLevelRun:
         """Run once more at level step, and find the group of that run."""
-        options = ("--level", "step", *self._plan.control_options)
-        (ended,) = self._runner.run([self._job(self._plan.runs + 1, options, CONTROL)])
+        (ended,) = self._runner.run(requests(self._plan)[self._plan.runs :])
         self._report(f"the run without the op recorder {ended.how}")
         run = self._check_run(ended, 0)
         if all(run.status != other.status for other in runs):

@@ -105,12 +105,13 @@ def explain(
 ) -> Iterator[Tried]:
     """Run a ``repro.py`` under each setting, one after the other; ``on_setting`` is called after each."""
     for setting in tries:
-        tried = _run_setting(script, setting, times)
+        tried = try_setting(script, setting, times)
         on_setting(setting)
         yield tried
 
 
-def _run_setting(script: Path, setting: KernelSetting, times: int) -> Tried:
+def try_setting(script: Path, setting: KernelSetting, times: int) -> Tried:
+    """Run a ``repro.py`` under one setting."""
     command = [sys.executable, str(script), "--json", "--kernels", "--times", str(times), *setting.options]
     process = subprocess.run(command, capture_output=True, text=True, check=False)
     output, brace, answer = (

@@ -32,6 +32,8 @@ class Recipe:
     """The recorded variables: they are set, and all others of the recorded kinds are unset."""
     options: tuple[str, ...] = ()
     """Options of ``rltrace record`` that change what the program runs."""
+    trace: Trace | None = None
+    """The trace whose machine its runs need; None: any will do."""
 
     @property
     def shown(self) -> str:
@@ -61,7 +63,7 @@ def recipe_of(
     Raises UsageError where something is missing or masked; ``option`` is the option that sets the command.
     """
     words = tuple(command) or _command(trace, option)
-    return Recipe(words, folder or _folder(trace), {**_variables(trace), **(variables or {})}, _options(trace))
+    return Recipe(words, folder or _folder(trace), {**_variables(trace), **(variables or {})}, _options(trace), trace)
 
 
 def _options(trace: Trace) -> tuple[str, ...]:
@@ -101,11 +103,11 @@ def _variables(trace: Trace) -> dict[str, str]:
     return {name: str(value) for name, value in found.items() if value is not None and MASK not in str(value)}
 
 
-def machine_difference(trace: Trace, facts: Mapping[str, object]) -> str | None:
-    """In which way this machine (``facts``: its facts) is not the trace's; None: in none that is known."""
+def machine_difference(trace: Trace, facts: Mapping[str, object], where: str = "here") -> str | None:
+    """In which way a machine (``facts``: its facts) is not the trace's; None: in none that is known."""
     recorded_facts = trace.processes[0].facts if trace.processes else {}
     for name in MACHINE:
         recorded, found = recorded_facts.get(name), facts.get(name)
         if recorded is not None and found is not None and recorded != found:
-            return f"{name} is {found} here and was {recorded} where {trace.path} was recorded"
+            return f"{name} is {found} {where} and was {recorded} where {trace.path} was recorded"
     return None

@@ -11,19 +11,23 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import pairwise
+from time import perf_counter
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import jax
 import numpy as np
 from jax._src import pjit
+from jax.extend.core import jaxpr_as_fun
 
 from rltrace import recorder
 from rltrace.errors import RecordError
 from rltrace.jax_recorder import programs
+from rltrace.jax_recorder.digest_log import LOG, DigestLog, log_library
 from rltrace.jax_recorder.loops import CannotCutError, Cut, outermost_scan
 from rltrace.jax_recorder.recording import JaxRecording
-from rltrace.jax_recorder.rows import Operand
+from rltrace.jax_recorder.rows import Operand, RowTemplate
 from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.base.patching import Patches
 
@@ -31,6 +35,9 @@ Original = Callable[..., Any]
 
 CALL = "_pjit_call_impl_python"
 """Of ``jax._src.pjit``: reached by every concrete call for which JAX's C++ cache has no executable."""
+
+INNER_CALL = "_pjit_call_impl"
+"""Of the same module: the call of a function within another's. Its C++ cache keeps executables, ``CALL`` or not."""
 
 NOT_THERE = {
     "values": "--values",
@@ -48,8 +55,15 @@ NOT_THERE = {
 CALLED = ("donated_invars", "in_shardings", "out_shardings", "in_layouts", "out_layouts", "compiler_options_kvs")
 """Parameters of a call with which a function is compiled anew."""
 
+PIECE_SECONDS = 0.5
+"""Time for which a loop may run on, about, before the host looks; what is recorded does not depend on it."""
+
 LOOPS, BOUNDARY_ONLY = "jax.loops", "jax.boundary_only"
 """Facts: functions whose loop the host drove, and functions with a loop that could not be cut, with the reason."""
+
+
+CODE = "jax.code"
+"""Fact: how the code of the functions whose loop the host drove compares with their own."""
 
 
 def start(options: RecordOptions, token: str) -> None:
@@ -71,6 +85,8 @@ class _Busy(threading.local):
     """Whether the calling thread is within a call: what JAX calls inside is part of it."""
 
     now = False
+    compiled: Any = None
+    """The executable of the last call within that was compiled or found anew."""
 
 
 class _Parts(NamedTuple):
@@ -88,7 +104,8 @@ class _Function:
     def __init__(self, name: str, closed: Any) -> None:
         self.op = f"jit.{name}"
         self.program = programs.program_of(closed)
-        self.evidence: dict[str, object] | None = None
+        self.template: RowTemplate | None = None
+        """Of its rows, where it is recorded at its boundary."""
         self.cut: Cut | None = None
         self.parts: _Parts | None = None
         self.why_not = ""
@@ -109,7 +126,12 @@ class JaxCalls:
 
     def pass_on(self, original: Original, *args: Any, **params: Any) -> Any:
         """Call a compiled function, recorded."""
-        recording = None if self._busy.now or self._off else self._started()
+        busy = self._busy
+        if busy.now:
+            returned = original(*args, **params)
+            busy.compiled = returned[1]
+            return returned
+        recording = None if self._off else self._recording or self._started()
         if recording is None or recording.is_over or recording.rows_here() is None:
             return original(*args, **params)
         self._busy.now = True
@@ -143,11 +165,12 @@ class JaxCalls:
         if function.parts is not None:
             results = self._drive(recording, function, args, inputs, site)
         else:
-            results, compiled, *_ = original(*args, **params)
+            results = self._called(original, args, params)
             try:
-                if function.evidence is None:
-                    function.evidence = programs.evidence_of(compiled)
-                recording.add_row(function.op, site, inputs, results, function.program, function.evidence)
+                if function.template is None:
+                    evidence = programs.evidence_of(self._busy.compiled)
+                    function.template = recording.template(function.op, program=function.program, kernel=evidence)
+                recording.add_row(function.template, site, inputs, results)
             except Exception as error:
                 recording.fail(error)
         if not self._has_called:
@@ -155,6 +178,14 @@ class JaxCalls:
             recording.first_call_ended()
         # without an executable, JAX keeps none in its C++ cache, and the next call comes here, too
         return results, None, None, []
+
+    def _called(self, original: Original, args: Sequence[Any], params: Any) -> Any:
+        """What the function returns, called as an inner one is: from C++, once it is compiled, in half the time."""
+        call = getattr(pjit, INNER_CALL, None)
+        if call is not None:
+            return call(*args, **params)
+        results, self._busy.compiled, *_ = original(*args, **params)
+        return results
 
     def _function(self, closed: Any, params: Any) -> _Function:
         """What is known of a function as it is called: JAX traces it once, however its arguments are placed."""
@@ -173,15 +204,19 @@ class JaxCalls:
             function.why_not = "it has no scan"
             return
         try:
-            cut = Cut(closed)
+            library = None if recording.options.engine == "mode" else log_library()
+            cut = Cut(closed, library)
             _check_placement(args, params)
             function.parts = _compiled_parts(cut, closed, args)
+            if recording.options.level == "op":
+                recording.note(CODE, f"{function.op}: {_comparison(closed, args, function.parts)}")
         except CannotCutError as error:
             function.why_not = str(error)
             recording.note(BOUNDARY_ONLY, f"{function.op}: {error}")
             return
         function.cut = cut
-        recording.note(LOOPS, f"{function.op}: {cut.length:,} iterations")
+        where = "by the host" if cut.library is None else "within the program"
+        recording.note(LOOPS, f"{function.op}: {cut.length:,} iterations, digested {where}")
 
     def _drive(
         self, recording: JaxRecording, function: _Function, args: Sequence[Any], inputs: Sequence[Operand], site: int
@@ -197,14 +232,15 @@ class JaxCalls:
         ys, done = cut.empty_outputs(), 0
         while done < cut.length:
             recording.guarded(partial(rows.open_window, carry), None)
-            stop = recording.next_stop(done, cut.length, cut.carry_bytes)
-            carry, ys = parts.loop(np.int32(done), np.int32(stop), constants, *cut.split(carry), ys, xs)
-            recording.guarded(partial(rows.iteration, done, stop, carry, ys), None)
+            stop = rows.next_stop(done)
+            moved = cut.split(carry)
+            carry, ys, log = parts.loop(np.int32(done), np.int32(stop), rows.log_address, constants, *moved, ys, xs)
+            recording.guarded(partial(rows.piece, done, stop, carry, ys, log), None)
             recording.stop_after_until()
             done = stop
         results = [*carry, *ys]
         final = cut.final(results)
-        recording.guarded(partial(rows.end, ys), None)
+        recording.guarded(partial(rows.end, carry, ys), None)
         if final is None:
             final = parts.after(rest, results)
             recording.guarded(partial(rows.after, final), None)
@@ -222,19 +258,27 @@ class _LoopRows:
         self._counts = counts
         lines = programs.lines_of(self._cut.scan)
         self._loop_site = recording.site_of(lines) if lines else site
+        names = self._cut.carry_names + self._cut.stacked_names
+        self._template = recording.template(f"{function.op}.iteration", kernel=self._evidence[1], names=names)
         self._fixed: list[Operand] = []
         """What every iteration reads."""
         self._rest: list[Operand] = []
         """What only the end reads."""
         self._state: list[Operand] = []
         """The carry now."""
+        self._log = None if self._cut.library is None else DigestLog(self._cut.library)
+        self.log_address = None if self._log is None else self._log.address
+        """What the loop's program takes as its log."""
+        self._most, self._stride, self._began = 1, 1, 0.0
+        """How many iterations the host has digested at a time, every how many are, and when they began."""
 
     def before(self, inputs: Sequence[Operand], first: Sequence[Any]) -> None:
         """What precedes the loop has computed these."""
         fixed, rest = self._counts
         names = ("",) * (fixed + rest) + self._cut.carry_names
-        op, program = f"{self._function.op}.before", self._function.program
-        written = self._recording.add_row(op, self._site, inputs, first, program, self._evidence[0], names=names)
+        program, kernel = self._function.program, self._evidence[0]
+        template = self._recording.template(f"{self._function.op}.before", program=program, kernel=kernel, names=names)
+        written = self._recording.add_row(template, self._site, inputs, first)
         self._fixed, self._rest, self._state = written[:fixed], written[fixed : fixed + rest], written[fixed + rest :]
 
     def open_window(self, carry: Sequence[Any]) -> None:
@@ -242,30 +286,47 @@ class _LoopRows:
         if self._recording.opens_window():
             self._state = self._recording.open_window(self._cut.carry_names, self._loop_site, carry)
 
-    def iteration(self, start: int, stop: int, carry: Sequence[Any], ys: Sequence[Any]) -> None:
-        """Iterations ``start`` to ``stop`` have ended."""
-        recording, cut, op = self._recording, self._cut, self._function.op
-        recording.step += stop - start - 1
-        written = cut.rows_written(start, stop)
-        self._state = recording.add_row(
-            f"{op}.iteration",
-            self._loop_site,
-            [*self._fixed, *self._state],
-            carry,
-            kernel=self._evidence[1],
-            more=[Operand(*programs.digest_rows(y, written)) for y in ys],
-            names=cut.carry_names + cut.stacked_names,
-        )
-        recording.end_iteration(op, stop - start, self._state)
+    def next_stop(self, done: int) -> int:
+        """The iteration before which the host looks next; until then, the program writes its log."""
+        cut, most = self._cut, self._most if self._log is not None else 1
+        self._stride, stop = self._recording.next_piece(done, cut.length, cut.carry_bytes, most)
+        if self._log is not None:
+            self._log.begin(self._stride, done, stop)
+        self._began = perf_counter()
+        return stop
 
-    def end(self, ys: Sequence[Any]) -> None:
+    def piece(self, start: int, stop: int, carry: Sequence[Any], ys: Sequence[Any], log: Any) -> None:
+        """Iterations ``start`` to ``stop`` have been called."""
+        cut, stride = self._cut, self._stride
+        seen = [*range((start // stride + 1) * stride, stop, stride), stop]
+        counts = [end - begin for begin, end in pairwise((start, *seen))]
+        if self._log is None:
+            written = cut.rows_written(start, stop)
+            operands = [programs.digest(a) for a in carry] + [programs.digest_rows(y, written) for y in ys]
+            layouts, digests = zip(*operands, strict=True)
+            table = np.array([digests], np.uint64)
+        else:
+            jax.block_until_ready((log, carry))
+            layouts = tuple(map(programs.layout_here, (*carry, *ys)))
+            table = self._log.take()
+            if table.size != len(seen) * len(layouts):
+                raise RecordError(f"{self._function.op} has digested {table.size} arrays of {len(seen) * len(layouts)}")
+            table = table.reshape(len(seen), -1)
+            self._most = self._most * 2 if perf_counter() - self._began < PIECE_SECONDS else max(self._most // 2, 1)
+        reads = self._fixed, self._state
+        self._state = self._recording.add_iterations(
+            self._function.op, self._template, self._loop_site, *reads, counts, layouts, table
+        )
+
+    def end(self, carry: Sequence[Any], ys: Sequence[Any]) -> None:
         """The loop has ended."""
+        self._recording.know(carry, self._state)
         self._state += [self._recording.know_mixed(y) for y in ys]
 
     def after(self, final: Sequence[Any]) -> None:
         """What follows the loop has computed these."""
-        op, read = f"{self._function.op}.after", [*self._rest, *self._state]
-        self._recording.add_row(op, self._site, read, final, kernel=self._evidence[2])
+        template = self._recording.template(f"{self._function.op}.after", kernel=self._evidence[2])
+        self._recording.add_row(template, self._site, [*self._rest, *self._state], final)
 
 
 def _check_placement(args: Sequence[Any], params: Any) -> None:
@@ -288,15 +349,33 @@ def _compiled_parts(cut: Cut, closed: Any, args: Sequence[Any]) -> _Parts:
     constants, carry, xs, rest = jax.eval_shape(cut.before, list(args))
     ys = jax.eval_shape(cut.empty_outputs)
     at = np.int32(0)
-    moved, stacked = jax.eval_shape(cut.loop, at, at, constants, *cut.split(carry), ys, xs)
+    log = None if cut.library is None else LOG
+    moved, stacked, _ = jax.eval_shape(cut.loop, at, at, log, constants, *cut.split(carry), ys, xs)
     results = [*moved, *stacked]
     returned = cut.final(results) or jax.eval_shape(cut.after, rest, results)
     if _types(moved) != _types(carry) or _types(returned) != _types(closed.out_avals):
         raise CannotCutError("a part of it would return other types")
-    loop = cut.loop.lower(at, at, constants, *cut.split(carry), ys, xs).compile()
+    loop = cut.loop.lower(at, at, log, constants, *cut.split(carry), ys, xs).compile()
     after = None if cut.final(results) is not None else cut.after.lower(rest, results).compile()
     compiled = before.compile(), loop, after
     return _Parts(*compiled, tuple({} if part is None else programs.evidence_of(part) for part in compiled))
+
+
+def _comparison(closed: Any, args: Sequence[Any], parts: _Parts) -> str:
+    """Whether the parts of a cut compute what the whole function does, by their optimised code.
+
+    Only the code of the whole function is asked for, so LLVM need not optimise it: half the time.
+    """
+    options = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
+    whole = programs.operations_of(jax.jit(jaxpr_as_fun(closed)).lower(*args).compile(options))
+    found = [programs.operations_of(part) for part in (parts.before, parts.loop, parts.after) if part is not None]
+    if whole is None or None in found:
+        return "its code cannot be compared with the uncut program's"
+    others = sum((each - whole).total() for each in found if each is not None)
+    count = sum(each.total() for each in found if each is not None)
+    if others:
+        return f"{others} of its {count} floating-point operations are not in the uncut program: it may round otherwise"
+    return f"its {count} floating-point operations are those of the uncut program"
 
 
 def _types(arrays: Sequence[Any]) -> list[tuple[Any, ...]]:

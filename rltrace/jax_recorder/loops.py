@@ -2,10 +2,10 @@
 
 Owns which scan that is, when a function cannot be cut, and the three programs of a cut. Records nothing.
 
-The loop is compiled as a ``while`` over a range of iterations, with the body of the scan and no output more: a carry
-has a buffer between two iterations anyway, so XLA fuses the body as it does in the function itself. What the function
-computes from constants alone is computed again in each of the three programs: XLA folds constants into the body (a
-division by one becomes a product), which it could not do with an argument.
+The loop is compiled as a ``while`` over a range of iterations, with the body of the scan. Nothing is read in it but
+what an iteration passes on or stacks, which has a buffer anyway, so XLA fuses the body as in the function itself. What
+the function computes from constants alone is computed again in each of the three programs: XLA folds constants into
+the body (a division by one becomes a product), which it could not do with an argument.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from typing import Any
 import jax
 from jax._src.lax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, primitives
+
+from rltrace.jax_recorder.digest_log import LogLibrary, can_be_logged
 
 Array = Any
 Atom = Any
@@ -63,8 +65,11 @@ class Cut:
     A *fixed* place of the carry is one that iterations pass on unchanged: a constant of the loop.
     """
 
-    def __init__(self, closed: ClosedJaxpr) -> None:
-        """Raises CannotCutError where no scan is among its own equations, or where the loop cannot be driven."""
+    def __init__(self, closed: ClosedJaxpr, library: LogLibrary | None) -> None:
+        """``library``: with it, iterations digest what they pass on and stack; None: nothing is digested.
+
+        Raises CannotCutError where no scan is among its own equations, or where the loop cannot be driven.
+        """
         jaxpr, at = closed.jaxpr, outermost_scan(closed.jaxpr)
         if at is None:
             raise CannotCutError("it has no scan among its own equations")
@@ -87,6 +92,8 @@ class Cut:
         sizes = [body.invars[consts + i].aval for i in self._moving]
         self.in_place = [aval.size * aval.dtype.itemsize >= IN_PLACE_BYTES for aval in sizes]
         """Which of the moving carry the loop's program writes in place, so that it takes no second copy of it."""
+        logged = all(can_be_logged(v.aval) for v in (*(body.invars[consts + i] for i in self._moving), *self._ys))
+        self.library = library if logged else None
         self.carry_bytes = sum(aval.size * aval.dtype.itemsize for aval in sizes)
         self.carry_names = tuple(taken[consts + i] for i in self._moving)
         """Of the carry that iterations change, as the scan's function names it; "" where that is not known."""
@@ -94,7 +101,7 @@ class Cut:
         """Of the stacked outputs."""
         self._find_parts(at)
         self.before = jax.jit(self._before)
-        self.loop = jax.jit(self._loop, donate_argnums=(4, 5))
+        self.loop = jax.jit(self._loop, donate_argnums=(5, 6))
         self.after = jax.jit(self._after)
 
     def _find_parts(self, at: int) -> None:
@@ -137,9 +144,9 @@ class Cut:
         return [None if large else array for array, large in pairs], [array for array, large in pairs if large]
 
     def _loop(
-        self, start: Array, stop: Array, inputs: Any, carry: Any, large: Any, ys: Any, xs: Any
-    ) -> tuple[list[Array], list[Array]]:
-        """Iterations ``start`` to ``stop``: the carry after them, and the stacked outputs so far."""
+        self, start: Array, stop: Array, log: Any, inputs: Any, carry: Any, large: Any, ys: Any, xs: Any
+    ) -> tuple[list[Array], list[Array], Any]:
+        """Iterations ``start`` to ``stop``: the carry after them, the stacked outputs so far, and the log."""
         held = iter(large)
         carry = [next(held) if array is None else array for array in carry]
         params, body = self.scan.params, self.scan.params["jaxpr"]
@@ -150,7 +157,7 @@ class Cut:
             whole[i] = value
 
         def iterate(state: Any) -> Any:
-            at, moving, stacked = state
+            at, moving, stacked, log = state
             place = self.length - at - 1 if params["reverse"] else at
             for i, value in zip(self._moving, moving, strict=True):
                 whole[i] = value
@@ -161,10 +168,13 @@ class Cut:
                 _typed(jax.lax.dynamic_update_index_in_dim(y, row, place, 0, allow_negative_indices=False), v.aval)
                 for v, y, row in zip(self._ys, stacked, rows, strict=True)
             ]
-            return at + 1, [new[i] for i in self._moving], stacked
+            moved = [new[i] for i in self._moving]
+            if self.library is not None:
+                log = self.library.digest(log, at, place, moved, stacked, reverse=params["reverse"])
+            return at + 1, moved, stacked, log
 
-        _, moved, ys = jax.lax.while_loop(lambda state: state[0] < stop, iterate, (start, carry, list(ys)))
-        return moved, ys
+        _, moved, ys, log = jax.lax.while_loop(lambda state: state[0] < stop, iterate, (start, carry, list(ys), log))
+        return moved, ys, log
 
     def _after(self, rest: Sequence[Array], results: Sequence[Array]) -> list[Array]:
         values = dict(zip(self._rest, rest, strict=True))

@@ -10,8 +10,10 @@ from __future__ import annotations
 import linecache
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
+from math import prod
 from typing import Any, NamedTuple
 
 import jax
@@ -20,6 +22,7 @@ from jax._src import source_info_util
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from rltrace.digest import digest_address, digest_buffer, seed_of
+from rltrace.jax_recorder.digest_log import TARGET as DIGEST_TARGET
 from rltrace.jax_recorder.loops import nested
 from rltrace.portable_keys import portable_key
 
@@ -157,6 +160,62 @@ def _hlo(compiled: Any) -> str | None:
     return text if isinstance(text, str) else None
 
 
+_MOVES = {"parameter", "constant", "tuple", "get-tuple-element", "copy", "bitcast", "while", "conditional", "call"}
+"""Operations of HLO that compute nothing themselves."""
+
+_COMPUTATION = re.compile(r"(?:ENTRY )?%([\w.\-]+) \(.*\{$")
+_NAME = re.compile(r"%([\w.\-]+)")
+_INNER = re.compile(r"(calls|to_apply)=%([\w.\-]+)")
+_OPCODE = re.compile(r"(?:^|\s)([a-z][\w\-]*)\(")
+
+
+def operations_of(compiled: Any) -> Counter[str] | None:
+    """What an optimised program rounds: its operations on floating-point numbers, with fused computations as text.
+
+    Without names, operands, moves and the digests of the recorder; integers are exact however they are computed. Two
+    programs with the same operations round alike. None: this platform does not give the code.
+    """
+    text = _hlo(compiled)
+    if text is None:
+        return None
+    computations: dict[str, list[str]] = {}
+    lines: list[str] | None = None
+    for line in text.splitlines():
+        if lines is not None and line.startswith("  "):
+            lines.append(_DISPLAYED.sub("", line.strip().removeprefix("ROOT ")))
+        else:
+            begins = _COMPUTATION.match(line)
+            lines = computations.setdefault(begins[1], []) if begins else None
+
+    @cache
+    def body(name: str) -> str:
+        """A computation with its values numbered."""
+        numbers: dict[str, int] = {}
+
+        def renamed(match: re.Match[str]) -> str:
+            name = match[1]
+            return f"{{{body(name)}}}" if name in computations else f"%{numbers.setdefault(name, len(numbers))}"
+
+        return "\n".join(_NAME.sub(renamed, line) for line in computations[name])
+
+    calls = [(call, line) for lines in computations.values() for line in lines for call in _INNER.finditer(line)]
+    fused = {call[2] for call, line in calls if call[1] == "calls" or " call(" not in line}
+    found: Counter[str] = Counter()
+    for name in computations.keys() - fused:
+        for line in computations[name]:
+            value = line.partition(" = ")[2]
+            opcode = _OPCODE.search(value)
+            if opcode is not None and opcode[1] not in _MOVES and DIGEST_TARGET not in value:
+                named = _NAME.sub(lambda match: f"{{{body(match[1])}}}" if match[1] in computations else "%", value)
+                if _FLOATING.search(named):
+                    found[_INDEX.sub("", named)] += 1
+    return found
+
+
+_INDEX = re.compile(r"/\*index=\d+\*/")
+_FLOATING = re.compile(r"\b(b?f\d+\w*|c64|c128)\[")
+
+
 def facts() -> dict[str, str | int | float | bool | None]:
     """Facts of JAX. Call it after the first computation: reading them starts the platform."""
     devices = jax.devices()
@@ -183,11 +242,14 @@ class ArrayLayout(NamedTuple):
     shape: tuple[int, ...]
     device: str
     seed: int
+    size: int
+    """Bytes."""
 
 
 @lru_cache(65_536)
 def layout_of(dtype: Any, shape: tuple[int, ...], device: str) -> ArrayLayout:
-    return ArrayLayout(str(dtype), shape, device, seed_of(str(dtype), shape))
+    size = prod(shape) * int(getattr(dtype, "itemsize", 0))
+    return ArrayLayout(str(dtype), shape, device, seed_of(str(dtype), shape), size)
 
 
 def array_of(value: Any, aval: Any) -> Any:
@@ -201,6 +263,13 @@ def _placed(sharding: Any) -> tuple[str, bool]:
     devices = sharding.device_set
     platform = next(iter(devices)).platform
     return platform, platform == "cpu" and len(devices) == 1 and sharding.is_fully_addressable
+
+
+def layout_here(array: Any) -> ArrayLayout:
+    """Layout of a JAX array on a CPU."""
+    if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+        array = jax.random.key_data(array)
+    return layout_of(array.dtype, array.shape, "cpu")
 
 
 def digest_rows(array: Any, rows: slice) -> tuple[ArrayLayout, int]:
@@ -228,8 +297,8 @@ def digest(array: Any) -> tuple[ArrayLayout, int]:
         array = jax.random.key_data(array)
     platform, is_near = _placed(array.sharding)
     layout = layout_of(array.dtype, array.shape, platform)
-    if is_near and array.nbytes:
+    if is_near and layout.size:
         array.block_until_ready()
-        return layout, digest_address(array.unsafe_buffer_pointer(), array.nbytes, layout.seed)
+        return layout, digest_address(array.unsafe_buffer_pointer(), layout.size, layout.seed)
     host = np.ascontiguousarray(np.asarray(array))
     return layout, digest_buffer(host.view(np.uint8).reshape(-1), layout.seed)

@@ -13,15 +13,18 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any, Final, TypeVar
 
 import jax
+import numpy as np
+from numpy.typing import NDArray
 
 from rltrace import fingerprint
-from rltrace.digest import ALGORITHM
+from rltrace.digest import ALGORITHM, digest_buffer
 from rltrace.jax_recorder import programs
-from rltrace.jax_recorder.programs import Program
-from rltrace.jax_recorder.rows import SEVERAL, JaxRows, Operand, Producer
+from rltrace.jax_recorder.programs import ArrayLayout
+from rltrace.jax_recorder.rows import SEVERAL, JaxRows, Operand, Producer, RowTemplate, row_template
 from rltrace.masking import home_as_tilde, masked_arguments
 from rltrace.portable_keys import portable_key
 from rltrace.recorder.base.background_thread import BackgroundThread
@@ -42,7 +45,6 @@ COMMIT_SECONDS: Final = 5.0
 
 MAX_ITERATIONS: Final = 4_096
 """Iterations of a loop that are steps, unless they are in the window; of a longer loop, every second, third …"""
-
 
 MAX_NOTES: Final = 20
 """Functions that one fact names."""
@@ -215,7 +217,15 @@ class JaxRecording:
 
     def call_site(self, depth: int) -> int:
         """Id of the stack of the program, ``depth`` frames above the caller."""
-        return self._sites.intern(sys._getframe(depth + 1))
+        innermost: FrameType | None = sys._getframe(depth + 1)
+        frame = innermost
+        stack: list[int] = []
+        while frame is not None:
+            stack += id(frame.f_code), frame.f_lasti
+            frame = frame.f_back
+        key = tuple(stack)
+        site = self._sites.known.get(key)
+        return self._sites.make(key, innermost) if site is None else site
 
     def site_of(self, lines: Sequence[tuple[str, str, int]]) -> int:
         """Id of a stack that JAX kept of an equation."""
@@ -229,36 +239,33 @@ class JaxRecording:
             found.append(Operand(*programs.digest(array)) if known is None else known)
         return found
 
+    def template(self, op: str, **more: Any) -> RowTemplate:
+        """What the rows of a program have in common (``row_template``)."""
+        return row_template(self._tables, op, **more)
+
     def add_row(
-        self,
-        op: str,
-        site: int,
-        inputs: Sequence[Operand],
-        results: Sequence[Any],
-        program: Program | None = None,
-        kernel: dict[str, object] | None = None,
-        more: Sequence[Operand] = (),
-        kind: Kind = Kind.OP,
-        module: str = "",
-        names: Sequence[str] = (),
+        self, template: RowTemplate, site: int, inputs: Sequence[Operand], results: Sequence[Any]
     ) -> list[Operand]:
         """A row with these results, whose producer is known from now on; returns them.
 
-        ``more``: parts of arrays that it wrote, too. Outside of the window there is no row, only the digests.
+        Outside of the window there is no row, only the digests.
         """
         rows = self.rows_here()
         assert rows is not None, "the caller has asked for it"
         outputs = [Operand(*programs.digest(array)) for array in results]
         with self._lock:
-            row = None
-            if self.in_window(self.step):
-                row = rows.add(op, site, self.step, inputs, [*outputs, *more], program, kernel, kind, module, names)
+            row = rows.add(template, site, self.step, inputs, outputs) if self.in_window(self.step) else None
         if row is not None:
             outputs = [Operand(o.layout, o.digest, Producer(rows.number, row, i)) for i, o in enumerate(outputs)]
         for array, operand in zip(results, outputs, strict=True):
             if isinstance(array, jax.Array):
                 self._known[array] = operand
         return outputs
+
+    def know(self, arrays: Sequence[Any], operands: Sequence[Operand]) -> None:
+        """The digests and producers of arrays."""
+        for array, operand in zip(arrays, operands, strict=True):
+            self._known[array] = operand
 
     def know_mixed(self, array: Any) -> Operand:
         """An array that several iterations have written."""
@@ -272,20 +279,22 @@ class JaxRecording:
         end = self.options.end_step
         return step >= self.options.first_step and (end is None or step < end)
 
-    def next_stop(self, done: int, length: int, size: int) -> int:
-        """The iteration, of a loop that has done so many, before which the host sees the carry of so many bytes next.
+    def next_piece(self, done: int, length: int, size: int, most: int) -> tuple[int, int]:
+        """Of a loop that has done so many iterations: every how many are seen next, and where the host is to look.
 
-        It depends on nothing but these and the options, so that two runs see the same iterations.
+        Of a carry of ``size`` bytes, and ``most`` iterations seen. Which iterations are seen depends on nothing but
+        the loop, the window and the end asked for, so that two runs see the same; where the host looks does not matter.
         """
-        if self.options.windowed and self.in_window(self.step):
-            return done + 1
-        stride = -(-length // max(min(MAX_ITERATIONS, MAX_BYTES // max(size, 1)), 1))
-        stop = min(length, (done // stride + 1) * stride)
-        until = self.options.until
-        for step in (self.options.first_step, None if until is None else until + 1):
+        if self.is_over:
+            return length, length
+        options = self.options
+        is_each = options.windowed and self.in_window(self.step)
+        stride = 1 if is_each else -(-length // max(min(MAX_ITERATIONS, MAX_BYTES // max(size, 1)), 1))
+        stop = min(length, (done // stride + most) * stride)
+        for step in (options.first_step, options.end_step, None if options.until is None else options.until + 1):
             if step is not None and self.step < step < self.step + stop - done:
                 stop = done + step - self.step
-        return stop
+        return stride, stop
 
     def opens_window(self) -> bool:
         """Whether the window begins with the step that comes next, and not with the process."""
@@ -299,26 +308,55 @@ class JaxRecording:
         self._writer.window(rows.number, self.options.first_step, self.options.end_step, rows.row)
         opened = []
         for name, array in zip(names, carry, strict=True):
-            opened += self.add_row("", site, (), [array], kind=Kind.WINDOW, module=name)
+            opened += self.add_row(self.template("", kind=Kind.WINDOW, module=name), site, (), [array])
         return opened
 
-    def end_iteration(self, name: str, count: int, carry: Sequence[Operand]) -> None:
-        """The iteration of the current step has ended, with this carry; ``count``: with those before it that the host
-        did not see."""
+    def add_iterations(
+        self,
+        loop: str,
+        template: RowTemplate,
+        site: int,
+        fixed: Sequence[Operand],
+        state: Sequence[Operand],
+        counts: Sequence[int],
+        layouts: Sequence[ArrayLayout],
+        digests: NDArray[np.uint64],
+    ) -> list[Operand]:
+        """Iterations of a loop that have ended, each a row and a step; returns the carry after them.
+
+        Each reads ``fixed`` and the carry, first ``state``. ``counts``: of each that was seen, the iterations since the
+        one seen before; ``digests``: of what each wrote, the carry first, shape [seen, arrays], with their layouts.
+        """
         rows = self.rows_here()
         assert rows is not None, "the loop has rows"
+        ends = np.cumsum(counts)
+        steps = (self.step + ends - 1).tolist()
+        carry = np.ascontiguousarray(digests[:, : len(state)])
+        written = [Operand(*each) for each in zip(layouts, digests[0].tolist(), strict=True)]
+        with self._lock:
+            first, recorded = rows.row, self.in_window(self.step)
+            if recorded:
+                rows.add(template, site, steps[0], [*fixed, *state], written)
+                rows.repeat(steps[1:], fixed, digests)
+            number = self._loop(loop)
+            attempts = (self._counts.get(number, 0) + ends - 1).tolist()
+            self._counts[number] = attempts[-1] + 1
+            for i, (step, attempt) in enumerate(zip(steps, attempts, strict=True)):
+                whole, end = digest_buffer(carry[i], 0), first + (i + 1 if recorded else 0)
+                done = (number, attempt, 0, 0, 0, end, recorded, whole, 0, (0, 0, 0, 0))
+                self._steps.append(StepRecord(step, rows.number, *done))
+            self.step = steps[-1] + 1
+        last = [Producer(rows.number, rows.row - 1, i) if recorded else None for i in range(len(state))]
+        return [Operand(*each) for each in zip(layouts, carry[-1].tolist(), last, strict=False)]
+
+    def _loop(self, name: str) -> int:
+        """Id of a loop in table "optimizers"."""
         loop = self._loops.get(name)
         if loop is None:
             identity = {"ordinal": len(self._loops), "class": name}
             key = portable_key("optimizers", identity)
             loop = self._loops[name] = self._tables.intern("optimizers", key, identity)
-        self._counts[loop] = self._counts.get(loop, 0) + count
-        attempt, recorded = self._counts[loop] - 1, self.in_window(self.step)
-        whole = portable_key("carry", *(operand.digest for operand in carry))
-        done = (loop, attempt, 0, 0, 0, rows.row, recorded, whole, 0, (0, 0, 0, 0))
-        with self._lock:
-            self._steps.append(StepRecord(self.step, rows.number, *done))
-            self.step += 1
+        return loop
 
     def stop_after_until(self) -> None:
         """End the program where its last step has ended."""

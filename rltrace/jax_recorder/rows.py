@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rltrace.jax_recorder.programs import ArrayLayout, Program
 from rltrace.portable_keys import portable_key
@@ -37,6 +38,39 @@ class Operand(NamedTuple):
     """None: no recorded row wrote it."""
 
 
+class RowTemplate(NamedTuple):
+    """What rows of one program have in common: their cells, interned, and their numbers."""
+
+    columns: tuple[int, ...]
+    floats: tuple[float, ...]
+
+
+def row_template(
+    tables: Tables,
+    op: str,
+    program: Program | None = None,
+    kernel: dict[str, object] | None = None,
+    kind: Kind = Kind.OP,
+    module: str = "",
+    names: Sequence[str] = (),
+) -> RowTemplate:
+    """``names``: of what a row writes, "" where there is none."""
+    numbers = () if program is None else program.numbers
+    words: list[object] = ["carry"] if kind is Kind.WINDOW else []
+    words += [] if program is None else [f"program={program.fingerprint}"]
+    words += [[f"{name}=", "f"] for name, _ in numbers]
+    words += [{WRITES: list(names)}] if any(names) else []
+    row = [0] * len(Column)
+    row[Column.KIND] = kind
+    row[Column.OP] = tables.intern_payload("ops", op)
+    row[Column.MODULE] = tables.intern_payload("modules", module)
+    row[Column.SCALARS] = tables.intern_payload("scalars", words)
+    row[Column.PHASE] = Phase.OTHER
+    row[Column.KERNEL] = tables.intern_payload("kernels", kernel or {})
+    row[Column.FLOATS] = len(numbers)
+    return RowTemplate(tuple(row), tuple(value for _, value in numbers))
+
+
 class JaxRows:
     """The rows of one thread, held until they are committed."""
 
@@ -47,54 +81,66 @@ class JaxRows:
         self._tables = tables
         self._first = 0
         self._structures: dict[tuple[ArrayLayout, ...], int] = {}
+        self._blocks: list[Rows] = []
+        """Whole blocks of rows, which precede the others."""
         self._columns: list[list[int]] = []
         self._links: list[int] = []
         self._floats: list[float] = []
         self._digests: list[int] = []
 
     def add(
-        self,
-        op: str,
-        site: int,
-        step: int,
-        inputs: Sequence[Operand],
-        outputs: Sequence[Operand],
-        program: Program | None = None,
-        kernel: dict[str, object] | None = None,
-        kind: Kind = Kind.OP,
-        module: str = "",
-        names: Sequence[str] = (),
+        self, template: RowTemplate, site: int, step: int, inputs: Sequence[Operand], outputs: Sequence[Operand]
     ) -> int:
-        """Add a row; returns its index in the stream. ``names``: of what it writes, "" where there is none."""
-        tables = self._tables
-        numbers = () if program is None else program.numbers
-        words: list[object] = ["carry"] if kind is Kind.WINDOW else []
-        words += [] if program is None else [f"program={program.fingerprint}"]
-        words += [[f"{name}=", "f"] for name, _ in numbers]
-        words += [{WRITES: list(names)}] if any(names) else []
-        row = [0] * len(Column)
-        row[Column.KIND] = kind
-        row[Column.OP] = tables.intern_payload("ops", op)
-        row[Column.STRUCTURE] = self._structure(tuple(operand.layout for operand in inputs))
+        """Add a row; returns its index in the stream."""
+        row = list(template.columns)
+        row[Column.STRUCTURE] = self._structure(tuple([operand.layout for operand in inputs]))
         row[Column.SITE] = site
-        row[Column.MODULE] = tables.intern_payload("modules", module)
-        row[Column.SCALARS] = tables.intern_payload("scalars", words)
         row[Column.STEP] = step
-        row[Column.PHASE] = Phase.OTHER
-        row[Column.KERNEL] = tables.intern_payload("kernels", kernel or {})
-        row[Column.LINKS], row[Column.FLOATS] = len(inputs), len(numbers)
+        row[Column.LINKS] = len(inputs)
         row[Column.DIGESTS] = len(inputs) + len(outputs)
         self._links += [self._link(operand.producer) for operand in inputs]
-        self._floats += [value for _, value in numbers]
-        self._digests += [operand.digest for operand in (*inputs, *outputs)]
+        self._floats += template.floats
+        self._digests += [operand.digest for operand in inputs]
+        self._digests += [operand.digest for operand in outputs]
         self._columns.append(row)
         self.row += 1
         return self.row - 1
 
+    def repeat(self, steps: Sequence[int], fixed: Sequence[Operand], outputs: NDArray[np.uint64]) -> None:
+        """Rows like the last one, each of which reads ``fixed``, then the first outputs of the one before it.
+
+        ``steps``: theirs; ``outputs``: the digests of what each writes, after a row with those of the last one.
+        """
+        last, count = self._columns[-1], len(steps)
+        self._close_block()
+        columns = np.tile(np.array(last, np.uint32), (count, 1))
+        columns[:, Column.STEP] = steps
+        carried = last[Column.LINKS] - len(fixed)
+        links = np.empty((count, last[Column.LINKS]), np.int64)
+        for i, operand in enumerate(fixed):
+            first = self._link(operand.producer)
+            grows = operand.producer is not None and first >= 0
+            links[:, i] = first + pack_link(1, 0) * np.arange(count) if grows else first
+        links[:, len(fixed) :] = [pack_link(1, i, read=True) for i in range(carried)]
+        read = np.array([operand.digest for operand in fixed], np.uint64)
+        digests = [np.tile(read, (count, 1)), outputs[:-1, :carried], outputs[1:]]
+        arrays = links.ravel(), np.zeros(0, np.int64), np.zeros(0, np.float64), np.concatenate(digests, 1).ravel()
+        self._blocks.append(Rows(self._first, columns, *arrays))
+        self.row += count
+        self._first = self.row
+
     def take(self) -> Rows | None:
         """Remove and return all rows; None: there are none."""
+        self._close_block()
+        blocks, self._blocks = self._blocks, []
+        if len(blocks) < 2:
+            return blocks[0] if blocks else None
+        names = "columns", "links", "integers", "floats", "digests"
+        return Rows(blocks[0].first, *(np.concatenate([getattr(each, name) for each in blocks]) for name in names))
+
+    def _close_block(self) -> None:
         if not self._columns:
-            return None
+            return
         rows = Rows(
             self._first,
             np.array(self._columns, np.uint32),
@@ -103,9 +149,9 @@ class JaxRows:
             np.array(self._floats, np.float64),
             np.array(self._digests, np.uint64),
         )
+        self._blocks.append(rows)
         self._first = self.row
         self._columns, self._links, self._floats, self._digests = [], [], [], []
-        return rows
 
     def _structure(self, layouts: tuple[ArrayLayout, ...]) -> int:
         found = self._structures.get(layouts)

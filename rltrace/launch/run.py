@@ -9,12 +9,15 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from signal import Signals
+from signal import SIG_BLOCK, SIG_SETMASK, Signals, pthread_sigmask, valid_signals
+from typing import Final
 
 from rltrace.errors import RecordError
 from rltrace.fingerprint import Fact
@@ -53,11 +56,18 @@ class Ending:
         return f"ended with status {self.status}" if self.signal is None else f"was ended by {signal_name(self.signal)}"
 
 
-def run(command: Sequence[str], options: RecordOptions, facts: Mapping[str, Fact]) -> Ending:
+Work = Callable[[threading.Event], None]
+"""What the launcher does while the command runs; the event is set when it has ended."""
+
+
+def run(
+    command: Sequence[str], options: RecordOptions, facts: Mapping[str, Fact], meanwhile: Work | None = None
+) -> Ending:
     """Run ``command`` to its end, recorded into the trace that ``options`` names, which exists.
 
-    ``facts`` are those that only the launcher can find out; every process records them with its own. Raises
-    CannotStartError where the system refuses to start the command.
+    ``facts`` are those that only the launcher can find out; every process records them with its own. ``meanwhile`` runs
+    in a thread, and returns when its event is set. Raises CannotStartError where the system refuses to start the
+    command.
     """
     with waiting_for_children() as ignored, Relay() as relay:
         began, launch = time.monotonic(), first_digest(os.fspath(Path(options.trace, JOURNAL)))
@@ -72,11 +82,42 @@ def run(command: Sequence[str], options: RecordOptions, facts: Mapping[str, Fact
         except OSError as error:
             raise CannotStartError(command[0], error) from error
         relay.to(child)
-        code = child.wait()
+        with _beside(meanwhile):
+            code = child.wait()
         seconds = time.monotonic() - began
         status, signal = (code, None) if code >= 0 else (None, -code)
         failure = _write_ending(Path(options.trace), launch, status, signal, seconds)
         return Ending(status, signal, seconds, recorded(Path(options.trace)), failure)
+
+
+@contextmanager
+def _beside(work: Work | None) -> Iterator[None]:
+    """Run ``work`` in a thread until the block has ended. It takes no signals, and yields the processor to all else."""
+    if work is None:
+        yield
+        return
+    has_ended = threading.Event()
+
+    def run_last() -> None:
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        work(has_ended)
+
+    mask = pthread_sigmask(SIG_BLOCK, valid_signals())
+    try:
+        thread = threading.Thread(target=run_last, name="rltrace-launcher")
+        thread.start()
+    finally:
+        pthread_sigmask(SIG_SETMASK, mask)
+    try:
+        yield
+    finally:
+        has_ended.set()
+        thread.join()
+
+
+NICENESS: Final = 19
+"""Of the launcher's thread beside the command: the lowest priority."""
 
 
 def _before_exec(relay: Relay, ignored: bool) -> None:

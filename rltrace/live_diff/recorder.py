@@ -241,7 +241,7 @@ class LiveState:
         """``step`` has begun, after ``attempt``: what was held back before is no difference if A's process made that
         attempt, too, and else the first one."""
         with self.lock:
-            ended = [finding for finding in self._held.values() if finding.step < step]
+            ended = [finding for finding in self._held.values() if (finding.step or 0) < step]
             if not ended:
                 return
             matched, unused = attempt in self._attempts, self._held_ops

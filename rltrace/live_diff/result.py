@@ -55,12 +55,13 @@ class LiveFinding:
     """The first difference from A."""
 
     stream: str
-    b_index: int
-    """Row of this run."""
+    b_index: int | None
+    """Row of this run; None: A alone has the op, or no op is known."""
     a_index: int | None
-    """None: it is of an event that A does not have."""
-    step: int
+    """None: this run alone has the op or event, or no op is known."""
+    step: int | None
     op: str
+    """Empty: only steps were recorded."""
     module: str
     site: Site | None
     cause: Cause
@@ -97,6 +98,7 @@ class LiveResult:
     """The result of one process."""
 
     process: str
+    """Empty: several processes, counted together."""
     counts: LiveCounts = field(default_factory=LiveCounts)
     first: LiveFinding | None = None
 

@@ -1,4 +1,4 @@
-"""Compiles the native engine's library for this Python and its torch, into the cache or a wheel.
+"""Compiles the native engine's library for this Python and its torch, into the cache or a wheel, and that for JAX.
 
 Owns the compiler and its flags. Never runs within a recorded program.
 """
@@ -25,6 +25,7 @@ from rltrace.errors import BuildError
 from rltrace.json import to_json
 from rltrace.native.library import (
     BUILD_RECORD,
+    LOG_SOURCES,
     MODULE,
     PREBUILT,
     SOURCES,
@@ -33,6 +34,8 @@ from rltrace.native.library import (
     BuildTarget,
     cache_folder,
     content_digest,
+    jaxlib_folder,
+    log_library_path,
     name_of,
     read_record,
     sources_digest,
@@ -223,6 +226,32 @@ def _library_abi(torch: Path) -> str:
         return "1"
     found = re.search(r"_GLIBCXX_USE_CXX11_ABI=([01])", text)
     return found[1] if found else "1"
+
+
+def build_log_library(*, force: bool = False) -> Path | None:
+    """Compile the library with which JAX programs digest their arrays; its path. None: JAX is not installed.
+
+    Takes three seconds; where it is there, nothing unless ``force``. Raises BuildError.
+    """
+    jaxlib = jaxlib_folder()
+    if jaxlib is None:
+        return None
+    path = log_library_path(jaxlib)
+    if path.is_file() and not force:
+        return path
+    compiler = find_compiler()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix="building-") as name:
+            library = Path(name, path.name)
+            files = ["-isystem", os.fspath(jaxlib / "include"), os.fspath(LOG_SOURCES / "digest_log.cpp")]
+            ended = _run([*compiler.command, *FLAGS, *files, "-o", os.fspath(library)])
+            if ended.returncode:
+                raise BuildError(f"the log of JAX programs cannot be compiled by {compiler}\n{_shown(ended.stderr)}")
+            library.replace(path)
+    except OSError as error:
+        raise BuildError(f"{path.parent} cannot be written: {error.strerror}") from error
+    return path
 
 
 # --- wheel ------------------------------------------------------------------------------------------------------------

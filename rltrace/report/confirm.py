@@ -36,7 +36,7 @@ MAX_KINDS = 40
 def render_outcome(outcome: ExperimentResult, *, color: bool) -> str:
     """The outcome as text, without a newline at the end."""
     style = Style(color)
-    sections = (_head(outcome, style), _arms(outcome), _classes(outcome), _next(outcome))
+    sections = (_head(outcome, style), _arms(outcome), _classes(outcome), _notes(outcome), _next(outcome))
     return "\n\n".join(text for section in sections if (text := "\n".join(section)))
 
 
@@ -131,6 +131,13 @@ def _arms(outcome: ExperimentResult) -> Iterator[str]:
         yield f"  {arm_name(arm):<4} {STATES[arm.state]:<12} {arm.what}"
         if arm.result:
             yield from wrapped(arm.result, " " * 20)
+
+
+def _notes(outcome: ExperimentResult) -> Iterator[str]:
+    if outcome.notes:
+        yield "Notes"
+    for note in outcome.notes:
+        yield from wrapped(sentence(note))
 
 
 def _classes(outcome: ExperimentResult) -> Iterator[str]:

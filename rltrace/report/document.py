@@ -6,7 +6,8 @@ draw it: they choose nothing, and may fold long content. Pure functions over the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from itertools import repeat, takewhile
@@ -26,6 +27,7 @@ from rltrace.diff.base.model import (
     ProcessSummary,
     Side,
     SourceEdit,
+    StreamGroup,
     Structure,
     Verdict,
 )
@@ -41,8 +43,17 @@ from rltrace.wording import counted, ordinal, sentence
 MAX_OUTPUTS, MAX_CELLS = 4, 8
 """Outputs of an op, and cells of an event, that are shown where they differ."""
 
+MANY = 8
+"""More streams than these are reported by their first difference, not one by one."""
+
+MAX_RUNS = 4
+"""Runs of streams, as in ``rank0/main to rank3/main``, that are named."""
+
 EDIT_CONTEXT = 24
 """Characters of an edited line that are shown before its first change."""
+
+MAX_OTHERS = 3
+"""Other first differences of many streams that are shown with their evidence."""
 
 MAX_FILES = 4
 """Edited source files that are named at once."""
@@ -139,6 +150,7 @@ def verdict_document(comparison: Comparison) -> Document:
         Section("marked", "Uninitialised memory", _lead(marked_text(comparison))),
     )
     rest = (
+        _stream_groups(comparison),
         *(() if comparison.unlike else differences),
         Section("holes", "Cannot be read", facts=tuple(map(_hole, comparison.holes)), form=Form.LIST),
         Section("notes", "Notes", tuple(map(sentence, comparison.notes))),
@@ -184,8 +196,17 @@ def _runs(comparison: Comparison) -> Iterator[Fact]:
         yield Fact("start", sentence(comparison.shift.explanation))
     yield Fact("level", Pair(*(f"{side.level}, engine {side.engine}" for side in (comparison.a, comparison.b))))
     if comparison.level == "op":
-        for stream, rows in comparison.compared.items():
-            yield Fact("compared", (Code(stream), f": {counted(rows, 'op')}"))
+        yield from _compared(comparison.compared)
+
+
+def _compared(compared: Mapping[str, int]) -> Iterator[Fact]:
+    if len(compared) > MANY:
+        least, most = min(compared.values()), max(compared.values())
+        each = f"{counted(most, 'op')} each" if least == most else f"{least:,} to {counted(most, 'op')} each"
+        yield Fact("compared", f"{len(compared):,} streams, {each}")
+        return
+    for stream, rows in compared.items():
+        yield Fact("compared", (Code(stream), f": {counted(rows, 'op')}"))
 
 
 def _is_stopped(process: ProcessSummary) -> bool:
@@ -296,7 +317,11 @@ def titled_findings(comparison: Comparison) -> Iterator[tuple[str, Finding]]:
     seen = [] if shown is None else [shown]
     if shown is not None:
         yield _title(comparison, shown), shown
-    for finding in (comparison.first, comparison.first_value, *comparison.unordered, *comparison.later):
+    others: Iterable[Finding] = (*comparison.unordered, *comparison.later)
+    if _are_many(comparison):
+        firsts = [group.finding for group in comparison.groups if shown is None or shown.stream not in group.streams]
+        others = [finding for finding in others if finding in firsts][:MAX_OTHERS]
+    for finding in (comparison.first, comparison.first_value, *others):
         if finding is not None and finding not in seen:
             seen.append(finding)
             yield _other_title(comparison, finding, shown), finding
@@ -379,6 +404,55 @@ def _attempt(optimizer: OptimizerCount, unit: str, *, has_count: bool) -> str:
     if optimizer.owner is not None:
         return f"{optimizer.owner}'s {optimizer.name}" + (f", {count}" if has_count else "")
     return f"{name}'s {count}" if has_count else name
+
+
+def _are_many(comparison: Comparison) -> bool:
+    return sum(len(group.streams) for group in comparison.groups) > MANY
+
+
+def _stream_groups(comparison: Comparison) -> Section:
+    """Many streams by their first difference, a line for each group; none where all agree."""
+    facts = tuple(map(_stream_group, comparison.groups)) if _are_many(comparison) else ()
+    agree = len(facts) == 1 and comparison.groups[0].finding is None and not comparison.groups[0].why
+    return Section("streams", "Streams by their first difference", facts=() if agree else facts)
+
+
+def _stream_group(group: StreamGroup) -> Fact:
+    names, finding = streams_text(group.streams), group.finding
+    count = counted(len(group.streams), "stream")
+    if finding is None:
+        return (
+            Fact("unknown", (f"{count}, as {group.why}: ", Code(names)))
+            if group.why
+            else Fact("agree", (f"{count}: ", Code(names)))
+        )
+    what = (
+        ""
+        if finding.op is None
+        else f" ({finding.op})"
+        if finding.site is None
+        else (f" ({finding.op}, {finding.site.file}:{finding.site.line})")
+    )
+    return Fact("diverge", (f"{count}, the first at {place(finding)}{what}: ", Code(names)))
+
+
+def streams_text(names: Sequence[str]) -> str:
+    """``rank0/main to rank3/main, rank5/main and 490 more``."""
+    runs: list[list[str]] = []
+    for name in names:
+        if runs and _follows(runs[-1][-1], name):
+            runs[-1].append(name)
+        else:
+            runs.append([name])
+    shown = [run[0] if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs[:MAX_RUNS]]
+    more = sum(map(len, runs[MAX_RUNS:]))
+    return ", ".join(shown) + (f" and {more:,} more" if more else "")
+
+
+def _follows(name: str, other: str) -> bool:
+    """Whether they are the same stream of two ranks in a row."""
+    a, b = (re.fullmatch(r"rank(\d+)(/.*)?", each) for each in (name, other))
+    return a is not None and b is not None and a[2] == b[2] and int(a[1]) + 1 == int(b[1])
 
 
 # --- the rest -------------------------------------------------------------------------------------------------------

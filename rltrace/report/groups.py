@@ -45,6 +45,7 @@ def render_check(checked: CheckResult, *, color: bool) -> str:
     sections = (
         [render_groups(checked.grouping, names, color=color)],
         _endings(checked.runs, names),
+        _lost(checked.runs, names),
         _control(checked.control),
         _traces(checked.runs),
     )
@@ -165,6 +166,15 @@ def _endings(runs: Sequence[CheckRun], names: Sequence[str]) -> Iterator[str]:
         for run, name in zip(runs, names, strict=True):
             how = f"status {run.status}" if run.status >= 0 else f"signal {-run.status}"
             yield f"  {name} ended with {how}; it printed {run.output}"
+
+
+def _lost(runs: Sequence[CheckRun], names: Sequence[str]) -> Iterator[str]:
+    """Runs that were made again on another worker of a cluster."""
+    if any(run.lost for run in runs):
+        yield "Made again"
+    for run, name in zip(runs, names, strict=True):
+        if run.lost:
+            yield from wrapped("; ".join(run.lost), "    ", f"  {name} ")
 
 
 def _control(control: StepLevelRun | None) -> Iterator[str]:

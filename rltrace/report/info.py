@@ -76,8 +76,8 @@ def describe(trace: Trace) -> dict[str, Any]:
 
 def trace_sizes(trace: Trace) -> list[int] | None:
     """Bytes of each file of the trace; None: its server lists none."""
-    files = trace.folder.walk()
-    return None if files is None else [size for _, size in files]
+    walks = [one.folder.walk() for one in trace.nodes or (trace,)]
+    return None if None in walks else [size for files in walks for _, size in files or ()]
 
 
 def _process(process: ProcessTrace, trace: Location) -> dict[str, Any]:

@@ -37,11 +37,45 @@ def against_lines(found: Sequence[LiveResult], a: str, trace: str) -> Iterator[s
             yield f"equal to {a}: all {tally.matched:,} ops give the same{_rest(tally)}"
 
 
+def growing_lines(
+    found: Sequence[LiveResult], a: str, trace: str, a_state: str, why: str = "", *, said: bool = False
+) -> Iterator[str]:
+    """The same where A may still grow; ``a_state``: how far it is, ``why`` the result is not final, ``said``: whether
+    the finding was narrated already."""
+    if not found:
+        yield f"nothing could be compared with {a}: {why or 'it does not exist'}"
+        return
+    if said:
+        yield f"differs from {a}, as said above"
+    else:
+        yield from against_lines(found, a, trace)
+    going = {"growing": f"{a} is still being recorded", "killed": f"{a} was killed"}.get(a_state, "")
+    if why or (going and not said):
+        yield f"  {'; '.join(filter(None, (going, why)))}"
+
+
+def growing_commands(
+    found: Sequence[LiveResult], a: str, trace: str, command: Sequence[str], a_state: str
+) -> list[str]:
+    """Commands to run next, ready to paste: the second one runs up to that op again, and records its values."""
+    first = next((one.first for one in found if one.first is not None), None)
+    lines = [line("diff", a, trace)] if first is not None or a_state == "growing" else []
+    if first is not None and first.op and a_state != "growing" and "://" not in a:
+        again = f"{trace.removesuffix('.zarr')}-again.zarr"
+        lines.append(line("record", "-o", again, "--against", a, "--stop", "--", *command))
+    return lines
+
+
 def _first_lines(first: LiveFinding, a: str) -> Iterator[str]:
-    rows = f"op {first.b_index:,} of {first.stream}" + (
-        "" if first.a_index in (None, first.b_index) else f" ({first.a_index:,} in A)"
-    )
-    yield f"differs from {a} at {rows}, step {first.step:,}: {first.op}"
+    index, step = first.b_index, "" if first.step is None else f", step {first.step:,}"
+    if index is None and first.a_index is None:
+        yield f"differs from {a}{step.replace(',', ' in', 1)} of {first.stream}"
+    else:
+        rows = (
+            f"op {index:,} of {first.stream}" if index is not None else f"op {first.a_index:,} of {first.stream} in A"
+        )
+        other = "" if None in (index, first.a_index) or index == first.a_index else f" ({first.a_index:,} in A)"
+        yield f"differs from {a} at {rows}{other}{step}: {first.op}"
     if first.site is not None:
         yield f"  {first.site.file}:{first.site.line} in {first.site.function}: {first.site.source}"
     yield f"  {first.cause.value}: {first.explanation}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -580,13 +581,18 @@ class TraceBuilder:
         process: str = "rank0/main",
         *,
         alive: bool = False,
+        nodes: int = 1,
         first_step: int = 0,
     ) -> None:
-        """``first_step``: that of ``record --steps``."""
+        """``nodes``: machines that record the run, of which this is one. ``first_step``: that of ``record --steps``."""
         self.path = Path(path)
         self.level, self.engine = level, engine
         options = {"level": level} | ({"first_step": first_step} if first_step else {})
-        create_trace(self.path, {"command": ["python", "train.py"], "cwd": "~", "options": options})
+        launch = {"command": ["python", "train.py"], "cwd": "~", "options": options}
+        if nodes > 1:
+            options |= {"nodes": nodes}
+            launch |= {"created": datetime.now(UTC).isoformat(timespec="seconds"), "id": self.path.name}
+        create_trace(self.path, launch)
         self.processes: dict[str, ProcessBuilder] = {}
         self.main = self.process(process, alive=alive)
         self.stream = self.main.stream

@@ -28,6 +28,7 @@ def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     monkeypatch.setenv("RLTRACE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(EngineBuild, "_compile_into", compile_into)
     monkeypatch.setattr(build, "plan_build", lambda: plan)
+    monkeypatch.setattr(build, "jaxlib_folder", lambda: None)
     return written
 
 

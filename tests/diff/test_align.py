@@ -473,6 +473,19 @@ def test_what_a_budget_leaves() -> None:
         assert align(tokens(a), tokens(b)).sure
 
 
+def test_where_it_is_unsure_first() -> None:
+    """Of two parts that are given up, from the first one on, however many rows a side has more before it."""
+    a = [Row(k, 0, 0, k) for k in range(112)]
+    mess = [[replace(row, value=-1) for row in reversed(a[at : at + 40])] for at in (11, 61)]
+    extra = [Row(500 + k, 0, 0, k) for k in range(60)]
+    b = [a[0], *extra, *a[1:11], *mess[0], *a[51:61], *mess[1], *a[101:]]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sequences, "MAX_CELLS", 30)
+        patch.setattr(rows_module, "execution_indices", lambda a, b, box: (sequences.EMPTY, sequences.EMPTY))
+        assert align(tokens(a), tokens(b), budget=10).unsure == (11, 71)
+        assert align(tokens(b), tokens(a), budget=10).unsure == (71, 11)
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=5, unique_by=(lambda p: p[0], lambda p: p[1]))
 )
@@ -510,3 +523,12 @@ def test_one_row_of_a_range(tmp_path: Path) -> None:
     changed = view_of(tmp_path / "c.zarr", lambda trace: [trace.op("aten.mm.default", outputs=["z"]) for _ in range(6)])
     assert is_aligned(whole.view.read(4, 5), changed.read(4, 5))
     assert not is_aligned_and_equal(whole.view.read(4, 5), changed.read(4, 5))
+
+
+def test_too_many_runs_to_minimize_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then the pairs stay flagged as they were."""
+    found = alignment([0, 1, 2, 3], [2, 0, 3, 1], (0, 1, 2, 3))
+    monkeypatch.setattr(rows_module, "MAX_RUNS", 4)
+    assert minimize_moves(found).moved.sum() == 2
+    monkeypatch.setattr(rows_module, "MAX_RUNS", 3)
+    assert minimize_moves(found) is found

@@ -7,6 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -103,3 +104,31 @@ def test_values_that_become_equal_again_are_found(tmp_path: Path) -> None:
     a = stream(tmp_path / "a.zarr", 3 * MARK_ROWS, set(), {})
     b = stream(tmp_path / "b.zarr", 3 * MARK_ROWS, set(), {17: "value"})
     assert Bisection(a, b).first(VALUES).row == 17
+
+
+@pytest.mark.parametrize("first", [300, 600])
+def test_rows_that_contradict_their_digests(tmp_path: Path, first: int) -> None:
+    """Where digests differ and no row does, the rows are what cannot be read."""
+    a, b = (stream(tmp_path / f"{name}.zarr", 900, {300, 600}, {}) for name in "ab")
+    for mark in b.stream.marks:
+        mark[VALUES] ^= np.uint64(mark[0] > first)
+    found = Bisection(a, b).first(VALUES)
+    assert found.row is None and found.hole is not None
+    assert (found.hole.side, found.hole.first, found.hole.rows) == ("a", first, 300)
+    assert found.hole.why == "its rows contradict its prefix digests"
+
+
+def test_the_first_hole_of_both_sides(tmp_path: Path) -> None:
+    """Where both have one before the difference is found, the earlier one is why it is not."""
+    for first, cuts in (("b", {"a": 500, "b": 300}), ("a", {"a": 300, "b": 500})):
+        views = {}
+        for name in "ab":
+            path = tmp_path / f"{name}{first}.zarr"
+            view = stream(path, 900, {cuts[name]}, {899: "value"} if name == "b" else {})
+            segment = view.stream.segments[1]
+            (path / "processes" / "0" / segment.files[0].key).unlink()
+            process = open_trace(path).processes[0]
+            views[name] = StreamView(process, process.streams[0])
+            views[name].readable(0, 900)
+        hole = Bisection(views["a"], views["b"]).first(VALUES).hole
+        assert hole is not None and (hole.side, hole.first) == (first, 300)

@@ -22,13 +22,13 @@ Do = Callable[[TraceBuilder, str], object]
 """Adds a row of the side, ``a`` or ``b``."""
 
 
-def shifted(folder: Path, *common: Do, opening: str = "") -> Finding:
+def shifted(folder: Path, *common: Do, opening: str = "", state: tuple[str, ...] = ("step",)) -> Finding:
     """The first finding of values, where B begins at A's step 1; ``common``: the rows of that step; ``opening``: what
-    a tensor holds as B's recording of ops begins."""
+    a tensor holds as B's recording of ops begins; ``state``: what B's optimizer begins with."""
     paths = []
     for side in "ab":
         trace = TraceBuilder(folder / f"{side}.zarr")
-        trace.optimizer("p" if side == "a" else "q", state=() if side == "a" else ("step",), kept=("step",))
+        trace.optimizer("p" if side == "a" else "q", state=() if side == "a" else state, kept=("step",))
         if side == "a":
             trace.op(MM, outputs=["weight of a"])
             trace.op("aten.rand.default", rng="before", generator=Generator.OWN + 1, outputs=["z"])
@@ -142,6 +142,29 @@ def test_a_tensor(tmp_path: Path) -> None:
     assert "was not restored: it differs at its first use; aten.mm.default at " in found.explanation
 
 
+def test_a_tensor_of_an_optimizer(tmp_path: Path) -> None:
+    """Read by an op of its attempt, it is state of the optimizer."""
+
+    def use(trace: TraceBuilder, side: str) -> None:
+        link = In(0, f"weight of {side}") if side == "a" else In(origin=Origin.OUTSIDE, digest="weight of b")
+        trace.op(ADD, inputs=[link], outputs=[f"y{side}"], phase="optimizer")
+
+    found = shifted(tmp_path, use)
+    assert (found.cause, lost(found)) == (Cause.BEFORE_WINDOW, ("optimizer", "Adam"))
+    assert found.explanation.startswith("the state of Adam was not restored: input 0 (float32[4]) differs at its first")
+
+
+def test_data_of_a_later_step(tmp_path: Path) -> None:
+    """Where the first step is equal, what a later one reads is no state that was not restored."""
+    found = shifted(
+        tmp_path,
+        op(outputs=["x"]),
+        lambda trace, side: trace.end_step(parameters="m", gradients="h", generators="s"),
+        op(inputs=[("outside", "batch of ?")], outputs=["y?"]),
+    )
+    assert (found.cause, lost(found)) == (Cause.OUTSIDE, None)
+
+
 def test_a_setting_of_an_optimizer(tmp_path: Path) -> None:
     """Another learning rate in its first attempt."""
 
@@ -151,6 +174,20 @@ def test_a_setting_of_an_optimizer(tmp_path: Path) -> None:
     found = shifted(tmp_path, step)
     assert (found.cause, lost(found)) == (Cause.ARGUMENTS, ("settings", "Adam"))
     assert found.explanation.startswith("a setting of Adam was not restored (its learning rate, what a scheduler had")
+
+
+def test_the_state_of_an_optimizer(tmp_path: Path) -> None:
+    """Without it, what differs in its first attempt is due to that, and nothing in a later one."""
+    late = lambda trace, side: trace.end_step(parameters="m", gradients="h", generators="s")  # noqa: E731
+    update = op(ADD, inputs=["unknown"], outputs=["y?"], phase="optimizer")
+    found = shifted(tmp_path, update, state=())
+    assert (found.cause, lost(found)) == (Cause.BEFORE_WINDOW, ("optimizer", "Adam: step"))
+    assert found.explanation == (
+        "the optimizer's state was not restored: B's Adam begins without step, which A's had after 1 attempt"
+    )
+    for folder, program in (("later", [op(outputs=["x"]), late, update]), ("elsewhere", [op(outputs=["y?"])])):
+        (tmp_path / folder).mkdir()
+        assert lost(shifted(tmp_path / folder, *program, state=())) != ("optimizer", "Adam: step")
 
 
 @pytest.mark.parametrize(
@@ -185,6 +222,15 @@ def test_an_environment_that_returned_it_before(tmp_path: Path) -> None:
     assert found.explanation.startswith(
         "environment 0 (Walk) may not have been restored: its last event before is step 1,812 in A, step 5 in B"
     )
+    (tmp_path / "uncounted").mkdir()
+    bare = lambda trace, side: trace.event(  # noqa: E731
+        Kind.ENVIRONMENT_STEP, "environment 0", counts={} if side == "a" else {"reset": 3}, digests={"o": "same"}
+    )
+    found = shifted(tmp_path / "uncounted", bare, reads)
+    assert "its last event before is last event in A, reset 3 in B" in found.explanation
+    (tmp_path / "other").mkdir()
+    other = lambda trace, side: event_at((9, 5), f"environment {'ab'.index(side)}")(trace, side)  # noqa: E731
+    assert lost(shifted(tmp_path / "other", other, reads)) == ("data", "data from outside torch")
     (tmp_path / "same").mkdir()
     found = shifted(tmp_path / "same", event_at((5, 5), "environment 0"), reads)
     assert lost(found) == ("data", "data from outside torch")

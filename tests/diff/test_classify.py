@@ -411,3 +411,17 @@ def test_inputs_that_begin_elsewhere(tmp_path: Path) -> None:
     assert alignments_text(known, same) == alignments_text(known, unknown) == alignments_text(unknown, known) == ""
     text = "; input 1 (float32[4]) is aligned to 4 bytes in A, to 8 in B, and kernels choose their loops by alignment"
     assert alignments_text(known, other) == text
+
+
+def test_memory_in_flight(tmp_path: Path) -> None:
+    """A number computed from what a collective may still be writing: a write that no recorded op made."""
+    a, b = ({**reading(sent(side)), "value": number, "flags": RowFlag.MARKED} for number, side in enumerate("pq"))
+    found = judged(tmp_path, [SUM, a], [SUM, b]).judgement
+    assert (found.cause, found.inputs_match) == (Cause.UNTRACKED_WRITE, InputsMatch.DIFFER)
+    assert found.explanation == (
+        f"{INPUT} was in flight: it reads what c10d.allreduce_.default (row 0) may still be writing, before the "
+        "program waits for that"
+    )
+    (tmp_path / "before").mkdir()
+    found = judged(tmp_path / "before", [SUM, a], [SUM, b], 0).judgement
+    assert found.explanation.startswith("it reads memory that no recorded op wrote: uninitialised, or written by code")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from views import rows_of, view_of
 
+from rltrace.diff.causes import collectives
 from rltrace.diff.causes.collectives import (
     arrives,
     collective_at,
@@ -117,6 +118,14 @@ def test_counted_along_a_stream(tmp_path: Path) -> None:
     assert start is not None and (start.counts, start.completed) == ({("g",): 2}, {})
 
 
+def test_too_many_rows_to_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then nothing is known."""
+    view = view_of(tmp_path / "a.zarr", program)
+    monkeypatch.setattr(collectives, "MAX_SCANNED", 6)
+    assert collectives_between(view, 1, 7) is not None
+    assert collectives_between(view, 0, 7) is None
+
+
 def test_from_which_an_input_came(tmp_path: Path) -> None:
     """By how many receiving rows before it that was; an input that was not read, or came otherwise, has none."""
     row = rows_of(tmp_path / "a.zarr", program)[4]
@@ -140,3 +149,17 @@ def test_the_first_row_of_a_step(tmp_path: Path) -> None:
     view = view_of(tmp_path / "a.zarr", build)
     assert [first_row(view, step) for step in range(5)] == [0, 1, None, 3, None]
     assert own_rank(view.process) is None
+
+
+def test_from_which_functional_collective_an_input_came(tmp_path: Path) -> None:
+    """Those that return before their data has arrived are counted as well."""
+
+    def build(trace: TraceBuilder) -> None:
+        trace.op("aten.add.Tensor")
+        for number in range(2):
+            trace.op("_c10d_functional.all_reduce.default", scalars=["T", GROUP], outputs=[f"r{number}"])
+        trace.op("aten.add.Tensor", inputs=[In(origin=Origin.OUTSIDE, digest="r", sent=sent) for sent in (1, 2, 3)])
+
+    row = rows_of(tmp_path / "a.zarr", build)[3]
+    found = [receiving_collective(row, link) for link in row.rows.inputs(row.place)]
+    assert [None if one is None else one.index for one in found] == [2, 1, None]

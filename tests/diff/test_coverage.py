@@ -7,7 +7,18 @@ from pathlib import Path
 import pytest
 
 from rltrace.diff import compare
-from rltrace.diff.base.model import Verdict
+from rltrace.diff.base.coverage import (
+    coverage_notes,
+    is_finished,
+    merge_events,
+    merge_marked,
+    merge_structures,
+    process_of,
+    recorded_throughout,
+    unfinished_text,
+)
+from rltrace.diff.base.model import EventSummary, Hunk, Structure, UninitialisedCount, Verdict
+from rltrace.errors import HoleError
 from rltrace.report.diff_text import render_comparison
 from rltrace.report.info import describe, info_text
 from rltrace.testing import TraceBuilder
@@ -116,3 +127,99 @@ def test_what_the_recorder_could_not_follow(tmp_path: Path, fact: str, what: str
     (note,) = found.notes
     assert what in note
     assert what in " ".join(info_text(describe(open_trace(paths[0]))).split())
+
+
+@pytest.mark.parametrize("spans", [0, 1, 4, 5, 7])
+def test_steps_that_no_one_armed_the_run_for(tmp_path: Path, spans: int) -> None:
+    """The first few spans of them by number, and how many more there are."""
+    builder = TraceBuilder(tmp_path / "a.zarr")
+    for number in range(spans):
+        record = {"type": "asleep", "first_step": 10 * number, "end_step": 10 * number + 4}
+        builder.main.writer.append(record)
+    notes = list(coverage_notes(open_trace(builder.finish())))
+    named = ", ".join(f"{10 * number}:{10 * number + 4}" for number in range(min(spans, 4)))
+    more = {5: " and 1 more", 7: " and 3 more"}.get(spans, "")
+    why = "of rank0/main are not recorded, as the run was not armed for them"
+    assert notes == ([f"asleep: steps {named}{more} {why}"] if spans else [])
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3])
+def test_processes_that_never_woke(tmp_path: Path, processes: int) -> None:
+    """Those without an op in a run that was asleep: the first by name, and how many more there are."""
+    builder = TraceBuilder(tmp_path / "a.zarr")
+    for number in range(1, processes):
+        builder.process(f"rank0/worker:{number}")
+    awake = builder.process("rank0/worker:awake")
+    awake.stream().op("aten.mm.default", outputs=["x"])
+    trace = open_trace(builder.finish())
+    assert not list(coverage_notes(trace))
+    trace.launch = {**trace.launch, "options": {"asleep": True}}
+    more = f" and {processes - 1} more" if processes > 1 else ""
+    why = "is recorded, as a process wakes when an optimizer step of it ends"
+    assert list(coverage_notes(trace)) == [f"asleep: no op of rank0/main{more} {why}"]
+
+
+@pytest.mark.parametrize("state", ["complete", "stopped", "killed"])
+def test_how_a_process_ended(tmp_path: Path, state: str) -> None:
+    """Whether its recording came to its end, and why a comparison ends with it otherwise."""
+    builder = TraceBuilder(tmp_path / "a.zarr")
+    builder.op("aten.mm.default", outputs=["x"])
+    process = open_trace(builder.finish(state)).processes[0]
+    assert is_finished(process, "op") is is_finished(process, "step") is (state in ("complete", "stopped"))
+    why = f" ({process.why})" if process.why else ""
+    assert unfinished_text("B", process) == f"equal so far, but B is {process.state}{why}"
+    assert recorded_throughout(process)
+
+
+@pytest.mark.parametrize(("window", "throughout"), [((0, None), True), ((1, None), False), ((0, 3), False)])
+def test_a_window_of_all_steps(tmp_path: Path, window: tuple[int, int | None], throughout: bool) -> None:
+    """Is a recording from beginning to end."""
+    builder = TraceBuilder(tmp_path / "a.zarr")
+    builder.window(*window)
+    builder.op("aten.mm.default", outputs=["x"])
+    assert recorded_throughout(open_trace(builder.finish()).processes[0]) is throughout
+
+
+def test_a_damaged_process_that_ended(tmp_path: Path) -> None:
+    """Its digests are all there, where the recorder did not give up; how it ended is said in words."""
+    builder = TraceBuilder(tmp_path / "a.zarr")
+    builder.op("aten.mm.default", outputs=["x"])
+    path = builder.finish(ending={"status": 1, "signal": "none"})
+    process = open_trace(path).processes[0]
+    assert process_of(process).exit == "status 1, signal none"
+    for file in process.streams[0].segments[0].files:
+        (path / "processes" / "0" / file.key).unlink()
+    damaged = open_trace(path).processes[0]
+    with pytest.raises(HoleError):
+        damaged.streams[0].read(0, 1)
+    assert damaged.state == "damaged"
+    assert (is_finished(damaged, "op"), is_finished(damaged, "step")) == (True, False)
+    damaged.mark_failed("the disk is full")
+    assert not is_finished(damaged, "op")
+
+
+def test_a_damaged_process_that_did_not_end(tmp_path: Path) -> None:
+    """It is not finished."""
+    builder = TraceBuilder(tmp_path / "a.zarr")
+    builder.op("aten.mm.default", outputs=["x"])
+    path = builder.finish("killed")
+    process = open_trace(path).processes[0]
+    (path / "processes" / "0" / process.streams[0].segments[0].files[0].key).unlink()
+    damaged = open_trace(path).processes[0]
+    with pytest.raises(HoleError):
+        damaged.streams[0].read(0, 1)
+    assert damaged.state == "damaged" and not is_finished(damaged, "op") and process_of(damaged).exit is None
+
+
+def test_parts_add_up() -> None:
+    """Counts of all streams, the first of their texts, and whether every one was read as a whole."""
+    parts = [Structure(1, 2, 3, (), True, 4), Structure(10, 20, 30, (), False, 40)]
+    assert merge_structures(parts) == Structure(11, 22, 33, (), False, 44)
+    assert merge_structures(parts[:1]) == parts[0]
+    hunks = tuple(Hunk("only-a", "rank0/main", 0, number, 1, 0, 0, "op") for number in range(70))
+    assert merge_structures([Structure(70, 0, 0, hunks)] * 2).hunks == (*hunks, *hunks[:30])
+    marked = [UninitialisedCount(1, 2, None, True, 3), UninitialisedCount(10, 20, "later", False, 30)]
+    assert merge_marked(marked) == UninitialisedCount(11, 22, "later", False, 33)
+    events = [EventSummary(0, None, False), EventSummary(2, "first"), EventSummary(3, "second")]
+    assert merge_events(events) == EventSummary(5, "first", True)
+    assert merge_events([*events, EventSummary(1, None, False)]) == EventSummary(6, "first", False)

@@ -13,19 +13,24 @@ from views import context_of, view_of
 
 from rltrace.diff.base.findings import Judgement, make_finding, row_at
 from rltrace.diff.base.model import Cause, InputsMatch
+from rltrace.diff.base.view import StreamView
+from rltrace.diff.causes import events
 from rltrace.diff.causes.events import (
     EventTracker,
     MatchedEvent,
+    add_seeding_causes,
     event_judgement,
     event_text_parts,
     first_op_text,
+    outside_digests,
     seeding_texts,
     trace_to_event,
 )
-from rltrace.testing import TraceBuilder
+from rltrace.testing import In, TraceBuilder, digest
 from rltrace.trace.format.events import COUNT, DIGEST, EVIDENCE, INTEGER, NONE, Cell, Event
 from rltrace.trace.format.schema import Kind
 from rltrace.trace.read.names import Site
+from rltrace.trace.read.reader import open_trace
 
 
 @dataclass(frozen=True)
@@ -227,6 +232,18 @@ def test_how_spaces_were_seeded(pairs: list[Pair], of: Pair | None, texts: list[
     assert seeding_texts(pairs, of) == texts
 
 
+def test_the_number_of_an_environment_from_its_resets() -> None:
+    """An event that does not record its environment's number: its last reset does, and no other environment's."""
+    of = pair({"step": 1, "action": "x"}, {"step": 1, "action": "y"})
+    resets = [
+        Pair(*[Event(f"environment {number}", (Cell("made", EVIDENCE, made),))] * 2)
+        for number, made in ((3, 2), (0, 1))
+    ]
+    assert seeding_texts([*resets, seeded(5, 6, what="environment")], of) == [MADE]
+    assert seeding_texts([*resets, seeded(5, 6, what="environment", made=2)], of) == []
+    assert seeding_texts([seeded(5, 6, what="environment")], of) == []
+
+
 # --- origins ----------------------------------------------------------------------------------------------------------
 
 
@@ -294,10 +311,13 @@ def test_a_reset_with_one_seed(seeds: tuple[int | None, int | None], is_seeded: 
 
 
 @pytest.mark.parametrize("longer", ["a", "b"])
-def test_an_event_of_one_side_right_before(tmp_path: Path, longer: str) -> None:
+def test_an_event_of_one_side_right_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, longer: str) -> None:
     """It follows the last equal one at once: that is why all later ones differ."""
+    monkeypatch.setattr(events, "MAX_ROWS_BACK", 6)
 
     def build(trace: TraceBuilder, side: str) -> None:
+        for _ in range(9):
+            trace.op("aten.add.Tensor", outputs=["x"])
         for count, seen in enumerate(("same", *(["extra"] if side == longer else []), f"of {side}"), 1):
             digests = {"observation": seen}
             trace.event(Kind.ENVIRONMENT_STEP, "environment 0", counts={"step": count}, digests=digests)
@@ -305,10 +325,119 @@ def test_an_event_of_one_side_right_before(tmp_path: Path, longer: str) -> None:
 
     views = [view_of(tmp_path / f"{side}.zarr", lambda trace, side=side: build(trace, side)) for side in "ab"]
     last = [view.rows - 1 for view in views]
-    context = context_of(*views, [(0, 0), (last[0] - 1, last[1] - 1), (last[0], last[1])])
+    context = context_of(*views, [(9, 9), (last[0] - 1, last[1] - 1), (last[0], last[1])])
     judged = Judgement(Cause.OUTSIDE, InputsMatch.DIFFER, "")
     later = make_finding(row_at(views[0], last[0]), row_at(views[1], last[1]), judged, 1)
     found = trace_to_event(context, later, last[0] + 1, None)
     assert found is not None and found.cause is Cause.CONTROL_FLOW
-    assert (found.a_index, found.b_index) == ((1, None) if longer == "a" else (None, 1))
+    assert (found.a_index, found.b_index) == ((10, None) if longer == "a" else (None, 10))
+    assert found.at_op is later and later.at_op is later
     assert found.explanation.startswith(f"only {longer.upper()} steps environment 0 here, ")
+    assert f"(row {last[0]}) is the first op that differs as a result" in found.explanation
+
+
+@pytest.mark.parametrize(
+    ("between", "found"),
+    [
+        ([], True),
+        ([(5, "environment 0", {})], True),
+        ([(5, "environment 0", {"seed": 7})], False),
+        ([(5, "environment 1", {"seed": 7})], True),
+        ([(5, "environment 0", {"seed": NONE})], True),
+        ([(38, "environment 0", {"NumPy generator": "p"})], True),
+        ([(38, "environment 0", {"NumPy generator": "?"})], False),
+    ],
+)
+def test_an_event_beyond_the_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, between: list[tuple[int, str, dict[str, Any]]], found: bool
+) -> None:
+    """The first row that differs, long before, is the origin: unless a seeded reset of its environment followed, or the
+    shared generators differ at the last event."""
+    monkeypatch.setattr(events, "MAX_ROWS_BACK", 8)
+    monkeypatch.setattr(events, "CHUNK_ROWS", 4)
+
+    def build(trace: TraceBuilder, side: str) -> None:
+        for row in range(40):
+            what = next((event for event in between if event[0] == row), None)
+            if row == 2:
+                digests = {"observation": f"seen by {side}"}
+                trace.event(Kind.ENVIRONMENT_STEP, "environment 0", counts={"step": 1}, digests=digests)
+            elif what is None:
+                trace.op("aten.add.Tensor", outputs=["x"])
+            else:
+                seed = {name: value for name, value in what[2].items() if name == "seed"}
+                states = {name: value.replace("?", side) for name, value in what[2].items() if name != "seed"}
+                trace.event(Kind.ENVIRONMENT_RESET, what[1], counts={"reset": 1, **seed}, evidence=states)
+        trace.op("aten.mm.default", inputs=[("outside", f"of {side}")], outputs=[side])
+
+    views = [view_of(tmp_path / f"{side}.zarr", lambda trace, side=side: build(trace, side)) for side in "ab"]
+    context = context_of(*views, [(row, row) for row in range(41)])
+    judged = Judgement(Cause.OUTSIDE, InputsMatch.DIFFER, "")
+    later = make_finding(row_at(views[0], 40), row_at(views[1], 40), judged, 2)
+    origin = trace_to_event(context, later, 41, 2)
+    assert (origin and origin.a_index) == (2 if found else None)
+    assert origin is None or "later events were equal again" in origin.explanation
+    assert trace_to_event(context, later, 41, None) is None
+    assert trace_to_event(context, later, 41, 36) is None
+
+
+def test_seeding_that_cannot_be_read(tmp_path: Path) -> None:
+    """Then the finding is left as it is."""
+
+    def build(trace: TraceBuilder, side: str) -> None:
+        trace.event(Kind.SEED, "action space", owner="Walk", counts={"seed": NONE}, evidence={"state": side})
+        trace.commit()
+        trace.op("aten.mm.default", inputs=[("outside", f"of {side}")], outputs=[side])
+
+    views = [view_of(tmp_path / f"{side}.zarr", lambda trace, side=side: build(trace, side)) for side in "ab"]
+    context = context_of(*views, [(0, 0), (1, 1)])
+    judged = Judgement(Cause.OUTSIDE, InputsMatch.DIFFER, "why")
+    found = make_finding(row_at(views[0], 1), row_at(views[1], 1), judged, 0)
+    assert "the action space of Walk was not seeded" in add_seeding_causes(context, found).explanation
+    segment = views[0].stream.segments[0]
+    (tmp_path / "a.zarr" / "processes/0" / segment.files[0].key).unlink()
+    process = open_trace(tmp_path / "a.zarr").processes[0]
+    damaged = context_of(StreamView(process, process.streams[0]), views[1], [(0, 0), (1, 1)])
+    assert add_seeding_causes(damaged, found).explanation == "why"
+
+
+def test_outside_data_of_an_op(tmp_path: Path) -> None:
+    """The digests that both sides read and that differ, where the bytes came from outside on one of them."""
+
+    def build(trace: TraceBuilder, side: str) -> None:
+        trace.op("aten.mm.default", outputs=["x"])
+        inputs = [("outside", f"p{side}"), ("outside", "same"), "outside", In(0, f"q{side}"), ("mixed", f"r{side}")]
+        more = ("outside", f"s{side}") if side == "a" else In(0, f"s{side}")
+        trace.op("aten.mm.default", inputs=[*inputs, more])
+
+    rows = [row_at(view_of(tmp_path / f"{side}.zarr", lambda t, side=side: build(t, side)), 1) for side in "ab"]
+    assert outside_digests(*rows) == {(digest("pa"), digest("pb")), (digest("sa"), digest("sb"))}
+
+
+def test_a_checkpoint(tmp_path: Path) -> None:
+    """The event with the very bytes that an op reads: with its counts, and what of it differs on both sides."""
+
+    def build(trace: TraceBuilder, side: str) -> None:
+        trace.event(Kind.CHECKPOINT, "model.pt", digests={"content": f"of {side}"}, integers={"size": ord(side)})
+        trace.event(Kind.ENVIRONMENT_STEP, "environment 0", counts={"step": 7}, digests={"observation": f"o{side}"})
+        trace.event(Kind.ENVIRONMENT_RESET, "environment 1", counts={"reset": 3}, digests={"observation": f"p{side}"})
+        for what in ("of ", "o", "p"):
+            trace.op("aten.mm.default", inputs=[("outside", f"{what}{side}")], outputs=[side])
+
+    views = [view_of(tmp_path / f"{side}.zarr", lambda trace, side=side: build(trace, side)) for side in "ab"]
+    context = context_of(*views, [(row, row) for row in range(6)])
+    judged = Judgement(Cause.OUTSIDE, InputsMatch.DIFFER, "")
+    counts, texts = [], []
+    for row in (3, 4, 5):
+        found = trace_to_event(
+            context, make_finding(row_at(views[0], row), row_at(views[1], row), judged, 0), row, None
+        )
+        assert found is not None and found.event is not None and found.a_index == row - 3
+        counts.append((found.event.count.a, found.event.count.b))
+        texts.append(found.explanation)
+        if row == 3:
+            (one,) = [cell for cell in found.event.cells if cell.name == "size"]
+            assert (one.a, one.b) == ("97", "98")
+    assert counts == [(None, None), (7, 7), (3, 3)]
+    assert texts[0].startswith("what model.pt loaded differs")
+    assert all(f"(row {row}) is the first op that differs as a result" in text for row, text in enumerate(texts, 3))

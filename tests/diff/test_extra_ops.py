@@ -27,6 +27,7 @@ MM = "aten.mm.default"
         (1, 0, RowFlag.VIEW, False),
         ("mixed", 0, 0, True),
         ("mixed", "mixed", 0, False),
+        ("mixed", None, 0, False),
         ("unknown", "unknown", 0, False),
     ],
 )
@@ -40,7 +41,7 @@ def test_what_matched_rows_compute_with(tmp_path: Path, reads: Any, other: Any, 
 
     def short(trace: TraceBuilder) -> None:
         trace.op(MM, outputs=["x"])
-        trace.op(MM, inputs=["unknown", other], outputs=["z"], flags=flags)
+        trace.op(MM, inputs=["unknown", *([] if other is None else [other])], outputs=["z"], flags=flags)
 
     views = view_of(tmp_path / "long.zarr", long), view_of(tmp_path / "short.zarr", short)
     sides = [(views[0].read(0, 3), np.array([0, 2])), (views[1].read(0, 2), np.array([0, 1]))]
@@ -68,3 +69,23 @@ def test_the_last_of_several_writers(tmp_path: Path) -> None:
     sides = [(views[0].read(0, 4), np.array([3])), (views[1].read(0, 1), np.array([0]))]
     found = bytes_used_by_matched(context_of(*views, [(3, 0)]), *sides, (np.array([0, 1, 2]), np.empty(0, np.int64)))
     assert found is not None and found[0].index == 1
+
+
+@pytest.mark.parametrize("earlier", [0, 1])
+def test_extra_rows_of_both_sides(tmp_path: Path, earlier: int) -> None:
+    """The one whose bytes a matched row reads first."""
+
+    def build(trace: TraceBuilder, reads: tuple[int, int]) -> None:
+        trace.op(MM, outputs=["x"])
+        trace.op(MM, outputs=["y"])
+        for row in reads:
+            trace.op(MM, inputs=[row], outputs=["z"])
+
+    reads = [(1, 0), (0, 1)] if earlier == 0 else [(0, 1), (1, 0)]
+    views = [view_of(tmp_path / f"{k}.zarr", lambda trace, own=own: build(trace, own)) for k, own in enumerate(reads)]
+    matched, extra = np.array([0, 2, 3]), np.array([1])
+    sides = [(view.read(0, 4), matched) for view in views]
+    context = context_of(*views, [(row, row) for row in (0, 2, 3)])
+    found = bytes_used_by_matched(context, sides[0], sides[1], (extra, extra))
+    assert found is not None and (found[0].index, found[1].index) == (1, 2)
+    assert found[0].view is found[1].view is views[earlier]

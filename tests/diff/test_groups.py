@@ -13,7 +13,7 @@ from programs import Do, recorded, training
 
 from rltrace.diff import compare
 from rltrace.diff.base.model import Cause
-from rltrace.diff.groups import Group, Grouping, GroupSplit, findings_of, group, mark_nondeterministic
+from rltrace.diff.groups import Group, Grouping, GroupSplit, compare_pairs, findings_of, group, mark_nondeterministic
 
 
 def with_noise(*changes: tuple[int, str]) -> list[Do]:
@@ -135,3 +135,14 @@ def _check(node: Group | GroupSplit, choices: list[list[str]], places: list[int]
     assert all(len({way[depth] for way in branch}) == 1 for branch in ways)
     for branch in node.branches:
         _check(branch, choices, places)
+
+
+def test_pairs_are_compared_in_other_processes(tmp_path: Path) -> None:
+    """In the order of the pairs, with the results that they have in this one; so are groups."""
+    paths = [tmp_path / f"{name}.zarr" for name in "abcd"]
+    for path, program in zip(paths, [training(), with_noise((CRITIC, "x")), training(3), training()], strict=True):
+        recorded(path, program)
+    pairs = [(paths[0], other) for other in paths[1:]]
+    apart = list(compare_pairs(pairs, jobs=2, worth=0.0))
+    assert apart == [compare(*pair) for pair in pairs]
+    assert group(paths, compare_all=lambda pairs: compare_pairs(pairs, jobs=1)) == group(paths)

@@ -14,7 +14,7 @@ from rltrace.diff.causes.inputs import combine, input_is_equal, match_inputs, or
 from rltrace.diff.causes.no_op_writes import ONES
 from rltrace.digest import digest_buffer, seed_of
 from rltrace.testing import In, TraceBuilder
-from rltrace.trace.format.schema import Origin, RowFlag
+from rltrace.trace.format.schema import SLOT_UNKNOWN, Origin, RowFlag
 
 MM, ADD = "aten.mm.default", "aten.add_.Tensor"
 SQUARE, TURNED = ("float32", (2, 2), (2, 1), "cpu"), ("float32", (2, 2), (1, 2), "cpu")
@@ -37,6 +37,7 @@ OVER = "overwritten"
 ONE, ONE_READ = op(outputs=[DIGEST_OF_ONE]), ("outside", DIGEST_OF_ONE)
 LAST = op(inputs=[1])
 TWO = op(outputs=["x", "y"])
+WHICH_OF_0, WHICH_OF_1 = (In(row, slot=SLOT_UNKNOWN) for row in (0, 1))
 EMPTY = op("aten.empty.default", outputs=[], flags=RowFlag.ALLOCATION)
 VIEW = op("aten.view.default", inputs=[0], outputs=[], flags=RowFlag.VIEW)
 
@@ -84,6 +85,9 @@ def both(*ops: Op) -> tuple[list[Op], list[Op]]:
         ([MAKE, op(inputs=[0])], [MAKE, op(inputs=["unknown"])], UNKNOWN, False),
         # written in an earlier step: memory may have been written since
         (*both(MAKE, STEP, op(inputs=[0])), UNKNOWN, True),
+        # which output it is, is known only of a writer with one
+        ([MAKE, OTHER, op(inputs=[WHICH_OF_0])], [OTHER, MAKE, op(inputs=[WHICH_OF_1])], INFERRED, True),
+        ([TWO, OTHER, op(inputs=[WHICH_OF_0])], [OTHER, TWO, op(inputs=[WHICH_OF_1])], INFERRED, False),
         # a writer without digests is no proof, unless matched
         (*both(EMPTY, op(inputs=[0])), INFERRED, False),
     ],

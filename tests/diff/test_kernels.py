@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rltrace.diff.base.kernels import choice_text, reported_differences, settings_choosing
+from rltrace.diff.base.kernels import choice_text, reported_differences, settings_choosing, settings_text
 from rltrace.diff.base.model import NamedDifference
 
 DIFFER = tuple(
@@ -129,3 +129,19 @@ def test_libraries_of_a_region(name: str, first: str) -> None:
     """What its code calls."""
     region = {"library": "Inductor", "names": [name], "reported": ["…"]}
     assert settings_choosing("inductor.fused.default", region, region, DIFFER)[0].name == first
+
+
+def test_a_setting_without_words() -> None:
+    """It is said what it was on both sides."""
+    differing = [NamedDifference("default_dtype", "float32", "float64"), NamedDifference("grad_mode", "on", "off")]
+    text = settings_text("aten.mm.default", ({}, {}), differing)
+    assert text == "default_dtype was float32 in A and float64 in B, and B ran it without grad mode"
+
+
+@pytest.mark.parametrize(("count", "more"), [(2, ""), (3, ""), (4, ", and 1 more settings differ")])
+def test_many_settings(count: int, more: str) -> None:
+    """Three are named."""
+    names = ["grad_mode", "inference_mode", "flush_denormal", "deterministic_algorithms"][:count]
+    clauses = ["with grad mode", "in inference mode", "with denormal numbers flushed to zero"][:count]
+    text = settings_text("aten.mm.default", ({}, {}), [NamedDifference(name, "off", "on") for name in names])
+    assert text == ", and ".join(f"B ran it {clause}" for clause in clauses) + more

@@ -103,6 +103,15 @@ def test_pairs_that_are_two_different_ops(tmp_path: Path, a: list[Row], b: list[
     assert (found.a.tolist(), found.b.tolist(), len(found.moved)) == (kept, kept, len(kept))
 
 
+def test_what_unmatched_rows_wrote(tmp_path: Path) -> None:
+    """It is not what a row of the other side wrote, wherever that is."""
+    views = sides(tmp_path, [X, OTHER, row("y", 1, site="p")], [X, SAME, row("z", 1, site="q")])
+    at, moved = np.array([0, 2]), np.zeros(2, bool)
+    ranges = [view.read(1, view.rows) for view in views]
+    found = drop_false_matches(context_of(*views, [(0, 0)]), *ranges, Alignment(3, 3, at, at, moved, None))
+    assert (found.a.tolist(), found.b.tolist()) == ([0], [0])
+
+
 @pytest.mark.parametrize(
     ("users_a", "users_b", "used"),
     [

@@ -47,6 +47,7 @@ def test_advice_on_a_cpu(finding: Finding) -> None:
 def test_one_thread_needs_none(finding: Finding) -> None:
     """On one thread of a CPU there is no order to be lost."""
     assert advice_text(replace(finding, kernel=Pair("ATen AVX2, 1 thread", "ATen AVX512, 1 thread"))) is None
+    assert advice_text(replace(finding, kernel=Pair("ATen AVX2, 1 thread", "ATen AVX2, 2 threads"))) is not None
 
 
 @pytest.mark.parametrize("cause", [Cause.OUTSIDE, Cause.RNG, Cause.ARGUMENTS, Cause.CONTROL_FLOW, Cause.UNKNOWN])
@@ -80,3 +81,5 @@ def test_unknown_operators() -> None:
     assert known_of("mine.cumsum.default", "cuda") is None
     assert known_of("aten.add.Tensor", "cuda") is None
     assert known_of("window", "cpu") is None
+    assert known_of("aten.cumsum", "cuda") is known_of("aten.cumsum.default", "cuda") is not None
+    assert known_of("aten", "cuda") is None

@@ -19,7 +19,7 @@ from rltrace.testing import In, TraceBuilder
 from rltrace.trace.format.schema import RowFlag
 
 Row = tuple[str, str, tuple[Any, ...]]
-"""Site, what it returns (with a ``?`` it may be unwritten memory), inputs."""
+"""Site, what it returns (with a ``?`` it may be unwritten memory; an argument may follow), inputs."""
 
 MAKE = [("make", "x", ()), ("make", "y", ())]
 USE = [("use", "u", (0,)), ("use", "v", (1,))]
@@ -34,11 +34,10 @@ def matched(folder: Path, a: list[Row], b: list[Row]) -> tuple[list[int], list[b
             trace.op("aten.zeros.default", outputs=["before"])
             for site, output, inputs in rows:
                 links = [one + 1 if isinstance(one, int) else one for one in inputs]
-                flags = RowFlag.MARKED if output.endswith("?") else 0
-                frame = (f"{site}.py", 1, site, site)
-                trace.op(
-                    f"aten.{site}.default", frame, links, [f"{output} of {side}" if flags else output], flags=flags
-                )
+                flags = RowFlag.MARKED if "?" in output else 0
+                frame, outputs = (f"{site}.py", 1, site, site), [f"{output} of {side}" if flags else output]
+                number = [int(digit) for digit in output.partition("?")[2]]
+                trace.op(f"aten.{site}.default", frame, links, outputs, integers=number, flags=flags)
 
         view = view_of(folder / f"{side}.zarr", build)
         ranges.append(view.read(1, view.rows))
@@ -55,9 +54,15 @@ def matched(folder: Path, a: list[Row], b: list[Row]) -> tuple[list[int], list[b
         ([*MAKE, *USE], [*MAKE[::-1], ("use", "v", (0,)), ("use", "u", (1,))], [1, 0, 3, 2]),
         ([*MAKE, *USE], [*MAKE[::-1], ("use", "u", (1,)), ("use", "v", (0,))], [1, 0, 2, 3]),
         ([*MAKE, *USE], [*MAKE, *USE[::-1]], [0, 1, 3, 2]),
-        # the same results from other inputs: not the same rows
+        # the same results from other inputs: not the same rows, whatever holds of another site
+        ([*MAKE, *USE], [*MAKE[::-1], ("use", "v", (1,)), ("use", "u", (0,))], [1, 0, 2, 3]),
         ([*MAKE, *USE], [*MAKE, ("use", "v", (0,)), ("use", "u", (1,))], [0, 1, 2, 3]),
         ([*MAKE, *USE], [*MAKE, ("use", "v", (In(1, slot=0),)), ("use", "w", (0,))], [0, 1, 2, 3]),
+        (
+            [MAKE[0], ("use", "u", (0,)), MAKE[1], ("use", "v", (2,))],
+            [MAKE[0], ("use", "v", (0,)), MAKE[1], ("use", "u", (2,))],
+            [0, 1, 2, 3],
+        ),
         # read on both sides: by the bytes, whoever wrote them
         (
             [*MAKE, ("use", "u", (("outside", "p"),)), ("use", "v", (("outside", "q"),))],
@@ -106,6 +111,42 @@ def matched(folder: Path, a: list[Row], b: list[Row]) -> tuple[list[int], list[b
             [*MAKE, ("fill", "p?", (0,)), ("fill", "q?", (1,))],
             [*MAKE[::-1], ("fill", "q?", (1,)), ("fill", "p?", (0,))],
             [1, 0, 2, 3],
+        ),
+        # beside others of their site that are told apart by what they compute, or read
+        (
+            [
+                *MAKE,
+                *(("fill", f"p?{k}", (n,)) for k in (1, 2) for n in (0, 1)),
+                ("fill", "u", (0,)),
+                ("fill", "v", (1,)),
+            ],
+            [
+                *MAKE[::-1],
+                *(("fill", f"p?{k}", (n,)) for k in (2, 1) for n in (0, 1)),
+                ("fill", "v", (0,)),
+                ("fill", "u", (1,)),
+            ],
+            [1, 0, 5, 4, 3, 2, 7, 6],
+        ),
+        (
+            [
+                *MAKE,
+                *(("fill", f"p?{k}", (n,)) for k in (1, 2) for n in (0, 1)),
+                ("fill", "u", (0,)),
+                ("fill", "v", (1,)),
+            ],
+            [
+                *MAKE[::-1],
+                *(("fill", f"p?{k}", (n,)) for k in (2, 1) for n in (0, 1)),
+                ("fill", "v", (1,)),
+                ("fill", "u", (0,)),
+            ],
+            [1, 0, 5, 4, 3, 2, 6, 7],
+        ),
+        (
+            [*MAKE, ("fill", "p?", (0,)), ("fill", "q?", (1,)), ("fill", "u", (0,)), ("fill", "v", (1,))],
+            [*MAKE[::-1], ("fill", "q?", (0,)), ("fill", "p?", (1,)), ("fill", "v", (0,)), ("fill", "u", (1,))],
+            [1, 0, 3, 2, 5, 4],
         ),
     ],
 )
@@ -205,3 +246,13 @@ def test_inputs_without_a_partner(tmp_path: Path) -> None:
     a: list[Row] = [*MAKE, ("fill", "p?", (0,)), ("fill", "q?", (1,)), *USE]
     b: list[Row] = [*MAKE[::-1], ("fill", "q?", (0,)), ("fill", "p?", ("unknown",)), *USE[::-1]]
     assert matched(tmp_path, a, b)[0][2:4] == [2, 3]
+
+
+def test_too_many_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where sites that do not fit are found again and again, every row stays where it is."""
+    b = [*MAKE[::-1], ("use", "v", (1,)), ("use", "u", (0,))]
+    monkeypatch.setattr(reorder, "ROUNDS", 2)
+    assert matched(tmp_path, [*MAKE, *USE], b)[0] == [1, 0, 2, 3]
+    monkeypatch.setattr(reorder, "ROUNDS", 1)
+    (tmp_path / "again").mkdir()
+    assert matched(tmp_path / "again", [*MAKE, *USE], b)[0] == [0, 1, 2, 3]

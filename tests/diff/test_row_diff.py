@@ -8,9 +8,17 @@ from typing import Any
 import pytest
 from views import rows_of, view_of
 
-from rltrace.diff.base.row_diff import Difference, call_text, difference, input_text, numbers_text
+from rltrace.diff.base.row_diff import (
+    Difference,
+    arguments_text,
+    call_text,
+    difference,
+    input_text,
+    numbers_text,
+    written_text,
+)
 from rltrace.testing import TraceBuilder
-from rltrace.trace.format.schema import Kind, RowFlag
+from rltrace.trace.format.schema import WRITES, Kind, RowFlag
 
 OP = "aten.mm.default"
 MARKED = {"flags": RowFlag.MARKED}
@@ -103,13 +111,100 @@ def test_texts(tmp_path: Path) -> None:
         trace.op(OP, inputs=["unknown"], integers=[1, 2], floats=[0.5], scalars=["T", "i", ["alpha=", "f"], ["i", "c"]])
         trace.op(OP, integers=range(8))
         trace.op(OP, integers=range(8), floats=[0.5])
+        trace.op(OP, integers=[5], scalars=[{"group": "g", "rank": 0}, "i"])
 
     rows = rows_of(tmp_path / "a.zarr", build)
     assert [numbers_text(row) for row in rows[1:]] == [
         "1, 2, 0.5",
         "0, 1, 2, 3, 4, 5, 6, 7",
         "0, 1, 2, 3, 4, 5, 6, 7 …",
+        "5",
     ]
+    assert call_text(rows[4]) == "(g, 0, 5)"
     assert call_text(rows[1]) == "(T, 1, alpha=0.5, [2, ?+?j])"
     assert input_text(rows[1], 0).startswith("input 0 (float32[")
     assert input_text(rows[1], 1) == "input 1"
+
+
+SQUARE = ("float32", (2, 2), (2, 1), "cpu")
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "text"),
+    [
+        (
+            {"inputs": ["unknown"]},
+            {"inputs": ["unknown"], "layouts": [SQUARE]},
+            "tensors: float32[4] in A, float32[2,2] in B",
+        ),
+        ({"inputs": ["unknown"]}, {}, "tensors: float32[4] in A, none in B"),
+        ({"integers": [5]}, {"scalars": ["None"]}, "arguments: (5) in A, (None) in B"),
+        ({"name": "aten.bmm.default"}, {}, "op: aten.bmm.default in A, aten.mm.default in B"),
+        ({}, {}, "arguments"),
+        (
+            {"scalars": [str(k) for k in range(32)]},
+            {"scalars": ["x", *map(str, range(31))]},
+            f"arguments: ({', '.join(map(str, range(32)))}) in A, (x, {', '.join(map(str, range(31)))}) in B",
+        ),
+        (
+            {"scalars": [str(k) for k in range(33)]},
+            {"scalars": ["x", *map(str, range(29))]},
+            "arguments: 29, 30, 31, 32 in A, x in B",
+        ),
+        (
+            {"scalars": [str(k) for k in range(29)]},
+            {"scalars": [str(k) for k in range(34)]},
+            "arguments: none of these in A, 29, 30, 31, 32 and 1 more in B",
+        ),
+    ],
+)  # fmt: skip
+def test_another_call(tmp_path: Path, a: dict[str, Any], b: dict[str, Any], text: str) -> None:
+    """What of it is another: tensors, arguments or the operator; of many arguments those that one side alone has."""
+    rows = [
+        rows_of(tmp_path / f"{side}.zarr", lambda trace, row=row: trace.op(**{"name": OP, **row}))[0]
+        for side, row in (("a", a), ("b", b))
+    ]
+    assert arguments_text(*rows, Difference(structure=True)) == f"it was called with different {text}"
+
+
+@pytest.mark.parametrize(
+    ("differing", "text"),
+    [
+        ("", ""),
+        ("x", ""),
+        ("p", "p differs"),
+        ("pq", "p, q differ"),
+        ("pqr", "p, q and 1 more differ"),
+        ("pqrs", "p, q and 2 more differ"),
+    ],
+)
+def test_outputs_with_names(tmp_path: Path, differing: str, text: str) -> None:
+    """Those that differ are named, two of them at most; one without a name is not."""
+    names = ["p", "", "q", "r", "s"]
+    rows = []
+    for side in "ab":
+        outputs = [f"{name}{side if (name or 'x') in differing else ''}" for name in names]
+        words = [{WRITES: names}]
+        build = lambda trace, outputs=outputs, words=words: trace.op(OP, outputs=outputs, scalars=words)  # noqa: E731
+        rows += rows_of(tmp_path / f"{side}.zarr", build)
+    assert written_text(*rows) == text
+    plain = rows_of(tmp_path / "c.zarr", lambda trace: trace.op(OP, outputs=["p"]))[0]
+    assert written_text(plain, rows[0]) == ""
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "text"),
+    [
+        ([1, 2], [3, 2], "x=1 in A, 3 in B"),
+        ([1, 2], [3, 4], "different numbers: 1, 2 in A, 3, 4 in B"),
+        ([1, 2], [1, 4], "different numbers: 1, 2 in A, 1, 4 in B"),
+    ],
+)
+def test_numbers_with_names(tmp_path: Path, a: list[int], b: list[int], text: str) -> None:
+    """By name where every one that differs has one."""
+    words = [["x=", "i"], "i"]
+    rows = [
+        rows_of(tmp_path / f"{k}.zarr", lambda t, n=n: t.op("mine.op.default", integers=n, scalars=words))[0]
+        for k, n in enumerate((a, b))
+    ]
+    assert arguments_text(*rows, Difference(arguments=True)) == f"it was called with {text}"

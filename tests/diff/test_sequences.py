@@ -60,6 +60,15 @@ def test_longest_common_is_longest(a: list[int], b: list[int]) -> None:
     assert len(at_a) == longest_common_length(a, b)
 
 
+def test_a_budget_can_be_spent_to_its_end() -> None:
+    """And no further."""
+    budget = SearchBudget(3)
+    budget.spend(2)
+    budget.spend(1)
+    with pytest.raises(BudgetExceededError):
+        budget.spend(1)
+
+
 def test_longest_common_gives_up_past_its_budget() -> None:
     """Sequences too different to align within the budget are said to be so."""
     a = np.arange(2_000, dtype=np.uint64)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rltrace.diff import compare
-from rltrace.diff.base.model import Comparison, NotRestored, Pair, Verdict
+from rltrace.diff.base.model import Comparison, NotRestored, Pair, Shift, Verdict
 from rltrace.errors import UsageError
 from rltrace.testing import TraceBuilder
 
@@ -212,3 +212,9 @@ def test_a_process_without_steps_is_left_out(tmp_path: Path) -> None:
     found = compared(*paths)
     assert (found.verdict, steps(found)) == (Verdict.IDENTICAL, (2, 0))
     assert any("not compared: rank0/worker:0" in note for note in found.notes)
+
+
+def test_steps_of_one_side_on_the_other() -> None:
+    """By the steps at which both begin."""
+    shift = Shift(7, 2, "why")
+    assert (shift.step_of_a(2), shift.step_of_a(5), shift.step_of_b(7), shift.step_of_b(10)) == (7, 10, 2, 5)

@@ -12,12 +12,14 @@ from pathlib import Path
 import pytest
 import torch
 from recorded import recorder
-from views import view_of
+from views import context_of, view_of
 
 from rltrace.diff import compare
 from rltrace.diff.base.bisect import Bisection
+from rltrace.diff.base.findings import row_at
 from rltrace.diff.base.model import Cause, Comparison, Verdict
-from rltrace.diff.causes.uninitialised import MarkedRows, count_marked
+from rltrace.diff.causes.inputs import match_inputs
+from rltrace.diff.causes.uninitialised import MarkedRows, count_marked, garbage_writers
 from rltrace.live_diff.result import LiveOutcome, LiveResult
 from rltrace.live_diff.start import against_block
 from rltrace.testing import TraceBuilder
@@ -116,6 +118,30 @@ def test_marked_rows_are_counted(tmp_path: Path, told: bool) -> None:
     assert found.whole is not told
     assert (found.marked.whole, found.events.differing) == (found.whole, found.unequal_events)
     assert count_marked(Bisection(*views), 2, later) is later
+
+
+def test_the_last_garbage_in_a_tensor_of_several_writers(tmp_path: Path) -> None:
+    """It is the last marked row before that differs and writes what it is given, or one that is known to compute with
+    such memory; not one that only returns its result, or is equal on both sides."""
+
+    def build(trace: TraceBuilder, side: str) -> None:
+        add, marked = ("aten.add_.Tensor", "aten.add.Tensor"), RowFlag.MARKED
+        trace.op(add[0], inputs=["unknown"], outputs=[f"x{side}"], flags=marked)
+        trace.op(add[0], inputs=["unknown"], outputs=[f"y{side}"])
+        trace.op(add[1], inputs=["unknown"], outputs=[f"z{side}"], flags=marked)
+        trace.op(add[0], inputs=["unknown"], outputs=["z"], flags=marked)
+        trace.op(add[0], inputs=["unknown"], outputs=["z"])
+        trace.op("aten.mm.default", inputs=[("mixed", f"m{side}")], outputs=[f"v{side}"])
+
+    views = [view_of(tmp_path / f"{side}.zarr", lambda trace, side=side: build(trace, side)) for side in "ab"]
+    context = context_of(*views, [(row, row) for row in range(6)])
+    rows = row_at(views[0], 5), row_at(views[1], 5)
+    (operand,) = match_inputs(context, *rows)
+    for unused, wanted in ((set(), 0), ({1}, 1), ({1, 4}, 1)):
+        found = garbage_writers(context, *rows, operand, unused)
+        assert found is not None and [row.index for row in found] == [wanted] * 2
+    unmatched = context_of(*views, [(5, 5)])
+    assert garbage_writers(unmatched, *rows, operand, {1}) is None
 
 
 # --- memory that is read and dropped ----------------------------------------------------------------------------------

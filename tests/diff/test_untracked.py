@@ -11,6 +11,7 @@ from views import context_of, view_of
 
 from rltrace.diff.base.findings import RowAt, row_at
 from rltrace.diff.base.view import StreamView
+from rltrace.diff.causes import untracked
 from rltrace.diff.causes.inputs import match_inputs
 from rltrace.diff.causes.untracked import (
     changes_text,
@@ -21,7 +22,8 @@ from rltrace.diff.causes.untracked import (
 )
 from rltrace.testing import In, TraceBuilder
 from rltrace.trace.format.records import FaultKind, LinkFault, link_checks_record, link_fault_record
-from rltrace.trace.format.schema import RowFlag
+from rltrace.trace.format.schema import SLOT_UNKNOWN, RowFlag
+from rltrace.trace.read.reader import open_trace
 
 ADD, MM = "aten.add.Tensor", "aten.mm.default"
 PLAIN, TURNED = ("float32", (2, 2), (2, 1), "cpu"), ("float32", (2, 2), (1, 2), "cpu")
@@ -60,6 +62,7 @@ DETACH = op(0, name="aten.detach.default", outputs=(), flags=RowFlag.VIEW)
         ([op(outputs=["x"])], op(0), False),
         ([op(outputs=["p", "x"])], op(In(0, "z", slot=1)), True),
         ([op(outputs=["p", "x"])], op(In(0, "x", slot=1)), False),
+        ([op(outputs=["x"])], op(In(0, "z", slot=SLOT_UNKNOWN)), False),
         ([op(outputs=[0])], op(In(0, "z")), False),
         ([op(outputs=["x"])], op(("outside", "z")), False),
         ([op(outputs=["x"]), VIEW], op(In(0, "z")), False),
@@ -78,6 +81,26 @@ def test_found_by_digests(tmp_path: Path, before: list[Any], last: Any, changed:
     assert changes(a, b) == ([("A", 0)] if changed else [])
     assert changes(b, a) == ([("B", 0)] if changed else [])
     assert changes(a, a) == []
+
+
+def test_views_that_cannot_be_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where too many rows lie between the write and the read, or some cannot be read, a view may explain the digest."""
+
+    def build(trace: TraceBuilder, digest: str | None) -> None:
+        for row in range(6):
+            trace.op(**op(outputs=[f"x{row}"]))
+            trace.commit()
+        trace.op(**op(In(0, digest)))
+
+    a, b = (view_of(tmp_path / f"{side}.zarr", lambda t, d=d: build(t, d)) for side, d in (("a", "z"), ("b", None)))
+    monkeypatch.setattr(untracked, "MAX_SCANNED", 5)
+    assert changes(a, b) == [("A", 0)]
+    monkeypatch.setattr(untracked, "MAX_SCANNED", 4)
+    assert changes(a, b) == []
+    monkeypatch.undo()
+    (tmp_path / "a.zarr" / "processes" / "0" / a.stream.segments[3].files[0].key).unlink()
+    process = open_trace(tmp_path / "a.zarr").processes[0]
+    assert changes(StreamView(process, process.streams[0]), b) == []
 
 
 def test_in_words(tmp_path: Path) -> None:

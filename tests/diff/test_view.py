@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from views import context_of, random_sides, view_of
 
-from rltrace.diff.base.view import StreamView
+from rltrace.diff.base.view import SiteNames, StreamView
 from rltrace.errors import HoleError
 from rltrace.testing import TraceBuilder
 from rltrace.trace.format.schema import PLACEMENT_SHIFT, Kind, Step, ValueKind
@@ -121,6 +121,10 @@ def test_opening_digests(tmp_path: Path) -> None:
     wanted = {digest for row in (0, 1, 3) for digest in view.row(row)[0].outputs(view.row(row)[1])}
     assert len(wanted) == 3 and view.opening_digests == wanted
     assert view_of(tmp_path / "b.zarr", lambda trace: trace.op("aten.mm.default")).opening_digests == set()
+    file = view.stream.segments[0].files[0]
+    (tmp_path / "a.zarr" / "processes/0" / file.key).unlink()
+    process = open_trace(tmp_path / "a.zarr").processes[0]
+    assert len(StreamView(process, process.streams[0]).opening_digests) == 1  # of the window that can be read
 
 
 def test_partners_in_a_context(tmp_path: Path) -> None:
@@ -139,14 +143,51 @@ def test_alignments(tmp_path: Path) -> None:
     builder.value(np.zeros(4, np.float32), kind=ValueKind.INPUT)
     builder.op("aten.mm.default")
     builder.commit()
-    places = [(0, 0), (0, 4), (16, 8), (32, 32), (48, 0), (32, 128)]
+    places = [(0, 0), (0, 4), (16, 8), (32, 32), (48, 0), (32, 128), (16, 48)]
     new = [
         NewValue(ValueKind.PLACEMENT, 0, 0, row, place, alignment << PLACEMENT_SHIFT, b"", offset)
         for row in (1, 2)
-        for place, (alignment, offset) in enumerate(places[: 6 if row == 1 else 1])
+        for place, (alignment, offset) in enumerate(places if row == 1 else places[:1])
     ]
     builder.main.request_values()
     builder.main.writer.commit(0, None, values=NewValues(new))
     process = open_trace(builder.finish()).processes[0]
     view = StreamView(process, process.streams[0])
     assert [view.alignments(row) for row in range(4)] == [None, {1: 4, 2: 8, 4: 16, 5: 32}, {}, {}]
+
+
+def test_edited_lines_that_are_learned(tmp_path: Path) -> None:
+    """A pair of sites with stacks of one depth that differ in one frame; not twice, nor another frame for the same."""
+    outer = ("run.py", 8, "main", "main()")
+
+    def build(trace: TraceBuilder, side: str) -> None:
+        for line in ("x", "y"):
+            trace.op("aten.mm.default", [("train.py", 3, "train", f"{line} of {side}"), outer])
+        trace.op("aten.mm.default", [("train.py", 3, "train", f"z of {side}")])
+        trace.op("aten.mm.default", [("train.py", 3, "train", f"p of {side}"), ("run.py", 9, "run", f"q of {side}")])
+        trace.op("aten.mm.default", [("train.py", 3, "train", f"x of {side}"), ("run.py", 9, "run", "run()")])
+
+    a, b = (view_of(tmp_path / f"{side}.zarr", lambda t, side=side: build(t, side)).process for side in "ab")
+    names, site = SiteNames(a, b), {k: k + 1 for k in range(5)}  # id 0 is no site
+    assert not names.any
+    for pair in ((0, 2), (3, 3), (99, 0), (0, 99)):
+        assert not names.learn(site.get(pair[0], 99), site.get(pair[1], 99)), pair
+    assert names.learn(site[0], site[0])
+    assert names.any and not names.learn(site[0], site[0]) and not names.learn(site[0], site[1])
+    keys = a.tables["sites"].keys, names.keys
+    assert [bool(keys[0][n] == keys[1][n]) for n in site.values()] == [True, False, False, False, True]
+
+
+def test_cached_rows_after_a_line_was_learned(tmp_path: Path) -> None:
+    """Their tokens are those of the sites as they are known then."""
+
+    def build(trace: TraceBuilder, side: str) -> None:
+        for line in ("x", "y"):
+            trace.op("aten.mm.default", ("train.py", 3, "train", f"{line} of {side}"))
+
+    a, b = (view_of(tmp_path / f"{side}.zarr", lambda trace, side=side: build(trace, side)) for side in "ab")
+    b.use_site_names_of(a)
+    b.cache(b.read(0, 2))
+    assert not np.isin(a.read(0, 2).tokens.identity, b.read(0, 2).tokens.identity).any()
+    assert b.learn(1, 1)
+    assert (a.read(0, 2).tokens.identity == b.read(0, 2).tokens.identity).tolist() == [True, False]

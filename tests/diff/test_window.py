@@ -23,6 +23,7 @@ from rltrace.diff.align.window import (
     cut_of,
     first_unequal,
     has_more,
+    learn_edits,
     read_window,
     unequal_pairs,
 )
@@ -313,3 +314,33 @@ def test_a_moved_row_at_the_end(tmp_path: Path) -> None:
     a, b = written(tmp_path / "a.zarr", ["p1", "q2", "q3"]), written(tmp_path / "b.zarr", ["q2", "q3", "p1"])
     found, cut = align_truncated(context_of(a, b, []), a.read(0, 3), b.read(0, 3), TruncatedRange((0, 0)))
     assert pairs(found) == [(0, 2), (1, 0), (2, 1)] and cut == (0, 0)
+
+
+@pytest.mark.parametrize("longer", [0, 1])
+def test_a_row_more_on_one_side(tmp_path: Path, longer: int) -> None:
+    """Where the step has one row more on a side, which continues as the other begins, that row may be extra."""
+    rows = ["pz", "p1", "p2"], ["p1", "p2", "p3"]
+    sides = rows if not longer else rows[::-1]
+    views = [written(tmp_path / f"{number}.zarr", side) for number, side in enumerate(sides)]
+    ranges = [view.read(0, 3) for view in views]
+    for after, end in (((1, 0), 0), ((0, 0), 3)):
+        known = TruncatedRange(after if not longer else after[::-1])
+        assert align_truncated(context_of(*views, []), *ranges, known)[1] == (end, end)
+
+
+def test_edited_lines_are_learned_once(tmp_path: Path) -> None:
+    """From pairs that are equal and read what matched ops wrote: then the window is aligned again."""
+
+    def build(trace: TraceBuilder, line: str) -> None:
+        trace.op("aten.mm.default", outputs=["x"])
+        trace.op("aten.mm.default", ("train.py", 13, "train", line), [0], ["y"])
+
+    a = view_of(tmp_path / "a.zarr", lambda trace: build(trace, "y = g(x)"))
+    at = np.arange(2)
+    found = Alignment(2, 2, at, at, np.zeros(2, bool), None)
+    for number, (line, is_new) in enumerate((("y = f(x)", True), ("y = g(x)", False))):
+        b = view_of(tmp_path / f"{number}.zarr", lambda trace, line=line: build(trace, line))
+        b.use_site_names_of(a)
+        context, ranges = context_of(a, b, [(0, 0), (1, 1)]), (a.read(0, 2), b.read(0, 2))
+        assert [learn_edits(context, *ranges, found) for _ in range(2)] == [is_new, False]
+        assert np.array_equal(ranges[0].tokens.identity, ranges[1].tokens.identity)

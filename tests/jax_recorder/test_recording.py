@@ -78,6 +78,10 @@ def show(name, results):
 show("constants", jax.jit(constants)(x))
 show("backwards", jax.jit(backwards)(x))
 show("several", jax.jit(several)(x))
+def long(x):  # of its iterations every second is seen
+    return jax.lax.scan(lambda c, row: (jnp.tanh(c + row), c[0] > 0), x[0], jnp.tile(x, (1001, 1)), reverse=True)
+
+show("long", jax.jit(long)(x))
 show("keys", jax.jit(keys)(jax.random.key(3)))
 show("unrolled", jax.jit(lambda x: jax.lax.scan(lambda c, row: (c + row, None), x[0], x, unroll=2))(x))
 show("whole", jax.jit(whole)(x))
@@ -159,8 +163,25 @@ def test_every_shape_of_loop_keeps_bits_and_types(programs: Programs) -> None:
     facts = trace.processes[0].facts
     driven = {each.partition(":")[0] for each in str(facts["jax.loops"]).split("; ")}
     assert driven >= {"jit.constants", "jit.backwards", "jit.several", "jit.keys"}
+    assert "jit.several: its 5 floating-point operations are those of the uncut program" in str(facts["jax.code"])
     whole = set(str(facts["jax.boundary_only"]).split("; "))
     assert whole == {"jit.backwards: it takes donated arrays", "jit.<lambda>: its scan is unrolled"}
+
+
+def test_the_program_digests_what_the_host_does(programs: Programs) -> None:
+    """Digests taken within a loop's program are those that the host takes between its iterations, row by row."""
+    inside = programs.recorded("shapes", "shapes")
+    outside = programs.recorded("outside", "shapes", options=("--engine", "mode"))
+    assert programs.printed("outside") == programs.plain("shapes")
+    assert "jit.long: 5,005 iterations, digested by the host" in str(outside.processes[0].facts["jax.loops"])
+    if "digested within the program" not in str(inside.processes[0].facts["jax.loops"]):
+        pytest.skip("no compiler has built the library")
+    streams = [trace.processes[0].streams[0] for trace in (inside, outside)]
+    rows, others = (stream.read(0, stream.rows) for stream in streams)
+    assert len(rows) > 2_500
+    for cells in ("columns", "links", "floats", "digests"):
+        np.testing.assert_array_equal(getattr(rows, cells), getattr(others, cells))
+    assert compare(inside, outside).verdict is Verdict.IDENTICAL
 
 
 def test_digests_are_those_of_the_same_bytes_in_torch(programs: Programs) -> None:

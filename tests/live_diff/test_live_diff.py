@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
 import os
 import random
 import re
@@ -20,6 +19,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_programs import WRONG, run_text, scale_, scaled, text_of
 from recorded import Recorded
 from torch import nn
 from toy_environments import Walk
@@ -32,22 +32,6 @@ from rltrace.live_diff import recorder
 from rltrace.live_diff.result import LiveFinding, LiveOutcome, LiveResult
 from rltrace.live_diff.start import against_block
 from rltrace.trace.tools.verify import verify
-
-WRONG = [0.0]
-"""How far the ops below are off; each program sets it."""
-
-
-@torch.library.custom_op("against::scaled", mutates_args=())
-def scaled(x: torch.Tensor) -> torch.Tensor:
-    return x * (1.0 + WRONG[0])
-
-
-scaled.register_autograd(lambda ctx, grad: grad, setup_context=lambda ctx, inputs, output: None)
-
-
-@torch.library.custom_op("against::scale_", mutates_args=("x",))
-def scale_(x: torch.Tensor) -> None:
-    x.mul_(1.0 + WRONG[0])
 
 
 class Sides:
@@ -593,46 +577,6 @@ def test_a_program_that_is_another(held: Held) -> None:
 
 
 # --- random programs --------------------------------------------------------------------------------------------------
-
-STATEMENTS = (
-    "{x} = {y} * 2 + {z}",
-    "{x} = scaled({y})",
-    "{x}.add_({y})",
-    "scale_({x})",
-    "{x}[1:].mul_(1.5)",
-    "{x} = torch.rand(4) + {y}",
-    "{x} = torch.where({y} > 1, {y}, {z})",
-    "torch.mul({y}, {z}, out={x})",
-    "{x} = {y}.t().clone()",
-    "torch._foreach_add_([{x}], [{y}])",
-    "float({x}.sum())",
-)
-EXTRAS = ("{x}.mean()", "{x}.add_(0.5)", "torch.rand(2)", "{x}.mul_(1)", "({x} + {y}).exp()")
-
-
-def text_of(random: Random, extra: int) -> tuple[str, str]:
-    """A program, and the same with ``extra`` statements more in it, one of them off."""
-    lines = ["a, b, c = torch.ones(4), torch.arange(4.0), torch.full((4,), 0.5)"]
-    names = list("abc")
-
-    def made(choices: tuple[str, ...]) -> str:
-        x, y, z = (random.choice(names) for _ in range(3))
-        return random.choice(choices).format(x=x, y=y, z=z)
-
-    lines += [made(STATEMENTS) for _ in range(random.randint(3, 25))]
-    changed = list(lines)
-    for _ in range(extra):
-        changed.insert(random.randint(1, len(changed)), made(EXTRAS))
-    if random.random() < 0.7:
-        place = random.randint(1, len(changed))
-        changed[place:place] = ["WRONG[0] = 0.25"]
-    return "\n".join(lines), "\n".join(changed)
-
-
-def run_text(text: str) -> None:
-    WRONG[0] = 0.0
-    linecache.cache["<made>"] = (len(text), None, [line + "\n" for line in text.splitlines()], "<made>")
-    exec(compile(text, "<made>", "exec"), {"torch": torch, "scaled": scaled, "scale_": scale_, "WRONG": WRONG})
 
 
 def holds(found: LiveResult, comparison: Comparison) -> None:

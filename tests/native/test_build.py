@@ -145,6 +145,21 @@ def test_no_such_variant(monkeypatch: pytest.MonkeyPatch) -> None:
         plan_build()
 
 
+def test_the_log_of_jax_programs(build: EngineBuild, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled once for each jaxlib, with its headers; where JAX is not installed there is nothing to do."""
+    (tmp_path / "version.py").write_text("_version = '0.10.2'\n")
+    monkeypatch.setattr(builds, "jaxlib_folder", lambda: tmp_path)
+    path = builds.build_log_library()
+    assert path is not None
+    assert path.name.startswith("jaxlib0.10.2-")
+    path.write_text("kept")
+    assert builds.build_log_library() == path
+    assert path.read_text() == "kept"
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+    monkeypatch.setattr(builds, "jaxlib_folder", lambda: None)
+    assert builds.build_log_library() is None
+
+
 def test_sources_that_do_not_compile(build: EngineBuild, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The errors are shown, and nothing is left behind."""
     compiler(tmp_path, monkeypatch, "#!/bin/sh\necho 'note: 1' >&2; echo 'engine.cpp:3: error: 2' >&2; exit 1\n")

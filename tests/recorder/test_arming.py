@@ -26,9 +26,12 @@ from rltrace.trace.format.arming import (
     VERSION,
     Answer,
     ArmRequest,
+    EndRequest,
     SleepingProcess,
+    end_path,
     request_path,
     sleeping_processes,
+    write_end_request,
     write_request,
 )
 from rltrace.trace.format.process_start import checked
@@ -252,3 +255,14 @@ def test_the_program_ends_asleep(tmp_path: Path) -> None:
     assert current_session() is None
     process = main_process(tmp_path / "a.zarr")
     assert (process.state, process.asleep) == ("stopped", [(0, 4)])
+
+
+def test_the_end_is_requested(tmp_path: Path) -> None:
+    """Once, with the step that is requested or the one after; a damaged request is none."""
+    (tmp_path / "starts").mkdir()
+    look = arming.EndLook(str(tmp_path))
+    assert look.due(3) == ""
+    Path(end_path(tmp_path)).write_bytes(b"{}")
+    assert look.due(4) == ""
+    write_end_request(tmp_path, EndRequest(6, "because"))
+    assert [look.due(step) for step in (5, 6, 7)] == ["", "because", ""]

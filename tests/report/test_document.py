@@ -31,9 +31,10 @@ from rltrace.diff.base.model import (
 )
 from rltrace.report.diff_markdown import comparison_markdown
 from rltrace.report.diff_text import inline_text, render_comparison
-from rltrace.report.document import Form, Stack, verdict_document, when
+from rltrace.report.document import Form, Stack, streams_text, verdict_document, when
 from rltrace.report.html.page import html_page
 from rltrace.report.page_data import gather
+from rltrace.testing import TraceBuilder
 from rltrace.trace.read.names import Site
 from rltrace_tui.diff_text import environment_lines, verdict_lines
 
@@ -158,3 +159,51 @@ def test_environment_steps_are_those_before_the_attempt(tmp_path: Path, count: i
         assert when(replace(before, optimizer=None)) == f"before the first optimizer step, phase {phase}"
     of_step = replace(later, op=None, phase="optimizer")
     assert when(of_step) == f"optimizer step 37 (critic's Adam, 37th attempt, after {words})"
+
+
+def ranks(path: Path, diverging: dict[int, int], count: int = 12) -> Path:
+    """A run of many ranks; each of ``diverging`` computes something else from that op on."""
+    trace = TraceBuilder(path)
+    for rank in range(count):
+        stream = trace.process(f"rank{rank}/main").stream()
+        for op in range(4):
+            value = "y" if op >= diverging.get(rank, 4) else "x"
+            stream.op(f"aten.op{op}.default", outputs=[f"{value}{op}"])
+        stream.end_step(parameters="p", gradients="g", generators="r")
+    return trace.finish()
+
+
+def test_many_ranks_are_told_by_their_first_difference(tmp_path: Path) -> None:
+    """Ranks that agree are one line, and so are those that diverge at one op; the evidence is that of the first rank of
+    each group, and every form of report has the same.
+    """
+    a = ranks(tmp_path / "a.zarr", {})
+    b = ranks(tmp_path / "b.zarr", {2: 2, **dict.fromkeys(range(4, 9), 1)})
+    found = compare(a, b)
+    assert [(len(group.streams), group.finding and group.finding.op) for group in found.groups] == [
+        (1, "aten.op2.default"),
+        (5, "aten.op1.default"),
+        (6, None),
+    ]
+    document = verdict_document(found)
+    assert [section.title for section in document.findings] == [
+        "First difference in values",
+        "In rank4/main, order to the above unknown",
+    ]
+    text = " ".join(render_comparison(found, color=False).split())
+    assert "compared 12 streams, 2 to 4 ops each" in text
+    assert "diverge 1 stream, the first at op 2, step 0, cause: computation (aten.op2.default, " in text
+    assert (
+        ": rank4/main to rank8/main agree 6 streams: rank0/main to rank1/main, rank3/main, rank9/main to rank11/main"
+        in text
+    )
+    same = compare(a, ranks(tmp_path / "c.zarr", {}))
+    assert [len(group.streams) for group in same.groups] == [12]
+    assert not verdict_document(same).named("streams")
+
+
+def test_streams_in_a_row_are_named_by_the_first_and_the_last() -> None:
+    """Those of one kind; after four runs the rest is counted."""
+    names = [f"rank{rank}/main" for rank in (0, 1, 2, 4, 6, 8, 10, 11)]
+    assert streams_text(names) == "rank0/main to rank2/main, rank4/main, rank6/main, rank8/main and 2 more"
+    assert streams_text(["rank0/main", "rank1/worker:1"]) == "rank0/main, rank1/worker:1"

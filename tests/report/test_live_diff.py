@@ -5,7 +5,7 @@ from __future__ import annotations
 from rltrace.diff.base.model import Cause, InputsMatch, Pair
 from rltrace.json import to_json
 from rltrace.live_diff.result import LiveCounts, LiveFinding, LiveResult, RepeatedResult, Repetition
-from rltrace.report.live_diff import against_json, against_lines, commands
+from rltrace.report.live_diff import against_json, against_lines, commands, growing_commands, growing_lines
 from rltrace.trace.read.names import Site
 
 SITE = Site("train.py", 12, "update", "loss = f(x)")
@@ -69,3 +69,37 @@ def test_an_op_that_was_not_called_again() -> None:
     assert commands([LiveResult("rank0/main", LiveCounts(), first)], "a.zarr", "b.zarr") == [
         "rltrace diff a.zarr b.zarr"
     ]
+
+
+def test_a_trace_that_grows() -> None:
+    """How far it is stands below; what was narrated while the program ran is not repeated."""
+    first = LiveFinding(*PLACE, Cause.OUTSIDE, InputsMatch.DIFFER, "because", NONE, (), None, "it had run")
+    found = [LiveResult("rank0/main", LiveCounts(matched=1290), first)]
+    assert list(growing_lines(found, "a.zarr", "b.zarr", "ended", said=True)) == ["differs from a.zarr, as said above"]
+    assert list(growing_lines(found, "a.zarr", "b.zarr", "killed", "why"))[-1] == "  a.zarr was killed; why"
+    assert list(growing_lines([], "a.zarr", "b.zarr", "missing")) == [
+        "nothing could be compared with a.zarr: it does not exist"
+    ]
+    equal = [LiveResult("", LiveCounts(matched=5))]
+    assert list(growing_lines(equal, "a.zarr", "b.zarr", "growing")) == [
+        "equal to a.zarr: all 5 ops give the same",
+        "  a.zarr is still being recorded",
+    ]
+    again = "rltrace record -o b-again.zarr --against a.zarr --stop -- python t.py"
+    assert growing_commands(found, "a.zarr", "b.zarr", ["python", "t.py"], "ended") == [
+        "rltrace diff a.zarr b.zarr",
+        again,
+    ]
+    assert growing_commands(found, "s3://a.zarr", "b.zarr", ["python", "t.py"], "ended") == [
+        "rltrace diff s3://a.zarr b.zarr"
+    ]
+    assert growing_commands(equal, "a.zarr", "b.zarr", [], "ended") == []
+
+
+def test_a_difference_without_an_op() -> None:
+    """At level step it is a step; an op of A alone is counted there."""
+    where = ("rank0/main", None, None, 7, "", "", None)
+    rest = (Cause.UNKNOWN, InputsMatch.UNKNOWN, "because", NONE, ())
+    assert lines(LiveCounts(), LiveFinding(*where, *rest))[0] == "differs from a.zarr in step 7 of rank0/main"
+    only_a = LiveFinding("rank0/main", None, 12, 7, "aten.mm.default", "", None, *rest)
+    assert lines(LiveCounts(), only_a)[0] == "differs from a.zarr at op 12 of rank0/main in A, step 7: aten.mm.default"

@@ -1,15 +1,18 @@
 """Traces handed out by servers on the loopback address: a web server of the standard library, and OpenStack Swift.
 
-Owns the servers, and what goes wrong with them on request. Swift speaks S3 as people run it; it is started where
+Owns the servers, and what goes wrong with them, or with the network to them, on request. The web server knows as much
+of S3 as an upload needs: lists, writes, removes. Swift speaks S3 as people run it; it is started where
 ``swift-proxy-server`` is installed (Debian: swift-proxy, swift-account, swift-container, swift-object; PyPI: swift).
 """
 
 from __future__ import annotations
 
 import re
+import select
 import shutil
 import socket
 import subprocess
+import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -18,7 +21,9 @@ from datetime import timedelta
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Barrier, BrokenBarrierError, Thread
+from random import Random
+from threading import Barrier, BrokenBarrierError, Lock, Thread
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
 from xxhash import xxh3_64_hexdigest
@@ -39,11 +44,20 @@ class WebServer:
     faults: dict[str, list[str]] = field(default_factory=dict)
     """By key, what the next answers are instead: a status, or ``cut``, a connection that breaks off."""
     ranges: bool = True
+    lock: Lock = field(default_factory=Lock)
+    """Of whoever changes or lists files."""
     together: Barrier | None = None
     """Answers wait until so many requests are under way."""
 
     def url(self, trace: str, user: str = "", query: str = "") -> str:
         return f"http://{user}127.0.0.1:{self.port}/{trace}{query}"
+
+    def as_bucket(self, monkeypatch: pytest.MonkeyPatch, port: int = 0) -> str:
+        """The URL of a new bucket, with the variables for it set; ``port``: of the network to the server."""
+        (self.folder / "bucket").mkdir()
+        for name, value in {**S3_VARIABLES, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port or self.port}"}.items():
+            monkeypatch.setenv(name, value)
+        return "s3://bucket"
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -55,7 +69,7 @@ class _Handler(BaseHTTPRequestHandler):
         super().__init__(*arguments)  # type: ignore[arg-type]
 
     def do_GET(self) -> None:
-        key, state = self.path.partition("?")[0].lstrip("/"), self.state
+        key, state = unquote(self.path.partition("?")[0]).lstrip("/"), self.state
         wanted = self.headers["Range"] if state.ranges else None
         state.asked.append(" ".join(filter(None, (self.command, key, wanted))))
         state.authorized.append(self.headers["Authorization"])
@@ -65,10 +79,16 @@ class _Handler(BaseHTTPRequestHandler):
         fault = state.faults.get(key)
         how = fault.pop(0) if fault else ""
         path = state.folder / key
+        query = parse_qs(urlsplit(self.path).query)
+        if "list-type" in query and path.is_dir() and not how:
+            with state.lock:
+                self._list(path, query.get("prefix", [""])[0])
+            return
         if how.isdigit() or not path.is_file():
             self._answer(int(how or 404), b"<Error>of " + self.path.encode() + b"</Error>")
             return
-        data = path.read_bytes()
+        with state.lock:
+            data = path.read_bytes()
         tag = f'"{xxh3_64_hexdigest(data)}"'
         if self.headers["If-Match"] not in (None, tag):
             self._answer(412, b"")
@@ -83,6 +103,44 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_HEAD = do_GET  # noqa: N815  (the name that http.server looks up)
 
+    def do_PUT(self) -> None:
+        key, state = unquote(self.path.partition("?")[0]).lstrip("/"), self.state
+        data = self.rfile.read(int(self.headers["Content-Length"]))
+        if len(data) < int(self.headers["Content-Length"]):  # the connection broke off
+            self.close_connection = True
+            return
+        state.asked.append(f"PUT {key}")
+        fault = state.faults.get(key)
+        path = state.folder / key
+        with state.lock:
+            if fault:
+                self._answer(int(fault.pop(0)), b"")
+            elif not (state.folder / key.partition("/")[0]).is_dir():
+                self._answer(404, b"<Error><Code>NoSuchBucket</Code></Error>")
+            elif self.headers["If-None-Match"] == "*" and path.exists():
+                self._answer(412, b"<Error><Code>PreconditionFailed</Code></Error>")
+            else:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(data)
+                self._answer(200, b"", ETag=f'"{xxh3_64_hexdigest(data)}"')
+
+    def do_POST(self) -> None:
+        """Several files are removed at once."""
+        bucket = self.state.folder / unquote(urlsplit(self.path).path).strip("/")
+        for key in re.findall(r"<Key>(.*?)</Key>", self.rfile.read(int(self.headers["Content-Length"])).decode()):
+            (bucket / key).unlink(missing_ok=True)
+        self._answer(200, b"<DeleteResult></DeleteResult>")
+
+    def _list(self, bucket: Path, prefix: str) -> None:
+        files = [(path.relative_to(bucket).as_posix(), path) for path in sorted(bucket.rglob("*")) if path.is_file()]
+        listed = "".join(
+            f"<Contents><Key>{key}</Key><Size>{path.stat().st_size}</Size><ETag>&quot;x&quot;</ETag>"
+            "<LastModified>2026-11-23T00:00:00.000Z</LastModified></Contents>"
+            for key, path in files
+            if key.startswith(prefix)
+        )
+        self._answer(200, f"<ListBucketResult><IsTruncated>false</IsTruncated>{listed}</ListBucketResult>".encode())
+
     def _answer(self, status: int, data: bytes, *, cut: bool = False, **headers: str) -> None:
         self.send_response(status)
         for name, value in headers.items():
@@ -90,7 +148,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(data)))
         self.send_header("Last-Modified", "Mon, 23 Nov 2026 00:00:00 GMT")
         self.end_headers()
-        if self.command == "GET":
+        if self.command != "HEAD":
             self.wfile.write(data[: len(data) // 2] if cut else data)
         self.close_connection = self.close_connection or cut
 
@@ -98,11 +156,19 @@ class _Handler(BaseHTTPRequestHandler):
         """Print nothing."""
 
 
+class _Server(ThreadingHTTPServer):
+    request_queue_size = 128
+    """Connections that wait; the default of 5 refuses what a reader asks for at once."""
+
+    def handle_error(self, *_: object) -> None:
+        """Print nothing: a client may break off."""
+
+
 @contextmanager
 def served(folder: Path) -> Iterator[WebServer]:
     """A web server of this folder."""
     state = WebServer(folder)
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Handler, state)) as server:
+    with _Server(("127.0.0.1", 0), partial(_Handler, state)) as server:
         server.daemon_threads = True
         server.block_on_close = False  # clients keep their connections
         state.port = server.server_address[1]
@@ -111,6 +177,74 @@ def served(folder: Path) -> Iterator[WebServer]:
         yield state
         server.shutdown()
         thread.join()
+
+
+# --- a network --------------------------------------------------------------------------------------------------------
+
+
+class BadNetwork:
+    """A way to a server, by a port of its own, on which connections are refused, delayed and broken off, by a seed."""
+
+    def __init__(self, port: int, seed: int, spoiled: float = 0.5) -> None:
+        """``port``: of the server. ``spoiled``: the part of the connections with which something goes wrong."""
+        self.gone = False
+        """Whether every connection is refused."""
+        self.broken = 0
+        """Connections that were broken off so far."""
+        self._to = port
+        self._random = Random(seed)
+        self._spoiled = spoiled
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.port = self._socket.getsockname()[1]
+        Thread(target=self._accept, daemon=True).start()
+
+    def spoil(self, part: float) -> None:
+        """Let something go wrong with this part of the connections from now on."""
+        self._spoiled = part
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client = self._socket.accept()[0]
+                fate = self._random.choice(("refuse", "cut", "delay")) if self._random.random() < self._spoiled else ""
+                limit = self._random.randrange(1, 3000) if fate == "cut" else None
+                if self.gone or fate == "refuse":
+                    self.broken += 1
+                    client.close()
+                    continue
+                Thread(target=self._pass_on, args=(client, limit, fate == "delay"), daemon=True).start()
+
+    def _pass_on(self, client: socket.socket, limit: int | None, delayed: bool) -> None:
+        """Both directions, until one ends, or after ``limit`` bytes."""
+        with client, socket.create_connection(("127.0.0.1", self._to)) as server, suppress(OSError):
+            ways = {client: server, server: client}
+            while not self.gone:
+                for source in select.select([client, server], [], [], 0.05)[0]:
+                    data = source.recv(1 << 16 if limit is None else min(limit, 1 << 16))
+                    if limit is not None:
+                        limit -= len(data)
+                    if delayed:
+                        time.sleep(0.01)
+                    ways[source].sendall(data)
+                    if not data:
+                        return
+                    if limit == 0:
+                        self.broken += 1
+                        return
+
+    def close(self) -> None:
+        self.gone = True
+        self._socket.close()
+
+
+@contextmanager
+def bad_network(port: int, seed: int) -> Iterator[BadNetwork]:
+    """A bad network to a server of this machine."""
+    network = BadNetwork(port, seed)
+    try:
+        yield network
+    finally:
+        network.close()
 
 
 # --- Swift ------------------------------------------------------------------------------------------------------------

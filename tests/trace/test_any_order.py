@@ -400,6 +400,28 @@ def test_a_step_too_long_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
             assert (taken.end_step().any_order != 0) is expected
 
 
+def test_how_long_a_step_is_counts_from_its_first_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A short step after another is the same wherever its rows are cut, however many the stream has."""
+    program, start = [*PROGRAM, Do("add", 6, ("a", "b"), "a")], len(LIVED)
+    machine = run(program)
+    whole = digest(machine, start)
+    monkeypatch.setattr(row_hashes, "MAX_STEP_ROWS", len(program))
+    for cut in range(start + 1, start + len(program)):
+        assert digest(machine, start, [cut, start + len(PROGRAM)]) == whole
+
+
+def test_a_view_that_nobody_read() -> None:
+    """A link to a row that read the same view, where no row did: the input is known by the row alone."""
+    machine = run([Do("new", 0, (), "a"), Do("new", 1, ("a",), "b")])
+    last = len(machine.columns) - 1
+    rows = machine.rows().cut(last - 1, last + 1)
+    link = int(rows.link_offsets[1])
+    known = [pack_link(1, 0, known=one) for one in (True, False)]
+    rows.links[link] = known[0]
+    found, digests = row_hashes.input_digests(rows)
+    assert not found.any() and not digests.any()
+
+
 def test_definition_is_frozen() -> None:
     """The digest of known rows is part of the format: a change here is a new version of it."""
     assert of([Do("fill", 1, (), "w0", 3), Do("event", 2, (), "", 4)]) == FROZEN

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -53,6 +54,17 @@ def test_this_process_is_alive() -> None:
     assert not is_alive({**record, "boot": "before"})
     if record["started"] is not None:
         assert not is_alive({**record, "started": 1})
+
+
+def test_asking_leaves_a_process_alone() -> None:
+    """Where no start time is known, it is asked for by a signal that does nothing."""
+    sent: list[int] = []
+    before = signal.signal(signal.SIGHUP, lambda number, frame: sent.append(number))
+    try:
+        assert is_alive({**this_process(), "started": None})
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert sent == []
 
 
 @pytest.mark.parametrize("pid", [0, -1, None, "7", 1 << 70])

@@ -5,6 +5,7 @@ A store of obstore in a folder takes the place of the bucket here; in ``test_obj
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -17,8 +18,10 @@ from rltrace.commands.main import main
 from rltrace.errors import DamagedTraceError, NotATraceError, UnreachableError, UsageError
 from rltrace.testing import TraceBuilder
 from rltrace.trace.format.location import TraceURL
+from rltrace.trace.format.process_start import UPLOAD_SECONDS
+from rltrace.trace.format.root import JOURNAL
 from rltrace.trace.read.reader import open_trace
-from rltrace.trace.tools.push import PushResult, push
+from rltrace.trace.tools.push import PushResult, Upload, push
 from rltrace.trace.tools.verify import verify
 
 obstore = pytest.importorskip("obstore", reason="obstore is not installed: the extra cloud has it")
@@ -30,7 +33,7 @@ URL = TraceURL("s3://bucket/a.zarr")
 def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder in which a push to ``URL`` ends up."""
     store = obstore.store.LocalStore(tmp_path / "bucket", mkdir=True)
-    monkeypatch.setattr("rltrace.trace.tools.push.open_store", lambda _: store)
+    monkeypatch.setattr("rltrace.trace.tools.push.open_store", lambda *_, **__: store)
     return tmp_path / "bucket"
 
 
@@ -103,6 +106,68 @@ def outcome(path: Path, whole: object) -> str:
     return "named"
 
 
+def test_a_trace_that_grows(tmp_path: Path, bucket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After every file of an upload during which the recorder goes on, what is there reads without a hole, and is sound
+    up to the documents that are sent first."""
+    builder = TraceBuilder(tmp_path / "a.zarr", alive=True)
+    upload, put, left = Upload(builder.path, URL), obstore.put, [30]
+    seen, damage = set[tuple[int, int]](), set[str]()
+    assert upload.claim()
+    workers = [builder.main]
+
+    def going_on(store: object, key: str, data: bytes, **options: str) -> object:
+        done = put(store, key, data, **options)
+        trace = open_trace(bucket)
+        if all((bucket / folder / "zarr.json").exists() for folder in ("", "journal", "starts", "processes")):
+            damage.update(verify(bucket).damage)
+            damage.update(hole.why for hole in trace.holes)
+        seen.add((len(trace.processes), sum(process.after_op for process in trace.processes)))
+        left[0] -= 1
+        if left[0] > 0:
+            if left[0] % 10 == 0:
+                workers.append(builder.process(f"rank0/worker:{left[0]}", alive=True))
+            stream = workers[left[0] % len(workers)].stream()
+            stream.op("aten.mul.Tensor", outputs=[left[0]])
+            stream.commit()
+        return done
+
+    with coding_once(), monkeypatch.context() as patch:
+        patch.setattr(obstore, "put", going_on)
+        while left[0] > 0:
+            upload.send(at_once=1, growing=True)
+        builder.finish()
+        upload.send(growing=True)
+    assert damage == set()
+    assert upload.is_whole() and verify(bucket).sound
+    assert content(open_trace(bucket)) == content(open_trace(builder.path))
+    assert len(seen) > 5
+    (bucket / JOURNAL).unlink()
+    assert not upload.is_whole()
+    upload.send()
+    assert upload.is_whole()
+    upload.discard()
+    assert not any(path.is_file() for path in bucket.rglob("*"))
+
+
+def test_a_run_that_goes_on_elsewhere(tmp_path: Path, bucket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On another machine a process runs as long as its machine has noted a moment ago that it uploads the trace."""
+    builder = TraceBuilder(tmp_path / "a.zarr", alive=True)
+    upload = Upload(builder.path, URL)
+    assert upload.claim()
+    upload.sign()
+    upload.send(growing=True)
+    assert verify(bucket).damage == ()
+    monkeypatch.setattr("rltrace.trace.read.reader.is_alive", lambda _: False)
+    states = [open_trace(bucket).processes[0].state]
+    with monkeypatch.context() as patch:
+        later = time.time() + UPLOAD_SECONDS
+        patch.setattr("rltrace.trace.format.process_start.time.time", lambda: later)
+        states.append(open_trace(bucket).processes[0].state)
+    upload.sign_off()
+    states.append(open_trace(bucket).processes[0].state)
+    assert states == ["running", "killed", "killed"]
+
+
 def test_something_else_is_there(tmp_path: Path, bucket: Path) -> None:
     """Neither another launch's trace, nor the trace over its slice, nor other files are overwritten."""
     _, builder = recording(tmp_path / "a.zarr")
@@ -114,7 +179,7 @@ def test_something_else_is_there(tmp_path: Path, bucket: Path) -> None:
     assert main(["slice", str(builder.path), "--steps", "0:1", "-o", str(tmp_path / "c.zarr")]) == 0
     with pytest.raises(UsageError, match="holds something else"):
         push(tmp_path / "c.zarr", URL)
-    for path in bucket.rglob("*.json"):
+    for path in (*bucket.rglob("*.json"), bucket / JOURNAL):
         path.unlink()
     with pytest.raises(UsageError, match="holds something else"):
         push(builder.path, URL)

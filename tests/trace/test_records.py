@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,7 @@ from rltrace.trace.format.records import (
     FaultKind,
     LeftOut,
     LinkFault,
+    OptimizerStart,
     ValuePart,
     ValueRequest,
     add_part,
@@ -21,12 +23,16 @@ from rltrace.trace.format.records import (
     check_launch,
     check_slice,
     link_fault_record,
+    parse_generators,
     parse_left_out,
     parse_link_fault,
+    parse_optimizer,
+    parse_parameters,
     parse_value_request,
     value_request_record,
 )
 from rltrace.trace.format.rows import ChunkFile
+from rltrace.trace.format.schema import GENERATORS
 
 FAULT = LinkFault(FaultKind.WRITE, (0, 5), 1, 2, (0, 4), None, (1, 3), True, 64, 0xABC)
 
@@ -130,3 +136,36 @@ def test_what_cannot_have_been_left_out(change: dict[str, Any]) -> None:
     assert parse_left_out(entry) == LeftOut("limit", 1, 2, 3, 4, 5)
     with pytest.raises((ValueError, TypeError)):
         parse_left_out({**entry, **change})
+
+
+WORD, OTHER = "0" * 15 + "a", "f" * 16
+
+
+def test_digests_at_the_end_of_a_process() -> None:
+    """Those of the generators in their order, and of parameters by optimizer; a record may have neither."""
+    assert parse_generators({}) is None and parse_parameters({}) == {}
+    assert parse_generators({"generators": [WORD] * len(GENERATORS)}) == (10,) * len(GENERATORS)
+    assert parse_parameters({"parameters": [[0, WORD], [3, OTHER]]}) == {0: 10, 3: (1 << 64) - 1}
+    start = {"ordinal": 2, "parameters": WORD, "state": ["step"], "kept": ["step", "exp_avg"]}
+    assert parse_optimizer(start) == (2, OptimizerStart(10, ("step",), ("step", "exp_avg")))
+
+
+@pytest.mark.parametrize(
+    ("parse", "record"),
+    [
+        (parse_generators, {"generators": [WORD]}),
+        (parse_generators, {"generators": [1, 2, 3]}),
+        (parse_generators, {"generators": WORD}),
+        (parse_parameters, {"parameters": {"0": WORD}}),
+        (parse_parameters, {"parameters": [[-1, WORD]]}),
+        (parse_parameters, {"parameters": [[0, "zz"]]}),
+        (parse_parameters, {"parameters": [[0]]}),
+        (parse_optimizer, {"ordinal": -1, "parameters": WORD, "state": [], "kept": []}),
+        (parse_optimizer, {"ordinal": 0, "parameters": 5, "state": [], "kept": []}),
+        (parse_optimizer, {"ordinal": 0, "parameters": WORD, "state": "step", "kept": []}),
+    ],
+)
+def test_digests_that_cannot_be(parse: Callable[[dict[str, Any]], object], record: dict[str, Any]) -> None:
+    """Too few, or of another type."""
+    with pytest.raises((ValueError, TypeError)):
+        parse(record)

@@ -82,7 +82,8 @@ def test_lost_entries() -> None:
         ("sites", 9, 25, []),
     )
     tables = parse_tables(
-        data + b'["frames",1,\n["ops",0,"-1","x"]\n["ops",0,"1","x"]\n', {"frames": 3, "sites": 9, "ops": 1}
+        data + b'["frames",1,\n["ops",0,"-1","x"]\n["ops",0,"%x","x"]\n["ops",0,"1","x"]\n' % (1 << 64),
+        {"frames": 3, "sites": 9, "ops": 1},
     )
     frames, sites = tables["frames"], tables["sites"]
     assert frames.present.tolist() == [True, False, True]

@@ -35,7 +35,8 @@ from rltrace.trace.format.schema import RowFlag
 
 
 InputKeys = tuple[tuple[int, int], ...]
-"""For every input, B's row that wrote it (or the kind of origin) and the number of that row's output."""
+"""The token of its content, and for every input, B's row that wrote it (or the kind of origin) and the number of that
+row's output."""
 
 GroupedPairs = tuple[Indices, Indices, Indices]
 """Rows of A, rows of B, and the group of each pair; a group is accepted or rejected as a whole."""
@@ -65,11 +66,11 @@ def rematch_marked(a: RowRange, b: RowRange, alignment: Alignment, partner: Indi
     found: dict[int, tuple[Indices, Indices]] = {}
     for _ in range(ROUNDS):
         changed = False
-        for place in np.flatnonzero(_is_doubtful(a.rows, at_a, b.rows, at_b, partner, place_a, count)).tolist():
+        for place in np.flatnonzero(_is_doubtful(a, at_a, b, at_b, partner, place_a, count)).tolist():
             rows_a, rows_b = at_a[place_a == place], at_b[place_b == place]
             matched = _match_by_inputs(
-                [_input_keys(a.rows, int(i), partner) for i in rows_a],
-                [_input_keys(b.rows, int(j), own) for j in rows_b],
+                [_input_keys(a, int(i), partner) for i in rows_a],
+                [_input_keys(b, int(j), own) for j in rows_b],
             )
             if matched is not None and not np.array_equal(partner[rows_a], rows_b[matched]):
                 partner[rows_a] = rows_b[matched]
@@ -90,7 +91,7 @@ def _places(stretch: RowRange, at: Indices) -> NDArray[np.uint64]:
 
 
 def _is_doubtful(
-    a: Rows, at_a: Indices, b: Rows, at_b: Indices, partner: Indices, place: Indices, count: int
+    a: RowRange, at_a: Indices, b: RowRange, at_b: Indices, partner: Indices, place: Indices, count: int
 ) -> NDArray[np.bool_]:
     """Which sites have a pair whose inputs differ under these partners."""
     own = np.arange(len(b), dtype=np.int64)
@@ -101,9 +102,9 @@ def _is_doubtful(
     return doubtful
 
 
-def _input_keys(rows: Rows, i: int, partner: Indices) -> InputKeys:
-    outside = []
-    for link in rows.inputs(i):
+def _input_keys(stretch: RowRange, i: int, partner: Indices) -> InputKeys:
+    outside = [(int(stretch.tokens.content[i]), 0)]  # the numbers among its arguments; not what a marked row digested
+    for link in stretch.rows.inputs(i):
         target, row = i - link.distance, link.distance
         if row > 0 and target >= 0:
             row = int(partner[target]) if partner[target] >= 0 else NO_PARTNER

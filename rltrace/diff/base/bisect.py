@@ -101,6 +101,9 @@ class Bisection:
 
     def _within(self, column: int, start: int, stop: int, certain: bool) -> FirstDifference:
         """Compare rows ``start`` to ``stop``; ``certain``: their digests prove that they differ somewhere."""
+        for view in (self.a, self.b):  # both sides are asked for before either is read
+            view.process.read_ahead()
+            view.stream.read_rows_ahead(start, stop)
         end = min(self.a.readable(start, stop), self.b.readable(start, stop))
         if end > start:
             unequal = self._unequal(column, start, end)
@@ -113,8 +116,6 @@ class Bisection:
         return NOWHERE
 
     def _unequal(self, column: int, start: int, stop: int) -> NDArray[np.int64]:
-        self.a.stream.read_rows_ahead(start, stop)
-        self.b.stream.read_rows_ahead(start, stop)
         a, b = self.a.read(start, stop).hashes, self.b.read(start, stop).hashes
         return np.flatnonzero(a[column - 1] != b[column - 1])
 

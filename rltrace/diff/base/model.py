@@ -393,6 +393,18 @@ class Shift:
 
 
 @dataclass(frozen=True)
+class StreamGroup:
+    """Streams that agree, that have the same first difference, or of which it is not known."""
+
+    streams: tuple[str, ...]
+    """Names, in the order of A; of processes where steps were compared."""
+    finding: Finding | None = None
+    """The first difference of the first of them; the others have it at the same step, op and call site."""
+    why: str = ""
+    """Why it is not known whether they agree; "": it is."""
+
+
+@dataclass(frozen=True)
 class Comparison:
     """The result of comparing two traces."""
 
@@ -452,6 +464,9 @@ class Comparison:
     shift: Shift | None = None
     """Where one run begins at a step of the other, as a resumed run does; both were compared from there on. None: from
     their beginnings."""
+    groups: tuple[StreamGroup, ...] = ()
+    """The streams, if there are several, by their first difference that counts, the earliest first; then those that
+    agree."""
 
     @property
     def agrees(self) -> bool | None:

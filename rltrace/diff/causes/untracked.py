@@ -119,7 +119,7 @@ def _change(row: RowAt, link: Link, place: int) -> tuple[str, int] | None:
     checked = next(_checked(row, link, place), None)
     if checked is not None:
         return _how(row, checked), checked.digest
-    if link.digest is None or link.known or link.distance <= 0:
+    if link.digest is None or link.known:
         return None
     writer = writer_of(row, link)
     if writer is None or not _differs_from_written(row, link, place, writer):

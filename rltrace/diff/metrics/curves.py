@@ -253,6 +253,8 @@ def curve_points(a: StreamView, b: StreamView, first: Finding, same_structure: b
     """
     if first.a_index is None or first.b_index is None:
         return ()
+    for view, start in ((a, first.a_index), (b, first.b_index)):
+        view.stream.read_rows_ahead(start, min(view.rows, start + LOOK_AHEAD))
     try:
         numbers_a = _numbers(a, first.a_index, {} if same_structure else _attempt_counts(a))
         numbers_b = _numbers(b, first.b_index, {} if same_structure else _attempt_counts(b))

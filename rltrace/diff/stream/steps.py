@@ -57,14 +57,14 @@ def compare_steps(a: ProcessTrace, b: ProcessTrace, *, exclude: NDArray[np.uint6
     """Compare the digests of the steps that both sides made; ``exclude``: numbers of A's steps to leave out."""
     steps_a, steps_b = a.steps, b.steps
     at_a, at_b = match_steps(a, steps_a, b, steps_b)
-    own_a, own_b = steps_a[at_a], steps_b[at_b]
+    own_a, own_b = _matched(steps_a, at_a), _matched(steps_b, at_b)
     both = _digested(own_a) & _digested(own_b)
     if exclude is not None:
         both &= ~np.isin(own_a[:, Step.STEP], exclude)
     columns = list(DECISIVE)
-    unequal = both[:, None] & (own_a[:, columns] != own_b[:, columns])
+    unequal = np.stack([both & (own_a[:, column] != own_b[:, column]) for column in columns], axis=1)
     differing = np.flatnonzero(unequal.any(axis=1))
-    notes = tuple(_generator_notes(own_a[both], own_b[both]))
+    notes = tuple(_generator_notes(own_a, own_b, both))
     if len(differing):
         k = int(differing[0])
         shown = [c for c in columns if own_a[k, c] or own_b[k, c] or c is not Step.DEVICE_GENERATORS]
@@ -80,11 +80,18 @@ def compare_steps(a: ProcessTrace, b: ProcessTrace, *, exclude: NDArray[np.uint6
     return StepResult(int(both.sum()), ended=ended, open=open_, one_sided=one_sided, notes=notes)
 
 
-def _generator_notes(a: Steps, b: Steps) -> Iterator[str]:
-    """Sentences on the states of generators outside torch."""
+def _matched(steps: Steps, at: NDArray[np.int64]) -> Steps:
+    """The matched steps; not a copy where that is all, as a long run has gigabytes of them."""
+    return steps if len(at) == len(steps) else steps[at]
+
+
+def _generator_notes(a: Steps, b: Steps, both: NDArray[np.bool_]) -> Iterator[str]:
+    """Sentences on the states of generators outside torch; ``both``: steps that are compared."""
     firsts: dict[int, list[str]] = {}
     for column, name in UNDECISIVE.items():
-        present = np.flatnonzero((a[:, column] != 0) & (b[:, column] != 0))  # a side may not have imported it yet
+        present = np.flatnonzero(
+            both & (a[:, column] != 0) & (b[:, column] != 0)
+        )  # a side may not have imported it yet
         differing = present[a[present, column] != b[present, column]]
         if len(differing):
             from_the_start = differing[0] == present[0]

@@ -95,6 +95,9 @@ class RecordOptions(NamedTuple):
     asleep: bool = False
     """Record nothing until ``rltrace arm`` requests steps."""
 
+    nodes: int = 1
+    """Machines that record one run, each with its own launcher."""
+
     processes: tuple[str, ...] = ()
     """Patterns (fnmatch) of the names of the processes that are recorded; empty: all."""
 
@@ -119,8 +122,11 @@ class RecordOptions(NamedTuple):
 
     against: str = ""
     """Absolute path of the trace that the run is compared with as it goes; empty: none."""
+    growing: str = ""
+    """Where a trace is that may still grow, without credentials: the launcher compares the run with it; empty: none."""
     stop: bool = False
-    """End the program, as Ctrl-C would, at the first op that differs from it."""
+    """End the program, as Ctrl-C would, at the first op that differs from either; from one that grows, once the
+    launcher has found it, with the step that the program is in then."""
 
     rerun: str = ""
     """Absolute path of the trace whose steps the program runs again, with the memory that it holds; empty: none."""
@@ -173,6 +179,8 @@ class RecordOptions(NamedTuple):
             extras |= {"compile": self.compile}
         if self.asleep:
             extras |= {"asleep": True}
+        if self.nodes > 1:
+            extras |= {"nodes": self.nodes}
         if self.processes:
             extras |= {"processes": ",".join(self.processes)}
         if self.replay:
@@ -183,6 +191,8 @@ class RecordOptions(NamedTuple):
             extras |= {"against": home_as_tilde(self.against), "stop": self.stop}
         if self.rerun:
             extras |= {"rerun": home_as_tilde(self.rerun), "process": self.process, "warm_up": self.warm_up}
+        if self.growing:
+            extras |= {"against": home_as_tilde(self.growing), "stop": self.stop, "growing": True}
         return extras
 
     def to_environment(self, environment: MutableMapping[str, str]) -> None:

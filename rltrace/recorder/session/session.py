@@ -42,7 +42,7 @@ from rltrace.recorder.processes import exits
 from rltrace.recorder.processes.exits import TERMINATION_SECONDS, CommitServer, Endings, Terminations
 from rltrace.recorder.processes.forks import Inheritance, forks
 from rltrace.recorder.session import window
-from rltrace.recorder.session.arming import ArmedWindow, Arming, Wakening, WarmUp
+from rltrace.recorder.session.arming import ArmedWindow, Arming, EndLook, Wakening, WarmUp
 from rltrace.recorder.session.engine_choice import choice_facts, choose_library, handed_facts
 from rltrace.recorder.session.event_writer import EventWriter
 from rltrace.recorder.session.grad_scalers import Scalers
@@ -89,6 +89,7 @@ class Session:
         self._arming: Wakening | None = None
         if options.asleep:
             self._arming = WarmUp(options) if options.rerun else Arming(options.trace, token)
+        self._end_look = EndLook(options.trace) if options.growing and options.stop else None
         self._armed: ArmedWindow | None = None
         """The steps that the process is awake for."""
         self._turning = _thread.allocate_lock()
@@ -422,9 +423,11 @@ class Session:
         self._writer.append(record)
 
     def step_ended(self, step: int) -> None:
-        """Optimizer step ``step`` has been written: ends the program at ``--until``, wakes where it is armed."""
+        """Optimizer step ``step`` has been written: ends the program where that is due, wakes where it is armed."""
         if self.options.until is not None and step == self.options.until:
             self.stop_program(f"--until {step} ended it")
+        if self._end_look is not None and (why := self._end_look.due(step)):
+            self.stop_program(why)
         arming = self._arming
         if arming is None or not (arming.windows or monotonic() >= arming.next_look) or self.is_over:
             return

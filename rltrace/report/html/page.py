@@ -91,7 +91,7 @@ def _sections(
     yield timeline_section(material)
     yield curves_section(material, document)
     yield around_section(material)
-    yield from map(document_section, document.named("structure", "edits", "system"))
+    yield from map(document_section, document.named("streams", "structure", "edits", "system"))
     yield _runs(material.comparison, runs)
     yield from map(document_section, document.named("notes", "events", "marked", "holes"))
     yield search_section(material)

@@ -1,8 +1,9 @@
-"""Arming: requests to a run that is asleep, and what its processes answer.
+"""Arming: requests to a run that is asleep, and what its processes answer; and the request to end a run.
 
-Owns two kinds of files in ``starts/``: ``N.request``, the Nth request to all processes of the trace, and
-``TOKEN.asleep`` of one process, with the step that it is in and its answer to the last request that it has read. No
-file stays open: a program may close what it does not know. Imports the standard library only.
+Owns three kinds of files in ``starts/``: ``N.request``, the Nth request to all processes of the trace,
+``TOKEN.asleep`` of one process, with the step that it is in and its answer to the last request that it has read, and
+``end.request`` of the launcher. No file stays open: a program may close what it does not know. Imports the standard
+library only.
 """
 
 from __future__ import annotations
@@ -83,6 +84,41 @@ def read_request(trace: str | os.PathLike[str], number: int) -> ArmRequest | Non
     if fields is None or fields.pop("version", None) != VERSION or fields.keys() != set(ArmRequest._fields):
         return None
     return ArmRequest(**{**fields, "values": tuple(fields["values"])})
+
+
+# --- end --------------------------------------------------------------------------------------------------------------
+
+
+END = "end"
+"""In place of a number."""
+
+
+class EndRequest(NamedTuple):
+    """What the launcher requests of every process, once the run differs from another one."""
+
+    step: int
+    """The process ends when this step is done; where it is past it, when the current one is."""
+    why: str
+
+
+def end_path(trace: str | os.PathLike[str]) -> str:
+    return f"{os.fspath(trace)}/{STARTS}/{END}.{REQUEST}"
+
+
+def write_end_request(trace: Path, request: EndRequest) -> None:
+    """Write it, whole or not at all. Raises OSError."""
+    partial = Path(trace, STARTS, f"{os.getpid()}.partial")
+    partial.write_bytes(checked(json.dumps({"version": VERSION, **request._asdict()}).encode()))
+    partial.replace(end_path(trace))
+
+
+def read_end_request(trace: str | os.PathLike[str]) -> EndRequest | None:
+    """The request; None where it is of another version, or damaged. Raises OSError."""
+    with open(end_path(trace), "rb") as file:  # noqa: PTH123
+        fields: Any = parse_start(file.read(MAX_START_BYTES))
+    if fields is None or fields.pop("version", None) != VERSION or fields.keys() != set(EndRequest._fields):
+        return None
+    return EndRequest(**fields)
 
 
 # --- answers ----------------------------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ class Cell(NamedTuple):
             return f"{int(self.value):016x}"
         if self.letter == COUNT and self.value == NONE:
             return "none"
-        return repr(self.value) if self.letter == FLOAT else f"{self.value}"
+        return str(self.value)
 
 
 class FieldValue(NamedTuple):

@@ -25,7 +25,7 @@ HEAD: Final = 8
 TAIL: Final = 8
 MAX_PAYLOAD_BYTES: Final = 1 << 26
 MAX_JOURNAL_BYTES: Final = 1 << 30
-"""Of all journals of a trace together. A billion ops need a hundredth of that."""
+"""Of all journals of a trace together. A billion ops need 30 MB in long steps, and 150 MB in steps of 640."""
 MAX_HASHED_BYTES: Final = 1 << 28
 """Bytes hashed to find where a damaged journal continues, beside sixteen times its length."""
 

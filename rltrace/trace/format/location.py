@@ -41,6 +41,10 @@ class TraceURL:
         """The same one folder up."""
         return TraceURL(self._parts._replace(path=self._path.rpartition("/")[0]).geturl())
 
+    def child(self, names: str) -> TraceURL:
+        """The same, so many folders down."""
+        return TraceURL(self._parts._replace(path=f"{self._path}/{names}").geturl())
+
     @property
     def scheme(self) -> str:
         return self._parts.scheme

@@ -23,6 +23,8 @@ from rltrace.trace.format.schema import FORMAT
 
 JOURNAL: Final = "journal/log"
 PROCESSES: Final = "processes"
+NODES: Final = "nodes"
+"""Folder of a trace that several machines recorded (``record --nodes``), with the trace of each: 0, 1 …"""
 
 
 def create_trace(path: Path, launch: Mapping[str, object], *, force: bool = False) -> None:

@@ -189,7 +189,7 @@ def pack_link(distance: int, slot: int = SLOT_UNKNOWN, *, known: bool = False, r
 
 # --- engines ----------------------------------------------------------------------------------------------------------
 
-JAX_ENGINE: Final = "jax-iterations/1"
+JAX_ENGINE: Final = "jax-iterations/2"
 """Engine of a process whose rows are calls of functions that JAX compiled, and iterations of their outermost scan. Its
 attempts are these iterations, and the "class" of an optimizer is the function with the loop."""
 
@@ -409,7 +409,7 @@ class TensorOwner(IntEnum):
 # Every payload has "type". Of a process "start" always comes first, of a launch "launch".
 
 LAUNCH_RECORD_TYPES: Final = {
-    "launch": "format, created, and facts of the launch: command, cwd, host, options, …",
+    "launch": "format, created, id (drawn for each launch), and facts of it: command, cwd, host, options, …",
     "slice": "first_step, end_step: this trace carries full rows of these steps only",
     "journals": "before exit; heads: [[process, size, digest], …], the end and the digest of the last frame of each"
     " process's journal (0 without a frame); starts: names of the files in starts",

@@ -109,11 +109,15 @@ class IncrementalArray:
         unread = [part.file for part in self.parts if part.file is not None and part.first not in self._read]
         read_ahead(self._folder, self._base, self.spec, unread)
 
+    def read_few_ahead(self) -> None:
+        """All parts are read next, if there are few."""
+        if len(self.parts) <= FEW_PARTS:
+            self.read_ahead()
+
     def of(self, part: StepPart) -> NDArray[np.uint64]:
         """The readable rows of one part."""
         if part.first not in self._read:
-            if len(self.parts) <= FEW_PARTS:
-                self.read_ahead()
+            self.read_few_ahead()
             self._read[part.first] = self._read_part(part)
         return self._read[part.first]
 

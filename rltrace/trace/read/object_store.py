@@ -350,21 +350,21 @@ def _children(keys: Iterable[str]) -> dict[str, set[str]]:
     return folders
 
 
-def open_store(url: TraceURL) -> ObjectStore:
-    """The store of a trace, of which no key is asked for yet. Raises UsageError."""
+def open_store(url: TraceURL, retries: Mapping[str, Any] | None = None) -> ObjectStore:
+    """The store of a trace, of which no key is asked for yet. ``retries``: in place of RETRIES. Raises UsageError."""
     try:
         from obstore.store import HTTPStore, from_url
     except ImportError:
         raise UsageError(f"{url} needs obstore, which is not installed: {INSTALL}") from None
-    retries: Any = RETRIES
+    retry: Any = RETRIES if retries is None else retries
     try:
         if url.scheme in SERVERS:
             options: Any = {"allow_http": url.scheme == "http"}
             if url.credentials:
                 basic = b64encode(url.credentials.encode()).decode()
                 options["default_headers"] = {"Authorization": f"Basic {basic}"}
-            return HTTPStore.from_url(url.bare, client_options=options, retry_config=retries)
-        return from_url(url.address, retry_config=retries)
+            return HTTPStore.from_url(url.bare, client_options=options, retry_config=retry)
+        return from_url(url.address, retry_config=retry)
     except Exception as error:  # its text may hold what the environment does
         raise UsageError(f"{url} cannot be read: {reason(error)}") from None
 
@@ -377,13 +377,14 @@ def open_store(url: TraceURL) -> ObjectStore:
 
 DENIED: Final = "access is denied"
 ABSENT: Final = "it does not exist"
+NO_CREDENTIALS: Final = "no credentials are found"
 
 _REASONS: Final = (
     (r"dns error|lookup address", "its host is not known"),
     (r"connection refused", "the connection is refused"),
     (r"certificate", "the server's certificate is not trusted"),
     (r"timed out|timeout", "the server gives no answer in time"),
-    (r"credential|metadata endpoint|169\.254|security-credentials", "no credentials are found"),
+    (r"credential|metadata endpoint|169\.254|security-credentials", NO_CREDENTIALS),
     (r"account must be specified", "no storage account is named"),
     (r"connection (closed|reset)|incomplete|broken pipe|decoding response body|body error", "the connection broke off"),
 )

@@ -336,6 +336,12 @@ class ProcessTrace:
     def name(self) -> str:
         return self._content.name
 
+    def rename(self, name: str) -> None:
+        """Give the process another name, and its streams theirs."""
+        for stream in self._streams.values():
+            stream.name = name + stream.name.removeprefix(self.name)
+        self.start_record["name"] = name
+
     @property
     def token(self) -> str | None:
         token = self.start_record.get("token")
@@ -370,6 +376,12 @@ class ProcessTrace:
     def mark_failed(self, reason: str) -> None:
         """Set the state after a failure of the recorder that the journal could not record."""
         self._end_state, self.exit = DAMAGED, {"why": reason}
+
+    def as_if_stopped(self) -> ProcessTrace:
+        """The same process; where its end is not recorded, as if it had been stopped after its last commit."""
+        stopped = copy(self)
+        stopped._end_state = self._end_state or STOPPED
+        return stopped
 
     @property
     def has_complete_journal(self) -> bool:
@@ -415,10 +427,19 @@ class ProcessTrace:
         reported = rows if self._kernels is None else self._kernels.apply(rows, self._stored)
         return self.launches.apply(stream, reported, self._stored["kernels"]) if self.launches else reported
 
+    def read_ahead(self) -> None:
+        """What explains a difference is read next: tables, and attempts unless there are many."""
+        if "_stored" not in self.__dict__:
+            self._read_tables_ahead()
+        self._attempts.read_few_ahead()
+
+    def _read_tables_ahead(self) -> None:
+        read_ahead(self._folder, self.base, TABLES, [file for _, _, files in self.table_records for file in files])
+
     @cached_property
     def _stored(self) -> Mapping[str, Table]:
         """The tables as written by the process."""
-        read_ahead(self._folder, self.base, TABLES, [file for _, _, files in self.table_records for file in files])
+        self._read_tables_ahead()
         parts: list[bytes] = []
         counts: dict[str, int] = {}
         expected = size = 0
@@ -534,7 +555,12 @@ class ProcessTrace:
         return known.rows if known is not None and not self.record_damage else MAX_COUNT
 
     def _find_lost_records(self) -> None:
-        """Find records lost at the end of the journal: a writer is at most one segment ahead of it."""
+        """Find records lost at the end of the journal: a writer is at most one segment ahead of it.
+
+        Not while it runs: of a trace that is being uploaded, the journal comes after all chunks.
+        """
+        if self.journal.alive:
+            return
         for stream in self._streams.values():
             later = (stream.segments[-1].index if stream.segments else -1) + 2
             key = f"{self.base}/streams/{stream.index}/{ROWS.name}/{ROWS.key(later)}"

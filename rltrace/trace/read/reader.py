@@ -7,10 +7,14 @@ folder, and never writes. Needs neither zarr nor torch.
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
 from difflib import get_close_matches
-from itertools import islice
+from functools import cached_property
+from itertools import count, islice
 from pathlib import Path
 
 from rltrace.errors import DamagedTraceError, FormatVersionError, NotATraceError
@@ -29,9 +33,9 @@ from rltrace.trace.format.journal import (
     start_record_of,
 )
 from rltrace.trace.format.location import Location, TraceURL, parse_location
-from rltrace.trace.format.process_start import MAX_START_BYTES, STARTS, is_alive, parse_start
+from rltrace.trace.format.process_start import MAX_START_BYTES, STARTS, UPLOAD, is_alive, is_uploaded, parse_start
 from rltrace.trace.format.records import check_launch, check_slice, number
-from rltrace.trace.format.root import JOURNAL, KILLED, LEFT_OUT, NEVER_RECORDED, PROCESSES, RUNNING, name_file
+from rltrace.trace.format.root import JOURNAL, KILLED, LEFT_OUT, NEVER_RECORDED, NODES, PROCESSES, RUNNING, name_file
 from rltrace.trace.format.rows import Segment
 from rltrace.trace.format.schema import FORMAT, OLDEST
 from rltrace.trace.format.tables import Table
@@ -45,6 +49,9 @@ LONGEST_DOCUMENT = 1 << 20
 
 MAX_NAMED = 16
 """Missing processes named one by one."""
+
+MAX_NODES = 1 << 12
+"""Machines of one trace."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +91,8 @@ class Trace:
         """The steps of a slice ("first_step", "end_step"); None: this is not a slice."""
         self.journal = journal
         self.folder = folder
+        self.nodes: tuple[Trace, ...] = ()
+        """The traces of several machines that recorded one run; empty: one launch recorded all of it."""
         self._heads: dict[int, Head] | None = None
         self._library_reports: dict[int, LibraryReports] = {}
         first_is_whole = bool(journal.ends) and 0 not in journal.damaged_before
@@ -148,6 +157,28 @@ class Trace:
         alone.processes = tuple(found if end is None else (process.until_step(end) for process in found))
         return alone
 
+    def as_if_stopped(self) -> Trace:
+        """The same trace, as if all of its processes had been stopped after their last commit."""
+        stopped = copy(self)
+        stopped.processes = tuple(process.as_if_stopped() for process in self.processes)
+        return stopped
+
+    def of_nodes(self, path: Location, nodes: Sequence[Trace], missing: Sequence[str]) -> Trace:
+        """This trace, with the processes of all machines. ``missing``: sentences on those that are not there."""
+        whole = copy(self)
+        whole.path, whole.nodes = path, tuple(nodes)
+        whole.exit = None if missing or any(node.exit is None for node in nodes) else _worst([n.exit for n in nodes])
+        taken: set[str] = set()
+        for node in nodes:
+            for process in node.processes:
+                process.rename(next(name for name in _numbered(process.name) if name not in taken))
+                taken.add(process.name)
+        whole.processes = tuple(process for node in nodes for process in node.processes)
+        whole.unrecorded = tuple(process for node in nodes for process in node.unrecorded)
+        whole.other_holes = [f"{node.path.name}: {why}" for node in nodes for why in node.other_holes]
+        whole._lost = [*missing, *(f"{node.path.name}: {why}" for node in nodes for why in node._lost)]
+        return whole
+
     def _read_record(self, record: Record) -> None:
         try:
             match record["type"]:
@@ -180,12 +211,23 @@ class Trace:
             self._journal_budget -= found.length
             start = start_record_of(found)
             if start and not any(record["type"] == "end" for record in found.records):
-                found.alive = is_alive(start)
+                found.alive = self._is_alive(start)
                 if not found.alive:
                     found = parse_journal(self.folder.read(f"{PROCESSES}/{number}/{JOURNAL}", MAX_JOURNAL_BYTES))
         except UnreadableError as error:
             return Journal(unreadable=str(error))
         return found
+
+    def _is_alive(self, start: Record) -> bool:
+        """Whether a process that has not ended is known to run: on this machine, or by a note of one that uploads."""
+        return is_alive(start) or is_uploaded(start, self._upload)
+
+    @cached_property
+    def _upload(self) -> Record:
+        try:
+            return parse_start(self.folder.read(UPLOAD, MAX_START_BYTES)) or {}
+        except UnreadableError:
+            return {}
 
     def _is_of_another_launch(self, journal: Journal) -> bool:
         launch = start_record_of(journal).get("launch")
@@ -286,7 +328,7 @@ class Trace:
         elif (note := self._note(token, "left-out")) is not None:
             why = str(note.get("why", "not among --processes"))
             return UnrecordedProcess(token, {**record, "name": note.get("name")}, LEFT_OUT, why)
-        elif is_alive(record):
+        elif self._is_alive(record):
             return UnrecordedProcess(token, record, RUNNING, f"process {record.get('pid')} has not begun to record")
         failure = self._failure(token)
         if failure is not None:
@@ -328,6 +370,16 @@ def open_trace(path: Location | str, *, cached: bool = True) -> Trace:
     """
     path = parse_location(path) if isinstance(path, str) else path
     folder = _storage(path, cached=cached)
+    try:
+        return _open(path, folder)
+    except NotATraceError:
+        if nodes := _nodes(path, folder, cached=cached):
+            return nodes
+        raise
+
+
+def _open(path: Location, folder: TraceStore) -> Trace:
+    """The trace of one launch."""
     journal = _root_journal(path, folder)
     launch = next((r for r in journal.records if r["type"] == "launch"), {})
     written = [_version(launch.get("format"))]
@@ -348,6 +400,44 @@ def open_trace(path: Location | str, *, cached: bool = True) -> Trace:
     if trouble is not None or written[1] is None or len(set(versions)) > 1:
         trace.other_holes.append(f"zarr.json {trouble or 'does not name the format that the launch record names'}")
     return trace
+
+
+def _nodes(path: Location, folder: TraceStore, *, cached: bool) -> Trace | None:
+    """The trace of several machines; None: none is there."""
+    last = max((int(name) for name in folder.names(NODES) if is_number(name)), default=0)
+    expected, number = last + 1, 0
+    found: dict[int, Trace] = {}
+    while number < min(expected, MAX_NODES):
+        with suppress(NotATraceError, UnreadableError):
+            folder.size(f"{NODES}/{number}/{JOURNAL}")  # neither a link, nor a folder of nodes
+            place = path.child(f"{NODES}/{number}") if isinstance(path, TraceURL) else path / NODES / str(number)
+            node = found[number] = _open(place, _storage(place, cached=cached))
+            options = node.launch.get("options")
+            nodes = options.get("nodes") if isinstance(options, dict) else None
+            expected = max(nodes if isinstance(nodes, int) else 0, last + 1)
+        number += 1
+    if not found:
+        return None
+    missing = [f"{NODES}/{at} of {expected} is missing" for at in range(min(expected, MAX_NODES)) if at not in found]
+    ordered = sorted(found.values(), key=_lowest_rank)
+    return ordered[0].of_nodes(path, ordered, missing)
+
+
+def _lowest_rank(node: Trace) -> int:
+    """The machines of two runs have the same order, in whatever order they came."""
+    ranks = (re.match(r"rank(\d+)/", process.name) for process in node.processes)
+    return min((int(rank[1]) for rank in ranks if rank), default=MAX_NODES)
+
+
+def _worst(exits: Sequence[Record | None]) -> Record | None:
+    """Of several ends of launches, one that was no success, if there is one."""
+    return next((found for found in exits if found and (found.get("status") or found.get("signal"))), exits[0])
+
+
+def _numbered(name: str) -> Iterator[str]:
+    """``name``, ``name#2``, ``name#3`` …"""
+    yield name
+    yield from (f"{name}#{number}" for number in count(2))
 
 
 def open_both(a: Trace | Location | str, b: Trace | Location | str) -> tuple[Trace, Trace]:

@@ -104,6 +104,8 @@ Chosen = set[tuple[int, int]]
 
 
 def _check_source(trace: Trace, first_step: int, end_step: int) -> None:
+    if trace.nodes:
+        raise UsageError(f"{trace.path} was recorded by {len(trace.nodes)} machines; slice {trace.nodes[0].path}, …")
     if trace.slice is not None:
         first, end = trace.slice["first_step"], trace.slice["end_step"]
         if not first <= first_step < end_step <= end:

@@ -6,8 +6,8 @@ Owns the list of possible damage and of harmless leftovers. Reads everything and
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice, takewhile
 from typing import ClassVar
 
@@ -33,7 +33,7 @@ from rltrace.trace.format.arrays import (
 )
 from rltrace.trace.format.files import PARTIAL, FileRequest, UnreadableError
 from rltrace.trace.format.location import Location
-from rltrace.trace.format.process_start import MAX_START_BYTES, STARTS, parse_start
+from rltrace.trace.format.process_start import MAX_START_BYTES, STARTS, UPLOAD, parse_start
 from rltrace.trace.format.root import COMPLETE, JOURNAL, PROCESSES, RUNNING, STOPPED, name_file
 from rltrace.trace.format.row_hashes import Chains
 from rltrace.trace.format.rows import Segment
@@ -150,6 +150,8 @@ def verify(path: Location | str, progress: Callable[[int, int], None] | None = N
     Raises the errors of ``open_trace``.
     """
     trace = open_trace(path, cached=False)
+    if trace.nodes:
+        return _of_nodes(trace, [verify(node.path, progress) for node in trace.nodes])
     total = sum(len(s.segments) for p in trace.processes for s in p.streams)
     work = _Work(trace, total, progress)
     checked = [work.check_process(process) for process in trace.processes]
@@ -164,6 +166,28 @@ def verify(path: Location | str, progress: Callable[[int, int], None] | None = N
     lost = [steps for process in trace.processes for steps in _lost_steps(process)]
     hull = (min(first for first, _ in lost), max(end for _, end in lost)) if lost else None
     return Verification(str(trace.path), tuple(checked), work.chunks, work.bytes, damage, tuple(work.notes), hull)
+
+
+def _of_nodes(trace: Trace, parts: Sequence[Verification]) -> Verification:
+    """What was found in the traces of all machines."""
+    checked = [process for part in parts for process in part.processes]
+    named = (replace(one, name=process.name) for one, process in zip(checked, trace.processes, strict=True))
+    lost = [part.lost_steps for part in parts if part.lost_steps is not None]
+
+    def all_of(texts: Callable[[Verification], tuple[str, ...]]) -> tuple[str, ...]:
+        return tuple(
+            f"{node.path.name}: {t}" for node, part in zip(trace.nodes, parts, strict=True) for t in texts(part)
+        )
+
+    return Verification(
+        str(trace.path),
+        tuple(named),
+        sum(part.chunks for part in parts),
+        sum(part.bytes for part in parts),
+        (*trace.lost[: len(trace.lost) - sum(len(node.lost) for node in trace.nodes)], *all_of(lambda p: p.damage)),
+        all_of(lambda p: p.notes),
+        (min(first for first, _ in lost), max(end for _, end in lost)) if lost else None,
+    )
 
 
 class _Work:
@@ -313,6 +337,7 @@ class _Work:
         for name in self.trace.folder.names(STARTS):
             if name.endswith((".json", ".name", ".failed", ".left-out", ".children", f".{ASLEEP}", f".{REQUEST}")):
                 yield f"{STARTS}/{name}"
+        yield UPLOAD
         for process in self.trace.processes:
             yield f"{process.base}/{JOURNAL}"
             files = [f for _, _, fs in process.table_records for f in fs]

@@ -90,3 +90,10 @@ def test_events_hold_them_and_no_digest_depends_on_them(record: Record, monkeypa
     assert compare(*(side.path for side in recorded)).verdict is Verdict.IDENTICAL
     marks = [{segment.marks for segment in side.stream.segments} for side in recorded]
     assert marks[0] == marks[1]
+
+
+def test_sizes_with_a_gap() -> None:
+    """No value has a dimension of no elements before another one: nothing is read from such cells."""
+    dtype = FIELD_DTYPES.index("float32") << 8
+    assert [(name, value.shape) for name, value in field_values([2 << 16 | dtype, 0], ["x"])] == [("x", (2,))]
+    assert list(field_values([2 << 24 | dtype, 0], ["x"])) == []

@@ -1,0 +1,120 @@
+"""Digests taken within a compiled program, by a custom call that reads its arrays where they are.
+
+Owns the library with that call, how it is called from a traced function, and the log that it writes. The library is
+compiled by ``rltrace build-engine``; without it, and on other platforms than a CPU, the host digests arrays.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from rltrace.digest import digest_buffer, layout_text, seed_of
+from rltrace.native.library import TRIED_SEED, TRIED_SIZES, find_log_library
+
+TARGET = "rltrace_digest_iteration"
+"""Name of the custom call in compiled programs, and of its function in the library."""
+
+
+LOG = jax.ShapeDtypeStruct((2,), np.uint32)
+"""Of a log's address in a traced function: without the setting for it, JAX has no integers of 64 bits."""
+
+
+class LogLibrary:
+    """The loaded library."""
+
+    def __init__(self, path: Path) -> None:
+        """Load it, and make its custom call known to JAX. Raises OSError or ValueError where it is not usable."""
+        library = ctypes.CDLL(str(path))
+        pointer, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int64
+        for name, result, arguments in (
+            ("new", pointer, ()),
+            ("delete", None, (pointer,)),
+            ("begin", None, (pointer, number, number, number)),
+            ("size", size, (pointer,)),
+            ("entries", pointer, (pointer,)),
+        ):
+            function = getattr(library, f"rltrace_log_{name}")
+            function.restype, function.argtypes = result, arguments
+        digest = library.rltrace_digest
+        digest.restype, digest.argtypes = ctypes.c_uint64, (ctypes.c_char_p, size, ctypes.c_uint64)
+        content = bytes(range(251)) * (TRIED_SIZES[-1] // 251 + 1)
+        for tried in TRIED_SIZES:
+            if digest(content, tried, TRIED_SEED) != digest_buffer(content[:tried], TRIED_SEED):
+                raise ValueError(f"{path} computes another digest of {tried:,} bytes")
+        self.functions = library
+        jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(library.rltrace_digest_iteration), platform="cpu")
+
+    def digest(
+        self, log: Any, at: Any, row: Any, arrays: Sequence[Any], stacked: Sequence[Any], *, reverse: bool
+    ) -> Any:
+        """Within a traced function: append the digests of arrays, and of the newest rows of each stacked array.
+
+        Returns the log, which the next call is to take. ``at``: the iteration that ends; ``row``: the one it wrote.
+        """
+        arrays = [_data(array) for array in arrays]
+        seeds = np.array([seed_of(str(a.dtype), a.shape) for a in arrays], np.uint64).view(np.int64)
+        layouts = "".join(layout_text(str(y.dtype), (0, *y.shape[1:])).replace("[0", "[#") + ";" for y in stacked)
+        call = jax.ffi.ffi_call(TARGET, LOG)
+        return call(log, at, row, *arrays, *stacked, seeds=seeds, stacked=layouts, reverse=reverse)
+
+
+def can_be_logged(aval: Any) -> bool:
+    """Whether an array has its bytes in memory as the host sees them: not so numbers of four bits, or no numbers."""
+    if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended):
+        return bool(jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key))
+    return aval.dtype.itemsize > 0 and _PACKED.match(str(aval.dtype)) is None
+
+
+_PACKED = re.compile(r"(u?int|float)[124](_|$)")
+
+
+def _data(array: Any) -> Any:
+    """What of an array is digested: of random keys their data."""
+    is_key = jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key)
+    return jax.random.key_data(array) if is_key else array
+
+
+class DigestLog:
+    """The log of one call of a function."""
+
+    def __init__(self, library: LogLibrary) -> None:
+        self._functions = library.functions
+        self._log = library.functions.rltrace_log_new()
+        self.address: NDArray[np.uint32] = np.array([self._log], np.uint64).view(np.uint32)
+        """What the program takes."""
+
+    def begin(self, stride: int, start: int, stop: int) -> None:
+        """Of iterations ``start`` to ``stop``, every ``stride``-th is to be digested, and the last; forget the log."""
+        self._functions.rltrace_log_begin(self._log, stride, start, stop)
+
+    def take(self) -> NDArray[np.uint64]:
+        """The digests so far, in the order in which they were taken."""
+        count = self._functions.rltrace_log_size(self._log)
+        if not count:
+            return np.zeros(0, np.uint64)
+        entries = ctypes.cast(self._functions.rltrace_log_entries(self._log), ctypes.POINTER(ctypes.c_uint64))
+        return np.ctypeslib.as_array(entries, (count,)).copy()
+
+    def __del__(self) -> None:
+        self._functions.rltrace_log_delete(self._log)
+
+
+@cache
+def log_library() -> LogLibrary | None:
+    """The library for this JAX; None where there is none, where it is not usable, or where no CPU computes."""
+    path = find_log_library()
+    if path is None or jax.default_backend() != "cpu":
+        return None
+    try:
+        return LogLibrary(path)
+    except (OSError, ValueError, AttributeError):
+        return None

@@ -1,0 +1,49 @@
+"""A finding has what its rows record of the program around them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from views import view_of
+
+from rltrace.diff.base.findings import Judgement, attempt_of, make_finding, row_at
+from rltrace.diff.base.model import Cause, InputsMatch, OptimizerCount, Pair
+from rltrace.testing import TraceBuilder
+
+
+def test_the_attempt_of_a_row(tmp_path: Path) -> None:
+    """The next one of its stream; after the last, the one that ends its step in another; else none."""
+
+    def build(trace: TraceBuilder) -> None:
+        for step in range(4):
+            trace.op("aten.mm.default", outputs=["x"])
+            (trace.stream("rank0/main/worker") if step == 3 else trace).end_step(
+                "Adam", step % 2, environment_steps=10 * step
+            )
+        trace.op("aten.mm.default", outputs=["y"])
+
+    view = view_of(tmp_path / "a.zarr", build)
+    found = [attempt_of(row_at(view, row)) for row in range(5)]
+    attempts = [None if one is None else (one[0].ordinal, one[1]) for one in found]
+    assert attempts == [(0, None), (1, 10), (0, 20), (1, 30), None]
+    judged = Judgement(Cause.UNKNOWN, InputsMatch.UNKNOWN, "why")
+    finding = make_finding(row_at(view, 2), None, judged, 2)
+    assert finding.optimizer is not None and isinstance(finding.optimizer, OptimizerCount)
+    assert (finding.optimizer.name, finding.step, finding.environment_step) == ("Adam", 2, 20)
+    assert (finding.a_index, finding.b_index, len(finding.outputs)) == (2, None, 1)
+    assert finding.outputs[0].b is None and finding.settings == ()
+
+
+def test_a_trace_without_steps(tmp_path: Path) -> None:
+    """Then its rows have none either; the digests of both sides are paired as far as they go."""
+    views = [
+        view_of(tmp_path / f"{side}.zarr", lambda trace, n=n: trace.op("aten.mm.default", outputs=["x", "y"][:n]))
+        for n, side in ((2, "a"), (1, "b"))
+    ]
+    judged = Judgement(Cause.UNKNOWN, InputsMatch.UNKNOWN, "why")
+    finding = make_finding(row_at(views[0], 0), row_at(views[1], 0), judged, 0)
+    assert (finding.step, finding.optimizer, finding.environment_step) == (None, None, None)
+    assert [isinstance(one, Pair) and (one.a == one.b, one.b is None) for one in finding.outputs] == [
+        (True, False),
+        (False, True),
+    ]

@@ -1,0 +1,40 @@
+"""Rows that a few with every commit add up to: read where they can be right, and damage where they cannot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rltrace.trace.format.arrays import STEPS
+from rltrace.trace.format.chunk_codec import rows_to_text
+from rltrace.trace.format.files import Folder
+from rltrace.trace.format.schema import Step
+from rltrace.trace.read.chunks import Counter, StoredAttempts
+
+
+@pytest.mark.parametrize(
+    ("steps", "fits"),
+    [
+        ([(0, 0, 5), (1, 0, 5), (2, 1, 3), (4, 0, 9)], True),
+        ([(0, 0, 5), (0, 0, 6)], False),
+        ([(1, 0, 5), (0, 0, 6)], False),
+        ([(0, 0, 5), (1, 0, 4)], False),
+        ([(0, 1, 5), (1, 0, 4)], True),
+        ([(0, 1, 5), (1, 0, 6), (2, 1, 4)], False),
+        ([(0, 0, 11)], False),
+        ([(0, 0, 10), (1, 1, 11), (2, 0, 10)], False),
+    ],
+)
+def test_attempts_in_order(tmp_path: Path, steps: list[tuple[int, int, int]], fits: bool) -> None:
+    """Their steps ascend, and those of a stream end at rows that do not descend, none beyond its rows."""
+    rows = np.zeros((len(steps), len(Step)), np.uint64)
+    for row, step in zip(rows, steps, strict=True):
+        row[[Step.STEP, Step.STREAM, Step.END_ROW]] = step
+    damage: list[str] = []
+    attempts = StoredAttempts(Folder(tmp_path), "processes/0", Counter(), damage, lambda stream: 10)
+    attempts.add_record({"first": 0, "steps": len(rows), "rows": rows_to_text(STEPS, rows)})
+    read = attempts.all
+    assert np.array_equal(read, rows) if fits else not len(read)
+    assert damage == ([] if fits else [f"steps 0 to {len(rows) - 1}: their journal record is inconsistent"])
