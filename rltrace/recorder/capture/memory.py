@@ -75,6 +75,8 @@ class StorageUse:
     """Of the storage's bytes."""
     content: bytes | None
     """The bytes, where they are not those that the last op left."""
+    left: int | None
+    """Digest of the bytes that the last op left."""
 
 
 @dataclass(slots=True, eq=False)
@@ -201,7 +203,8 @@ class MemoryCapture(OpHook[OpMemory]):
 
     def _use(self, storage: NumberedStorage, raw: torch.UntypedStorage) -> StorageUse:
         digest, layout, whole = self._storages.read(raw)
-        return StorageUse(storage, digest, layout, bytes_of(whole, layout) if digest != storage.digest else None)
+        content = bytes_of(whole, layout) if digest != storage.digest else None
+        return StorageUse(storage, digest, layout, content, storage.digest)
 
     def _arrived(self, op: OpMemory) -> tuple[int, ...]:
         """Add to the uses of an op what collectives have received by now."""
@@ -245,7 +248,10 @@ class MemoryCapture(OpHook[OpMemory]):
         read = self._read_storages(op, tensors).union(op.received)
         for address in op.received:
             self._received.pop(address, None)
+        places_used = {address for address, _, _ in op.places}
         for address, use in op.uses.items():
+            if address not in places_used and use.storage.digest != use.left:
+                continue  # an op of another thread has used it meanwhile
             if use.content is None or address not in read or self._content(use):
                 use.storage.digest = use.digest
         if op.state is not None and not self._queue.knows(digest := digest_buffer(op.state, 0)):
