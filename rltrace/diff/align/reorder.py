@@ -25,7 +25,7 @@ from rltrace.diff.base.view import RowRange, StreamView
 from rltrace.errors import HoleError
 from rltrace.trace.format.row_hashes import DIGESTS, AnyOrder, cell_sums, input_digests
 from rltrace.trace.format.rows import Rows
-from rltrace.trace.format.schema import RowFlag
+from rltrace.trace.format.schema import Column, Kind, RowFlag
 
 # --- marked rows ------------------------------------------------------------------------------------------------------
 #
@@ -389,6 +389,8 @@ def _match_around_change(a: RowRange, b: RowRange, found: Alignment) -> Alignmen
     alone = found.only_a[np.isin(a.tokens.identity[found.only_a], b.tokens.identity[found.only_b])]
     if not found.sure or not (len(unequal) or len(alone)):
         return found
+    if _has_events(a, found.only_a) or _has_events(b, found.only_b):
+        return found  # after one more step of an environment, each row reads what the next one did
     own, other = _Calls.of(a), _Calls.of(b)
     first = int(np.concatenate([found.a[unequal], alone]).min())
     if not (alone == first).any() and own.inputs[first] == other.inputs[found.b[unequal[0]]]:
@@ -424,6 +426,10 @@ def _match_around_change(a: RowRange, b: RowRange, found: Alignment) -> Alignmen
     partners.add(found.a, found.b)
     partners.add_equal(own.site, other.site)
     return partners.alignment()
+
+
+def _has_events(stretch: RowRange, rows: Indices) -> bool:
+    return bool((stretch.rows.column(Column.KIND)[rows] != Kind.OP).any())
 
 
 def _has_moved(partners: _Partners, rows: NDArray[np.bool_]) -> bool:
