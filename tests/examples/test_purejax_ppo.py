@@ -1,0 +1,19 @@
+"""``docs/stories/purejax_ppo.md``: runs of one JAX program in two groups, by the instruction set they are compiled for."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from shown import PAGES, differs, run, shown_on
+
+
+@pytest.mark.skipif(os.environ.get("EXAMPLES") != "new", reason="eight compilations of PPO by XLA: with EXAMPLES=new")
+def test_page(folder: Path) -> None:
+    """Four alike and three not, from the first iteration on; the same instruction set heals it."""
+    shown = shown_on(PAGES / "purejax_ppo.md")
+    now = [run(one.command, folder) for one in shown]
+    assert [one.status for one in now] == [0, 0, 1, 0, 0]
+    for one, other in zip(shown, now, strict=True):
+        assert not differs(one.output, other.output), differs(one.output, other.output)
