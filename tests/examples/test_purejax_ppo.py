@@ -1,4 +1,4 @@
-"""``docs/stories/purejax_ppo.md``: runs of one JAX program in two groups, by the instruction set they are compiled for."""
+"""``docs/stories/purejax_ppo.md``: runs of a JAX program in two groups, by their instruction set."""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -438,3 +440,72 @@ def test_a_process_from_a_later_step(sample: Path) -> None:
     later = process.from_step(1)
     assert (len(process.steps), len(later.steps), len(later.steps_before)) == (3, 2, 1)
     assert later.steps_before.tolist() == process.steps[:1].tolist() and later.chunks_read == process.chunks_read
+
+
+# --- several machines -------------------------------------------------------------------------------------------------
+
+
+def node(tmp_path: Path, place: int, rank: int, state: str = "complete", nodes: int = 2) -> None:
+    """What machine ``place`` of a run has recorded, as it lies beside the others."""
+    folder = tmp_path / "all.zarr" / "nodes"
+    folder.mkdir(parents=True, exist_ok=True)
+    trace = TraceBuilder(folder / str(place), process=f"rank{rank}/main", nodes=nodes)
+    trace.op("aten.mm.default")
+    trace.finish(state)
+
+
+def test_machines_are_joined_by_rank(tmp_path: Path) -> None:
+    """Processes are in the order of their ranks, whatever their machine's number is; all have ended, so the run has."""
+    node(tmp_path, 0, 1)
+    node(tmp_path, 1, 0)
+    trace = open_trace(tmp_path / "all.zarr")
+    assert [process.name for process in trace.processes] == ["rank0/main", "rank1/main"]
+    assert trace.exit is not None and trace.exit["status"] == 0
+    assert (trace.lost, len(trace.nodes)) == ((), 2)
+
+
+def test_processes_of_one_name_on_two_machines(tmp_path: Path) -> None:
+    """Each has a name of its own."""
+    node(tmp_path, 0, 0)
+    node(tmp_path, 1, 0)
+    names = [process.name for process in open_trace(tmp_path / "all.zarr").processes]
+    assert names[0] == "rank0/main" and len(set(names)) == 2
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_machine_that_is_missing(tmp_path: Path, place: int) -> None:
+    """It is named, and the run has not ended, as far as can be known."""
+    node(tmp_path, place, 0)
+    trace = open_trace(tmp_path / "all.zarr")
+    assert (trace.exit, trace.lost) == (None, (f"nodes/{1 - place} of 2 is missing",))
+
+
+def test_a_machine_that_has_not_ended(tmp_path: Path) -> None:
+    """Nor has the run."""
+    node(tmp_path, 0, 0)
+    node(tmp_path, 1, 1, "killed")
+    assert open_trace(tmp_path / "all.zarr").exit is None
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_name_that_is_nearly_that_of_a_trace(sample: Path) -> None:
+    """The trace beside it with that name and an ending comes first, then the most similar one."""
+    shutil.copytree(sample, sample.with_name("run.zarr"))
+    shutil.copytree(sample, sample.with_name("run1.zarr"))
+    for name, meant in (("run", "run.zarr"), ("run11.zarr", "run1.zarr")):
+        with pytest.raises(NotATraceError, match=rf"did you mean \S*/{re.escape(meant)}\?"):
+            open_trace(sample.with_name(name))
+
+
+def test_programs_that_were_not_recorded_have_names(tmp_path: Path) -> None:
+    """The program and its script without their folders; where neither is known, the file's name."""
+    trace = TraceBuilder(tmp_path / "a.zarr")
+    for argv in (["/usr/bin/python", "src/train.py", "--seed", "1"], ["ls"], None):
+        write_start(trace.path, {"argv": argv, "pid": 0})
+    trace.finish()
+    found = {process.name: process.token for process in open_trace(trace.path).unrecorded}
+    assert {"python train.py", "ls"} <= found.keys()
+    [(name, token)] = [(name, token) for name, token in found.items() if name not in ("python train.py", "ls")]
+    assert name == token
