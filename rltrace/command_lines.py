@@ -69,9 +69,26 @@ def record(trace: Trace, file: str, *options: object, variables: Mapping[str, st
 def record_step(
     trace: Trace, step: int, file: str, *options: object, variables: Mapping[str, str] | None = None, earlier: int = 0
 ) -> str:
-    """Record one step of the program of a trace, and so many before it; the program ends there."""
+    """Record one step of the program of a trace, and so many before it; the program ends there. Of a run of ``rltrace
+    rerun``, the steps that it ran.
+    """
+    if trace.rerun_of is not None:
+        return rerun(trace, file, *options)
     steps = f"{max(step - earlier, 0)}:{step + 1}"
     return record(trace, file, "--steps", steps, "--until", step, *options, variables=variables)
+
+
+def rerun(trace: Trace, file: str, *options: object) -> str:
+    """Make a run of ``rltrace rerun`` again: its program, as the recorded process that it was."""
+    own = trace.launch["options"]
+    source = Path(str(trace.rerun_of)).expanduser()
+    words = (source, "--process", own["process"], "--warm-up", own["warm_up"], *options, "-o", file)
+    variables = {name: value for name, value in _variables(trace).items() if name not in _OF_RANKS}
+    return in_folder(folder_of(trace), variables, line("rerun", *words, "--", *program(trace)))
+
+
+_OF_RANKS: Final = {"WORLD_SIZE"}
+"""Recorded variables that ``rltrace rerun`` sets."""
 
 
 def record_both(

@@ -92,6 +92,10 @@ def command(
     from rltrace.trace.read.reader import open_trace
 
     opened = open_trace(trace)
+    if opened.rerun_of is not None:
+        raise UsageError(
+            f"{trace} is of a program that ran a step again; name the trace of that step: {opened.rerun_of}"
+        )
     if sized is not None:
         return _print_size(opened, parse_steps(sized, "--size"), name, form, color)
     process, ops, selectors = find_sequence(opened, name)

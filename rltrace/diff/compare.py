@@ -312,9 +312,9 @@ def compare(
 
 def _run_again(trace: Trace, other: Trace) -> Trace:
     """Of a trace what ``other`` ran again of it, where that is a run of ``rltrace rerun``; else all."""
-    options, own = (t.launch.get("options") for t in (other, trace))
-    if not isinstance(options, dict) or "rerun" not in options or (isinstance(own, dict) and "rerun" in own):
+    if other.rerun_of is None or trace.rerun_of is not None:
         return trace
+    options = other.launch["options"]
     name, end = options.get("process"), options.get("end_step")
     if not any(process.name == name for process in trace.processes):
         return trace
@@ -633,6 +633,11 @@ class _Comparer:
         return Search(probes, sum(x.chunks_read for x in read), sum(x.bytes_read for x in read))
 
     def _advice(self, verdict: Verdict, decisive: Finding | None, holes: tuple[Hole, ...]) -> tuple[str, ...]:
+        rerun = self.b if self.b.rerun_of is not None else self.a
+        if verdict is Verdict.DIVERGED and decisive is not None and rerun.rerun_of is not None:
+            experiments = suggested_commands.explain(self.a, self.b, decisive)
+            experiments = experiments or suggested_commands.rerun_and_explain(self.a, self.b, decisive, rerun)
+            return experiments + (suggested_commands.look_closer(self.a, self.b, decisive) if decisive.op else ())
         if verdict is Verdict.DIVERGED and decisive is not None:
             numbers = next((r.numbers for _, r in self.steps if r.finding is decisive and r.numbers), None)
             if numbers is not None and self.shift is not None:
@@ -654,7 +659,8 @@ class _Comparer:
                 self._settle_inputs(decisive) + experiments + suggested_commands.look_closer(self.a, self.b, decisive)
             )
         if holes:
-            record_again = record_both(self.a, self.b, *self.hidden, "window") if self.hidden else ()
+            hidden = self.hidden if rerun.rerun_of is None else None
+            record_again = record_both(self.a, self.b, *hidden, "window") if hidden else ()
             return suggested_commands.verify(self.a, self.b, holes) + record_again
         if verdict is Verdict.UNKNOWN and any(p.state == "running" for t in (self.a, self.b) for p in t.processes):
             return (line("diff", self.a.path, self.b.path),)  # still being written

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from rltrace.command_lines import line, record_both, record_whole
+from rltrace.command_lines import file_name, line, record_both, record_whole, rerun
 from rltrace.diff.base.model import Cause, Finding, Hole, Pair
+from rltrace.selectors import escape
 from rltrace.trace.format.schema import JAX_ENGINE
 from rltrace.trace.kernels.evidence import LAUNCH_ROWS
 from rltrace.trace.read.reader import Trace
@@ -43,20 +44,44 @@ def confirm(a: Trace, b: Trace, finding: Finding) -> tuple[str, ...]:
 
 def explain(a: Trace, b: Trace, finding: Finding) -> tuple[str, ...]:
     """Run the op of a finding under other settings, where a trace holds its inputs."""
-    if finding.cause not in OF_COMPUTING or finding.a_index is None or finding.b_index is None:
-        return ()
-    if finding.op is not None and finding.op.startswith(LAUNCH_ROWS):
+    if not _can_be_explained(finding):
         return ()
     sides = (a, finding.a_index), (b, finding.b_index)
-    if not any(_holds_inputs(trace, finding.stream, row) for trace, row in sides):
+    if not any(row is not None and _holds_inputs(trace, finding.stream, row) for trace, row in sides):
         return ()
     return (line("explain", a.path, b.path),)
+
+
+def rerun_and_explain(a: Trace, b: Trace, finding: Finding, trace: Trace) -> tuple[str, ...]:
+    """The same where ``trace``, one of the two, is a run of ``rltrace rerun``: that is made again with the inputs."""
+    if not _can_be_explained(finding) or finding.op is None:
+        return ()
+    if _holds_results(trace, finding.stream, finding.a_index if trace is a else finding.b_index):
+        return (line("explain", a.path, b.path),)
+    values = file_name(trace, "values")
+    selector = f"op={escape(finding.op)}" + ("" if finding.step is None else f",step={finding.step}")
+    sides = (values if side is trace else side.path for side in (a, b))
+    return rerun(trace, values, "--values", selector, "--values-inputs"), line("explain", *sides)
+
+
+def _can_be_explained(finding: Finding) -> bool:
+    if finding.cause not in OF_COMPUTING or finding.a_index is None or finding.b_index is None:
+        return False
+    return finding.op is None or not finding.op.startswith(LAUNCH_ROWS)
 
 
 def _holds_inputs(trace: Trace, name: str, row: int) -> bool:
     """Whether the trace holds inputs of a row."""
     found = ((process, stream) for process in trace.processes for stream in process.streams if stream.name == name)
     return any(process.values.inputs(stream.index, row) for process, stream in found)
+
+
+def _holds_results(trace: Trace, name: str, row: int | None) -> bool:
+    """Whether a trace that was recorded with ``--values-inputs`` holds results of a row, and so what it read."""
+    if row is None or "values_inputs" not in trace.launch["options"]:
+        return False
+    found = ((process, stream) for process in trace.processes for stream in process.streams if stream.name == name)
+    return any(digest in process.values for process, stream in found for digest in stream.read(row, row + 1).outputs(0))
 
 
 def name_kernels(a: Trace, b: Trace, finding: Finding, step_a: int, step_b: int) -> tuple[str, ...]:

@@ -60,10 +60,22 @@ def recipe_of(
 ) -> Recipe:
     """The recipe of ``trace``, with ``command`` and ``folder`` in place of its own, and ``variables`` added.
 
-    Raises UsageError where something is missing or masked; ``option`` is the option that sets the command.
+    Raises UsageError where something is missing or masked, or the program did not run alone; ``option`` is the option
+    that sets the command.
     """
+    check_runs_alone(trace)
     words = tuple(command) or _command(trace, option)
     return Recipe(words, folder or _folder(trace), {**_variables(trace), **(variables or {})}, _options(trace), trace)
+
+
+def check_runs_alone(trace: Trace) -> None:
+    """Raise UsageError for a run of ``rltrace rerun``, whose program needs the memory of another trace."""
+    if trace.rerun_of is not None:
+        raise UsageError(
+            f"{trace.path} was made by rltrace rerun {trace.rerun_of}, so its command alone does not make this run; to"
+            " see what an edit changes, rerun the unedited program and the edited one from there, and give both to"
+            " rltrace diff; rltrace explain tells which setting changes an op"
+        )
 
 
 def _options(trace: Trace) -> tuple[str, ...]:

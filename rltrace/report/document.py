@@ -359,7 +359,8 @@ def identical_before(finding: Finding, comparison: Comparison) -> str:
         and comparison.verdict is Verdict.DIVERGED
         and comparison.shift is None
     )
-    more = "; later independent differences may be hidden, rltrace confirm finds them" if hides_later else ""
+    finds = "" if comparison.a.rerun or comparison.b.rerun else ", rltrace confirm finds them"
+    more = f"; later independent differences may be hidden{finds}" if hides_later else ""
     return counted(finding.identical_before, f"identical {unit}") + more
 
 

@@ -57,6 +57,7 @@ def test_home_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     [
         ({"cwd": "/"}, "does not record its command.*--cmd-a"),
         ({"command": ["python", "train.py", "--token", "***"], "cwd": "/"}, "secret was masked.*--cmd-a"),
+        ({"command": ["python"], "cwd": "/", "options": {"rerun": "step.zarr"}}, "rltrace rerun step.zarr.*unedited"),
         ({"command": ["python"], "cwd": "/nowhere/at/all"}, "/nowhere/at/all, which does not exist here.*--folder"),
     ],
 )

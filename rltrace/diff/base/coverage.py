@@ -133,7 +133,8 @@ def is_finished(process: ProcessTrace, level: str) -> bool:
 def side_of(trace: Trace) -> Side:
     processes = (*map(process_of, trace.processes), *map(_failed, (b for b in trace.unrecorded if b.failed)))
     steps = sum(p.step_count for p in trace.processes)
-    return Side(str(trace.path), trace.level, trace.engine, sum(p.after_op for p in processes), steps, processes)
+    ops, rerun = sum(p.after_op for p in processes), trace.rerun_of is not None
+    return Side(str(trace.path), trace.level, trace.engine, ops, steps, processes, rerun)
 
 
 def _failed(process: UnrecordedProcess) -> ProcessSummary:

@@ -19,7 +19,7 @@ from rltrace.experiment.confirm.capture import CaptureError, identity_of, read_c
 from rltrace.experiment.confirm.run_cache import Side
 from rltrace.experiment.confirm.steps_covered import divergence_of
 from rltrace.experiment.outcome import Arm, ArmName, ArmState, ExperimentResult, OriginClass, Outcome
-from rltrace.experiment.rerun_command import Recipe, machine_difference, recipe_of
+from rltrace.experiment.rerun_command import Recipe, check_runs_alone, machine_difference, recipe_of
 from rltrace.experiment.workdir_copy import check_extent
 from rltrace.trace.format.location import Location
 from rltrace.trace.read.reader import Trace, open_trace
@@ -80,6 +80,8 @@ def prepare(request: ConfirmOptions) -> ExperimentSetup:
     """Set up an experiment. Raises UsageError, and what comparing the traces raises."""
     a, b = open_trace(request.a), open_trace(request.b)
     traces: dict[Side, Trace] = {"a": a, "b": b}
+    for trace in traces.values():
+        check_runs_alone(trace)
     comparison = compare(a, b)
     if comparison.shift is not None:
         raise UsageError(

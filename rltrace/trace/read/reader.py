@@ -123,6 +123,13 @@ class Trace:
         return "op" if "op" in levels else next(iter(levels), str(requested or ""))
 
     @property
+    def rerun_of(self) -> str | None:
+        """The trace whose steps a program ran again in this one (``rltrace rerun TRACE -- CMD``); None: it did not."""
+        options = self.launch.get("options")
+        source = options.get("rerun") if isinstance(options, dict) else None
+        return source if isinstance(source, str) else None
+
+    @property
     def engine(self) -> str:
         """How ops were intercepted; rows of two engines are not compared."""
         engines = [p.engine for p in self.processes if p.engine]
