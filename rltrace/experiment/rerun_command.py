@@ -74,7 +74,7 @@ def check_runs_alone(trace: Trace) -> None:
         raise UsageError(
             f"{trace.path} was made by rltrace rerun {trace.rerun_of}, so its command alone does not make this run; to"
             " see what an edit changes, rerun the unedited program and the edited one from there, and give both to"
-            " rltrace diff; rltrace explain tells which setting changes an op"
+            " rltrace diff; rltrace explain says which setting changes an op"
         )
 
 

@@ -389,7 +389,7 @@ def _match_around_change(a: RowRange, b: RowRange, found: Alignment) -> Alignmen
     alone = found.only_a[np.isin(a.tokens.identity[found.only_a], b.tokens.identity[found.only_b])]
     if not found.sure or not (len(unequal) or len(alone)):
         return found
-    if _has_events(a, found.only_a) or _has_events(b, found.only_b):
+    if _is_event(a)[found.only_a].any() or _is_event(b)[found.only_b].any():
         return found  # after one more step of an environment, each row reads what the next one did
     own, other = _Calls.of(a), _Calls.of(b)
     first = int(np.concatenate([found.a[unequal], alone]).min())
@@ -425,11 +425,16 @@ def _match_around_change(a: RowRange, b: RowRange, found: Alignment) -> Alignmen
         return found  # with other data, too, rows compute what the next ones did
     partners.add(found.a, found.b)
     partners.add_equal(own.site, other.site)
+    as_found = np.full(found.rows_a, -1, np.int64)
+    as_found[found.a] = found.b
+    if (partners.of != as_found)[_is_event(a)].any():
+        return found  # an environment that steps otherwise: its steps are equal to others by chance
     return partners.alignment()
 
 
-def _has_events(stretch: RowRange, rows: Indices) -> bool:
-    return bool((stretch.rows.column(Column.KIND)[rows] != Kind.OP).any())
+def _is_event(stretch: RowRange) -> NDArray[np.bool_]:
+    """Of each row, whether it is none of an op."""
+    return np.asarray(stretch.rows.column(Column.KIND) != Kind.OP)
 
 
 def _has_moved(partners: _Partners, rows: NDArray[np.bool_]) -> bool:
