@@ -99,17 +99,17 @@ def rerun_program(
 def _judge(trace: Trace, process: ProcessTrace, written: Path) -> ProgramRerun | None:
     """What the run gave; None, after an error message, where it was not this process, or not recorded to its end."""
     rerun = open_trace(written)
-    why = next((p.why for p in rerun.processes if p.name == process.name), None)
-    account = next((found for p in rerun.processes if p.name == process.name and (found := account_of(p))), None)
-    if account is None:
+    own = next((p for p in rerun.processes if p.name == process.name), None)
+    if own is None:
         names = ", ".join(p.name for p in rerun.processes)
-        if process.name in names:
-            return None  # its recording failed, which has been said
         complain(
             f"no process of this run was {process.name}, but {names or 'none'}",
             hint="start the program itself, without torchrun: its rank and world size are set as recorded",
         )
         return None
+    account = account_of(own)
+    if account is None:
+        return None  # its recording failed, which has been said
     comparison = compare(trace, rerun) if account.reached else None
     bitwise = comparison is not None and comparison.agrees is True and account.refused is None
-    return ProgramRerun(process.name, str(trace.path), str(written), bitwise, why or "", account, comparison)
+    return ProgramRerun(process.name, str(trace.path), str(written), bitwise, own.why or "", account, comparison)

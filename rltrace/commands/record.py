@@ -197,28 +197,6 @@ def command(
     if asleep:
         _check_asleep(context, by)
     first, end = parse_steps(steps, by) if steps is not None else (0, None)
-    if steps is not None and level == "step":
-        raise UsageError(f"{by} selects steps whose ops are recorded; --level step records no ops")
-    if verify_inputs and steps is None:
-        raise UsageError("--verify-inputs digests every input of every op in a window: give its steps with --steps A:B")
-    if check_links and level == "step":
-        raise UsageError("--check-links compares memory between ops; --level step records no ops")
-    check_values(values, values_inputs, level)
-    if rerunnable:
-        parse_selectors(rerunnable)
-        if level == "step":
-            raise UsageError("--rerunnable records the memory of ops; --level step records no ops")
-    elif checkpoint is not None:
-        raise UsageError("--checkpoint is for ops that are to be run again: give --rerunnable SELECTOR")
-    if rows:
-        parse_selectors(rows)
-        if level == "step":
-            raise UsageError("--rows records activation rows of ops and modules; --level step records neither")
-    elif row_axes is not None:
-        raise UsageError("--row-axes sets the axes along which --rows SELECTOR counts: give one")
-    kernel_steps = parse_kernels(kernels, None if steps is None else (first, end))
-    if kernel_steps is not None and level == "step":
-        raise UsageError("--kernels is about ops; --level step records no ops")
     if against is None and (stop or exit_code or result is not None):
         raise UsageError("--stop, --exit-code and --result need a live comparison: --against A")
     url = output if isinstance(output, TraceURL) else None
@@ -249,7 +227,7 @@ def command(
         rows=rows,
         row_axes=None if row_axes is None else parse_axes(row_axes),
         rows_limit=parse_size("--rows-limit", rows_limit),
-        kernels=kernel_steps,
+        kernels=parse_kernels(kernels, None if steps is None else (first, end)),
         compile=compiled,
         asleep=asleep,
         nodes=nodes,
@@ -257,6 +235,7 @@ def command(
         if processes is not None
         else (),
     )
+    _check_combination(options, by if steps is not None else "")
     on_recorded: Callable[[], bool] | None = None
     meanwhile = growing = None
     if against is not None:
@@ -270,8 +249,8 @@ def command(
             raise UsageError(f"--against records the ops that A has: leave out --values, --rows, {by} and --level")
         else:
             on_recorded = live_report(against, trace, result, quiet=quiet)
-    if kernel_steps is not None:
-        on_recorded = query_after(on_recorded, trace, kernel_steps, quiet=quiet)
+    if options.kernels is not None:
+        on_recorded = query_after(on_recorded, trace, options.kernels, quiet=quiet)
     if check_links:
         on_recorded = _report_links(on_recorded, trace, url or trace)
     force = force and output is not None
@@ -294,6 +273,30 @@ def command(
     from rltrace.commands._live_diff import live_status
 
     return live_status(against, trace if url is None or trace.exists() else url, status)
+
+
+def _check_combination(options: RecordOptions, by_steps: str) -> None:
+    """Raise UsageError where options need another one, or ops at level step. ``by_steps``: what gave steps, if any."""
+    no_ops = options.level == "step"
+    if by_steps and no_ops:
+        raise UsageError(f"{by_steps} selects steps whose ops are recorded; --level step records no ops")
+    if options.verify_inputs and not by_steps:
+        raise UsageError("--verify-inputs digests every input of every op in a window: give its steps with --steps A:B")
+    if options.check_links and no_ops:
+        raise UsageError("--check-links compares memory between ops; --level step records no ops")
+    check_values(options.values, options.values_inputs, options.level)
+    parse_selectors(options.rerunnable)
+    if options.rerunnable and no_ops:
+        raise UsageError("--rerunnable records the memory of ops; --level step records no ops")
+    if options.checkpoint and not options.rerunnable:
+        raise UsageError("--checkpoint is for ops that are to be run again: give --rerunnable SELECTOR")
+    parse_selectors(options.rows)
+    if options.rows and no_ops:
+        raise UsageError("--rows records activation rows of ops and modules; --level step records neither")
+    if options.row_axes is not None and not options.rows:
+        raise UsageError("--row-axes sets the axes along which --rows SELECTOR counts: give one")
+    if options.kernels is not None and no_ops:
+        raise UsageError("--kernels is about ops; --level step records no ops")
 
 
 def _check_url(url: TraceURL, *, force: bool) -> None:

@@ -13,7 +13,6 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any, Final, TypeVar
 
 import jax
@@ -217,15 +216,7 @@ class JaxRecording:
 
     def call_site(self, depth: int) -> int:
         """Id of the stack of the program, ``depth`` frames above the caller."""
-        innermost: FrameType | None = sys._getframe(depth + 1)
-        frame = innermost
-        stack: list[int] = []
-        while frame is not None:
-            stack += id(frame.f_code), frame.f_lasti
-            frame = frame.f_back
-        key = tuple(stack)
-        site = self._sites.known.get(key)
-        return self._sites.make(key, innermost) if site is None else site
+        return self._sites.of_stack(sys._getframe(depth + 1))
 
     def site_of(self, lines: Sequence[tuple[str, str, int]]) -> int:
         """Id of a stack that JAX kept of an equation."""

@@ -96,6 +96,17 @@ class Sites:
             number = self._prefixes[key] = self._last_prefix
         return number
 
+    def of_stack(self, innermost: FrameType) -> int:
+        """Id of the whole stack of a thread in which no anchor is passed."""
+        frame: FrameType | None = innermost
+        stack: list[int] = []
+        while frame is not None:
+            stack += id(frame.f_code), frame.f_lasti
+            frame = frame.f_back
+        key = tuple(stack)
+        site = self.known.get(key)
+        return self.make(key, innermost) if site is None else site
+
     def make(self, key: tuple[int, ...], innermost: FrameType | None, below: FrameType | None = None) -> int:
         """Intern a stack not seen before; ``key`` is its walk. See ``intern``."""
         site = self.intern(innermost, below)

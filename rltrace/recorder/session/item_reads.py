@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from types import CodeType, FrameType
+from types import CodeType
 from typing import Any, Final
 
 import torch
@@ -50,7 +50,7 @@ class ItemReads:
                 try:
                     frame = sys._getframe(1)
                     if patches and (is_program.get(frame.f_code) or self._is_of_program(frame.f_code)):
-                        self._series.read(self._site_of(frame), number)
+                        self._series.read(self._sites.of_stack(frame), number)
                 except Exception as error:
                     fail(error)
             return number
@@ -64,13 +64,3 @@ class ItemReads:
                 self._is_program.clear()
             found = self._is_program[code] = not is_internal(code)
         return found
-
-    def _site_of(self, innermost: FrameType) -> int:
-        frame: FrameType | None = innermost
-        stack: list[int] = []
-        while frame is not None:
-            stack += id(frame.f_code), frame.f_lasti
-            frame = frame.f_back
-        key = tuple(stack)
-        site = self._sites.known.get(key)
-        return self._sites.make(key, innermost) if site is None else site
