@@ -40,10 +40,14 @@ from _pytest.runner import runtestprotocol
 
 ROOT = Path(__file__).parents[1]
 FURTHER = ["tests/report", "tests/live_diff", "tests/query", "tests/test_json.py", "tests/test_masking.py"]
+FURTHER_OF_TRACES = [
+    *("tests/commands/test_arm.py", "tests/launch/test_uploader.py", "tests/recorder/test_arming.py"),
+    *("tests/recorder/integrations/test_value_digests.py", "tests/rerun_op/test_op_sequence.py"),
+]
 TARGETS = {
     "trace": (
         ["rltrace/trace/format", "rltrace/trace/read"],
-        (["tests/trace"], ["tests/diff", *FURTHER]),
+        (["tests/trace"], ["tests/diff", *FURTHER, *FURTHER_OF_TRACES]),
     ),
     "diff": (
         ["rltrace/diff/align", "rltrace/diff/causes", "rltrace/diff/base"],
@@ -193,7 +197,7 @@ def mutants_of(file: str) -> Iterator[Mutant]:
     for number, node in enumerate(ast.walk(tree)):
         if node in inside and node not in left_alone:
             for kind in kinds(node):
-                line = node.lineno  # type: ignore[attr-defined]
+                line = node.test.lineno if kind == "negate" else node.lineno  # type: ignore[attr-defined]
                 yield Mutant(file, line, kind, number, lines[line - 1].strip())
 
 
@@ -326,7 +330,7 @@ class Runs:
             return on_line if unseen[code] else None
 
         def on_line(frame: FrameType, event: str, argument: object) -> Any:
-            left = unseen[frame.f_code]
+            left = unseen.get(frame.f_code, set())  # none in a thread that an earlier test left
             left.discard(frame.f_lineno)
             if left:
                 return on_line

@@ -199,6 +199,33 @@ def test_loops_that_were_cut_off_do_not_slide() -> None:
     assert found.only_a.min() >= len(a) - 60
 
 
+def test_another_shape_in_the_last_rows_before_a_cut() -> None:
+    """Where no row that is left has the structure of one of the other side, the op is matched all the same."""
+    a = [Row(1, 0, 0, 1), Row(2, 1, 0, 2), Row(3, 2, 0, 3)]
+    for b in ([a[0], Row(2, 1, 1, 9)], [a[0], Row(2, 1, 1, 9), Row(3, 2, 1, 8)]):
+        found = align(tokens(a), tokens(b), open_end=True)
+        assert pairs(found) == [(k, k) for k in range(len(b))]
+    assert pairs(align(tokens(a), tokens(a[:1]), open_end=True)) == [(0, 0)]
+
+
+def test_the_last_rows_before_a_cut_need_not_match() -> None:
+    """Rounds of a loop that is cut off are matched in turn; where the streams end, the equal last ones are."""
+    a = [Row(1, 0, 0, k) for k in range(4)]
+    b = [*a[:2], Row(1, 0, 0, 90), Row(1, 0, 0, 91), a[3]]
+    assert pairs(align(tokens(a), tokens(b), open_end=True)) == [(0, 0), (1, 1), (2, 2), (3, 3)]
+    assert pairs(align(tokens(a), tokens(b))) == [(0, 0), (1, 1), (2, 2), (3, 4)]
+
+
+def test_other_sites_with_as_many_ops_in_order_as_possible() -> None:
+    """Of equally many rows with equal values those are in order that leave most others in order."""
+    a = [Row(1, 0, 0, 1), Row(1, 0, 0, 2), Row(1, 1, 0, 3, digested=False)]
+    b = [Row(2, 0, 0, 2), Row(2, 1, 0, 4, digested=False), Row(2, 0, 0, 1)]
+    found = align(tokens(a), tokens(b))
+    assert (pairs(found), found.moved.tolist()) == ([(0, 2), (1, 0), (2, 1)], [True, False, False])
+    found = align(tokens(b), tokens(a))
+    assert (pairs(found), found.moved.tolist()) == ([(0, 1), (1, 2), (2, 0)], [False, False, True])
+
+
 def test_how_far_the_budget_reaches() -> None:
     """Within it: 8,000 rows whose sites are all others, and 2,000 rows more, at known sites, in 8,000."""
     a = [Row(k % 90, k % 30, 0, k) for k in range(8_000)]

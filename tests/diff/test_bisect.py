@@ -17,6 +17,7 @@ from rltrace.testing import plain_entries, random_rows
 from rltrace.trace.format.root import create_trace
 from rltrace.trace.format.rows import Rows
 from rltrace.trace.format.schema import MARK_ROWS, Column
+from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import open_trace
 from rltrace.trace.write.writer import ProcessWriter
 
@@ -79,8 +80,9 @@ def test_search_equals_a_scan(
         assert values.row == (expected if expected is not None and expected < limit else None)
 
 
-def test_equal_streams_are_not_read(tmp_path: Path) -> None:
-    """One probe of the last digest settles it."""
+def test_equal_streams_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One probe of the last digest settles it, and no store is asked for tables."""
+    monkeypatch.delattr(ProcessTrace, "read_ahead")
     a, b = (stream(tmp_path / f"{name}.zarr", 9_000, {5_000}, {}) for name in "ab")
     search = Bisection(a, b)
     assert search.first(VALUES).row is None

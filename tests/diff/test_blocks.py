@@ -18,12 +18,14 @@ from rltrace.diff.align.blocks import (
     blocks,
     first_block,
     first_unequal_step,
+    match_steps,
     recorded_at,
     same_in_any_order,
     step_after,
 )
 from rltrace.diff.base.view import StreamView
 from rltrace.testing import TraceBuilder
+from rltrace.trace.read.process import ProcessTrace
 
 Steps = Sequence[str]
 """Digests that the ops of a step return, as letters; the last one may lack its end."""
@@ -85,13 +87,29 @@ def test_steps_that_were_not_recorded(tmp_path: Path) -> None:
     assert first_unequal_step(a, a) is None
 
 
+def test_optimizers_after_a_warm_up(tmp_path: Path) -> None:
+    """Those of a process that begins with new ones are the first ones, in their order."""
+
+    def attempts(name: str, *ordinals: int) -> ProcessTrace:
+        return view_of(tmp_path / f"{name}.zarr", lambda t: [t.end_step(ordinal=n) for n in ordinals]).process
+
+    a, b = attempts("a", 0, 1, 2, 1).from_step(1), attempts("b", 0, 1, 0)
+    found = match_steps(a, a.steps, b, b.steps)
+    assert [at.tolist() for at in found] == [[0, 1, 2]] * 2
+
+
 def test_the_block_of_the_first_difference(tmp_path: Path) -> None:
-    """From a row to the end of its step; to the end where no step follows; none where only one side has a step."""
+    """From a row to the end of its step; to the end where no step follows; none where only one side has a step. Its ops
+    count as recorded only where they are on both sides."""
     a, b = side(tmp_path / "a.zarr", ["xy", "zz"], "k"), side(tmp_path / "b.zarr", ["xy", "w"], "kl")
     assert first_block(a, b, 1) == Block(1, 2, 1, 2, True, False, True)
     assert first_block(a, b, 2) == Block(2, 4, 2, 3, True, False, True)
     assert first_block(a, b, 4) == Block(4, 5, 4, 5, False, False, True)
     assert first_block(a, b, 3) is None
+    partly = side(tmp_path / "partly.zarr", ["xy", "w"], recorded=[False, True])
+    assert [first_block(*sides, 1) for sides in ((a, partly), (partly, a))] == [
+        Block(1, 2, 1, 2, True, False, False)
+    ] * 2
 
 
 def test_the_end_of_a_step_in_another_order(tmp_path: Path) -> None:
@@ -246,6 +264,26 @@ def test_the_first_block_is_a_batch(tmp_path: Path) -> None:
     assert found[1][0].same and not found[2][0].same
     last = list(batches(a, b, 6, is_aligned=True))
     assert last == [[Block(6, 7, 6, 7, False, False, True)]]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "start", "expected"),
+    [
+        (["xy", "z"], ["xyw", "z"], 2, [(2, 3, 2, 4)]),
+        (["xy"], ["xyw"], 2, [(2, 2, 2, 3)]),
+        (["x", "y", "z"], ["xw", "v", "z"], 2, [(2, 3, 2, 4)]),
+        (["x", "", "z"], ["x", "w", "z"], 0, [(0, 1, 0, 1), (1, 1, 1, 2), (1, 2, 2, 3)]),
+        (["x", "", "z"], ["x", "w", "z"], 1, [(1, 1, 1, 2), (1, 2, 2, 3)]),
+    ],
+)
+def test_a_block_cut_down_to_rows_of_one_side(
+    tmp_path: Path, a: Steps, b: Steps, start: int, expected: list[tuple[int, int, int, int]]
+) -> None:
+    """It is aligned with the next one, as its rows may be those of it; not where it has rows of one side anyhow."""
+    views = side(tmp_path / "a.zarr", a), side(tmp_path / "b.zarr", b)
+    for pair, columns in ((views, (0, 1, 2, 3)), (views[::-1], (2, 3, 0, 1))):
+        found = ranges(one for batch in batches(*pair, start, is_aligned=False) for one in batch)
+        assert [tuple(block[k] for k in columns) for block in found] == expected
 
 
 def test_rows_after_the_last_step_in_a_window(tmp_path: Path) -> None:

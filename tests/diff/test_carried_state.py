@@ -22,9 +22,12 @@ Do = Callable[[TraceBuilder, str], object]
 """Adds a row of the side, ``a`` or ``b``."""
 
 
-def shifted(folder: Path, *common: Do, opening: str = "", state: tuple[str, ...] = ("step",)) -> Finding:
-    """The first finding of values, where B begins at A's step 1; ``common``: the rows of that step; ``opening``: what
-    a tensor holds as B's recording of ops begins; ``state``: what B's optimizer begins with."""
+def shifted(
+    folder: Path, *common: Do, before: tuple[Do, ...] = (), opening: str = "", state: tuple[str, ...] = ("step",)
+) -> Finding:
+    """The first finding of values, where B begins at A's step 1; ``common``: the rows of that step; ``before``: rows of
+    A's step 0; ``opening``: what a tensor holds as B's recording of ops begins; ``state``: what B's optimizer begins
+    with."""
     paths = []
     for side in "ab":
         trace = TraceBuilder(folder / f"{side}.zarr")
@@ -32,6 +35,8 @@ def shifted(folder: Path, *common: Do, opening: str = "", state: tuple[str, ...]
         if side == "a":
             trace.op(MM, outputs=["weight of a"])
             trace.op("aten.rand.default", rng="before", generator=Generator.OWN + 1, outputs=["z"])
+            for do in before:
+                do(trace, side)
             trace.end_step(parameters="q", gradients="g", generators="r")
         elif opening:
             trace.window(0)
@@ -83,10 +88,11 @@ def lost(finding: Finding) -> tuple[str, str] | None:
     ],
 )
 def test_a_generator(tmp_path: Path, generator: int, name: str) -> None:
-    """The first draw from it since finds another state."""
+    """The first draw from it since finds another state, whatever ops before draw from others or not at all."""
     draws = "aten.rand.default"
     found = shifted(
         tmp_path,
+        op(outputs=["k"]),
         op(draws, rng="same", generator=generator + 20, outputs=["s"]),
         op(draws, rng="state of ?", generator=generator, outputs=["drawn by ?"]),
     )
@@ -109,6 +115,9 @@ def test_an_environment(tmp_path: Path) -> None:
     found = shifted(tmp_path, event(3, 1), reads)
     assert lost(found) == ("environment", "environment 0 (Walk)")
     assert found.explanation.startswith("environment 0 (Walk) was not restored; environment 0 (Walk) returned another")
+    (tmp_path / "another").mkdir()
+    found = shifted(tmp_path / "another", event(1, 0, "environment 1"), event(3, 1), reads)
+    assert lost(found) == ("environment", "environment 0 (Walk)")
     (tmp_path / "later").mkdir()
     later = shifted(tmp_path / "later", event(1, 0, "environment 1"), event(2, 0), event(3, 1), reads)
     assert (later.event is not None, lost(later)) == (True, ("data", "data from outside torch"))
@@ -140,6 +149,14 @@ def test_a_tensor(tmp_path: Path) -> None:
     assert (found.cause, found.not_restored and found.not_restored.kind) == (Cause.BEFORE_WINDOW, "tensor")
     assert found.explanation.endswith("(row 0) in A, it was loaded or made outside the recorded ops in B")
     assert "was not restored: it differs at its first use; aten.mm.default at " in found.explanation
+
+
+def test_a_tensor_that_was_written_since(tmp_path: Path) -> None:
+    """Where one side wrote it in the step itself, the other side's bytes of before were not lost."""
+    use = lambda trace, side: trace.op(MM, inputs=[In(side == "b", f"weight of {side}")], outputs=[f"y{side}"])  # noqa: E731
+    made = lambda trace, side: side == "b" and trace.op("aten.zeros.default", outputs=["weight of b"])  # noqa: E731
+    found = shifted(tmp_path, op(outputs=["x"]), made, use)
+    assert (found.op, found.cause is Cause.BEFORE_WINDOW, lost(found)) == (MM, False, None)
 
 
 def test_a_tensor_of_an_optimizer(tmp_path: Path) -> None:
@@ -234,6 +251,27 @@ def test_an_environment_that_returned_it_before(tmp_path: Path) -> None:
     (tmp_path / "same").mkdir()
     found = shifted(tmp_path / "same", event_at((5, 5), "environment 0"), reads)
     assert lost(found) == ("data", "data from outside torch")
+
+
+@pytest.mark.parametrize("seen", ["o?", "p?"])
+def test_an_environment_that_goes_on_elsewhere(tmp_path: Path, seen: str) -> None:
+    """An op reads what a step of it returned in A before the shift, and what a reset did in B, in whichever cell."""
+
+    def returned(kind: Kind, name: str, **counts: int) -> Do:
+        def do(trace: TraceBuilder, side: str) -> None:
+            if side == ("a" if kind is Kind.ENVIRONMENT_STEP else "b"):
+                digests = {"observation": f"o{side}", "goal": f"p{side}"} if name.endswith("0") else {"o": "other"}
+                trace.event(kind, name, owner="Walk", counts=counts, digests=digests, floats={"reward": 0.5})
+
+        return do
+
+    steps = [returned(Kind.ENVIRONMENT_STEP, f"environment {k}", step=1_812 + k) for k in range(2)]
+    reset = returned(Kind.ENVIRONMENT_RESET, "environment 0", reset=0)
+    found = shifted(tmp_path, reset, op(inputs=[("outside", seen)], outputs=["y?"]), before=tuple(steps))
+    assert lost(found) == ("environment", "environment 0 (Walk)")
+    assert found.explanation.startswith(
+        "environment 0 (Walk) was not restored: A goes on from its step 1,812, B from its reset 0; "
+    )
 
 
 @pytest.mark.parametrize(

@@ -495,7 +495,7 @@ def test_another_kernel_explains_nothing_where_inputs_are_not_known(tmp_path: Pa
 
 
 def test_an_op_of_a_program_run_again_is_run_again_with_its_inputs(tmp_path: Path) -> None:
-    """A program that ``rltrace rerun`` ran cannot be confirmed: no command is suggested that runs it from its start."""
+    """Not confirmed, as the other one was not made so: no command is suggested that runs it from its start."""
     for side, isa in (("a", "AVX2"), ("b", "AVX512")):
         trace = TraceBuilder(tmp_path / side, rerun=str(tmp_path / "a") if side == "b" else "")
         trace.fact("env.OMP_NUM_THREADS", "1")

@@ -200,6 +200,23 @@ def test_a_step_that_one_side_alone_makes_is_control_flow(compared: Any) -> None
     assert decisive.explanation.startswith("only B steps environment 0")
 
 
+@pytest.mark.parametrize(("other", "first"), [("111101000", 7), ("100111100", 2), ("011011100", 1)])
+def test_steps_that_are_equal_by_chance_are_not_matched_in_another_order(compared: Any, other: str, first: int) -> None:
+    """Other actions lead where another step of the first run was: named is the step after which the runs never meet."""
+    actions = "110111111", other
+
+    def program(is_b: bool) -> None:
+        env, agent = Walk(length=99), network()
+        env.reset(seed=0)
+        for action in actions[is_b]:
+            seen, *_ = env.step(int(action))
+        agent(torch.as_tensor(seen))
+
+    decisive = compared(program).decisive
+    assert (decisive.op, decisive.cause) == ("environment-step", Cause.OUTSIDE)
+    assert decisive.event.count.a == decisive.event.count.b == first
+
+
 def test_an_episode_that_ends_elsewhere_goes_back_to_the_step_that_said_so(compared: Any) -> None:
     """Ops of one side follow from it; the reward and the end that differ come first."""
 

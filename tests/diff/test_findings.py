@@ -6,9 +6,10 @@ from pathlib import Path
 
 from views import view_of
 
-from rltrace.diff.base.findings import Judgement, attempt_of, make_finding, row_at
+from rltrace.diff.base.findings import Judgement, attempt_of, make_finding, optimizer_count, row_at
 from rltrace.diff.base.model import Cause, InputsMatch, OptimizerCount, Pair
 from rltrace.testing import TraceBuilder
+from rltrace.trace.format.schema import Step
 
 
 def test_the_attempt_of_a_row(tmp_path: Path) -> None:
@@ -32,6 +33,15 @@ def test_the_attempt_of_a_row(tmp_path: Path) -> None:
     assert (finding.optimizer.name, finding.step, finding.environment_step) == ("Adam", 2, 20)
     assert (finding.a_index, finding.b_index, len(finding.outputs)) == (2, None, 1)
     assert finding.outputs[0].b is None and finding.settings == ()
+
+
+def test_an_optimizer_whose_entry_is_lost(tmp_path: Path) -> None:
+    """It has no name, and the count of its attempt."""
+    process = view_of(tmp_path / "a.zarr", lambda trace: [trace.end_step("SGD"), trace.end_step("SGD")]).process
+    step = process.steps[1].copy()
+    assert optimizer_count(process, step) == OptimizerCount(0, "SGD", 1, None)
+    step[Step.OPTIMIZER] += 1
+    assert optimizer_count(process, step) == OptimizerCount(0, "?", 1, None)
 
 
 def test_a_trace_without_steps(tmp_path: Path) -> None:

@@ -68,6 +68,8 @@ def both(*ops: Op) -> tuple[list[Op], list[Op]]:
             INFERRED,
             True,
         ),
+        (*both(op(inputs=[("outside", "o")]), op(inputs=[In(0, slot=1, known=True)])), UNKNOWN, False),
+        (*both(op(inputs=["unknown"], outputs=["x"]), op(inputs=[In(0, known=True)])), UNKNOWN, False),
         # by links to what was written
         (*both(MAKE, op(inputs=[0])), INFERRED, True),
         ([MAKE, op(inputs=[0])], [OTHER, op(inputs=[0])], DIFFER, False),
@@ -75,6 +77,9 @@ def both(*ops: Op) -> tuple[list[Op], list[Op]]:
         ([TWO, op(inputs=[In(0, slot=1)])], [op(outputs=["z", "y"]), op(inputs=[In(0, slot=1)])], INFERRED, True),
         ([TWO, op(inputs=[In(0, slot=1)])], [op(outputs=["x", "z"]), op(inputs=[In(0, slot=1)])], DIFFER, False),
         ([TWO, op(inputs=[In(0, slot=1)])], [TWO, op(inputs=[In(0)])], DIFFER, False),
+        (*both(MAKE, op(inputs=[In(0, slot=1)])), INFERRED, True),
+        ([TWO, op(inputs=[In(0, slot=1)])], [MAKE, op(inputs=[In(0, slot=1)])], DIFFER, False),
+        ([MAKE, op(inputs=[In(0, slot=1)])], [TWO, op(inputs=[In(0, slot=1)])], DIFFER, False),
         # one side alone read it
         ([MAKE, op(inputs=[In(0, "x")])], [MAKE, op(inputs=[0])], INFERRED, True),
         ([MAKE, op(inputs=[In(0, "w")])], [MAKE, op(inputs=[0])], UNKNOWN, True),

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from rltrace.diff.base.kernels import choice_text, reported_differences, settings_choosing, settings_text
+from rltrace.diff.base.kernels import (
+    choice_text,
+    kernel_differences,
+    reported_differences,
+    settings_choosing,
+    settings_text,
+)
 from rltrace.diff.base.model import NamedDifference
 
 DIFFER = tuple(
@@ -114,6 +120,16 @@ def test_names_that_differ(a: list[str], b: list[str], text: str) -> None:
         {"device": "cuda", "names": names, "launches": [[[1, 1, 1], [1, 1, 1]]] * len(names)} for names in (a, b)
     ]
     assert list(reported_differences(*evidence)) == [text]
+
+
+@pytest.mark.parametrize(
+    ("library", "names", "differing"),
+    [("ATen", ["sum"], []), ("MKL", [], []), ("ATen", [], ["instruction set AVX2 against AVX512"])],
+)
+def test_what_a_report_replaces(library: str, names: list[str], differing: list[str]) -> None:
+    """Where a library reported what it ran, what the setting would have chosen is no difference."""
+    reported = {"library": library, "names": names, "reported": [], "threads": 1}
+    assert kernel_differences({**reported, "isa": "AVX2"}, {**reported, "isa": "AVX512"}) == differing
 
 
 @pytest.mark.parametrize(

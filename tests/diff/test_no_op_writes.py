@@ -61,6 +61,7 @@ def test_contiguous_tensors(shape: tuple[int, ...], strides: tuple[int, ...] | N
         ("aten.mul_.Scalar", [], 1, [1], None, False),
         ("aten._foreach_mul_.Scalar", [X, X], 2, [1], None, True),
         ("aten.mul_.Scalar", [("complex64", (4,), (1,), "cpu")], 1, [1], None, False),
+        ("aten._foreach_mul_.Scalar", [X, ("complex64", (4,), (1,), "cpu")], 2, [1], None, False),
         ("aten.mul_.Tensor", [X, ONE], 1, [], one(), True),
         ("aten.mul_.Tensor", [X, ONE], 1, [], 5, False),
         ("aten.mul_.Tensor", [X, ONE], 1, [], None, False),

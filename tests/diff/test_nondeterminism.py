@@ -72,6 +72,8 @@ def test_on_a_gpu_by_the_names_of_its_kernels(finding: Finding) -> None:
     assert "no deterministic form" in str(advice_text(replace(finding, op="aten.cumsum.default", kernel=names)))
     flash = replace(finding, op="aten._flash_attention_backward.default", kernel=names)
     assert f"{SETTING} chooses a deterministic form" in str(advice_text(flash))
+    moved = replace(finding, op="aten.cumsum.default", kernel=replace(names, a="ATen AVX2, 2 threads"))
+    assert "no deterministic form" in str(advice_text(moved))  # on one side it ran on a CPU
     recurrent = replace(finding, op="aten._cudnn_rnn_backward.default", kernel=names)
     assert "CUBLAS_WORKSPACE_CONFIG=:4096:2" in str(advice_text(recurrent))
 

@@ -12,11 +12,11 @@ import pytest
 from views import view_of
 
 from rltrace.diff.align import reorder
-from rltrace.diff.align.reorder import match_reordered, partners_of, reordered_rows
+from rltrace.diff.align.reorder import _Partners, match_reordered, partners_of, reordered_rows
 from rltrace.diff.align.rows import Alignment
 from rltrace.diff.base.view import StreamView
 from rltrace.testing import In, TraceBuilder
-from rltrace.trace.format.schema import RowFlag
+from rltrace.trace.format.schema import Kind, RowFlag
 
 Row = tuple[str, str, tuple[Any, ...]]
 """Site, what it returns (with a ``?`` it may be unwritten memory; an argument may follow), inputs."""
@@ -90,6 +90,12 @@ def matched(folder: Path, a: list[Row], b: list[Row]) -> tuple[list[int], list[b
         ([*MAKE, ("use", "u", (0,))], [("make", "y", ()), ("make", "z", ()), ("use", "u", (1,))], [0, 1, 2]),
         # one of them computes something else: by what it reads
         ([*MAKE, *USE], [*MAKE[::-1], ("use", "v", (0,)), ("use", "w", (1,))], [1, 0, 3, 2]),
+        # one has other data: the others show where it was
+        (
+            [("use", f"{data}1", (("outside", data),)) for data in "qpt"],
+            [("use", f"{data}1", (("outside", data),)) for data in "twq"],
+            [2, 1, 0],
+        ),
         # the data of the next one: not reordered
         (
             [*MAKE, ("use", "u", (("outside", "p"),)), ("use", "v", (("outside", "q"),))],
@@ -246,6 +252,55 @@ def test_inputs_without_a_partner(tmp_path: Path) -> None:
     a: list[Row] = [*MAKE, ("fill", "p?", (0,)), ("fill", "q?", (1,)), *USE]
     b: list[Row] = [*MAKE[::-1], ("fill", "q?", (0,)), ("fill", "p?", ("unknown",)), *USE[::-1]]
     assert matched(tmp_path, a, b)[0][2:4] == [2, 3]
+
+
+def test_who_reads_a_tensor_first_moves_no_row(tmp_path: Path) -> None:
+    """Rows that compute the same stay where they are, though one side alone digested what they read."""
+    a, b = ([(("use", "u", (read,))), ("use", "u", (read,))] for read in (In(0, "weight"), In(0)))
+    assert matched(tmp_path, a, b) == ([0, 1], [False, False])
+
+
+@pytest.mark.parametrize("longer", [0, 1])
+def test_one_more_step_of_an_environment_reorders_nothing(tmp_path: Path, longer: int) -> None:
+    """After it, ops of one side read what the other's next ones did, by chance: they stay in the order of the sites."""
+
+    def build(trace: TraceBuilder, reads: Sequence[str]) -> None:
+        for read in reads:
+            if read == "step":
+                trace.event(Kind.ENVIRONMENT_STEP, "environment 0", digests={"observation": read})
+            else:
+                trace.op("aten.mm.default", inputs=[("outside", read[0])], outputs=[read])
+
+    views = [
+        view_of(tmp_path / f"{n}.zarr", lambda trace, reads=reads: build(trace, reads))
+        for n, reads in enumerate((("p1", "q1"), ("q2", "step", "p1")))
+    ]
+    at, among = np.arange(2), np.array([0, 2])
+    sides = [(views[0].read(0, 2), at), (views[1].read(0, 3), among)]
+    (a, at_a), (b, at_b) = sides if longer else sides[::-1]
+    found = match_reordered(a, b, Alignment(len(a), len(b), at_a, at_b, np.zeros(2, bool), None))
+    assert (found.a.tolist(), found.b.tolist(), found.moved.any()) == (at_a.tolist(), at_b.tolist(), False)
+
+
+@pytest.mark.parametrize("between", [reorder.GAP, reorder.GAP + 1])
+def test_a_neighbour_behind_other_rows(between: int) -> None:
+    """An equal row is matched after a matched one, or before it, with a number of rows of one side between at most."""
+    a, b = (np.array(words, np.uint64) for words in ([1, 2], [1, *[0] * between, 2, *[0] * (reorder.GAP + 1)]))
+    for known, place, order in ((0, 0, 1), (1, len(b) - 1, -1)):
+        partners = _Partners(len(a), len(b))
+        partners.add(np.array([known]), np.array([place]))
+        partners.add_neighbours(a[::order], b[::order])
+        found = -1 if between > reorder.GAP else place + order * (between + 1)
+        assert partners.of[[known, 1 - known]].tolist() == [place, found]
+
+
+def test_a_row_keeps_its_partner() -> None:
+    """Of pairs that are matched later, those with a row of either side that has a partner are left out."""
+    partners = _Partners(3, 3)
+    for at_a, at_b in ((0, 1), (0, 2), (1, 1), (2, 2)):
+        partners.add(np.array([at_a]), np.array([at_b]))
+    assert partners.of.tolist() == [1, -1, 2]
+    assert partners.free.tolist() == [True, False, False]
 
 
 def test_too_many_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

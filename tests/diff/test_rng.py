@@ -13,9 +13,9 @@ from rltrace.diff.base.findings import make_finding, row_at
 from rltrace.diff.base.model import Cause, Finding
 from rltrace.diff.base.view import StreamView
 from rltrace.diff.causes.extra_ops import control_flow
-from rltrace.diff.causes.rng import DRAWS, Draws, draws_from, generators_note, rng_ends_equal
+from rltrace.diff.causes.rng import DRAWS, Draws, draws_from, generators_note, rng_ends_equal, state_column
 from rltrace.testing import In, TraceBuilder
-from rltrace.trace.format.schema import Generator, Origin
+from rltrace.trace.format.schema import Generator, Origin, Step
 
 FRAME = ("train.py", 1, "train", "act(observation)")
 
@@ -227,6 +227,12 @@ def test_states_at_the_end(tmp_path: Path) -> None:
     views = [side(tmp_path / f"{k}.zarr", "t", end=end) for k, end in enumerate(["x", "x", "y", None])]
     processes = [view.process for view in views]
     assert [rng_ends_equal(processes[0], other, Generator.TORCH) for other in processes] == [True, True, False, False]
+    assert [state_column(number) for number in (Generator.TORCH, Generator.DEVICE, Generator.DEVICE + 3)] == [
+        Step.TORCH_GENERATOR,
+        Step.DEVICE_GENERATORS,
+        Step.DEVICE_GENERATORS,
+    ]
+    assert state_column(Generator.OWN) is state_column(Generator.UNKNOWN) is None
     assert not rng_ends_equal(processes[0], processes[1], Generator.DEVICE)
     assert not rng_ends_equal(processes[0], processes[1], Generator.OWN)
     notes = [generators_note(processes[0], other) for other in processes]

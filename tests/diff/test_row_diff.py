@@ -198,11 +198,12 @@ def test_outputs_with_names(tmp_path: Path, differing: str, text: str) -> None:
         ([1, 2], [3, 2], "x=1 in A, 3 in B"),
         ([1, 2], [3, 4], "different numbers: 1, 2 in A, 3, 4 in B"),
         ([1, 2], [1, 4], "different numbers: 1, 2 in A, 1, 4 in B"),
+        ([1, 2, 5, 5], [3, 2, 5, 6], "different numbers: 1, 2, 5, 5 in A, 3, 2, 5, 6 in B"),
     ],
 )
 def test_numbers_with_names(tmp_path: Path, a: list[int], b: list[int], text: str) -> None:
     """By name where every one that differs has one."""
-    words = [["x=", "i"], "i"]
+    words = [["x=", "i"], "i", *[["i", "i"]] * (len(a) > 2)]
     rows = [
         rows_of(tmp_path / f"{k}.zarr", lambda t, n=n: t.op("mine.op.default", integers=n, scalars=words))[0]
         for k, n in enumerate((a, b))

@@ -124,6 +124,14 @@ def test_reaching_an_end_with_the_fewest_edits(a: list[int], b: list[int]) -> No
     assert edits(stop_a, stop_b) == min(edits(i, j) for i, j in borders)
 
 
+def test_reaching_an_end_past_tokens_of_one_side() -> None:
+    """They count as before the place, as far as a token follows that both sides have."""
+    a, b = tokens([9, 1, 9, 2, 9]), tokens([8, 1, 8])
+    assert reach_an_end(a, b, SearchBudget(100)) == (2, 2)
+    assert reach_an_end(b, a, SearchBudget(100)) == (2, 2)
+    assert reach_an_end(tokens([9, 9]), b, SearchBudget(100)) == (0, 0)
+
+
 @given(words, words)
 def test_unique_pairs(a: list[int], b: list[int]) -> None:
     """Only what occurs once on either side, in an order that both agree on."""

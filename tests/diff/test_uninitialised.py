@@ -120,13 +120,14 @@ def test_marked_rows_are_counted(tmp_path: Path, told: bool) -> None:
     assert count_marked(Bisection(*views), 2, later) is later
 
 
-def test_the_last_garbage_in_a_tensor_of_several_writers(tmp_path: Path) -> None:
-    """It is the last marked row before that differs and writes what it is given, or one that is known to compute with
-    such memory; not one that only returns its result, or is equal on both sides."""
+@pytest.mark.parametrize("marking", ["ab", "a", "b"])
+def test_the_last_garbage_in_a_tensor_of_several_writers(tmp_path: Path, marking: str) -> None:
+    """It is the last row before that a side marked, that differs and that writes what it is given, or one that is known
+    to compute with such memory; not one that only returns its result, or is equal on both sides."""
 
     def build(trace: TraceBuilder, side: str) -> None:
         add, marked = ("aten.add_.Tensor", "aten.add.Tensor"), RowFlag.MARKED
-        trace.op(add[0], inputs=["unknown"], outputs=[f"x{side}"], flags=marked)
+        trace.op(add[0], inputs=["unknown"], outputs=[f"x{side}"], flags=marked if side in marking else 0)
         trace.op(add[0], inputs=["unknown"], outputs=[f"y{side}"])
         trace.op(add[1], inputs=["unknown"], outputs=[f"z{side}"], flags=marked)
         trace.op(add[0], inputs=["unknown"], outputs=["z"], flags=marked)

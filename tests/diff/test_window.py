@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -176,7 +177,7 @@ def words(random: Random) -> tuple[list[str], list[str]]:
     return (a, b) if random.random() < 0.5 else (b, a)
 
 
-def written(path: Path, rows: list[str]) -> StreamView:
+def written(path: Path, rows: list[str], state: str = "complete") -> StreamView:
     def build(trace: TraceBuilder) -> None:
         for place, row in enumerate(rows):
             reads = [place - 1] if place and row[0] in "rs" else []
@@ -184,7 +185,7 @@ def written(path: Path, rows: list[str]) -> StreamView:
             outputs = [] if row.endswith("0") else [row]
             trace.op("aten.mm.default", (f"{row[0]}.py", 1, "f", row[0]), reads, outputs, **more)
 
-    return view_of(path, build)
+    return view_of(path, build, state=state)
 
 
 def test_truncated_ranges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,6 +271,16 @@ def test_no_difference_is_preferred(tmp_path: Path) -> None:
         assert (len(found.only_a), len(found.only_b), found.moved.sum()) == (0, only, 0)
 
 
+def test_another_order_is_preferred_to_a_difference(tmp_path: Path) -> None:
+    """Where all rows of the shorter side are on the other one as well, in another order."""
+    longer, shorter = ["pz", "p2", "p1", "p3", "p0"], ["p1", "p2", "p3", "p0"]
+    a, b = written(tmp_path / "a.zarr", longer), written(tmp_path / "b.zarr", shorter)
+    for x, y in ((a, b), (b, a)):
+        found = align_window(context_of(x, y, []), x.read(0, x.rows), y.read(0, y.rows), open_end=False)
+        matched = pairs(found) if x is a else sorted((j, i) for i, j in pairs(found))
+        assert matched == [(1, 1), (2, 0), (3, 2), (4, 3)] and found.moved.sum() == 1
+
+
 def walked(context: DiffContext, block: Block) -> tuple[Pairs, str | None]:
     """All pairs of a block in the stream's numbers, window by window, and why it ends before its end."""
     at, found = (block.a0, block.b0), []
@@ -309,11 +320,28 @@ def test_windows_of_a_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert sure > 10
 
 
-def test_a_moved_row_at_the_end(tmp_path: Path) -> None:
-    """Where a moved row of B is behind the last pair, there is no place at which both sides could be cut."""
+def test_a_moved_row_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a moved row is behind the last pair, both sides can only be cut after equal rows before, if any."""
     a, b = written(tmp_path / "a.zarr", ["p1", "q2", "q3"]), written(tmp_path / "b.zarr", ["q2", "q3", "p1"])
     found, cut = align_truncated(context_of(a, b, []), a.read(0, 3), b.read(0, 3), TruncatedRange((0, 0)))
     assert pairs(found) == [(0, 2), (1, 0), (2, 1)] and cut == (0, 0)
+    monkeypatch.setattr("rltrace.diff.align.rows.ANCHOR_ROWS", 3)
+    before = ["s6", "s7", "s8"]
+    a, b = (written(tmp_path / f"{k}.zarr", [*before, *rows]) for k, rows in ((1, ["p1", "q2"]), (2, ["q2", "p1"])))
+    found, cut = align_truncated(context_of(a, b, []), a.read(0, 5), b.read(0, 5), TruncatedRange((0, 0)))
+    assert found.moved.any() and cut == (3, 3)
+
+
+@pytest.mark.parametrize("longer", [0, 1])
+def test_the_last_row_of_runs_that_were_killed(tmp_path: Path, longer: int) -> None:
+    """Where one side has a row more, it belongs to the comparison, which ends there: the other one may have run it."""
+    paths = [tmp_path / f"{number}.zarr" for number in (0, 1)]
+    views = [written(path, ["p1", "p2", "p3"][: 3 if n == longer else 2], "killed") for n, path in enumerate(paths)]
+    rows = views[0].rows, views[1].rows
+    context, block = context_of(*views, []), Block(0, rows[0], 0, rows[1], False, False, True)
+    found = read_window(context, block, (0, 0))
+    assert has_more(context, block) and sorted(rows) == [2, 3]
+    assert (found.cut, found.final, found.stop) == (rows, True, None)
 
 
 @pytest.mark.parametrize("longer", [0, 1])
@@ -326,6 +354,44 @@ def test_a_row_more_on_one_side(tmp_path: Path, longer: int) -> None:
     for after, end in (((1, 0), 0), ((0, 0), 3)):
         known = TruncatedRange(after if not longer else after[::-1])
         assert align_truncated(context_of(*views, []), *ranges, known)[1] == (end, end)
+
+
+@pytest.mark.parametrize(
+    ("first", "edited", "user", "learned"),
+    [
+        # a matched op reads what it wrote, or one that may be another op
+        ("x", {"inputs": ["unknown"], "outputs": ["y"]}, "k(y)", True),
+        ("x", {"inputs": ["unknown"], "outputs": ["y"]}, "k(y) of ?", False),
+        # all rows before its draw are equal, or one is not
+        ("x", {"rng": "g", "outputs": ["y"]}, None, True),
+        ("x of ?", {"rng": "g", "outputs": ["y"]}, None, False),
+        ("x", {"outputs": ["y"]}, None, False),
+        # matched ops wrote what it reads; it has no value, or another one
+        ("x", {"inputs": [0], "outputs": ["y"]}, None, True),
+        ("x", {"inputs": [0]}, None, False),
+        ("x", {"inputs": [0], "outputs": ["y of ?"]}, None, False),
+    ],
+)
+def test_which_edited_lines_are_learned(
+    tmp_path: Path, first: str, edited: dict[str, Any], user: str | None, learned: bool
+) -> None:
+    """Those of ops that are equal and that their users, their writers or the draws before prove to be one."""
+
+    def build(trace: TraceBuilder, side: str) -> None:
+        own = {key: [x.replace("?", side) if key == "outputs" else x for x in of] for key, of in edited.items()}
+        trace.op("aten.mm.default", outputs=[first.replace("?", side)])
+        trace.op("aten.mm.default", ("train.py", 13, "train", f"y = f(x) of {side}"), **own)
+        if user is not None:
+            line = user.replace("?", side)
+            trace.op("aten.mm.default", ("train.py", 14, "train", line), [1], [line])
+
+    a, b = (view_of(tmp_path / f"{side}.zarr", lambda trace, side=side: build(trace, side)) for side in "ab")
+    b.use_site_names_of(a)
+    at = np.arange(a.rows)
+    found = Alignment(len(at), len(at), at, at, np.zeros(len(at), bool), None)
+    given = context_of(a, b, []), a.read(0, len(at)), b.read(0, len(at))
+    assert not learn_edits(*given, replace(found, moved=~found.moved))
+    assert learn_edits(*given, found) is learned
 
 
 def test_edited_lines_are_learned_once(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from rltrace.testing import TraceBuilder
 from rltrace.trace.format import chunk_codec
 from rltrace.trace.format.activation_rows import ModuleCall, OpRows, Part
 from rltrace.trace.format.journal import parse_journal
-from rltrace.trace.format.schema import CALL_CHUNK, DIGEST_CHUNK, ActivationColumn, ModuleCallColumn
+from rltrace.trace.format.schema import CALL_CHUNK, DIGEST_CHUNK, ActivationColumn, ModuleCallColumn, TensorOwner
 from rltrace.trace.read.activations import Activations
 from rltrace.trace.read.reader import Trace, open_trace
 from rltrace.trace.tools.slice import slice_trace
@@ -107,6 +108,7 @@ def test_none_of_these_calls_raised(small: Path) -> None:
         *(op.tensors for stream in STREAMS for op in kept.ops(stream).values()),
     ]
     assert kept.tensor_count == sum(map(len, tensors))
+    assert (kept.call_count, bool(kept.ops(0)), bool(kept.ops(1))) == (5, True, False)
 
 
 def test_calls_and_ops_read_back(small: Path) -> None:
@@ -138,6 +140,23 @@ def test_calls_and_ops_read_back(small: Path) -> None:
     assert kept.why_missing(0, 4, 5) == "the limit was reached"
     assert kept.why_missing(0, 0, 3) is None
     assert verify(small).sound
+
+
+def test_a_tensor_without_rows(tmp_path: Path) -> None:
+    """An empty batch is recorded, and read back as one."""
+    builder = TraceBuilder(tmp_path / "a.zarr")
+    row = builder.op("aten.mm.default", outputs=["x"])
+    builder.op_rows(row, {"mat1": np.zeros((0, 3), np.float32)}, {"": np.zeros((2, 3), np.float32)})
+    shapes = [(tensor.shape, tensor.digests.shape) for tensor in kept_of(builder.finish()).ops(0)[row].tensors]
+    assert shapes == [((0, 3), (0,)), ((2, 3), (2,))]
+
+
+def test_tensors_of_selected_rows(small: Path) -> None:
+    """Those of the ops in them, and of the calls that ran any of them."""
+    kept = kept_of(small)
+    _, wholes = kept.digest_chunks_of(lambda stream, first, stop: stream == 0 and first < 2 <= stop)
+    wanted = [kept.calls(0)[0], kept.calls(0)[1], kept.ops(0)[1]]
+    assert sorted(wholes.tolist()) == sorted(tensor.whole for one in wanted for tensor in one.tensors)
 
 
 @settings(max_examples=25, deadline=None)
@@ -266,6 +285,33 @@ def test_an_index_that_lies(small: Path, array: str, column: int, number: int) -
     assert not verify(small).sound
 
 
+@pytest.mark.parametrize(
+    ("array", "number", "column", "add", "why"),
+    [
+        ("tensors", 1, ActivationColumn.NUMBER, 40, "of row 41 .*: there is no such row"),
+        ("tensors", 1, ActivationColumn.AXES, 1 << 40, "of row 1 .*: its description is inconsistent"),
+        ("tensors", 1, ActivationColumn.PART, 2, "of row 1 .*: its description is inconsistent"),
+        ("calls", 1, ModuleCallColumn.PARENT, 1, "of call 1 .*: its description is inconsistent"),
+        ("calls", 1, ModuleCallColumn.FIRST_ROW, 2, "of call 1 .*: its description is inconsistent"),
+        ("calls", 1, ModuleCallColumn.END_ROW, 3, "of call 1 .*: its description is inconsistent"),
+        ("calls", 1, ModuleCallColumn.STEP, (1 << 48) + 1, "of call 1 .*: its description is inconsistent"),
+    ],
+)
+def test_one_number_that_lies(small: Path, array: str, number: int, column: int, add: int, why: str) -> None:
+    """The call, or the op, is lost and named, and nothing else is."""
+    whole, files = told(open_trace(small)), load(small)
+    key = f"activations/{array}/c.0.0"
+    stored = chunk_codec.decode(_spec(key), files[BASE + key]).copy()
+    owner = (TensorOwner.OP, ActivationColumn.OWNER) if array == "tensors" else (number, ModuleCallColumn.NUMBER)
+    stored[column, stored[owner[1]] == owner[0]] += np.uint64(add)
+    store(replace_chunk(files, BASE, key, stored), small)
+    trace = open_trace(small)
+    del whole["op" if array == "tensors" else "call", 0, number]
+    assert told(trace) == whole
+    [hole] = trace.holes
+    assert re.search(why, hole.why)
+
+
 @pytest.mark.parametrize("shape", [[0, 1 << 47, 1 << 47, 3], [0] + [1] * 80, [0, -1, 3], ["nested"], [1 << 60, 3]])
 def test_a_shape_that_no_tensor_has(tmp_path: Path, shape: list[Any]) -> None:
     """Is damage with a name, not an error of somebody else's."""
@@ -342,6 +388,7 @@ def test_a_slice_carries_what_its_rows_need(tmp_path: Path) -> None:
     """Calls and ops of the steps in it, with their ids; of the others it is said that they are not."""
     builder = TraceBuilder(tmp_path / "a.zarr")
     for step in range(4):
+        builder.op("aten.arange.default")  # so that a call's number is not its row
         with builder.call("Net", {"ids": np.array([[step]])}) as outputs:
             row = builder.op("aten.mm.default", outputs=[f"x{step}"])
             builder.op_rows(row, outputs={"": np.full((3, 2), step, np.float32)})
@@ -352,7 +399,7 @@ def test_a_slice_carries_what_its_rows_need(tmp_path: Path) -> None:
     whole = told(open_trace(source))
     slice_trace(source, 2, 3, tmp_path / "slice.zarr")
     trace = open_trace(tmp_path / "slice.zarr")
-    assert set(told(trace)) == {("call", 0, 2), ("op", 0, 2)}
+    assert set(told(trace)) == {("call", 0, 2), ("op", 0, 5)}
     assert reads_right(trace, whole, "slice") == 2
     kept = trace.processes[0].activations
     assert kept.unread == 6

@@ -301,6 +301,22 @@ PROGRAM = [
 ]
 
 
+def test_batches_never_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many rows are hashed at a time, across the end of a step and of what is loaded."""
+    rows, digests = random_rows(np.random.default_rng(5), 0, 40), []
+    for batch in (1 << 14, 7):
+        monkeypatch.setattr(row_hashes, "BATCH", batch)
+        chains = Chains()
+        chains.load(rows.cut(0, 30), tables(), [20])
+        chains.advance_to(20)
+        first = chains.end_step()
+        chains.advance_to(30)
+        chains.load(rows.cut(30, 40), tables(), [])
+        chains.advance_to(40)
+        digests.append((first, chains.end_step()))
+    assert digests[0] == digests[1]
+
+
 def of(program: Sequence[Do]) -> int:
     return digest(run(program, 9973), len(LIVED)).any_order
 

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from rltrace.trace.format.arming import (
+    VERSION,
     Answer,
     ArmRequest,
+    EndRequest,
     SleepingProcess,
+    end_path,
+    read_end_request,
     read_request,
     request_path,
     sleeping_process,
     sleeping_processes,
+    write_end_request,
     write_request,
 )
-from rltrace.trace.format.process_start import STARTS, write_start
+from rltrace.trace.format.process_start import STARTS, checked, write_start
 
 
 @pytest.fixture
@@ -73,3 +79,18 @@ def test_processes_asleep(trace: Path) -> None:
     replace(state, is_over=True).write(trace, token)
     assert list(sleeping_processes(trace)) == []
     assert sleeping_process(trace, "x") is None
+
+
+def test_the_end_is_requested(trace: Path) -> None:
+    """It is read as it was written, a later one replaces it, and one that is damaged or of another version is none."""
+    for request in (EndRequest(6, "loss differs"), EndRequest(3, "so does the gradient")):
+        write_end_request(trace, request)
+        assert read_end_request(trace) == request
+    path = Path(end_path(trace))
+    assert list((trace / STARTS).iterdir()) == [path]
+    whole = path.read_bytes()
+    fields = {"version": VERSION, **request._asdict()}
+    others = [{**fields, "version": VERSION + 1}, {**fields, "more": 1}, {"version": VERSION, "step": 3}]
+    for data in (whole[:-1], b"", *(checked(json.dumps(other).encode()) for other in others)):
+        path.write_bytes(data)
+        assert read_end_request(trace) is None

@@ -52,6 +52,13 @@ def test_any_flipped_bit_is_refused(data: st.DataObject) -> None:
         chunk_codec.decode(STEPS, bytes(encoded))
 
 
+def test_a_frame_cut_short_with_a_right_checksum() -> None:
+    """As long as it says that it unpacks to, and no longer all there."""
+    body = chunk_codec.encode(STEPS, some_chunk(STEPS, 1, 900))[:200]
+    with pytest.raises(chunk_codec.CodecError, match="it does not unpack: "):
+        chunk_codec.decode(STEPS, body + google_crc32c.value(body).to_bytes(4, "little"))
+
+
 @pytest.mark.parametrize("keep", [0, 1, 4, 5, 20, -1])
 def test_truncated_chunk_is_refused(keep: int) -> None:
     """A chunk cut short is no chunk."""

@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rltrace.trace.format.arrays import STEPS
+from rltrace.trace.format.arrays import SERIES, STEPS
 from rltrace.trace.format.chunk_codec import rows_to_text
 from rltrace.trace.format.files import Folder
-from rltrace.trace.format.schema import Step
-from rltrace.trace.read.chunks import Counter, StoredAttempts
+from rltrace.trace.format.records import MAX_COUNT
+from rltrace.trace.format.schema import Sample, Step
+from rltrace.trace.read.chunks import Counter, Samples, StoredAttempts
 
 
 @pytest.mark.parametrize(
@@ -38,3 +39,13 @@ def test_attempts_in_order(tmp_path: Path, steps: list[tuple[int, int, int]], fi
     read = attempts.all
     assert np.array_equal(read, rows) if fits else not len(read)
     assert damage == ([] if fits else [f"steps 0 to {len(rows) - 1}: their journal record is inconsistent"])
+
+
+@pytest.mark.parametrize(("count", "fits"), [(MAX_COUNT, True), (MAX_COUNT + 1, False)])
+def test_samples_with_counts_that_can_be(tmp_path: Path, count: int, fits: bool) -> None:
+    """No step, stream or row has a larger number."""
+    rows = np.zeros((1, len(Sample)), np.uint64)
+    rows[0, 0] = count
+    samples = Samples(Folder(tmp_path), "processes/0", Counter(), [])
+    samples.add_record({"first": 0, "samples": 1, "rows": rows_to_text(SERIES, rows)})
+    assert len(samples.all) == fits

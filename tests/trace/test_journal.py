@@ -150,6 +150,16 @@ def test_writer_appends_and_resumes(tmp_path: Path) -> None:
     assert journal.torn is None
 
 
+def test_a_record_that_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record that no reader would take is refused before any of it is written."""
+    writer = JournalWriter(str(tmp_path / "log"))
+    monkeypatch.setattr("rltrace.trace.format.journal.MAX_PAYLOAD_BYTES", 20)
+    writer.append([{"type": "x" * 9}])
+    with pytest.raises(ValueError, match="a record of 21 bytes is longer than the limit of a journal"):
+        writer.append([{"type": "y"}, {"type": "x" * 10}])
+    assert [record["type"] for record in parse_journal((tmp_path / "log").read_bytes()).records] == ["x" * 9]
+
+
 def test_writer_holds_no_file_open(tmp_path: Path) -> None:
     """A program may close all of its descriptors; the file that it opens next is not written into."""
     journal = JournalWriter(os.fspath(tmp_path / "log"))
@@ -171,6 +181,20 @@ def test_writer_holds_no_file_open(tmp_path: Path) -> None:
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
     assert parse_journal((tmp_path / "log").read_bytes()).records == RECORDS * 2
+
+
+def test_standard_streams_stay_closed(tmp_path: Path) -> None:
+    """Where a program has closed one, the journal does not take its place."""
+    keep = os.dup(0)
+    os.close(0)
+    try:
+        JournalWriter(os.fspath(tmp_path / "log")).append(RECORDS)
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(0)
+    finally:
+        os.dup2(keep, 0)
+        os.close(keep)
+    assert parse_journal((tmp_path / "log").read_bytes()).records == RECORDS
 
 
 @pytest.mark.parametrize("link", [True, False])

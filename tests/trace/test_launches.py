@@ -190,5 +190,15 @@ def test_calls_that_a_profiler_saw(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     [call] = seen_calls(process)
     assert (call.stream, call.row, call.times) == (0, 1, 3)
     assert [evidence["names"] for evidence in call.evidence(process)] == [["k"], ["j"]]
+    process.launches.add(launches_record(NewLaunches(0, 9, np.ones(3, np.uint32))))  # of rows that are not there
+    assert [call.times for call in seen_calls(process)] == [3]
     monkeypatch.setattr(launched_calls, "MAX_ROWS_READ", 2)
     assert [call.times for call in seen_calls(process)] == [1]
+
+
+def test_calls_in_rows_that_are_lost(tmp_path: Path) -> None:
+    """Are not listed."""
+    path = build(tmp_path / "a.zarr", [("k",)])
+    process = open_trace(path).processes[0]
+    (path / "processes/0/streams/0/cells/c.0").unlink()
+    assert seen_calls(process) == []

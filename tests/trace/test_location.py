@@ -27,10 +27,11 @@ def test_paths(text: str, path: str) -> None:
 
 @pytest.mark.parametrize("text", ["s3://b/x/a.zarr", "gs://b/a.zarr", "az://c/a.zarr", "https://h:8/x/a.zarr"])
 def test_urls(text: str) -> None:
-    """A URL is shown as it was given, and has a name and a parent as a path has."""
+    """A URL is shown as it was given, and has a name, a parent and children as a path has."""
     url = parse_location(text)
     assert isinstance(url, TraceURL)
     assert (str(url), url.name, str(url.parent)) == (text, "a.zarr", text.removesuffix("/a.zarr"))
+    assert str(url.child("nodes/0")) == f"{text}/nodes/0"
     assert parse_location(f"{text}/").resolve() == url.resolve()
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from selecting import PAYLOADS
 
+from rltrace.trace.format.schema import Kind, event_name
 from rltrace.trace.read.names import Site, Words, layout_text
 
 MESH = {"sizes": [2, 4], "placements": ["Replicate", "Shard(0)"], "names": ["dp", "tp"]}
@@ -35,6 +36,8 @@ WORDS = Words(
         (["float32", [2, 3], "sparse_coo", "cpu"], False, "float32[2,3]"),
         (["float32", [8], [1], "cpu", MESH], True, "float32[8]{dp=2: Replicate, tp=4: Shard(0)}"),
         (["float32", [8], [1], "cpu", {**MESH, "names": None}], False, "float32[8]{2: Replicate, 4: Shard(0)}"),
+        (["float32", [8], [1], "cpu", {**MESH, "names": ["dp"]}], False, "float32[8]{dp=2: Replicate}"),
+        (["float32", [8], [1], "cpu", {**MESH, "sizes": [2], "names": None}], False, "float32[8]{2: Replicate}"),
         (["float32", [8], [1], "cpu", {**MESH, "sizes": 2}], False, "float32[8]"),
         (["float32", [8], [1], "cpu", {**MESH, "placements": None}], False, "float32[8]"),
         (["float32", [8], [1], "cpu", "of a newer format"], False, "float32[8]"),
@@ -65,6 +68,11 @@ def test_what_a_table_lacks() -> None:
     assert [WORDS.settings(number) for number in (0, 1, 9)] == [{"grad": True}, {}, {}]
     assert (WORDS.evidence(1), WORDS.evidence(99)) == ({"library": "MKL", "threads": 2}, {})
     assert WORDS.size("ops") == 4
+
+
+def test_events_of_a_newer_format() -> None:
+    """Have their number."""
+    assert (event_name(Kind.ENVIRONMENT_STEP), event_name(99)) == ("environment-step", "kind 99")
 
 
 def test_names_of_arguments() -> None:

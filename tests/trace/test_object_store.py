@@ -5,8 +5,10 @@ A real web server on the loopback address, and Swift's S3 interface where Swift 
 
 from __future__ import annotations
 
+import gc
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -17,6 +19,7 @@ from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 from threading import Barrier, Event, Semaphore, main_thread
+from threading import enumerate as enumerate_threads
 from typing import Any
 
 import pytest
@@ -24,15 +27,17 @@ from memory import coding_once
 from programs import Do, Machine, training
 from served import WebServer, served, swift
 from written import content
+from xxhash import xxh3_64_hexdigest
 
 from rltrace.commands.main import main
 from rltrace.errors import HoleError, NotATraceError, UnreachableError, UsageError
 from rltrace.testing import TraceBuilder
+from rltrace.trace.format.files import FileRequest, UnreadableError
 from rltrace.trace.format.journal import frame
 from rltrace.trace.format.location import TraceURL, parse_location
 from rltrace.trace.format.process_start import STARTS, note_left_out, write_start
 from rltrace.trace.read import object_store
-from rltrace.trace.read.object_store import INSTALL, ChunkCache
+from rltrace.trace.read.object_store import INSTALL, ChunkCache, RemoteStore, RequestPool
 from rltrace.trace.read.reader import open_trace
 from rltrace.trace.tools.verify import verify
 from rltrace_tui.data import DiffData
@@ -164,6 +169,16 @@ def test_chunks_are_kept(server: WebServer, originals: Path, cache: Path) -> Non
 def test_the_cache_is_bounded(cache: Path) -> None:
     """The files used longest ago go first, whatever trace they are of; what a trace keeps no other one gets."""
     one, other = (ChunkCache(TraceURL(f"https://h/{name}.zarr")) for name in "ab")
+    digest = xxh3_64_hexdigest(b"used")
+    one.put(digest, b"used")
+    other.put("2" * 16, b"x" * 10)
+    for at, name in enumerate((digest, "2" * 16)):
+        os.utime(next(cache.rglob(name)), (at, at))
+    assert one.get(digest) == b"used"
+    one.trim(4)
+    assert one.get(digest) == b"used"
+    one.trim(3)
+    assert one.get(digest) is None
     for at, (of, digest) in enumerate([(one, "1" * 16), (other, "2" * 16), (one, "3" * 16)]):
         of.put(digest, b"x" * 10)
         os.utime(next(cache.rglob(digest)), (at, at))
@@ -181,8 +196,32 @@ def test_requests_are_under_way_together(server: WebServer) -> None:
     trace = open_trace(server.url("a.zarr"))
     trace.processes[0].load()
     server.together = Barrier(4, timeout=20)
-    assert len(trace.processes[0].streams[0].read(0, trace.processes[0].streams[0].segments[1].stop))
+    stream = trace.processes[0].streams[0]
+    assert len(stream.read(0, stream.segments[1].stop))
+    server.together = Barrier(2, timeout=20)
+    assert len(stream.read_segment(stream.segments[3]))
     assert not server.together.broken
+
+
+def test_threads_are_used_again() -> None:
+    """A request that begins when another has ended takes no new thread."""
+    pool, before = RequestPool(50), set(enumerate_threads())
+    for number in range(200):
+        assert pool.submit(int, number).result() == number
+    assert len({*enumerate_threads()} - before) < 50
+
+
+def test_requests_of_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits for a request that has not begun when its store is gone waits no longer."""
+    monkeypatch.setattr(object_store, "AT_END", 0)
+    pool, begun, released = RequestPool(1), Event(), Event()
+    pool.submit(lambda: (begun.set(), released.wait()))
+    waiting = pool.submit(released.wait)
+    assert begun.wait(20)
+    del pool
+    gc.collect()
+    assert waiting.cancelled()
+    released.set()
 
 
 def test_large_files_are_read_in_ranges(server: WebServer, originals: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,6 +232,25 @@ def test_large_files_are_read_in_ranges(server: WebServer, originals: Path, monk
         server.asked.clear()
         assert content(open_trace(server.url("a.zarr"))) == whole
         assert (f"GET a.zarr/{JOURNAL} bytes=1000-1999" in server.asked) is server.ranges
+
+
+def test_an_empty_journal(server: WebServer) -> None:
+    """Is a process that never recorded, as in a folder."""
+    folder = server.folder / "a.zarr"
+    (folder / "processes/1/journal").mkdir(parents=True)
+    (folder / "processes/1/journal/log").touch()
+    for where in (server.url("a.zarr"), str(folder)):
+        assert [process.state for process in open_trace(where).processes] == ["complete", "never-recorded"]
+
+
+@pytest.mark.parametrize("limit", [10, 1 << 20])
+def test_files_that_are_too_long(server: WebServer, limit: int) -> None:
+    """Are refused by their length, also where more was allowed as they were read ahead."""
+    store = RemoteStore(TraceURL(server.url("a.zarr")))
+    store.read_ahead([FileRequest(JOURNAL, limit)])
+    for _ in range(2):
+        with pytest.raises(UnreadableError, match="is longer than the limit of 10 bytes"):
+            store.read(JOURNAL, 10)
 
 
 def test_processes_are_found_without_a_list(tmp_path: Path) -> None:
@@ -213,15 +271,38 @@ def test_processes_are_found_without_a_list(tmp_path: Path) -> None:
 
 
 def test_a_killed_launch_without_a_list(tmp_path: Path) -> None:
-    """Where nothing says which processes started, that is a hole: the traces may not have computed the same."""
+    """Where nothing says which processes started, that is a hole: the traces may not have computed the same. What has
+    to be known of each process is asked for at once."""
     builder = TraceBuilder(tmp_path / "a.zarr")
     builder.op("aten.mul.Tensor", outputs=[1])
     builder.process("rank0/worker")
     builder.finish("killed")
     with served(tmp_path) as server:
+        server.together = Together(server, {r"HEAD \S+/journal/log": 8, r"HEAD \S+/starts/\S+.json": 2})
         found = open_trace(server.url("a.zarr"))
         assert [process.state for process in found.processes] == ["killed", "killed"]
         assert found.lost == (UNLISTED,)
+        assert not server.together.broken
+
+
+class Together(Barrier):
+    """Some requests get their answers when so many of the same kind are under way."""
+
+    def __init__(self, server: WebServer, kinds: dict[str, int]) -> None:
+        super().__init__(1)
+        self.server = server
+        self.kinds = {kind: Barrier(count, timeout=20) for kind, count in kinds.items()}
+
+    def wait(self, timeout: float | None = None) -> int:
+        request = self.server.asked[-1]
+        for kind, barrier in self.kinds.items():
+            if re.fullmatch(kind, request):
+                barrier.wait()
+        return 0
+
+    @property
+    def broken(self) -> bool:
+        return any(barrier.broken for barrier in self.kinds.values())
 
 
 def test_a_journal_that_names_too_many_processes(server: WebServer) -> None:
@@ -278,9 +359,24 @@ def test_what_changes_under_the_reader_is_found(server: WebServer) -> None:
 def test_a_file_that_changes_between_ranges(server: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """No file is joined from ranges of two versions."""
     monkeypatch.setattr(object_store, "RANGE_BYTES", 1000)
-    server.faults[f"a.zarr/{JOURNAL}"] = ["", "412"]
+    server.together = Replacing(server, f"a.zarr/{JOURNAL}")
     trace = open_trace(server.url("a.zarr"))
     assert [hole.why for hole in trace.holes] == [f"{JOURNAL} cannot be read (it changed while it was read)"]
+
+
+class Replacing(Barrier):
+    """A file is replaced by another one of its length before it is asked for a range of it."""
+
+    def __init__(self, server: WebServer, key: str) -> None:
+        super().__init__(1)
+        self.server, self.key = server, key
+
+    def wait(self, timeout: float | None = None) -> int:
+        if any(request.startswith(f"GET {self.key} bytes=") for request in self.server.asked):
+            with self.server.lock:
+                path = self.server.folder / self.key
+                path.write_bytes(b"x" * path.stat().st_size)
+        return 0
 
 
 @pytest.mark.parametrize("fault", ["503", "500", "cut"])
@@ -384,6 +480,44 @@ def test_no_secret_is_written(
     assert len(written) > 10 and cache in {folder for path in written for folder in path.parents}
     for text in (out, err, *(f"{path}\n{path.read_bytes()!r}" for path in written)):
         assert HIDDEN not in text
+
+
+# --- a bucket that is listed ------------------------------------------------------------------------------------------
+
+
+def test_what_a_list_gives(server: WebServer, originals: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trace in a bucket is read as in a folder, however many lists its files take; of others one list is read."""
+    bucket = server.as_bucket(monkeypatch)
+    shutil.copytree(originals, server.folder / "bucket/x")
+    monkeypatch.setattr(object_store, "PAGE", 5)
+    assert content(open_trace(f"{bucket}/x/a.zarr")) == content(open_trace(originals / "a.zarr"))
+    assert RemoteStore(TraceURL(f"{bucket}/x/a.zarr")).holds(CHUNK)
+    assert not RemoteStore(TraceURL(f"{bucket}/x")).holds(f"a.zarr/{CHUNK}")
+    with pytest.raises(NotATraceError, match="it has no launch journal"):
+        open_trace(f"{bucket}/x")
+
+
+def test_a_bucket_that_may_not_be_listed(server: WebServer, originals: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trace in it is read as from a web server; what is no bucket, or holds nothing that may be read, is named."""
+    bucket = server.as_bucket(monkeypatch)
+    shutil.copytree(originals, server.folder / "bucket/x")
+    server.faults["bucket"] = ["403", "403"]
+    trace = open_trace(f"{bucket}/x/a.zarr")
+    assert content(trace) == content(open_trace(originals / "a.zarr"))
+    assert trace.lost == ()
+    server.faults["bucket/x/a.zarr/journal/log"] = ["403"]
+    with pytest.raises(UnreachableError, match=r"a\.zarr cannot be read \(access is denied\)"):
+        open_trace(f"{bucket}/x/a.zarr")
+    with pytest.raises(UnreachableError, match=r"a\.zarr cannot be read: its bucket does not exist"):
+        open_trace("s3://another/a.zarr")
+
+
+def test_no_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a store lacks before it is asked for anything is named."""
+    for name in [name for name in os.environ if name.startswith("AZURE")]:
+        monkeypatch.delenv(name)
+    with pytest.raises(UsageError, match=r"az://c/a\.zarr cannot be read: no storage account is named"):
+        open_trace("az://c/a.zarr")
 
 
 # --- an object store --------------------------------------------------------------------------------------------------

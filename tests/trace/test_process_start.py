@@ -67,7 +67,7 @@ def test_asking_leaves_a_process_alone() -> None:
     assert sent == []
 
 
-@pytest.mark.parametrize("pid", [0, -1, None, "7", 1 << 70])
+@pytest.mark.parametrize("pid", [0, -1, None, "7", 1 << 30, 1 << 70])
 def test_nonsense_is_not_alive(pid: object) -> None:
     """No process has such a number."""
     assert not is_alive({**this_process(), "started": None, "pid": pid})

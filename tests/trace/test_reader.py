@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +16,13 @@ import tampering
 
 from rltrace.errors import DamagedTraceError, FormatVersionError, HoleError, NotATraceError
 from rltrace.testing import TraceBuilder, plain_entries, random_rows
-from rltrace.trace.format.journal import Record
+from rltrace.trace.format.files import FileRequest, Folder
+from rltrace.trace.format.journal import Record, parse_journal
 from rltrace.trace.format.process_start import note_failure, write_start
-from rltrace.trace.format.records import link_checks_record
-from rltrace.trace.format.root import create_trace
+from rltrace.trace.format.records import FaultKind, LinkFault, link_checks_record, link_fault_record
+from rltrace.trace.format.root import create_trace, end_launch
 from rltrace.trace.format.rows import Rows
+from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import open_trace
 from rltrace.trace.read.stream import CACHED_SEGMENTS
 from rltrace.trace.write.writer import ProcessWriter
@@ -223,8 +225,9 @@ def test_a_lost_commit_record_is_a_hole(written: tuple[Path, Rows]) -> None:
     stream = open_trace(path).processes[0].streams[0]
     first, count, _ = stream.holes[0]
     assert [segment.index for segment in stream.segments] == [0, 1, 3, 4]
-    with pytest.raises(HoleError, match="the journal's record of them is damaged"):
-        stream.read(first, first + 1)
+    for stop in (first + 1, stream.rows):
+        with pytest.raises(HoleError, match="the journal's record of them is damaged"):
+            stream.read(first, stop)
     assert np.array_equal(stream.read(first + count, stream.rows).columns, rows.columns[first + count :])
 
 
@@ -409,6 +412,29 @@ def test_a_damaged_record_hides_no_row_that_is_there(sample: Path) -> None:
     assert process.streams[0].holes == []
 
 
+def test_a_journal_that_has_lost_all_commits(written: tuple[Path, Rows]) -> None:
+    """Chunks that were written one after the other were in it."""
+    path, _ = written
+    rewrite(path / "processes/0/journal/log", lambda r: {**r, "pid": 0} if r["type"] in ("start", "stream") else None)
+    for chunk in range(2, 5):
+        (path / f"processes/0/streams/0/rows/c.{chunk}.0").unlink()
+    key = "processes/0/streams/0/rows/c.1.0"
+    [hole] = open_trace(path).holes
+    assert hole.why == f"processes/0/journal/log has lost its last records: {key} was written after them"
+
+
+def test_a_damaged_launch_record(sample: Path) -> None:
+    """Is named, and all else is read: it is not taken for the journal of another launch."""
+    log = sample / "journal/log"
+    data = bytearray(log.read_bytes())
+    data[30] ^= 1
+    log.write_bytes(data)
+    trace = open_trace(sample)
+    [hole] = trace.holes
+    assert re.fullmatch(r"the journal is damaged from byte 0 to byte \d+ \(journal/log\)", hole.why)
+    assert trace.exit is not None and trace.processes[0].state == "complete"
+
+
 def test_a_missing_start_record_is_named(sample: Path) -> None:
     """A process began, and what it began with is gone."""
     process = open_trace(sample).processes[0]
@@ -427,11 +453,32 @@ def test_holes_are_in_order(written: tuple[Path, Rows]) -> None:
 
 
 def test_checked_links(tmp_path: Path) -> None:
-    """A process has its links checked only where it says so."""
+    """A process has its links checked only where it says so, and has the faults that were found."""
     builder = TraceBuilder(tmp_path / "a.zarr")
+    fault = LinkFault(FaultKind.WRITE, (0, 1), 0, 3, (0, 0), None, None, handed_out=True, bytes=8, digest=7)
     builder.process("rank1/main").writer.append(link_checks_record())
+    builder.process("rank1/main").writer.append(link_fault_record(fault))
     processes = open_trace(builder.finish()).processes
-    assert [process.checks_links for process in processes] == [False, True]
+    assert [(process.checks_links, process.link_faults) for process in processes] == [(False, []), (True, [fault])]
+
+
+def test_steps_of_which_nothing_is_recorded(tmp_path: Path) -> None:
+    """Adjacent ones are one range, in however many records they are."""
+    builder = TraceBuilder(tmp_path / "a.zarr")
+    for first, end in ((0, 3), (3, 5), (7, 8)):
+        builder.main.writer.append({"type": "asleep", "first_step": first, "end_step": end})
+    assert open_trace(builder.finish()).processes[0].asleep == [(0, 5), (7, 8)]
+
+
+def test_a_process_that_starts_twice(tmp_path: Path) -> None:
+    """Is damaged; the first start counts, and so does the first record of what an optimizer began with."""
+    builder = TraceBuilder(tmp_path / "a.zarr")
+    for state in (("exp_avg",), ()):
+        builder.optimizer("p", state=state)
+    builder.main.writer.append({"type": "start", "name": "rank1/main", "token": "t"})
+    [process] = open_trace(builder.finish()).processes
+    assert (process.name, process.optimizer_starts[0].state) == ("rank0/main", ("exp_avg",))
+    assert "a process starts only once" in process.record_damage[0]
 
 
 def test_a_process_from_a_later_step(sample: Path) -> None:
@@ -439,7 +486,71 @@ def test_a_process_from_a_later_step(sample: Path) -> None:
     process = open_trace(sample).processes[0]
     later = process.from_step(1)
     assert (len(process.steps), len(later.steps), len(later.steps_before)) == (3, 2, 1)
+    assert len(process.steps_before) == 0
     assert later.steps_before.tolist() == process.steps[:1].tolist() and later.chunks_read == process.chunks_read
+
+
+def test_parts_of_a_trace(tmp_path: Path) -> None:
+    """From a step on, of one process, up to a step, or as if all had been stopped: each beside the whole one."""
+    builder = TraceBuilder(tmp_path / "a.zarr")
+    for name in ("rank0/main", "rank1/main"):
+        stream = builder.process(name).stream()
+        for step in range(3):
+            stream.op("aten.mm.default", outputs=[step])
+            stream.end_step(parameters=step)
+    builder.process("rank1/main").finish(generators="g", parameters={0: "p"})
+    builder.process("rank0/main").finish("killed")
+    end_launch(builder.path, {"status": 1})
+    trace = open_trace(builder.path)
+    shown = lambda part: [(found.name, found.state, len(found.steps)) for found in part.processes]  # noqa: E731
+    assert shown(trace) == [("rank0/main", "killed", 3), ("rank1/main", "complete", 3)]
+    assert shown(trace.from_step(1)) == [("rank0/main", "killed", 2), ("rank1/main", "complete", 2)]
+    assert shown(trace.as_if_stopped()) == [("rank0/main", "stopped", 3), ("rank1/main", "complete", 3)]
+    assert shown(trace.of_process("rank1/main")) == [("rank1/main", "complete", 3)]
+    assert shown(trace.of_process("rank1/main", 2)) == [("rank1/main", "stopped", 2)]
+    assert shown(trace.of_process("rank0/main", 1)) == [("rank0/main", "killed", 1)]
+    whole, early = trace.of_process("rank1/main").processes[0], trace.of_process("rank1/main", 2).processes[0]
+    assert whole.generators is not None and whole.parameters and (early.generators, early.parameters) == (None, {})
+
+
+def test_cells_that_other_rows_have(sample: Path) -> None:
+    """Counts of a commit that are not those of its rows: none of them is read."""
+    change = lambda r: {**r, "sections": r["sections"][::-1]} if r["type"] == "commit" else r  # noqa: E731
+    rewrite(sample / "processes/0/journal/log", change)
+    with pytest.raises(HoleError, match="its rows and its cells do not match"):
+        open_trace(sample).processes[0].streams[0].read(0, 1)
+
+
+def test_a_note_that_cannot_be_read(tmp_path: Path) -> None:
+    """That the recorder failed is known by its name alone."""
+    builder = TraceBuilder(tmp_path / "a.zarr")
+    token = write_start(builder.path, {"argv": ["ls"], "pid": 0})
+    (builder.path / f"starts/{token}.failed").mkdir()
+    [found] = open_trace(builder.finish()).unrecorded
+    assert found.why == "the recorder could not start: the recorder failed, and could not write why"
+
+
+class Noted(Folder):
+    """Notes which files are to be read next."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.ahead: list[str] = []
+
+    def read_ahead(self, requests: Iterable[FileRequest]) -> None:
+        self.ahead.extend(request.key for request in requests)
+
+
+def test_what_is_read_ahead(sample: Path) -> None:
+    """What explains a difference is asked for at once, and nothing that was read is asked for again."""
+    folder = Noted(sample)
+    process = ProcessTrace(folder, "processes/0", parse_journal((sample / "processes/0/journal/log").read_bytes()))
+    process.read_ahead()
+    assert {key.split("/")[2] for key in folder.ahead} == {"tables", "steps"}
+    process.load()
+    folder.ahead.clear()
+    process.read_ahead()
+    assert folder.ahead == []
 
 
 # --- several machines -------------------------------------------------------------------------------------------------
@@ -469,7 +580,20 @@ def test_processes_of_one_name_on_two_machines(tmp_path: Path) -> None:
     node(tmp_path, 0, 0)
     node(tmp_path, 1, 0)
     names = [process.name for process in open_trace(tmp_path / "all.zarr").processes]
-    assert names[0] == "rank0/main" and len(set(names)) == 2
+    assert names == ["rank0/main", "rank0/main#2"]
+
+
+def test_more_machines_than_were_named(tmp_path: Path) -> None:
+    """All that are there are read, and those between them are missing; programs that recorded nothing are seen."""
+    for place in (0, 2):
+        node(tmp_path, place, place)
+        write_start(tmp_path / f"all.zarr/nodes/{place}", {"argv": [f"ls{place}"], "pid": 0})
+    trace = open_trace(tmp_path / "all.zarr")
+    assert ([process.name for process in trace.processes], trace.lost) == (
+        ["rank0/main", "rank2/main"],
+        ("nodes/1 of 3 is missing",),
+    )
+    assert [process.name for process in trace.unrecorded] == ["ls0", "ls2"]
 
 
 @pytest.mark.parametrize("place", [0, 1])
@@ -478,6 +602,13 @@ def test_a_machine_that_is_missing(tmp_path: Path, place: int) -> None:
     node(tmp_path, place, 0)
     trace = open_trace(tmp_path / "all.zarr")
     assert (trace.exit, trace.lost) == (None, (f"nodes/{1 - place} of 2 is missing",))
+
+
+def test_machines_that_a_launch_makes_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bounded number is looked for."""
+    monkeypatch.setattr("rltrace.trace.read.reader.MAX_NODES", 4)
+    node(tmp_path, 0, 0, nodes=1 << 40)
+    assert len(open_trace(tmp_path / "all.zarr").lost) == 3
 
 
 def test_a_machine_that_has_not_ended(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from rltrace.trace.format.records import (
     ValueRequest,
     add_part,
     add_up,
+    axes_of,
     by_reason,
     check_facts,
     check_launch,
@@ -105,6 +106,12 @@ def test_what_was_left_out_is_added_up() -> None:
     assert by_reason(entries) == [LeftOut("a", 0, 0, 0, 13, 130), LeftOut("b", 0, 0, 0, 2, 20)]
 
 
+def test_axes_of_activation_rows() -> None:
+    """Those that are requested and that the tensor has; else all but its last."""
+    assert [axes_of((0, 2), dimensions) for dimensions in (0, 1, 2, 3)] == [(), (0,), (0,), (0, 2)]
+    assert [axes_of(None, dimensions) for dimensions in (0, 1, 3)] == [(), (), (0, 1)]
+
+
 def test_requests_of_values() -> None:
     """Selectors are a list of texts."""
     request = ValueRequest(("op=mm", "all"), True, 1 << 20)
@@ -156,6 +163,7 @@ def test_digests_at_the_end_of_a_process() -> None:
         (parse_generators, {"generators": [WORD]}),
         (parse_generators, {"generators": [1, 2, 3]}),
         (parse_generators, {"generators": WORD}),
+        (parse_generators, {"generators": dict.fromkeys(f"{number:016x}" for number in GENERATORS)}),
         (parse_parameters, {"parameters": {"0": WORD}}),
         (parse_parameters, {"parameters": [[-1, WORD]]}),
         (parse_parameters, {"parameters": [[0, "zz"]]}),

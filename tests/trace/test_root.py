@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -9,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from rltrace.errors import RecordError, UsageError
-from rltrace.trace.format.root import create_trace, end_launch
+from rltrace.trace.format.journal import first_digest
+from rltrace.trace.format.root import JOURNAL, add_to_launch, create_trace, end_launch
 from rltrace.trace.read.reader import open_trace
 
 LAUNCH = {"command": ["python", "train.py"], "cwd": "~", "host": "h", "options": {"level": "op"}}
@@ -83,6 +85,33 @@ def test_a_read_only_folder() -> None:
     with pytest.raises(RecordError, match="cannot be created") as refused:
         create_trace(Path("/proc/self/a.zarr"), LAUNCH)
     assert refused.value.errno is not None
+
+
+def test_the_end_of_another_launch(tmp_path: Path) -> None:
+    """Where a recording has replaced a trace, the end of the one before is not written to it; its own is."""
+    path = tmp_path / "a.zarr"
+    create_trace(path, LAUNCH)
+    before = first_digest(str(path / JOURNAL))
+    create_trace(path, {**LAUNCH, "host": "other"}, force=True)
+    with pytest.raises(RecordError, match=r"a\.zarr has become another recording's trace"):
+        end_launch(path, {"status": 0}, before)
+    assert open_trace(path).exit is None
+    end_launch(path, {"status": 0}, first_digest(str(path / JOURNAL)))
+    assert open_trace(path).exit is not None
+
+
+def test_what_cannot_be_added_or_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trace that is gone, or whose files the system does not remove, is an error that names it."""
+    with pytest.raises(RecordError, match=r"a\.zarr cannot be added to: No such file"):
+        add_to_launch(tmp_path / "a.zarr", [{"type": "x"}])
+    create_trace(tmp_path / "a.zarr", LAUNCH)
+
+    def busy(*_: object, **__: object) -> None:
+        raise OSError(errno.EBUSY, "is busy")
+
+    monkeypatch.setattr(os, "rmdir", busy)
+    with pytest.raises(RecordError, match=r"the old trace \S*a\.zarr cannot be removed: is busy"):
+        create_trace(tmp_path / "a.zarr", LAUNCH, force=True)
 
 
 def test_the_end_of_a_trace_that_is_gone(tmp_path: Path) -> None:

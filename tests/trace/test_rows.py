@@ -10,7 +10,7 @@ import pytest
 
 from rltrace.errors import HoleError
 from rltrace.testing import In, TraceBuilder, digest
-from rltrace.trace.format.events import Event, event_of
+from rltrace.trace.format.events import COUNT, NONE, Cell, Event, event_of
 from rltrace.trace.format.rows import Link, Rows
 from rltrace.trace.format.schema import Generator, Kind, Origin, RowFlag
 from rltrace.trace.read.reader import open_trace
@@ -88,6 +88,8 @@ def test_events(rows: Rows) -> None:
     assert event.fields == {"d": f"{digest('d'):016x}", "f": f"{digest('f'):016x}", "x": 6, "y": 0.75}
     assert list(event.compared) == list(event.fields)
     assert [event.evidence(name) for name in ("n", "e", "d")] == [5, digest("e"), None]
+    assert [cell.text for cell in event.cells[:1]] == ["5"] and Cell("n", COUNT, NONE).text == "none"
+    assert event_of(rows, len(VALUES) + 1, [*skeleton, 5, ["z="], ["z=", "q"], [None, "i"]]) == event
     assert event_of(rows, len(VALUES) + 1, None) == event_of(rows, len(VALUES) + 1, []) == Event("", ())
 
 

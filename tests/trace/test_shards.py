@@ -77,6 +77,7 @@ def test_shards_of_a_process(tmp_path: Path) -> None:
         {"kind": "other"},
         {"name": 5},
         {"why": 5},
+        {"shape": [1] * 65},
     ],
 )
 def test_records_that_describe_no_shard_are_refused(change: dict[str, object]) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from rltrace.trace.format.rows import TableEntry
 from rltrace.trace.format.schema import TABLE_CHUNK
-from rltrace.trace.format.tables import KeyTables, fits, pack_lines, parse_tables, table_line
+from rltrace.trace.format.tables import MAX_GAPS, KeyTables, fits, pack_lines, parse_tables, table_line
 
 FRAME = {"file": "train.py", "line": 3, "function": "main", "source": "x()"}
 
@@ -94,6 +94,13 @@ def test_lost_entries() -> None:
     assert (tables["ops"].payloads, tables["ops"].keys.tolist()) == (["x"], [1])
     assert tables["modules"].lacks(np.array([0], np.uint32)) == 0
     assert parse_tables(data, {})["frames"].payloads == []
+
+
+def test_ids_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of so many entries for each line, lost ones included: a false count or id takes no memory."""
+    monkeypatch.setattr("rltrace.trace.format.tables.MAX_LOST", 5)
+    data = lines(*(("ops", number, 7, "x") for number in (5 + MAX_GAPS * 4, 4 + MAX_GAPS * 4, 0)))
+    assert len(parse_tables(data, {"ops": 1 << 40})["ops"]) == 5 + MAX_GAPS * 4
 
 
 @pytest.mark.parametrize(

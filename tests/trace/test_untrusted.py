@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -146,6 +146,29 @@ def test_no_key_leads_out(tmp_path: Path, key: str) -> None:
     assert folder.names(os.path.dirname(key)) == [] or "secret" not in folder.names(os.path.dirname(key))  # noqa: PTH120
     with pytest.raises(UnreadableError):
         folder.read(key, 100)
+    with pytest.raises(UnreadableError, match=r"cannot be read \(File name too long\)"):
+        folder.size("x" * 300)
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_a_file_that_is_replaced_as_it_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """By a link or a pipe, after it was found to be a file: not followed, not waited for."""
+    (tmp_path / "secret").write_text("x")
+    file = tmp_path / "t" / "file"
+    file.parent.mkdir()
+    file.write_text("12")
+    look = os.lstat
+
+    def look_and_replace(path: str) -> os.stat_result:
+        found = look(path)
+        if path == str(file):
+            file.unlink()
+            file.symlink_to(tmp_path / "secret") if kind == "link" else os.mkfifo(file)
+        return found
+
+    monkeypatch.setattr(os, "lstat", look_and_replace)
+    with pytest.raises(UnreadableError, match="cannot be read") if kind == "link" else nullcontext():
+        assert Folder(tmp_path / "t").read("file", 100) == b""
 
 
 def _link_journal(path: Path) -> None:

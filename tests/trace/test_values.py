@@ -179,6 +179,45 @@ def test_generators_inputs_and_what_was_left_out(tmp_path: Path) -> None:
     assert sum(entry.bytes for entry in values.left_out) == 99
 
 
+def test_memory_of_rows_that_can_be_run_again(tmp_path: Path) -> None:
+    """Rows with a tensor are counted once each; memory is what is stored, and what only a checkpoint has is counted
+    beside it, once for each content."""
+    builder = TraceBuilder(tmp_path / "a.zarr")
+    held = builder.value(np.arange(12, dtype=np.uint8), kind=ValueKind.STORAGE)
+    for _ in range(2):
+        builder.op("aten.mm.default", outputs=["x"])
+    builder.commit()
+    layout = builder.main.tables.plain("layouts", ["uint8", [12], [], "cpu"])
+    kinds = [(ValueKind.TENSOR, 5, 0, 0), (ValueKind.TENSOR, 6, 0, 1), (ValueKind.TENSOR, 5, 1, 0)]
+    kinds += [(ValueKind.CONTENT, digest, row, 0) for row in (0, 1) for digest in (held, 7, 8)]
+    new = [NewValue(kind, digest, 0, row, place, layout, b"") for kind, digest, row, place in kinds]
+    builder.main.writer.commit(0, None, values=NewValues(new))
+    values = values_of(builder.finish())
+    assert (values.rerunnable_rows, values.memory_bytes, values.nbytes_elsewhere) == (2, 12, 24)
+
+
+def test_a_shape_that_no_tensor_has(tmp_path: Path) -> None:
+    """Is a hole that shows it."""
+    builder = TraceBuilder(tmp_path / "a.zarr")
+    layout = builder.main.tables.plain("layouts", ["uint8", [-1, -4], [], "cpu"])
+    builder.op("aten.mm.default", outputs=["x"])
+    builder.commit()
+    builder.main.request_values()
+    builder.main.writer.commit(0, None, values=NewValues([NewValue(ValueKind.OUTPUT, 5, 0, 0, 0, layout, b"1234")]))
+    with pytest.raises(HoleError, match=r"its shape is \[-1, -4\]"):
+        values_of(builder.finish()).get(5)
+
+
+def test_few_chunks_are_kept(small: tuple[Path, dict[int, np.ndarray]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory holds the chunks that were used last; others are read again."""
+    monkeypatch.setattr("rltrace.trace.read.values.CACHED_CHUNKS", 1)
+    values = values_of(small[0])
+    first, _, second, *_, last = small[1]
+    for digest, read in ((first, 1), (second, 1), (last, 2), (last, 2), (first, 3)):
+        before = len(values.index) and 2
+        assert values.get(digest) is not None and values.chunks_read - before == read
+
+
 def reads_right(values: Values, kept: dict[int, np.ndarray], what: str) -> int:
     """How many of the values can be read; those that can are what was kept."""
     read = 0

@@ -299,7 +299,7 @@ class _Aligner:
     def _reach(self, box: Box) -> Box:
         a0, a1, b0, b1 = box
         a, b = self.structure[0][a0:a1], self.structure[1][b0:b1]
-        if not len(a) or not len(b) or not np.isin(a, b).any():
+        if not np.isin(a, b).any():
             return box
         try:
             x, y = reach_an_end(a, b, self.budget)

@@ -144,7 +144,7 @@ CONTEXT = 512
 def context_before(a: StreamView, b: StreamView, base: int) -> int:
     """Number of readable rows before ``base``, the first difference, in the same step."""
     start = max(0, base - CONTEXT)
-    if base == start or base >= min(a.rows, b.rows) or a.hole(start, base + 1) or b.hole(start, base + 1):
+    if base == start or base >= min(a.rows, b.rows):
         return 0
     try:
         steps = [view.read(start, base + 1).rows.column(Column.STEP) for view in (a, b)]

@@ -154,8 +154,8 @@ def reach_an_end(a: Tokens, b: Tokens, budget: SearchBudget) -> tuple[int, int]:
     if not len(keep_a):
         return 0, 0
     code_a, code_b, _ = codes_of(a[keep_a], b[keep_b])
-    x, y = _first_border(code_a.tolist(), code_b.tolist(), budget)
-    return (int(keep_a[x - 1]) + 1 if x else 0), (int(keep_b[y - 1]) + 1 if y else 0)
+    x, y = _first_border(code_a.tolist(), code_b.tolist(), budget)  # not 0: each side has the other's first token
+    return int(keep_a[x - 1]) + 1, int(keep_b[y - 1]) + 1
 
 
 def _first_border(a: list[int], b: list[int], budget: SearchBudget) -> tuple[int, int]:

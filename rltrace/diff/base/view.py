@@ -430,15 +430,13 @@ class StreamView:
 
     def readable(self, start: int, stop: int) -> int:
         """The first row from ``start`` on that cannot be read, ``stop`` where all can. Reads all of them."""
-        while True:
-            hole = self.hole(start, stop)
-            end = stop if hole is None else max(hole[0], start)
-            try:
-                self.stream.read(start, end)
-                return end
-            except HoleError:
-                if self.hole(start, end) is None:
-                    raise
+        hole = self.hole(start, stop)
+        end = stop if hole is None else max(hole[0], start)
+        try:
+            self.stream.read(start, end)
+        except HoleError:  # a hole that was not known
+            return self.readable(start, end)
+        return end
 
     # --- names of ids -----------------------------------------------------------------------------------------------
 

@@ -166,9 +166,8 @@ def garbage_writers(
 
 
 def _is_garbage(context: DiffContext, a: RowAt, b: RowAt, unused: set[int]) -> bool:
-    if context.matching.partner(a.index) != b.index or same_bytes(a, None, b, None):
-        return False
-    return a.index in unused or bool((a.rows.flags(a.place) | b.rows.flags(b.place)) & RowFlag.MARKED)
+    marked = a.index in unused or bool((a.rows.flags(a.place) | b.rows.flags(b.place)) & RowFlag.MARKED)
+    return marked and context.matching.partner(a.index) == b.index and not same_bytes(a, None, b, None)
 
 
 def _last_in_place(context: DiffContext, before: RowAt, unused: set[int]) -> tuple[RowAt, RowAt] | None:
@@ -177,7 +176,7 @@ def _last_in_place(context: DiffContext, before: RowAt, unused: set[int]) -> tup
         rows = before.view.read(max(0, before.index - CHUNK_ROWS), before.index).rows
         for place in reversed(range(len(rows))):
             row = RowAt(before.view, rows, place)
-            if not (row.index in unused or rows.flags(place) & RowFlag.MARKED) or not writes_in_place(row):
+            if not writes_in_place(row):
                 continue
             partner = context.matching.partner(row.index)
             other = None if partner is None else row_at(context.b, partner)

@@ -74,7 +74,7 @@ def write_request(trace: Path, request: ArmRequest) -> int:
 
 def read_request(trace: str | os.PathLike[str], number: int) -> ArmRequest | None:
     """The ``number``th request; None where it is of another version or user, or damaged. Raises OSError."""
-    descriptor = os.open(request_path(trace, number), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    descriptor = os.open(request_path(trace, number), os.O_RDONLY | os.O_NOFOLLOW)
     try:
         if os.fstat(descriptor).st_uid != os.getuid():
             return None
@@ -157,7 +157,7 @@ class SleepingProcess:
         end = -1 if self.end is None else self.end
         cells = self.step, self.request, self.answer, self.first, end, self.is_awake, self.is_over
         path = f"{os.fspath(trace)}/{STARTS}/{token}.{ASLEEP}"
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
             os.pwrite(descriptor, _LAYOUT.pack(*cells), 0)  # at once, so that a reader sees one state
         finally:

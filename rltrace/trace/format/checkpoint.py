@@ -14,7 +14,7 @@ import pickle
 import struct
 import zipfile
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
@@ -46,7 +46,7 @@ class CheckpointEntry:
     file: str
     """Within the checkpoint; empty: it is one file."""
     key: str
-    """Name of the tensor: ``model.0.weight``."""
+    """Name of the tensor: ``model.0.weight``. Others may have it, too."""
     nbytes: int
     digest: int
     """As of a uint8 tensor of these bytes."""
@@ -104,21 +104,21 @@ class CheckpointFiles:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._files: dict[str, dict[str, memoryview]] = {}
+        self._files: dict[str, list[tuple[str, memoryview]]] = {}
 
     def read(self, entry: CheckpointEntry) -> memoryview:
         """The bytes of an entry. Raises UsageError where they are not there, or others."""
         if entry.file not in self._files:
-            self._files[entry.file] = {key: data for _, key, data in _contents(self.path, entry.file)}
-        data = self._files[entry.file].get(entry.key)
+            self._files[entry.file] = [(key, data) for _, key, data in _contents(self.path, entry.file)]
+        named = {digest_of(data): data for key, data in self._files[entry.file] if key == entry.key}
         other = f"{self.path} is not the checkpoint that the step was recorded with"
-        if data is None:
+        if not named:
             raise UsageError(f"{other}: it has no {entry.key}{f' in {entry.file}' if entry.file else ''}")
-        if (digest := digest_of(data)) != entry.digest:
+        if entry.digest not in named:
             raise UsageError(
-                f"{other}: {entry.key} has the digest {digest:016x} there, recorded was {entry.digest:016x}"
+                f"{other}: {entry.key} has the digest {min(named):016x} there, recorded was {entry.digest:016x}"
             )
-        return data
+        return named[entry.digest]
 
 
 def digest_of(data: bytes | memoryview) -> int:
@@ -217,10 +217,14 @@ def _of_shards(folder: Path, only: str | None) -> Iterator[Content]:
 class _Unknown:
     """An object of any class: what it was made of."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.args: tuple[Any, ...] = (*args, *kwargs.values())
-        self.state: Any = {}
-        self.items: dict[Any, Any] = {}
+    args: tuple[Any, ...]
+    state: Any
+    items: dict[Any, Any]
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:  # a pickle may call it and never ``__init__``
+        made = super().__new__(cls)
+        made.args, made.state, made.items = (*args, *kwargs.values()), {}, {}
+        return made
 
     def __setstate__(self, state: Any) -> None:
         self.state = state
@@ -254,31 +258,38 @@ def _load(data: bytes) -> Any:
 
 
 def _storage_names(data: bytes) -> dict[str, str]:
-    """By key of a storage, the path to the first tensor in it."""
+    """By key of a storage, the shortest path to a tensor in it."""
     names: dict[str, str] = {}
     try:
-        _walk(_load(data), "", names.setdefault, 0)
+        found = [(_load(data), "", 0)]
+        seen: set[int] = set()  # objects that refer to each other would have more paths than can be followed
+        for value, path, depth in found:
+            if isinstance(value, _StorageKey):
+                names.setdefault(value.text, path or "tensor")
+            elif depth < MAX_DEPTH and id(value) not in seen:
+                seen.add(id(value))
+                for name, item in _items(value):
+                    found.append((item, f"{path}.{name}" if path and name else path or name, depth + 1))
     except Exception:  # a pickle of any class: its tensors go by their numbers then
         names.clear()
     return names
 
 
-def _walk(value: Any, path: str, found: Callable[[str, str], str], depth: int) -> None:
-    if isinstance(value, _StorageKey):
-        found(value.text, path or "tensor")
-    elif depth < MAX_DEPTH:
-        for name, item in _items(value):
-            _walk(item, f"{path}.{name}" if path and name else path or name, found, depth + 1)
-
-
 def _items(value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, Mapping):
         yield from ((str(name), item) for name, item in value.items())
-    elif isinstance(value, (list, set)):
+    elif isinstance(value, (list, set, tuple)):
         yield from ((str(i), item) for i, item in enumerate(value))
-    elif isinstance(value, tuple):
-        yield from (("", item) for item in value)
     elif isinstance(value, _Unknown):
-        yield from (("", item) for item in value.args)
+        yield from (("", item) for item in _flat(value.args))
         yield from _items(value.items)
         yield from _items(value.state)
+
+
+def _flat(values: tuple[Any, ...]) -> Iterator[Any]:
+    """The arguments of a call, those of one that it wraps included."""
+    for value in values:
+        if isinstance(value, tuple):
+            yield from _flat(value)
+        else:
+            yield value

@@ -33,7 +33,7 @@ class UnreadableError(Exception):
 
 def open_for_writing(path: str, flags: int = 0) -> int:
     """Open a file, never as descriptor 0 to 2, which a program may have closed."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o600)
+    descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | flags, 0o600)
     if descriptor > 2:
         return descriptor
     try:
@@ -132,9 +132,7 @@ class Folder:
         if self._stat(key).st_size > limit:
             raise UnreadableError(f"is longer than the limit of {limit} bytes")
         try:
-            descriptor = os.open(
-                os.path.join(self.root, key), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-            )
+            descriptor = os.open(os.path.join(self.root, key), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError as error:
             raise UnreadableError(f"cannot be read ({error.strerror})") from None
         with open(descriptor, "rb") as file:

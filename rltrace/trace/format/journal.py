@@ -182,7 +182,7 @@ def _add_damage(journal: Journal, text: str) -> None:
 
 def _frame_end(data: bytes, at: int) -> int | None:
     """End of the frame at ``at``; None: no whole frame is there."""
-    if data[at : at + 4] != MAGIC or at + HEAD > len(data):
+    if data[at : at + 4] != MAGIC:
         return None
     length = int.from_bytes(data[at + 4 : at + HEAD], "little")
     end = at + HEAD + length + TAIL

@@ -243,7 +243,5 @@ def _drop_incomplete(table: Table, other: Table) -> None:
 
 
 def _are_readable(payload: object, readable: list[bool]) -> bool:
-    if not isinstance(payload, list):
-        return False
-    ids = cast(list[object], payload)
+    ids = cast(list[object], payload)  # as SHAPES has it of these tables
     return all(isinstance(i, int) and 0 <= i < len(readable) and readable[i] for i in ids)
