@@ -93,6 +93,7 @@ bench: engine
 	$(BIN)/python benchmarks/mechanisms.py
 	$(BIN)/python benchmarks/values_cost.py
 	$(BIN)/python benchmarks/rerun_cost.py
+	$(BIN)/python benchmarks/jax_cost.py
 	$(BIN)/python benchmarks/kills.py
 	$(BIN)/python benchmarks/faults.py
 

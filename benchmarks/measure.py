@@ -75,9 +75,9 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 
 
-def machine() -> str:
+def machine(libraries: Sequence[str] = ("torch", "numpy", "zarr", "stable-baselines3")) -> str:
     """One line: processor, cores, system, Python and library versions."""
-    packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "numpy", "zarr", "stable-baselines3"))
+    packages = ", ".join(f"{name} {version(name)}" for name in libraries)
     return (
         f"{_processor()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}, "
         f"Python {platform.python_version()}, {packages}, {time.strftime('%Y-%m-%d')}"

@@ -80,15 +80,24 @@ def record_step(
 
 def rerun(trace: Trace, file: str, *options: object) -> str:
     """Make a run of ``rltrace rerun`` again: its program, as the recorded process that it was."""
-    own = trace.launch["options"]
-    source = Path(str(trace.rerun_of)).expanduser()
-    words = (source, "--process", own["process"], "--warm-up", own["warm_up"], *options, "-o", file)
-    variables = {name: value for name, value in _variables(trace).items() if name not in _OF_RANKS}
+    words = (step_of(trace), *steps_options(trace), *options, "-o", file)
+    variables = {name: value for name, value in _variables(trace).items() if name not in OF_RANKS}
     return in_folder(folder_of(trace), variables, line("rerun", *words, "--", *program(trace)))
 
 
-_OF_RANKS: Final = {"WORLD_SIZE"}
+OF_RANKS: Final = frozenset({"WORLD_SIZE"})
 """Recorded variables that ``rltrace rerun`` sets."""
+
+
+def step_of(trace: Trace) -> Path:
+    """The trace whose steps a run of ``rltrace rerun`` ran again."""
+    return Path(str(trace.rerun_of)).expanduser()
+
+
+def steps_options(trace: Trace) -> tuple[str, ...]:
+    """Options of ``rltrace rerun`` for the same steps."""
+    own = trace.launch["options"]
+    return "--process", str(own["process"]), "--warm-up", str(own["warm_up"])
 
 
 def record_both(

@@ -10,6 +10,7 @@ Owns the keys, their parsing and their meaning. Knows nothing of traces: a selec
     step=100:110                    optimizer steps, half open; ``100``, ``100:`` and ``:110`` work too
     nth=0                           occurrence of the op under its site in its step, from 0; a range too
     kernel=*gemm*                   any kernel name (on a CPU: library, instruction set, threads)
+    array=*params*                  an array that a row of JAX writes, by its name; of the row, only such arrays
     all                             everything
 
 Globs know ``*``, ``?``, ``[abc]``, ``[!abc]`` and ``\\`` before a literal character.
@@ -18,7 +19,7 @@ Globs know ``*``, ``?``, ``[abc]``, ``[!abc]`` and ``\\`` before a literal chara
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -39,17 +40,19 @@ class Key(StrEnum):
     STEP = "step"
     NTH = "nth"
     KERNEL = "kernel"
+    ARRAY = "array"
 
 
 NUMERIC = (Key.STEP, Key.NTH)
 """Keys whose values are numbers and ranges, not globs."""
 
-OP_KEYS = frozenset((Key.OP, Key.SITE, Key.NTH, Key.KERNEL))
+OP_KEYS = frozenset((Key.OP, Key.SITE, Key.NTH, Key.KERNEL, Key.ARRAY))
 """Keys that ops have and module calls do not."""
 
 Facts = Mapping[Key, Any]
 """Facts of an op or a module call: for ``site`` the (portable path, qualified function name) of each user frame, for
-``kernel`` the names, for ``step`` and ``nth`` a number (None: there is none) or an array; otherwise a name."""
+``kernel`` and ``array`` the names, for ``step`` and ``nth`` a number (None: there is none) or an array; otherwise a
+name."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,7 @@ class Condition:
                     and (function is None or any(map(function.matches, _tails(name, "."))))
                     for path, name in fact
                 )
-            case Key.KERNEL:
+            case Key.KERNEL | Key.ARRAY:
                 return any(map(value.matches, fact))
             case Key.OP:
                 return any(map(value.matches, _operator_names(fact)))
@@ -119,6 +122,10 @@ class Selector:
     def matches(self, facts: Facts) -> bool:
         """Whether the facts match; they must have every key of the selector."""
         return any(all(condition.holds(facts[condition.key]) for condition in clause) for clause in self.clauses)
+
+    def chosen(self, names: Sequence[str]) -> list[bool]:
+        """Of the arrays with these names that a row writes, those that are selected, where all else is known."""
+        return [self.matches({Key.ARRAY: (name,)}) for name in names]
 
     def simplify(self, facts: Facts) -> Selector:
         """The conditions that remain once these facts are known; without a clause it matches nothing."""

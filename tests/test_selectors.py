@@ -210,3 +210,14 @@ def test_text_near_the_grammar_parses_or_is_refused(text: str) -> None:
         parse_selectors([text]).matches(OP)
     except SelectorError as error:
         assert "^" in str(error)
+
+
+def test_arrays_of_a_row_are_chosen_by_name() -> None:
+    """Of a row that is selected otherwise, the arrays with a matching name; without that key, all of them."""
+    names = ["params['Dense_0']", "key", ""]
+    assert parse_selectors(["op=mm,array=*Dense_0*", "op=addmm,array=key"]).simplify(OP).chosen(names) == [
+        False,
+        True,
+        False,
+    ]
+    assert parse_selectors(["op=addmm"]).simplify(OP).chosen(names) == [True] * 3

@@ -152,7 +152,7 @@ def _folder(runs: Path | None) -> AbstractContextManager[str | Path]:
 def _plan(
     options: ContributionOptions, compared: Compared, traces: tuple[TraceArgument, TraceArgument], folder: Path
 ) -> AttributionPlan:
-    from rltrace.experiment.rerun_command import recipe_of
+    from rltrace.experiment.rerun_command import check_runs_alone, recipe_of
     from rltrace.parity.attribution_runs import AttributionPlan
     from rltrace.trace.format.location import local_folder
     from rltrace.trace.read.reader import open_trace
@@ -161,6 +161,7 @@ def _plan(
     modules, left_out = _modules(compared, options.most)
     command, cwd, environment = options.command, Path.cwd(), None
     if not command:
+        check_runs_alone(trace)
         recipe = recipe_of(trace, option="--contributions --")
         command, cwd, environment = recipe.command, recipe.folder, recipe.environment()
     return AttributionPlan(

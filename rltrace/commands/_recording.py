@@ -175,7 +175,7 @@ def _extent(options: RecordOptions) -> str:
         end = "" if options.end_step is None else options.end_step
         what = f"ops of steps {options.first_step}:{end} of {options.process}"
         what += f", after {counted(options.warm_up, 'step')} of warm-up" if options.warm_up else ""
-        return what
+        return what + (", with values injected" if options.replay else "")
     if options.asleep:
         what = "asleep"
     elif options.level == "step":

@@ -16,6 +16,7 @@ from rltrace.query.locate import locate
 from rltrace.recorder.base.options import RecordOptions
 from rltrace.replay.plan import compile_of, window_of
 from rltrace.replay.rerun import (
+    MemoryAccount,
     ProgramRerun,
     account_of,
     default_warm_up,
@@ -25,8 +26,55 @@ from rltrace.replay.rerun import (
 )
 from rltrace.report.rerun import program_lines
 from rltrace.report.style import Style
+from rltrace.trace.format.location import local_folder
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace, open_trace
+
+
+@dataclass(frozen=True)
+class ProgramSteps:
+    """The recorded steps that a program runs again."""
+
+    trace: Trace
+    process: ProcessTrace
+    warm_up: int | None
+    """Steps before them; None: chosen by the recorded steps."""
+    until: int | None
+    """The last of them; None: that of the record."""
+
+    def options(self, written: Path) -> RecordOptions:
+        """The options of the run; ``written``: its trace. Raises UsageError."""
+        process = self.process
+        _, first, end = window_of(self.trace.of_process(process.name))
+        warm_up = default_warm_up(process, first) if self.warm_up is None else self.warm_up
+        if first and not warm_up:
+            raise UsageError(
+                f"--warm-up 0: the first recorded step is step {first:,}, and a program begins with another"
+            )
+        if self.until is not None:
+            if self.until < first:
+                raise UsageError(f"--until {self.until}: the first recorded step is step {first:,}")
+            end = self.until + 1 if end is None else min(end, self.until + 1)
+        path, source = distinct_paths(written, local_folder(self.trace.path, "a rerun"))
+        return RecordOptions(
+            path,
+            "op",
+            first,
+            end,
+            None if end is None else last_step(process, end),
+            compile=compile_of(self.trace),
+            asleep=first > 0,
+            rerun=source,
+            process=process.name,
+            warm_up=warm_up if first else 0,
+        )
+
+
+def set_variables(process: ProcessTrace) -> None:
+    """Set the variables that a program needs to be this process."""
+    for name, value in recorded_variables(process).items():
+        os.environ.setdefault(name, value)
+    os.environ.update(rank_variables(process))
 
 
 @dataclass(frozen=True)
@@ -34,45 +82,31 @@ class ProgramArguments:
     """Arguments of the verb."""
 
     output: Path | None
-    warm_up: int | None
-    """None: chosen by the recorded steps."""
+    verify_inputs: bool
     values: tuple[str, ...]
     values_inputs: bool
+    values_limit: int
     pause: str | None
     form: str
     color: str
+    compares: bool
+    """Whether the run is compared with the recorded steps."""
     force: bool
     quiet: bool
 
 
-def rerun_program(
-    trace: Trace, location: Path, process: ProcessTrace, command: Sequence[str], arguments: ProgramArguments
-) -> int:
+def rerun_program(steps: ProgramSteps, command: Sequence[str], arguments: ProgramArguments) -> int:
     """Run the program as this process of a trace; returns the exit status. Raises UsageError."""
-    _, first, end = window_of(trace.of_process(process.name))
-    warm_up = default_warm_up(process, first) if arguments.warm_up is None else arguments.warm_up
-    if first and not warm_up:
-        raise UsageError(f"--warm-up 0: the first recorded step is step {first:,}, and a program begins with another")
+    trace, process = steps.trace, steps.process
     written = arguments.output if arguments.output is not None else fresh_trace(Path(), trace_stem(command))
-    path, source = distinct_paths(written, location)
-    options = RecordOptions(
-        path,
-        "op",
-        first,
-        end,
-        None if end is None else last_step(process, end),
+    options = steps.options(written)._replace(
+        verify_inputs=arguments.verify_inputs,
         values=arguments.values,
         values_inputs=arguments.values_inputs,
-        compile=compile_of(trace),
-        asleep=first > 0,
-        rerun=source,
-        process=process.name,
-        warm_up=warm_up if first else 0,
+        values_limit=arguments.values_limit,
         pause="" if arguments.pause is None else str(locate(trace.of_process(process.name), arguments.pause)),
     )
-    for name, value in recorded_variables(process).items():
-        os.environ.setdefault(name, value)
-    os.environ.update(rank_variables(process))
+    set_variables(process)
     found: list[ProgramRerun] = []
 
     def judge() -> bool:
@@ -81,8 +115,9 @@ def rerun_program(
             found.append(result)
         return result is not None
 
+    on_recorded = judge if arguments.compares else lambda: ran_steps(process, written)
     force = arguments.force and arguments.output is not None
-    status = record_command(command, written, options, force=force, quiet=arguments.quiet, on_recorded=judge)
+    status = record_command(command, written, options, force=force, quiet=arguments.quiet, on_recorded=on_recorded)
     if not found:
         return status
     [result] = found
@@ -96,9 +131,21 @@ def rerun_program(
     return status or (ExitCode.IDENTICAL if result.bitwise else ExitCode.DIVERGED)
 
 
-def _judge(trace: Trace, process: ProcessTrace, written: Path) -> ProgramRerun | None:
-    """What the run gave; None, after an error message, where it was not this process, or not recorded to its end."""
-    rerun = open_trace(written)
+def ran_steps(process: ProcessTrace, written: Path) -> bool:
+    """Whether a run came to the recorded steps and called their collectives; False after an error message."""
+    ran = _run_of(process, open_trace(written))
+    if ran is None:
+        return False
+    own, account = ran
+    if not account.reached:
+        complain(f"the program ended before the recorded steps began{own.why and f': {own.why}'}")
+    elif account.refused is not None:
+        complain(account.refused, hint="the record has no answer to it, so the program was ended there")
+    return account.reached and account.refused is None
+
+
+def _run_of(process: ProcessTrace, rerun: Trace) -> tuple[ProcessTrace, MemoryAccount] | None:
+    """The process of a run that was this one; None, after an error message, where none was, or its recording failed."""
     own = next((p for p in rerun.processes if p.name == process.name), None)
     if own is None:
         names = ", ".join(p.name for p in rerun.processes)
@@ -108,8 +155,16 @@ def _judge(trace: Trace, process: ProcessTrace, written: Path) -> ProgramRerun |
         )
         return None
     account = account_of(own)
-    if account is None:
-        return None  # its recording failed, which has been said
+    return None if account is None else (own, account)  # without one it failed, which has been said
+
+
+def _judge(trace: Trace, process: ProcessTrace, written: Path) -> ProgramRerun | None:
+    """What the run gave; None, after an error message, where it was not this process, or not recorded to its end."""
+    rerun = open_trace(written)
+    ran = _run_of(process, rerun)
+    if ran is None:
+        return None
+    own, account = ran
     comparison = compare(trace, rerun) if account.reached else None
     bitwise = comparison is not None and comparison.agrees is True and account.refused is None
     return ProgramRerun(process.name, str(trace.path), str(written), bitwise, own.why or "", account, comparison)

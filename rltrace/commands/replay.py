@@ -49,6 +49,11 @@ class _TraceFirst(click.Command):
 @click.option(
     "-o", "--output", type=TraceLocation(written=True), metavar="TRACE", help="Trace to write; default: a new name."
 )
+@click.option(
+    "--rerun", "step", type=click.Path(path_type=Path), metavar="STEP", help="Run the steps of this trace again, alone."
+)
+@click.option("--process", metavar="NAME", help="With --rerun: the process, as in rank1/main; default: the only one.")
+@click.option("--warm-up", type=click.IntRange(min=0), metavar="STEPS", help="With --rerun: steps made before.")
 @click.option("--until", type=click.IntRange(min=0), metavar="STEP", help="End the program after this step.")
 @click.option(
     "--result", type=click.Path(path_type=Path), metavar="FILE", help="Write a report on the injections as JSON."
@@ -67,6 +72,9 @@ def command(
     weights: bool,
     names: Path | None,
     output: Path | None,
+    step: Path | None,
+    process: str | None,
+    warm_up: int | None,
     until: int | None,
     result: Path | None,
     force: bool,
@@ -87,12 +95,15 @@ def command(
     of A that SELECTOR matches (of an op, or of the modules' outputs if it names none) replaces the program's row of the
     same token; A must hold rows and values (rltrace record --rows SELECTOR --values SELECTOR).
 
+    With --rerun STEP the program runs recorded steps again on their memory, as one process, as with rltrace rerun STEP;
+    A may be such a run. Collectives are answered as recorded in STEP, so no values are injected there.
+
     Ends as CMD ends; with 125 where rltrace failed, or where not every injection happened: such a run proves nothing.
     """
+    from rltrace.commands._rerun_program import ProgramSteps, ran_steps, set_variables
     from rltrace.launch.command import fresh_trace, trace_stem
     from rltrace.recorder.base.options import RecordOptions
-    from rltrace.replay.plan import all_inputs_read, compile_of, make_plans, read_filter, window_of
-    from rltrace.selectors import parse_selectors
+    from rltrace.replay.plan import all_inputs_read, compile_of, plans_of, window_of
     from rltrace.trace.read.reader import open_trace
 
     usage = "as in rltrace replay a.zarr --inject op=mm -- python train.py"
@@ -106,6 +117,10 @@ def command(
         raise UsageError("--weights and --map need --rows")
     if rows and (lockstep or origins or kinds is not None or only is not None):
         raise UsageError("--rows injects what SELECTOR finds: leave out --lockstep, --origins, --kinds and --only")
+    if rows and step is not None:
+        raise UsageError("--rerun injects whole values: leave out --rows")
+    if step is None and (process is not None or warm_up is not None):
+        raise UsageError("--process and --warm-up are for steps that run again: name their trace with --rerun")
     if not command:
         raise UsageError(f"nothing to run: name a command, {usage}")
     source = a
@@ -119,15 +134,19 @@ def command(
     window = window_of(trace_a)
     if origins and not all_inputs_read(trace_a):
         raise UsageError(f"--origins needs digests of the inputs in {source}: record it again with --verify-inputs")
-    plans = make_plans(trace_a, parse_selectors(inject), read_filter(kinds, only), lockstep=lockstep)
     trace = output if output is not None else fresh_trace(Path(), trace_stem(command))
     path, path_a = distinct_paths(trace, source)
     lists = ["" if file is None else os.path.abspath(file) for file in (kinds, only)]  # noqa: PTH100
-    options = RecordOptions(
-        path,
-        *window,
-        until,
-        compile=compile_of(trace_a),
+    steps: ProgramSteps | None = None
+    if step is None:
+        options = RecordOptions(path, *window, until, compile=compile_of(trace_a))
+    else:
+        from rltrace.commands.rerun import find_program
+
+        steps = ProgramSteps(*find_program(step, process), warm_up, until)
+        options = steps.options(trace)
+        set_variables(steps.process)
+    options = options._replace(
         replay=path_a,
         inject=inject,
         kinds=lists[0],
@@ -135,9 +154,11 @@ def command(
         origins=origins,
         lockstep=lockstep,
     )
+    plans = plans_of(trace_a, inject, lists[0], lists[1], lockstep=lockstep, process=options.process)
 
     def report() -> bool:
-        return _report(plans, source, trace, inject, result, quiet=quiet, lockstep=lockstep)
+        ran = steps is None or ran_steps(steps.process, trace)
+        return _report(plans, source, trace, inject, result, quiet=quiet, lockstep=lockstep) and ran
 
     force = force and output is not None
     return record_command(command, trace, options, force=force, quiet=quiet, on_recorded=report)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rltrace.commands._option_types import parse_steps
+from rltrace.commands._option_types import parse_size, parse_steps, values_limit_option
 from rltrace.commands.console import ExitCode, color_option, emit, emit_json, readable_size, use_color
 from rltrace.errors import UsageError
 
@@ -43,9 +43,13 @@ if TYPE_CHECKING:
     metavar="STEPS",
     help="With CMD: steps that it makes before; default: few, after which it runs as in the recorded ones.",
 )
+@click.option("--until", type=click.IntRange(min=0), metavar="STEP", help="With CMD: end it after this step.")
+@click.option("--verify-inputs", is_flag=True, help="With CMD: digest every input, also where its writer is known.")
 @click.option("--values", multiple=True, metavar="SELECTOR", help="With CMD: record what these ops return.")
 @click.option("--values-inputs", is_flag=True, help="With --values: record what they read, too.")
+@values_limit_option
 @click.option("--break-at", "pause", metavar="OP", help="With CMD: begin the debugger before this op of TRACE.")
+@click.option("--no-compare", is_flag=True, help="With CMD: end as it ends, without a comparison with TRACE.")
 @click.option("--force", is_flag=True, help="With CMD: replace an existing trace.")
 @click.option("--quiet", is_flag=True, help="With CMD: no narration; errors are still shown.")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
@@ -59,12 +63,16 @@ def command(
     checkpoint: Path | None,
     output: Path | None,
     warm_up: int | None,
+    until: int | None,
     values: tuple[str, ...],
+    values_limit: str,
     pause: str | None,
     form: str,
     color: str,
     *,
+    verify_inputs: bool,
     values_inputs: bool,
+    no_compare: bool,
     force: bool,
     quiet: bool,
 ) -> int:
@@ -78,7 +86,8 @@ def command(
     then the recorded ones. Each op reads what it read there, collectives are answered as recorded, and the run is
     recorded and compared. So a line of the program, or a setting, can be changed.
 
-    Ends with 0 if every op gives the recorded bits, with 1 if not; CMD's status if it fails.
+    Ends with 0 if every op gives the recorded bits, with 1 if not; CMD's status if it fails. With --no-compare it ends
+    as CMD ends; with 125 where that did not come to the recorded steps, or called other collectives.
 
     --size A:B runs nothing: from a TRACE of all ops it computes what --rerunnable would record of these steps.
 
@@ -89,33 +98,40 @@ def command(
       rltrace rerun step.zarr -- python train.py
     """
     from rltrace.rerun_op.op_sequence import RecordedMemory
-    from rltrace.trace.read.reader import open_trace
 
-    opened = open_trace(trace)
-    if opened.rerun_of is not None:
-        raise UsageError(
-            f"{trace} is of a program that ran a step again; name the trace of that step: {opened.rerun_of}"
-        )
-    if sized is not None:
-        return _print_size(opened, parse_steps(sized, "--size"), name, form, color)
-    process, ops, selectors = find_sequence(opened, name)
-    if command:
-        from rltrace.commands._rerun_program import ProgramArguments, rerun_program
+    if command and sized is None:
+        from rltrace.commands._rerun_program import ProgramArguments, ProgramSteps, rerun_program
 
-        if "all" not in selectors:
-            chosen_ops = " and ".join(selectors)
-            raise UsageError(
-                f"{opened.path} was recorded with --rerunnable {chosen_ops}: a program needs what all of its ops read,"
-                " --rerunnable all"
-            )
         if values_inputs and not values:
             raise UsageError("--values-inputs needs --values SELECTOR")
         chosen = ProgramArguments(
-            output, warm_up, values, values_inputs, pause, form=form, color=color, force=force, quiet=quiet
+            output,
+            verify_inputs,
+            values,
+            values_inputs,
+            parse_size("--values-limit", values_limit),
+            pause,
+            form=form,
+            color=color,
+            compares=not no_compare,
+            force=force,
+            quiet=quiet,
         )
-        return rerun_program(opened, trace, process, command, chosen)
-    if output is not None or warm_up is not None or values or values_inputs or pause is not None or force or quiet:
-        raise UsageError("-o, --warm-up, --values, --break-at, --force and --quiet are for a program: give it after --")
+        return rerun_program(ProgramSteps(*find_program(trace, name), warm_up, until), command, chosen)
+    opened = _open_step(trace)
+    if sized is not None:
+        return _print_size(opened, parse_steps(sized, "--size"), name, form, color)
+    process, ops, selectors = find_sequence(opened, name)
+    given = output, warm_up, until, pause
+    if (
+        any(value is not None for value in given)
+        or values
+        or any((verify_inputs, values_inputs, no_compare, force, quiet))
+    ):
+        raise UsageError(
+            "-o, --warm-up, --until, --verify-inputs, --values, --break-at, --no-compare, --force and --quiet are for a"
+            " program: give it after --"
+        )
     memory = RecordedMemory(opened, process, checkpoint)
     return _rerun_ops(process, memory, ops, selectors, imports, form, color)
 
@@ -171,6 +187,30 @@ def _print_size(trace: Trace, steps: tuple[int, int | None], name: str | None, f
     if within.stop == within.start + 1:
         emit("\n" + record_step(trace, within.start, "step.zarr", "--rerunnable", "all"))
     return ExitCode.IDENTICAL
+
+
+def _open_step(location: Path) -> Trace:
+    """Open a trace with recorded memory. Raises UsageError for that of a program that read such memory."""
+    from rltrace.trace.read.reader import open_trace
+
+    opened = open_trace(location)
+    if opened.rerun_of is not None:
+        raise UsageError(
+            f"{location} is of a program that ran a step again; name the trace of that step: {opened.rerun_of}"
+        )
+    return opened
+
+
+def find_program(location: Path, name: str | None) -> tuple[Trace, ProcessTrace]:
+    """A trace, and the process whose steps a program can run again. Raises UsageError."""
+    opened = _open_step(location)
+    process, _, selectors = find_sequence(opened, name)
+    if "all" not in selectors:
+        raise UsageError(
+            f"{opened.path} was recorded with --rerunnable {' and '.join(selectors)}: a program needs what all of its"
+            " ops read, --rerunnable all"
+        )
+    return opened, process
 
 
 def find_sequence(trace: Trace, name: str | None) -> tuple[ProcessTrace, list[SequenceOp], list[str]]:

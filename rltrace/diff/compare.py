@@ -635,9 +635,12 @@ class _Comparer:
     def _advice(self, verdict: Verdict, decisive: Finding | None, holes: tuple[Hole, ...]) -> tuple[str, ...]:
         rerun = self.b if self.b.rerun_of is not None else self.a
         if verdict is Verdict.DIVERGED and decisive is not None and rerun.rerun_of is not None:
+            both = self.a.rerun_of is not None and self.b.rerun_of is not None
+            confirm = suggested_commands.confirm(self.a, self.b, decisive) if both and decisive.op else ()
             experiments = suggested_commands.explain(self.a, self.b, decisive)
             experiments = experiments or suggested_commands.rerun_and_explain(self.a, self.b, decisive, rerun)
-            return experiments + (suggested_commands.look_closer(self.a, self.b, decisive) if decisive.op else ())
+            closer = suggested_commands.look_closer(self.a, self.b, decisive) if decisive.op else ()
+            return confirm + experiments + closer
         if verdict is Verdict.DIVERGED and decisive is not None:
             numbers = next((r.numbers for _, r in self.steps if r.finding is decisive and r.numbers), None)
             if numbers is not None and self.shift is not None:

@@ -37,14 +37,12 @@ def check_links(a: Trace, b: Trace) -> tuple[str, ...]:
 
 def confirm(a: Trace, b: Trace, finding: Finding) -> tuple[str, ...]:
     """Test whether a finding is the cause, where its values can be injected."""
-    if a.engine == JAX_ENGINE:
-        return ()
     return (line("confirm", a.path, b.path),) if finding.cause in OF_VALUES else ()
 
 
 def explain(a: Trace, b: Trace, finding: Finding) -> tuple[str, ...]:
     """Run the op of a finding under other settings, where a trace holds its inputs."""
-    if not _can_be_explained(finding):
+    if not _can_be_explained(finding) or a.engine == JAX_ENGINE:
         return ()
     sides = (a, finding.a_index), (b, finding.b_index)
     if not any(row is not None and _holds_inputs(trace, finding.stream, row) for trace, row in sides):

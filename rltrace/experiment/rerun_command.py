@@ -8,14 +8,15 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rltrace.command_lines import in_folder
+from rltrace.command_lines import OF_RANKS, in_folder, line, step_of, steps_options
 from rltrace.errors import UsageError
 from rltrace.fingerprint.host import FILE_LISTS, is_recorded
 from rltrace.masking import MASK
 from rltrace.replay.plan import compile_of
+from rltrace.trace.format.root import is_trace
 from rltrace.trace.read.reader import Trace
 
 MACHINE = ("host.cpu", "host.isa", "host.machine", "cuda.gpus", "cuda.driver")
@@ -31,14 +32,16 @@ class Recipe:
     variables: Mapping[str, str]
     """The recorded variables: they are set, and all others of the recorded kinds are unset."""
     options: tuple[str, ...] = ()
-    """Options of ``rltrace record`` that change what the program runs."""
+    """Options of ``rltrace record``, or ``rltrace rerun``, that change what the program runs."""
     trace: Trace | None = None
     """The trace whose machine its runs need; None: any will do."""
+    step: Path | None = None
+    """The trace with the memory of the steps that it runs again (``rltrace rerun``); None: it runs from its start."""
 
     @property
     def shown(self) -> str:
         """One line to paste: ``cd FOLDER && NAME=value python train.py``."""
-        return self.line_with()
+        return self.line_with(*(() if self.step is None else ("rltrace", "rerun", str(self.step), *self.options, "--")))
 
     def line_with(self, *before: str) -> str:
         """The same with arguments before the command: ``rltrace check --``."""
@@ -60,21 +63,29 @@ def recipe_of(
 ) -> Recipe:
     """The recipe of ``trace``, with ``command`` and ``folder`` in place of its own, and ``variables`` added.
 
-    Raises UsageError where something is missing or masked, or the program did not run alone; ``option`` is the option
-    that sets the command.
+    Raises UsageError where something is missing or masked; ``option`` is the option that sets the command.
     """
-    check_runs_alone(trace)
     words = tuple(command) or _command(trace, option)
-    return Recipe(words, folder or _folder(trace), {**_variables(trace), **(variables or {})}, _options(trace), trace)
+    variables = {**_variables(trace), **(variables or {})}
+    recipe = Recipe(words, folder or _folder(trace), variables, _options(trace), trace)
+    if trace.rerun_of is None:
+        return recipe
+    step = step_of(trace)
+    if not is_trace(step):
+        raise UsageError(
+            f"{trace.path} ran steps of {step} again, and there is no trace: put that one back, or run"
+            f" {line('rerun', '…', '--', *words)} again from where it is now"
+        )
+    own = {name: value for name, value in variables.items() if name not in OF_RANKS}
+    return replace(recipe, variables=own, options=steps_options(trace), step=step)
 
 
 def check_runs_alone(trace: Trace) -> None:
     """Raise UsageError for a run of ``rltrace rerun``, whose program needs the memory of another trace."""
     if trace.rerun_of is not None:
         raise UsageError(
-            f"{trace.path} was made by rltrace rerun {trace.rerun_of}, so its command alone does not make this run; to"
-            " see what an edit changes, rerun the unedited program and the edited one from there, and give both to"
-            " rltrace diff; rltrace explain says which setting changes an op"
+            f"{trace.path} was made by rltrace rerun {trace.rerun_of}, so its command alone does not make this run;"
+            " rltrace confirm tests what made two such runs diverge, where both were made on this machine"
         )
 
 

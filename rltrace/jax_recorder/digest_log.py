@@ -24,6 +24,9 @@ TARGET = "rltrace_digest_iteration"
 """Name of the custom call in compiled programs, and of its function in the library."""
 
 
+BEGINS = "rltrace_begin_iteration"
+"""Of the custom call with which an iteration begins, where the program may be called back within it."""
+
 LOG = jax.ShapeDtypeStruct((2,), np.uint32)
 """Of a log's address in a traced function: without the setting for it, JAX has no integers of 64 bits."""
 
@@ -41,6 +44,7 @@ class LogLibrary:
             ("begin", None, (pointer, number, number, number)),
             ("size", size, (pointer,)),
             ("entries", pointer, (pointer,)),
+            ("ended", number, (pointer,)),
         ):
             function = getattr(library, f"rltrace_log_{name}")
             function.restype, function.argtypes = result, arguments
@@ -51,7 +55,8 @@ class LogLibrary:
             if digest(content, tried, TRIED_SEED) != digest_buffer(content[:tried], TRIED_SEED):
                 raise ValueError(f"{path} computes another digest of {tried:,} bytes")
         self.functions = library
-        jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(library.rltrace_digest_iteration), platform="cpu")
+        for target in (TARGET, BEGINS):
+            jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(getattr(library, target)), platform="cpu")
 
     def digest(
         self, log: Any, at: Any, row: Any, arrays: Sequence[Any], stacked: Sequence[Any], *, reverse: bool
@@ -65,6 +70,10 @@ class LogLibrary:
         layouts = "".join(layout_text(str(y.dtype), (0, *y.shape[1:])).replace("[0", "[#") + ";" for y in stacked)
         call = jax.ffi.ffi_call(TARGET, LOG)
         return call(log, at, row, *arrays, *stacked, seeds=seeds, stacked=layouts, reverse=reverse)
+
+    def begin(self, log: Any, at: Any) -> Any:
+        """Within a traced function: note that an iteration begins; returns its number."""
+        return jax.ffi.ffi_call(BEGINS, jax.ShapeDtypeStruct((), np.int32))(log, at)
 
 
 def can_be_logged(aval: Any) -> bool:
@@ -95,6 +104,10 @@ class DigestLog:
     def begin(self, stride: int, start: int, stop: int) -> None:
         """Of iterations ``start`` to ``stop``, every ``stride``-th is to be digested, and the last; forget the log."""
         self._functions.rltrace_log_begin(self._log, stride, start, stop)
+
+    def ended(self) -> int:
+        """How many iterations of this piece have ended, as far as the program notes where they begin."""
+        return int(self._functions.rltrace_log_ended(self._log))
 
     def take(self) -> NDArray[np.uint64]:
         """The digests so far, in the order in which they were taken."""

@@ -20,16 +20,20 @@ import jax
 import numpy as np
 from jax._src import pjit
 from jax.extend.core import jaxpr_as_fun
+from numpy.typing import NDArray
 
 from rltrace import recorder
 from rltrace.errors import RecordError
 from rltrace.jax_recorder import programs
 from rltrace.jax_recorder.digest_log import LOG, DigestLog, log_library
-from rltrace.jax_recorder.loops import CannotCutError, Cut, outermost_scan
-from rltrace.jax_recorder.recording import JaxRecording
+from rltrace.jax_recorder.loops import CannotCutError, Cut, has_loop, is_given
+from rltrace.jax_recorder.programs import ArrayLayout
+from rltrace.jax_recorder.recording import JaxRecording, MakeHook
 from rltrace.jax_recorder.rows import Operand, RowTemplate
+from rltrace.jax_recorder.series import watch_callbacks
 from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.base.patching import Patches
+from rltrace.trace.format.schema import BOUNDARY_ONLY
 
 Original = Callable[..., Any]
 
@@ -40,15 +44,15 @@ INNER_CALL = "_pjit_call_impl"
 """Of the same module: the call of a function within another's. Its C++ cache keeps executables, ``CALL`` or not."""
 
 NOT_THERE = {
-    "values": "--values",
+    "rerunnable": "--rerunnable",
     "rows": "--rows",
+    "by_rows": "replay --rows",
     "state": "--state",
     "kernels": "--kernels",
-    "verify_inputs": "--verify-inputs",
     "check_links": "--check-links",
     "against": "--against",
-    "replay": "replay and confirm",
     "asleep": "--asleep",
+    "rerun": "rerun",
 }
 """Options of a recording that JAX programs do not have."""
 
@@ -58,17 +62,18 @@ CALLED = ("donated_invars", "in_shardings", "out_shardings", "in_layouts", "out_
 PIECE_SECONDS = 0.5
 """Time for which a loop may run on, about, before the host looks; what is recorded does not depend on it."""
 
-LOOPS, BOUNDARY_ONLY = "jax.loops", "jax.boundary_only"
-"""Facts: functions whose loop the host drove, and functions with a loop that could not be cut, with the reason."""
+LOOPS = "jax.loops"
+"""Fact: functions whose loop the host drove."""
 
 
 CODE = "jax.code"
 """Fact: how the code of the functions whose loop the host drove compares with their own."""
 
 
-def start(options: RecordOptions, token: str) -> None:
+def start(options: RecordOptions, token: str, make_hook: MakeHook | None = None) -> None:
     """Record this process from its first call of a compiled function on; called once JAX has been imported.
 
+    ``make_hook``: for what is done with the arrays of rows, instead of recording values.
     Raises RecordError where this JAX, or this recording, is not one that is supported.
     """
     asked = next((option for name, option in NOT_THERE.items() if getattr(options, name)), None)
@@ -76,9 +81,10 @@ def start(options: RecordOptions, token: str) -> None:
         raise RecordError(f"{asked} is not there for JAX programs, whose calls and iterations are recorded")
     if not hasattr(pjit, CALL):
         raise RecordError(f"JAX {jax.__version__} has no jax._src.pjit.{CALL}, where its calls are seen; try JAX 0.10")
-    calls = JaxCalls(options, token)
+    calls = JaxCalls(options, token, make_hook)
     patches = Patches()
     patches.wrap(pjit, CALL, calls.pass_on)
+    watch_callbacks(patches, calls.call_back)
 
 
 class _Busy(threading.local):
@@ -103,6 +109,7 @@ class _Function:
 
     def __init__(self, name: str, closed: Any) -> None:
         self.op = f"jit.{name}"
+        self.before = f"{self.op}.before"
         self.program = programs.program_of(closed)
         self.template: RowTemplate | None = None
         """Of its rows, where it is recorded at its boundary."""
@@ -115,8 +122,8 @@ class _Function:
 class JaxCalls:
     """Turns calls into rows."""
 
-    def __init__(self, options: RecordOptions, token: str) -> None:
-        self._options, self._token = options, token
+    def __init__(self, options: RecordOptions, token: str, make_hook: MakeHook | None) -> None:
+        self._options, self._token, self._make_hook = options, token, make_hook
         self._busy = _Busy()
         self._lock = threading.Lock()
         self._functions: WeakKeyDictionary[Any, dict[Any, _Function]] = WeakKeyDictionary()
@@ -140,6 +147,12 @@ class JaxCalls:
         finally:
             self._busy.now = False
 
+    def call_back(self, callback: Any, arrays: Sequence[Any]) -> None:
+        """The program is about to be called back."""
+        recording = self._recording
+        if recording is not None:
+            recording.guarded(lambda: recording.add_given(callback, arrays), None)
+
     def _started(self) -> JaxRecording | None:
         """The recording, which begins with the first call; None where torch's has begun before."""
         with self._lock:
@@ -147,7 +160,7 @@ class JaxCalls:
                 if recorder.current_session() is not None:
                     self._off = True
                     return None
-                self._recording = JaxRecording(self._options, self._token)
+                self._recording = JaxRecording(self._options, self._token, self._make_hook)
                 self._recording.start()
             return self._recording
 
@@ -159,6 +172,11 @@ class JaxCalls:
             inputs = recording.operands([*arrays, *(programs.array_of(c, c) for c in closed.consts)])
             site = recording.call_site(3)
             self._prepare(recording, function, closed, args, params)
+            given = args
+            if recording.sees_arrays:
+                op = function.op if function.parts is None else function.before
+                taken = recording.begin_row(op, site, inputs, arrays)
+                args = [arg if new is old else new for arg, old, new in zip(args, arrays, taken, strict=True)]
         except Exception as error:
             recording.fail(error)
             return original(*args, **params)
@@ -166,10 +184,14 @@ class JaxCalls:
             results = self._drive(recording, function, args, inputs, site)
         else:
             results = self._called(original, args, params)
+            if args is not given:
+                _delete_donated(given, args, params["donated_invars"])
             try:
                 if function.template is None:
                     evidence = programs.evidence_of(self._busy.compiled)
                     function.template = recording.template(function.op, program=function.program, kernel=evidence)
+                if recording.sees_arrays:
+                    results = list(results)
                 recording.add_row(function.template, site, inputs, results)
             except Exception as error:
                 recording.fail(error)
@@ -200,7 +222,7 @@ class JaxCalls:
         """Cut the function, and compile the parts, where it has a loop and that is possible."""
         if function.cut is not None or function.why_not:
             return
-        if outermost_scan(closed.jaxpr) is None:
+        if not has_loop(closed.jaxpr):
             function.why_not = "it has no scan"
             return
         try:
@@ -208,7 +230,7 @@ class JaxCalls:
             cut = Cut(closed, library)
             _check_placement(args, params)
             function.parts = _compiled_parts(cut, closed, args)
-            if recording.options.level == "op":
+            if recording.options.level == "op" and not recording.options.replay:
                 recording.note(CODE, f"{function.op}: {_comparison(closed, args, function.parts)}")
         except CannotCutError as error:
             function.why_not = str(error)
@@ -229,6 +251,8 @@ class JaxCalls:
         first = [*constants, *xs, *rest, *carry]
         rows = _LoopRows(recording, function, site, (len(constants) + len(xs), len(rest)))
         recording.guarded(lambda: rows.before(inputs, first), None)
+        found = iter(first)
+        constants, xs, rest, carry = ([next(found) for _ in group] for group in (constants, xs, rest, carry))
         ys, done = cut.empty_outputs(), 0
         while done < cut.length:
             recording.guarded(partial(rows.open_window, carry), None)
@@ -277,7 +301,7 @@ class _LoopRows:
         fixed, rest = self._counts
         names = ("",) * (fixed + rest) + self._cut.carry_names
         program, kernel = self._function.program, self._evidence[0]
-        template = self._recording.template(f"{self._function.op}.before", program=program, kernel=kernel, names=names)
+        template = self._recording.template(self._function.before, program=program, kernel=kernel, names=names)
         written = self._recording.add_row(template, self._site, inputs, first)
         self._fixed, self._rest, self._state = written[:fixed], written[fixed : fixed + rest], written[fixed + rest :]
 
@@ -288,15 +312,16 @@ class _LoopRows:
 
     def next_stop(self, done: int) -> int:
         """The iteration before which the host looks next; until then, the program writes its log."""
-        cut, most = self._cut, self._most if self._log is not None else 1
+        cut, most = self._cut, 1 if self._log is None or self._recording.sees_arrays else self._most
         self._stride, stop = self._recording.next_piece(done, cut.length, cut.carry_bytes, most)
         if self._log is not None:
             self._log.begin(self._stride, done, stop)
+            self._recording.running = self._log.ended
         self._began = perf_counter()
         return stop
 
-    def piece(self, start: int, stop: int, carry: Sequence[Any], ys: Sequence[Any], log: Any) -> None:
-        """Iterations ``start`` to ``stop`` have been called."""
+    def piece(self, start: int, stop: int, carry: list[Any], ys: list[Any], log: Any) -> None:
+        """Iterations ``start`` to ``stop`` have been called; what is injected replaces items of the lists."""
         cut, stride = self._cut, self._stride
         seen = [*range((start // stride + 1) * stride, stop, stride), stop]
         counts = [end - begin for begin, end in pairwise((start, *seen))]
@@ -313,10 +338,34 @@ class _LoopRows:
                 raise RecordError(f"{self._function.op} has digested {table.size} arrays of {len(seen) * len(layouts)}")
             table = table.reshape(len(seen), -1)
             self._most = self._most * 2 if perf_counter() - self._began < PIECE_SECONDS else max(self._most // 2, 1)
+        if self._recording.sees_arrays:
+            table = self._exchange(cut.rows_written(start, stop), carry, ys, layouts, table)
+        self._recording.running = lambda: 0
+        places = {end - 1 - start: cut.rows_written(end - 1, end).start for end in seen}
+        self._recording.add_stacked(self._function.op, cut.stacked_names, ys, places)
         reads = self._fixed, self._state
         self._state = self._recording.add_iterations(
             self._function.op, self._template, self._loop_site, *reads, counts, layouts, table
         )
+
+    def _exchange(
+        self, written: slice, carry: list[Any], ys: list[Any], layouts: Sequence[ArrayLayout], table: NDArray[np.uint64]
+    ) -> NDArray[np.uint64]:
+        """Have the arrays of the one iteration seen recorded or replaced; returns its digests, shape [1, arrays]."""
+        recording, count = self._recording, len(carry)
+        rows = [programs.host_array(y, written) for y in ys]
+        stacked = [programs.layout_of(row.dtype, row.shape, "cpu") for row in rows]
+        outputs = [Operand(*each) for each in zip((*layouts[:count], *stacked), table[0].tolist(), strict=True)]
+        arrays = [*carry, *rows]
+        step = recording.step + written.stop - written.start - 1
+        recording.finish_row(self._template, self._loop_site, step, [*self._fixed, *self._state], outputs, arrays)
+        carry[:] = arrays[:count]
+        for i, (old, new) in enumerate(zip(rows, arrays[count:], strict=True)):
+            if new is not old:
+                content = programs.host_array(ys[i])
+                content[written] = new
+                ys[i] = programs.array_like(ys[i], content)
+        return np.array([[operand.digest for operand in outputs]], np.uint64)
 
     def end(self, carry: Sequence[Any], ys: Sequence[Any]) -> None:
         """The loop has ended."""
@@ -329,10 +378,17 @@ class _LoopRows:
         self._recording.add_row(template, self._site, [*self._rest, *self._state], final)
 
 
+def _delete_donated(given: Sequence[Any], args: Sequence[Any], donated: Sequence[bool]) -> None:
+    """Delete the arrays that the program gave away in a call, where it took others."""
+    for old, new, is_donated in zip(given, args, donated, strict=True):
+        if is_donated and new is not old and isinstance(old, jax.Array):
+            old.delete()
+
+
 def _check_placement(args: Sequence[Any], params: Any) -> None:
     """Raise CannotCutError where the parts would not be compiled as the function is."""
     given = [*params["in_shardings"], *params["out_shardings"], *params["in_layouts"], *params["out_layouts"]]
-    if any(each is not None and type(each).__name__ != "UnspecifiedValue" for each in given):
+    if any(map(is_given, given)):
         raise CannotCutError("it places its arrays")
     if any(params["donated_invars"]):
         raise CannotCutError("it takes donated arrays")

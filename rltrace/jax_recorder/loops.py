@@ -38,8 +38,7 @@ class CannotCutError(Exception):
 
 def outermost_scan(jaxpr: Jaxpr) -> int | None:
     """Place of the scan that does most of the work among the equations of a function itself; None: it has none."""
-    scans = [i for i, eqn in enumerate(jaxpr.eqns) if eqn.primitive.name == "scan"]
-    scans = [i for i in scans if jaxpr.eqns[i].params["length"] >= MIN_ITERATIONS and jaxpr.eqns[i].params["num_carry"]]
+    scans = [i for i, eqn in enumerate(jaxpr.eqns) if _is_loop(eqn)]
     return max(scans, key=lambda i: _work(jaxpr.eqns[i]), default=None)
 
 
@@ -59,6 +58,70 @@ def nested(eqn: Eqn) -> Iterable[Jaxpr]:
                 yield each
 
 
+def flattened(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """A function with its training loop among its own equations: that of a function that it calls is taken into it.
+
+    Of ``jit(train)`` in another ``jit``, and so of ``jit(vmap(jit(train)))``. XLA takes called functions in as well.
+    A call that places its arrays, or compiles otherwise, stays.
+    """
+    jaxpr, consts = closed.jaxpr, list(closed.consts)
+    while True:
+        at = max(range(len(jaxpr.eqns)), key=lambda i: _loop_work(jaxpr.eqns[i]), default=None)
+        if at is None or not _is_plain_call(jaxpr.eqns[at]) or not _loop_work(jaxpr.eqns[at]):
+            return ClosedJaxpr(jaxpr, consts)
+        called, call = jaxpr.eqns[at].params["jaxpr"], jaxpr.eqns[at]
+        named: dict[Atom, Atom] = dict(zip(called.jaxpr.invars, call.invars, strict=True))
+        eqns = [*jaxpr.eqns[:at], *(_renamed(eqn, named) for eqn in called.jaxpr.eqns)]
+        results = (named.get(v, v) if not isinstance(v, Literal) else v for v in called.jaxpr.outvars)
+        named = dict(zip(call.outvars, results, strict=True))
+        eqns += [_renamed(eqn, named) for eqn in jaxpr.eqns[at + 1 :]]
+        outvars = [named.get(v, v) if not isinstance(v, Literal) else v for v in jaxpr.outvars]
+        constvars = [*jaxpr.constvars, *called.jaxpr.constvars]
+        consts += called.consts
+        jaxpr = jaxpr.replace(constvars=constvars, eqns=eqns, outvars=outvars, debug_info=None)
+
+
+def has_loop(jaxpr: Jaxpr) -> bool:
+    """Whether a scan is among the equations of a function, or of those that it calls."""
+    return any(map(_loop_work, jaxpr.eqns))
+
+
+def _loop_work(eqn: Eqn) -> int:
+    """Of a scan its work, of a call that of the largest scan in it: what a called function does beside is no loop.
+
+    So of two equal calls the second is not larger than the first one's loop, and stays: both have the same variables.
+    """
+    if _is_call(eqn):
+        return max(map(_loop_work, eqn.params["jaxpr"].jaxpr.eqns), default=0)
+    return _work(eqn) if _is_loop(eqn) else 0
+
+
+def _is_loop(eqn: Eqn) -> bool:
+    params = eqn.params
+    return eqn.primitive.name == "scan" and params["length"] >= MIN_ITERATIONS and bool(params["num_carry"])
+
+
+def _is_call(eqn: Eqn) -> bool:
+    return eqn.primitive is primitives.jit_p
+
+
+def _is_plain_call(eqn: Eqn) -> bool:
+    """Whether a called function is compiled as if its equations were the caller's."""
+    if not _is_call(eqn):
+        return False
+    given = [*eqn.params["in_shardings"], *eqn.params["out_shardings"], *eqn.params["in_layouts"]]
+    return not eqn.params["compiler_options_kvs"] and not any(is_given(each) for each in given)
+
+
+def is_given(placement: Any) -> bool:
+    """Whether a program says where, or how, an array is to be."""
+    return placement is not None and type(placement).__name__ != "UnspecifiedValue"
+
+
+def _renamed(eqn: Eqn, named: Mapping[Atom, Atom]) -> Eqn:
+    return eqn.replace(invars=[v if isinstance(v, Literal) else named.get(v, v) for v in eqn.invars])
+
+
 class Cut:
     """A function in three programs: what precedes its loop, iterations of the loop, what follows.
 
@@ -70,6 +133,7 @@ class Cut:
 
         Raises CannotCutError where no scan is among its own equations, or where the loop cannot be driven.
         """
+        closed = flattened(closed)
         jaxpr, at = closed.jaxpr, outermost_scan(closed.jaxpr)
         if at is None:
             raise CannotCutError("it has no scan among its own equations")
@@ -165,7 +229,7 @@ class Cut:
             out = _call(body, [*consts, *whole, *read])
             new, rows = out[: len(whole)], out[len(whole) :]
             stacked = [
-                _typed(jax.lax.dynamic_update_index_in_dim(y, row, place, 0, allow_negative_indices=False), v.aval)
+                typed(jax.lax.dynamic_update_index_in_dim(y, row, place, 0, allow_negative_indices=False), v.aval)
                 for v, y, row in zip(self._ys, stacked, rows, strict=True)
             ]
             moved = [new[i] for i in self._moving]
@@ -173,7 +237,12 @@ class Cut:
                 log = self.library.digest(log, at, place, moved, stacked, reverse=params["reverse"])
             return at + 1, moved, stacked, log
 
-        _, moved, ys, log = jax.lax.while_loop(lambda state: state[0] < stop, iterate, (start, carry, list(ys), log))
+        def is_next(state: Any) -> Any:
+            return (state[0] if begin is None else begin(state[3], state[0])) < stop
+
+        # in the condition, which runs before anything of the iteration, and which XLA compiles apart from it
+        begin = self.library.begin if self.library is not None and body.effects else None
+        _, moved, ys, log = jax.lax.while_loop(is_next, iterate, (start, carry, list(ys), log))
         return moved, ys, log
 
     def _after(self, rest: Sequence[Array], results: Sequence[Array]) -> list[Array]:
@@ -191,7 +260,7 @@ class Cut:
 
     def empty_outputs(self) -> list[Array]:
         """Where iterations write their stacked outputs."""
-        return [_typed(jax.numpy.zeros(y.aval.shape, y.aval.dtype), y.aval) for y in self._ys]
+        return [typed(jax.numpy.zeros(y.aval.shape, y.aval.dtype), y.aval) for y in self._ys]
 
     def final(self, results: Sequence[Array]) -> list[Array] | None:
         """What the function returns, where that is the results of its loop, each once; None: ``after`` computes it."""
@@ -202,7 +271,7 @@ class Cut:
         return [results[places[v]] for v in outvars]
 
 
-def _typed(array: Array, aval: Any) -> Array:
+def typed(array: Array, aval: Any) -> Array:
     """``array``, weakly typed where the variable is that it is the value of; computes nothing."""
     return lax._convert_element_type(array, aval.dtype, weak_type=True) if getattr(aval, "weak_type", False) else array
 

@@ -7,11 +7,13 @@ programs which differ in it alone are one program called with another number.
 
 from __future__ import annotations
 
+import ctypes
 import linecache
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from ctypes import string_at
 from functools import cache, lru_cache
 from math import prod
 from typing import Any, NamedTuple
@@ -20,10 +22,11 @@ import jax
 import numpy as np
 from jax._src import source_info_util
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from numpy.typing import NDArray
 
 from rltrace.digest import digest_address, digest_buffer, seed_of
 from rltrace.jax_recorder.digest_log import TARGET as DIGEST_TARGET
-from rltrace.jax_recorder.loops import nested
+from rltrace.jax_recorder.loops import nested, typed
 from rltrace.portable_keys import portable_key
 
 LIBRARY = "XLA"
@@ -272,6 +275,17 @@ def layout_here(array: Any) -> ArrayLayout:
     return layout_of(array.dtype, array.shape, "cpu")
 
 
+def rows_of(array: Any, places: Sequence[int]) -> np.ndarray[Any, Any]:
+    """These rows of a JAX array, copied; the array itself may be donated afterwards."""
+    _, is_near = _placed(array.sharding)
+    if not is_near or not array.nbytes:
+        return np.asarray(array[min(places) : max(places) + 1])[np.subtract(places, min(places))]
+    array.block_until_ready()
+    memory = (ctypes.c_uint8 * array.nbytes).from_address(array.unsafe_buffer_pointer())
+    found: np.ndarray[Any, Any] = np.ctypeslib.as_array(memory).view(array.dtype).reshape(array.shape)[list(places)]
+    return found
+
+
 def digest_rows(array: Any, rows: slice) -> tuple[ArrayLayout, int]:
     """The same of some rows of an array."""
     shape = (rows.stop - rows.start, *array.shape[1:])
@@ -283,6 +297,38 @@ def digest_rows(array: Any, rows: slice) -> tuple[ArrayLayout, int]:
     size = array.nbytes // array.shape[0]
     start = array.unsafe_buffer_pointer() + rows.start * size
     return layout, digest_address(start, shape[0] * size, layout.seed)
+
+
+def host_array(array: Any, rows: slice | None = None) -> NDArray[Any]:
+    """A copy of an array, or of some of its rows, in this process's memory; of random keys, of their data."""
+    if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+        array = jax.random.key_data(array)
+    if not isinstance(array, jax.Array):
+        return np.array(array)
+    _, is_near = _placed(array.sharding)
+    if not is_near or not array.nbytes:
+        return np.array(array if rows is None else array[rows])
+    array.block_until_ready()  # a view of it would keep the loop's program from writing it in place
+    start, size, shape = array.unsafe_buffer_pointer(), array.nbytes, array.shape
+    if rows is not None:
+        size //= shape[0]
+        start, size, shape = (
+            start + rows.start * size,
+            size * (rows.stop - rows.start),
+            (rows.stop - rows.start, *shape[1:]),
+        )
+    return np.frombuffer(bytearray(string_at(start, size)), array.dtype).reshape(shape)
+
+
+def array_like(array: Any, content: NDArray[Any]) -> Any:
+    """A new array with this content, of the kind and at the place of another one."""
+    if not isinstance(array, jax.Array):
+        return content
+    if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+        data = array_like(jax.random.key_data(array), content)
+        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(array))
+    made = typed(jax.numpy.array(content), array.aval)
+    return jax.device_put(made, array.sharding) if array.committed else made
 
 
 def digest(array: Any) -> tuple[ArrayLayout, int]:

@@ -23,7 +23,9 @@ from rltrace import fingerprint
 from rltrace.digest import ALGORITHM, digest_buffer
 from rltrace.jax_recorder import programs
 from rltrace.jax_recorder.programs import ArrayLayout
-from rltrace.jax_recorder.rows import SEVERAL, JaxRows, Operand, Producer, RowTemplate, row_template
+from rltrace.jax_recorder.rows import SEVERAL, ArrayHook, JaxRows, Operand, Producer, RowTemplate, row_template
+from rltrace.jax_recorder.series import JaxSeries
+from rltrace.jax_recorder.values import ArrayValues
 from rltrace.masking import home_as_tilde, masked_arguments
 from rltrace.portable_keys import portable_key
 from rltrace.recorder.base.background_thread import BackgroundThread
@@ -52,13 +54,19 @@ MAX_BYTES: Final = 1 << 36
 """Bytes of the carries of a loop that are digested, outside of the window: 64 GiB, some 10 s."""
 
 
+MakeHook = Callable[[str, Tables], ArrayHook | None]
+"""Makes the hook of the process of that name; None: it has none."""
+
+
 class JaxRecording:
     """The recording of one process."""
 
-    def __init__(self, options: RecordOptions, token: str) -> None:
+    def __init__(self, options: RecordOptions, token: str, make_hook: MakeHook | None = None) -> None:
         self.options = options
         self.step = 0
         """Iterations of all loops so far."""
+        self.running: Callable[[], int] = lambda: 0
+        """How many more have ended in the piece of a loop that runs now."""
         self._pid = os.getpid()
         self._trace, self._token = Path(options.trace), token
         start = {"token": token, "pid": self._pid, "parent": os.getppid(), "argv": masked_arguments(sys.argv)}
@@ -66,6 +74,7 @@ class JaxRecording:
         self._writer = ProcessWriter.open(self._trace, {"name": process_name(options.trace), **start})
         self._tables = Tables()
         self._sites = Sites(self._tables)
+        self.series = JaxSeries(self._tables)
         self._lock = threading.RLock()
         self._streams: dict[int, JaxRows] = {}
         self._known: WeakIdDict[Any, Operand] = WeakIdDict()
@@ -74,6 +83,9 @@ class JaxRecording:
         self._loops: dict[str, int] = {}
         """Ids in table "optimizers", by the name of the function with the loop."""
         self._counts: dict[int, int] = {}
+        self._attempt: tuple[int, int] | None = None
+        self._values = ArrayValues(options, self._tables) if options.values else None
+        self._hook = self._values if make_hook is None else make_hook(self._writer.name, self._tables)
         self._failure: str | None = None
         self._finished = self._stopped = False
         self._facts: Mapping[str, fingerprint.Fact] = {}
@@ -87,6 +99,9 @@ class JaxRecording:
     def start(self) -> None:
         self._facts = {"digest": ALGORITHM, **fingerprint.start()}
         self._writer.facts("op", JAX_ENGINE, self._facts)
+        if self._values is not None:
+            self._writer.request_values(self._values.queue.request)
+            self._values.queue.request_commit = self._values.queue.wait_for_commit = self.commit
         rows = self.rows_here()
         if rows is not None and self.in_window(0):
             self._writer.window(rows.number, 0, self.options.end_step, 0)
@@ -125,6 +140,8 @@ class JaxRecording:
             return
         try:
             self.commit()
+            for record in () if self._hook is None else self._hook.records():
+                self._writer.append(record)
             self._writer.facts("op", JAX_ENGINE, {**self._facts, **fingerprint.facts(self._facts)})
             error = getattr(sys, "last_value", None)
             ending = {"exception": type(error).__name__} if error is not None else {}
@@ -182,9 +199,10 @@ class JaxRecording:
             self._steps = []
             for rows in streams:
                 own = [step for step in steps if step.stream == rows.number]
-                taken, entries = rows.take(), self._tables.take()
-                if taken is not None or own or entries:
-                    self._writer.commit(rows.number, taken, entries, own)
+                taken, samples, entries = rows.take(), self.series.take(), self._tables.take()
+                values = None if self._values is None else self._values.queue.take(rows.number, rows.row)
+                if taken is not None or own or entries or values or len(samples):
+                    self._writer.commit(rows.number, taken, entries, own, values, samples)
 
     def _commit_regularly(self) -> None:
         try:
@@ -234,16 +252,50 @@ class JaxRecording:
         """What the rows of a program have in common (``row_template``)."""
         return row_template(self._tables, op, **more)
 
+    @property
+    def sees_arrays(self) -> bool:
+        """Whether the arrays of rows are wanted now, besides their digests."""
+        return self._hook is not None and self.in_window(self.step) and not self.is_over
+
+    def begin_row(self, op: str, site: int, inputs: list[Operand], arrays: Sequence[Any]) -> Sequence[Any]:
+        """What the call of a row is to take: ``arrays``, but for what is injected; ``inputs`` are corrected."""
+        rows = self.rows_here()
+        if self._hook is None or rows is None:
+            return arrays
+        taken = list(arrays)
+        self._hook.begin(rows.place(op, site, self.step, self._attempt), inputs, taken)
+        return taken
+
+    def finish_row(
+        self,
+        template: RowTemplate,
+        site: int,
+        step: int,
+        inputs: Sequence[Operand],
+        outputs: list[Operand],
+        arrays: Any,
+    ) -> None:
+        """A row has written these arrays; in the two lists, those that are injected replace them."""
+        rows = self.rows_here()
+        if self._hook is None or rows is None or not self.sees_arrays:
+            return
+        place = rows.place(template.op, site, step, self._attempt)
+        self._hook.finish(place, template, inputs, outputs, arrays)
+        rows.count(place)
+
     def add_row(
         self, template: RowTemplate, site: int, inputs: Sequence[Operand], results: Sequence[Any]
     ) -> list[Operand]:
-        """A row with these results, whose producer is known from now on; returns them.
+        """A row with these results, whose producer is known from now on; returns their operands.
 
-        Outside of the window there is no row, only the digests.
+        Outside of the window there is no row, only the digests. Of a list of results, those that are injected replace
+        items.
         """
         rows = self.rows_here()
         assert rows is not None, "the caller has asked for it"
         outputs = [Operand(*programs.digest(array)) for array in results]
+        if template.op:  # a call, not the start of a window
+            self.finish_row(template, site, self.step, inputs, outputs, results)
         with self._lock:
             row = rows.add(template, site, self.step, inputs, outputs) if self.in_window(self.step) else None
         if row is not None:
@@ -302,6 +354,21 @@ class JaxRecording:
             opened += self.add_row(self.template("", kind=Kind.WINDOW, module=name), site, (), [array])
         return opened
 
+    def add_given(self, callback: Any, arrays: Sequence[Any]) -> None:
+        """The program is called back, on some thread of XLA."""
+        with self._lock:
+            rows = next(iter(self._streams.values()), None)
+            step = self.step + self.running()
+        if rows is not None:
+            self.series.add_given(callback, arrays, step, rows.number, rows.row)
+
+    def add_stacked(self, loop: str, names: Sequence[str], arrays: Sequence[Any], places: Mapping[int, int]) -> None:
+        """What iterations stacked that have ended; ``places``: of each, counted from now, its row in the arrays."""
+        rows = self.rows_here()
+        assert rows is not None, "the loop has rows"
+        steps = [self.step + each for each in places]
+        self.series.add_stacked(loop, names, arrays, [*places.values()], steps, rows.number, rows.row)
+
     def add_iterations(
         self,
         loop: str,
@@ -332,6 +399,7 @@ class JaxRecording:
             number = self._loop(loop)
             attempts = (self._counts.get(number, 0) + ends - 1).tolist()
             self._counts[number] = attempts[-1] + 1
+            self._attempt = list(self._loops).index(loop), attempts[-1]
             for i, (step, attempt) in enumerate(zip(steps, attempts, strict=True)):
                 whole, end = digest_buffer(carry[i], 0), first + (i + 1 if recorded else 0)
                 done = (number, attempt, 0, 0, 0, end, recorded, whole, 0, (0, 0, 0, 0))

@@ -5,8 +5,9 @@ Owns their interning and cells. Digests are computed by the caller, so every inp
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,8 +42,46 @@ class Operand(NamedTuple):
 class RowTemplate(NamedTuple):
     """What rows of one program have in common: their cells, interned, and their numbers."""
 
+    op: str
     columns: tuple[int, ...]
     floats: tuple[float, ...]
+    names: tuple[str, ...]
+    """Of what each writes, "" where there is none; empty: none has one."""
+
+
+class RowPlace(NamedTuple):
+    """What is known of the next row of a stream before it is computed, and what identifies it in another run."""
+
+    stream: str
+    number: int
+    """Of the stream."""
+    row: int
+    step: int
+    attempt: tuple[int, int] | None
+    """(ordinal of the loop, its count of iterations) of the last iteration seen before; None: the first."""
+    site: int
+    key: tuple[str, int, int]
+    """(operator, portable key of the call site, occurrence) within the step."""
+
+
+class ArrayHook(Protocol):
+    """What is done with the arrays of rows, besides digesting them. Both functions may replace items of the lists."""
+
+    def begin(self, place: RowPlace, inputs: list[Operand], arrays: list[Any]) -> None:
+        """A call is about to take these arrays, whose operands come first in ``inputs``."""
+
+    def finish(
+        self,
+        place: RowPlace,
+        template: RowTemplate,
+        inputs: Sequence[Operand],
+        outputs: list[Operand],
+        arrays: list[Any],
+    ) -> None:
+        """A row has written these arrays, before anything else sees them; ``outputs``: their operands."""
+
+    def records(self) -> Sequence[Mapping[str, Any]]:
+        """Records for the journal, where the process ends."""
 
 
 def row_template(
@@ -68,7 +107,7 @@ def row_template(
     row[Column.PHASE] = Phase.OTHER
     row[Column.KERNEL] = tables.intern_payload("kernels", kernel or {})
     row[Column.FLOATS] = len(numbers)
-    return RowTemplate(tuple(row), tuple(value for _, value in numbers))
+    return RowTemplate(op, tuple(row), tuple(value for _, value in numbers), tuple(names) if any(names) else ())
 
 
 class JaxRows:
@@ -80,6 +119,8 @@ class JaxRows:
         """Rows so far, committed or not."""
         self._tables = tables
         self._first = 0
+        self._seen: Counter[tuple[str, int]] = Counter()
+        self._seen_in = -1
         self._structures: dict[tuple[ArrayLayout, ...], int] = {}
         self._blocks: list[Rows] = []
         """Whole blocks of rows, which precede the others."""
@@ -105,6 +146,18 @@ class JaxRows:
         self._columns.append(row)
         self.row += 1
         return self.row - 1
+
+    def place(self, op: str, site: int, step: int, attempt: tuple[int, int] | None) -> RowPlace:
+        """Of the next row."""
+        if step != self._seen_in:
+            self._seen_in = step
+            self._seen.clear()
+        key = self._tables.key_of("sites", site)
+        return RowPlace(self.name, self.number, self.row, step, attempt, site, (op, key, self._seen[op, key]))
+
+    def count(self, place: RowPlace) -> None:
+        """A row of this place is about to be added."""
+        self._seen[place.key[:2]] += 1
 
     def repeat(self, steps: Sequence[int], fixed: Sequence[Operand], outputs: NDArray[np.uint64]) -> None:
         """Rows like the last one, each of which reads ``fixed``, then the first outputs of the one before it.
@@ -156,7 +209,7 @@ class JaxRows:
     def _structure(self, layouts: tuple[ArrayLayout, ...]) -> int:
         found = self._structures.get(layouts)
         if found is None:
-            payloads = list(map(_payload, layouts))
+            payloads = list(map(layout_payload, layouts))
             ids = [self._tables.intern_payload("layouts", payload) for payload in payloads]
             key = portable_key("structure", payloads)
             found = self._structures[layouts] = self._tables.intern("structures", key, ids)
@@ -173,7 +226,8 @@ class JaxRows:
         return pack_link(self.row - producer.row, slot, read=True)
 
 
-def _payload(layout: ArrayLayout) -> list[Any]:
+def layout_payload(layout: ArrayLayout) -> list[Any]:
+    """Its entry in table "layouts"."""
     strides = [1] * len(layout.shape)
     for axis in range(len(strides) - 2, -1, -1):
         strides[axis] = strides[axis + 1] * layout.shape[axis + 1]

@@ -34,7 +34,8 @@ from rltrace.live_diff.reference_trace import Content, Ids, MatchedRow, Place, R
 from rltrace.live_diff.result import LiveCounts, LiveFinding, LiveResult, RepeatedResult, Repetition
 from rltrace.live_diff.view import LiveRow, LiveView
 from rltrace.recorder.base.intern_tables import Tables
-from rltrace.recorder.capture.values import OpInFlight, ValueCopier, ValueQueue, state_bytes
+from rltrace.recorder.capture.capture_queue import ValueQueue
+from rltrace.recorder.capture.values import OpInFlight, ValueCopier, state_bytes
 from rltrace.recorder.core.calls import Call
 from rltrace.recorder.core.events import EventForm
 from rltrace.recorder.core.hooks import EventCells, FixedCells, OpHook

@@ -17,8 +17,8 @@ from rltrace.live_diff.result import LiveResult, read_results, to_record
 from rltrace.live_diff.view import PAYLOADS
 from rltrace.recorder import current_session
 from rltrace.recorder.base.options import RecordOptions
+from rltrace.recorder.capture.capture_queue import ValueQueue
 from rltrace.recorder.capture.captures import Captures, RecordingExtension
-from rltrace.recorder.capture.values import ValueQueue
 from rltrace.recorder.core.process_state import ProcessState
 from rltrace.recorder.session import session as sessions
 from rltrace.recorder.session.api import recording

@@ -19,6 +19,7 @@ from rltrace.recorder.core.storages import address_of
 from rltrace.recorder.digests.layouts import WORDS, Layouts, is_compound
 from rltrace.recorder.digests.rng_state import generator_of, state_digest
 from rltrace.recorder.digests.tensor_digest import TensorDigests
+from rltrace.replay.follower import NotInjectedError
 from rltrace.replay.op_kinds import OUTSIDE, RESULT, OpDistance
 from rltrace.replay.plan import Injection, Number
 from rltrace.trace.read.values import Value
@@ -26,10 +27,6 @@ from rltrace.trace.read.values import Value
 Tensor = torch.Tensor
 
 Fetch = Callable[[int], Value | None]
-
-
-class NotInjectedError(Exception):
-    """An injection could not be made; the text is the reason."""
 
 
 class Injector:

@@ -12,6 +12,7 @@ import contextlib
 import pdb
 import sys
 import threading
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
@@ -27,7 +28,7 @@ import rltrace
 from rltrace.errors import HoleError
 from rltrace.recorder.base.torch_function import torch_function_disabled
 from rltrace.recorder.capture.captures import PastAttempts
-from rltrace.recorder.core.calls import Call, named_group, op_tensors, payload_of
+from rltrace.recorder.core.calls import Call, flatten_arguments, named_group, op_tensors, payload_of, skeleton
 from rltrace.recorder.core.hooks import FixedCells, OpHook, Run
 from rltrace.recorder.core.op_info import flat_tensors
 from rltrace.recorder.core.op_recorder import OpRecorder
@@ -55,14 +56,18 @@ class RecordedCall:
     """dtype and shape of each."""
     ranks: tuple[int, ...]
     """Members of its group; empty: not known."""
+    arguments: tuple[tuple[str, object], ...] = ()
+    """Name and value of those that decide what it gives, in order: reduction, root, peer, sizes."""
     row: int = field(default=-1, compare=False)
     site: str = field(default="", compare=False)
     """``train.py:30 in forward``."""
 
     def __str__(self) -> str:
-        tensors = ", ".join(f"{dtype}{list(shape)}" for dtype, shape in self.tensors)
+        arguments = [f"{dtype}{list(shape)}" for dtype, shape in self.tensors]
+        arguments += [f"{name}={value}" for name, value in self.arguments]
         group = f" of ranks {', '.join(map(str, self.ranks))}" if self.ranks else ""
-        return f"{self.op.removesuffix('.default')}({tensors}){group}" + (f" at {self.site}" if self.site else "")
+        at = f" at {self.site}" if self.site else ""
+        return f"{self.op.removesuffix('.default')}({', '.join(arguments)}){group}{at}"
 
 
 @dataclass(frozen=True)
@@ -149,12 +154,14 @@ class StepMemory:
     def _call(self, rows: Any, i: int, name: str) -> RecordedCall:
         words = self.process.words
         layouts = words.tensors(int(rows.columns[i, Column.STRUCTURE]))
-        skeleton = words.skeleton(int(rows.columns[i, Column.SCALARS]))
+        scalars = words.skeleton(int(rows.columns[i, Column.SCALARS]))
+        integers = rows.integers[rows.integer_offsets[i] : rows.integer_offsets[i + 1]].tolist()
         site = words.innermost(int(rows.columns[i, Column.SITE]))
         return RecordedCall(
             name,
             _shapes(layouts),
-            next((tuple(word["ranks"]) for word in skeleton if isinstance(word, dict) and "ranks" in word), ()),
+            next((tuple(word["ranks"]) for word in scalars if isinstance(word, dict) and "ranks" in word), ()),
+            _deciding(words.arguments(int(rows.columns[i, Column.OP])), scalars, integers),
             rows.first + i,
             f"{site.file}:{site.line} in {site.function}" if site is not None else "",
         )
@@ -186,6 +193,38 @@ Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 
 EditedPlace = tuple[str, Shapes, tuple[str, ...]]
 """What an op of an edited line keeps: operator, tensors, and the functions on its stack."""
+
+
+DECIDING: Final = (
+    *("reduce_op", "root_rank", "root_tensor", "src", "dst", "tag", "output_split_sizes", "input_split_sizes"),
+    *("op_list", "peer_list", "tag_list"),
+)
+"""Arguments of collectives that decide what a rank receives, beside tensors and members of the group."""
+
+
+def _deciding(names: Sequence[str], skeleton: Sequence[Any], integers: Iterable[int]) -> tuple[tuple[str, object], ...]:
+    """Name and value of those, from a call's entry in table "scalars" and its integers."""
+    left = iter(integers)
+
+    def value(item: Any) -> Any:
+        match item:
+            case "i":
+                return next(left)
+            case list():
+                return [value(inner) for inner in item]
+            case {"reduce": text} | {"str": text}:
+                return text
+        return item
+
+    values = [value(item) for item in skeleton]
+    positional = [found for found in values if not _is_named(found)]
+    named = [(found[0][:-1], found[1]) for found in values if _is_named(found)]
+    return tuple(pair for pair in [*zip(names, positional, strict=False), *named] if pair[0] in DECIDING)
+
+
+def _is_named(item: Any) -> bool:
+    """Whether an argument of a skeleton is a named one, ``["name=", value]``."""
+    return isinstance(item, list) and len(item) == 2 and isinstance(item[0], str) and item[0].endswith("=")
 
 
 def _shapes(layouts: Iterable[Any]) -> Shapes:
@@ -258,6 +297,19 @@ class MemoryFollower:
     def begin(self, step: tuple[str, int]) -> None:
         """A step begins: name of the stream, and number."""
         self._reached.add(step)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the program has come to a recorded step."""
+        return bool(self._reached)
+
+    def refuse(self, why: str) -> bool:
+        """The program does what the record has no answer to, unless it is in a step; returns whether it is so."""
+        with self._lock:
+            if self.has_begun:
+                return False
+            self.refused = self.refused or why
+            return True
 
     def take(self, stream: str, step: int, due: DueMemory | None) -> DueMemory | None:
         """What is due for an op, once."""
@@ -370,7 +422,7 @@ class MemoryHook(OpHook[None]):
             if due is not None and (due.before or due.state):
                 self._before(due, func, args, kwargs, tensors)
             if collective:
-                recorded = self._answer(name, args, kwargs, tensors)
+                recorded = self._answer(func, args, kwargs, tensors)
         except Exception as error:
             self._process.fail(error)
             return func(*args, **kwargs)
@@ -417,6 +469,8 @@ class MemoryHook(OpHook[None]):
                 state = None
         self._follower.wrote()
         self._digest_again(state, func, tensors)
+        for hook in self._stream.hooks:
+            hook.inputs_written(func, args, kwargs)
 
     def _digest_again(self, state: int | None, func: OpOverload, tensors: list[torch.Tensor]) -> None:
         """Replace the row's digests of inputs and RNG state, which precede what was written."""
@@ -436,7 +490,7 @@ class MemoryHook(OpHook[None]):
             self._follower.miss(self._stream.name, row, str(error))
 
     def _answer(
-        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor]
+        self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor]
     ) -> RecordedCall | None:
         """The recorded collective that this is; None: it is another one, and the program is to end."""
         groups = filter(None, map(_group, (*args, *kwargs.values())))
@@ -444,7 +498,11 @@ class MemoryHook(OpHook[None]):
         site = self._process.tables.words.innermost(self._stream.site)
         where = f"{site.file}:{site.line} in {site.function}" if site is not None else ""
         was_refused = self._follower.refused is not None
-        call = RecordedCall(name, _shapes_here(tensors), tuple(ranks), site=where)
+        plan = self._process.calls.plan(func)
+        integers = array("q")
+        flatten_arguments((*args, *kwargs.values()), [], [], integers, array("d"))
+        deciding = _deciding(plan.arguments, skeleton(args, kwargs), integers)
+        call = RecordedCall(plan.name, _shapes_here(tensors), tuple(ranks), deciding, site=where)
         recorded = self._follower.called(self._stream.name, self._step, call)
         self._refused = recorded is None and not was_refused
         return recorded

@@ -6,16 +6,20 @@ by the attempt before it, which is known while the step runs. No torch.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rltrace.errors import HoleError, UsageError
 from rltrace.replay.op_kinds import OpKinds, read_json, read_labels
-from rltrace.selectors import Key, Range, Selector
+from rltrace.selectors import Key, Range, Selector, parse_selectors
+from rltrace.trace.format.collectives import brings_data
 from rltrace.trace.format.rows import Rows
-from rltrace.trace.format.schema import LIMIT, Column, Origin, RowFlag, Step
+from rltrace.trace.format.schema import BOUNDARY_ONLY, JAX_ENGINE, LIMIT, Column, Origin, RowFlag, Step
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace
 from rltrace.trace.read.selector_mask import RowMask
@@ -32,6 +36,8 @@ class InjectionFilter:
     """Labels of kinds of op."""
     rows: Mapping[str, frozenset[int]] | None = None
     """By stream: rows of A."""
+    collectives: bool = True
+    """Whether these are included, and the waits for them; not where they are answered as recorded."""
 
     def includes(self, stream: str, row: int) -> bool:
         """Whether ``rows`` includes a row."""
@@ -41,9 +47,9 @@ class InjectionFilter:
 ALL = InjectionFilter()
 
 
-def read_filter(kinds: str | Path | None, rows: str | Path | None) -> InjectionFilter:
+def read_filter(kinds: str | Path | None, rows: str | Path | None, *, collectives: bool = True) -> InjectionFilter:
     """Read two files: a JSON list of labels of kinds, a JSON object of lists of rows. Raises UsageError."""
-    return InjectionFilter(read_labels(kinds) if kinds else None, _read_rows(rows) if rows else None)
+    return InjectionFilter(read_labels(kinds) if kinds else None, _read_rows(rows) if rows else None, collectives)
 
 
 def _read_rows(path: str | Path) -> Mapping[str, frozenset[int]]:
@@ -76,7 +82,7 @@ class Injection:
     step: int
     place: Place
     outputs: tuple[int, ...]
-    """Digests of its results, in order; 0: a library workspace, not injected."""
+    """Digests of its results, in order; 0: not injected, as a library's workspace or not selected."""
     state: int | None
     """Digest of the RNG state before it; None: it draws nothing."""
     number: Number
@@ -88,6 +94,8 @@ class Injection:
     site: int
     kernel: int
     """Ids in A's tables "sites" and "kernels"."""
+    names: tuple[str, ...] = ()
+    """Of its results, where they have names: those of a JAX loop."""
     produced_inputs: tuple[tuple[int, int], ...] = ()
     """(index among its tensors, digest) of inputs that recorded ops of A wrote, where A digested them."""
 
@@ -121,10 +129,8 @@ def make_plans(
     plans = {process.name: _plan(process, selector, carried, only) for process in trace.processes}
     found = sum(map(len, plans.values()))
     if not found:
-        raise UsageError(
-            f"the selector finds no op in {trace.path} with values to inject (ops that only make a view or allocate "
-            "have none)"
-        )
+        why = _whole_functions(trace) or "ops that only make a view or allocate have none"
+        raise UsageError(f"the selector finds no op in {trace.path} with values to inject ({why})")
     for process in trace.processes:
         if lockstep:
             plans[process.name] = _without_unstorable(process, plans[process.name])
@@ -132,10 +138,29 @@ def make_plans(
     return {name: plan for name, plan in plans.items() if len(plan)}
 
 
+def plans_of(
+    trace: Trace, inject: Sequence[str], kinds: str, only: str, *, lockstep: bool, process: str = ""
+) -> dict[str, InjectionPlan]:
+    """The injections of a replay by its options; ``trace``: A. ``process``: the one that runs recorded steps again,
+    whose collectives are answered as recorded. Raises as ``make_plans`` and ``read_filter`` do.
+    """
+    chosen = read_filter(kinds, only, collectives=not process)
+    return make_plans(
+        trace.of_process(process) if process else trace, parse_selectors(inject), chosen, lockstep=lockstep
+    )
+
+
+def _whole_functions(trace: Trace) -> str:
+    """Functions of a JAX trace whose loop was not driven, so that there are no iterations; "" where there are none."""
+    facts = [process.facts.get(BOUNDARY_ONLY) for process in trace.processes if process.engine == JAX_ENGINE]
+    found = "; ".join(str(fact) for fact in facts if fact)
+    return f"without iterations are {found}; op=jit.NAME selects what such a function returns" if found else ""
+
+
 def all_inputs_read(trace: Trace) -> bool:
-    """Whether the ops of a trace digest all inputs (``record --verify-inputs``)."""
+    """Whether the ops of a trace digest all inputs (``record --verify-inputs``), as all rows of JAX do."""
     options = trace.launch.get("options")
-    return isinstance(options, dict) and bool(options.get("verify_inputs"))
+    return trace.engine == JAX_ENGINE or (isinstance(options, dict) and bool(options.get("verify_inputs")))
 
 
 def preceding_attempts(process: ProcessTrace) -> dict[int, Attempt]:
@@ -172,6 +197,7 @@ def compile_of(trace: Trace) -> str | None:
 def _plan(process: ProcessTrace, selector: Selector, carried: Range | None, only: InjectionFilter) -> InjectionPlan:
     """``carried``: the steps of a slice."""
     steps = preceding_attempts(process)
+    begins = sorted(steps)
     streams = {}
     kinds = OpKinds(process.words)
     for stream in process.streams:
@@ -179,11 +205,18 @@ def _plan(process: ProcessTrace, selector: Selector, carried: Range | None, only
         for injection in _injections(process, stream, selector, carried):
             if not only.includes(injection.stream, injection.row):
                 continue
+            if not only.collectives and brings_data(injection.place[0]):
+                continue
+            if not only.collectives and brings_data(injection.place[0]):
+                continue
             if only.kinds is not None and _kind(kinds, injection) not in only.kinds:
                 continue
-            if injection.step not in steps:
+            begin = injection.step
+            if process.engine == JAX_ENGINE:  # of a long loop not every iteration is seen
+                begin = begins[bisect_right(begins, begin) - 1]
+            if begin not in steps:
                 raise HoleError(f"the attempt that step {injection.step} of {stream.name} follows cannot be read")
-            placed.setdefault(steps[injection.step], {})[injection.place] = injection
+            placed.setdefault(steps[begin], {})[injection.place] = injection
         if placed:
             streams[stream.name] = placed
     return InjectionPlan(process.name, streams)
@@ -192,7 +225,10 @@ def _plan(process: ProcessTrace, selector: Selector, carried: Range | None, only
 def _injections(
     process: ProcessTrace, stream: StreamTrace, selector: Selector, carried: Range | None
 ) -> Iterator[Injection]:
-    mask, words, keys = RowMask(selector, stream.name, process.words), process.words, process.tables["sites"].keys
+    words, keys = process.words, process.tables["sites"].keys
+    clauses = [Selector((clause,)) for clause in selector.simplify({Key.STREAM: stream.name}).clauses]
+    masks = [RowMask(clause, stream.name, words) for clause in clauses]
+    of_arrays = [clause.project(Key.ARRAY) for clause in clauses]
     may = RowMask(selector.project(Key.OP, Key.STEP), stream.name, words)
     seen: dict[tuple[int, int], int] = {}
     now = -1
@@ -200,7 +236,7 @@ def _injections(
         if not segment.files and carried is not None and selector.steps.is_within(carried):
             continue
         rows = stream.read_segment(segment)
-        found = mask.compute(rows)
+        found = np.array([mask.compute(rows) for mask in masks], bool).reshape(len(masks), len(rows))
         for i in may.op_indices(rows).tolist():  # all that may be found: occurrences are counted
             step, site, op = rows.columns[i, [Column.STEP, Column.SITE, Column.OP]].tolist()
             if step != now:
@@ -209,15 +245,27 @@ def _injections(
             key = int(keys[site])
             nth = seen.get((op, key), 0)
             seen[op, key] = nth + 1
-            if found[i] and not rows.flags(i) & (RowFlag.VIEW | RowFlag.ALLOCATION):
-                yield _injection(process, stream, rows, i, (words.op(op), key, nth))
+            if found[:, i].any() and not rows.flags(i) & (RowFlag.VIEW | RowFlag.ALLOCATION):
+                arrays = Selector(tuple(of_arrays[c].clauses[0] for c in np.flatnonzero(found[:, i])))
+                yield _injection(process, stream, rows, i, (words.op(op), key, nth), arrays)
 
 
-def _injection(process: ProcessTrace, stream: StreamTrace, rows: Rows, i: int, place: Place) -> Injection:
+def _injection(
+    process: ProcessTrace, stream: StreamTrace, rows: Rows, i: int, place: Place, arrays: Selector
+) -> Injection:
+    """``arrays``: which of its results, by their names."""
+    names = tuple(process.words.written(int(rows.columns[i, Column.SCALARS])))
+    outputs = tuple(rows.outputs(i))
+    if not arrays.matches_all:
+        chosen = arrays.chosen(names)
+        outputs = tuple(digest if own else 0 for digest, own in zip(outputs, chosen, strict=True))
     inputs = tuple(
         (at, link.digest)
         for at, link in enumerate(rows.inputs(i))
-        if link.distance == Origin.OUTSIDE and link.digest is not None and link.digest in process.values
+        if link.distance == Origin.OUTSIDE
+        and link.digest is not None
+        and link.digest in process.values
+        and arrays.matches_all
     )
     produced_inputs = tuple(
         (at, link.digest)
@@ -226,7 +274,7 @@ def _injection(process: ProcessTrace, stream: StreamTrace, rows: Rows, i: int, p
     )
     layouts = process.words.tensors(int(rows.columns[i, Column.STRUCTURE]))
     devices = tuple(str(layout[3]).partition(":")[0] for layout in layouts)
-    step, outputs = int(rows.columns[i, Column.STEP]), tuple(rows.outputs(i))
+    step = int(rows.columns[i, Column.STEP])
     return Injection(
         stream=stream.name,
         row=rows.first + i,
@@ -240,6 +288,7 @@ def _injection(process: ProcessTrace, stream: StreamTrace, rows: Rows, i: int, p
         site=int(rows.columns[i, Column.SITE]),
         kernel=int(rows.columns[i, Column.KERNEL]),
         produced_inputs=produced_inputs,
+        names=names,
     )
 
 

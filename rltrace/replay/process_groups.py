@@ -1,17 +1,21 @@
 """Process groups without other processes: a program of several ranks runs as one of them, alone.
 
 Owns what ``torch.distributed`` is given in place of a rendezvous and of backends, whatever the program requests (gloo,
-nccl). Collectives return at once: what they receive is the program's own data, in the right shape, which the recorded
-memory replaces in the steps that are run again. The rows of a recording are those of the program with all ranks, since
+nccl). Collectives return at once: what they receive is the program's own data, in the right shape, and the recorded
+memory alone in the steps that are run again. The rows of a recording are those of the program with all ranks, since
 everything above the backend is torch's.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -32,10 +36,12 @@ KEY_SECONDS: Final = 1
 """For which a program waits for what another process would have written into the store."""
 
 
-def leave_alone(rank: int, world: int) -> None:
+def leave_alone(rank: int, world: int, refuse: Callable[[str], None], is_recorded: Callable[[], bool]) -> None:
     """From now on this process is rank ``rank`` of ``world`` for ``torch.distributed``, and there are no others.
 
-    A program that requests another rank or number of ranks gets a UsageError.
+    ``refuse`` is called with a sentence where the program is to receive objects of another rank. ``is_recorded``:
+    whether recorded memory holds what collectives receive. A program that requests another rank or number of ranks gets
+    a UsageError.
     """
     c10d: Any = distributed.distributed_c10d
     internal: Any = torch._C._distributed_c10d
@@ -57,7 +63,10 @@ def leave_alone(rank: int, world: int) -> None:
     for name in kinds:
         kinds[name] = kinds[NAME]
     c10d.BackendConfig.get_device_backend_map = lambda _config: dict.fromkeys(DEVICES, NAME)
-    _answer_collectives()
+    _answer_collectives(is_recorded)
+    for name in OBJECTS:
+        for holder in (c10d, distributed):
+            setattr(holder, name, follow_objects(getattr(c10d, name), refuse))
 
 
 def _requested(url: str, rank: int, world: int) -> tuple[int, int]:
@@ -79,6 +88,38 @@ def _check(rank_here: int, world_here: int, rank: int, world: int) -> None:
         )
 
 
+# --- objects ----------------------------------------------------------------------------------------------------------
+
+
+OBJECTS: Final = "broadcast_object_list", "scatter_object_list", "recv_object_list"
+"""Functions by which a rank receives what only another one has; of others it receives its own objects."""
+
+
+def follow_objects(function: Callable[..., Any], refuse: Callable[[str], None]) -> Callable[..., Any]:
+    """One of these functions, which calls ``refuse`` first where another rank sends the objects."""
+    parameters = inspect.signature(function)
+
+    @functools.wraps(function)
+    def receive(*args: Any, **kwargs: Any) -> Any:
+        given = parameters.bind(*args, **kwargs).arguments
+        group = given.get("group") or distributed.group.WORLD
+        source, within = given.get("src"), given.get("group_src")
+        if group is not None and source is None and within is not None:
+            source = distributed.get_global_rank(group, within)
+        if source is None and function.__name__ != "recv_object_list":
+            source = 0
+        if distributed.get_rank(group) >= 0 and source != distributed.get_rank():
+            caller = sys._getframe(1)
+            sender = "another rank" if source is None else f"rank {source}"
+            refuse(
+                f"{function.__name__} at {Path(caller.f_code.co_filename).name}:{caller.f_lineno} receives objects of"
+                f" {sender} before the recorded steps, and no recorded op holds them"
+            )
+        return function(*args, **kwargs)
+
+    return receive
+
+
 # --- collectives ------------------------------------------------------------------------------------------------------
 
 
@@ -86,7 +127,7 @@ _kept: list[Any] = []
 """Registrations, which end with their objects."""
 
 
-def _answer_collectives() -> None:
+def _answer_collectives(is_recorded: Callable[[], bool]) -> None:
     """Have every operator of c10d return at once."""
     library = torch.library.Library("c10d", "IMPL")
     _kept.append(library)
@@ -96,15 +137,18 @@ def _answer_collectives() -> None:
             name = schema.name.removeprefix("c10d::")
             if name != schema.name and name != "check_for_nan":
                 for device in DEVICES:
-                    library.impl(name, _answer(schema), device.upper(), allow_override=True)
+                    library.impl(name, _answer(schema, is_recorded), device.upper(), allow_override=True)
 
 
 INPUTS: Final = "input_tensors", "input_tensor", "input_list", "inputs", "input"
 """Names of the arguments that are sent; without one of them, what is sent is the first argument."""
 
 
-def _answer(schema: Any) -> Callable[..., Any]:
-    """An operator that returns at once. What it would receive is what this process sends, repeated."""
+def _answer(schema: Any, is_recorded: Callable[[], bool]) -> Callable[..., Any]:
+    """An operator that returns at once. What it would receive is what this process sends, repeated.
+
+    Where that is recorded, memory stays as it is: what a collective brings and was there already is not recorded.
+    """
     names = [argument.name for argument in schema.arguments]
     if schema.name in FINISHED_BY_WAITING:
         return _summed_in_other_memory(returns=len(schema.returns))
@@ -115,7 +159,9 @@ def _answer(schema: Any) -> Callable[..., Any]:
     def answer(*args: Any) -> Any:
         received = _tensors(args[0])
         with torch.no_grad():
-            if receives:
+            if is_recorded():
+                pass
+            elif receives:
                 for tensor in received:
                     tensor.zero_()
             elif sent:

@@ -14,15 +14,16 @@ from typing import Any
 from rltrace.errors import UsageError
 from rltrace.recorder import current_session
 from rltrace.recorder.base.options import RecordOptions
-from rltrace.recorder.capture.captures import Captures, ProgramState, RecordingExtension, remember_names
+from rltrace.recorder.capture.captures import Captures, Extend, ProgramState, RecordingExtension, remember_names
 from rltrace.recorder.core.process_state import ProcessState
 from rltrace.recorder.session import session as sessions
 from rltrace.recorder.session.api import recording
 from rltrace.recorder.session.session import Session
+from rltrace.replay.follower import InjectionFollower
 from rltrace.replay.memory import MemoryFollower, MemoryHook, StepMemory, restore, restore_generator
-from rltrace.replay.plan import ALL, InjectionFilter, InjectionPlan, compile_of, make_plans, read_filter, window_of
+from rltrace.replay.plan import ALL, InjectionFilter, InjectionPlan, compile_of, make_plans, plans_of, window_of
 from rltrace.replay.process_groups import leave_alone
-from rltrace.replay.recorder import InjectionFollower, InjectionHook
+from rltrace.replay.recorder import InjectionHook
 from rltrace.replay.report import Account, add_up, record_of
 from rltrace.replay.rerun import account_record, rank_of
 from rltrace.rerun_op.op_sequence import RecordedMemory
@@ -38,7 +39,7 @@ class ReplayExtension(RecordingExtension):
         self._follower = follower
 
     def join(self, captures: Captures, process: ProcessState) -> Captures:
-        process.tables.remember("frames", "kernels", "sites")
+        remember_names(process)
         return captures._replace(hooks=(lambda stream: InjectionHook(stream, self._follower), *captures.hooks))
 
     def records(self) -> list[dict[str, Any]]:
@@ -73,6 +74,25 @@ class MemoryExtension(RecordingExtension):
         return [account_record(self._follower.account())]
 
 
+class Extensions(RecordingExtension):
+    """Several extensions of one recording. Before an op those that come first do their work, after it the last ones."""
+
+    def __init__(self, *parts: RecordingExtension) -> None:
+        self._parts = parts
+
+    def join(self, captures: Captures, process: ProcessState) -> Captures:
+        for part in self._parts:
+            captures = part.join(captures, process)
+        return captures
+
+    def records(self) -> list[dict[str, Any]]:
+        return [record for part in self._parts for record in part.records()]
+
+    def wakes(self, state: ProgramState) -> None:
+        for part in self._parts:
+            part.wakes(state)
+
+
 def _stop(why: str) -> None:
     session = current_session()
     if session is not None:
@@ -84,23 +104,38 @@ def memory_extension(options: RecordOptions, trace: Trace, name: str) -> MemoryE
     if name != options.process:
         return None
     process = next(process for process in trace.processes if process.name == name)
+    follower = MemoryFollower(StepMemory(process, options.pause, RecordedMemory(trace, process)))
+
+    def refuse(why: str) -> None:
+        if follower.refuse(why):
+            _stop(why)
+
     place = rank_of(process)
     if place is not None:
-        leave_alone(*place)
-    return MemoryExtension(
-        MemoryFollower(StepMemory(process, options.pause, RecordedMemory(trace, process))), options.first_step
-    )
+        leave_alone(*place, refuse, lambda: follower.has_begun)
+    return MemoryExtension(follower, options.first_step)
 
 
 def start(options: RecordOptions, token: str) -> Session:
-    """Start to record this process in a replay; called once, by the bootstrap."""
+    """Start to record this process in a replay, on the memory of recorded steps, or both; called once, by the
+    bootstrap.
+    """
+    makers: list[Extend] = []
     if options.rerun:
         recorded = open_trace(options.rerun)
-        return sessions.start(options, token, lambda name: memory_extension(options, recorded, name))
-    trace = open_trace(options.replay)
-    only = read_filter(options.kinds, options.only)
-    plans = make_plans(trace, parse_selectors(options.inject), only, lockstep=options.lockstep)
-    return sessions.start(options, token, lambda name: extension(trace, plans, name, origins=options.origins))
+        makers.append(lambda name: memory_extension(options, recorded, name))
+    if options.replay:
+        trace = open_trace(options.replay)
+        plans = plans_of(
+            trace, options.inject, options.kinds, options.only, lockstep=options.lockstep, process=options.process
+        )
+        makers.append(lambda name: extension(trace, plans, name, origins=options.origins))
+
+    def extend(name: str) -> RecordingExtension | None:
+        parts = [part for make in makers if (part := make(name)) is not None]
+        return Extensions(*parts) if parts else None
+
+    return sessions.start(options, token, extend)
 
 
 def extension(

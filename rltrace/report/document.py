@@ -353,13 +353,8 @@ def identical_before(finding: Finding, comparison: Comparison) -> str:
     """``288 identical ops``: how far the two sides were identical."""
     unit = "op" if finding.op is not None else "step"
     is_origin = finding.op is not None and finding.cause is not Cause.ENDED and finding.event is None
-    hides_later = (
-        is_origin
-        and comparison.a.engine != JAX_ENGINE
-        and comparison.verdict is Verdict.DIVERGED
-        and comparison.shift is None
-    )
-    finds = "" if comparison.a.rerun or comparison.b.rerun else ", rltrace confirm finds them"
+    hides_later = is_origin and comparison.verdict is Verdict.DIVERGED and comparison.shift is None
+    finds = ", rltrace confirm finds them" if comparison.a.rerun == comparison.b.rerun else ""
     more = f"; later independent differences may be hidden{finds}" if hides_later else ""
     return counted(finding.identical_before, f"identical {unit}") + more
 

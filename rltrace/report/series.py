@@ -266,12 +266,14 @@ class SeriesSummary:
     """One series, decimated."""
 
     kind: str
-    """`watch`, `scaler`, `learning-rate`, `effective-rate`, `item`, `inner` (read within torch) or `tensorboard`."""
+    """`watch`, `scaler`, `stacked` or `callback` (of JAX), `learning-rate`, `effective-rate`, `item`, `inner` (read
+    within torch) or `tensorboard`."""
     name: str
     """For `item`, the source line."""
     stream: str
     place: str
-    """`train.py:12`; for a learning rate its optimizer, `critic's Adam`; else empty."""
+    """`train.py:12`; for a learning rate its optimizer, `critic's Adam`; of a JAX program the function with the loop,
+    or the callback; else empty."""
     count: int
     min: float | None
     max: float | None

@@ -25,6 +25,7 @@ class Made:
 
     def __init__(self) -> None:
         self.names: list[str] = []
+        self.jobs: list[RunRequest] = []
         self.breaks: BaseException | None = None
         self.tells = True
         self.lost: tuple[str, ...] = ()
@@ -33,6 +34,7 @@ class Made:
     def run(self, jobs: Iterable[RunRequest]) -> Iterator[RunResult]:
         for job in jobs:
             self.names.append(job.name)
+            self.jobs.append(job)
             trace = TraceBuilder(job.trace)
             trace.fact("host.cpu", self.machine)
             trace.finish()
@@ -104,6 +106,21 @@ def test_a_replay_that_was_refused_or_left_no_word(tmp_path: Path, made: Made) -
     with pytest.raises(RecordError):
         bench(tmp_path, made).record("B0", "b", values=True)
     assert made.names == ["lockstep", "lockstep", "B0"]
+
+
+def test_recorded_steps_are_run_again_on_their_memory(tmp_path: Path, made: Made) -> None:
+    """A control is a rerun that ends as its program does, and a replay makes the same steps with values injected."""
+    step = tmp_path / "step.zarr"
+    recipe = Recipe(("python", "train.py"), tmp_path, {}, ("--process", "rank1/main", "--warm-up", "2"), step=step)
+    setting = RunSetting(tmp_path / "runs", {"a": recipe, "b": recipe}, StepsCovered(3, 5), in_place=True)
+    cache = RunCache(setting, {"a": "1"}, made)  # type: ignore[arg-type]
+    ran = cache.record("A0", "a", values=False)
+    cache.replay("lockstep", "b", ran.trace)
+    control, lockstep = made.jobs
+    assert (control.verb, control.reads) == (("rerun", str(step)), (step,))
+    assert control.options == ("--until", "4", "--no-compare", "--verify-inputs", *recipe.options)
+    assert (lockstep.verb, lockstep.reads) == (("replay", str(ran.trace)), (ran.trace, step))
+    assert lockstep.options[:8] == ("--lockstep", "--until", "4", "--rerun", str(step), *recipe.options[:3])
 
 
 def test_a_folder_is_one_experiments(tmp_path: Path, made: Made) -> None:

@@ -6,6 +6,7 @@ JAX is never imported here: it starts threads, after which no other test of this
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import pytest
 
 from rltrace.diff.base.model import Cause, Comparison, Verdict
 from rltrace.diff.compare import compare
+from rltrace.diff.metrics.series import all_series
 from rltrace.digest import digest_buffer, seed_of
 from rltrace.report.diff_text import render_comparison
 from rltrace.report.info import describe, info_text
@@ -27,20 +29,26 @@ if importlib.util.find_spec("jax") is None:
     pytest.skip("JAX is not installed: pip install rltrace-debugger[jax]", allow_module_level=True)
 
 TRAIN = """
-import sys
+import os, sys
 import jax, jax.numpy as jnp, numpy as np
+
+nudge = float(os.environ.get("NUDGE", 0))  # of the environment, which a callback is, in one iteration
+
+def observe(batch, at):
+    return np.float32(batch + (nudge if at == 3 else 0))
 
 rate, seed = (float(sys.argv[1]), int(sys.argv[2])) if len(sys.argv) > 2 else (0.1, 0)
 
 def train(key):
     weights = jax.random.normal(key, (8, 8))
-    def update(state, _):
+    def update(state, at):
         weights, key = state
         key, own = jax.random.split(key)
         batch = jax.random.normal(own, (16, 8))
+        batch = jax.pure_callback(observe, jax.ShapeDtypeStruct((16, 8), np.float32), batch, at)
         loss = lambda w: jnp.mean(jnp.tanh(batch @ w) ** 2 + jnp.exp(-batch @ w * 0.1))
         return (weights - rate * jax.grad(loss)(weights), key), loss(weights)
-    return jax.lax.scan(update, (weights, key), None, 6)
+    return jax.lax.scan(update, (weights, key), jnp.arange(6))
 
 (weights, _), losses = jax.jit(train)(jax.random.PRNGKey(seed))
 print(np.asarray(weights).tobytes().hex(), np.asarray(losses).tobytes().hex(), "torch" in sys.modules)
@@ -88,6 +96,23 @@ show("whole", jax.jit(whole)(x))
 show("gradient", jax.jit(jax.grad(lambda x: several(x)[0].sum()))(x))
 show("vmap", jax.jit(jax.vmap(backwards))(jnp.stack([x, x])))
 show("donated", jax.jit(backwards, donate_argnums=0)(x + 1))
+inner = jax.jit(several)  # a loop that a called function has, once and twice
+show("called", jax.jit(lambda x: inner(x)[0] * 2)(x))
+show("twice", jax.jit(lambda x: (inner(x), inner(x * 2), x))(x))
+noted = []
+
+def note(total):
+    noted.append(float(total))
+
+def noting(x):
+    def body(c, row):
+        jax.debug.callback(note, c.sum())
+        return jnp.tanh(c + row), None
+    return jax.lax.scan(body, x[0], x)
+
+show("noting", jax.jit(noting)(x))
+jax.effects_barrier()
+print("noted", *noted)
 double = jax.jit(lambda x: x * 2)
 show("outside", [double(np.ones(3, np.float32)), double(double(x))])
 large = jnp.ones((600, 600))  # of the carry's arrays that are written in place
@@ -118,11 +143,20 @@ class Programs:
             ("plain", name, flags), lambda: run(self.folder, sys.executable, f"{name}.py", XLA_FLAGS=flags)
         )
 
-    def recorded(self, trace: str, name: str, *words: str, options: tuple[str, ...] = (), flags: str = "") -> Trace:
-        """The trace of this name; ``words``: the program's arguments, ``options`` the recorder's."""
-        command = sys.executable, "-m", "rltrace", "record", "--quiet", "-o", f"{trace}.zarr", *options, "--"
+    def recorded(
+        self,
+        trace: str,
+        name: str,
+        *words: str,
+        verb: tuple[str, ...] = ("record",),
+        options: tuple[str, ...] = (),
+        flags: str = "",
+        nudge: str = "0",
+    ) -> Trace:
+        """The trace of this name; ``words``: the program's arguments, ``options`` the verb's."""
+        command = sys.executable, "-m", "rltrace", *verb, "--quiet", "-o", f"{trace}.zarr", *options, "--"
         program = sys.executable, f"{name}.py", *words
-        self._once(("recorded", trace), lambda: run(self.folder, *command, *program, XLA_FLAGS=flags))
+        self._once(("recorded", trace), lambda: run(self.folder, *command, *program, XLA_FLAGS=flags, NUDGE=nudge))
         return open_trace(self.folder / f"{trace}.zarr")
 
     def printed(self, trace: str) -> str:
@@ -162,10 +196,24 @@ def test_every_shape_of_loop_keeps_bits_and_types(programs: Programs) -> None:
     assert programs.printed("shapes") == programs.plain("shapes")
     facts = trace.processes[0].facts
     driven = {each.partition(":")[0] for each in str(facts["jax.loops"]).split("; ")}
-    assert driven >= {"jit.constants", "jit.backwards", "jit.several", "jit.keys"}
+    assert driven >= {"jit.constants", "jit.backwards", "jit.several", "jit.keys", "jit.<lambda>", "jit.noting"}
     assert "jit.several: its 5 floating-point operations are those of the uncut program" in str(facts["jax.code"])
     whole = set(str(facts["jax.boundary_only"]).split("; "))
     assert whole == {"jit.backwards: it takes donated arrays", "jit.<lambda>: its scan is unrolled"}
+
+
+def test_what_a_loop_stacks_and_gives_to_callbacks_is_a_series(programs: Programs) -> None:
+    """A number for each iteration, by its step: those that the program itself has."""
+    [losses] = [one for one in all_series(programs.recorded("a", "train")) if one.kind == "stacked"]
+    computed = np.frombuffer(bytes.fromhex(programs.printed("a").split()[1]), np.float32)
+    assert (losses.place, losses.steps.tolist()) == ("jit.train", list(range(6)))
+    np.testing.assert_array_equal(losses.values, computed.astype(np.float64))
+
+    [noted] = [one for one in all_series(programs.recorded("shapes", "shapes")) if one.kind == "callback"]
+    printed = next(line for line in programs.printed("shapes").splitlines() if line.startswith("noted "))
+    assert (noted.name, noted.place) == ("total", "note")
+    assert noted.values.tolist() == [float(word) for word in printed.split()[1:]]
+    assert np.diff(noted.steps).tolist() == [1] * 4
 
 
 def test_the_program_digests_what_the_host_does(programs: Programs) -> None:
@@ -255,14 +303,14 @@ def test_a_window_has_the_rows_of_its_iterations(programs: Programs) -> None:
     assert (process.state, len(process.steps)) == ("stopped", 5)
     rows = process.streams[0].read(0, process.streams[0].rows)
     all_rows = whole.streams[0].read(0, whole.streams[0].rows)
-    loop = [i for i in range(len(all_rows)) if len(all_rows.outputs(i)) == 3]
+    loop = [i for i in range(len(all_rows)) if len(all_rows.outputs(i)) == 3][-6:]
     assert [rows.outputs(i) for i in (2, 3)] == [all_rows.outputs(loop[i]) for i in (2, 3)]
     assert [[rows.outputs(0)[0]], [rows.outputs(1)[0]]] == [[each] for each in all_rows.outputs(loop[1])[:2]]
 
 
 def test_what_is_not_there_is_refused(programs: Programs) -> None:
     """An option that JAX programs do not have ends the recording with a sentence, not the program."""
-    command = sys.executable, "-m", "rltrace", "record", "-o", "refused.zarr", "--values", "all", "--"
+    command = sys.executable, "-m", "rltrace", "record", "-o", "refused.zarr", "--rows", "all", "--"
     ended = subprocess.run(
         [*command, sys.executable, "-c", "import jax; print('ran')"],
         cwd=programs.folder,
@@ -270,4 +318,52 @@ def test_what_is_not_there_is_refused(programs: Programs) -> None:
         text=True,
     )
     assert (ended.returncode, ended.stdout) == (125, "ran\n")
-    assert "--values is not there for JAX programs" in ended.stderr
+    assert "--rows is not there for JAX programs" in ended.stderr
+
+
+# --- injection --------------------------------------------------------------------------------------------------------
+
+VALUES = ("--values", "all", "--values-inputs")
+
+
+def replayed(programs: Programs, name: str, *words: str, inject: tuple[str, ...], nudge: str = "0") -> Comparison:
+    """The training run against a program into which its values were injected."""
+    a = programs.recorded("values", "train", options=VALUES)
+    options = (*(word for text in inject for word in ("--inject", text)), "--result", f"{name}.json")
+    return compare(
+        a, programs.recorded(name, "train", *words, verb=("replay", "values.zarr"), options=options, nudge=nudge)
+    )
+
+
+def test_values_change_nothing_and_are_those_of_the_rows(programs: Programs) -> None:
+    """With values the program computes the same, its rows are the same, and the trace has the bytes of every array."""
+    trace = programs.recorded("values", "train", options=VALUES)
+    assert programs.printed("values") == programs.printed("a")
+    assert compare(programs.recorded("a", "train"), trace).verdict is Verdict.IDENTICAL
+    process = trace.processes[0]
+    rows = process.streams[0].read(0, process.streams[0].rows)
+    assert all(digest in process.values for i in range(len(rows)) for digest in rows.outputs(i))
+    assert not process.values.left_out
+    assert verify(trace.path).sound
+
+
+def test_a_carry_heals_what_follows(programs: Programs) -> None:
+    """The one iteration whose environment gave other data is the cause: with its carry in place, B becomes A."""
+    healed = replayed(programs, "healed", inject=("op=*.iteration,step=3",), nudge="1e-6")
+    assert healed.verdict is Verdict.IDENTICAL
+    assert programs.printed("healed") == programs.printed("values")
+
+
+def test_one_array_of_the_carry(programs: Programs) -> None:
+    """Of the carry only the named array is replaced: the key, which is equal anyway, heals nothing."""
+    key = replayed(programs, "keyed", inject=("op=*.iteration,step=3,array=*1?",), nudge="1e-6")
+    assert key.decisive is not None
+    assert key.decisive.step == 3
+    account = json.loads((programs.folder / "keyed.json").read_text())
+    assert (account["selected"], account["injected"]) == (1, 1)
+
+
+def test_outside_data_is_replaced_where_it_came_in(programs: Programs) -> None:
+    """Another seed is data that comes in: with A's in its place, all else is A's."""
+    healed = replayed(programs, "seeded", "0.1", "1", inject=("step=0",))
+    assert programs.printed("seeded") == programs.printed("values"), healed.why

@@ -21,8 +21,8 @@ from torch import nn
 import rltrace
 from rltrace.digest import reference, seed_of
 from rltrace.errors import SelectorError, UsageError
-from rltrace.recorder.capture import values as value_queue
-from rltrace.recorder.capture.values import ValueQueue
+from rltrace.recorder.capture import capture_queue
+from rltrace.recorder.capture.capture_queue import ValueQueue
 from rltrace.selectors import parse_selectors
 from rltrace.trace.format.records import ValueRequest
 from rltrace.trace.format.schema import LIMIT, RowFlag, ValueIndex, ValueKind
@@ -225,7 +225,7 @@ def test_the_limit(record: Record) -> None:
             torch.full((100,), float(i)) + 1
         torch.ones(1) + 5
 
-    found = record(program, values="op=add", values_limit=3 * (400 + value_queue.OVERHEAD) + 100)
+    found = record(program, values="op=add", values_limit=3 * (400 + capture_queue.OVERHEAD) + 100)
     kept = [value is not None for row in found.named("add") for value in values_of(found, row.index)]
     assert kept == [True] * 3 + [False] * 8
     rows = [row.index for row in found.named("add")]
@@ -344,8 +344,8 @@ def test_no_tensor_is_held_and_no_version_moves(record: Record) -> None:
 
 def test_more_than_the_disk_takes_at_once(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
     """Values are committed as they come together, and the program waits rather than fill its memory."""
-    monkeypatch.setattr(value_queue, "FLUSH_BYTES", 1 << 14)
-    monkeypatch.setattr(value_queue, "MAX_PENDING_BYTES", 1 << 16)
+    monkeypatch.setattr(capture_queue, "FLUSH_BYTES", 1 << 14)
+    monkeypatch.setattr(capture_queue, "MAX_PENDING_BYTES", 1 << 16)
     most = []
     add = ValueQueue.add
 
@@ -384,7 +384,7 @@ def test_rows_and_their_values_are_taken_together() -> None:
 
 def test_what_is_known_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Digests are remembered for a while, not for ever: memory stays flat."""
-    monkeypatch.setattr(value_queue, "MAX_KNOWN", 10)
+    monkeypatch.setattr(capture_queue, "MAX_KNOWN", 10)
     queue = ValueQueue(ValueRequest(("all",), False, 1 << 30))
     for digest in range(1000):
         queue.add(NewValue(ValueKind.OUTPUT, digest, 0, digest, 0, 0, b""))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from recorded import Recorded
 from torch import distributed, nn
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import rltrace
 from rltrace.diff.base.model import Cause, Verdict
@@ -19,7 +21,7 @@ from rltrace.recorder import current_session
 from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.session.api import recording
 from rltrace.replay.memory import MemoryFollower, StepMemory
-from rltrace.replay.process_groups import _check
+from rltrace.replay.process_groups import OBJECTS, _check, follow_objects
 from rltrace.replay.rerun import MemoryAccount, account_of, default_warm_up
 from rltrace.replay.start import MemoryExtension
 from rltrace.trace.read.process import ProcessTrace
@@ -175,8 +177,8 @@ def reduced(*sizes: int) -> Callable[[], None]:
 @pytest.mark.parametrize(
     ("sizes", "why"),
     [
-        ((3, 2), "collective 1 of step 0 in rank0/main is c10d.allreduce_(float32[3]) of ranks 0"),
-        ((2, 3, 4), "collective 3 of step 0 in rank0/main is c10d.allreduce_(float32[4]) of ranks 0"),
+        ((3, 2), "collective 1 of step 0 in rank0/main is c10d.allreduce_(float32[3], reduce_op=SUM) of ranks 0"),
+        ((2, 3, 4), "collective 3 of step 0 in rank0/main is c10d.allreduce_(float32[4], reduce_op=SUM) of ranks 0"),
         ((2,), "step 0 of rank0/main ended without a collective that was recorded: op"),
     ],
     ids=["order", "more", "fewer"],
@@ -194,6 +196,110 @@ def test_another_collective_ends_the_program(rerun: Rerun, sizes: tuple[int, ...
     refused = follower.account().refused
     assert refused is not None and refused.startswith(why)
     assert ("was recorded" in refused) or ("were recorded" in refused)
+
+
+@pytest.fixture
+def one_of_three() -> Iterator[None]:
+    """This process as rank 1 of three, alone, with a group of torch's tests, whose collectives do nothing."""
+    distributed.init_process_group("fake", store=FakeStore(), rank=1, world_size=3)
+    yield
+    distributed.destroy_process_group()
+
+
+COLLECTIVES: dict[str, tuple[Callable[[Any], object], Any, Any, str, str]] = {
+    "reduction": (
+        lambda op: distributed.all_reduce(torch.ones(2), op=op),
+        distributed.ReduceOp.AVG,
+        distributed.ReduceOp.SUM,
+        "allreduce_(float32[2], reduce_op=SUM)",
+        "allreduce_(float32[2], reduce_op=AVG)",
+    ),
+    "root of a broadcast": (
+        lambda src: distributed.broadcast(torch.ones(2), src=src),
+        0,
+        2,
+        "broadcast_(float32[2], root_rank=2, root_tensor=0)",
+        "broadcast_(float32[2], root_rank=0, root_tensor=0)",
+    ),
+    "root of a reduction": (
+        lambda dst: distributed.reduce(torch.ones(2), dst=dst),
+        1,
+        0,
+        "reduce_(float32[2], reduce_op=SUM, root_rank=0, root_tensor=0)",
+        "reduce_(float32[2], reduce_op=SUM, root_rank=1, root_tensor=0)",
+    ),
+    "sender": (
+        lambda src: distributed.recv(torch.ones(2), src=src),
+        0,
+        2,
+        "recv_(float32[2], src=2, tag=0)",
+        "recv_(float32[2], src=0, tag=0)",
+    ),
+    "receiver": (
+        lambda dst: distributed.send(torch.ones(2), dst=dst),
+        0,
+        2,
+        "send(float32[2], dst=2, tag=0)",
+        "send(float32[2], dst=0, tag=0)",
+    ),
+    "sizes": (
+        lambda sizes: distributed.all_to_all_single(torch.ones(6), torch.ones(6), *sizes),
+        ([1, 2, 3], [3, 2, 1]),
+        ([2, 2, 2], [3, 2, 1]),
+        "output_split_sizes=[2, 2, 2], input_split_sizes=[3, 2, 1])",
+        "output_split_sizes=[1, 2, 3], input_split_sizes=[3, 2, 1])",
+    ),
+}
+"""By what is another in a run again: the collective, that argument as recorded and as called, and both in words."""
+
+
+@pytest.mark.parametrize("what", COLLECTIVES)
+@pytest.mark.usefixtures("one_of_three")
+def test_another_reduction_or_peer_ends_the_program(rerun: Rerun, what: str) -> None:
+    """What other ranks sent was for the arguments that were recorded; with those it is answered."""
+    collective, was, now, called, recorded = COLLECTIVES[what]
+    rerun.record(lambda: [collective(was) for _ in range(2)], steps=(0, None))
+    follower = MemoryFollower(StepMemory(open_trace(rerun.recorded).processes[0]))
+    options = RecordOptions(str(rerun.again), rerun=str(rerun.recorded))
+    with recording(options, force=True, extend=lambda _: MemoryExtension(follower, 0)):
+        rerun.call(lambda: collective(was))
+        with pytest.raises(KeyboardInterrupt):
+            rerun.call(lambda: collective(now))
+    account = follower.account()
+    assert account.answered == 1
+    assert account.refused is not None
+    here, _, there = account.refused.partition("; ")
+    assert here.startswith("collective 2 of step 0 in rank0/main is c10d.")
+    assert (called in here, recorded in there) == (True, True), account.refused
+
+
+@pytest.mark.parametrize(
+    ("receive", "sender"),
+    [
+        (lambda: distributed.broadcast_object_list([None], src=2), "rank 2"),
+        (lambda: distributed.broadcast_object_list([None]), "rank 0"),
+        (lambda: distributed.scatter_object_list([None], None, group_src=2), "rank 2"),
+        (lambda: distributed.recv_object_list([None]), "another rank"),
+        (lambda: distributed.broadcast_object_list(["its own"], src=1), None),
+    ],
+)
+@pytest.mark.usefixtures("one_of_three")
+def test_objects_of_another_rank_are_not_made_up(
+    monkeypatch: pytest.MonkeyPatch, receive: Callable[[], object], sender: str | None
+) -> None:
+    """A program that receives them while it starts is ended with a word, rather than given bytes by chance."""
+
+    class RefusedError(Exception):
+        pass
+
+    def refuse(why: str) -> None:
+        raise RefusedError(why)
+
+    for name in OBJECTS:
+        monkeypatch.setattr(distributed, name, follow_objects(getattr(distributed, name), refuse))
+    ends = pytest.raises(RefusedError, match=rf"_object_list at test_memory.py:\d+ receives objects of {sender} before")
+    with ends if sender is not None else pytest.MonkeyPatch.context():
+        receive()
 
 
 def test_another_rank_or_number_of_ranks_is_refused() -> None:

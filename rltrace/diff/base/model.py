@@ -290,7 +290,8 @@ class Drift:
     """How a series of A and the same one of B diverge."""
 
     kind: str
-    """``item``, ``watch``, ``learning-rate``, ``effective-rate``, ``scaler`` or ``tensorboard``."""
+    """``item``, ``watch``, ``stacked`` or ``callback`` (of JAX), ``learning-rate``, ``effective-rate``, ``scaler`` or
+    ``tensorboard``."""
     name: str
     """For ``item``, the source line that read it."""
     stream: str

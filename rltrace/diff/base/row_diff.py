@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from rltrace.diff.base.findings import RowAt
 from rltrace.diff.base.view import COMPUTATION, RowRange
 from rltrace.trace.format.rows import Link, Rows
-from rltrace.trace.format.schema import VALUE_FLAGS, WRITES, Column, Kind, Origin, RowFlag
+from rltrace.trace.format.schema import VALUE_FLAGS, Column, Kind, Origin, RowFlag
 from rltrace.trace.read.names import layout_text
 
 MARKED, RETURNED = int(RowFlag.MARKED), int(VALUE_FLAGS)
@@ -187,10 +187,9 @@ def _words_only(row: RowAt, other: RowAt) -> str:
 
 def written_text(a: RowAt, b: RowAt) -> str:
     """``params['kernel'], params['bias'] and 9 more differ``, of a row whose outputs have names; "" of any other."""
-    words = (word for word in a.view.skeleton(a.rows, a.place) if isinstance(word, dict))
-    names: list[object] = next((word[WRITES] for word in words if WRITES in word), [])
+    names = a.view.words.written(int(a.rows.columns[a.place, Column.SCALARS]))
     pairs = zip(names, a.rows.outputs(a.place), b.rows.outputs(b.place), strict=False)
-    differing = [str(name) for name, x, y in pairs if name and x != y]
+    differing = [name for name, x, y in pairs if name and x != y]
     if not differing:
         return ""
     more = f" and {len(differing) - 2} more" if len(differing) > 2 else ""

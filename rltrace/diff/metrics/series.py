@@ -24,10 +24,13 @@ from rltrace.trace.read.stream import AHEAD, StreamTrace
 
 ITEM, WATCH, RATE, SCALER, EFFECTIVE = "item", "watch", "learning-rate", "scaler", "effective-rate"
 INNER, LOGGED = "inner", "tensorboard"
+STACKED, CALLBACK = "stacked", "callback"
 
 KINDS = {
     WATCH: "rltrace.watch",
     SCALER: "Gradient scalers",
+    STACKED: "Stacked by loops of JAX, arrays by their mean",
+    CALLBACK: "Given to callbacks by JAX, arrays by their mean",
     RATE: "Learning rates",
     EFFECTIVE: "Learning rates, 0 where the attempt was skipped",
     ITEM: ".item()",
@@ -54,7 +57,8 @@ class Series:
     stream: str
     """Name of the stream that recorded them; "" of ``tensorboard``."""
     place: str
-    """``train.py:12``; for a learning rate its optimizer, ``critic's Adam``; else ""."""
+    """``train.py:12``; for a learning rate its optimizer, ``critic's Adam``; of a JAX program the function with the
+    loop, ``jit.train``, or the callback; else ""."""
     key: tuple[object, ...]
     """Identifies it in another trace of the same program."""
     steps: StepNumbers
@@ -126,7 +130,9 @@ def recorded_series(process: ProcessTrace) -> Iterator[Series]:
         where = stream_name if kind in (WATCH, ITEM) else process.name
         key: tuple[object, ...] = (process.name, where, kind, name)
         values = np.ascontiguousarray(own[:, Sample.VALUE]).view(np.float64)
-        place = owner_of(process, name) if kind == RATE else ""
+        place = owner_of(process, name) if kind == RATE else str(payload.get("place", ""))
+        if place and kind != RATE:
+            key += (place,)
         if kind == ITEM:
             site = _site(process, payload)
             if site is None:

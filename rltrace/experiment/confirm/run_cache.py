@@ -89,8 +89,12 @@ class RunCache:
         """Run the unchanged program of a side again; ``values``: record all of them."""
         limit = ("--values-limit", str(self._setting.values_limit))
         keep = ("--values", "all", "--values-inputs", *limit) if values else ()
-        own = self._setting.recipes[side].options
-        return self._run(name, side, ("record",), (*self._setting.covered.options, "--verify-inputs", *own, *keep))
+        recipe, covered = self._setting.recipes[side], self._setting.covered
+        verb: tuple[str, ...] = ("record",)
+        steps = covered.options
+        if recipe.step is not None:
+            verb, steps = ("rerun", str(recipe.step)), (*covered.until, "--no-compare")
+        return self._run(name, side, verb, (*steps, "--verify-inputs", *recipe.options, *keep))
 
     def replay(
         self,
@@ -120,7 +124,9 @@ class RunCache:
             reads.append(path)
         request = [*request, "--origins"] if request else ["--lockstep"]
         result = ("--result", str(self._folder / f"{name}.replay.json"))
-        options = (*request, *self._setting.covered.until, *result)
+        recipe = self._setting.recipes[side]
+        steps = () if recipe.step is None else ("--rerun", str(recipe.step), *recipe.options)
+        options = (*request, *self._setting.covered.until, *steps, *result)
         return self._run(name, side, ("replay", str(source)), options, selections, tuple(reads))
 
     def add_capture(self, name: str, capture: Path) -> str:
@@ -196,13 +202,13 @@ class RunCache:
             environment=recipe.environment(),
             shared=setting.shared,
             without=self._folder,
-            reads=reads,
+            reads=reads if recipe.step is None else (*reads, recipe.step),
             writes=(result,) if verb[0] == "replay" else (),
         )
         try:
             (ended,) = self._runner.run([job])
         except RecordError as error:
-            if verb[0] == "record":
+            if verb[0] != "replay":
                 raise
             return "was refused", str(error)
         self._on_run(name)

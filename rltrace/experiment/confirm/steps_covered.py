@@ -45,8 +45,9 @@ class DivergencePoint:
     covered: StepsCovered
 
 
-def divergence_of(comparison: Comparison, until: int | None = None) -> DivergencePoint:
-    """Where the two traces of a comparison diverge; ``until``: last step covered.
+def divergence_of(comparison: Comparison, until: int | None = None, last: int | None = None) -> DivergencePoint:
+    """Where the two traces of a comparison diverge; ``until``: last step covered, ``last``: that which the programs
+    can run; None: any.
 
     Raises UsageError where they do not diverge, or not at an op that a run could reproduce.
     """
@@ -65,6 +66,7 @@ def divergence_of(comparison: Comparison, until: int | None = None) -> Divergenc
         )
     first = finding.step or 0
     end = first + STEPS if until is None else until + 1
+    end = end if last is None else min(end, last + 1)
     if end <= first:
         raise UsageError(f"--until {until} ends before the first difference, which is in step {first}")
     return DivergencePoint(finding, StepsCovered(first, end))

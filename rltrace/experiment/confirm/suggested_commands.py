@@ -41,7 +41,7 @@ def _repeats(outcome: ExperimentResult, setup: ExperimentSetup) -> tuple[str, ..
         return ()
     failed = {arm.name for arm in outcome.arms if arm.state is ArmState.FAILED}
     options = ("check", "-n", str(RUNS), "--until", str(outcome.end_step - 1), "--")
-    found = [recipe for side, recipe in setup.recipes.items() if CONTROLS[side] in failed]
+    found = [recipe for side, recipe in setup.recipes.items() if CONTROLS[side] in failed and recipe.step is None]
     return tuple(recipe.line_with("rltrace", *options) for recipe in found)
 
 
@@ -51,7 +51,7 @@ def _one_op(outcome: ExperimentResult, runs: Path) -> tuple[str, ...]:
     if not needed:
         return ()
     first = min(needed, key=lambda found: (found.first_step or 0, found.first_row or 0))
-    if first.op.startswith(LAUNCH_ROWS):
+    if first.op.startswith((*LAUNCH_ROWS, "jit.")):
         return ()
     return (line("repro", runs / "A0.zarr", "--at", f"{first.stream}:{first.first_row}"),)
 

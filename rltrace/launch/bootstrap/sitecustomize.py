@@ -181,7 +181,12 @@ def _start_recorder(start_record: StartRecord, options: str, library: str) -> No
         if library == "jax":
             from rltrace.jax_recorder import hook
 
-            hook.start(recording, start_record.token)
+            if recording.replay and not recording.by_rows:
+                from rltrace.replay.arrays import start_injecting
+
+                start_injecting(recording, start_record.token)
+            else:
+                hook.start(recording, start_record.token)
             return
         if recording.by_rows:
             from rltrace.parity.patching.start import start

@@ -19,18 +19,8 @@ import torch
 
 from rltrace.digest import digest_buffer
 from rltrace.digest.activation_rows import row_digests
-from rltrace.recorder.capture.values import (
-    CAPTURED,
-    COMPOUND,
-    FLUSH_BYTES,
-    MAX_PENDING_BYTES,
-    NO_MEMORY,
-    CaptureQueue,
-    NoBytesError,
-    ValueQueue,
-    bytes_of,
-    read_in_place,
-)
+from rltrace.recorder.capture.capture_queue import FLUSH_BYTES, MAX_PENDING_BYTES, CaptureQueue, ValueQueue
+from rltrace.recorder.capture.values import CAPTURED, COMPOUND, NO_MEMORY, NoBytesError, bytes_of, read_in_place
 from rltrace.recorder.core.process_state import ProcessState
 from rltrace.recorder.digests.cuda_graphs import is_captured, overrides_disabled
 from rltrace.recorder.digests.layouts import Layout, dtype_name, is_compound

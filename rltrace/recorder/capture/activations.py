@@ -21,8 +21,8 @@ from rltrace.recorder.capture.activation_tensors import (
     WalkBudget,
     named_tensors,
 )
+from rltrace.recorder.capture.capture_queue import ValueQueue
 from rltrace.recorder.capture.selection import StreamSelector
-from rltrace.recorder.capture.values import ValueQueue
 from rltrace.recorder.core.calls import Call
 from rltrace.recorder.core.hooks import FixedCells, OpHook
 from rltrace.recorder.core.op_info import OpPlan

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     import torch
 
     from rltrace.recorder.capture.activation_tensors import ActivationQueue
+    from rltrace.recorder.capture.capture_queue import ValueQueue
     from rltrace.recorder.capture.link_checks import LinkChecks
     from rltrace.recorder.capture.memory import NumberedStorages
-    from rltrace.recorder.capture.values import ValueQueue
 
 MakeHook = Callable[[OpRecorder], OpHook[Any]]
 """Makes the hook of one stream."""
@@ -69,7 +69,8 @@ def _recorded_tensors(options: RecordOptions, process: ProcessState) -> Captures
     """The captures of values, activation rows and state."""
     if not options.values and not options.rows and not options.rerunnable and options.state is None:
         return Captures()
-    from rltrace.recorder.capture.values import ValueCapture, ValueQueue
+    from rltrace.recorder.capture.capture_queue import ValueQueue
+    from rltrace.recorder.capture.values import ValueCapture
     from rltrace.selectors import Selector, parse_selectors
     from rltrace.trace.format.records import ValueRequest
 

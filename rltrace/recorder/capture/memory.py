@@ -25,8 +25,9 @@ from torch._ops import OpOverload
 
 from rltrace.digest import digest_address, digest_buffer
 from rltrace.recorder.base.torch_function import torch_function_disabled
+from rltrace.recorder.capture.capture_queue import ValueQueue
 from rltrace.recorder.capture.selection import StreamSelector
-from rltrace.recorder.capture.values import OVERWRITTEN, NoBytesError, ValueQueue, bytes_of, state_bytes
+from rltrace.recorder.capture.values import OVERWRITTEN, NoBytesError, bytes_of, state_bytes
 from rltrace.recorder.core.calls import Call, op_tensors
 from rltrace.recorder.core.hooks import FixedCells, OpHook
 from rltrace.recorder.core.op_info import OpPlan, Role, flat_tensors

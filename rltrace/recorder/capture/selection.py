@@ -61,6 +61,7 @@ class StreamSelector:
         if left is None:
             words = self._words
             facts: dict[Key, Any] = {Key.OP: name, Key.PHASE: words.phase(phase), Key.MODULE: words.module(module)}
+            facts[Key.ARRAY] = ()  # of JAX only
             facts[Key.SITE] = words.calls(site)
             if self._asks_kernel:
                 device = self._process.calls.structure_devices[structure]

@@ -15,7 +15,8 @@ from torch import distributed
 
 from rltrace.digest import digest_buffer
 from rltrace.recorder.base.torch_function import torch_function_disabled
-from rltrace.recorder.capture.values import NoBytesError, ValueQueue, bytes_of
+from rltrace.recorder.capture.capture_queue import ValueQueue
+from rltrace.recorder.capture.values import NoBytesError, bytes_of
 from rltrace.recorder.core.modules import tensors_of
 from rltrace.recorder.core.process_state import ProcessState
 from rltrace.recorder.core.row_buffer import RowBuffer

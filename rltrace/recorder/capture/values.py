@@ -7,18 +7,17 @@ is copied before.
 
 from __future__ import annotations
 
-import threading
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from ctypes import c_char, string_at
-from typing import Any, Final, Generic, TypeVar
+from typing import Any
 
 import torch
 from torch._ops import OpOverload
 
 from rltrace.digest import digest_buffer
 from rltrace.recorder.base.torch_function import torch_function_disabled
+from rltrace.recorder.capture.capture_queue import NO_DTYPE, ValueQueue
 from rltrace.recorder.capture.selection import StreamSelector
 from rltrace.recorder.core.calls import Call, op_tensors
 from rltrace.recorder.core.hooks import FixedCells, OpHook
@@ -33,126 +32,8 @@ from rltrace.recorder.digests.layouts import Layout, Layouts, dtype_name, is_com
 from rltrace.recorder.digests.rng_state import generator_of
 from rltrace.selectors import Selector
 from rltrace.trace.format import dtypes
-from rltrace.trace.format.records import ActivationRequest, LeftOut, ValueRequest, add_up
-from rltrace.trace.format.schema import LIMIT, PLACEMENT_SHIFT, WITHOUT_BYTES, Origin, RowFlag, ValueKind, pack_link
-from rltrace.trace.write.packers import NewValue, NewValues
-
-# --- queue ------------------------------------------------------------------------------------------------------------
-#
-# The captured values of one process, from their op to the commit that writes them. Owns the limit and the count of what
-# was left out. Knows nothing of torch.
-
-
-OVERHEAD: Final = 64
-"""Bytes that a value uses of the limit besides its own: its row in the index."""
-
-FLUSH_BYTES: Final = 1 << 25
-"""Pending bytes at which a commit is requested."""
-
-MAX_PENDING_BYTES: Final = 1 << 28
-"""Pending bytes at which the program waits for a commit."""
-
-MAX_KNOWN: Final = 1 << 19
-"""Digests of captured values that are remembered, at least; at most twice as many. Others are captured again."""
-
-
-BESIDE_ROWS: Final = (ValueKind.WITH_ROWS, ValueKind.SHARD)
-"""Kinds of values that need no finished row."""
-
-Request = TypeVar("Request", bound=ValueRequest | ActivationRequest)
-Entry = TypeVar("Entry")
-
-
-class CaptureQueue(Generic[Request, Entry]):
-    """Captured entries that no commit has written yet; used by all threads of the program and by the committer."""
-
-    def __init__(self, request: Request) -> None:
-        self.request = request
-        self.request_commit: Callable[[], None] = lambda: None
-        """Set by the committer, as the next one is."""
-        self.wait_for_commit: Callable[[], None] = lambda: None
-        self.pending_bytes = 0
-        self._lock = threading.Lock()
-        self._streams: dict[int, deque[Entry]] = {}
-        self._left: list[LeftOut] = []
-        self._used = 0
-        self._full = False
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether too much is pending for the program to go on."""
-        return self.pending_bytes > MAX_PENDING_BYTES // 2
-
-    def leave_out(self, why: str, stream: int, row: int, size: int) -> None:
-        """``size`` bytes of what was requested are not captured."""
-        with self._lock:
-            self._left = add_up([*self._left, LeftOut(why, stream, row, row, 1, size)])
-
-    def _fits(self, size: int) -> bool:
-        """Whether ``size`` bytes are within the limit; after the first ones that are not, none are."""
-        self._full = self._full or self._used + size > self.request.limit
-        return not self._full
-
-    def _pop_left_out(self, stream: int) -> list[LeftOut]:
-        """What was left out since the last call. Called with the lock."""
-        left = [entry for entry in self._left if entry.stream == stream]
-        self._left = [entry for entry in self._left if entry.stream != stream]
-        return left
-
-
-class ValueQueue(CaptureQueue[ValueRequest, NewValue]):
-    """Captured values."""
-
-    def __init__(self, request: ValueRequest) -> None:
-        super().__init__(request)
-        self._known: set[int] = set()
-        self._older: set[int] = set()
-
-    def knows(self, digest: int) -> bool:
-        """Whether a value with this digest has been captured; may be False for one captured long ago."""
-        return digest in self._known or digest in self._older
-
-    def has_room(self, size: int) -> bool:
-        """Whether a value of ``size`` bytes is within the limit; after the first one that is not, none is."""
-        return self._fits(size + OVERHEAD)
-
-    def add(self, value: NewValue) -> None:
-        """Add a value, after ``has_room`` has returned True. Its row must be the next to be finished."""
-        size = len(value.data) + OVERHEAD
-        own = self._streams.setdefault(value.stream, deque())
-        within_row = value.kind is not ValueKind.SHARD and bool(own) and own[-1].row == value.row
-        if self.pending_bytes > MAX_PENDING_BYTES and not within_row:
-            self.wait_for_commit()  # no commit takes values of unfinished rows
-        with self._lock:
-            self._used += size
-            self.pending_bytes += size
-            own.append(value)
-            if value.kind not in WITHOUT_BYTES:
-                self._known.add(value.digest)
-                if len(self._known) >= MAX_KNOWN:
-                    self._older, self._known = self._known, set()
-        if self.pending_bytes > FLUSH_BYTES:
-            self.request_commit()
-
-    def forget(self, stream: int, row: int) -> None:
-        """Drop the values of a row whose writing was interrupted."""
-        with self._lock:
-            own = self._streams.get(stream, deque())
-            while own and own[-1].row >= row and own[-1].kind not in BESIDE_ROWS:
-                value = own.pop()
-                self._known.discard(value.digest)
-                self._used -= len(value.data) + OVERHEAD
-                self.pending_bytes -= len(value.data) + OVERHEAD
-
-    def take(self, stream: int, end: int) -> NewValues:
-        """Values of the stream's rows before ``end``, and what was left out since the last call."""
-        with self._lock:
-            own, values = self._streams.get(stream, deque()), []
-            while own and own[0].row < end + (own[0].kind in BESIDE_ROWS):
-                values.append(own.popleft())
-            self.pending_bytes -= sum(len(value.data) + OVERHEAD for value in values)
-            return NewValues(values, self._pop_left_out(stream))
-
+from rltrace.trace.format.schema import LIMIT, PLACEMENT_SHIFT, Origin, RowFlag, ValueKind, pack_link
+from rltrace.trace.write.packers import NewValue
 
 # --- copies -----------------------------------------------------------------------------------------------------------
 #
@@ -163,7 +44,6 @@ class ValueQueue(CaptureQueue[ValueRequest, NewValue]):
 COMPOUND = "a tensor that consists of several (sparse, nested, quantized, a subclass) has no plain bytes"
 NO_MEMORY = "the tensor has no memory (meta, or its storage was given back)"
 CAPTURED = "the program was being captured into a graph of a device"
-NO_DTYPE = "its dtype has no separate bytes"
 
 
 DTYPES = frozenset(
@@ -379,6 +259,10 @@ class ValueCapture(OpHook[OpInFlight]):
             if plan.writes_any:
                 op.copy_early(process.layouts)
         return op
+
+    def inputs_written(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self.op is not None:
+            self.op = self.begin(func, args, kwargs)
 
     def finish(self, cells: FixedCells, call: Call, tensors: list[Tensor], out: Any) -> None:
         op = self.op

@@ -43,6 +43,9 @@ class OpHook(Generic[State]):
         """The function to run in place of the op, once call site and inputs are known (``RowBuffer.site``), or None."""
         return None
 
+    def inputs_written(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A ``replacement`` has written what the op is about to read: what ``begin`` read is no longer so."""
+
     def needs_digests(self) -> bool:
         """Whether digests of the current row must not be deferred."""
         return self.op is not None

@@ -28,7 +28,7 @@ from rltrace.trace.write.writer import ProcessWriter
 
 if TYPE_CHECKING:
     from rltrace.recorder.capture.activation_tensors import ActivationQueue
-    from rltrace.recorder.capture.values import ValueQueue
+    from rltrace.recorder.capture.capture_queue import ValueQueue
     from rltrace.trace.kernels.launches import NewLaunches
 
 

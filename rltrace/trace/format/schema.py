@@ -196,6 +196,9 @@ attempts are these iterations, and the "class" of an optimizer is the function w
 WRITES: Final = "writes"
 """Key of a word in a skeleton of that engine: the names of what the row writes, "" where there is none."""
 
+BOUNDARY_ONLY: Final = "jax.boundary_only"
+"""Fact of a process of that engine: functions with a loop that is not driven, each with the reason."""
+
 # --- tables ---------------------------------------------------------------------------------------------------------
 #
 # One JSON line per entry: [table, id, "16 hex digits of the portable key", payload]. Ids count from 0 per table; id 0
@@ -289,6 +292,8 @@ SERIES_KINDS: Final = (
     "watch",  # rltrace.watch(name, value)
     "learning-rate",  # "optimizer:0/group:0/lr", at the first attempt and at each change
     "item",  # at level "step": what a call site of the program read with .item(), the first 16 of each step
+    "stacked",  # of a JAX loop ("place"): what an iteration stacked, an array by its mean
+    "callback",  # of a JAX program: what a callback of this name ("place") was given, the first 16 of each step
     "scaler",  # "scaler:0/scale", "/growth", "/found_inf" at each update, "/skipped:0" at each attempt of optimizer 0
 )
 

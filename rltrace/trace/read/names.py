@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, ClassVar
 
-from rltrace.trace.format.schema import Phase
+from rltrace.trace.format.schema import WRITES, Phase
 from rltrace.trace.kernels.evidence import Evidence, kernel_names, kernel_text
 
 Payloads = Mapping[str, Any]
@@ -84,6 +84,11 @@ class Words:
     def skeleton(self, number: int) -> list[Any]:
         """Arguments of an op without numbers and tensors; for an event, the names of its cells."""
         return self.payload("scalars", number) or []
+
+    def written(self, number: int) -> list[str]:
+        """Names of what a row of JAX writes ("" where there is none), by its entry in "scalars"; of others, none."""
+        words = (word for word in self.skeleton(number) if isinstance(word, dict))
+        return [str(name) for name in next((word[WRITES] for word in words if WRITES in word), ())]
 
     def tensors(self, structure: int) -> list[Any]:
         """The layout of each tensor input: dtype, shape, strides (or the name of another layout), device."""

@@ -32,6 +32,7 @@ class RowMask:
             Key.SITE: (Column.SITE, words.size("sites"), words.calls),
             Key.KERNEL: (Column.KERNEL, words.size("kernels"), words.kernels),
             Key.PHASE: (Column.PHASE, len(Phase), words.phase),
+            Key.ARRAY: (Column.SCALARS, words.size("scalars"), words.written),
         }
         """For each key whose fact is a name: the column of ids, their number, and the fact by id."""
 

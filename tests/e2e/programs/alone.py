@@ -71,6 +71,7 @@ distributed.init_process_group("gloo")
 models = [nn.parallel.DistributedDataParallel(mlp()), sharded(), tensor_parallel(), Experts()]
 optimizers = [torch.optim.AdamW(model.parameters(), lr=0.01) for model in models]
 generators = [torch.Generator().manual_seed(0 if i == 2 else RANK) for i in range(len(models))]
+ranks = torch.zeros(WORLD)
 torch.manual_seed(RANK)
 for iteration in range(ITERATIONS):
     for model, optimizer, generator in zip(models, optimizers, generators, strict=True):
@@ -81,4 +82,6 @@ for iteration in range(ITERATIONS):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        distributed.all_gather_into_tensor(ranks, torch.full((1,), float(RANK)))  # every time what is there already
+        ranks.sum()
 distributed.destroy_process_group()

@@ -16,13 +16,14 @@ from rltrace.diff import compare
 from rltrace.diff.base.model import Verdict
 from rltrace.recorder.integrations.value_digests import ValueDigests
 from rltrace.trace.format.events import event_of, field_values
-from rltrace.trace.format.schema import FIELD_DTYPES, MAX_FIELD_ELEMENTS, Kind
+from rltrace.trace.format.schema import FIELD_DTYPES, MAX_FIELD_DIMENSIONS, MAX_FIELD_ELEMENTS, Kind
 
 NAMES = ("action", "observation", "reward")
 DIGESTS = ValueDigests(lambda tensor: 0)
 
+LARGEST = (MAX_FIELD_ELEMENTS,), (1,) * MAX_FIELD_DIMENSIONS
 SMALL = st.sampled_from(FIELD_DTYPES).flatmap(
-    lambda dtype: arrays(dtype, st.just(()) | array_shapes(max_dims=3, max_side=2) | st.just((MAX_FIELD_ELEMENTS,)))
+    lambda dtype: arrays(dtype, array_shapes(min_dims=0, max_dims=3, max_side=2) | st.sampled_from(LARGEST))
 )
 NUMBERS = st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats()
 

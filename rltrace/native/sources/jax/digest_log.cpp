@@ -5,6 +5,7 @@
 // and no array is written. Never fails the program: what cannot be digested is not in the log, and the host counts.
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -27,6 +28,7 @@ struct Log {
   int64_t stride = 1;  // every so many iterations one is digested
   int64_t start = 0;   // of the piece of the loop
   int64_t stop = 0;    // and its last iteration is digested, too
+  std::atomic<int64_t> at = 0;  // the iteration that has begun last, where the program notes that
   std::vector<u64> entries;
 };
 
@@ -71,6 +73,14 @@ ffi::Error digest_iteration(ffi::RemainingArgs args, ffi::Span<const int64_t> se
   return ffi::Error::Success();
 }
 
+// Arguments: the log; the iteration that begins, which is the result, too.
+ffi::Error begin_iteration(ffi::RemainingArgs args, ffi::ResultBuffer<ffi::S32> passed_on) {
+  const int32_t at = scalar<int32_t>(args, 1);
+  std::memcpy(passed_on->untyped_data(), &at, sizeof at);
+  if (auto* log = reinterpret_cast<Log*>(scalar<u64>(args, 0))) log->at = at;
+  return ffi::Error::Success();
+}
+
 }  // namespace
 
 RLTRACE_C XLA_FFI_Error* rltrace_digest_iteration(XLA_FFI_CallFrame* frame) {
@@ -85,6 +95,12 @@ RLTRACE_C XLA_FFI_Error* rltrace_digest_iteration(XLA_FFI_CallFrame* frame) {
   return handler->Call(frame);
 }
 
+RLTRACE_C XLA_FFI_Error* rltrace_begin_iteration(XLA_FFI_CallFrame* frame) {
+  static auto* const handler =
+      ffi::Ffi::Bind().RemainingArgs().Ret<ffi::Buffer<ffi::S32>>().To(begin_iteration).release();
+  return handler->Call(frame);
+}
+
 RLTRACE_C void* rltrace_log_new() { return new Log; }
 RLTRACE_C void rltrace_log_delete(void* log) { delete static_cast<Log*>(log); }
 
@@ -92,12 +108,18 @@ RLTRACE_C void rltrace_log_delete(void* log) { delete static_cast<Log*>(log); }
 RLTRACE_C void rltrace_log_begin(void* log, int64_t stride, int64_t start, int64_t stop) {
   auto* each = static_cast<Log*>(log);
   each->stride = stride;
-  each->start = start;
+  each->at = each->start = start;
   each->stop = stop;
   each->entries.clear();
 }
 
 RLTRACE_C size_t rltrace_log_size(const void* log) { return static_cast<const Log*>(log)->entries.size(); }
 RLTRACE_C const u64* rltrace_log_entries(const void* log) { return static_cast<const Log*>(log)->entries.data(); }
+
+// Iterations of the piece that have ended.
+RLTRACE_C int64_t rltrace_log_ended(const void* log) {
+  const auto* each = static_cast<const Log*>(log);
+  return each->at - each->start;
+}
 
 RLTRACE_C u64 rltrace_digest(const void* bytes, size_t size, u64 seed) { return digest(bytes, size, seed); }
