@@ -99,9 +99,9 @@ import torch
 from torch import distributed, nn
 
 distributed.init_process_group("gloo")
-net = nn.Linear(4, 1)
+net = nn.Linear(96, 1)
 optimizer = torch.optim.SGD(net.parameters(), lr=1.0, momentum=0.5)  # no product is rounded
-numbers = torch.linspace(-3, 3, 96).view(24, 4)
+numbers = torch.linspace(-3, 3, 96)  # not a batch: a sum of gradients may round as the other
 for _ in range(3):
     distributed.all_reduce(sent := numbers.clone())
     loss = net(nn.functional.softplus(sent)).square().mean()
