@@ -12,16 +12,18 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import jax
 import numpy as np
-from jax._src import pjit
-from jax.extend.core import jaxpr_as_fun
+from jax._src import pjit, traceback_util
+from jax.extend.core import jaxpr_as_fun, primitives
 from numpy.typing import NDArray
 
+import rltrace
 from rltrace import recorder
 from rltrace.errors import RecordError
 from rltrace.jax_recorder import programs
@@ -84,7 +86,9 @@ def start(options: RecordOptions, token: str, make_hook: MakeHook | None = None)
     calls = JaxCalls(options, token, make_hook)
     patches = Patches()
     patches.wrap(pjit, CALL, calls.pass_on)
+    patches.wrap(primitives.jit_p, "impl", calls.pass_bound)
     watch_callbacks(patches, calls.call_back)
+    _hide_frames()
 
 
 class _Busy(threading.local):
@@ -146,6 +150,19 @@ class JaxCalls:
             return self._recorded(recording, original, args, params)
         finally:
             self._busy.now = False
+
+    def pass_bound(self, original: Original, *args: Any, **params: Any) -> Any:
+        """Call a function that is called as a primitive: by an eager derivative or ``vmap``, say.
+
+        Recorded here, since its C++ cache would be entered twice for one call from where ``CALL`` is reached.
+        """
+        if self._busy.now:
+            return original(*args, **params)
+
+        def call(*args: Any, **params: Any) -> Any:
+            return original(*args, **params), None, None, []
+
+        return self.pass_on(call, *args, **params)[0]
 
     def call_back(self, callback: Any, arrays: Sequence[Any]) -> None:
         """The program is about to be called back."""
@@ -376,6 +393,13 @@ class _LoopRows:
         """What follows the loop has computed these."""
         template = self._recording.template(f"{self._function.op}.after", kernel=self._evidence[2])
         self._recording.add_row(template, self._site, [*self._rest, *self._state], final)
+
+
+def _hide_frames() -> None:
+    """Leave the recorder's frames out of tracebacks where JAX leaves out its own."""
+    hide = getattr(traceback_util, "register_exclusion", None)
+    if hide is not None:
+        hide(str(Path(rltrace.__file__).parent))
 
 
 def _delete_donated(given: Sequence[Any], args: Sequence[Any], donated: Sequence[bool]) -> None:
