@@ -155,6 +155,15 @@ def evidence_of(compiled: Any) -> dict[str, object]:
     return {name: value for name, value in evidence.items() if value is not None}
 
 
+def name_of(compiled: Any) -> str:
+    """Name of a compiled program, as its code has it; "" where this platform does not give that."""
+    found = _MODULE.match(_hlo(compiled) or "")
+    return "" if found is None else found[1]
+
+
+_MODULE = re.compile(r"HloModule (?:jit_)?([^,\s]+)")
+
+
 def _hlo(compiled: Any) -> str | None:
     try:
         text = compiled.as_text()
