@@ -28,7 +28,7 @@ from rltrace import recorder
 from rltrace.errors import RecordError
 from rltrace.jax_recorder import programs
 from rltrace.jax_recorder.digest_log import LOG, DigestLog, log_library
-from rltrace.jax_recorder.loops import CannotCutError, Cut, has_loop, is_given
+from rltrace.jax_recorder.loops import CannotCutError, Cut, has_loop, has_while, is_given
 from rltrace.jax_recorder.programs import ArrayLayout
 from rltrace.jax_recorder.recording import JaxRecording, MakeHook
 from rltrace.jax_recorder.rows import Operand, RowTemplate
@@ -305,7 +305,7 @@ class JaxCalls:
             template = recording.template(f"jit.{name}", program=program, kernel=programs.evidence_of(compiled))
             constants = [] if closed is None else [programs.array_of(each, each) for each in closed.consts]
             found = self._compiled[compiled] = template, constants
-            if closed is not None and has_loop(closed.jaxpr):
+            if closed is not None and (has_loop(closed.jaxpr) or has_while(closed.jaxpr)):
                 recording.note(BOUNDARY_ONLY, f"{template.op}: the program compiles it itself")
         return found
 
@@ -331,7 +331,9 @@ class JaxCalls:
         if function.cut is not None or function.why_not:
             return
         if not has_loop(closed.jaxpr):
-            function.why_not = "it has no scan"
+            function.why_not = "its loop is a while_loop" if has_while(closed.jaxpr) else "it has no scan"
+            if has_while(closed.jaxpr):
+                recording.note(BOUNDARY_ONLY, f"{function.op}: {function.why_not}")
             return
         try:
             library = None if recording.options.engine == "mode" else log_library()

@@ -59,7 +59,7 @@ MakeHook = Callable[[str, Tables], ArrayHook | None]
 
 
 class KnownArrays(WeakIdDict[Any, Operand]):
-    """What is known of arrays; JAX never writes one twice. Random keys are known by their data, which JAX wraps anew."""
+    """What is known of arrays, which JAX never writes twice. Random keys are known by their data."""
 
     def __setitem__(self, array: Any, operand: Operand) -> None:
         super().__setitem__(getattr(array, "_base_array", array), operand)
