@@ -12,27 +12,30 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import jax
 import numpy as np
-from jax._src import pjit
-from jax.extend.core import jaxpr_as_fun
+from jax._src import pjit, traceback_util
+from jax.extend.core import jaxpr_as_fun, primitives
 from numpy.typing import NDArray
 
+import rltrace
 from rltrace import recorder
 from rltrace.errors import RecordError
 from rltrace.jax_recorder import programs
 from rltrace.jax_recorder.digest_log import LOG, DigestLog, log_library
-from rltrace.jax_recorder.loops import CannotCutError, Cut, has_loop, is_given
+from rltrace.jax_recorder.loops import CannotCutError, Cut, has_loop, has_while, is_given
 from rltrace.jax_recorder.programs import ArrayLayout
 from rltrace.jax_recorder.recording import JaxRecording, MakeHook
 from rltrace.jax_recorder.rows import Operand, RowTemplate
 from rltrace.jax_recorder.series import watch_callbacks
 from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.base.patching import Patches
+from rltrace.recorder.base.weak_id_dict import WeakIdDict
 from rltrace.trace.format.schema import BOUNDARY_ONLY
 
 Original = Callable[..., Any]
@@ -66,6 +69,9 @@ LOOPS = "jax.loops"
 """Fact: functions whose loop the host drove."""
 
 
+FAILED = "jax.failed"
+"""Fact: calls without a row, as what they took was deleted before, or what they computed failed."""
+
 CODE = "jax.code"
 """Fact: how the code of the functions whose loop the host drove compares with their own."""
 
@@ -84,7 +90,12 @@ def start(options: RecordOptions, token: str, make_hook: MakeHook | None = None)
     calls = JaxCalls(options, token, make_hook)
     patches = Patches()
     patches.wrap(pjit, CALL, calls.pass_on)
+    patches.wrap(primitives.jit_p, "impl", calls.pass_bound)
+    patches.wrap(jax.stages.Traced, "lower", calls.note_lowered)
+    patches.wrap(jax.stages.Lowered, "compile", calls.note_compiled)
+    patches.wrap(jax.stages.Compiled, "__call__", calls.call_compiled)
     watch_callbacks(patches, calls.call_back)
+    _hide_frames()
 
 
 class _Busy(threading.local):
@@ -127,6 +138,10 @@ class JaxCalls:
         self._busy = _Busy()
         self._lock = threading.Lock()
         self._functions: WeakKeyDictionary[Any, dict[Any, _Function]] = WeakKeyDictionary()
+        self._lowered: WeakIdDict[Any, tuple[str, Any]] = WeakIdDict()
+        """(name, traced function) of what the program lowers, and compiles, itself."""
+        self._compiled: WeakIdDict[Any, tuple[RowTemplate, list[Any]]] = WeakIdDict()
+        """Of what it has compiled, and called: what its rows have in common, and the constants that it holds."""
         self._recording: JaxRecording | None = None
         self._has_called = False
         self._off = False
@@ -138,12 +153,51 @@ class JaxCalls:
             returned = original(*args, **params)
             busy.compiled = returned[1]
             return returned
-        recording = None if self._off else self._recording or self._started()
-        if recording is None or recording.is_over or recording.rows_here() is None:
+        recording = self._here()
+        if recording is None:
             return original(*args, **params)
         self._busy.now = True
         try:
             return self._recorded(recording, original, args, params)
+        finally:
+            self._busy.now = False
+
+    def pass_bound(self, original: Original, *args: Any, **params: Any) -> Any:
+        """Call a function that is called as a primitive: by an eager derivative or ``vmap``, say.
+
+        Recorded here, since its C++ cache would be entered twice for one call from where ``CALL`` is reached.
+        """
+        if self._busy.now:
+            return original(*args, **params)
+
+        def call(*args: Any, **params: Any) -> Any:
+            return original(*args, **params), None, None, []
+
+        return self.pass_on(call, *args, **params)[0]
+
+    def note_lowered(self, original: Original, traced: Any, *args: Any, **options: Any) -> Any:
+        """The program lowers a traced function."""
+        lowered = original(traced, *args, **options)
+        if not self._busy.now:
+            self._lowered[lowered] = traced.fun_name, traced.jaxpr
+        return lowered
+
+    def note_compiled(self, original: Original, lowered: Any, *args: Any, **options: Any) -> Any:
+        """The program compiles what it has lowered."""
+        compiled = original(lowered, *args, **options)
+        known = self._lowered.get(lowered)
+        if known is not None:
+            self._lowered[compiled] = known
+        return compiled
+
+    def call_compiled(self, original: Original, compiled: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call what the program has compiled, recorded."""
+        recording = None if self._busy.now else self._here()
+        if recording is None:
+            return original(compiled, *args, **kwargs)
+        self._busy.now = True
+        try:
+            return self._recorded_compiled(recording, original, compiled, args, kwargs)
         finally:
             self._busy.now = False
 
@@ -152,6 +206,11 @@ class JaxCalls:
         recording = self._recording
         if recording is not None:
             recording.guarded(lambda: recording.add_given(callback, arrays), None)
+
+    def _here(self) -> JaxRecording | None:
+        """The recording; None where calls of this thread are not recorded."""
+        recording = None if self._off else self._recording or self._started()
+        return None if recording is None or recording.is_over or recording.rows_here() is None else recording
 
     def _started(self) -> JaxRecording | None:
         """The recording, which begins with the first call; None where torch's has begun before."""
@@ -178,7 +237,7 @@ class JaxCalls:
                 taken = recording.begin_row(op, site, inputs, arrays)
                 args = [arg if new is old else new for arg, old, new in zip(args, arrays, taken, strict=True)]
         except Exception as error:
-            recording.fail(error)
+            _fail(recording, error, f"jit.{params['name']}", args)
             return original(*args, **params)
         if function.parts is not None:
             results = self._drive(recording, function, args, inputs, site)
@@ -194,12 +253,61 @@ class JaxCalls:
                     results = list(results)
                 recording.add_row(function.template, site, inputs, results)
             except Exception as error:
-                recording.fail(error)
+                _fail(recording, error, function.op)
+        self._end_call(recording)
+        # without an executable, JAX keeps none in its C++ cache, and the next call comes here, too
+        return results, None, None, []
+
+    def _recorded_compiled(
+        self, recording: JaxRecording, original: Original, compiled: Any, args: Sequence[Any], kwargs: Any
+    ) -> Any:
+        """Call what the program has compiled; its row has the numbers of the traced function, where that is known."""
+        given, tree = jax.tree.flatten((args, kwargs))
+        wanted = jax.tree.leaves(compiled.args_info)
+        if len(given) != len(wanted) or any(isinstance(each, jax.core.Tracer) for each in given):
+            return original(compiled, *args, **kwargs)  # which raises
+        try:
+            template, constants = self._of_compiled(recording, compiled)
+            arrays = list(map(programs.array_of, given, wanted))
+            inputs = recording.operands([*arrays, *constants])
+            site = recording.call_site(3)
+            if recording.sees_arrays:
+                taken = recording.begin_row(template.op, site, inputs, arrays)
+                new = [each if new is old else new for each, old, new in zip(given, arrays, taken, strict=True)]
+                args, kwargs = jax.tree.unflatten(tree, new)
+        except Exception as error:
+            _fail(recording, error, "what the program compiles itself", given)
+            return original(compiled, *args, **kwargs)
+        returned = original(compiled, *args, **kwargs)
+        try:
+            if recording.sees_arrays:
+                _delete_donated(given, jax.tree.leaves((args, kwargs)), [each.donated for each in wanted])
+            results, tree = jax.tree.flatten(returned)
+            recording.add_row(template, site, inputs, results)
+            returned = jax.tree.unflatten(tree, results)
+        except Exception as error:
+            _fail(recording, error, template.op)
+        self._end_call(recording)
+        return returned
+
+    def _end_call(self, recording: JaxRecording) -> None:
+        """A call has ended, perhaps the first."""
         if not self._has_called:
             self._has_called = True
             recording.first_call_ended()
-        # without an executable, JAX keeps none in its C++ cache, and the next call comes here, too
-        return results, None, None, []
+
+    def _of_compiled(self, recording: JaxRecording, compiled: Any) -> tuple[RowTemplate, list[Any]]:
+        """What its rows have in common, and the constants that it holds; of one that was loaded, what its code says."""
+        found = self._compiled.get(compiled)
+        if found is None:
+            name, closed = self._lowered.get(compiled) or (programs.name_of(compiled), None)
+            program = None if closed is None else programs.program_of(closed)
+            template = recording.template(f"jit.{name}", program=program, kernel=programs.evidence_of(compiled))
+            constants = [] if closed is None else [programs.array_of(each, each) for each in closed.consts]
+            found = self._compiled[compiled] = template, constants
+            if closed is not None and (has_loop(closed.jaxpr) or has_while(closed.jaxpr)):
+                recording.note(BOUNDARY_ONLY, f"{template.op}: the program compiles it itself")
+        return found
 
     def _called(self, original: Original, args: Sequence[Any], params: Any) -> Any:
         """What the function returns, called as an inner one is: from C++, once it is compiled, in half the time."""
@@ -223,7 +331,9 @@ class JaxCalls:
         if function.cut is not None or function.why_not:
             return
         if not has_loop(closed.jaxpr):
-            function.why_not = "it has no scan"
+            function.why_not = "its loop is a while_loop" if has_while(closed.jaxpr) else "it has no scan"
+            if has_while(closed.jaxpr):
+                recording.note(BOUNDARY_ONLY, f"{function.op}: {function.why_not}")
             return
         try:
             library = None if recording.options.engine == "mode" else log_library()
@@ -376,6 +486,22 @@ class _LoopRows:
         """What follows the loop has computed these."""
         template = self._recording.template(f"{self._function.op}.after", kernel=self._evidence[2])
         self._recording.add_row(template, self._site, [*self._rest, *self._state], final)
+
+
+def _hide_frames() -> None:
+    """Leave the recorder's frames out of tracebacks where JAX leaves out its own."""
+    hide = getattr(traceback_util, "register_exclusion", None)
+    if hide is not None:
+        hide(str(Path(rltrace.__file__).parent))
+
+
+def _fail(recording: JaxRecording, error: Exception, op: str, args: Sequence[Any] = ()) -> None:
+    """End the recording; where the error is the program's, in what it takes or has computed, leave out this row."""
+    is_gone = any(isinstance(arg, jax.Array) and arg.is_deleted() for arg in args)
+    if is_gone or isinstance(error, jax.errors.JaxRuntimeError):
+        recording.note(FAILED, f"{op}: {str(error).partition(chr(10))[0]}")
+    else:
+        recording.fail(error)
 
 
 def _delete_donated(given: Sequence[Any], args: Sequence[Any], donated: Sequence[bool]) -> None:

@@ -86,6 +86,12 @@ def has_loop(jaxpr: Jaxpr) -> bool:
     return any(map(_loop_work, jaxpr.eqns))
 
 
+def has_while(jaxpr: Jaxpr) -> bool:
+    """Whether a ``while_loop`` is among the equations of a function, or of those that it calls."""
+    inner = (eqn.params["jaxpr"].jaxpr for eqn in jaxpr.eqns if _is_call(eqn))
+    return any(eqn.primitive.name == "while" for eqn in jaxpr.eqns) or any(map(has_while, inner))
+
+
 def _loop_work(eqn: Eqn) -> int:
     """Of a scan its work, of a call that of the largest scan in it: what a called function does beside is no loop.
 

@@ -155,6 +155,15 @@ def evidence_of(compiled: Any) -> dict[str, object]:
     return {name: value for name, value in evidence.items() if value is not None}
 
 
+def name_of(compiled: Any) -> str:
+    """Name of a compiled program, as its code has it; "" where this platform does not give that."""
+    found = _MODULE.match(_hlo(compiled) or "")
+    return "" if found is None else found[1]
+
+
+_MODULE = re.compile(r"HloModule (?:jit_)?([^,\s]+)")
+
+
 def _hlo(compiled: Any) -> str | None:
     try:
         text = compiled.as_text()
@@ -247,12 +256,25 @@ class ArrayLayout(NamedTuple):
     seed: int
     size: int
     """Bytes."""
+    mesh: Mesh | None = None
+    """Of an array on several devices."""
+
+
+class Mesh(NamedTuple):
+    """How an array lies on several devices: by dimension of their mesh, as of a distributed tensor of torch."""
+
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+    placements: tuple[str, ...]
+    """``Shard(0)`` or ``Replicate``; of a sharding without a mesh its class."""
+    is_here: bool
+    """Whether this process can read all of it."""
 
 
 @lru_cache(65_536)
-def layout_of(dtype: Any, shape: tuple[int, ...], device: str) -> ArrayLayout:
+def layout_of(dtype: Any, shape: tuple[int, ...], device: str, mesh: Mesh | None = None) -> ArrayLayout:
     size = prod(shape) * int(getattr(dtype, "itemsize", 0))
-    return ArrayLayout(str(dtype), shape, device, seed_of(str(dtype), shape), size)
+    return ArrayLayout(str(dtype), shape, device, seed_of(str(dtype), shape), size, mesh)
 
 
 def array_of(value: Any, aval: Any) -> Any:
@@ -261,23 +283,50 @@ def array_of(value: Any, aval: Any) -> Any:
 
 
 @lru_cache(1_024)
-def _placed(sharding: Any) -> tuple[str, bool]:
-    """The platform of an array, and whether all of it is in this process's memory, in one piece."""
+def _placed(sharding: Any) -> tuple[str, bool, Mesh | None]:
+    """Where an array is, ``cpu`` or ``cpu:1``, and whether all of it is in this process's memory, in one piece."""
     devices = sharding.device_set
-    platform = next(iter(devices)).platform
-    return platform, platform == "cpu" and len(devices) == 1 and sharding.is_fully_addressable
+    device = next(iter(devices))
+    platform: str = device.platform
+    if len(devices) > 1:
+        return platform, False, _mesh_of(sharding)
+    beside = jax.local_devices(backend=platform)
+    at = beside.index(device) if device in beside else 0
+    return f"{platform}:{at}" if at else platform, platform == "cpu" and sharding.is_fully_addressable, None
+
+
+def _mesh_of(sharding: Any) -> Mesh:
+    is_here = sharding.is_fully_addressable or sharding.is_fully_replicated
+    if not isinstance(sharding, jax.sharding.NamedSharding):
+        placed = "Replicate" if sharding.is_fully_replicated else type(sharding).__name__
+        return Mesh(("devices",), (len(sharding.device_set),), (placed,), is_here)
+    split: dict[Any, int] = {}
+    for dim, axes in enumerate(sharding.spec):
+        split |= dict.fromkeys(axes if isinstance(axes, tuple) else (axes,), dim)
+    sizes = sharding.mesh.shape
+    placements = (f"Shard({split[name]})" if name in split else "Replicate" for name in sizes)
+    return Mesh(tuple(map(str, sizes)), tuple(sizes.values()), tuple(placements), is_here)
+
+
+def _read(array: Any) -> NDArray[Any]:
+    """An array on the host; of one that other processes have parts of the own parts, one after the other."""
+    if array.is_fully_addressable or array.is_fully_replicated:
+        return np.asarray(array)
+    own = {tuple(each.start or 0 for each in part.index): part.data for part in array.addressable_shards}
+    return np.concatenate([np.asarray(own[start]).reshape(-1) for start in sorted(own)])
 
 
 def layout_here(array: Any) -> ArrayLayout:
-    """Layout of a JAX array on a CPU."""
+    """Layout of a JAX array."""
     if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
         array = jax.random.key_data(array)
-    return layout_of(array.dtype, array.shape, "cpu")
+    device, _, mesh = _placed(array.sharding)
+    return layout_of(array.dtype, array.shape, device, mesh)
 
 
 def rows_of(array: Any, places: Sequence[int]) -> np.ndarray[Any, Any]:
     """These rows of a JAX array, copied; the array itself may be donated afterwards."""
-    _, is_near = _placed(array.sharding)
+    _, is_near, _ = _placed(array.sharding)
     if not is_near or not array.nbytes:
         return np.asarray(array[min(places) : max(places) + 1])[np.subtract(places, min(places))]
     array.block_until_ready()
@@ -289,10 +338,10 @@ def rows_of(array: Any, places: Sequence[int]) -> np.ndarray[Any, Any]:
 def digest_rows(array: Any, rows: slice) -> tuple[ArrayLayout, int]:
     """The same of some rows of an array."""
     shape = (rows.stop - rows.start, *array.shape[1:])
-    platform, is_near = _placed(array.sharding)
+    device, is_near, _ = _placed(array.sharding)
     if not is_near or not array.nbytes:
         return digest(np.asarray(array[rows]))
-    layout = layout_of(array.dtype, shape, platform)
+    layout = layout_of(array.dtype, shape, device)
     array.block_until_ready()
     size = array.nbytes // array.shape[0]
     start = array.unsafe_buffer_pointer() + rows.start * size
@@ -305,7 +354,7 @@ def host_array(array: Any, rows: slice | None = None) -> NDArray[Any]:
         array = jax.random.key_data(array)
     if not isinstance(array, jax.Array):
         return np.array(array)
-    _, is_near = _placed(array.sharding)
+    _, is_near, _ = _placed(array.sharding)
     if not is_near or not array.nbytes:
         return np.array(array if rows is None else array[rows])
     array.block_until_ready()  # a view of it would keep the loop's program from writing it in place
@@ -334,17 +383,17 @@ def array_like(array: Any, content: NDArray[Any]) -> Any:
 def digest(array: Any) -> tuple[ArrayLayout, int]:
     """Layout and digest of a JAX or NumPy array, on the host; waits for it. Nothing is copied on a CPU.
 
-    Of random keys, that of their data.
+    Of random keys, that of their data; of an array that other processes have parts of, that of the own parts.
     """
     if not isinstance(array, jax.Array):
         layout = layout_of(array.dtype, array.shape, "cpu")
         return layout, digest_buffer(np.ascontiguousarray(array).view(np.uint8).reshape(-1), layout.seed)
     if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
         array = jax.random.key_data(array)
-    platform, is_near = _placed(array.sharding)
-    layout = layout_of(array.dtype, array.shape, platform)
+    device, is_near, mesh = _placed(array.sharding)
+    layout = layout_of(array.dtype, array.shape, device, mesh)
     if is_near and layout.size:
         array.block_until_ready()
         return layout, digest_address(array.unsafe_buffer_pointer(), layout.size, layout.seed)
-    host = np.ascontiguousarray(np.asarray(array))
+    host = np.ascontiguousarray(_read(array))
     return layout, digest_buffer(host.view(np.uint8).reshape(-1), layout.seed)

@@ -58,6 +58,17 @@ MakeHook = Callable[[str, Tables], ArrayHook | None]
 """Makes the hook of the process of that name; None: it has none."""
 
 
+class KnownArrays(WeakIdDict[Any, Operand]):
+    """What is known of arrays, which JAX never writes twice. Random keys are known by their data."""
+
+    def __setitem__(self, array: Any, operand: Operand) -> None:
+        super().__setitem__(getattr(array, "_base_array", array), operand)
+
+    def get(self, array: Any) -> Operand | None:
+        found = super().get(array)
+        return super().get(getattr(array, "_base_array", None)) if found is None else found
+
+
 class JaxRecording:
     """The recording of one process."""
 
@@ -77,8 +88,8 @@ class JaxRecording:
         self.series = JaxSeries(self._tables)
         self._lock = threading.RLock()
         self._streams: dict[int, JaxRows] = {}
-        self._known: WeakIdDict[Any, Operand] = WeakIdDict()
-        """Arrays whose digest and producer are known; JAX never writes an array twice."""
+        self._known = KnownArrays()
+        """Arrays whose digest and producer are known."""
         self._steps: list[StepRecord] = []
         self._loops: dict[str, int] = {}
         """Ids in table "optimizers", by the name of the function with the loop."""

@@ -231,4 +231,7 @@ def layout_payload(layout: ArrayLayout) -> list[Any]:
     strides = [1] * len(layout.shape)
     for axis in range(len(strides) - 2, -1, -1):
         strides[axis] = strides[axis + 1] * layout.shape[axis + 1]
-    return [layout.dtype, list(layout.shape), strides, layout.device]
+    plain = [layout.dtype, list(layout.shape), strides, layout.device]
+    if layout.mesh is None:
+        return plain
+    return [*plain, {name: list(getattr(layout.mesh, name)) for name in ("names", "sizes", "placements")}]

@@ -19,6 +19,9 @@ from rltrace.trace.format.records import ValueRequest
 from rltrace.trace.format.schema import LIMIT, Column, Phase, ValueKind
 from rltrace.trace.write.packers import NewValue
 
+ELSEWHERE = "other processes have parts of it"
+"""Why a value was left out."""
+
 
 class ArrayValues:
     """Records the values of the rows that a selector finds: an ``ArrayHook`` that replaces nothing."""
@@ -73,12 +76,12 @@ class ArrayValues:
         return facts | {Key.SITE: calls, Key.MODULE: "", Key.PHASE: Phase.OTHER.name.lower()}
 
     def _is_new(self, operand: Operand) -> bool:
-        return dtypes.itemsize(operand.layout.dtype) is not None and not self.queue.knows(operand.digest)
+        return not _why_not(operand) and not self.queue.knows(operand.digest)
 
     def _can_be_recorded(self, place: RowPlace, operand: Operand) -> bool:
         """Whether an array has plain bytes, and there is room for it; where not, that is noted."""
         layout = operand.layout
-        why = NO_DTYPE if dtypes.itemsize(layout.dtype) is None else "" if self.queue.has_room(layout.size) else LIMIT
+        why = _why_not(operand) or ("" if self.queue.has_room(layout.size) else LIMIT)
         if why:
             self.queue.leave_out(why, place.number, place.row, layout.size)
         return not why
@@ -86,3 +89,11 @@ class ArrayValues:
     def _add(self, place: RowPlace, at: int, operand: Operand, kind: ValueKind, content: bytes) -> None:
         layout = self._tables.intern_payload("layouts", layout_payload(operand.layout))
         self.queue.add(NewValue(kind, operand.digest, place.number, place.row, at, layout, content))
+
+
+def _why_not(operand: Operand) -> str:
+    """Why an array cannot be recorded; "": it can."""
+    mesh = operand.layout.mesh
+    if mesh is not None and not mesh.is_here:
+        return ELSEWHERE
+    return NO_DTYPE if dtypes.itemsize(operand.layout.dtype) is None else ""
