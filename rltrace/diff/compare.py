@@ -392,7 +392,7 @@ class _Comparer:
 
     def _level(self) -> str:
         a, b = self.a, self.b
-        if a.level == b.level == "op":
+        if a.has_rows and b.has_rows:
             if a.engine == b.engine:
                 return "op"
             self.notes.append(

@@ -241,6 +241,9 @@ def facts() -> dict[str, str | int | float | bool | None]:
         value = getattr(jax.config, name, None)
         value = getattr(value, "value", value)
         found[f"jax.{name.removeprefix('jax_')}"] = value if isinstance(value, (str, int, float, bool)) else str(value)
+    found["jax.compilation_cache"] = bool(
+        jax.config.jax_enable_compilation_cache and jax.config.jax_compilation_cache_dir
+    )
     return found
 
 

@@ -109,7 +109,7 @@ class JaxRecording:
 
     def start(self) -> None:
         self._facts = {"digest": ALGORITHM, **fingerprint.start()}
-        self._writer.facts("op", JAX_ENGINE, self._facts)
+        self._writer.facts(self.options.level, JAX_ENGINE, self._facts)
         if self._values is not None:
             self._writer.request_values(self._values.queue.request)
             self._values.queue.request_commit = self._values.queue.wait_for_commit = self.commit
@@ -129,14 +129,14 @@ class JaxRecording:
     def first_call_ended(self) -> None:
         """Record the facts that are known only once JAX has computed something."""
         self._facts = {**self._facts, **programs.facts()}
-        self._writer.facts("op", JAX_ENGINE, self._facts)
+        self._writer.facts(self.options.level, JAX_ENGINE, self._facts)
 
     def note(self, fact: str, text: str) -> None:
         """Add to a fact about the functions of the program."""
         noted = self._notes.setdefault(fact, [])
         if text not in noted and len(noted) < MAX_NOTES:
             noted.append(text)
-            self._writer.facts("op", JAX_ENGINE, {fact: "; ".join(noted)})
+            self._writer.facts(self.options.level, JAX_ENGINE, {fact: "; ".join(noted)})
 
     def finish(self) -> None:
         """Commit what is left, and record how the process ended. Safe to call twice."""
@@ -153,7 +153,7 @@ class JaxRecording:
             self.commit()
             for record in () if self._hook is None else self._hook.records():
                 self._writer.append(record)
-            self._writer.facts("op", JAX_ENGINE, {**self._facts, **fingerprint.facts(self._facts)})
+            self._writer.facts(self.options.level, JAX_ENGINE, {**self._facts, **fingerprint.facts(self._facts)})
             error = getattr(sys, "last_value", None)
             ending = {"exception": type(error).__name__} if error is not None else {}
             self._writer.close("stopped" if self._stopped else "complete", ending)

@@ -177,7 +177,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
 OTHER_ISA = "--xla_cpu_max_isa=SSE4_2"
 
 
-def compared(programs: Programs, name: str, *words: str, **more: str) -> Comparison:
+def compared(programs: Programs, name: str, *words: str, **more: object) -> Comparison:
     """The recorded training run against another one."""
     other = programs.recorded(name, "train", *words, **more)  # type: ignore[arg-type]
     return compare(programs.recorded("a", "train"), other)
@@ -259,8 +259,11 @@ def test_each_iteration_is_a_step(programs: Programs) -> None:
 
 
 def test_an_unchanged_run_is_identical(programs: Programs) -> None:
-    """Two runs of one program have equal rows."""
-    assert compared(programs, "b").verdict is Verdict.IDENTICAL
+    """Two runs of one program have equal rows, of which level step records no fewer."""
+    comparison = compared(programs, "b", options=("--level", "step"))
+    assert comparison.verdict is Verdict.IDENTICAL
+    assert (comparison.a.level, comparison.b.level, comparison.level) == ("op", "step", "op")
+    assert "jax.code" not in programs.recorded("b", "train").processes[0].facts
 
 
 def test_another_instruction_set_is_found_in_the_iteration(programs: Programs) -> None:
