@@ -184,8 +184,8 @@ def _draws(view: StreamView, partner: ProcessTrace) -> str:
 
 def _draws_too(stream: StreamTrace, number: int) -> bool:
     """Whether a stream draws from that generator, or that is not known."""
-    rows = draws_from(stream, number)
-    return rows is None or bool(len(rows))
+    found = draws_from(stream, number)
+    return found is None or bool(len(found.rows))
 
 
 # --- TorchScript threads ----------------------------------------------------------------------------------------------
