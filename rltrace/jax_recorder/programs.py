@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax._src import source_info_util
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, primitives
 from numpy.typing import NDArray
 
 from rltrace.digest import digest_address, digest_buffer, seed_of
@@ -34,6 +34,9 @@ LIBRARY = "XLA"
 
 MAX_NUMBERS = 4_096
 """Numbers of one program that are recorded; the rest is in its fingerprint."""
+
+MAX_LINES = 4_096
+"""Lines of one program whose fingerprints are recorded."""
 
 CHANGES_NUMBERS = (
     "jax_default_matmul_precision",
@@ -64,18 +67,28 @@ class Program(NamedTuple):
     """Of its equations without their numbers."""
     numbers: tuple[tuple[str, float], ...]
     """Each with the line that it comes from and its place in it: ``return config["LR"] * frac #1``."""
+    lines: tuple[tuple[str, str], ...]
+    """Each line that equations come from, in their order, with a fingerprint of what they are without their numbers."""
 
 
 def program_of(closed: ClosedJaxpr) -> Program:
-    """The fingerprint and the numbers of a function."""
+    """The fingerprint, the numbers and the lines of a function."""
     numbers: dict[str, list[float]] = {}
-    words = list(_words(closed.jaxpr, "", numbers))
+    lines: dict[str, list[object]] = {}
+    words = list(_words(closed.jaxpr, "", numbers, lines))
     named = [(f"{line} #{k}", value) for line, values in numbers.items() for k, value in enumerate(values, 1)]
-    return Program(f"{portable_key('jaxpr', *words, *named[MAX_NUMBERS:]):016x}", tuple(named[:MAX_NUMBERS]))
+    fingerprint = portable_key("jaxpr", *words, *named[MAX_NUMBERS:])
+    hashed = [(line, f"{portable_key('line', *made):016x}") for line, made in lines.items() if line]
+    return Program(f"{fingerprint:016x}", tuple(named[:MAX_NUMBERS]), tuple(hashed[:MAX_LINES]))
 
 
-def _words(jaxpr: Jaxpr, line: str, numbers: dict[str, list[float]]) -> Iterator[object]:
-    """Every equation as JSON: variables by the order in which they are bound, numbers as their types."""
+def _words(
+    jaxpr: Jaxpr, line: str, numbers: dict[str, list[float]], lines: dict[str, list[object]]
+) -> Iterator[object]:
+    """Every equation as JSON: variables by the order in which they are bound, numbers as their types.
+
+    ``numbers`` and ``lines``: of each line of the source, become the numbers and the equations that come from it.
+    """
     names: dict[Any, int] = {}
     for v in (*jaxpr.constvars, *jaxpr.invars):
         names[v] = len(names)
@@ -83,24 +96,40 @@ def _words(jaxpr: Jaxpr, line: str, numbers: dict[str, list[float]]) -> Iterator
     for eqn in jaxpr.eqns:
         own = _line(eqn) or line
         read: list[object] = []
-        for v in eqn.invars:
+        for place, v in enumerate(eqn.invars):
             if isinstance(v, Literal):
                 read.append(str(v.aval))
                 number = _number(v.val)
                 if number is None:
                     read.append(_stable(v.val))
-                else:
-                    numbers.setdefault(own, []).append(number)
+                elif (computes := _line_of_use(eqn, place)) is not None:
+                    numbers.setdefault(computes or own, []).append(number)
             else:
                 read.append(names[v])
         for v in eqn.outvars:
             names[v] = len(names)
         inner = list(nested(eqn))
         rest = {name: _stable(value) for name, value in eqn.params.items() if not _holds_function(value)}
-        yield [eqn.primitive.name, read, [str(v.aval) for v in eqn.outvars], rest]
+        made = [str(v.aval) for v in eqn.outvars]
+        yield [eqn.primitive.name, read, made, rest]
+        lines.setdefault(own, []).append([eqn.primitive.name, [str(v.aval) for v in eqn.invars], made, rest])
         for each in inner:
-            yield list(_words(each, own, numbers))
+            yield list(_words(each, own, numbers, lines))
     yield [names.get(v, _stable(v)) if not isinstance(v, Literal) else _stable(v.val) for v in jaxpr.outvars]
+
+
+def _line_of_use(eqn: Any, place: int) -> str | None:
+    """The line that computes with an input of an equation, for what a compiled function is called with a line in it.
+
+    "": it is not known; None: nothing computes with it.
+    """
+    if eqn.primitive is not primitives.jit_p:
+        return _line(eqn)
+    called = eqn.params["jaxpr"].jaxpr
+    own = called.invars[place]
+    uses = ((each, at) for each in called.eqns for at, v in enumerate(each.invars) if v is own)
+    lines = [line for use, at in uses if (line := _line_of_use(use, at)) is not None]
+    return next(filter(None, lines), "") if lines or own in called.outvars else None
 
 
 def _number(value: object) -> float | None:

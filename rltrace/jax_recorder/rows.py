@@ -16,7 +16,7 @@ from rltrace.jax_recorder.programs import ArrayLayout, Program
 from rltrace.portable_keys import portable_key
 from rltrace.recorder.base.intern_tables import Tables
 from rltrace.trace.format.rows import Rows
-from rltrace.trace.format.schema import SLOT_UNKNOWN, WRITES, Column, Kind, Origin, Phase, pack_link
+from rltrace.trace.format.schema import LINES, SLOT_UNKNOWN, WRITES, Column, Kind, Origin, Phase, pack_link
 
 SEVERAL = -1
 """In place of a row: several rows wrote the bytes."""
@@ -98,6 +98,7 @@ def row_template(
     words: list[object] = ["carry"] if kind is Kind.WINDOW else []
     words += [] if program is None else [f"program={program.fingerprint}"]
     words += [[f"{name}=", "f"] for name, _ in numbers]
+    words += [] if program is None else [{LINES: [list(line) for line in program.lines]}]
     words += [{WRITES: list(names)}] if any(names) else []
     row = [0] * len(Column)
     row[Column.KIND] = kind

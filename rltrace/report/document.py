@@ -373,12 +373,12 @@ BEFORE = ("init", "rollout", "evaluation")
 
 def when(finding: Finding, engine: str = "") -> str:
     """``optimizer step 37 (critic's Adam, 2,001st attempt, after 12,100 environment steps), phase forward``;
-    ``before the first optimizer step (critic's Adam), phase rollout``."""
+    ``before the first optimizer step (critic's Adam), phase rollout``; ``before the first iteration (jit.train)``."""
     word = step_word(engine)
     if finding.step is None:
         phase = "" if finding.phase == "other" else f"phase {finding.phase}; "
         return f"{phase}no {word} in this process"
-    is_before = finding.op is not None and finding.phase in BEFORE
+    is_before = finding.op is not None and (finding.phase in BEFORE or _precedes_loop(finding, engine))
     is_first = is_before and finding.step == 0
     details = [] if finding.b_step is None else [f"B's step {finding.b_step:,}"]
     if finding.optimizer is not None:
@@ -391,6 +391,14 @@ def when(finding: Finding, engine: str = "") -> str:
     phase = f", phase {finding.phase}" if finding.op is not None and finding.phase != "other" else ""
     step = f"the first {word}" if is_first else f"{word} {finding.step:,}"
     return f"{'before ' if is_before else ''}{step}{more}{phase}"
+
+
+def _precedes_loop(finding: Finding, engine: str) -> bool:
+    """Whether a row of JAX is another call than that of the loop, or what the call computes before its loop."""
+    if engine != JAX_ENGINE or finding.optimizer is None or not str(finding.op).startswith("jit."):
+        return False
+    loop = finding.optimizer.name
+    return finding.op == f"{loop}.before" or not f"{finding.op}.".startswith(f"{loop}.")
 
 
 def _attempt(optimizer: OptimizerCount, unit: str, *, has_count: bool) -> str:
@@ -497,9 +505,14 @@ def _system(comparison: Comparison) -> Section:
         "system",
         f"System and settings ({len(found):,} differ)" if found else "System and settings",
         _lead(lead),
-        tuple(Fact(Code(fact.name), Pair(fact.a, fact.b)) for fact in found),
+        tuple(Fact(Code(fact.name), Pair(_fact_text(fact.a), _fact_text(fact.b))) for fact in found),
         Form.TABLE,
     )
+
+
+def _fact_text(value: str | None) -> str | None:
+    """What an environment variable holds that is set to nothing is not what reports show of one that is not set."""
+    return "(empty)" if value == "" else value
 
 
 def _curves(comparison: Comparison) -> Section:

@@ -35,6 +35,7 @@ from rltrace.report.document import Form, Stack, streams_text, verdict_document,
 from rltrace.report.html.page import html_page
 from rltrace.report.page_data import gather
 from rltrace.testing import TraceBuilder
+from rltrace.trace.format.schema import JAX_ENGINE
 from rltrace.trace.read.names import Site
 from rltrace_tui.diff_text import environment_lines, verdict_lines
 
@@ -207,3 +208,26 @@ def test_streams_in_a_row_are_named_by_the_first_and_the_last() -> None:
     names = [f"rank{rank}/main" for rank in (0, 1, 2, 4, 6, 8, 10, 11)]
     assert streams_text(names) == "rank0/main to rank2/main, rank4/main, rank6/main, rank8/main and 2 more"
     assert streams_text(["rank0/main", "rank1/worker:1"]) == "rank0/main, rank1/worker:1"
+
+
+@pytest.mark.parametrize(
+    ("op", "step", "text"),
+    [
+        ("jit.stage", 0, "before the first iteration (jit.train)"),
+        ("jit.train.before", 0, "before the first iteration (jit.train)"),
+        ("jit.trainer", 2, "before iteration 2 (jit.train's 3rd iteration)"),
+        ("jit.train.iteration", 0, "iteration 0 (jit.train's 1st iteration)"),
+        ("jit.train.iteration", 2, "iteration 2 (jit.train's 3rd iteration)"),
+    ],
+)
+def test_calls_of_jax_precede_the_iteration_of_their_step(rich: Comparison, op: str, step: int, text: str) -> None:
+    """Other functions, and what the one with the loop computes before it."""
+    count = OptimizerCount(0, "jit.train", step, None)
+    finding = replace(rich.decisive or rich.first, op=op, step=step, phase="other", optimizer=count)
+    assert when(finding, JAX_ENGINE) == text
+
+
+def test_a_variable_that_is_empty_is_not_one_that_is_not_set(rich: Comparison) -> None:
+    """Each has its word."""
+    text = render_comparison(replace(rich, system=(NamedDifference("env.XLA_FLAGS", "", None),)), color=False)
+    assert "  env.XLA_FLAGS  (empty) | (unset)" in text

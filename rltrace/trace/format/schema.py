@@ -196,6 +196,9 @@ attempts are these iterations, and the "class" of an optimizer is the function w
 WRITES: Final = "writes"
 """Key of a word in a skeleton of that engine: the names of what the row writes, "" where there is none."""
 
+LINES: Final = "lines"
+"""Key of another such word: [[line of the source, fingerprint of the equations from it], …] in their order."""
+
 BOUNDARY_ONLY: Final = "jax.boundary_only"
 """Fact of a process of that engine: functions with a loop that is not driven, each with the reason."""
 
