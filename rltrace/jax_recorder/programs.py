@@ -154,11 +154,20 @@ def evidence_of(compiled: Any) -> dict[str, object]:
     platform = jax.default_backend()
     evidence: dict[str, object] = {"library": LIBRARY, "isa": isa if platform == "cpu" else None, "device": platform}
     evidence |= {"flags": " ".join(sorted(others)) or None, "jaxlib": jax.lib.__version__}
+    evidence |= {"threads": _threads() if platform == "cpu" else None}
     text = _hlo(compiled)
     if text is not None:
         code = "\n".join(line for line in text.splitlines() if line.startswith(_CODE))
         evidence["code"] = f"{portable_key('hlo', _DISPLAYED.sub('', code)):016x}"
     return {name: value for name, value in evidence.items() if value is not None}
+
+
+def _threads() -> int:
+    """Threads of XLA on a CPU, among which it splits sums: one for each core, or as many as a variable says."""
+    given = os.environ.get("NPROC", "")
+    if given.isdecimal():
+        return int(given)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _hlo(compiled: Any) -> str | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -310,6 +311,7 @@ def test_another_instruction_set_is_found_in_the_iteration(programs: Programs) -
     text = render_comparison(comparison, color=False)
     assert f"iteration {found.step} (jit.train's" in text
     assert "optimizer step" not in text
+    assert re.search(r"kernel   A  XLA native cpu, jaxlib [^,]*, \d+ threads?\n", text)
 
 
 def test_another_learning_rate_is_an_argument(programs: Programs) -> None:
