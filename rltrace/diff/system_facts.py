@@ -98,7 +98,7 @@ ORDER = (
 
 def selects_kernels(name: str) -> bool:
     """Whether a fact can select another kernel."""
-    return name.startswith(SELECTS_KERNELS) and name not in NO_KERNEL
+    return name.startswith(SELECTS_KERNELS) and name not in NO_KERNEL and not name.startswith(NO_ENVIRONMENT)
 
 
 def environment_differences(

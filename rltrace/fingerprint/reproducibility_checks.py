@@ -285,7 +285,7 @@ def _xla_on_cpu(facts: Facts) -> Iterator[Obstacle]:
             "slower where the processor supports more: a small PPO takes 1.04 × as long in place of AVX-512",
         )
     cores = facts.get("host.cores_allowed") or facts.get("host.cores")
-    if cores is not None:
+    if cores is not None and "env.NPROC" not in facts:
         yield Obstacle(
             Scope.ELSEWHERE,
             f"XLA has a thread for each core ({cores})",

@@ -7,6 +7,7 @@ programs which differ in it alone are one program called with another number.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import linecache
 import os
@@ -16,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from ctypes import string_at
 from functools import cache, lru_cache
 from math import prod
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -25,12 +27,16 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, primitives
 from numpy.typing import NDArray
 
 from rltrace.digest import digest_address, digest_buffer, seed_of
+from rltrace.fingerprint.reproducibility_checks import xla_flags
 from rltrace.jax_recorder.digest_log import TARGET as DIGEST_TARGET
 from rltrace.jax_recorder.loops import nested, typed
 from rltrace.portable_keys import portable_key
 
 LIBRARY = "XLA"
 """Library of the kernel evidence."""
+
+WRITES_FILES = ("xla_dump_", "xla_gpu_dump_autotune_results_to=")
+"""Starts of flags that change no code."""
 
 MAX_NUMBERS = 4_096
 """Numbers of one program that are recorded; the rest is in its fingerprint."""
@@ -173,10 +179,11 @@ def evidence_of(compiled: Any) -> dict[str, object]:
     """Kernel evidence: the platform, the flags given to XLA, and a fingerprint of the optimised code."""
     flags = os.environ.get("XLA_FLAGS", "").replace("--", "").split()
     isa = next((flag.partition("=")[2] for flag in flags if flag.startswith("xla_cpu_max_isa=")), "native")
-    others = [flag for flag in flags if not flag.startswith(("xla_cpu_max_isa=", "xla_dump_"))]
+    others = [flag for flag in flags if not flag.startswith(("xla_cpu_max_isa=", *WRITES_FILES))]
     platform = jax.default_backend()
     evidence: dict[str, object] = {"library": LIBRARY, "isa": isa if platform == "cpu" else None, "device": platform}
     evidence |= {"flags": " ".join(sorted(others)) or None, "jaxlib": jax.lib.__version__}
+    evidence |= {"threads": _threads() if platform == "cpu" else None}
     text = _hlo(compiled)
     if text is not None:
         code = "\n".join(line for line in text.splitlines() if line.startswith(_CODE))
@@ -191,6 +198,14 @@ def name_of(compiled: Any) -> str:
 
 
 _MODULE = re.compile(r"HloModule (?:jit_)?([^,\s]+)")
+
+
+def _threads() -> int:
+    """Threads of XLA on a CPU, among which it splits sums: one for each core, or as many as a variable says."""
+    given = os.environ.get("NPROC", "")
+    if given.isdecimal():
+        return int(given)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _hlo(compiled: Any) -> str | None:
@@ -273,6 +288,31 @@ def facts() -> dict[str, str | int | float | bool | None]:
     found["jax.compilation_cache"] = bool(
         jax.config.jax_enable_compilation_cache and jax.config.jax_compilation_cache_dir
     )
+    return found
+
+
+AUTOTUNING = {
+    "jax.autotuning_dumped": "xla_gpu_dump_autotune_results_to",
+    "jax.autotuning_loaded": "xla_gpu_load_autotune_results_from",
+}
+"""Facts, and the flags that name files with the kernels that XLA chose by timing them."""
+
+_RUN_TIME = re.compile(r"\brun_time\s*:?\s*\{[^{}]*\}\s*")
+
+
+def autotuning() -> dict[str, str]:
+    """Digests of what XLA chose by timing, in the text files that ``XLA_FLAGS`` names, without the times themselves.
+
+    A binary file, whose times cannot be told from the choices, is left out.
+    """
+    flags = xla_flags({"env.XLA_FLAGS": os.environ.get("XLA_FLAGS")}) or {}
+    found = {}
+    for fact, flag in AUTOTUNING.items():
+        path = Path(flags.get(flag, ""))
+        if path.suffix in (".txt", ".textproto"):
+            with contextlib.suppress(OSError, UnicodeDecodeError):  # none was written: this is no GPU
+                chosen = _RUN_TIME.sub("", path.read_text("utf-8"))
+                found[fact] = f"{digest_buffer(chosen.encode(), 0):016x}"
     return found
 
 

@@ -99,7 +99,7 @@ class JaxRecording:
         self._hook = self._values if make_hook is None else make_hook(self._writer.name, self._tables)
         self._failure: str | None = None
         self._finished = self._stopped = False
-        self._facts: Mapping[str, fingerprint.Fact] = {}
+        self._facts: dict[str, fingerprint.Fact] = {}
         self._notes: dict[str, list[str]] = {}
         self._wake = threading.Event()
         self._committer = BackgroundThread(self._commit_regularly)
@@ -153,7 +153,8 @@ class JaxRecording:
             self.commit()
             for record in () if self._hook is None else self._hook.records():
                 self._writer.append(record)
-            self._writer.facts(self.options.level, JAX_ENGINE, {**self._facts, **fingerprint.facts(self._facts)})
+            facts = self._facts | fingerprint.facts(self._facts) | programs.autotuning()
+            self._writer.facts(self.options.level, JAX_ENGINE, facts)
             error = getattr(sys, "last_value", None)
             ending = {"exception": type(error).__name__} if error is not None else {}
             self._writer.close("stopped" if self._stopped else "complete", ending)

@@ -185,7 +185,7 @@ def _runs(comparison: Comparison) -> Iterator[Fact]:
             if process.state != "complete" and not _is_stopped(process):
                 why = f", {process.why}" if process.why else ""
                 yield Fact("process", (f"{name}'s ", Code(process.name), f": {process.state}{why}"))
-    if comparison.commands:
+    if comparison.commands and not (comparison.a.rerun and comparison.b.rerun):  # both compute from recorded memory
         yield Fact("commands", comparison.commands)
     if comparison.edits:
         names = [edit.file for edit in comparison.edits]
@@ -534,9 +534,11 @@ def _curves(comparison: Comparison) -> Section:
 
 
 def _drift(comparison: Comparison) -> Iterator[Fact]:
+    several = len(comparison.a.processes) > 1 or len({drift.stream for drift in comparison.drift}) > 1
     for drift in comparison.drift:
         grows = f"; by {growth_text(drift)}" if len(drift.growth) > 1 else ""
-        yield Fact(Code(curve_name(drift)), drift_text(drift) + grows)
+        where = f"in {drift.stream}: " if several and drift.stream else ""
+        yield Fact(Code(curve_name(drift)), where + drift_text(drift) + grows)
 
 
 def _hole(hole: Hole) -> Fact:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from programs import Machine, training
 
 from rltrace.diff import compare
-from rltrace.diff.system_facts import fact_differences
+from rltrace.diff.system_facts import fact_differences, selects_kernels
 from rltrace.report.diff_text import render_comparison
 
 
@@ -41,3 +41,4 @@ def test_facts_of_the_recording_are_no_differences() -> None:
     """How a loop of JAX was digested, and what was compared of its code, differs with the options of ``record``."""
     recorded = {"jax.loops": "jit.train: 6 iterations", "jax.code": "jit.train: its 9 …", "jax.enable_x64": True}
     assert [found.name for found in fact_differences(recorded, {})] == ["jax.enable_x64"]
+    assert [name for name in recorded if selects_kernels(name)] == ["jax.enable_x64"]

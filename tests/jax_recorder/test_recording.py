@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -119,6 +120,20 @@ large = jnp.ones((600, 600))  # of the carry's arrays that are written in place
 show("in place", jax.jit(lambda y: jax.lax.scan(lambda c, _: (c * 1.01, c[0, 0]), y, None, 3))(large))
 print(large.is_deleted(), float(large.sum()))
 """
+
+TUNED = """version: 3
+results {
+  result {
+    run_time {
+      nanos: 31744
+    }
+    triton {
+      block_m: 32
+    }
+  }
+}
+"""
+"""As XLA writes it on a GPU."""
 
 
 def run(folder: Path, *command: str, **variables: str) -> str:
@@ -258,12 +273,27 @@ def test_each_iteration_is_a_step(programs: Programs) -> None:
     assert "jit.train #0  6 iterations" in text
 
 
+def unchanged(programs: Programs) -> Comparison:
+    """The training run against itself at level step, with flags of a GPU that name files."""
+    (programs.folder / "tuned.txt").write_text(TUNED)
+    flags = "--xla_gpu_load_autotune_results_from=tuned.txt --xla_gpu_dump_autotune_results_to=none.txt"
+    return compared(programs, "b", options=("--level", "step"), flags=flags)
+
+
 def test_an_unchanged_run_is_identical(programs: Programs) -> None:
     """Two runs of one program have equal rows, of which level step records no fewer."""
-    comparison = compared(programs, "b", options=("--level", "step"))
+    comparison = unchanged(programs)
     assert comparison.verdict is Verdict.IDENTICAL
     assert (comparison.a.level, comparison.b.level, comparison.level) == ("op", "step", "op")
-    assert "jax.code" not in programs.recorded("b", "train").processes[0].facts
+    assert "jax.code" not in open_trace(comparison.b.path).processes[0].facts
+
+
+def test_what_xla_chose_by_timing_is_a_fact(programs: Programs) -> None:
+    """A digest of the file, without the times that it has; none of a file that was not written."""
+    facts = open_trace(unchanged(programs).b.path).processes[0].facts
+    chosen = TUNED.replace("run_time {\n      nanos: 31744\n    }\n    ", "")
+    assert facts["jax.autotuning_loaded"] == f"{digest_buffer(chosen.encode(), 0):016x}"
+    assert "jax.autotuning_dumped" not in facts
 
 
 def test_another_instruction_set_is_found_in_the_iteration(programs: Programs) -> None:
@@ -281,6 +311,7 @@ def test_another_instruction_set_is_found_in_the_iteration(programs: Programs) -
     text = render_comparison(comparison, color=False)
     assert f"iteration {found.step} (jit.train's" in text
     assert "optimizer step" not in text
+    assert re.search(r"kernel   A  XLA native cpu, jaxlib [^,]*, \d+ threads?\n", text)
 
 
 def test_another_learning_rate_is_an_argument(programs: Programs) -> None:

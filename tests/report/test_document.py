@@ -124,6 +124,28 @@ def test_each_fact_has_one_label(rich: Comparison) -> None:
         assert any(told.startswith("Call stack") for told in stacks) if is_stack else label in terms, label
 
 
+def test_commands_of_reruns_are_not_compared(rich: Comparison) -> None:
+    """Both compute from the memory that their traces hold, so the line has to be of runs from their beginnings."""
+    found = replace(rich, commands="B adds --nodes 2")
+    for again in ((), ("a",), ("b",), ("a", "b")):
+        sides = {name: replace(getattr(found, name), rerun=name in again) for name in ("a", "b")}
+        shown = render_comparison(replace(found, **sides), color=False)
+        assert ("  commands B adds --nodes 2" in shown) == (len(again) < 2)
+
+
+def test_curves_of_several_ranks_are_named_with_their_process(rich: Comparison) -> None:
+    """One that differs on a rank alone is named with it, and with one process none is."""
+    [curve, *_] = rich.drift
+    curve = replace(curve, name="loss", place="", kind="watch", stream="rank1/main")
+    shown = render_comparison(replace(rich, drift=(curve,)), color=False)
+    assert "in rank1/main: differs" not in shown
+    side = replace(rich.a, processes=(*rich.a.processes, replace(rich.a.processes[0], name="rank1/main")))
+    shown = render_comparison(replace(rich, a=side, drift=(curve,)), color=False)
+    assert "in rank1/main: differs" in shown
+    drifts = (curve, replace(curve, stream="rank0/main"))
+    assert "in rank0/main: differs" in render_comparison(replace(rich, drift=drifts), color=False)
+
+
 def test_each_section_has_one_title(rich: Comparison) -> None:
     """Sections have the title of the document in each form; what is said in them is said in each."""
     document = verdict_document(rich)
