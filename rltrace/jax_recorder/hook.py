@@ -36,7 +36,7 @@ from rltrace.jax_recorder.series import watch_callbacks
 from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.base.patching import Patches
 from rltrace.recorder.base.weak_id_dict import WeakIdDict
-from rltrace.trace.format.schema import BOUNDARY_ONLY
+from rltrace.trace.format.schema import BOUNDARY_ONLY, CALLS_BACK
 
 Original = Callable[..., Any]
 
@@ -330,6 +330,9 @@ class JaxCalls:
         """Cut the function, and compile the parts, where it has a loop and that is possible."""
         if function.cut is not None or function.why_not:
             return
+        called_back = programs.callbacks_of(closed.jaxpr)
+        if called_back:
+            recording.note(CALLS_BACK, f"{function.op}: {', '.join(called_back)}")
         if not has_loop(closed.jaxpr):
             function.why_not = "its loop is a while_loop" if has_while(closed.jaxpr) else "it has no scan"
             if has_while(closed.jaxpr):

@@ -138,6 +138,18 @@ def _line_of_use(eqn: Any, place: int) -> str | None:
     return next(filter(None, lines), "") if lines or own in called.outvars else None
 
 
+def callbacks_of(jaxpr: Jaxpr) -> list[str]:
+    """Names of the functions of the program that it calls back for a result, such as an environment in Python."""
+    found: dict[str, None] = {}
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name in ("pure_callback", "io_callback") and eqn.outvars:
+            function = getattr(eqn.params["callback"], "callback_func", eqn.params["callback"])
+            found[getattr(function, "__name__", type(function).__name__)] = None
+        for inner in nested(eqn):
+            found |= dict.fromkeys(callbacks_of(inner))
+    return list(found)
+
+
 def _number(value: object) -> float | None:
     """A number of the program text, by its shortest text in its own precision; None: it is none."""
     array = np.asarray(value)

@@ -253,7 +253,8 @@ def _evidence(finding: Finding) -> Iterator[Fact]:
         yield Fact("repeats", f"the op gave {'the same' if finding.repeats else 'other'} bits when run again")
     differing = differing_outputs(finding)
     for name, pair in differing[: MAX_OUTPUTS if is_op else MAX_CELLS]:
-        yield Fact("field", pair, name) if finding.event is not None else Fact(name, pair)
+        label = "field" if finding.event is not None else "output" if is_op else name
+        yield Fact(label, pair, "" if name == label else name)
     if is_op and paired and finding.outputs and not differing:
         yield Fact("output", "equal on both sides")
     if is_op and len(finding.outputs) > 1 and differing:
@@ -288,8 +289,8 @@ def differing_outputs(finding: Finding) -> list[tuple[str, Pair[str]]]:
         return [(shown.name, Pair(shown.a, shown.b)) for shown in _fields(finding.event)]
     if finding.op is not None and (finding.a_index is None or finding.b_index is None):
         return []
-    names: Iterable[str] = STEP_OUTPUTS if finding.op is None else repeat("output")
-    return [(name, pair) for name, pair in zip(names, finding.outputs, strict=False) if pair.a != pair.b]
+    names: Iterable[str] = STEP_OUTPUTS if finding.op is None else finding.output_names or repeat("")
+    return [(name or "output", pair) for name, pair in zip(names, finding.outputs, strict=False) if pair.a != pair.b]
 
 
 def _fields(event: FindingEvent) -> Iterator[NamedDifference]:

@@ -143,6 +143,7 @@ def test_the_first_difference_is_the_oracles(folder: Path, oracle: dict[int, Dif
     assert (found.decisive.op, found.decisive.step) == ("jit.train.iteration", first)
     named = re.findall(r"state\['\w+'\]", found.decisive.explanation)
     assert sorted(named) == oracle[seed][first]
+    assert "it uses what observe returned to it, which is not recorded" in found.decisive.explanation
 
 
 def test_the_plants_are_of_every_kind(oracle: dict[int, Differing]) -> None:

@@ -401,3 +401,19 @@ def test_outside_data_is_replaced_where_it_came_in(programs: Programs) -> None:
     """Another seed is data that comes in: with A's in its place, all else is A's."""
     healed = replayed(programs, "seeded", "0.1", "1", inject=("step=0",))
     assert programs.printed("seeded") == programs.printed("values"), healed.why
+
+
+@pytest.mark.timeout(600)  # seven runs
+def test_another_instruction_set_is_confirmed(programs: Programs) -> None:
+    """CONFIRMED in all four arms: with A's iterations in place B is A, with B's A is B, and no other row is needed."""
+    programs.recorded("a", "train")
+    programs.recorded("isa", "train", flags=OTHER_ISA)
+    if programs.printed("isa") == programs.printed("a"):
+        pytest.skip("this processor computes the same bits under SSE4.2")
+    command = sys.executable, "-m", "rltrace", "confirm", "a.zarr", "isa.zarr"
+    outcome = json.loads(run(programs.folder, *command, "--yes", "--samples", "1", "--format", "json"))
+    assert (outcome["word"], outcome["by_state"]) == ("confirmed", True)
+    assert [arm["state"] for arm in outcome["arms"]] == ["as-expected"] * 4
+    [kind] = outcome["classes"]
+    assert (kind["op"], kind["matters"], kind["first_step"]) == ("jit.train.iteration", True, 0)
+    assert [kind["kernel"][side].split()[1] for side in "ab"] == ["native", "SSE4_2"]

@@ -202,6 +202,9 @@ LINES: Final = "lines"
 BOUNDARY_ONLY: Final = "jax.boundary_only"
 """Fact of a process of that engine: functions with a loop that is not driven, each with the reason."""
 
+CALLS_BACK: Final = "jax.calls_back"
+"""Fact of such a process: functions that use what a callback of the program returns: ``jit.train: observe; …``."""
+
 # --- tables ---------------------------------------------------------------------------------------------------------
 #
 # One JSON line per entry: [table, id, "16 hex digits of the portable key", payload]. Ids count from 0 per table; id 0
