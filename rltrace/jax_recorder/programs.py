@@ -278,8 +278,15 @@ def layout_of(dtype: Any, shape: tuple[int, ...], device: str, mesh: Mesh | None
 
 
 def array_of(value: Any, aval: Any) -> Any:
-    """An argument as an array: numbers in the type that JAX gave them."""
-    return value if isinstance(value, jax.Array) else np.asarray(value, dtype=aval.dtype)
+    """An argument as an array: numbers in the type that JAX gave them, of a reference what it refers to now."""
+    if isinstance(value, jax.Array):
+        return value
+    return value[...] if is_reference(value) else np.asarray(value, dtype=aval.dtype)
+
+
+def is_reference(value: Any) -> bool:
+    """Whether an argument is a reference, which a call can write."""
+    return not isinstance(value, jax.Array) and isinstance(value, getattr(jax, "Ref", ()))
 
 
 @lru_cache(1_024)

@@ -259,6 +259,14 @@ class JaxRecording:
             found.append(Operand(*programs.digest(array)) if known is None else known)
         return found
 
+    def link_references(self, args: Sequence[Any], inputs: list[Operand]) -> None:
+        """Of arguments that are references, correct the operands: the row that wrote them last, or others as well."""
+        for i, arg in enumerate(args):
+            if programs.is_reference(arg):
+                known, read = self._known.get(arg), inputs[i]
+                is_last = known is not None and known.digest == read.digest
+                inputs[i] = known if known is not None and is_last else read._replace(producer=Producer(0, SEVERAL, 0))
+
     def template(self, op: str, **more: Any) -> RowTemplate:
         """What the rows of a program have in common (``row_template``)."""
         return row_template(self._tables, op, **more)
@@ -320,6 +328,13 @@ class JaxRecording:
         """The digests and producers of arrays."""
         for array, operand in zip(arrays, operands, strict=True):
             self._known[array] = operand
+
+    def know_copies(self, arrays: Sequence[Any], copies: Sequence[Any]) -> None:
+        """Arrays that are others of this process on other devices."""
+        for array, copy in zip(arrays, copies, strict=True):
+            known = self._known.get(array)
+            if known is not None:
+                self._known[copy] = known._replace(layout=programs.layout_here(copy))
 
     def know_mixed(self, array: Any) -> Operand:
         """An array that several iterations have written."""
