@@ -87,7 +87,9 @@ class JaxRecording:
         self._sites = Sites(self._tables)
         self.series = JaxSeries(self._tables)
         self._lock = threading.RLock()
-        self._streams: dict[int, JaxRows] = {}
+        self._streams: list[JaxRows] = []
+        self._of_thread = threading.local()
+        """Its rows; by the thread and not by its number, which a later one may have."""
         self._known = KnownArrays()
         """Arrays whose digest and producer are known."""
         self._steps: list[StepRecord] = []
@@ -206,7 +208,7 @@ class JaxRecording:
     def commit(self) -> None:
         """Write all rows and steps."""
         with self._lock:
-            streams, steps = list(self._streams.values()), self._steps
+            streams, steps = list(self._streams), self._steps
             self._steps = []
             for rows in streams:
                 own = [step for step in steps if step.stream == rows.number]
@@ -227,20 +229,20 @@ class JaxRecording:
 
     def rows_here(self) -> JaxRows | None:
         """The rows of the calling thread; None in one that Python did not start."""
-        ident = threading.get_ident()
-        found = self._streams.get(ident)
+        found: JaxRows | None = getattr(self._of_thread, "rows", None)
         if found is not None:
             return found
-        thread = threading._active.get(ident)  # type: ignore[attr-defined]  # current_thread() would add it
+        thread = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]  # current_thread() would add it
         if thread is None or isinstance(thread, threading._DummyThread):
             return None
         with self._lock:
-            names = {rows.name for rows in self._streams.values()}
+            names = {rows.name for rows in self._streams}
             base = f"{self._writer.name}/thread:{thread.name}" if names else self._writer.name
             count = 1
             while (name := base if count == 1 else f"{base}#{count}") in names:
                 count += 1
-            rows = self._streams[ident] = JaxRows(self._writer.stream(name), name, self._tables)
+            rows = self._of_thread.rows = JaxRows(self._writer.stream(name), name, self._tables)
+            self._streams.append(rows)
         return rows
 
     def call_site(self, depth: int) -> int:
@@ -383,7 +385,7 @@ class JaxRecording:
     def add_given(self, callback: Any, arrays: Sequence[Any]) -> None:
         """The program is called back, on some thread of XLA."""
         with self._lock:
-            rows = next(iter(self._streams.values()), None)
+            rows = next(iter(self._streams), None)
             step = self.step + self.running()
         if rows is not None:
             self.series.add_given(callback, arrays, step, rows.number, rows.row)
