@@ -127,7 +127,7 @@ def foreign(x):
 def threads(x):
     results = []
     for i in range(2):
-        thread = threading.Thread(target=lambda: results.append(double(x * i)), name="worker")
+        thread = threading.Thread(target=lambda: results.append(double(x * i)), name=f"worker {i}")
         thread.start()
         thread.join()
     return results
@@ -204,8 +204,8 @@ def many(x):
 
 KINDS = [
     gradient, pytree, eager, eager_derivatives, while_loop, branches, custom_derivatives, remat, pmap, shard_map,
-    placed, donated, compiled, compiled_loop, callbacks, pallas, foreign, threads, without_jit, settings, static, dtypes, keys,
-    references, errors, many,
+    placed, donated, compiled, compiled_loop, callbacks, pallas, foreign, threads, without_jit, settings, static,
+    dtypes, keys, references, errors, many,
 ]  # fmt: skip
 for kind in KINDS:
     for leaf in jax.tree.leaves(kind(x)):
