@@ -80,7 +80,12 @@ def can_be_logged(aval: Any) -> bool:
     """Whether an array has its bytes in memory as the host sees them: not so numbers of four bits, or no numbers."""
     if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended):
         return bool(jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key))
-    return aval.dtype.itemsize > 0 and _PACKED.match(str(aval.dtype)) is None
+    return aval.dtype.itemsize > 0 and not is_packed(aval.dtype)
+
+
+def is_packed(dtype: Any) -> bool:
+    """Whether several numbers share a byte where a program has them, and have one each on the host."""
+    return _PACKED.match(str(dtype)) is not None
 
 
 _PACKED = re.compile(r"(u?int|float)[124](_|$)")

@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 
 import jax
 import numpy as np
-from jax._src import pjit, traceback_util
+from jax._src import dispatch, pjit, traceback_util
 from jax.extend.core import jaxpr_as_fun, primitives
 from numpy.typing import NDArray
 
@@ -91,6 +91,7 @@ def start(options: RecordOptions, token: str, make_hook: MakeHook | None = None)
     patches = Patches()
     patches.wrap(pjit, CALL, calls.pass_on)
     patches.wrap(primitives.jit_p, "impl", calls.pass_bound)
+    patches.wrap(dispatch, "_batched_device_put_impl", calls.pass_put)
     patches.wrap(jax.stages.Traced, "lower", calls.note_lowered)
     patches.wrap(jax.stages.Lowered, "compile", calls.note_compiled)
     patches.wrap(jax.stages.Compiled, "__call__", calls.call_compiled)
@@ -175,6 +176,13 @@ class JaxCalls:
 
         return self.pass_on(call, *args, **params)[0]
 
+    def pass_put(self, original: Original, *arrays: Any, **params: Any) -> Any:
+        """Arrays are put on devices: their bytes have the producers that they had."""
+        copies, recording = original(*arrays, **params), self._recording
+        if recording is not None:
+            recording.guarded(lambda: recording.know_copies(arrays, copies), None)
+        return copies
+
     def note_lowered(self, original: Original, traced: Any, *args: Any, **options: Any) -> Any:
         """The program lowers a traced function."""
         lowered = original(traced, *args, **options)
@@ -229,6 +237,7 @@ class JaxCalls:
             function = self._function(closed, params)
             arrays = [programs.array_of(arg, aval) for arg, aval in zip(args, closed.in_avals, strict=True)]
             inputs = recording.operands([*arrays, *(programs.array_of(c, c) for c in closed.consts)])
+            recording.link_references([*args, *closed.consts], inputs)
             site = recording.call_site(3)
             self._prepare(recording, function, closed, args, params)
             given = args
@@ -249,9 +258,7 @@ class JaxCalls:
                 if function.template is None:
                     evidence = programs.evidence_of(self._busy.compiled)
                     function.template = recording.template(function.op, program=function.program, kernel=evidence)
-                if recording.sees_arrays:
-                    results = list(results)
-                recording.add_row(function.template, site, inputs, results)
+                results = _add_row(recording, function.template, site, inputs, results, [*args, *closed.consts])
             except Exception as error:
                 _fail(recording, error, function.op)
         self._end_call(recording)
@@ -270,6 +277,7 @@ class JaxCalls:
             template, constants = self._of_compiled(recording, compiled)
             arrays = list(map(programs.array_of, given, wanted))
             inputs = recording.operands([*arrays, *constants])
+            recording.link_references(given, inputs)
             site = recording.call_site(3)
             if recording.sees_arrays:
                 taken = recording.begin_row(template.op, site, inputs, arrays)
@@ -283,8 +291,7 @@ class JaxCalls:
             if recording.sees_arrays:
                 _delete_donated(given, jax.tree.leaves((args, kwargs)), [each.donated for each in wanted])
             results, tree = jax.tree.flatten(returned)
-            recording.add_row(template, site, inputs, results)
-            returned = jax.tree.unflatten(tree, results)
+            returned = jax.tree.unflatten(tree, _add_row(recording, template, site, inputs, results, given))
         except Exception as error:
             _fail(recording, error, template.op)
         self._end_call(recording)
@@ -496,6 +503,17 @@ def _hide_frames() -> None:
     hide = getattr(traceback_util, "register_exclusion", None)
     if hide is not None:
         hide(str(Path(rltrace.__file__).parent))
+
+
+def _add_row(
+    recording: JaxRecording, template: RowTemplate, site: int, inputs: list[Operand], results: Any, args: Sequence[Any]
+) -> list[Any]:
+    """Add the row of a call, which has written what ``args`` refer to as well; returns the results, some injected."""
+    references = list(filter(programs.is_reference, args))
+    written = [*results, *(reference[...] for reference in references)]
+    count = len(written) - len(references)
+    recording.know(references, recording.add_row(template, site, inputs, written)[count:])
+    return written[:count]
 
 
 def _fail(recording: JaxRecording, error: Exception, op: str, args: Sequence[Any] = ()) -> None:

@@ -147,6 +147,8 @@ class Cut:
         params, body = self.scan.params, self.scan.params["jaxpr"].jaxpr
         if params["unroll"] != 1:
             raise CannotCutError("its scan is unrolled")
+        if any(hasattr(v.aval, "inner_aval") for v in self.scan.invars):
+            raise CannotCutError("its loop reads references")
         self.length: int = params["length"]
         consts, carried = params["num_consts"], params["num_carry"]
         self._consts, self._xs = self.scan.invars[:consts], self.scan.invars[consts + carried :]

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from rltrace.digest import digest_address, digest_buffer, seed_of
 from rltrace.fingerprint.reproducibility_checks import xla_flags
 from rltrace.jax_recorder.digest_log import TARGET as DIGEST_TARGET
+from rltrace.jax_recorder.digest_log import is_packed
 from rltrace.jax_recorder.loops import nested, typed
 from rltrace.portable_keys import portable_key
 
@@ -340,6 +341,8 @@ class ArrayLayout(NamedTuple):
     seed: int
     size: int
     """Bytes."""
+    is_plain: bool
+    """Whether it has bytes, and a program has them as the host has."""
     mesh: Mesh | None = None
     """Of an array on several devices."""
 
@@ -358,12 +361,20 @@ class Mesh(NamedTuple):
 @lru_cache(65_536)
 def layout_of(dtype: Any, shape: tuple[int, ...], device: str, mesh: Mesh | None = None) -> ArrayLayout:
     size = prod(shape) * int(getattr(dtype, "itemsize", 0))
-    return ArrayLayout(str(dtype), shape, device, seed_of(str(dtype), shape), size, mesh)
+    is_plain = size > 0 and not is_packed(dtype)
+    return ArrayLayout(str(dtype), shape, device, seed_of(str(dtype), shape), size, is_plain, mesh)
 
 
 def array_of(value: Any, aval: Any) -> Any:
-    """An argument as an array: numbers in the type that JAX gave them."""
-    return value if isinstance(value, jax.Array) else np.asarray(value, dtype=aval.dtype)
+    """An argument as an array: numbers in the type that JAX gave them, of a reference what it refers to now."""
+    if isinstance(value, jax.Array):
+        return value
+    return value[...] if is_reference(value) else np.asarray(value, dtype=aval.dtype)
+
+
+def is_reference(value: Any) -> bool:
+    """Whether an argument is a reference, which a call can write."""
+    return not isinstance(value, jax.Array) and isinstance(value, getattr(jax, "Ref", ()))
 
 
 @lru_cache(1_024)
@@ -404,14 +415,20 @@ def layout_here(array: Any) -> ArrayLayout:
     """Layout of a JAX array."""
     if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
         array = jax.random.key_data(array)
-    device, _, mesh = _placed(array.sharding)
-    return layout_of(array.dtype, array.shape, device, mesh)
+    return _layout(array)[0]
+
+
+def _layout(array: Any) -> tuple[ArrayLayout, bool]:
+    """Layout of an array, no random keys, and whether its bytes can be read where they are."""
+    device, is_near, mesh = _placed(array.sharding)
+    layout = layout_of(array.dtype, array.shape, device, mesh)
+    return layout, is_near and layout.is_plain
 
 
 def rows_of(array: Any, places: Sequence[int]) -> np.ndarray[Any, Any]:
     """These rows of a JAX array, copied; the array itself may be donated afterwards."""
-    _, is_near, _ = _placed(array.sharding)
-    if not is_near or not array.nbytes:
+    _, is_near = _layout(array)
+    if not is_near:
         return np.asarray(array[min(places) : max(places) + 1])[np.subtract(places, min(places))]
     array.block_until_ready()
     memory = (ctypes.c_uint8 * array.nbytes).from_address(array.unsafe_buffer_pointer())
@@ -422,10 +439,10 @@ def rows_of(array: Any, places: Sequence[int]) -> np.ndarray[Any, Any]:
 def digest_rows(array: Any, rows: slice) -> tuple[ArrayLayout, int]:
     """The same of some rows of an array."""
     shape = (rows.stop - rows.start, *array.shape[1:])
-    device, is_near, _ = _placed(array.sharding)
-    if not is_near or not array.nbytes:
+    whole, is_near = _layout(array)
+    if not is_near:
         return digest(np.asarray(array[rows]))
-    layout = layout_of(array.dtype, shape, device)
+    layout = layout_of(array.dtype, shape, whole.device)
     array.block_until_ready()
     size = array.nbytes // array.shape[0]
     start = array.unsafe_buffer_pointer() + rows.start * size
@@ -438,8 +455,8 @@ def host_array(array: Any, rows: slice | None = None) -> NDArray[Any]:
         array = jax.random.key_data(array)
     if not isinstance(array, jax.Array):
         return np.array(array)
-    _, is_near, _ = _placed(array.sharding)
-    if not is_near or not array.nbytes:
+    _, is_near = _layout(array)
+    if not is_near:
         return np.array(array if rows is None else array[rows])
     array.block_until_ready()  # a view of it would keep the loop's program from writing it in place
     start, size, shape = array.unsafe_buffer_pointer(), array.nbytes, array.shape
@@ -474,9 +491,8 @@ def digest(array: Any) -> tuple[ArrayLayout, int]:
         return layout, digest_buffer(np.ascontiguousarray(array).view(np.uint8).reshape(-1), layout.seed)
     if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
         array = jax.random.key_data(array)
-    device, is_near, mesh = _placed(array.sharding)
-    layout = layout_of(array.dtype, array.shape, device, mesh)
-    if is_near and layout.size:
+    layout, is_near = _layout(array)
+    if is_near:
         array.block_until_ready()
         return layout, digest_address(array.unsafe_buffer_pointer(), layout.size, layout.seed)
     host = np.ascontiguousarray(_read(array))

@@ -87,7 +87,9 @@ class JaxRecording:
         self._sites = Sites(self._tables)
         self.series = JaxSeries(self._tables)
         self._lock = threading.RLock()
-        self._streams: dict[int, JaxRows] = {}
+        self._streams: list[JaxRows] = []
+        self._of_thread = threading.local()
+        """Its rows; by the thread and not by its number, which a later one may have."""
         self._known = KnownArrays()
         """Arrays whose digest and producer are known."""
         self._steps: list[StepRecord] = []
@@ -207,7 +209,7 @@ class JaxRecording:
     def commit(self) -> None:
         """Write all rows and steps."""
         with self._lock:
-            streams, steps = list(self._streams.values()), self._steps
+            streams, steps = list(self._streams), self._steps
             self._steps = []
             for rows in streams:
                 own = [step for step in steps if step.stream == rows.number]
@@ -228,20 +230,20 @@ class JaxRecording:
 
     def rows_here(self) -> JaxRows | None:
         """The rows of the calling thread; None in one that Python did not start."""
-        ident = threading.get_ident()
-        found = self._streams.get(ident)
+        found: JaxRows | None = getattr(self._of_thread, "rows", None)
         if found is not None:
             return found
-        thread = threading._active.get(ident)  # type: ignore[attr-defined]  # current_thread() would add it
+        thread = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]  # current_thread() would add it
         if thread is None or isinstance(thread, threading._DummyThread):
             return None
         with self._lock:
-            names = {rows.name for rows in self._streams.values()}
+            names = {rows.name for rows in self._streams}
             base = f"{self._writer.name}/thread:{thread.name}" if names else self._writer.name
             count = 1
             while (name := base if count == 1 else f"{base}#{count}") in names:
                 count += 1
-            rows = self._streams[ident] = JaxRows(self._writer.stream(name), name, self._tables)
+            rows = self._of_thread.rows = JaxRows(self._writer.stream(name), name, self._tables)
+            self._streams.append(rows)
         return rows
 
     def call_site(self, depth: int) -> int:
@@ -259,6 +261,14 @@ class JaxRecording:
             known = self._known.get(array)
             found.append(Operand(*programs.digest(array)) if known is None else known)
         return found
+
+    def link_references(self, args: Sequence[Any], inputs: list[Operand]) -> None:
+        """Of arguments that are references, correct the operands: the row that wrote them last, or others as well."""
+        for i, arg in enumerate(args):
+            if programs.is_reference(arg):
+                known, read = self._known.get(arg), inputs[i]
+                is_last = known is not None and known.digest == read.digest
+                inputs[i] = known if known is not None and is_last else read._replace(producer=Producer(0, SEVERAL, 0))
 
     def template(self, op: str, **more: Any) -> RowTemplate:
         """What the rows of a program have in common (``row_template``)."""
@@ -322,6 +332,13 @@ class JaxRecording:
         for array, operand in zip(arrays, operands, strict=True):
             self._known[array] = operand
 
+    def know_copies(self, arrays: Sequence[Any], copies: Sequence[Any]) -> None:
+        """Arrays that are others of this process on other devices."""
+        for array, copy in zip(arrays, copies, strict=True):
+            known = self._known.get(array)
+            if known is not None:
+                self._known[copy] = known._replace(layout=programs.layout_here(copy))
+
     def know_mixed(self, array: Any) -> Operand:
         """An array that several iterations have written."""
         operand = self._known[array] = Operand(*programs.digest(array), Producer(0, SEVERAL, 0))
@@ -369,7 +386,7 @@ class JaxRecording:
     def add_given(self, callback: Any, arrays: Sequence[Any]) -> None:
         """The program is called back, on some thread of XLA."""
         with self._lock:
-            rows = next(iter(self._streams.values()), None)
+            rows = next(iter(self._streams), None)
             step = self.step + self.running()
         if rows is not None:
             self.series.add_given(callback, arrays, step, rows.number, rows.row)

@@ -88,7 +88,7 @@ class ArrayInjector:
         self, injection: Injection, inputs: list[Operand], arrays: list[Any], distance: OpDistance
     ) -> None:
         """Replace what the call takes from outside. Raises NotInjectedError."""
-        devices = tuple(operand.layout.device for operand in inputs)
+        devices = tuple(operand.layout.device.partition(":")[0] for operand in inputs)
         if devices != injection.devices:
             raise NotInjectedError(f"its arrays are on {_words(devices)} here and on {_words(injection.devices)} in A")
         values = [(at, self._fitting(inputs[at], digest)) for at, digest in injection.inputs]

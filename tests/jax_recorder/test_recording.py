@@ -214,7 +214,11 @@ def test_every_shape_of_loop_keeps_bits_and_types(programs: Programs) -> None:
     assert driven >= {"jit.constants", "jit.backwards", "jit.several", "jit.keys", "jit.<lambda>", "jit.noting"}
     assert "jit.several: its 5 floating-point operations are those of the uncut program" in str(facts["jax.code"])
     whole = set(str(facts["jax.boundary_only"]).split("; "))
-    assert whole == {"jit.backwards: it takes donated arrays", "jit.<lambda>: its scan is unrolled"}
+    assert whole == {
+        "jit.backwards: it takes donated arrays",
+        "jit.<lambda>: its scan is unrolled",
+        "jit.whole: its loop is a while_loop",
+    }
 
 
 def test_what_a_loop_stacks_and_gives_to_callbacks_is_a_series(programs: Programs) -> None:
