@@ -26,6 +26,7 @@ from rltrace import recorder
 from rltrace.errors import RecordError
 from rltrace.jax_recorder import programs
 from rltrace.jax_recorder.digest_log import LOG, DigestLog, log_library
+from rltrace.jax_recorder.equations import CannotEvaluateError, Evaluator
 from rltrace.jax_recorder.loops import CannotCutError, Cut, has_loop, is_given
 from rltrace.jax_recorder.programs import ArrayLayout
 from rltrace.jax_recorder.recording import JaxRecording, MakeHook
@@ -33,7 +34,7 @@ from rltrace.jax_recorder.rows import Operand, RowTemplate
 from rltrace.jax_recorder.series import watch_callbacks
 from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.base.patching import Patches
-from rltrace.trace.format.schema import BOUNDARY_ONLY
+from rltrace.trace.format.schema import BOUNDARY_ONLY, EQUATION
 
 Original = Callable[..., Any]
 
@@ -110,7 +111,7 @@ class _Function:
     def __init__(self, name: str, closed: Any) -> None:
         self.op = f"jit.{name}"
         self.before = f"{self.op}.before"
-        self.program = programs.program_of(closed)
+        self.program = programs.program_of(closed.jaxpr)
         self.template: RowTemplate | None = None
         """Of its rows, where it is recorded at its boundary."""
         self.cut: Cut | None = None
@@ -128,6 +129,8 @@ class JaxCalls:
         self._lock = threading.Lock()
         self._functions: WeakKeyDictionary[Any, dict[Any, _Function]] = WeakKeyDictionary()
         self._recording: JaxRecording | None = None
+        self._evaluator: Evaluator | None = None
+        """At level equation."""
         self._has_called = False
         self._off = False
 
@@ -143,6 +146,8 @@ class JaxCalls:
             return original(*args, **params)
         self._busy.now = True
         try:
+            if recording.options.level == EQUATION:
+                return self._evaluated(recording, original, args, params)
             return self._recorded(recording, original, args, params)
         finally:
             self._busy.now = False
@@ -199,6 +204,32 @@ class JaxCalls:
             self._has_called = True
             recording.first_call_ended()
         # without an executable, JAX keeps none in its C++ cache, and the next call comes here, too
+        return results, None, None, []
+
+    def _evaluated(self, recording: JaxRecording, original: Original, args: Sequence[Any], params: Any) -> Any:
+        """Call a function equation by equation."""
+        try:
+            if self._evaluator is None:
+                self._evaluator = Evaluator(recording, lambda: self._busy.compiled)
+            _check_placement(args, {**params, "donated_invars": ()})
+            evaluation = self._evaluator.begin(params["name"], params["jaxpr"], programs.lines_here())
+        except (CannotCutError, CannotEvaluateError) as error:
+            recording.note(BOUNDARY_ONLY, f"jit.{params['name']}: {error}")
+            return self._recorded(recording, original, args, params)
+        except Exception as error:
+            recording.fail(error)
+            return original(*args, **params)
+        try:
+            results = _give_away(args, params["donated_invars"], evaluation.run(args))
+        except Exception as error:
+            if evaluation.has_effects:
+                raise
+            returned = original(*args, **params)  # which raises what the program raises
+            recording.fail(error)
+            return returned
+        if not self._has_called:
+            self._has_called = True
+            recording.first_call_ended()
         return results, None, None, []
 
     def _called(self, original: Original, args: Sequence[Any], params: Any) -> Any:
@@ -383,6 +414,18 @@ def _delete_donated(given: Sequence[Any], args: Sequence[Any], donated: Sequence
     for old, new, is_donated in zip(given, args, donated, strict=True):
         if is_donated and new is not old and isinstance(old, jax.Array):
             old.delete()
+
+
+def _give_away(args: Sequence[Any], donated: Sequence[bool], results: list[Any]) -> list[Any]:
+    """Delete the donated arguments that JAX would: for each, a result of its type is written in its place."""
+    room = Counter((result.shape, result.dtype) for result in results)
+    for arg, is_donated in zip(args, donated, strict=True):
+        if is_donated and isinstance(arg, jax.Array) and room[arg.shape, arg.dtype]:
+            room[arg.shape, arg.dtype] -= 1
+            own = _address(arg)
+            results = [jax.numpy.copy(result) if _address(result) == own else result for result in results]
+            arg.delete()
+    return results
 
 
 def _check_placement(args: Sequence[Any], params: Any) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from ctypes import string_at
 from functools import cache, lru_cache
 from math import prod
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -57,6 +58,13 @@ def lines_of(eqn: Any) -> list[tuple[str, str, int]]:
     return [(frame.file_name, frame.function_name, frame.start_line) for frame in frames]
 
 
+def lines_here() -> tuple[tuple[str, str, int], ...]:
+    """The same of the stack of the calling thread."""
+    frames = source_info_util.user_frames(source_info_util.current().traceback)
+    own = str(Path(__file__).parent)
+    return tuple((f.file_name, f.function_name, f.start_line) for f in frames if not f.file_name.startswith(own))
+
+
 class Program(NamedTuple):
     """A traced function as one can compare it."""
 
@@ -66,12 +74,18 @@ class Program(NamedTuple):
     """Each with the line that it comes from and its place in it: ``return config["LR"] * frac #1``."""
 
 
-def program_of(closed: ClosedJaxpr) -> Program:
-    """The fingerprint and the numbers of a function."""
+def program_of(jaxpr: Jaxpr, line: str = "") -> Program:
+    """The fingerprint and the numbers of a function; ``line``: the source of its equations that have none."""
     numbers: dict[str, list[float]] = {}
-    words = list(_words(closed.jaxpr, "", numbers))
+    words = list(_words(jaxpr, line, numbers))
     named = [(f"{line} #{k}", value) for line, values in numbers.items() for k, value in enumerate(values, 1)]
     return Program(f"{portable_key('jaxpr', *words, *named[MAX_NUMBERS:]):016x}", tuple(named[:MAX_NUMBERS]))
+
+
+def parameters_of(eqn: Any, most: int) -> tuple[str, ...]:
+    """Of an equation ``name=value`` of each parameter that is given, no function, and of at most so many letters."""
+    given = ((k, v) for k, v in sorted(eqn.params.items()) if v is not None and not _holds_function(v))
+    return tuple(text for k, v in given if len(text := f"{k}={_stable(v)}") <= most)
 
 
 def _words(jaxpr: Jaxpr, line: str, numbers: dict[str, list[float]]) -> Iterator[object]:
@@ -81,7 +95,7 @@ def _words(jaxpr: Jaxpr, line: str, numbers: dict[str, list[float]]) -> Iterator
         names[v] = len(names)
         yield str(v.aval)
     for eqn in jaxpr.eqns:
-        own = _line(eqn) or line
+        own = source_of(eqn) or line
         read: list[object] = []
         for v in eqn.invars:
             if isinstance(v, Literal):
@@ -124,7 +138,7 @@ def _stable(value: object) -> str:
     return _ADDRESS.sub("", repr(value))
 
 
-def _line(eqn: Any) -> str:
+def source_of(eqn: Any) -> str:
     """Its source, ``frac = 1.0 - count``, whatever the file is called; "" where it is not known."""
     frame = source_info_util.user_frame(eqn.source_info.traceback)
     return "" if frame is None else linecache.getline(frame.file_name, frame.start_line).strip()
@@ -276,7 +290,9 @@ def layout_here(array: Any) -> ArrayLayout:
 
 
 def rows_of(array: Any, places: Sequence[int]) -> np.ndarray[Any, Any]:
-    """These rows of a JAX array, copied; the array itself may be donated afterwards."""
+    """These rows of an array, copied; a JAX array itself may be donated afterwards."""
+    if not isinstance(array, jax.Array):
+        return np.asarray(array[list(places)])
     _, is_near = _placed(array.sharding)
     if not is_near or not array.nbytes:
         return np.asarray(array[min(places) : max(places) + 1])[np.subtract(places, min(places))]

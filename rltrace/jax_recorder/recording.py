@@ -37,7 +37,7 @@ from rltrace.recorder.core.call_sites import Sites
 from rltrace.recorder.processes.exits import Endings, interrupt_program, stay_interrupted
 from rltrace.trace.format.process_start import note_failure
 from rltrace.trace.format.rows import StepRecord
-from rltrace.trace.format.schema import JAX_ENGINE, Kind
+from rltrace.trace.format.schema import BITS, EQUATION, JAX_ENGINE, Kind
 from rltrace.trace.write.writer import ProcessWriter
 
 T = TypeVar("T")
@@ -53,6 +53,11 @@ MAX_NOTES: Final = 20
 MAX_BYTES: Final = 1 << 36
 """Bytes of the carries of a loop that are digested, outside of the window: 64 GiB, some 10 s."""
 
+OTHER_BITS: Final = (
+    "these are the bits of another program: each equation was compiled alone, where XLA fuses several and may round otherwise;"
+    " what diverges here need not diverge, or not first, in the program as it is"
+)
+"""What is said of level equation."""
 
 MakeHook = Callable[[str, Tables], ArrayHook | None]
 """Makes the hook of the process of that name; None: it has none."""
@@ -67,6 +72,7 @@ class JaxRecording:
         """Iterations of all loops so far."""
         self.running: Callable[[], int] = lambda: 0
         """How many more have ended in the piece of a loop that runs now."""
+        self._level = options.level if options.level == EQUATION else "op"
         self._pid = os.getpid()
         self._trace, self._token = Path(options.trace), token
         start = {"token": token, "pid": self._pid, "parent": os.getppid(), "argv": masked_arguments(sys.argv)}
@@ -98,7 +104,9 @@ class JaxRecording:
 
     def start(self) -> None:
         self._facts = {"digest": ALGORITHM, **fingerprint.start()}
-        self._writer.facts("op", JAX_ENGINE, self._facts)
+        if self._level == EQUATION:
+            self._facts |= {BITS: OTHER_BITS}
+        self._writer.facts(self._level, JAX_ENGINE, self._facts)
         if self._values is not None:
             self._writer.request_values(self._values.queue.request)
             self._values.queue.request_commit = self._values.queue.wait_for_commit = self.commit
@@ -118,14 +126,14 @@ class JaxRecording:
     def first_call_ended(self) -> None:
         """Record the facts that are known only once JAX has computed something."""
         self._facts = {**self._facts, **programs.facts()}
-        self._writer.facts("op", JAX_ENGINE, self._facts)
+        self._writer.facts(self._level, JAX_ENGINE, self._facts)
 
     def note(self, fact: str, text: str) -> None:
         """Add to a fact about the functions of the program."""
         noted = self._notes.setdefault(fact, [])
         if text not in noted and len(noted) < MAX_NOTES:
             noted.append(text)
-            self._writer.facts("op", JAX_ENGINE, {fact: "; ".join(noted)})
+            self._writer.facts(self._level, JAX_ENGINE, {fact: "; ".join(noted)})
 
     def finish(self) -> None:
         """Commit what is left, and record how the process ended. Safe to call twice."""
@@ -142,7 +150,7 @@ class JaxRecording:
             self.commit()
             for record in () if self._hook is None else self._hook.records():
                 self._writer.append(record)
-            self._writer.facts("op", JAX_ENGINE, {**self._facts, **fingerprint.facts(self._facts)})
+            self._writer.facts(self._level, JAX_ENGINE, {**self._facts, **fingerprint.facts(self._facts)})
             error = getattr(sys, "last_value", None)
             ending = {"exception": type(error).__name__} if error is not None else {}
             self._writer.close("stopped" if self._stopped else "complete", ending)
@@ -396,17 +404,31 @@ class JaxRecording:
             if recorded:
                 rows.add(template, site, steps[0], [*fixed, *state], written)
                 rows.repeat(steps[1:], fixed, digests)
-            number = self._loop(loop)
-            attempts = (self._counts.get(number, 0) + ends - 1).tolist()
-            self._counts[number] = attempts[-1] + 1
-            self._attempt = list(self._loops).index(loop), attempts[-1]
-            for i, (step, attempt) in enumerate(zip(steps, attempts, strict=True)):
-                whole, end = digest_buffer(carry[i], 0), first + (i + 1 if recorded else 0)
-                done = (number, attempt, 0, 0, 0, end, recorded, whole, 0, (0, 0, 0, 0))
-                self._steps.append(StepRecord(step, rows.number, *done))
-            self.step = steps[-1] + 1
+            row_ends = [first + (i + 1 if recorded else 0) for i in range(len(ends))]
+            self._end_steps(loop, ends.tolist(), rows.number, row_ends, carry)
         last = [Producer(rows.number, rows.row - 1, i) if recorded else None for i in range(len(state))]
         return [Operand(*each) for each in zip(layouts, carry[-1].tolist(), last, strict=False)]
+
+    def end_iteration(self, loop: str, carry: Sequence[Operand]) -> None:
+        """An iteration of a loop has ended, whose equations are rows; it passes on this carry."""
+        rows = self.rows_here()
+        assert rows is not None, "the loop has rows"
+        with self._lock:
+            digests = np.array([[operand.digest for operand in carry]], np.uint64)
+            self._end_steps(loop, [1], rows.number, [rows.row], digests)
+
+    def _end_steps(
+        self, loop: str, ends: Sequence[int], stream: int, row_ends: Sequence[int], carry: NDArray[np.uint64]
+    ) -> None:
+        """Iterations have ended: of a loop, counted from the last one seen, each with the row after it and its carry."""
+        number = self._loop(loop)
+        count, begin, recorded = self._counts.get(number, 0), self.step, self.in_window(self.step)
+        for end, row_end, digests in zip(ends, row_ends, carry, strict=True):
+            done = (number, count + end - 1, 0, 0, 0, row_end, recorded, digest_buffer(digests, 0), 0, (0, 0, 0, 0))
+            self._steps.append(StepRecord(begin + end - 1, stream, *done))
+        self._counts[number] = count + ends[-1]
+        self._attempt = list(self._loops).index(loop), count + ends[-1] - 1
+        self.step = begin + ends[-1]
 
     def _loop(self, name: str) -> int:
         """Id of a loop in table "optimizers"."""

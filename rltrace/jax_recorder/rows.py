@@ -92,11 +92,14 @@ def row_template(
     kind: Kind = Kind.OP,
     module: str = "",
     names: Sequence[str] = (),
+    phase: Phase = Phase.OTHER,
+    parameters: Sequence[str] = (),
 ) -> RowTemplate:
-    """``names``: of what a row writes, "" where there is none."""
+    """``names``: of what a row writes, "" where there is none; ``parameters``: of an equation, as ``name=value``."""
     numbers = () if program is None else program.numbers
     words: list[object] = ["carry"] if kind is Kind.WINDOW else []
     words += [] if program is None else [f"program={program.fingerprint}"]
+    words += parameters
     words += [[f"{name}=", "f"] for name, _ in numbers]
     words += [{WRITES: list(names)}] if any(names) else []
     row = [0] * len(Column)
@@ -104,7 +107,7 @@ def row_template(
     row[Column.OP] = tables.intern_payload("ops", op)
     row[Column.MODULE] = tables.intern_payload("modules", module)
     row[Column.SCALARS] = tables.intern_payload("scalars", words)
-    row[Column.PHASE] = Phase.OTHER
+    row[Column.PHASE] = phase
     row[Column.KERNEL] = tables.intern_payload("kernels", kernel or {})
     row[Column.FLOATS] = len(numbers)
     return RowTemplate(op, tuple(row), tuple(value for _, value in numbers), tuple(names) if any(names) else ())

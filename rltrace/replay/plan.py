@@ -19,7 +19,7 @@ from rltrace.replay.op_kinds import OpKinds, read_json, read_labels
 from rltrace.selectors import Key, Range, Selector, parse_selectors
 from rltrace.trace.format.collectives import brings_data
 from rltrace.trace.format.rows import Rows
-from rltrace.trace.format.schema import BOUNDARY_ONLY, JAX_ENGINE, LIMIT, Column, Origin, RowFlag, Step
+from rltrace.trace.format.schema import BOUNDARY_ONLY, EQUATION, JAX_ENGINE, LIMIT, Column, Origin, RowFlag, Step
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace
 from rltrace.trace.read.selector_mask import RowMask
@@ -176,12 +176,12 @@ def preceding_attempts(process: ProcessTrace) -> dict[int, Attempt]:
 
 def window_of(trace: Trace) -> tuple[str, int, int | None]:
     """Level, first step and end of A's recording, which a replay uses, too. Raises UsageError where A has no ops."""
-    if trace.level != "op":
+    if trace.level not in ("op", EQUATION):
         raise UsageError(f"{trace.path} was recorded at level {trace.level}: it has no ops with values to inject")
     windows = [window for process in trace.processes for window in process.windows] or [(0, None)]
     ends = [end for _, end in windows]
     return (
-        "op",
+        trace.level,
         min(first for first, _ in windows),
         None if None in ends else max(end for end in ends if end is not None),
     )
