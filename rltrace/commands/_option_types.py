@@ -145,7 +145,6 @@ def level_option(*more: str, help: str = "Every op, or one digest a step.") -> C
     return click.option("--level", type=click.Choice(["step", "op", *more]), default="op", show_default=True, help=help)
 
 
-
 values_option = click.option(
     "--values",
     multiple=True,

@@ -43,6 +43,9 @@ ENTERED = {
 }
 """Primitives that call a function, with the parameter that is the function."""
 
+REMAT = ("checkpoint", "rematted_computation")
+"""Scopes of ``jax.checkpoint``, which are no modules."""
+
 MAX_PARAMETER = 200
 """Letters of a parameter that a row names; longer ones are in the fingerprint of the equation alone."""
 
@@ -65,10 +68,14 @@ class _Place(NamedTuple):
     def of(self, eqn: Eqn) -> _Place:
         """The place of an equation of the function."""
         stack = eqn.source_info.name_stack.stack
-        scopes = (each.name for each in stack if not isinstance(each, Transform))
+        scopes = (each.name for each in stack if not isinstance(each, Transform) and each.name not in REMAT)
         transforms = (each.name for each in stack if isinstance(each, Transform))
         lines, source = (*programs.lines_of(eqn), *self.lines), programs.source_of(eqn) or self.source
         return _Place(lines, source, (*self.scopes, *scopes), self.transforms.union(transforms))
+
+    @property
+    def module(self) -> str:
+        return ".".join(self.scopes)
 
     @property
     def phase(self) -> Phase:
@@ -116,7 +123,7 @@ class _Equation:
         self.last: list[Variable] = []
         """Variables that nothing after it reads."""
         name = eqn.primitive.name
-        is_opaque = name in ("jit", "pjit") and not is_plain_call(eqn) or name == "scan" and not eqn.params["length"]
+        is_opaque = not is_plain_call(eqn) if name in ("jit", "pjit") else eqn.params.get("length") == 0
         self.kind = name if name in (*ENTERED, "cond", "while", "scan") and not is_opaque else ""
         """Of what it calls; "": nothing that is entered, so that it is a row."""
         self.op = f"jit.{eqn.params['name']}" if is_opaque and "name" in eqn.params else name
@@ -152,12 +159,13 @@ class _Equation:
         elif self.kind == "scan":
             self.block(0, params["jaxpr"], invars, params["num_consts"])
 
-
     def compiled(self) -> Callable[..., list[Array]]:
         """The body of a scan as one program, for iterations that are no rows."""
         if self._compiled is None:
             block = self.blocks[0]
-            jaxpr = block.jaxpr.replace(invars=block.variables[len(block.consts) :], outvars=block.outvars, debug_info=None)
+            jaxpr = block.jaxpr.replace(
+                invars=block.variables[len(block.consts) :], outvars=block.outvars, debug_info=None
+            )
             self._compiled = jax.jit(jax.extend.core.jaxpr_as_fun(ClosedJaxpr(jaxpr, list(block.consts))))
         return self._compiled
 
@@ -185,6 +193,8 @@ class Evaluator:
     def __init__(self, recording: JaxRecording, executable: Callable[[], Any]) -> None:
         """``executable`` returns what JAX has compiled last."""
         self.recording, self.executable = recording, executable
+        self.rows_of: Callable[[Sequence[Array], int], Sequence[Array]] = jax.jit(_rows)
+        """Of each array the row of this index, in one call."""
         self._programs: dict[Hashable, _Program] = {}
         self._blocks: WeakKeyDictionary[Any, dict[Lines, _Block]] = WeakKeyDictionary()
 
@@ -314,7 +324,7 @@ class Evaluation:
 
     def _rows_of(self, xs: Sequence[Array], at: int) -> Sequence[Array]:
         """Of each array the row that an iteration reads: of the origin of the array, if nothing recorded wrote it."""
-        rows: Sequence[Array] = _rows(xs, at) if xs else ()
+        rows = self._evaluator.rows_of(xs, at) if xs else ()
         recording = self._recording
 
         def know() -> None:
@@ -330,7 +340,7 @@ class Evaluation:
         self._recording.guarded(lambda: self._recording.know_mixed(array), None)
         return array
 
-    def _row(self, equation: _Equation, arrays: list[Array]) -> list[Array]:
+    def _row(self, equation: _Equation, arrays: Sequence[Array]) -> list[Array]:
         """Call the program of an equation, recorded."""
         recording, program = self._recording, equation.program
         if program is None:
@@ -338,8 +348,9 @@ class Evaluation:
             equation.site = recording.guarded(lambda: recording.site_of(equation.place.lines), 0)
         inputs: list[Operand] = recording.guarded(lambda: recording.operands(arrays), [])
         if recording.sees_arrays:
-            begin = partial(recording.begin_row, equation.op, equation.site, inputs, arrays)
-            arrays = list(recording.guarded(begin, arrays))
+            place = equation.place
+            begin = partial(recording.begin_row, equation.op, equation.site, inputs, arrays, place.module, place.phase)
+            arrays = recording.guarded(begin, arrays)
         self.has_effects = self.has_effects or bool(equation.eqn.effects)
         results: list[Array] = list(program.call(*arrays))
         if equation.eqn.effects:  # callbacks come in the order of the equations
@@ -349,9 +360,7 @@ class Evaluation:
         recording.guarded(lambda: self._add_row(equation, program, inputs, results), None)
         return results
 
-    def _add_row(
-        self, equation: _Equation, program: _Program, inputs: Sequence[Operand], results: list[Array]
-    ) -> None:
+    def _add_row(self, equation: _Equation, program: _Program, inputs: Sequence[Operand], results: list[Array]) -> None:
         recording = self._recording
         if equation.template is None:
             eqn, place = equation.eqn, equation.place
@@ -360,11 +369,15 @@ class Evaluation:
                 equation.op,
                 program=programs.program_of(alone, place.source),
                 kernel=program.evidence,
-                module=".".join(place.scopes),
+                module=place.module,
                 phase=place.phase,
                 parameters=programs.parameters_of(eqn, MAX_PARAMETER),
             )
         recording.add_row(equation.template, equation.site, inputs, results)
+
+
+def _rows(xs: Sequence[Array], at: Array) -> list[Array]:
+    return [jax.lax.dynamic_index_in_dim(x, at, 0, False, allow_negative_indices=False) for x in xs]
 
 
 class _Stacked:
@@ -390,13 +403,8 @@ class _Stacked:
         return array if self._impl is None else jax.random.wrap_key_data(array, impl=self._impl)
 
 
-@jax.jit
-def _rows(xs: Sequence[Array], at: Array) -> Sequence[Array]:
-    return [jax.lax.dynamic_index_in_dim(x, at, 0, False, allow_negative_indices=False) for x in xs]
-
-
 @lru_cache(1_024)
-def _convert(aval: Any) -> Callable[[Array], Array]:
+def _conversion(aval: Any) -> Any:
     return jax.jit(lambda array: typed(array, aval))
 
 
@@ -404,7 +412,7 @@ def _returned(value: Array, aval: Any) -> Array:
     """A value as JAX returns it."""
     if isinstance(value, jax.Array) and getattr(value, "weak_type", False) == aval.weak_type:
         return value
-    return _convert(aval)(value if isinstance(value, jax.Array) else np.asarray(value, aval.dtype))
+    return _conversion(aval)(value if isinstance(value, jax.Array) else np.asarray(value, aval.dtype))
 
 
 def _value(atom: Any, values: Mapping[Variable, Array]) -> Array:

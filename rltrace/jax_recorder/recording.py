@@ -37,7 +37,7 @@ from rltrace.recorder.core.call_sites import Sites
 from rltrace.recorder.processes.exits import Endings, interrupt_program, stay_interrupted
 from rltrace.trace.format.process_start import note_failure
 from rltrace.trace.format.rows import StepRecord
-from rltrace.trace.format.schema import BITS, EQUATION, JAX_ENGINE, Kind
+from rltrace.trace.format.schema import BITS, EQUATION, JAX_ENGINE, Kind, Phase
 from rltrace.trace.write.writer import ProcessWriter
 
 T = TypeVar("T")
@@ -54,8 +54,8 @@ MAX_BYTES: Final = 1 << 36
 """Bytes of the carries of a loop that are digested, outside of the window: 64 GiB, some 10 s."""
 
 OTHER_BITS: Final = (
-    "these are the bits of another program: each equation was compiled alone, where XLA fuses several and may round otherwise;"
-    " what diverges here need not diverge, or not first, in the program as it is"
+    "these are the bits of another program: each equation was compiled alone, where XLA fuses several and may round"
+    " otherwise; what diverges here need not diverge, or not first, in the program as it is"
 )
 """What is said of level equation."""
 
@@ -265,13 +265,21 @@ class JaxRecording:
         """Whether the arrays of rows are wanted now, besides their digests."""
         return self._hook is not None and self.in_window(self.step) and not self.is_over
 
-    def begin_row(self, op: str, site: int, inputs: list[Operand], arrays: Sequence[Any]) -> Sequence[Any]:
+    def begin_row(
+        self,
+        op: str,
+        site: int,
+        inputs: list[Operand],
+        arrays: Sequence[Any],
+        module: str = "",
+        phase: Phase = Phase.OTHER,
+    ) -> Sequence[Any]:
         """What the call of a row is to take: ``arrays``, but for what is injected; ``inputs`` are corrected."""
         rows = self.rows_here()
         if self._hook is None or rows is None:
             return arrays
         taken = list(arrays)
-        self._hook.begin(rows.place(op, site, self.step, self._attempt), inputs, taken)
+        self._hook.begin(rows.place(op, site, self.step, self._attempt, module, phase), inputs, taken)
         return taken
 
     def finish_row(
@@ -287,7 +295,7 @@ class JaxRecording:
         rows = self.rows_here()
         if self._hook is None or rows is None or not self.sees_arrays:
             return
-        place = rows.place(template.op, site, step, self._attempt)
+        place = rows.place(template.op, site, step, self._attempt, template.module, template.phase)
         self._hook.finish(place, template, inputs, outputs, arrays)
         rows.count(place)
 
@@ -420,7 +428,7 @@ class JaxRecording:
     def _end_steps(
         self, loop: str, ends: Sequence[int], stream: int, row_ends: Sequence[int], carry: NDArray[np.uint64]
     ) -> None:
-        """Iterations have ended: of a loop, counted from the last one seen, each with the row after it and its carry."""
+        """Iterations of a loop have ended, counted from the last one seen, each with the row after it and its carry."""
         number = self._loop(loop)
         count, begin, recorded = self._counts.get(number, 0), self.step, self.in_window(self.step)
         for end, row_end, digests in zip(ends, row_ends, carry, strict=True):
