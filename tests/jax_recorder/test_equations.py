@@ -258,9 +258,14 @@ def test_values_are_injected_at_an_equation(forms: Forms) -> None:
     command = sys.executable, "-m", "rltrace", "replay", "values.zarr", "--quiet", "-o", "healed.zarr"
     program = "--inject", "op=mul,module=Dense_0,phase=forward,step=0", "--until", "0", "--", sys.executable, "forms.py"
     run(forms.folder, *command, *program, FACTOR="1.25")
-    comparison = compare(a, open_trace(forms.folder / "healed.zarr"))
-    assert comparison.decisive is None, comparison.why
-    assert comparison.compared["rank0/main"] > 10
+    written = []
+    for trace in (a, open_trace(forms.folder / "healed.zarr")):
+        stream = trace.processes[0].streams[0]
+        rows = stream.read(0, stream.rows)
+        written.append([rows.outputs(i) for i in range(len(rows))])
+    whole, healed = written
+    assert len(healed) > 10
+    assert healed == whole[: len(healed)]
 
 
 def test_torch_is_refused(tmp_path: Path) -> None:
