@@ -23,11 +23,11 @@ from jax._src import dispatch, pjit, traceback_util
 from jax.extend.core import jaxpr_as_fun, primitives
 from numpy.typing import NDArray
 
-import rltrace
 from rltrace import recorder
 from rltrace.errors import RecordError
 from rltrace.jax_recorder import programs
 from rltrace.jax_recorder.digest_log import LOG, DigestLog, log_library
+from rltrace.jax_recorder.equations import CannotEvaluateError, Evaluator
 from rltrace.jax_recorder.loops import CannotCutError, Cut, has_loop, has_while, is_given
 from rltrace.jax_recorder.programs import ArrayLayout
 from rltrace.jax_recorder.recording import JaxRecording, MakeHook
@@ -36,7 +36,7 @@ from rltrace.jax_recorder.series import watch_callbacks
 from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.base.patching import Patches
 from rltrace.recorder.base.weak_id_dict import WeakIdDict
-from rltrace.trace.format.schema import BOUNDARY_ONLY, CALLS_BACK
+from rltrace.trace.format.schema import BOUNDARY_ONLY, CALLS_BACK, EQUATION
 
 Original = Callable[..., Any]
 
@@ -122,7 +122,7 @@ class _Function:
     def __init__(self, name: str, closed: Any) -> None:
         self.op = f"jit.{name}"
         self.before = f"{self.op}.before"
-        self.program = programs.program_of(closed)
+        self.program = programs.program_of(closed.jaxpr)
         self.template: RowTemplate | None = None
         """Of its rows, where it is recorded at its boundary."""
         self.cut: Cut | None = None
@@ -144,6 +144,8 @@ class JaxCalls:
         self._compiled: WeakIdDict[Any, tuple[RowTemplate, list[Any]]] = WeakIdDict()
         """Of what it has compiled, and called: what its rows have in common, and the constants that it holds."""
         self._recording: JaxRecording | None = None
+        self._evaluator: Evaluator | None = None
+        """At level equation."""
         self._has_called = False
         self._off = False
 
@@ -159,6 +161,8 @@ class JaxCalls:
             return original(*args, **params)
         self._busy.now = True
         try:
+            if recording.options.level == EQUATION:
+                return self._evaluated(recording, original, args, params)
             return self._recorded(recording, original, args, params)
         finally:
             self._busy.now = False
@@ -308,13 +312,37 @@ class JaxCalls:
         found = self._compiled.get(compiled)
         if found is None:
             name, closed = self._lowered.get(compiled) or (programs.name_of(compiled), None)
-            program = None if closed is None else programs.program_of(closed)
+            program = None if closed is None else programs.program_of(closed.jaxpr)
             template = recording.template(f"jit.{name}", program=program, kernel=programs.evidence_of(compiled))
             constants = [] if closed is None else [programs.array_of(each, each) for each in closed.consts]
             found = self._compiled[compiled] = template, constants
             if closed is not None and (has_loop(closed.jaxpr) or has_while(closed.jaxpr)):
                 recording.note(BOUNDARY_ONLY, f"{template.op}: the program compiles it itself")
         return found
+
+    def _evaluated(self, recording: JaxRecording, original: Original, args: Sequence[Any], params: Any) -> Any:
+        """Call a function equation by equation."""
+        try:
+            if self._evaluator is None:
+                self._evaluator = Evaluator(recording, lambda: self._busy.compiled)
+            _check_placement(args, {**params, "donated_invars": ()})
+            evaluation = self._evaluator.begin(params["name"], params["jaxpr"], programs.lines_here())
+        except (CannotCutError, CannotEvaluateError) as error:
+            recording.note(BOUNDARY_ONLY, f"jit.{params['name']}: {error}")
+            return self._recorded(recording, original, args, params)
+        except Exception as error:
+            recording.fail(error)
+            return original(*args, **params)
+        try:
+            results = _give_away(args, params["donated_invars"], evaluation.run(args))
+        except Exception as error:
+            if evaluation.has_effects:
+                raise
+            returned = original(*args, **params)  # which raises what the program raises
+            recording.fail(error)
+            return returned
+        self._end_call(recording)
+        return results, None, None, []
 
     def _called(self, original: Original, args: Sequence[Any], params: Any) -> Any:
         """What the function returns, called as an inner one is: from C++, once it is compiled, in half the time."""
@@ -502,7 +530,7 @@ def _hide_frames() -> None:
     """Leave the recorder's frames out of tracebacks where JAX leaves out its own."""
     hide = getattr(traceback_util, "register_exclusion", None)
     if hide is not None:
-        hide(str(Path(rltrace.__file__).parent))
+        hide(str(Path(__file__).parents[1]))
 
 
 def _add_row(
@@ -530,6 +558,18 @@ def _delete_donated(given: Sequence[Any], args: Sequence[Any], donated: Sequence
     for old, new, is_donated in zip(given, args, donated, strict=True):
         if is_donated and new is not old and isinstance(old, jax.Array):
             old.delete()
+
+
+def _give_away(args: Sequence[Any], donated: Sequence[bool], results: list[Any]) -> list[Any]:
+    """Delete the donated arguments that JAX would: for each, a result of its type is written in its place."""
+    room = Counter((result.shape, result.dtype) for result in results)
+    for arg, is_donated in zip(args, donated, strict=True):
+        if is_donated and isinstance(arg, jax.Array) and room[arg.shape, arg.dtype]:
+            room[arg.shape, arg.dtype] -= 1
+            own = _address(arg)
+            results = [jax.numpy.copy(result) if _address(result) == own else result for result in results]
+            arg.delete()
+    return results
 
 
 def _check_placement(args: Sequence[Any], params: Any) -> None:

@@ -66,8 +66,8 @@ def flattened(closed: ClosedJaxpr) -> ClosedJaxpr:
     """
     jaxpr, consts = closed.jaxpr, list(closed.consts)
     while True:
-        at = max(range(len(jaxpr.eqns)), key=lambda i: _loop_work(jaxpr.eqns[i]), default=None)
-        if at is None or not _is_plain_call(jaxpr.eqns[at]) or not _loop_work(jaxpr.eqns[at]):
+        at = training_loop(jaxpr)
+        if at is None or not is_plain_call(jaxpr.eqns[at]):
             return ClosedJaxpr(jaxpr, consts)
         called, call = jaxpr.eqns[at].params["jaxpr"], jaxpr.eqns[at]
         named: dict[Atom, Atom] = dict(zip(called.jaxpr.invars, call.invars, strict=True))
@@ -81,9 +81,15 @@ def flattened(closed: ClosedJaxpr) -> ClosedJaxpr:
         jaxpr = jaxpr.replace(constvars=constvars, eqns=eqns, outvars=outvars, debug_info=None)
 
 
+def training_loop(jaxpr: Jaxpr) -> int | None:
+    """Place of the scan that does most of the work, or of the call that it is in; None: the function has no scan."""
+    at = max(range(len(jaxpr.eqns)), key=lambda i: _loop_work(jaxpr.eqns[i]), default=None)
+    return at if at is not None and _loop_work(jaxpr.eqns[at]) else None
+
+
 def has_loop(jaxpr: Jaxpr) -> bool:
     """Whether a scan is among the equations of a function, or of those that it calls."""
-    return any(map(_loop_work, jaxpr.eqns))
+    return training_loop(jaxpr) is not None
 
 
 def has_while(jaxpr: Jaxpr) -> bool:
@@ -111,7 +117,7 @@ def _is_call(eqn: Eqn) -> bool:
     return eqn.primitive is primitives.jit_p
 
 
-def _is_plain_call(eqn: Eqn) -> bool:
+def is_plain_call(eqn: Eqn) -> bool:
     """Whether a called function is compiled as if its equations were the caller's."""
     if not _is_call(eqn):
         return False
@@ -159,8 +165,8 @@ class Cut:
         fixed = [body.outvars[i] is body.invars[consts + i] for i in range(carried)]
         self._moving = [i for i in range(carried) if not fixed[i]]
         self._fixed = [i for i in range(carried) if fixed[i]]
-        taken = _names(body.debug_info, "arg_names", len(body.invars))
-        returned = _names(body.debug_info, "result_paths", len(body.outvars))
+        taken = names_of(body.debug_info, "arg_names", len(body.invars))
+        returned = names_of(body.debug_info, "result_paths", len(body.outvars))
         sizes = [body.invars[consts + i].aval for i in self._moving]
         self.in_place = [aval.size * aval.dtype.itemsize >= IN_PLACE_BYTES for aval in sizes]
         """Which of the moving carry the loop's program writes in place, so that it takes no second copy of it."""
@@ -295,6 +301,7 @@ def _variables(atoms: Iterable[Atom]) -> list[Atom]:
     return list(dict.fromkeys(v for v in atoms if not isinstance(v, Literal)))
 
 
-def _names(debug_info: Any, field: str, count: int) -> tuple[str, ...]:
+def names_of(debug_info: Any, field: str, count: int) -> tuple[str, ...]:
+    """What JAX calls arguments ("arg_names") or results ("result_paths") of a function, "" where it does not know."""
     names = getattr(debug_info, field, None) or ()
     return tuple(str(name or "") for name in names) if len(names) == count else ("",) * count

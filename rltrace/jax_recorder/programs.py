@@ -67,6 +67,13 @@ def lines_of(eqn: Any) -> list[tuple[str, str, int]]:
     return [(frame.file_name, frame.function_name, frame.start_line) for frame in frames]
 
 
+def lines_here() -> tuple[tuple[str, str, int], ...]:
+    """The same of the stack of the calling thread."""
+    frames = source_info_util.user_frames(source_info_util.current().traceback)
+    own = str(Path(__file__).parent)
+    return tuple((f.file_name, f.function_name, f.start_line) for f in frames if not f.file_name.startswith(own))
+
+
 class Program(NamedTuple):
     """A traced function as one can compare it."""
 
@@ -78,15 +85,21 @@ class Program(NamedTuple):
     """Each line that equations come from, in their order, with a fingerprint of what they are without their numbers."""
 
 
-def program_of(closed: ClosedJaxpr) -> Program:
-    """The fingerprint, the numbers and the lines of a function."""
+def program_of(jaxpr: Jaxpr, line: str = "") -> Program:
+    """The fingerprint, the numbers and the lines of a function; ``line``: the source of equations that have none."""
     numbers: dict[str, list[float]] = {}
     lines: dict[str, list[object]] = {}
-    words = list(_words(closed.jaxpr, "", numbers, lines))
+    words = list(_words(jaxpr, line, numbers, lines))
     named = [(f"{line} #{k}", value) for line, values in numbers.items() for k, value in enumerate(values, 1)]
     fingerprint = portable_key("jaxpr", *words, *named[MAX_NUMBERS:])
     hashed = [(line, f"{portable_key('line', *made):016x}") for line, made in lines.items() if line]
     return Program(f"{fingerprint:016x}", tuple(named[:MAX_NUMBERS]), tuple(hashed[:MAX_LINES]))
+
+
+def parameters_of(eqn: Any, most: int) -> tuple[str, ...]:
+    """Of an equation ``name=value`` of each parameter that is given, no function, and of at most so many letters."""
+    given = ((k, v) for k, v in sorted(eqn.params.items()) if v is not None and not _holds_function(v))
+    return tuple(text for k, v in given if len(text := f"{k}={_stable(v)}") <= most)
 
 
 def _words(
@@ -101,7 +114,7 @@ def _words(
         names[v] = len(names)
         yield str(v.aval)
     for eqn in jaxpr.eqns:
-        own = _line(eqn) or line
+        own = source_of(eqn) or line
         read: list[object] = []
         for place, v in enumerate(eqn.invars):
             if isinstance(v, Literal):
@@ -131,7 +144,7 @@ def _line_of_use(eqn: Any, place: int) -> str | None:
     "": it is not known; None: nothing computes with it.
     """
     if eqn.primitive is not primitives.jit_p:
-        return _line(eqn)
+        return source_of(eqn)
     called = eqn.params["jaxpr"].jaxpr
     own = called.invars[place]
     uses = ((each, at) for each in called.eqns for at, v in enumerate(each.invars) if v is own)
@@ -172,7 +185,7 @@ def _stable(value: object) -> str:
     return _ADDRESS.sub("", repr(value))
 
 
-def _line(eqn: Any) -> str:
+def source_of(eqn: Any) -> str:
     """Its source, ``frac = 1.0 - count``, whatever the file is called; "" where it is not known."""
     frame = source_info_util.user_frame(eqn.source_info.traceback)
     return "" if frame is None else linecache.getline(frame.file_name, frame.start_line).strip()
@@ -426,7 +439,9 @@ def _layout(array: Any) -> tuple[ArrayLayout, bool]:
 
 
 def rows_of(array: Any, places: Sequence[int]) -> np.ndarray[Any, Any]:
-    """These rows of a JAX array, copied; the array itself may be donated afterwards."""
+    """These rows of an array, copied; a JAX array itself may be donated afterwards."""
+    if not isinstance(array, jax.Array):
+        return np.asarray(array[list(places)])
     _, is_near = _layout(array)
     if not is_near:
         return np.asarray(array[min(places) : max(places) + 1])[np.subtract(places, min(places))]

@@ -37,7 +37,7 @@ from rltrace.recorder.core.call_sites import Sites
 from rltrace.recorder.processes.exits import Endings, interrupt_program, stay_interrupted
 from rltrace.trace.format.process_start import note_failure
 from rltrace.trace.format.rows import StepRecord
-from rltrace.trace.format.schema import JAX_ENGINE, Kind
+from rltrace.trace.format.schema import BITS, EQUATION, JAX_ENGINE, Kind, Phase
 from rltrace.trace.write.writer import ProcessWriter
 
 T = TypeVar("T")
@@ -53,6 +53,11 @@ MAX_NOTES: Final = 20
 MAX_BYTES: Final = 1 << 36
 """Bytes of the carries of a loop that are digested, outside of the window: 64 GiB, some 10 s."""
 
+OTHER_BITS: Final = (
+    "these are the bits of another program: each equation was compiled alone, where XLA fuses several and may round"
+    " otherwise; what diverges here need not diverge, or not first, in the program as it is"
+)
+"""What is said of level equation."""
 
 MakeHook = Callable[[str, Tables], ArrayHook | None]
 """Makes the hook of the process of that name; None: it has none."""
@@ -111,6 +116,8 @@ class JaxRecording:
 
     def start(self) -> None:
         self._facts = {"digest": ALGORITHM, **fingerprint.start()}
+        if self.options.level == EQUATION:
+            self._facts |= {BITS: OTHER_BITS}
         self._writer.facts(self.options.level, JAX_ENGINE, self._facts)
         if self._values is not None:
             self._writer.request_values(self._values.queue.request)
@@ -279,13 +286,21 @@ class JaxRecording:
         """Whether the arrays of rows are wanted now, besides their digests."""
         return self._hook is not None and self.in_window(self.step) and not self.is_over
 
-    def begin_row(self, op: str, site: int, inputs: list[Operand], arrays: Sequence[Any]) -> Sequence[Any]:
+    def begin_row(
+        self,
+        op: str,
+        site: int,
+        inputs: list[Operand],
+        arrays: Sequence[Any],
+        module: str = "",
+        phase: Phase = Phase.OTHER,
+    ) -> Sequence[Any]:
         """What the call of a row is to take: ``arrays``, but for what is injected; ``inputs`` are corrected."""
         rows = self.rows_here()
         if self._hook is None or rows is None:
             return arrays
         taken = list(arrays)
-        self._hook.begin(rows.place(op, site, self.step, self._attempt), inputs, taken)
+        self._hook.begin(rows.place(op, site, self.step, self._attempt, module, phase), inputs, taken)
         return taken
 
     def finish_row(
@@ -301,7 +316,7 @@ class JaxRecording:
         rows = self.rows_here()
         if self._hook is None or rows is None or not self.sees_arrays:
             return
-        place = rows.place(template.op, site, step, self._attempt)
+        place = rows.place(template.op, site, step, self._attempt, template.module, template.phase)
         self._hook.finish(place, template, inputs, outputs, arrays)
         rows.count(place)
 
@@ -425,17 +440,31 @@ class JaxRecording:
             if recorded:
                 rows.add(template, site, steps[0], [*fixed, *state], written)
                 rows.repeat(steps[1:], fixed, digests)
-            number = self._loop(loop)
-            attempts = (self._counts.get(number, 0) + ends - 1).tolist()
-            self._counts[number] = attempts[-1] + 1
-            self._attempt = list(self._loops).index(loop), attempts[-1]
-            for i, (step, attempt) in enumerate(zip(steps, attempts, strict=True)):
-                whole, end = digest_buffer(carry[i], 0), first + (i + 1 if recorded else 0)
-                done = (number, attempt, 0, 0, 0, end, recorded, whole, 0, (0, 0, 0, 0))
-                self._steps.append(StepRecord(step, rows.number, *done))
-            self.step = steps[-1] + 1
+            row_ends = [first + (i + 1 if recorded else 0) for i in range(len(ends))]
+            self._end_steps(loop, ends.tolist(), rows.number, row_ends, carry)
         last = [Producer(rows.number, rows.row - 1, i) if recorded else None for i in range(len(state))]
         return [Operand(*each) for each in zip(layouts, carry[-1].tolist(), last, strict=False)]
+
+    def end_iteration(self, loop: str, carry: Sequence[Operand]) -> None:
+        """An iteration of a loop has ended, whose equations are rows; it passes on this carry."""
+        rows = self.rows_here()
+        assert rows is not None, "the loop has rows"
+        with self._lock:
+            digests = np.array([[operand.digest for operand in carry]], np.uint64)
+            self._end_steps(loop, [1], rows.number, [rows.row], digests)
+
+    def _end_steps(
+        self, loop: str, ends: Sequence[int], stream: int, row_ends: Sequence[int], carry: NDArray[np.uint64]
+    ) -> None:
+        """Iterations of a loop have ended, counted from the last one seen, each with the row after it and its carry."""
+        number = self._loop(loop)
+        count, begin, recorded = self._counts.get(number, 0), self.step, self.in_window(self.step)
+        for end, row_end, digests in zip(ends, row_ends, carry, strict=True):
+            done = (number, count + end - 1, 0, 0, 0, row_end, recorded, digest_buffer(digests, 0), 0, (0, 0, 0, 0))
+            self._steps.append(StepRecord(begin + end - 1, stream, *done))
+        self._counts[number] = count + ends[-1]
+        self._attempt = list(self._loops).index(loop), count + ends[-1] - 1
+        self.step = begin + ends[-1]
 
     def _loop(self, name: str) -> int:
         """Id of a loop in table "optimizers"."""

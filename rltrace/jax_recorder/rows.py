@@ -47,6 +47,8 @@ class RowTemplate(NamedTuple):
     floats: tuple[float, ...]
     names: tuple[str, ...]
     """Of what each writes, "" where there is none; empty: none has one."""
+    module: str = ""
+    phase: Phase = Phase.OTHER
 
 
 class RowPlace(NamedTuple):
@@ -62,6 +64,8 @@ class RowPlace(NamedTuple):
     site: int
     key: tuple[str, int, int]
     """(operator, portable key of the call site, occurrence) within the step."""
+    module: str = ""
+    phase: Phase = Phase.OTHER
 
 
 class ArrayHook(Protocol):
@@ -92,11 +96,14 @@ def row_template(
     kind: Kind = Kind.OP,
     module: str = "",
     names: Sequence[str] = (),
+    phase: Phase = Phase.OTHER,
+    parameters: Sequence[str] = (),
 ) -> RowTemplate:
-    """``names``: of what a row writes, "" where there is none."""
+    """``names``: of what a row writes, "" where there is none; ``parameters``: of an equation, as ``name=value``."""
     numbers = () if program is None else program.numbers
     words: list[object] = ["carry"] if kind is Kind.WINDOW else []
     words += [] if program is None else [f"program={program.fingerprint}"]
+    words += parameters
     words += [[f"{name}=", "f"] for name, _ in numbers]
     words += [] if program is None else [{LINES: [list(line) for line in program.lines]}]
     words += [{WRITES: list(names)}] if any(names) else []
@@ -105,10 +112,11 @@ def row_template(
     row[Column.OP] = tables.intern_payload("ops", op)
     row[Column.MODULE] = tables.intern_payload("modules", module)
     row[Column.SCALARS] = tables.intern_payload("scalars", words)
-    row[Column.PHASE] = Phase.OTHER
+    row[Column.PHASE] = phase
     row[Column.KERNEL] = tables.intern_payload("kernels", kernel or {})
     row[Column.FLOATS] = len(numbers)
-    return RowTemplate(op, tuple(row), tuple(value for _, value in numbers), tuple(names) if any(names) else ())
+    floats, named = tuple(value for _, value in numbers), tuple(names) if any(names) else ()
+    return RowTemplate(op, tuple(row), floats, named, module, phase)
 
 
 class JaxRows:
@@ -148,13 +156,22 @@ class JaxRows:
         self.row += 1
         return self.row - 1
 
-    def place(self, op: str, site: int, step: int, attempt: tuple[int, int] | None) -> RowPlace:
+    def place(
+        self,
+        op: str,
+        site: int,
+        step: int,
+        attempt: tuple[int, int] | None,
+        module: str = "",
+        phase: Phase = Phase.OTHER,
+    ) -> RowPlace:
         """Of the next row."""
         if step != self._seen_in:
             self._seen_in = step
             self._seen.clear()
         key = self._tables.key_of("sites", site)
-        return RowPlace(self.name, self.number, self.row, step, attempt, site, (op, key, self._seen[op, key]))
+        nth = self._seen[op, key]
+        return RowPlace(self.name, self.number, self.row, step, attempt, site, (op, key, nth), module, phase)
 
     def count(self, place: RowPlace) -> None:
         """A row of this place is about to be added."""

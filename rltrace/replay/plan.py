@@ -181,7 +181,7 @@ def window_of(trace: Trace) -> tuple[str, int, int | None]:
     windows = [window for process in trace.processes for window in process.windows] or [(0, None)]
     ends = [end for _, end in windows]
     return (
-        "op",
+        trace.level,
         min(first for first, _ in windows),
         None if None in ends else max(end for end in ends if end is not None),
     )

@@ -37,7 +37,7 @@ def program(x):
     low, high = hand_on(speed, 6.0)
     return low * high + (jnp.cos(x) if reward else x)
 
-print(json.dumps(program_of(jax.make_jaxpr(program)(1.0))))
+print(json.dumps(program_of(jax.make_jaxpr(program)(1.0).jaxpr)))
 """
 
 

@@ -124,7 +124,7 @@ class Trace:
 
     @property
     def has_rows(self) -> bool:
-        """Whether ops are rows, or of a JAX program, at either level, calls and iterations."""
+        """Whether ops are rows, or of a JAX program, at each level, calls and iterations."""
         return self.level == "op" or self.engine == JAX_ENGINE
 
     @property
