@@ -259,7 +259,7 @@ def _memory(facts: Facts) -> Iterator[Obstacle]:
 
 
 def xla_flags(facts: Facts) -> Mapping[str, str] | None:
-    """Flags of ``XLA_FLAGS`` by their names, of one that is given twice the last; None: they stand in a file."""
+    """Flags of ``XLA_FLAGS`` by their names; one that is given twice counts as the last. None: they are in a file."""
     words = str(facts.get("env.XLA_FLAGS") or "").split()
     if words and not words[0].startswith("--"):
         return None

@@ -329,7 +329,7 @@ _RUN_TIME = re.compile(r"\brun_time\s*:?\s*\{[^{}]*\}\s*")
 def autotuning() -> dict[str, str]:
     """Digests of what XLA chose by timing, in the text files that ``XLA_FLAGS`` names, without the times themselves.
 
-    A binary file, whose times cannot be told from the choices, is left out.
+    Of a binary file there is none, as its times cannot be left out.
     """
     flags = xla_flags({"env.XLA_FLAGS": os.environ.get("XLA_FLAGS")}) or {}
     found = {}
