@@ -219,7 +219,7 @@ def test_the_name_of_a_number_may_have_any_text(tmp_path: Path, differing: int, 
     [
         ("xyz", "xwz", "it is another program: y = 0 in A, w = 0 in B"),
         ("xz", "xyz", "it is another program: y = 0 in B"),
-        ("xyz", "xYZ", "it is another program: other operations come from y = 0, z = 0"),
+        ("xyz", "xYZ", "it is another program: other operations or shapes come from y = 0, z = 0"),
         ("xyz", "zyx", "it was called with different arguments: (program=xyz) in A, (program=zyx) in B"),
         ("stuvwxyz", "z", "it is another program: s = 0, t = 0, u = 0, v = 0 and 3 more in A"),
     ],

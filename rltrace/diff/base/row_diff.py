@@ -204,7 +204,7 @@ def written_text(a: RowAt, b: RowAt) -> str:
 
 
 def _lines_text(a: RowAt, b: RowAt) -> str:
-    """``x = f(y) in A, x = g(y) in B``: the lines of one program only, or else those that became other operations; ""
+    """``x = f(y) in A, x = g(y) in B``: the lines of one program only, or else those of other operations or shapes; ""
     where none is known.
     """
     lines = [dict(row.view.words.lines(int(row.rows.columns[row.place, Column.SCALARS]))) for row in (a, b)]
@@ -213,7 +213,7 @@ def _lines_text(a: RowAt, b: RowAt) -> str:
     pairs = zip(lines, reversed(lines), "AB", strict=True)
     texts = [f"{only} in {side}" for own, other, side in pairs if (only := _first([x for x in own if x not in other]))]
     others = _first([line for line, made in lines[0].items() if lines[1].get(line, made) != made])
-    return ", ".join(texts) or (f"other operations come from {others}" if others else "")
+    return ", ".join(texts) or (f"other operations or shapes come from {others}" if others else "")
 
 
 def _first(texts: list[str]) -> str:
