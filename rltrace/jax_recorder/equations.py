@@ -197,16 +197,29 @@ class Evaluator:
         """Of each array the row of this index, in one call."""
         self._programs: dict[Hashable, _Program] = {}
         self._blocks: WeakKeyDictionary[Any, dict[Lines, _Block]] = WeakKeyDictionary()
+        self._bodies: dict[int, tuple[_Equation, Eqn]] = {}
 
     def begin(self, name: str, closed: ClosedJaxpr, lines: Lines) -> Evaluation:
         """Evaluate a function that is called here. Raises CannotEvaluateError."""
         blocks = self._blocks.setdefault(closed, {})
         block = blocks.get(lines)
         if block is None:
-            used, _ = partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=True)
+            used = _without_unused(closed.jaxpr)
             place = _Place(lines, "", (), frozenset())
             block = blocks[lines] = _Block(used, place, {}, leads_to_loop=True)
         return Evaluation(self, f"jit.{name}", block, closed.consts)
+
+    def iteration(self, scan: Eqn, lines: Lines) -> Iteration:
+        """Evaluate an iteration of a scan that the host drives. Raises CannotEvaluateError."""
+        body = self._bodies.get(id(scan))
+        if body is None:
+            inner = scan.params["jaxpr"]
+            used = _without_unused(inner.jaxpr)
+            eqn = scan.replace(params={**scan.params, "jaxpr": ClosedJaxpr(used, inner.consts)})
+            equation = _Equation(eqn, _Place(lines, "", (), frozenset()).of(scan), True)
+            equation.prepare()
+            body = self._bodies[id(scan)] = equation, scan  # which keeps its id
+        return Iteration(self, body[0])
 
     def program(self, equation: _Equation) -> _Program:
         """The program of an equation; equal equations have one."""
@@ -378,6 +391,29 @@ class Evaluation:
 
 def _rows(xs: Sequence[Array], at: Array) -> list[Array]:
     return [jax.lax.dynamic_index_in_dim(x, at, 0, False, allow_negative_indices=False) for x in xs]
+
+
+class Iteration(Evaluation):
+    """One iteration of a scan."""
+
+    def __init__(self, evaluator: Evaluator, scan: _Equation) -> None:
+        super().__init__(evaluator, "", scan.blocks[0], scan.blocks[0].consts)
+        self._eqn = scan.eqn
+
+    def iterate(
+        self, consts: Sequence[Array], carry: Sequence[Array], xs: Sequence[Array], at: int
+    ) -> tuple[list[Array], list[Array]]:
+        """The carry after the iteration that reads the rows of index ``at``, and what it stacks."""
+        own = [c for c, v in zip(consts, self._eqn.invars, strict=False) if not isinstance(v, Literal)]
+        results = self._evaluate(self._block, (*own, *carry, *self._rows_of(xs, at)))
+        arrays = [_returned(result, v.aval) for result, v in zip(results, self._block.outvars, strict=True)]
+        return arrays[: len(carry)], arrays[len(carry) :]
+
+
+def _without_unused(jaxpr: Jaxpr) -> Jaxpr:
+    """A function without the equations whose results nothing uses, which JAX does not compile."""
+    used, _ = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)
+    return used
 
 
 class _Stacked:

@@ -322,11 +322,15 @@ class JaxCalls:
 
     def _evaluated(self, recording: JaxRecording, original: Original, args: Sequence[Any], params: Any) -> Any:
         """Call a function equation by equation."""
+        closed = params["jaxpr"]
         try:
-            if self._evaluator is None:
-                self._evaluator = Evaluator(recording, lambda: self._busy.compiled)
+            if not recording.in_window(recording.step):
+                function = self._function(closed, params)
+                self._prepare(recording, function, closed, args, params)
+                if function.parts is not None or not has_loop(closed.jaxpr):
+                    return self._recorded(recording, original, args, params)
             _check_placement(args, {**params, "donated_invars": ()})
-            evaluation = self._evaluator.begin(params["name"], params["jaxpr"], programs.lines_here())
+            evaluation = self._evaluator_of(recording).begin(params["name"], closed, programs.lines_here())
         except (CannotCutError, CannotEvaluateError) as error:
             recording.note(BOUNDARY_ONLY, f"jit.{params['name']}: {error}")
             return self._recorded(recording, original, args, params)
@@ -343,6 +347,11 @@ class JaxCalls:
             return returned
         self._end_call(recording)
         return results, None, None, []
+
+    def _evaluator_of(self, recording: JaxRecording) -> Evaluator:
+        if self._evaluator is None:
+            self._evaluator = Evaluator(recording, lambda: self._busy.compiled)
+        return self._evaluator
 
     def _called(self, original: Original, args: Sequence[Any], params: Any) -> Any:
         """What the function returns, called as an inner one is: from C++, once it is compiled, in half the time."""
@@ -382,7 +391,8 @@ class JaxCalls:
                 recording.note(CODE, f"{function.op}: {_comparison(closed, args, function.parts)}")
         except CannotCutError as error:
             function.why_not = str(error)
-            recording.note(BOUNDARY_ONLY, f"{function.op}: {error}")
+            if recording.options.level != EQUATION:
+                recording.note(BOUNDARY_ONLY, f"{function.op}: {error}")
             return
         function.cut = cut
         where = "by the host" if cut.library is None else "within the program"
@@ -404,6 +414,13 @@ class JaxCalls:
         ys, done = cut.empty_outputs(), 0
         while done < cut.length:
             recording.guarded(partial(rows.open_window, carry), None)
+            if recording.options.level == EQUATION and recording.in_window(recording.step):
+                evaluated = self._iterate(recording, function, rows, done, (constants, carry, xs, ys))
+                if evaluated is not None:
+                    carry, ys = evaluated
+                    recording.stop_after_until()
+                    done += 1
+                    continue
             stop = rows.next_stop(done)
             moved = cut.split(carry)
             carry, ys, log = parts.loop(np.int32(done), np.int32(stop), rows.log_address, constants, *moved, ys, xs)
@@ -417,6 +434,29 @@ class JaxCalls:
             final = parts.after(rest, results)
             recording.guarded(partial(rows.after, final), None)
         return final
+
+    def _iterate(
+        self, recording: JaxRecording, function: _Function, rows: _LoopRows, done: int, arrays: Sequence[list[Any]]
+    ) -> tuple[list[Any], list[Any]] | None:
+        """Evaluate an iteration equation by equation: its carry and the stacked outputs; None: it cannot be."""
+        cut, (constants, carry, xs, ys) = function.cut, arrays
+        assert cut is not None, "it was prepared"
+        if recording.is_over:
+            return None
+        iteration = None
+        try:
+            iteration = self._evaluator_of(recording).iteration(cut.scan, programs.lines_here())
+            at = cut.rows_written(done, done + 1).start
+            whole, written = iteration.iterate(*cut.body_inputs(constants, carry), xs, at)
+        except Exception as error:
+            if iteration is not None and iteration.has_effects:
+                raise
+            recording.fail(error)
+            return None
+        ys = cut.stack(ys, written, np.int32(at))
+        carry = _unshared(cut.moving(whole), cut.in_place, [*constants, *xs])
+        recording.guarded(partial(rows.evaluated, at, carry, ys), None)
+        return carry, ys
 
 
 class _LoopRows:
@@ -457,6 +497,13 @@ class _LoopRows:
         """An iteration begins with this carry, and perhaps the window with it."""
         if self._recording.opens_window():
             self._state = self._recording.open_window(self._cut.carry_names, self._loop_site, carry)
+
+    def evaluated(self, at: int, carry: Sequence[Any], ys: Sequence[Any]) -> None:
+        """An iteration has been evaluated whose equations are rows; it has written the rows of index ``at``."""
+        recording, op = self._recording, self._function.op
+        self._state = recording.operands(carry)
+        recording.add_stacked(op, self._cut.stacked_names, ys, {0: at})
+        recording.end_iteration(op, self._state)
 
     def next_stop(self, done: int) -> int:
         """The iteration before which the host looks next; until then, the program writes its log."""

@@ -181,6 +181,8 @@ class Cut:
         self.before = jax.jit(self._before)
         self.loop = jax.jit(self._loop, donate_argnums=(5, 6))
         self.after = jax.jit(self._after)
+        self.unchanging = jax.jit(self._unchanging)
+        self.stack = jax.jit(self._stack, donate_argnums=0)
 
     def _find_parts(self, at: int) -> None:
         jaxpr = self._closed.jaxpr
@@ -228,10 +230,9 @@ class Cut:
         held = iter(large)
         carry = [next(held) if array is None else array for array in carry]
         params, body = self.scan.params, self.scan.params["jaxpr"]
-        values = dict(zip(self._loop_inputs, inputs, strict=True))
-        outer = self._evaluate((), values, [*self._consts, *(self._init[i] for i in self._fixed)])
-        consts, whole = outer[: len(self._consts)], [None] * len(self._init)
-        for i, value in zip(self._fixed, outer[len(consts) :], strict=True):
+        consts, fixed = self._unchanging(inputs)
+        whole = [None] * len(self._init)
+        for i, value in zip(self._fixed, fixed, strict=True):
             whole[i] = value
 
         def iterate(state: Any) -> Any:
@@ -242,10 +243,7 @@ class Cut:
             read = [jax.lax.dynamic_index_in_dim(x, place, 0, False, allow_negative_indices=False) for x in xs]
             out = _call(body, [*consts, *whole, *read])
             new, rows = out[: len(whole)], out[len(whole) :]
-            stacked = [
-                typed(jax.lax.dynamic_update_index_in_dim(y, row, place, 0, allow_negative_indices=False), v.aval)
-                for v, y, row in zip(self._ys, stacked, rows, strict=True)
-            ]
+            stacked = self._stack(stacked, rows, place)
             moved = [new[i] for i in self._moving]
             if self.library is not None:
                 log = self.library.digest(log, at, place, moved, stacked, reverse=params["reverse"])
@@ -258,6 +256,27 @@ class Cut:
         begin = self.library.begin if self.library is not None and body.effects else None
         _, moved, ys, log = jax.lax.while_loop(is_next, iterate, (start, carry, list(ys), log))
         return moved, ys, log
+
+    def _unchanging(self, inputs: Sequence[Array]) -> tuple[list[Array], list[Array]]:
+        values = dict(zip(self._loop_inputs, inputs, strict=True))
+        outer = self._evaluate((), values, [*self._consts, *(self._init[i] for i in self._fixed)])
+        return outer[: len(self._consts)], outer[len(self._consts) :]
+
+    def body_inputs(self, inputs: Sequence[Array], carry: Sequence[Array]) -> tuple[list[Array], list[Array]]:
+        """What the scan's function takes in an iteration, but for rows: its constants, and its whole carry."""
+        consts, fixed = self.unchanging(inputs)
+        places = dict(zip([*self._fixed, *self._moving], [*fixed, *carry], strict=True))
+        return consts, [places[i] for i in range(len(places))]
+
+    def moving(self, carry: Sequence[Array]) -> list[Array]:
+        """Of the whole carry what iterations change."""
+        return [carry[i] for i in self._moving]
+
+    def _stack(self, stacked: Sequence[Array], rows: Sequence[Array], place: Array) -> list[Array]:
+        return [
+            typed(jax.lax.dynamic_update_index_in_dim(y, row, place, 0, allow_negative_indices=False), v.aval)
+            for v, y, row in zip(self._ys, stacked, rows, strict=True)
+        ]
 
     def _after(self, rest: Sequence[Array], results: Sequence[Array]) -> list[Array]:
         values = dict(zip(self._rest, rest, strict=True))

@@ -23,7 +23,7 @@ from rltrace.errors import UsageError
 from rltrace.report.diff_text import render_comparison
 from rltrace.report.info import describe, info_text
 from rltrace.testing import TraceBuilder
-from rltrace.trace.format.schema import Column, Phase
+from rltrace.trace.format.schema import Column, Phase, Step
 from rltrace.trace.read.reader import Trace, open_trace
 from rltrace.trace.tools.verify import verify
 
@@ -202,15 +202,18 @@ def test_rows_say_where_they_are_from(forms: Forms) -> None:
 
 
 def test_iterations_are_steps(forms: Forms) -> None:
-    """An iteration of the outermost scan is a step; of a window, rows are recorded of its steps alone."""
+    """An iteration of the outermost scan is a step; a window has rows of its steps, from the program's own carry."""
     whole = forms.recorded("a")
     assert whole.processes[0].step_count == 7
+    calls = forms.recorded("calls", "--level", "op", "--until", "1")
     windowed = forms.recorded("window", "--steps", "1:3", "--until", "3")
     process = windowed.processes[0]
     assert (process.state, process.step_count) == ("stopped", 4)
     rows = process.streams[0].read(0, process.streams[0].rows)
     steps = rows.columns[:, Column.STEP]
     assert set(steps.tolist()) == {1, 2}
+    own = calls.processes[0].steps[0, Step.PARAMETERS]
+    assert process.steps[0, Step.PARAMETERS] == own != whole.processes[0].steps[0, Step.PARAMETERS]
 
 
 def test_an_unchanged_run_is_identical_and_labelled(forms: Forms) -> None:
