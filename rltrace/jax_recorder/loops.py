@@ -67,14 +67,14 @@ def flattened(closed: ClosedJaxpr) -> ClosedJaxpr:
     jaxpr, consts = closed.jaxpr, list(closed.consts)
     while True:
         at = max(range(len(jaxpr.eqns)), key=lambda i: _loop_work(jaxpr.eqns[i]), default=None)
-        if at is None or not _is_plain_call(jaxpr.eqns[at]) or not _loop_work(jaxpr.eqns[at]):
+        if at is None or not is_plain_call(jaxpr.eqns[at]) or not _loop_work(jaxpr.eqns[at]):
             return ClosedJaxpr(jaxpr, consts)
         called, call = jaxpr.eqns[at].params["jaxpr"], jaxpr.eqns[at]
         named: dict[Atom, Atom] = dict(zip(called.jaxpr.invars, call.invars, strict=True))
-        eqns = [*jaxpr.eqns[:at], *(_renamed(eqn, named) for eqn in called.jaxpr.eqns)]
+        eqns = [*jaxpr.eqns[:at], *(renamed(eqn, named) for eqn in called.jaxpr.eqns)]
         results = (named.get(v, v) if not isinstance(v, Literal) else v for v in called.jaxpr.outvars)
         named = dict(zip(call.outvars, results, strict=True))
-        eqns += [_renamed(eqn, named) for eqn in jaxpr.eqns[at + 1 :]]
+        eqns += [renamed(eqn, named) for eqn in jaxpr.eqns[at + 1 :]]
         outvars = [named.get(v, v) if not isinstance(v, Literal) else v for v in jaxpr.outvars]
         constvars = [*jaxpr.constvars, *called.jaxpr.constvars]
         consts += called.consts
@@ -105,7 +105,7 @@ def _is_call(eqn: Eqn) -> bool:
     return eqn.primitive is primitives.jit_p
 
 
-def _is_plain_call(eqn: Eqn) -> bool:
+def is_plain_call(eqn: Eqn) -> bool:
     """Whether a called function is compiled as if its equations were the caller's."""
     if not _is_call(eqn):
         return False
@@ -118,7 +118,7 @@ def is_given(placement: Any) -> bool:
     return placement is not None and type(placement).__name__ != "UnspecifiedValue"
 
 
-def _renamed(eqn: Eqn, named: Mapping[Atom, Atom]) -> Eqn:
+def renamed(eqn: Eqn, named: Mapping[Atom, Atom]) -> Eqn:
     return eqn.replace(invars=[v if isinstance(v, Literal) else named.get(v, v) for v in eqn.invars])
 
 
@@ -165,7 +165,9 @@ class Cut:
         """Of the stacked outputs."""
         self._find_parts(at)
         self.before = jax.jit(self._before)
-        self.loop = jax.jit(self._loop, donate_argnums=(5, 6))
+        self.body: ClosedJaxpr = params["jaxpr"]
+        """Of the scan."""
+        self.loop = self.loop_with(self.body)
         self.after = jax.jit(self._after)
 
     def _find_parts(self, at: int) -> None:
@@ -202,18 +204,48 @@ class Cut:
         inputs, carry, xs, rest = ([next(found) for _ in group] for group in groups)
         return inputs, carry, xs, rest
 
+    def operands(self) -> list[int | None]:
+        """What each argument of the body is: a number among the arguments of the loop's program that its iterations
+        read, stacked inputs after the others, then the moving carry. None: it is computed from constants alone.
+        """
+        fixed = {v: i for i, v in enumerate(self._loop_inputs)}
+        carried = [None if isinstance(v, Literal) else fixed.get(v) for v in self._init]
+        first = len(fixed) + len(self._xs)
+        for number, i in enumerate(self._moving):
+            carried[i] = first + number
+        consts = [None if isinstance(v, Literal) else fixed.get(v) for v in self._consts]
+        return [*consts, *carried, *range(len(fixed), first)]
+
     def split(self, carry: Sequence[Array]) -> tuple[list[Array], list[Array]]:
         """The carry, and what of it is written in place (None in the carry)."""
         pairs = list(zip(carry, self.in_place, strict=True))
         return [None if large else array for array, large in pairs], [array for array, large in pairs if large]
 
+    def loop_with(self, body: ClosedJaxpr, *, reads: bool = False) -> Any:
+        """The loop's program, with another body; ``reads``: it takes the log last, and returns it last."""
+
+        def loop(*args: Any) -> Any:
+            return self._loop(body, reads, *args)
+
+        return jax.jit(loop, donate_argnums=(5, 6))
+
     def _loop(
-        self, start: Array, stop: Array, log: Any, inputs: Any, carry: Any, large: Any, ys: Any, xs: Any
+        self,
+        body: ClosedJaxpr,
+        reads: bool,
+        start: Array,
+        stop: Array,
+        log: Any,
+        inputs: Any,
+        carry: Any,
+        large: Any,
+        ys: Any,
+        xs: Any,
     ) -> tuple[list[Array], list[Array], Any]:
         """Iterations ``start`` to ``stop``: the carry after them, the stacked outputs so far, and the log."""
         held = iter(large)
         carry = [next(held) if array is None else array for array in carry]
-        params, body = self.scan.params, self.scan.params["jaxpr"]
+        params = self.scan.params
         values = dict(zip(self._loop_inputs, inputs, strict=True))
         outer = self._evaluate((), values, [*self._consts, *(self._init[i] for i in self._fixed)])
         consts, whole = outer[: len(self._consts)], [None] * len(self._init)
@@ -226,7 +258,9 @@ class Cut:
             for i, value in zip(self._moving, moving, strict=True):
                 whole[i] = value
             read = [jax.lax.dynamic_index_in_dim(x, place, 0, False, allow_negative_indices=False) for x in xs]
-            out = _call(body, [*consts, *whole, *read])
+            out = _call(body, [*consts, *whole, *read, *([log] if reads else [])])
+            if reads:
+                log = out.pop()
             new, rows = out[: len(whole)], out[len(whole) :]
             stacked = [
                 typed(jax.lax.dynamic_update_index_in_dim(y, row, place, 0, allow_negative_indices=False), v.aval)

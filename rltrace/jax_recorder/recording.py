@@ -22,8 +22,19 @@ from numpy.typing import NDArray
 from rltrace import fingerprint
 from rltrace.digest import ALGORITHM, digest_buffer
 from rltrace.jax_recorder import programs
+from rltrace.jax_recorder.fusions import Choice
+from rltrace.jax_recorder.iteration_rows import Line, RowsOfIteration
 from rltrace.jax_recorder.programs import ArrayLayout
-from rltrace.jax_recorder.rows import SEVERAL, ArrayHook, JaxRows, Operand, Producer, RowTemplate, row_template
+from rltrace.jax_recorder.rows import (
+    SEVERAL,
+    ArrayHook,
+    IterationBlock,
+    JaxRows,
+    Operand,
+    Producer,
+    RowTemplate,
+    row_template,
+)
 from rltrace.jax_recorder.series import JaxSeries
 from rltrace.jax_recorder.values import ArrayValues
 from rltrace.masking import home_as_tilde, masked_arguments
@@ -53,6 +64,12 @@ MAX_NOTES: Final = 20
 MAX_BYTES: Final = 1 << 36
 """Bytes of the carries of a loop that are digested, outside of the window: 64 GiB, some 10 s."""
 
+
+MAX_ROWS: Final = 1 << 18
+"""Rows of a piece of a loop after which all are written before it goes on: some 50 MB."""
+
+
+Within = tuple[Choice, Sequence[int | None], Sequence[Line]] | None
 
 MakeHook = Callable[[str, Tables], ArrayHook | None]
 """Makes the hook of the process of that name; None: it has none."""
@@ -372,41 +389,61 @@ class JaxRecording:
     def add_iterations(
         self,
         loop: str,
-        template: RowTemplate,
-        site: int,
-        fixed: Sequence[Operand],
-        state: Sequence[Operand],
+        block: IterationBlock,
+        operands: Sequence[Operand],
         counts: Sequence[int],
         layouts: Sequence[ArrayLayout],
         digests: NDArray[np.uint64],
     ) -> list[Operand]:
-        """Iterations of a loop that have ended, each a row and a step; returns the carry after them.
+        """Iterations of a loop that have ended, each a block of rows and a step; returns the carry after them.
 
-        Each reads ``fixed`` and the carry, first ``state``. ``counts``: of each that was seen, the iterations since the
-        one seen before; ``digests``: of what each wrote, the carry first, shape [seen, arrays], with their layouts.
+        ``operands``: what the first reads, the carry last. ``counts``: of each that was seen, the iterations since the
+        one seen before; ``digests``: of what each wrote, in the order of its rows, shape [seen, arrays]; ``layouts``:
+        of the carry.
         """
         rows = self.rows_here()
         assert rows is not None, "the loop has rows"
         ends = np.cumsum(counts)
         steps = (self.step + ends - 1).tolist()
-        carry = np.ascontiguousarray(digests[:, : len(state)])
-        written = [Operand(*each) for each in zip(layouts, digests[0].tolist(), strict=True)]
+        carry = np.ascontiguousarray(digests[:, block.carry : block.carry + block.carried])
         with self._lock:
             first, recorded = rows.row, self.in_window(self.step)
             if recorded:
-                rows.add(template, site, steps[0], [*fixed, *state], written)
-                rows.repeat(steps[1:], fixed, digests)
+                rows.add_iterations(block, steps, operands, digests)
             number = self._loop(loop)
             attempts = (self._counts.get(number, 0) + ends - 1).tolist()
             self._counts[number] = attempts[-1] + 1
             self._attempt = list(self._loops).index(loop), attempts[-1]
             for i, (step, attempt) in enumerate(zip(steps, attempts, strict=True)):
-                whole, end = digest_buffer(carry[i], 0), first + (i + 1 if recorded else 0)
+                whole, end = digest_buffer(carry[i], 0), first + ((i + 1) * len(block.columns) if recorded else 0)
                 done = (number, attempt, 0, 0, 0, end, recorded, whole, 0, (0, 0, 0, 0))
                 self._steps.append(StepRecord(step, rows.number, *done))
             self.step = steps[-1] + 1
-        last = [Producer(rows.number, rows.row - 1, i) if recorded else None for i in range(len(state))]
-        return [Operand(*each) for each in zip(layouts, carry[-1].tolist(), last, strict=False)]
+        if rows.row - first > MAX_ROWS:
+            self.commit()
+        last = [Producer(rows.number, rows.row - 1, i) if recorded else None for i in range(block.carried)]
+        return [Operand(*each) for each in zip(layouts, carry[-1].tolist(), last, strict=True)]
+
+    def block(
+        self,
+        template: RowTemplate,
+        site: int,
+        operands: Sequence[ArrayLayout],
+        carried: int,
+        written: int,
+        within: Within,
+    ) -> IterationBlock:
+        """The rows of an iteration, which reads ``operands``, the carry last, and writes so many arrays, it first.
+
+        ``within``: the values within it that are read, how the loop passes operands to its body, and its frames.
+        """
+        rows = self.rows_here()
+        assert rows is not None, "the loop has rows"
+        with self._lock:
+            laid = RowsOfIteration(self._tables, self._sites, rows, operands)
+            if within is not None:
+                laid.add_values(*within)
+            return laid.block(template, site, carried, written)
 
     def _loop(self, name: str) -> int:
         """Id of a loop in table "optimizers"."""
