@@ -203,8 +203,9 @@ class Choice(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Equal where the same values are read of the same program."""
-        return f"{portable_key('values', *map(list, sorted(self.values))):016x}"
+        """Equal where the same values are read of the same equations."""
+        names = [[tag, name] for tag, name in primitives_by_tag(self.tagged.jaxpr).items()]
+        return f"{portable_key('values', names, *map(list, sorted(self.values))):016x}"
 
 
 def choose(body: ClosedJaxpr, library: LogLibrary, compiled: Compile) -> Choice | None:

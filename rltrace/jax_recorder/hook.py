@@ -29,8 +29,8 @@ from rltrace.jax_recorder.digest_log import LOG, DigestLog, log_library
 from rltrace.jax_recorder.fusions import Choice, choose
 from rltrace.jax_recorder.loops import CannotCutError, Cut, has_loop, is_given
 from rltrace.jax_recorder.programs import ArrayLayout
-from rltrace.jax_recorder.recording import JaxRecording, MakeHook
-from rltrace.jax_recorder.rows import IterationBlock, Operand, RowTemplate
+from rltrace.jax_recorder.recording import JaxRecording, MakeHook, Within
+from rltrace.jax_recorder.rows import Operand, RowTemplate
 from rltrace.jax_recorder.series import watch_callbacks
 from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.base.patching import Patches
@@ -121,6 +121,8 @@ class _Function:
         """Of its rows, where it is recorded at its boundary."""
         self.cut: Cut | None = None
         self.parts: _Parts | None = None
+        self.within: dict[int, Within] = {}
+        """What is recorded within its iterations, by the thread that calls it."""
         self.why_not = ""
         """Why a function with a loop is not cut."""
 
@@ -236,9 +238,11 @@ class JaxCalls:
             cut = Cut(closed, library)
             _check_placement(args, params)
             compares = recording.options.level == "op" and not recording.options.replay
-            function.parts = _compiled_parts(cut, closed, args, reads=compares)
-            if compares:
+            reads = compares and library is not None and not recording.options.values
+            function.parts = _compiled_parts(cut, closed, args, reads=reads)
+            if reads:
                 recording.note(VALUES, f"{function.op}: {_values_text(function.parts.choice)}")
+            if compares:
                 recording.note(CODE, f"{function.op}: {_comparison(closed, args, function.parts)}")
         except CannotCutError as error:
             function.why_not = str(error)
@@ -294,9 +298,6 @@ class _LoopRows:
         self._template = recording.template(f"{function.op}.iteration", kernel=self._evidence[1], names=names)
         self._fixed: list[Operand] = []
         """What every iteration reads."""
-        self._lines = lines
-        self._blocks: dict[bool, IterationBlock] = {}
-        """The rows of an iteration, with and without those within it."""
         self._rest: list[Operand] = []
         """What only the end reads."""
         self._state: list[Operand] = []
@@ -349,30 +350,31 @@ class _LoopRows:
             layouts = tuple(map(programs.layout_here, (*carry, *ys)))
             table = self._log.take()
             self._most = self._most * 2 if perf_counter() - self._began < PIECE_SECONDS else max(self._most // 2, 1)
-        block = self._block(layouts, len(carry))
-        if table.size != len(seen) * (block.carry + len(layouts)):
+        within = self._rows_within()
+        if table.size != len(seen) * (len(layouts) + (0 if within is None else within.block.written)):
             raise RecordError(f"{self._function.op} has digested {table.size:,} arrays in {len(seen):,} iterations")
         table = table.reshape(len(seen), -1)
         if self._recording.sees_arrays:
-            written = cut.rows_written(start, stop)
-            table[:, block.carry :] = self._exchange(written, carry, ys, layouts, table[:, block.carry :])
+            table = self._exchange(cut.rows_written(start, stop), carry, ys, layouts, table)
         self._recording.running = lambda: 0
         places = {end - 1 - start: cut.rows_written(end - 1, end).start for end in seen}
         self._recording.add_stacked(self._function.op, cut.stacked_names, ys, places)
-        taken = [*self._fixed, *self._state]
+        reads = self._fixed, self._state
         self._state = self._recording.add_iterations(
-            self._function.op, block, taken, counts, layouts[: len(carry)], table
+            self._function.op, self._template, self._loop_site, *reads, counts, layouts, table, within
         )
 
-    def _block(self, layouts: Sequence[ArrayLayout], carried: int) -> IterationBlock:
-        """The rows of an iteration, as it is looked into now; ``layouts``: of what it writes, the carry first."""
-        found = self._blocks.get(self._looks_within)
+    def _rows_within(self) -> Within | None:
+        """What is recorded within the iterations of this piece; None: nothing."""
+        choice = self._function.parts.choice if self._function.parts else None
+        if choice is None or not self._looks_within:
+            return None
+        thread = threading.get_ident()
+        found = self._function.within.get(thread)
         if found is None:
-            choice = self._function.parts.choice if self._function.parts and self._looks_within else None
-            within = None if choice is None else (choice, self._cut.operands(), self._lines)
             operands = [operand.layout for operand in (*self._fixed, *self._state)]
-            rows = self._template, self._loop_site, operands, carried, len(layouts), within
-            found = self._blocks[self._looks_within] = self._recording.block(*rows)
+            read = choice, self._cut.operands(), operands, programs.lines_of(self._cut.scan)
+            found = self._function.within[thread] = self._recording.within(self._function.op, *read)
         return found
 
     def _exchange(

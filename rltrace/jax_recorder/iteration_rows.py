@@ -1,7 +1,8 @@
-"""The rows of one iteration of a loop: a row for each value that its program has in memory, then the iteration.
+"""The rows within one iteration of a loop: one for each equation whose values its program has in memory.
 
 Owns what such a row says. It is a fusion, named by the equation whose value it is; its inputs are the values that the
-equations fused into it read. All iterations have the same rows, so they are laid out once.
+equations fused into it read. All iterations have the same rows, so they are laid out once. They are in a stream of
+their own: two traces that have other values in memory have other streams, and their iterations are compared still.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from jax.extend.core import Jaxpr, Literal
 
 from rltrace.jax_recorder import programs
 from rltrace.jax_recorder.fusions import Choice, Eqn, function_of, is_reading, primitives_by_tag, tag_of, tags_in
-from rltrace.jax_recorder.programs import ArrayLayout
+from rltrace.jax_recorder.programs import ArrayLayout, Instruction
 from rltrace.jax_recorder.rows import IterationBlock, JaxRows, RowTemplate, row_template
 from rltrace.portable_keys import portable_key
 from rltrace.recorder.base.intern_tables import Tables
 from rltrace.recorder.core.call_sites import Sites
-from rltrace.trace.format.schema import Column, Phase, pack_link
+from rltrace.trace.format.schema import Column, Origin, Phase, pack_link
 
 Line = tuple[str, str, int]
 """File, function and line of a frame."""
@@ -54,48 +55,50 @@ class _Place(NamedTuple):
     phase: Phase
 
 
-class RowsOfIteration:
-    """Lays out the rows of an iteration, in the order in which their values are read."""
+def rows_within(
+    tables: Tables,
+    sites: Sites,
+    rows: JaxRows,
+    choice: Choice,
+    arguments: Sequence[int | None],
+    operands: Sequence[ArrayLayout],
+    lines: Sequence[Line],
+) -> IterationBlock:
+    """The rows within an iteration, one for each equation with values that are read, in their order.
 
-    def __init__(self, tables: Tables, sites: Sites, rows: JaxRows, operands: Sequence[ArrayLayout]) -> None:
-        """``operands``: of what an iteration reads, the carry last."""
-        self._tables, self._sites, self._rows = tables, sites, rows
-        self._operands = [_Operand(number, layout) for number, layout in enumerate(operands)]
+    ``arguments``: of the loop's body, which of the operands of an iteration each is; ``lines``: frames of the loop.
+    """
+    laid = _Rows(tables, sites, rows, choice, len(operands))
+    sources: list[_Sources] = [() if n is None else (_Operand(n, operands[n]),) for n in arguments]
+    laid.within(choice.tagged.jaxpr, sources, _Place(tuple(lines), (), Phase.OTHER))
+    return laid.block()
+
+
+class _Rows:
+    def __init__(self, tables: Tables, sites: Sites, rows: JaxRows, choice: Choice, operands: int) -> None:
+        self._tables, self._sites, self._rows, self._choice, self._operands = tables, sites, rows, choice, operands
         self._columns: list[list[int]] = []
         self._links: list[int] = []
-        self._reads: dict[int, tuple[int, int]] = {}
         self._first: dict[int, tuple[int, int]] = {}
         """By operand, the row that read it first, and as which input."""
         self._cells: list[int] = []
         self._written = 0
-        """Digests that rows write, so far."""
         self._kinds: dict[int, tuple[RowTemplate, int]] = {}
-        self._reading: set[int] = set()
-
-    def add_values(self, choice: Choice, arguments: Sequence[int | None], lines: Sequence[Line]) -> None:
-        """A row for each equation with values that are read. ``arguments``: which operand each of the body's is."""
-        self._choice = choice
+        self._reading: dict[int, bool] = {}
         self._primitives = primitives_by_tag(choice.tagged.jaxpr)
         self._places: dict[int, list[int]] = {}
         for tag, place in sorted(choice.values):
             self._places.setdefault(tag, []).append(place)
-        self._instructions: dict[int, list[programs.Instruction]] = {}
+        self._instructions: dict[int, list[Instruction]] = {}
         for instruction in choice.instructions:
             for tag in tags_in(instruction.names[0])[-1:]:
                 self._instructions.setdefault(tag, []).append(instruction)
-        sources: list[_Sources] = [() if number is None else (self._operands[number],) for number in arguments]
-        self._within(choice.tagged.jaxpr, sources, _Place(tuple(lines), (), Phase.OTHER))
 
-    def block(self, template: RowTemplate, site: int, carried: int, written: int) -> IterationBlock:
-        """All rows with that of the iteration, which reads every operand, and writes so many arrays."""
-        carry = self._written
-        self._first.clear()
-        self._add(template, site, self._operands, written)
-        columns = np.array(self._columns, np.uint32)
-        arrays = np.array(self._links, np.int64), self._reads, np.array(self._cells, np.intp)
-        return IterationBlock(columns, *arrays, carried, carry)
+    def block(self) -> IterationBlock:
+        columns, links = np.array(self._columns, np.uint32), np.array(self._links, np.int64)
+        return IterationBlock(columns, links, np.array(self._cells, np.intp), self._written)
 
-    def _within(self, jaxpr: Jaxpr, arguments: Sequence[_Sources], place: _Place) -> list[_Sources]:
+    def within(self, jaxpr: Jaxpr, arguments: Sequence[_Sources], place: _Place) -> list[_Sources]:
         """Rows for the equations of a function; returns what its results are made of."""
         known: dict[Any, _Sources] = dict(zip(jaxpr.invars, arguments, strict=True))
 
@@ -121,19 +124,19 @@ class RowsOfIteration:
     def _within_function(self, eqn: Eqn, read: Sequence[_Sources], place: _Place) -> list[_Sources]:
         function, place = function_of(eqn), _place_of(eqn, place)
         if eqn.primitive.name != "scan":
-            return self._within(function, read, place)
+            return self.within(function, read, place)
         consts, carried = eqn.params["num_consts"], eqn.params["num_carry"]
         results = list(read[consts : consts + carried])
         for _ in range(eqn.params["length"]):
             carry = results[:carried]
-            results = self._within(function, [*read[:consts], *carry, *read[consts + carried :]], place)
+            results = self.within(function, [*read[:consts], *carry, *read[consts + carried :]], place)
         return results
 
     def _is_reading(self, eqn: Eqn) -> bool:
         tag = tag_of(eqn)
-        if tag not in self._kinds and tag not in self._reading and is_reading(eqn, self._places):
-            self._reading.add(tag)
-        return tag in self._reading
+        if tag not in self._reading:
+            self._reading[tag] = is_reading(eqn, self._places)
+        return self._reading[tag]
 
     def _kind(self, eqn: Eqn, place: _Place) -> tuple[RowTemplate, int]:
         """What the rows of an equation have in common, and their site."""
@@ -147,7 +150,7 @@ class RowsOfIteration:
             found = self._kinds[tag] = template, self._sites.intern_lines(place.lines)
         return found
 
-    def _evidence(self, instructions: Sequence[programs.Instruction]) -> dict[str, object]:
+    def _evidence(self, instructions: Sequence[Instruction]) -> dict[str, object]:
         """Kernel evidence: the code of a fusion, and the equations in it. Of an inner scan, that of the whole loop."""
         evidence = dict(self._choice.evidence)
         if instructions:
@@ -168,11 +171,10 @@ class RowsOfIteration:
                 self._links.append(pack_link(number - first[0], first[1], known=True))
             else:
                 self._first[source.number] = number, place
-                self._reads[len(self._links)] = source.number, number
-                self._links.append(0)
+                self._links.append(pack_link(Origin.UNKNOWN, read=True))
                 self._cells.append(source.number)
                 reads += 1
-        self._cells += range(len(self._operands) + self._written, len(self._operands) + self._written + written)
+        self._cells += range(self._operands + self._written, self._operands + self._written + written)
         self._written += written
         row[Column.STRUCTURE] = self._rows.structure(tuple(source.layout for source in sources))
         row[Column.SITE] = site

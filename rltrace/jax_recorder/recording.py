@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -23,7 +23,7 @@ from rltrace import fingerprint
 from rltrace.digest import ALGORITHM, digest_buffer
 from rltrace.jax_recorder import programs
 from rltrace.jax_recorder.fusions import Choice
-from rltrace.jax_recorder.iteration_rows import Line, RowsOfIteration
+from rltrace.jax_recorder.iteration_rows import Line, rows_within
 from rltrace.jax_recorder.programs import ArrayLayout
 from rltrace.jax_recorder.rows import (
     SEVERAL,
@@ -48,7 +48,7 @@ from rltrace.recorder.core.call_sites import Sites
 from rltrace.recorder.processes.exits import Endings, interrupt_program, stay_interrupted
 from rltrace.trace.format.process_start import note_failure
 from rltrace.trace.format.rows import StepRecord
-from rltrace.trace.format.schema import JAX_ENGINE, Kind
+from rltrace.trace.format.schema import JAX_ENGINE, Kind, within_stream
 from rltrace.trace.write.writer import ProcessWriter
 
 T = TypeVar("T")
@@ -66,10 +66,15 @@ MAX_BYTES: Final = 1 << 36
 
 
 MAX_ROWS: Final = 1 << 18
-"""Rows of a piece of a loop after which all are written before it goes on: some 50 MB."""
+"""Rows within the iterations of a piece of a loop after which all are written before it goes on: some 50 MB."""
 
 
-Within = tuple[Choice, Sequence[int | None], Sequence[Line]] | None
+class Within(NamedTuple):
+    """What is recorded within the iterations of a loop."""
+
+    rows: JaxRows
+    block: IterationBlock
+
 
 MakeHook = Callable[[str, Tables], ArrayHook | None]
 """Makes the hook of the process of that name; None: it has none."""
@@ -94,6 +99,8 @@ class JaxRecording:
         self.series = JaxSeries(self._tables)
         self._lock = threading.RLock()
         self._streams: dict[int, JaxRows] = {}
+        self._within: dict[str, JaxRows] = {}
+        """Rows within the iterations of loops, by the names of their streams."""
         self._known: WeakIdDict[Any, Operand] = WeakIdDict()
         """Arrays whose digest and producer are known; JAX never writes an array twice."""
         self._steps: list[StepRecord] = []
@@ -212,7 +219,7 @@ class JaxRecording:
     def commit(self) -> None:
         """Write all rows and steps."""
         with self._lock:
-            streams, steps = list(self._streams.values()), self._steps
+            streams, steps = [*self._within.values(), *self._streams.values()], self._steps
             self._steps = []
             for rows in streams:
                 own = [step for step in steps if step.stream == rows.number]
@@ -389,61 +396,71 @@ class JaxRecording:
     def add_iterations(
         self,
         loop: str,
-        block: IterationBlock,
-        operands: Sequence[Operand],
+        template: RowTemplate,
+        site: int,
+        fixed: Sequence[Operand],
+        state: Sequence[Operand],
         counts: Sequence[int],
         layouts: Sequence[ArrayLayout],
         digests: NDArray[np.uint64],
+        within: Within | None,
     ) -> list[Operand]:
-        """Iterations of a loop that have ended, each a block of rows and a step; returns the carry after them.
+        """Iterations of a loop that have ended, each a row and a step; returns the carry after them.
 
-        ``operands``: what the first reads, the carry last. ``counts``: of each that was seen, the iterations since the
-        one seen before; ``digests``: of what each wrote, in the order of its rows, shape [seen, arrays]; ``layouts``:
-        of the carry.
+        Each reads ``fixed`` and the carry, first ``state``. ``counts``: of each that was seen, the iterations since the
+        one seen before; ``digests``: of what each wrote, shape [seen, arrays]: what was read within it, the carry, the
+        stacked outputs, of these two with their layouts.
         """
         rows = self.rows_here()
         assert rows is not None, "the loop has rows"
         ends = np.cumsum(counts)
         steps = (self.step + ends - 1).tolist()
-        carry = np.ascontiguousarray(digests[:, block.carry : block.carry + block.carried])
+        values, digests = np.split(digests, [0 if within is None else within.block.written], 1)
+        carry = np.ascontiguousarray(digests[:, : len(state)])
+        written = [Operand(*each) for each in zip(layouts, digests[0].tolist(), strict=True)]
         with self._lock:
             first, recorded = rows.row, self.in_window(self.step)
             if recorded:
-                rows.add_iterations(block, steps, operands, digests)
+                rows.add(template, site, steps[0], [*fixed, *state], written)
+                rows.repeat(steps[1:], fixed, digests)
+            if within is not None:
+                constant = np.tile(np.array([operand.digest for operand in fixed], np.uint64), (len(steps), 1))
+                before = np.concatenate([[[operand.digest for operand in state]], carry[:-1]]).astype(np.uint64)
+                within.rows.add_blocks(within.block, steps, np.concatenate([constant, before, values], 1))
             number = self._loop(loop)
             attempts = (self._counts.get(number, 0) + ends - 1).tolist()
             self._counts[number] = attempts[-1] + 1
             self._attempt = list(self._loops).index(loop), attempts[-1]
             for i, (step, attempt) in enumerate(zip(steps, attempts, strict=True)):
-                whole, end = digest_buffer(carry[i], 0), first + ((i + 1) * len(block.columns) if recorded else 0)
+                whole, end = digest_buffer(carry[i], 0), first + (i + 1 if recorded else 0)
                 done = (number, attempt, 0, 0, 0, end, recorded, whole, 0, (0, 0, 0, 0))
                 self._steps.append(StepRecord(step, rows.number, *done))
             self.step = steps[-1] + 1
-        if rows.row - first > MAX_ROWS:
+        if values.shape[0] * len(within.block.columns if within else ()) > MAX_ROWS:
             self.commit()
-        last = [Producer(rows.number, rows.row - 1, i) if recorded else None for i in range(block.carried)]
-        return [Operand(*each) for each in zip(layouts, carry[-1].tolist(), last, strict=True)]
+        last = [Producer(rows.number, rows.row - 1, i) if recorded else None for i in range(len(state))]
+        return [Operand(*each) for each in zip(layouts, carry[-1].tolist(), last, strict=False)]
 
-    def block(
+    def within(
         self,
-        template: RowTemplate,
-        site: int,
+        loop: str,
+        choice: Choice,
+        arguments: Sequence[int | None],
         operands: Sequence[ArrayLayout],
-        carried: int,
-        written: int,
-        within: Within,
-    ) -> IterationBlock:
-        """The rows of an iteration, which reads ``operands``, the carry last, and writes so many arrays, it first.
+        lines: Sequence[Line],
+    ) -> Within:
+        """What is recorded within the iterations of a loop, in a stream of its own.
 
-        ``within``: the values within it that are read, how the loop passes operands to its body, and its frames.
+        ``arguments``: of the loop's body, which of the operands of an iteration each is; ``lines``: frames of the loop.
         """
         rows = self.rows_here()
         assert rows is not None, "the loop has rows"
+        name = within_stream(rows.name, loop, choice.key)
         with self._lock:
-            laid = RowsOfIteration(self._tables, self._sites, rows, operands)
-            if within is not None:
-                laid.add_values(*within)
-            return laid.block(template, site, carried, written)
+            if name not in self._within:
+                self._within[name] = JaxRows(self._writer.stream(name), name, self._tables)
+            own = self._within[name]
+            return Within(own, rows_within(self._tables, self._sites, own, choice, arguments, operands, lines))
 
     def _loop(self, name: str) -> int:
         """Id of a loop in table "optimizers"."""

@@ -112,23 +112,15 @@ def row_template(
 
 
 class IterationBlock(NamedTuple):
-    """The rows of one iteration of a loop, which are the same each time but for their steps and digests.
-
-    The last is the iteration itself; it writes the carry first.
-    """
+    """The rows within one iteration of a loop, which are the same each time but for their steps and digests."""
 
     columns: NDArray[np.uint32]
     """Shape [rows, columns]."""
     links: NDArray[np.int64]
-    """Those to rows of the iteration itself."""
-    reads: Mapping[int, tuple[int, int]]
-    """The others, by place: which operand of the iteration is read, and the row that reads it."""
     cells: NDArray[np.intp]
     """Of each digest cell, where it is among the operands of the iteration and, after them, what its rows write."""
-    carried: int
-    """How many of the operands, the last ones, are the carry."""
-    carry: int
-    """Where the carry begins in what the rows write."""
+    written: int
+    """How many digests its rows write."""
 
 
 class JaxRows:
@@ -180,32 +172,41 @@ class JaxRows:
         """A row of this place is about to be added."""
         self._seen[place.key[:2]] += 1
 
-    def add_iterations(
-        self, block: IterationBlock, steps: Sequence[int], operands: Sequence[Operand], digests: NDArray[np.uint64]
-    ) -> None:
-        """The rows of iterations, one step each. ``operands``: what the first reads, the carry last.
+    def repeat(self, steps: Sequence[int], fixed: Sequence[Operand], outputs: NDArray[np.uint64]) -> None:
+        """Rows like the last one, each of which reads ``fixed``, then the first outputs of the one before it.
 
-        ``digests``: of what each iteration writes, in the order of its rows; shape [iterations, digests].
+        ``steps``: theirs; ``outputs``: the digests of what each writes, after a row with those of the last one.
+        """
+        last, count = self._columns[-1], len(steps)
+        self._close_block()
+        columns = np.tile(np.array(last, np.uint32), (count, 1))
+        columns[:, Column.STEP] = steps
+        carried = last[Column.LINKS] - len(fixed)
+        links = np.empty((count, last[Column.LINKS]), np.int64)
+        for i, operand in enumerate(fixed):
+            first = self._link(operand.producer)
+            grows = operand.producer is not None and first >= 0
+            links[:, i] = first + pack_link(1, 0) * np.arange(count) if grows else first
+        links[:, len(fixed) :] = [pack_link(1, i, read=True) for i in range(carried)]
+        read = np.array([operand.digest for operand in fixed], np.uint64)
+        digests = [np.tile(read, (count, 1)), outputs[:-1, :carried], outputs[1:]]
+        arrays = links.ravel(), np.zeros(0, np.int64), np.zeros(0, np.float64), np.concatenate(digests, 1).ravel()
+        self._blocks.append(Rows(self._first, columns, *arrays))
+        self.row += count
+        self._first = self.row
+
+    def add_blocks(self, block: IterationBlock, steps: Sequence[int], digests: NDArray[np.uint64]) -> None:
+        """The rows within iterations, one step each.
+
+        ``digests``: of what each iteration reads, and what its rows write; shape [iterations, digests].
         """
         self._close_block()
-        count, size, carried = len(steps), len(block.columns), block.carried
-        fixed = len(operands) - carried
+        count, size = len(steps), len(block.columns)
         columns = np.tile(block.columns, (count, 1))
         columns[:, Column.STEP] = np.repeat(steps, size)
-        links = np.tile(block.links, (count, 1))
-        for at, (number, row) in block.reads.items():
-            first = self._link(operands[number].producer)
-            is_row = operands[number].producer is not None and first >= 0
-            first += pack_link(row, 0) if is_row else 0
-            if number < fixed:
-                links[:, at] = first + pack_link(size, 0) * np.arange(count) if is_row else first
-            else:
-                links[0, at], links[1:, at] = first, pack_link(row + 1, number - fixed, read=True)
-        read = np.array([operand.digest for operand in operands], np.uint64)
-        carries = np.concatenate([read[None, fixed:], digests[:-1, block.carry : block.carry + carried]])
-        cells = np.concatenate([np.tile(read[:fixed], (count, 1)), carries, digests], 1)[:, block.cells]
-        arrays = links.ravel(), np.zeros(0, np.int64), np.zeros(0, np.float64), cells.ravel()
-        self._blocks.append(Rows(self._first, columns, *arrays))
+        cells = digests[:, block.cells].ravel()
+        empty = np.zeros(0, np.int64), np.zeros(0, np.float64)
+        self._blocks.append(Rows(self._first, columns, np.tile(block.links, count), *empty, cells))
         self.row += count * size
         self._first = self.row
 
