@@ -34,7 +34,7 @@ from rltrace.jax_recorder.rows import Operand, RowTemplate
 from rltrace.jax_recorder.series import watch_callbacks
 from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.base.patching import Patches
-from rltrace.trace.format.schema import BOUNDARY_ONLY
+from rltrace.trace.format.schema import BOUNDARY_ONLY, ITERATION
 
 Original = Callable[..., Any]
 
@@ -295,7 +295,7 @@ class _LoopRows:
         lines = programs.lines_of(self._cut.scan)
         self._loop_site = recording.site_of(lines) if lines else site
         names = self._cut.carry_names + self._cut.stacked_names
-        self._template = recording.template(f"{function.op}.iteration", kernel=self._evidence[1], names=names)
+        self._template = recording.template(f"{function.op}{ITERATION}", kernel=self._evidence[1], names=names)
         self._fixed: list[Operand] = []
         """What every iteration reads."""
         self._rest: list[Operand] = []

@@ -459,6 +459,7 @@ class JaxRecording:
         with self._lock:
             if name not in self._within:
                 self._within[name] = JaxRows(self._writer.stream(name), name, self._tables)
+                self._writer.window(self._within[name].number, self.options.first_step, self.options.end_step, 0)
             own = self._within[name]
             return Within(own, rows_within(self._tables, self._sites, own, choice, arguments, operands, lines))
 

@@ -198,6 +198,10 @@ WRITES: Final = "writes"
 """Key of a word in a skeleton of that engine: the names of what the row writes, "" where there is none."""
 
 
+ITERATION: Final = ".iteration"
+"""End of the op of a row of that engine that is an iteration: ``jit.train.iteration``."""
+
+
 def within_stream(stream: str, loop: str, key: str) -> str:
     """Name of the stream with what is within the iterations of a loop: ``rank0/main/jit.train@8b1f…``.
 
