@@ -41,7 +41,8 @@ VALUES_OF_A_READER = 8
 """Values that one custom call reads: a value stays in memory until it is read."""
 
 _READ_INTO = ("jit", "closed_call", "custom_jvp_call", "custom_vjp_call", "remat2", "checkpoint", "scan")
-_TAGGED = (*_READ_INTO, "while", "cond")
+_LOOPS_AND_BRANCHES = ("scan", "while", "cond")
+_TAGGED = (*_READ_INTO, *_LOOPS_AND_BRANCHES)
 """Primitives with functions among their parameters whose equations are instructions of their own."""
 
 
@@ -137,7 +138,7 @@ def _candidates(jaxpr: Jaxpr, times: int = 1) -> Iterator[tuple[Eqn, int]]:
 def in_memory(body: ClosedJaxpr, instructions: Iterable[Instruction]) -> set[Value]:
     """The values of a tagged function that have a buffer in its optimised program, by the tags of its instructions.
 
-    Of an inner scan all results have one.
+    All results of loops and branches have one.
     """
     types: dict[int, set[tuple[str, int]]] = {}
     for instruction in instructions:
@@ -150,7 +151,7 @@ def in_memory(body: ClosedJaxpr, instructions: Iterable[Instruction]) -> set[Val
             if type(v).__name__ == "DropVar" or not can_be_logged(v.aval):
                 continue
             tag = tag_of(eqn)
-            if eqn.primitive.name == "scan" or _array_type(v.aval) in types.get(tag, ()):
+            if eqn.primitive.name in _LOOPS_AND_BRANCHES or _array_type(v.aval) in types.get(tag, ()):
                 found[Value(tag, place)] = times
     counts = Counter[int]()
     for times in found.values():
