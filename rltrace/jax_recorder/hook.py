@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -28,15 +28,16 @@ from rltrace.errors import RecordError
 from rltrace.jax_recorder import programs
 from rltrace.jax_recorder.digest_log import LOG, DigestLog, log_library
 from rltrace.jax_recorder.equations import CannotEvaluateError, Evaluator
+from rltrace.jax_recorder.fusions import Choice, choose
 from rltrace.jax_recorder.loops import CannotCutError, Cut, has_loop, has_while, is_given
 from rltrace.jax_recorder.programs import ArrayLayout
-from rltrace.jax_recorder.recording import JaxRecording, MakeHook
+from rltrace.jax_recorder.recording import JaxRecording, MakeHook, Within
 from rltrace.jax_recorder.rows import Operand, RowTemplate
 from rltrace.jax_recorder.series import watch_callbacks
 from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.base.patching import Patches
 from rltrace.recorder.base.weak_id_dict import WeakIdDict
-from rltrace.trace.format.schema import BOUNDARY_ONLY, CALLS_BACK, EQUATION
+from rltrace.trace.format.schema import BOUNDARY_ONLY, CALLS_BACK, EQUATION, ITERATION
 
 Original = Callable[..., Any]
 
@@ -71,6 +72,9 @@ LOOPS = "jax.loops"
 
 FAILED = "jax.failed"
 """Fact: calls without a row, as what they took was deleted before, or what they computed failed."""
+
+VALUES = "jax.values"
+"""Fact: functions with the values that are read within an iteration of their loop."""
 
 CODE = "jax.code"
 """Fact: how the code of the functions whose loop the host drove compares with their own."""
@@ -113,7 +117,9 @@ class _Parts(NamedTuple):
     before: Any
     loop: Any
     after: Any
-    evidence: tuple[dict[str, object], ...]
+    evidence: tuple[Mapping[str, object], ...]
+    choice: Choice | None
+    """The values within an iteration that the loop's program reads."""
 
 
 class _Function:
@@ -127,6 +133,8 @@ class _Function:
         """Of its rows, where it is recorded at its boundary."""
         self.cut: Cut | None = None
         self.parts: _Parts | None = None
+        self.within: dict[int, Within] = {}
+        """What is recorded within its iterations, by the thread that calls it."""
         self.why_not = ""
         """Why a function with a loop is not cut."""
 
@@ -386,8 +394,12 @@ class JaxCalls:
             library = None if recording.options.engine == "mode" else log_library()
             cut = Cut(closed, library)
             _check_placement(args, params)
-            function.parts = _compiled_parts(cut, closed, args)
-            if recording.options.level == "op" and not recording.options.replay:
+            compares = recording.options.level == "op" and not recording.options.replay
+            reads = compares and library is not None and not recording.options.values
+            function.parts = _compiled_parts(cut, closed, args, reads=reads)
+            if reads:
+                recording.note(VALUES, f"{function.op}: {_values_text(function.parts.choice)}")
+            if compares:
                 recording.note(CODE, f"{function.op}: {_comparison(closed, args, function.parts)}")
         except CannotCutError as error:
             function.why_not = str(error)
@@ -471,7 +483,7 @@ class _LoopRows:
         lines = programs.lines_of(self._cut.scan)
         self._loop_site = recording.site_of(lines) if lines else site
         names = self._cut.carry_names + self._cut.stacked_names
-        self._template = recording.template(f"{function.op}.iteration", kernel=self._evidence[1], names=names)
+        self._template = recording.template(f"{function.op}{ITERATION}", kernel=self._evidence[1], names=names)
         self._fixed: list[Operand] = []
         """What every iteration reads."""
         self._rest: list[Operand] = []
@@ -481,8 +493,9 @@ class _LoopRows:
         self._log = None if self._cut.library is None else DigestLog(self._cut.library)
         self.log_address = None if self._log is None else self._log.address
         """What the loop's program takes as its log."""
-        self._most, self._stride, self._began = 1, 1, 0.0
-        """How many iterations the host has digested at a time, every how many are, and when they began."""
+        self._most, self._stride, self._began, self._looks_within = 1, 1, 0.0, False
+        """How many iterations the host has digested at a time, every how many are, when they began, and whether values
+        within them are read."""
 
     def before(self, inputs: Sequence[Operand], first: Sequence[Any]) -> None:
         """What precedes the loop has computed these."""
@@ -510,7 +523,9 @@ class _LoopRows:
         cut, most = self._cut, 1 if self._log is None or self._recording.sees_arrays else self._most
         self._stride, stop = self._recording.next_piece(done, cut.length, cut.carry_bytes, most)
         if self._log is not None:
-            self._log.begin(self._stride, done, stop)
+            choice, recording = self._function.parts and self._function.parts.choice, self._recording
+            self._looks_within = choice is not None and self._stride == 1 and recording.in_window(recording.step)
+            self._log.begin(self._stride, done, stop, self._looks_within)
             self._recording.running = self._log.ended
         self._began = perf_counter()
         return stop
@@ -529,10 +544,11 @@ class _LoopRows:
             jax.block_until_ready((log, carry))
             layouts = tuple(map(programs.layout_here, (*carry, *ys)))
             table = self._log.take()
-            if table.size != len(seen) * len(layouts):
-                raise RecordError(f"{self._function.op} has digested {table.size} arrays of {len(seen) * len(layouts)}")
-            table = table.reshape(len(seen), -1)
             self._most = self._most * 2 if perf_counter() - self._began < PIECE_SECONDS else max(self._most // 2, 1)
+        within = self._rows_within()
+        if table.size != len(seen) * (len(layouts) + (0 if within is None else within.block.written)):
+            raise RecordError(f"{self._function.op} has digested {table.size:,} arrays in {len(seen):,} iterations")
+        table = table.reshape(len(seen), -1)
         if self._recording.sees_arrays:
             table = self._exchange(cut.rows_written(start, stop), carry, ys, layouts, table)
         self._recording.running = lambda: 0
@@ -540,8 +556,21 @@ class _LoopRows:
         self._recording.add_stacked(self._function.op, cut.stacked_names, ys, places)
         reads = self._fixed, self._state
         self._state = self._recording.add_iterations(
-            self._function.op, self._template, self._loop_site, *reads, counts, layouts, table
+            self._function.op, self._template, self._loop_site, *reads, counts, layouts, table, within
         )
+
+    def _rows_within(self) -> Within | None:
+        """What is recorded within the iterations of this piece; None: nothing."""
+        choice = self._function.parts.choice if self._function.parts else None
+        if choice is None or not self._looks_within:
+            return None
+        thread = threading.get_ident()
+        found = self._function.within.get(thread)
+        if found is None:
+            operands = [operand.layout for operand in (*self._fixed, *self._state)]
+            read = choice, self._cut.operands(), operands, programs.lines_of(self._cut.scan)
+            found = self._function.within[thread] = self._recording.within(self._function.op, *read)
+        return found
 
     def _exchange(
         self, written: slice, carry: list[Any], ys: list[Any], layouts: Sequence[ArrayLayout], table: NDArray[np.uint64]
@@ -633,31 +662,51 @@ def _check_placement(args: Sequence[Any], params: Any) -> None:
         raise CannotCutError("it runs on several devices")
 
 
-def _compiled_parts(cut: Cut, closed: Any, args: Sequence[Any]) -> _Parts:
-    """Compile the three programs of a cut. Raises CannotCutError where they would return other types."""
+def _compiled_parts(cut: Cut, closed: Any, args: Sequence[Any], *, reads: bool) -> _Parts:
+    """Compile the three programs of a cut. Raises CannotCutError where they would return other types.
+
+    ``reads``: the loop is to read the values within an iteration that it has in memory.
+    """
     before = cut.before.lower(list(args))
     constants, carry, xs, rest = jax.eval_shape(cut.before, list(args))
     ys = jax.eval_shape(cut.empty_outputs)
     at = np.int32(0)
     log = None if cut.library is None else LOG
-    moved, stacked, _ = jax.eval_shape(cut.loop, at, at, log, constants, *cut.split(carry), ys, xs)
+    taken = at, at, log, constants, *cut.split(carry), ys, xs
+    moved, stacked, _ = jax.eval_shape(cut.loop, *taken)
     results = [*moved, *stacked]
     returned = cut.final(results) or jax.eval_shape(cut.after, rest, results)
     if _types(moved) != _types(carry) or _types(returned) != _types(closed.out_avals):
         raise CannotCutError("a part of it would return other types")
-    loop = cut.loop.lower(at, at, log, constants, *cut.split(carry), ys, xs).compile()
+    choice = None
+    if reads and cut.library is not None:
+
+        def code(body: Any, reads_values: bool) -> Any:
+            return cut.loop_with(body, reads=reads_values).lower(*taken).compile(_code_only())
+
+        choice = choose(cut.body, cut.library, code)
+    loop = (cut.loop if choice is None else cut.loop_with(choice.body, reads=True)).lower(*taken).compile()
     after = None if cut.final(results) is not None else cut.after.lower(rest, results).compile()
-    compiled = before.compile(), loop, after
-    return _Parts(*compiled, tuple({} if part is None else programs.evidence_of(part) for part in compiled))
+    first = before.compile()
+    own = programs.evidence_of(loop) if choice is None else choice.evidence
+    evidence = programs.evidence_of(first), own, {} if after is None else programs.evidence_of(after)
+    return _Parts(first, loop, after, evidence, choice)
+
+
+def _code_only() -> dict[str, Any] | None:
+    """Options to compile with where only the optimised code is asked for: LLVM need not optimise, half the time."""
+    return {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
+
+
+def _values_text(choice: Choice | None) -> str:
+    if choice is None:
+        return "no values within an iteration are read"
+    return f"{len(choice.values):,} values within an iteration are read, choice {choice.key}"
 
 
 def _comparison(closed: Any, args: Sequence[Any], parts: _Parts) -> str:
-    """Whether the parts of a cut compute what the whole function does, by their optimised code.
-
-    Only the code of the whole function is asked for, so LLVM need not optimise it: half the time.
-    """
-    options = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
-    whole = programs.operations_of(jax.jit(jaxpr_as_fun(closed)).lower(*args).compile(options))
+    """Whether the parts of a cut compute what the whole function does, by their optimised code."""
+    whole = programs.operations_of(jax.jit(jaxpr_as_fun(closed)).lower(*args).compile(_code_only()))
     found = [programs.operations_of(part) for part in (parts.before, parts.loop, parts.after) if part is not None]
     if whole is None or None in found:
         return "its code cannot be compared with the uncut program's"

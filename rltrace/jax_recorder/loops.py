@@ -71,10 +71,10 @@ def flattened(closed: ClosedJaxpr) -> ClosedJaxpr:
             return ClosedJaxpr(jaxpr, consts)
         called, call = jaxpr.eqns[at].params["jaxpr"], jaxpr.eqns[at]
         named: dict[Atom, Atom] = dict(zip(called.jaxpr.invars, call.invars, strict=True))
-        eqns = [*jaxpr.eqns[:at], *(_renamed(eqn, named) for eqn in called.jaxpr.eqns)]
+        eqns = [*jaxpr.eqns[:at], *(renamed(eqn, named) for eqn in called.jaxpr.eqns)]
         results = (named.get(v, v) if not isinstance(v, Literal) else v for v in called.jaxpr.outvars)
         named = dict(zip(call.outvars, results, strict=True))
-        eqns += [_renamed(eqn, named) for eqn in jaxpr.eqns[at + 1 :]]
+        eqns += [renamed(eqn, named) for eqn in jaxpr.eqns[at + 1 :]]
         outvars = [named.get(v, v) if not isinstance(v, Literal) else v for v in jaxpr.outvars]
         constvars = [*jaxpr.constvars, *called.jaxpr.constvars]
         consts += called.consts
@@ -130,7 +130,7 @@ def is_given(placement: Any) -> bool:
     return placement is not None and type(placement).__name__ != "UnspecifiedValue"
 
 
-def _renamed(eqn: Eqn, named: Mapping[Atom, Atom]) -> Eqn:
+def renamed(eqn: Eqn, named: Mapping[Atom, Atom]) -> Eqn:
     return eqn.replace(invars=[v if isinstance(v, Literal) else named.get(v, v) for v in eqn.invars])
 
 
@@ -179,7 +179,9 @@ class Cut:
         """Of the stacked outputs."""
         self._find_parts(at)
         self.before = jax.jit(self._before)
-        self.loop = jax.jit(self._loop, donate_argnums=(5, 6))
+        self.body: ClosedJaxpr = params["jaxpr"]
+        """Of the scan."""
+        self.loop = self.loop_with(self.body)
         self.after = jax.jit(self._after)
         self.unchanging = jax.jit(self._unchanging)
         self.stack = jax.jit(self._stack, donate_argnums=0)
@@ -218,18 +220,48 @@ class Cut:
         inputs, carry, xs, rest = ([next(found) for _ in group] for group in groups)
         return inputs, carry, xs, rest
 
+    def operands(self) -> list[int | None]:
+        """What each argument of the body is: a number among the arguments of the loop's program that its iterations
+        read, stacked inputs after the others, then the moving carry. None: it is computed from constants alone.
+        """
+        fixed = {v: i for i, v in enumerate(self._loop_inputs)}
+        carried = [None if isinstance(v, Literal) else fixed.get(v) for v in self._init]
+        first = len(fixed) + len(self._xs)
+        for number, i in enumerate(self._moving):
+            carried[i] = first + number
+        consts = [None if isinstance(v, Literal) else fixed.get(v) for v in self._consts]
+        return [*consts, *carried, *range(len(fixed), first)]
+
     def split(self, carry: Sequence[Array]) -> tuple[list[Array], list[Array]]:
         """The carry, and what of it is written in place (None in the carry)."""
         pairs = list(zip(carry, self.in_place, strict=True))
         return [None if large else array for array, large in pairs], [array for array, large in pairs if large]
 
+    def loop_with(self, body: ClosedJaxpr, *, reads: bool = False) -> Any:
+        """The loop's program, with another body; ``reads``: it takes the log last, and returns it last."""
+
+        def loop(*args: Any) -> Any:
+            return self._loop(body, reads, *args)
+
+        return jax.jit(loop, donate_argnums=(5, 6))
+
     def _loop(
-        self, start: Array, stop: Array, log: Any, inputs: Any, carry: Any, large: Any, ys: Any, xs: Any
+        self,
+        body: ClosedJaxpr,
+        reads: bool,
+        start: Array,
+        stop: Array,
+        log: Any,
+        inputs: Any,
+        carry: Any,
+        large: Any,
+        ys: Any,
+        xs: Any,
     ) -> tuple[list[Array], list[Array], Any]:
         """Iterations ``start`` to ``stop``: the carry after them, the stacked outputs so far, and the log."""
         held = iter(large)
         carry = [next(held) if array is None else array for array in carry]
-        params, body = self.scan.params, self.scan.params["jaxpr"]
+        params = self.scan.params
         consts, fixed = self._unchanging(inputs)
         whole = [None] * len(self._init)
         for i, value in zip(self._fixed, fixed, strict=True):
@@ -241,7 +273,9 @@ class Cut:
             for i, value in zip(self._moving, moving, strict=True):
                 whole[i] = value
             read = [jax.lax.dynamic_index_in_dim(x, place, 0, False, allow_negative_indices=False) for x in xs]
-            out = _call(body, [*consts, *whole, *read])
+            out = _call(body, [*consts, *whole, *read, *([log] if reads else [])])
+            if reads:
+                log = out.pop()
             new, rows = out[: len(whole)], out[len(whole) :]
             stacked = self._stack(stacked, rows, place)
             moved = [new[i] for i in self._moving]

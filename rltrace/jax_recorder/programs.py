@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from rltrace.digest import digest_address, digest_buffer, seed_of
 from rltrace.fingerprint.reproducibility_checks import xla_flags
-from rltrace.jax_recorder.digest_log import TARGET as DIGEST_TARGET
+from rltrace.jax_recorder.digest_log import PREFIX as DIGEST_PREFIX
 from rltrace.jax_recorder.digest_log import is_packed
 from rltrace.jax_recorder.loops import nested, typed
 from rltrace.portable_keys import portable_key
@@ -249,50 +249,85 @@ _COMPUTATION = re.compile(r"(?:ENTRY )?%([\w.\-]+) \(.*\{$")
 _NAME = re.compile(r"%([\w.\-]+)")
 _INNER = re.compile(r"(calls|to_apply)=%([\w.\-]+)")
 _OPCODE = re.compile(r"(?:^|\s)([a-z][\w\-]*)\(")
+_OP_NAME = re.compile(r'op_name="([^"]*)"')
 
 
-def operations_of(compiled: Any) -> Counter[str] | None:
-    """What an optimised program rounds: its operations on floating-point numbers, with fused computations as text.
+class Instruction(NamedTuple):
+    """An instruction of an optimised program that is in no fused computation: what it computes has a buffer."""
 
-    Without names, operands, moves and the digests of the recorder; integers are exact however they are computed. Two
-    programs with the same operations round alike. None: this platform does not give the code.
-    """
+    type: str
+    """Of its result: ``f32[4,64]{1,0}``."""
+    opcode: str
+    text: str
+    """Without names, operands and metadata; with fused computations as text."""
+    names: tuple[str, ...]
+    """Of the operations that it was made of, as JAX named them: its own first, then those fused into it."""
+
+    @property
+    def rounds(self) -> bool:
+        """Whether floating-point numbers are in it; integers are exact however they are computed."""
+        return _FLOATING.search(self.text) is not None
+
+
+def instructions_of(compiled: Any) -> list[Instruction] | None:
+    """Those of an optimised program but for moves and digests; None: this platform does not give the code."""
     text = _hlo(compiled)
     if text is None:
         return None
-    computations: dict[str, list[str]] = {}
-    lines: list[str] | None = None
+    computations: dict[str, list[tuple[str, str]]] = {}
+    lines: list[tuple[str, str]] | None = None
     for line in text.splitlines():
         if lines is not None and line.startswith("  "):
-            lines.append(_DISPLAYED.sub("", line.strip().removeprefix("ROOT ")))
+            named = _OP_NAME.search(line)
+            lines.append((_DISPLAYED.sub("", line.strip().removeprefix("ROOT ")), named[1] if named else ""))
         else:
             begins = _COMPUTATION.match(line)
             lines = computations.setdefault(begins[1], []) if begins else None
 
     @cache
-    def body(name: str) -> str:
-        """A computation with its values numbered."""
+    def body(name: str) -> tuple[str, tuple[str, ...]]:
+        """A computation with its values numbered, and the names of its operations."""
         numbers: dict[str, int] = {}
+        names: list[str] = []
 
         def renamed(match: re.Match[str]) -> str:
-            name = match[1]
-            return f"{{{body(name)}}}" if name in computations else f"%{numbers.setdefault(name, len(numbers))}"
+            if match[1] not in computations:
+                return f"%{numbers.setdefault(match[1], len(numbers))}"
+            inner, more = body(match[1])
+            names.extend(more)
+            return f"{{{inner}}}"
 
-        return "\n".join(_NAME.sub(renamed, line) for line in computations[name])
+        texts = []
+        for line, own in computations[name]:
+            names += [own] if own else []
+            texts.append(_PARAMETER.sub("parameter()", _NAME.sub(renamed, line)))
+        return "\n".join(texts), tuple(names)
 
-    calls = [(call, line) for lines in computations.values() for line in lines for call in _INNER.finditer(line)]
+    calls = [(call, line) for lines in computations.values() for line, _ in lines for call in _INNER.finditer(line)]
     fused = {call[2] for call, line in calls if call[1] == "calls" or " call(" not in line}
-    found: Counter[str] = Counter()
-    for name in computations.keys() - fused:
-        for line in computations[name]:
-            value = line.partition(" = ")[2]
-            opcode = _OPCODE.search(value)
-            if opcode is not None and opcode[1] not in _MOVES and DIGEST_TARGET not in value:
-                named = _NAME.sub(lambda match: f"{{{body(match[1])}}}" if match[1] in computations else "%", value)
-                if _FLOATING.search(named):
-                    found[_INDEX.sub("", named)] += 1
+    found = []
+    for line, own in (each for name, lines in computations.items() if name not in fused for each in lines):
+        value = line.partition(" = ")[2]
+        opcode = _OPCODE.search(value)
+        if opcode is not None and opcode[1] not in _MOVES and DIGEST_PREFIX not in value:
+            called = {match[1]: body(match[1]) for match in _NAME.finditer(value) if match[1] in computations}
+            text = _NAME.sub(lambda match: f"{{{body(match[1])[0]}}}" if match[1] in computations else "%", value)
+            names = own, *(name for _, names in called.values() for name in names)
+            found.append(Instruction(value[: opcode.start()].strip(), opcode[1], _INDEX.sub("", text), names))
     return found
 
+
+def operations_of(compiled: Any) -> Counter[str] | None:
+    """What an optimised program rounds: its operations on floating-point numbers, with fused computations as text.
+
+    Two programs with the same operations round alike. None: this platform does not give the code.
+    """
+    found = instructions_of(compiled)
+    return None if found is None else Counter(each.text for each in found if each.rounds)
+
+
+_PARAMETER = re.compile(r"parameter\(\d+\)")
+"""Their order is that of the operands, which are left out, too."""
 
 _INDEX = re.compile(r"/\*index=\d+\*/")
 _FLOATING = re.compile(r"\b(b?f\d+\w*|c64|c128)\[")

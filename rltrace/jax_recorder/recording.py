@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -22,8 +22,19 @@ from numpy.typing import NDArray
 from rltrace import fingerprint
 from rltrace.digest import ALGORITHM, digest_buffer
 from rltrace.jax_recorder import programs
+from rltrace.jax_recorder.fusions import Choice
+from rltrace.jax_recorder.iteration_rows import Line, rows_within
 from rltrace.jax_recorder.programs import ArrayLayout
-from rltrace.jax_recorder.rows import SEVERAL, ArrayHook, JaxRows, Operand, Producer, RowTemplate, row_template
+from rltrace.jax_recorder.rows import (
+    SEVERAL,
+    ArrayHook,
+    IterationBlock,
+    JaxRows,
+    Operand,
+    Producer,
+    RowTemplate,
+    row_template,
+)
 from rltrace.jax_recorder.series import JaxSeries
 from rltrace.jax_recorder.values import ArrayValues
 from rltrace.masking import home_as_tilde, masked_arguments
@@ -37,7 +48,7 @@ from rltrace.recorder.core.call_sites import Sites
 from rltrace.recorder.processes.exits import Endings, interrupt_program, stay_interrupted
 from rltrace.trace.format.process_start import note_failure
 from rltrace.trace.format.rows import StepRecord
-from rltrace.trace.format.schema import BITS, EQUATION, JAX_ENGINE, Kind, Phase
+from rltrace.trace.format.schema import BITS, EQUATION, JAX_ENGINE, Kind, Phase, within_stream
 from rltrace.trace.write.writer import ProcessWriter
 
 T = TypeVar("T")
@@ -58,6 +69,17 @@ OTHER_BITS: Final = (
     " otherwise; what diverges here need not diverge, or not first, in the program as it is"
 )
 """What is said of level equation."""
+
+MAX_ROWS: Final = 1 << 18
+"""Rows within the iterations of a piece of a loop after which all are written before it goes on: some 50 MB."""
+
+
+class Within(NamedTuple):
+    """What is recorded within the iterations of a loop."""
+
+    rows: JaxRows
+    block: IterationBlock
+
 
 MakeHook = Callable[[str, Tables], ArrayHook | None]
 """Makes the hook of the process of that name; None: it has none."""
@@ -95,6 +117,8 @@ class JaxRecording:
         self._streams: list[JaxRows] = []
         self._of_thread = threading.local()
         """Its rows; by the thread and not by its number, which a later one may have."""
+        self._within: dict[str, JaxRows] = {}
+        """Rows within the iterations of loops, by the names of their streams."""
         self._known = KnownArrays()
         """Arrays whose digest and producer are known."""
         self._steps: list[StepRecord] = []
@@ -216,7 +240,7 @@ class JaxRecording:
     def commit(self) -> None:
         """Write all rows and steps."""
         with self._lock:
-            streams, steps = list(self._streams), self._steps
+            streams, steps = [*self._within.values(), *self._streams], self._steps
             self._steps = []
             for rows in streams:
                 own = [step for step in steps if step.stream == rows.number]
@@ -423,16 +447,19 @@ class JaxRecording:
         counts: Sequence[int],
         layouts: Sequence[ArrayLayout],
         digests: NDArray[np.uint64],
+        within: Within | None,
     ) -> list[Operand]:
         """Iterations of a loop that have ended, each a row and a step; returns the carry after them.
 
         Each reads ``fixed`` and the carry, first ``state``. ``counts``: of each that was seen, the iterations since the
-        one seen before; ``digests``: of what each wrote, the carry first, shape [seen, arrays], with their layouts.
+        one seen before; ``digests``: of what each wrote, shape [seen, arrays]: what was read within it, the carry, the
+        stacked outputs, of these two with their layouts.
         """
         rows = self.rows_here()
         assert rows is not None, "the loop has rows"
         ends = np.cumsum(counts)
         steps = (self.step + ends - 1).tolist()
+        values, digests = np.split(digests, [0 if within is None else within.block.written], 1)
         carry = np.ascontiguousarray(digests[:, : len(state)])
         written = [Operand(*each) for each in zip(layouts, digests[0].tolist(), strict=True)]
         with self._lock:
@@ -440,8 +467,14 @@ class JaxRecording:
             if recorded:
                 rows.add(template, site, steps[0], [*fixed, *state], written)
                 rows.repeat(steps[1:], fixed, digests)
+            if within is not None:
+                constant = np.tile(np.array([operand.digest for operand in fixed], np.uint64), (len(steps), 1))
+                before = np.concatenate([[[operand.digest for operand in state]], carry[:-1]]).astype(np.uint64)
+                within.rows.add_blocks(within.block, steps, np.concatenate([constant, before, values], 1))
             row_ends = [first + (i + 1 if recorded else 0) for i in range(len(ends))]
             self._end_steps(loop, ends.tolist(), rows.number, row_ends, carry)
+        if values.shape[0] * len(within.block.columns if within else ()) > MAX_ROWS:
+            self.commit()
         last = [Producer(rows.number, rows.row - 1, i) if recorded else None for i in range(len(state))]
         return [Operand(*each) for each in zip(layouts, carry[-1].tolist(), last, strict=False)]
 
@@ -465,6 +498,28 @@ class JaxRecording:
         self._counts[number] = count + ends[-1]
         self._attempt = list(self._loops).index(loop), count + ends[-1] - 1
         self.step = begin + ends[-1]
+
+    def within(
+        self,
+        loop: str,
+        choice: Choice,
+        arguments: Sequence[int | None],
+        operands: Sequence[ArrayLayout],
+        lines: Sequence[Line],
+    ) -> Within:
+        """What is recorded within the iterations of a loop, in a stream of its own.
+
+        ``arguments``: of the loop's body, which of the operands of an iteration each is; ``lines``: frames of the loop.
+        """
+        rows = self.rows_here()
+        assert rows is not None, "the loop has rows"
+        name = within_stream(rows.name, loop, choice.key)
+        with self._lock:
+            if name not in self._within:
+                self._within[name] = JaxRows(self._writer.stream(name), name, self._tables)
+                self._writer.window(self._within[name].number, self.options.first_step, self.options.end_step, 0)
+            own = self._within[name]
+            return Within(own, rows_within(self._tables, self._sites, own, choice, arguments, operands, lines))
 
     def _loop(self, name: str) -> int:
         """Id of a loop in table "optimizers"."""

@@ -92,11 +92,11 @@ def row_template(
     tables: Tables,
     op: str,
     program: Program | None = None,
-    kernel: dict[str, object] | None = None,
+    kernel: Mapping[str, object] | None = None,
     kind: Kind = Kind.OP,
     module: str = "",
-    names: Sequence[str] = (),
     phase: Phase = Phase.OTHER,
+    names: Sequence[str] = (),
     parameters: Sequence[str] = (),
 ) -> RowTemplate:
     """``names``: of what a row writes, "" where there is none; ``parameters``: of an equation, as ``name=value``."""
@@ -113,10 +113,22 @@ def row_template(
     row[Column.MODULE] = tables.intern_payload("modules", module)
     row[Column.SCALARS] = tables.intern_payload("scalars", words)
     row[Column.PHASE] = phase
-    row[Column.KERNEL] = tables.intern_payload("kernels", kernel or {})
+    row[Column.KERNEL] = tables.intern_payload("kernels", dict(kernel or {}))
     row[Column.FLOATS] = len(numbers)
     floats, named = tuple(value for _, value in numbers), tuple(names) if any(names) else ()
     return RowTemplate(op, tuple(row), floats, named, module, phase)
+
+
+class IterationBlock(NamedTuple):
+    """The rows within one iteration of a loop, which are the same each time but for their steps and digests."""
+
+    columns: NDArray[np.uint32]
+    """Shape [rows, columns]."""
+    links: NDArray[np.int64]
+    cells: NDArray[np.intp]
+    """Of each digest cell, where it is among the operands of the iteration and, after them, what its rows write."""
+    written: int
+    """How many digests its rows write."""
 
 
 class JaxRows:
@@ -143,7 +155,7 @@ class JaxRows:
     ) -> int:
         """Add a row; returns its index in the stream."""
         row = list(template.columns)
-        row[Column.STRUCTURE] = self._structure(tuple([operand.layout for operand in inputs]))
+        row[Column.STRUCTURE] = self.structure(tuple([operand.layout for operand in inputs]))
         row[Column.SITE] = site
         row[Column.STEP] = step
         row[Column.LINKS] = len(inputs)
@@ -200,6 +212,21 @@ class JaxRows:
         self.row += count
         self._first = self.row
 
+    def add_blocks(self, block: IterationBlock, steps: Sequence[int], digests: NDArray[np.uint64]) -> None:
+        """The rows within iterations, one step each.
+
+        ``digests``: of what each iteration reads, and what its rows write; shape [iterations, digests].
+        """
+        self._close_block()
+        count, size = len(steps), len(block.columns)
+        columns = np.tile(block.columns, (count, 1))
+        columns[:, Column.STEP] = np.repeat(steps, size)
+        cells = digests[:, block.cells].ravel()
+        empty = np.zeros(0, np.int64), np.zeros(0, np.float64)
+        self._blocks.append(Rows(self._first, columns, np.tile(block.links, count), *empty, cells))
+        self.row += count * size
+        self._first = self.row
+
     def take(self) -> Rows | None:
         """Remove and return all rows; None: there are none."""
         self._close_block()
@@ -224,7 +251,8 @@ class JaxRows:
         self._first = self.row
         self._columns, self._links, self._floats, self._digests = [], [], [], []
 
-    def _structure(self, layouts: tuple[ArrayLayout, ...]) -> int:
+    def structure(self, layouts: tuple[ArrayLayout, ...]) -> int:
+        """Id of the layouts that a row reads."""
         found = self._structures.get(layouts)
         if found is None:
             payloads = list(map(layout_payload, layouts))
