@@ -41,6 +41,9 @@ from rltrace.trace.format.schema import BOUNDARY_ONLY, CALLS_BACK, EQUATION, ITE
 
 Original = Callable[..., Any]
 
+FIRST = (0, 9)
+"""The first version of JAX that is supported."""
+
 CALL = "_pjit_call_impl_python"
 """Of ``jax._src.pjit``: reached by every concrete call for which JAX's C++ cache has no executable."""
 
@@ -89,6 +92,11 @@ def start(options: RecordOptions, token: str, make_hook: MakeHook | None = None)
     asked = next((option for name, option in NOT_THERE.items() if getattr(options, name)), None)
     if asked is not None:
         raise RecordError(f"{asked} is not there for JAX programs, whose calls and iterations are recorded")
+    if jax.__version_info__ < FIRST:
+        first = ".".join(map(str, FIRST))
+        raise RecordError(
+            f"JAX {jax.__version__} is older than {first}, the first whose programs are recorded; upgrade it"
+        )
     if not hasattr(pjit, CALL):
         raise RecordError(f"JAX {jax.__version__} has no jax._src.pjit.{CALL}, where its calls are seen; try JAX 0.10")
     calls = JaxCalls(options, token, make_hook)
