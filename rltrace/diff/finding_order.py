@@ -142,7 +142,7 @@ def _is_before_iteration(x: Finding, y: Finding) -> bool:
     if is_within(x.stream) == is_within(y.stream):
         return False
     call = y if is_within(x.stream) else x
-    return call.op.endswith(ITERATION) is (call is y)
+    return (call.op or "").endswith(ITERATION) is (call is y)
 
 
 def _predecessors(n: int, before: Sequence[Sequence[int]]) -> set[int]:

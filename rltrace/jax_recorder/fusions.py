@@ -46,7 +46,7 @@ _TAGGED = (*_READ_INTO, *_LOOPS_AND_BRANCHES)
 """Primitives with functions among their parameters whose equations are instructions of their own."""
 
 
-class Value(NamedTuple):
+class InnerValue(NamedTuple):
     """A result of an equation of the body, or of a function in it."""
 
     tag: int
