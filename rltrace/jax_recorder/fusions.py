@@ -135,7 +135,7 @@ def _candidates(jaxpr: Jaxpr, times: int = 1) -> Iterator[tuple[Eqn, int]]:
             yield from _candidates(function_of(eqn), times * (eqn.params["length"] if is_scan else 1))
 
 
-def in_memory(body: ClosedJaxpr, instructions: Iterable[Instruction]) -> set[Value]:
+def in_memory(body: ClosedJaxpr, instructions: Iterable[Instruction]) -> set[InnerValue]:
     """The values of a tagged function that have a buffer in its optimised program, by the tags of its instructions.
 
     All results of loops and branches have one.
@@ -145,14 +145,14 @@ def in_memory(body: ClosedJaxpr, instructions: Iterable[Instruction]) -> set[Val
         tags = tags_in(instruction.names[0])
         if tags:
             types.setdefault(tags[-1], set()).update(_arrays_in(instruction.type))
-    found: dict[Value, int] = {}
+    found: dict[InnerValue, int] = {}
     for eqn, times in _candidates(body.jaxpr):
         for place, v in enumerate(eqn.outvars):
             if type(v).__name__ == "DropVar" or not can_be_logged(v.aval):
                 continue
             tag = tag_of(eqn)
             if eqn.primitive.name in _LOOPS_AND_BRANCHES or _array_type(v.aval) in types.get(tag, ()):
-                found[Value(tag, place)] = times
+                found[InnerValue(tag, place)] = times
     counts = Counter[int]()
     for times in found.values():
         counts[times] += times
@@ -194,7 +194,7 @@ class Choice(NamedTuple):
     """The values that are read, and the function that reads them."""
 
     tagged: ClosedJaxpr
-    values: frozenset[Value]
+    values: frozenset[InnerValue]
     body: ClosedJaxpr
     """Takes the log last, and returns it last."""
     instructions: Sequence[Instruction]
@@ -231,7 +231,7 @@ def choose(body: ClosedJaxpr, library: LogLibrary, compiled: Compile) -> Choice 
     return None
 
 
-def _left(values: set[Value], lost: Sequence[Instruction], new: Sequence[Instruction]) -> set[Value]:
+def _left(values: set[InnerValue], lost: Sequence[Instruction], new: Sequence[Instruction]) -> set[InnerValue]:
     """The values but for those for which operations may be others: ``lost`` are the plain program's, ``new`` are not.
 
     First those that an operation no longer holds, or has become the result of; then all results of new operations.
@@ -257,7 +257,7 @@ def _parts(instructions: Sequence[Instruction]) -> dict[int, set[int]]:
 # --- readers ----------------------------------------------------------------------------------------------------------
 
 
-def with_readers(body: ClosedJaxpr, values: Collection[Value], library: LogLibrary) -> ClosedJaxpr:
+def with_readers(body: ClosedJaxpr, values: Collection[InnerValue], library: LogLibrary) -> ClosedJaxpr:
     """A tagged function that digests these values in their order; it takes the log last, and returns it last."""
     chosen: dict[int, list[int]] = {}
     for tag, place in sorted(values):
