@@ -15,6 +15,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import count
+from math import prod
 from typing import Any, NamedTuple
 
 import jax
@@ -35,7 +36,10 @@ MAX_TRIES = 6
 """Choices of values that are compiled."""
 
 MAX_DIGESTS = 1 << 16
-"""Digests of one iteration, about; inner loops with more are not read into."""
+"""Digests of one iteration; of inner loops with more, those that run most often are not read into."""
+
+MAX_BYTES = 1 << 24
+"""Bytes of one value that are digested in an iteration: 16 MiB, some 2 ms."""
 
 VALUES_OF_A_READER = 8
 """Values that one custom call reads: a value stays in memory until it is read."""
@@ -58,7 +62,8 @@ class InnerValue(NamedTuple):
 # --- tags -------------------------------------------------------------------------------------------------------------
 
 
-_TAG = re.compile(r"\bq(\d+)q\b")
+_PREFIX = "rltrace"
+_TAG = re.compile(rf"\b{_PREFIX}(\d+)\b")
 
 
 def tagged(body: ClosedJaxpr) -> ClosedJaxpr:
@@ -70,7 +75,7 @@ def tagged(body: ClosedJaxpr) -> ClosedJaxpr:
 
     def tag_equation(eqn: Eqn) -> Eqn:
         source = eqn.source_info
-        named = source.replace(name_stack=source.name_stack.extend(f"q{next(numbers)}q"))
+        named = source.replace(name_stack=source.name_stack.extend(f"{_PREFIX}{next(numbers)}"))
         return eqn.replace(source_info=named, params=_with_functions(eqn, tag))
 
     return ClosedJaxpr(tag(body.jaxpr), body.consts)
@@ -93,7 +98,7 @@ def _with_functions(eqn: Eqn, change: Callable[[Jaxpr], Jaxpr]) -> dict[str, Any
 
 def tag_of(eqn: Eqn) -> int:
     """The number of a tagged equation."""
-    return int(eqn.source_info.name_stack.stack[-1].name[1:-1])
+    return int(eqn.source_info.name_stack.stack[-1].name.removeprefix(_PREFIX))
 
 
 def primitives_by_tag(jaxpr: Jaxpr) -> dict[int, str]:
@@ -150,9 +155,10 @@ def in_memory(body: ClosedJaxpr, instructions: Iterable[Instruction]) -> set[Inn
         for place, v in enumerate(eqn.outvars):
             if type(v).__name__ == "DropVar" or not can_be_logged(v.aval):
                 continue
-            tag = tag_of(eqn)
-            if eqn.primitive.name in _LOOPS_AND_BRANCHES or _array_type(v.aval) in types.get(tag, ()):
-                found[InnerValue(tag, place)] = times
+            kind, size = _array_type(v.aval)
+            has_buffer = eqn.primitive.name in _LOOPS_AND_BRANCHES or (kind, size) in types.get(tag_of(eqn), ())
+            if has_buffer and size * v.aval.dtype.itemsize * times <= MAX_BYTES:
+                found[InnerValue(tag_of(eqn), place)] = times
     counts = Counter[int]()
     for times in found.values():
         counts[times] += times
@@ -173,10 +179,7 @@ def _arrays_in(text: str) -> Iterator[tuple[str, int]]:
         sizes = [int(size) for size in shape.split(",") if size]
         axes = [int(axis) for axis in order.split(",") if axis]
         if axes == [*range(len(sizes))][::-1]:
-            size = 1
-            for each in sizes:
-                size *= each
-            yield kind, size
+            yield kind, prod(sizes)
 
 
 _KINDS = (("bfloat", "bf"), ("float", "f"), ("complex", "c"), ("uint", "u"), ("int", "s"), ("bool", "pred"))
