@@ -15,6 +15,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import count
+from math import prod
 from typing import Any, NamedTuple
 
 import jax
@@ -35,7 +36,10 @@ MAX_TRIES = 6
 """Choices of values that are compiled."""
 
 MAX_DIGESTS = 1 << 16
-"""Digests of one iteration, about; inner loops with more are not read into."""
+"""Digests of one iteration; of inner loops with more, those that run most often are not read into."""
+
+MAX_BYTES = 1 << 24
+"""Bytes of one value that are digested in an iteration: 16 MiB, some 2 ms."""
 
 VALUES_OF_A_READER = 8
 """Values that one custom call reads: a value stays in memory until it is read."""
@@ -46,7 +50,7 @@ _TAGGED = (*_READ_INTO, *_LOOPS_AND_BRANCHES)
 """Primitives with functions among their parameters whose equations are instructions of their own."""
 
 
-class Value(NamedTuple):
+class InnerValue(NamedTuple):
     """A result of an equation of the body, or of a function in it."""
 
     tag: int
@@ -58,7 +62,8 @@ class Value(NamedTuple):
 # --- tags -------------------------------------------------------------------------------------------------------------
 
 
-_TAG = re.compile(r"\bq(\d+)q\b")
+_PREFIX = "rltrace"
+_TAG = re.compile(rf"\b{_PREFIX}(\d+)\b")
 
 
 def tagged(body: ClosedJaxpr) -> ClosedJaxpr:
@@ -70,7 +75,7 @@ def tagged(body: ClosedJaxpr) -> ClosedJaxpr:
 
     def tag_equation(eqn: Eqn) -> Eqn:
         source = eqn.source_info
-        named = source.replace(name_stack=source.name_stack.extend(f"q{next(numbers)}q"))
+        named = source.replace(name_stack=source.name_stack.extend(f"{_PREFIX}{next(numbers)}"))
         return eqn.replace(source_info=named, params=_with_functions(eqn, tag))
 
     return ClosedJaxpr(tag(body.jaxpr), body.consts)
@@ -93,7 +98,7 @@ def _with_functions(eqn: Eqn, change: Callable[[Jaxpr], Jaxpr]) -> dict[str, Any
 
 def tag_of(eqn: Eqn) -> int:
     """The number of a tagged equation."""
-    return int(eqn.source_info.name_stack.stack[-1].name[1:-1])
+    return int(eqn.source_info.name_stack.stack[-1].name.removeprefix(_PREFIX))
 
 
 def primitives_by_tag(jaxpr: Jaxpr) -> dict[int, str]:
@@ -135,7 +140,7 @@ def _candidates(jaxpr: Jaxpr, times: int = 1) -> Iterator[tuple[Eqn, int]]:
             yield from _candidates(function_of(eqn), times * (eqn.params["length"] if is_scan else 1))
 
 
-def in_memory(body: ClosedJaxpr, instructions: Iterable[Instruction]) -> set[Value]:
+def in_memory(body: ClosedJaxpr, instructions: Iterable[Instruction]) -> set[InnerValue]:
     """The values of a tagged function that have a buffer in its optimised program, by the tags of its instructions.
 
     All results of loops and branches have one.
@@ -145,14 +150,15 @@ def in_memory(body: ClosedJaxpr, instructions: Iterable[Instruction]) -> set[Val
         tags = tags_in(instruction.names[0])
         if tags:
             types.setdefault(tags[-1], set()).update(_arrays_in(instruction.type))
-    found: dict[Value, int] = {}
+    found: dict[InnerValue, int] = {}
     for eqn, times in _candidates(body.jaxpr):
         for place, v in enumerate(eqn.outvars):
             if type(v).__name__ == "DropVar" or not can_be_logged(v.aval):
                 continue
-            tag = tag_of(eqn)
-            if eqn.primitive.name in _LOOPS_AND_BRANCHES or _array_type(v.aval) in types.get(tag, ()):
-                found[Value(tag, place)] = times
+            kind, size = _array_type(v.aval)
+            has_buffer = eqn.primitive.name in _LOOPS_AND_BRANCHES or (kind, size) in types.get(tag_of(eqn), ())
+            if has_buffer and size * v.aval.dtype.itemsize * times <= MAX_BYTES:
+                found[InnerValue(tag_of(eqn), place)] = times
     counts = Counter[int]()
     for times in found.values():
         counts[times] += times
@@ -173,10 +179,7 @@ def _arrays_in(text: str) -> Iterator[tuple[str, int]]:
         sizes = [int(size) for size in shape.split(",") if size]
         axes = [int(axis) for axis in order.split(",") if axis]
         if axes == [*range(len(sizes))][::-1]:
-            size = 1
-            for each in sizes:
-                size *= each
-            yield kind, size
+            yield kind, prod(sizes)
 
 
 _KINDS = (("bfloat", "bf"), ("float", "f"), ("complex", "c"), ("uint", "u"), ("int", "s"), ("bool", "pred"))
@@ -194,7 +197,7 @@ class Choice(NamedTuple):
     """The values that are read, and the function that reads them."""
 
     tagged: ClosedJaxpr
-    values: frozenset[Value]
+    values: frozenset[InnerValue]
     body: ClosedJaxpr
     """Takes the log last, and returns it last."""
     instructions: Sequence[Instruction]
@@ -231,7 +234,7 @@ def choose(body: ClosedJaxpr, library: LogLibrary, compiled: Compile) -> Choice 
     return None
 
 
-def _left(values: set[Value], lost: Sequence[Instruction], new: Sequence[Instruction]) -> set[Value]:
+def _left(values: set[InnerValue], lost: Sequence[Instruction], new: Sequence[Instruction]) -> set[InnerValue]:
     """The values but for those for which operations may be others: ``lost`` are the plain program's, ``new`` are not.
 
     First those that an operation no longer holds, or has become the result of; then all results of new operations.
@@ -257,7 +260,7 @@ def _parts(instructions: Sequence[Instruction]) -> dict[int, set[int]]:
 # --- readers ----------------------------------------------------------------------------------------------------------
 
 
-def with_readers(body: ClosedJaxpr, values: Collection[Value], library: LogLibrary) -> ClosedJaxpr:
+def with_readers(body: ClosedJaxpr, values: Collection[InnerValue], library: LogLibrary) -> ClosedJaxpr:
     """A tagged function that digests these values in their order; it takes the log last, and returns it last."""
     chosen: dict[int, list[int]] = {}
     for tag, place in sorted(values):

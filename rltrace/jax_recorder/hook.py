@@ -128,6 +128,8 @@ class _Parts(NamedTuple):
     evidence: tuple[Mapping[str, object], ...]
     choice: Choice | None
     """The values within an iteration that the loop's program reads."""
+    values: str
+    """The same in words, or why there are none."""
 
 
 class _Function:
@@ -403,10 +405,11 @@ class JaxCalls:
             cut = Cut(closed, library)
             _check_placement(args, params)
             compares = recording.options.level == "op" and not recording.options.replay
-            reads = compares and library is not None and not recording.options.values
+            reads = compares and cut.library is not None and not recording.options.values
+            reads &= recording.sees_each(cut.length, cut.carry_bytes)
             function.parts = _compiled_parts(cut, closed, args, reads=reads)
             if reads:
-                recording.note(VALUES, f"{function.op}: {_values_text(function.parts.choice)}")
+                recording.note(VALUES, f"{function.op}: {function.parts.values}")
             if compares:
                 recording.note(CODE, f"{function.op}: {_comparison(closed, args, function.parts)}")
         except CannotCutError as error:
@@ -686,19 +689,23 @@ def _compiled_parts(cut: Cut, closed: Any, args: Sequence[Any], *, reads: bool) 
     returned = cut.final(results) or jax.eval_shape(cut.after, rest, results)
     if _types(moved) != _types(carry) or _types(returned) != _types(closed.out_avals):
         raise CannotCutError("a part of it would return other types")
-    choice = None
+
+    def lowered(body: Any, reads_values: bool) -> Any:
+        return cut.loop_with(body, reads=reads_values).lower(*taken)
+
+    choice, loop, why_not = None, None, ""
     if reads and cut.library is not None:
-
-        def code(body: Any, reads_values: bool) -> Any:
-            return cut.loop_with(body, reads=reads_values).lower(*taken).compile(_code_only())
-
-        choice = choose(cut.body, cut.library, code)
-    loop = (cut.loop if choice is None else cut.loop_with(choice.body, reads=True)).lower(*taken).compile()
+        try:
+            choice = choose(cut.body, cut.library, lambda *body: lowered(*body).compile(_code_only()))
+            loop = None if choice is None else lowered(choice.body, True).compile()
+        except Exception as error:  # private parts of JAX have moved: iterations are recorded all the same
+            choice, why_not = None, f": {type(error).__name__}: {error}"
+    loop = cut.loop.lower(*taken).compile() if loop is None else loop
     after = None if cut.final(results) is not None else cut.after.lower(rest, results).compile()
     first = before.compile()
     own = programs.evidence_of(loop) if choice is None else choice.evidence
     evidence = programs.evidence_of(first), own, {} if after is None else programs.evidence_of(after)
-    return _Parts(first, loop, after, evidence, choice)
+    return _Parts(first, loop, after, evidence, choice, _values_text(choice) + why_not)
 
 
 def _code_only() -> dict[str, Any] | None:

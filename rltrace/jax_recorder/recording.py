@@ -400,12 +400,16 @@ class JaxRecording:
             return length, length
         options = self.options
         is_each = options.windowed and self.in_window(self.step)
-        stride = 1 if is_each else -(-length // max(min(MAX_ITERATIONS, MAX_BYTES // max(size, 1)), 1))
+        stride = 1 if is_each else _stride(length, size)
         stop = min(length, (done // stride + most) * stride)
         for step in (options.first_step, options.end_step, None if options.until is None else options.until + 1):
             if step is not None and self.step < step < self.step + stop - done:
                 stop = done + step - self.step
         return stride, stop
+
+    def sees_each(self, length: int, size: int) -> bool:
+        """Whether each iteration of a loop is seen, or each of the window; ``size``: of its carry, in bytes."""
+        return self.options.windowed or _stride(length, size) == 1
 
     def opens_window(self) -> bool:
         """Whether the window begins with the step that comes next, and not with the process."""
@@ -535,3 +539,8 @@ class JaxRecording:
         if not self.is_over and self.options.until is not None and self.step > self.options.until:
             self._stopped = True
             interrupt_program()
+
+
+def _stride(length: int, size: int) -> int:
+    """Every how many iterations of a loop are seen, unless they are in the window."""
+    return -(-length // max(min(MAX_ITERATIONS, MAX_BYTES // max(size, 1)), 1))
