@@ -7,24 +7,28 @@ Derivatives and ``vmap`` are already in what is called. A function with a traini
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 from time import perf_counter
+from types import FrameType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import jax
 import numpy as np
-from jax._src import pjit
+from jax._src import pjit, traceback_util
+from jax._src.array import ArrayImpl
 from jax.extend.core import jaxpr_as_fun
 from numpy.typing import NDArray
 
 from rltrace import recorder
 from rltrace.errors import RecordError
-from rltrace.jax_recorder import programs
+from rltrace.jax_recorder import cached_calls, programs
+from rltrace.jax_recorder.cached_calls import CachedCall
 from rltrace.jax_recorder.digest_log import LOG, DigestLog, log_library
 from rltrace.jax_recorder.loops import CannotCutError, Cut, has_loop, is_given
 from rltrace.jax_recorder.programs import ArrayLayout
@@ -42,6 +46,12 @@ CALL = "_pjit_call_impl_python"
 
 INNER_CALL = "_pjit_call_impl"
 """Of the same module: the call of a function within another's. Its C++ cache keeps executables, ``CALL`` or not."""
+
+INNER_MISS = "call_impl_cache_miss"
+"""Name of the function that this cache calls for what it lacks: called again from there, it would raise."""
+
+CREATE, EVICT = "_cpp_pjit", "jit_evict_fn"
+"""Of the same module: make a compiled function, and have one forget its executables."""
 
 NOT_THERE = {
     "rerunnable": "--rerunnable",
@@ -84,6 +94,10 @@ def start(options: RecordOptions, token: str, make_hook: MakeHook | None = None)
     calls = JaxCalls(options, token, make_hook)
     patches = Patches()
     patches.wrap(pjit, CALL, calls.pass_on)
+    if make_hook is None and not options.values and hasattr(pjit, EVICT):  # else arrays are wanted when they are made
+        patches.wrap(pjit, EVICT, calls.forget)
+        patches.wrap(pjit, CREATE, calls.create)
+        patches.replace(ArrayImpl, "delete", calls.delete(ArrayImpl.delete))
     watch_callbacks(patches, calls.call_back)
 
 
@@ -93,6 +107,8 @@ class _Busy(threading.local):
     now = False
     compiled: Any = None
     """The executable of the last call within that was compiled or found anew."""
+    cached: CachedCall | None = None
+    """What JAX's cache may have for the call that has been recorded last."""
 
 
 class _Parts(NamedTuple):
@@ -102,6 +118,17 @@ class _Parts(NamedTuple):
     loop: Any
     after: Any
     evidence: tuple[dict[str, object], ...]
+
+
+class _Caller(NamedTuple):
+    """Who calls a compiled function."""
+
+    frame: FrameType
+    """The innermost one outside of what JAX does for a call."""
+    is_seen: bool
+    """Whether each call of the function is seen, whatever JAX's cache has."""
+    is_inner: bool
+    """Whether it is called as an inner function, by a ``vmap`` of arrays say."""
 
 
 class _Function:
@@ -147,6 +174,47 @@ class JaxCalls:
         finally:
             self._busy.now = False
 
+    def create(self, original: Original, *args: Any) -> Any:
+        """A compiled function as the program gets it."""
+        made = original(*args)
+        try:
+            return cached_calls.seen_function(made, self)
+        except (AttributeError, KeyError, TypeError):  # another JAX: each call takes JAX's path through Python
+            return made
+
+    def forget(self, original: Original, function: Any) -> Any:
+        """The program has a compiled function forget its executables."""
+        cached_calls.clear(function)
+        return original(function)
+
+    def delete(self, original: Original) -> Original:
+        """``delete`` of arrays, with which the program deletes one."""
+
+        def delete(array: Any) -> Any:
+            recording = self._recording
+            if recording is not None:
+                recording.guarded(partial(recording.operands, [array]), None)
+            return original(array)
+
+        return delete
+
+    @property
+    def is_over(self) -> bool:
+        return self._off or (self._recording is not None and self._recording.is_over)
+
+    def take_cached(self) -> CachedCall | None:
+        call, self._busy.cached = self._busy.cached, None
+        return call
+
+    def add_cached(self, call: CachedCall, arguments: Sequence[Any], results: Sequence[Any], frame: FrameType) -> None:
+        recording = self._recording
+        if recording is None or recording.is_over or self._busy.now:
+            return
+        try:
+            recording.add_cached(call, arguments, results, recording.call_site(frame))
+        except Exception as error:
+            recording.fail(error)
+
     def call_back(self, callback: Any, arrays: Sequence[Any]) -> None:
         """The program is about to be called back."""
         recording = self._recording
@@ -170,7 +238,8 @@ class JaxCalls:
             function = self._function(closed, params)
             arrays = [programs.array_of(arg, aval) for arg, aval in zip(args, closed.in_avals, strict=True)]
             inputs = recording.operands([*arrays, *(programs.array_of(c, c) for c in closed.consts)])
-            site = recording.call_site(3)
+            caller = _caller(sys._getframe(3))
+            site = recording.call_site(caller.frame)
             self._prepare(recording, function, closed, args, params)
             given = args
             if recording.sees_arrays:
@@ -183,7 +252,7 @@ class JaxCalls:
         if function.parts is not None:
             results = self._drive(recording, function, args, inputs, site)
         else:
-            results = self._called(original, args, params)
+            results, compiled, *others = self._called(original, args, params, caller)
             if args is not given:
                 _delete_donated(given, args, params["donated_invars"])
             try:
@@ -193,21 +262,28 @@ class JaxCalls:
                 if recording.sees_arrays:
                     results = list(results)
                 recording.add_row(function.template, site, inputs, results)
+                if caller.is_seen and not any(params["donated_invars"]):
+                    columns = partial(recording.columns, function.template)
+                    self._busy.cached = cached_calls.cached_call(columns, closed, compiled, results)
             except Exception as error:
                 recording.fail(error)
         if not self._has_called:
             self._has_called = True
             recording.first_call_ended()
+        if self._busy.cached is not None:
+            return results, compiled, *others
         # without an executable, JAX keeps none in its C++ cache, and the next call comes here, too
         return results, None, None, []
 
-    def _called(self, original: Original, args: Sequence[Any], params: Any) -> Any:
-        """What the function returns, called as an inner one is: from C++, once it is compiled, in half the time."""
+    def _called(self, original: Original, args: Sequence[Any], params: Any, caller: _Caller) -> Any:
+        """What ``original`` returns; where that is possible, the function is called as an inner one is: from C++, once
+        it is compiled, in half the time."""
         call = getattr(pjit, INNER_CALL, None)
-        if call is not None:
-            return call(*args, **params)
-        results, self._busy.compiled, *_ = original(*args, **params)
-        return results
+        if call is not None and not caller.is_seen and not caller.is_inner:
+            return call(*args, **params), None, None, []
+        returned = original(*args, **params)
+        self._busy.compiled = returned[1]
+        return returned
 
     def _function(self, closed: Any, params: Any) -> _Function:
         """What is known of a function as it is called: JAX traces it once, however its arguments are placed."""
@@ -376,6 +452,20 @@ class _LoopRows:
         """What follows the loop has computed these."""
         template = self._recording.template(f"{self._function.op}.after", kernel=self._evidence[2])
         self._recording.add_row(template, self._site, [*self._rest, *self._state], final)
+
+
+_JAX_FILES = frozenset((pjit.__file__, traceback_util.__file__))
+"""Files of the functions of JAX between a compiled function's call and the recorder."""
+
+
+def _caller(frame: FrameType) -> _Caller:
+    """Who calls a compiled function; ``frame``: the one in JAX that calls the recorder."""
+    is_seen, is_inner = False, frame.f_code.co_name == INNER_MISS
+    while frame.f_code.co_filename in _JAX_FILES or cached_calls.is_own(frame):
+        is_seen = is_seen or cached_calls.is_miss(frame)
+        assert frame.f_back is not None, "the recorder is called"
+        frame = frame.f_back
+    return _Caller(frame, is_seen and not is_inner, is_inner)
 
 
 def _delete_donated(given: Sequence[Any], args: Sequence[Any], donated: Sequence[bool]) -> None:

@@ -11,19 +11,34 @@ import contextlib
 import os
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any, Final, TypeVar
+from weakref import getweakrefcount
 
 import jax
 import numpy as np
+from jax._src.array import ArrayImpl
 from numpy.typing import NDArray
 
 from rltrace import fingerprint
 from rltrace.digest import ALGORITHM, digest_buffer
 from rltrace.jax_recorder import programs
+from rltrace.jax_recorder.cached_calls import CachedCall
 from rltrace.jax_recorder.programs import ArrayLayout
-from rltrace.jax_recorder.rows import SEVERAL, ArrayHook, JaxRows, Operand, Producer, RowTemplate, row_template
+from rltrace.jax_recorder.rows import (
+    SEVERAL,
+    ArrayHook,
+    JaxRows,
+    NewRow,
+    Operand,
+    Producer,
+    RowColumns,
+    RowTemplate,
+    row_template,
+)
 from rltrace.jax_recorder.series import JaxSeries
 from rltrace.jax_recorder.values import ArrayValues
 from rltrace.masking import home_as_tilde, masked_arguments
@@ -49,6 +64,12 @@ MAX_ITERATIONS: Final = 4_096
 
 MAX_NOTES: Final = 20
 """Functions that one fact names."""
+
+MAX_UNREAD: Final = 1 << 20
+"""Bytes of results that are kept until they are digested; one counts as 1 KiB at least."""
+
+UNUSED: Final = 3
+"""References to a result that only the recorder holds: the cell, a local variable, and the argument that is counted."""
 
 MAX_BYTES: Final = 1 << 36
 """Bytes of the carries of a loop that are digested, outside of the window: 64 GiB, some 10 s."""
@@ -79,6 +100,12 @@ class JaxRecording:
         self._streams: dict[int, JaxRows] = {}
         self._known: WeakIdDict[Any, Operand] = WeakIdDict()
         """Arrays whose digest and producer are known; JAX never writes an array twice."""
+        self._unread: dict[int, Producer] = {}
+        """By the ids of results that are not digested yet; rows hold the arrays."""
+        self._reads: deque[tuple[NewRow, CachedCall]] = deque()
+        """The rows with them."""
+        self._unread_bytes = 0
+        self._reading = threading.RLock()
         self._steps: list[StepRecord] = []
         self._loops: dict[str, int] = {}
         """Ids in table "optimizers", by the name of the function with the loop."""
@@ -194,6 +221,7 @@ class JaxRecording:
 
     def commit(self) -> None:
         """Write all rows and steps."""
+        self.read_results()
         with self._lock:
             streams, steps = list(self._streams.values()), self._steps
             self._steps = []
@@ -232,9 +260,9 @@ class JaxRecording:
             rows = self._streams[ident] = JaxRows(self._writer.stream(name), name, self._tables)
         return rows
 
-    def call_site(self, depth: int) -> int:
-        """Id of the stack of the program, ``depth`` frames above the caller."""
-        return self._sites.of_stack(sys._getframe(depth + 1))
+    def call_site(self, frame: FrameType) -> int:
+        """Id of the stack of the program, of which this is the innermost frame."""
+        return self._sites.of_stack(frame)
 
     def site_of(self, lines: Sequence[tuple[str, str, int]]) -> int:
         """Id of a stack that JAX kept of an equation."""
@@ -242,11 +270,24 @@ class JaxRecording:
 
     def operands(self, arrays: Sequence[Any]) -> list[Operand]:
         """Arrays that a call takes, with their digests."""
-        found = []
-        for array in arrays:
-            known = self._known.get(array)
-            found.append(Operand(*programs.digest(array)) if known is None else known)
-        return found
+        if self._unread and not self._unread.keys().isdisjoint(map(id, arrays)):
+            self.read_results()
+        return [self._operand(array) for array in arrays]
+
+    def _operand(self, array: Any) -> Operand:
+        """An array that a call takes; JAX never writes one again."""
+        known = self._known.get(array)
+        if known is None:
+            known = Operand(*programs.digest(array))
+            if type(array) is ArrayImpl:
+                self._known[array] = known
+        return known
+
+    def columns(self, template: RowTemplate, inputs: tuple[ArrayLayout, ...], count: int) -> RowColumns:
+        """What the rows of a program have in common (``JaxRows.columns``)."""
+        rows = self.rows_here()
+        assert rows is not None, "the caller has asked for it"
+        return rows.columns(template, inputs, count)
 
     def template(self, op: str, **more: Any) -> RowTemplate:
         """What the rows of a program have in common (``row_template``)."""
@@ -304,6 +345,70 @@ class JaxRecording:
             if isinstance(array, jax.Array):
                 self._known[array] = operand
         return outputs
+
+    def add_cached(self, call: CachedCall, arguments: Sequence[Any], results: Sequence[Any], site: int) -> None:
+        """A row of a call that JAX's cache has served; its results are digested later."""
+        rows, step = self.rows_here(), self.step
+        if rows is None or not self.in_window(step):
+            return
+        unread, known, link = self._unread, self._known, rows.link
+        links: list[int] = []
+        digests: list[Any] = []
+        if call.constants:
+            arguments = *arguments, *call.constants
+        for array, layout, aval in zip(arguments, call.arguments, call.avals, strict=True):
+            producer = unread.get(id(array))
+            if producer is not None:
+                links.append(link(producer))
+                digests.append(array)
+            elif type(array) is ArrayImpl:
+                operand = known.get(array) or self._operand(array)
+                links.append(link(operand.producer))
+                digests.append(operand.digest)
+            else:
+                if type(array) is not np.ndarray or array.dtype != aval.dtype:
+                    array = np.asarray(array, dtype=aval.dtype)
+                links.append(link(None))
+                digests.append(programs.digest_as(array, layout))
+        for slot, array in enumerate(results):
+            unread[id(array)] = Producer(rows.number, rows.row, slot)
+        digests += results
+        row = NewRow(call.columns, site, step, links, digests)
+        self._reads.append((row, call))
+        rows.append(row)
+        self._unread_bytes += call.weight
+        if self._unread_bytes >= MAX_UNREAD:
+            self.read_results()
+
+    def read_results(self) -> None:
+        """Digest the results that are not digested yet; waits for them.
+
+        Never called with the lock of the rows: a callback of the program that computes one may wait for that lock.
+        """
+        with self._reading:
+            self._unread_bytes = 0
+            while self._reads:
+                read = self._reads[0]
+                self._read(*read)
+                if self._reads and self._reads[0] is read:
+                    self._reads.popleft()
+
+    def _read(self, row: NewRow, call: CachedCall) -> None:
+        digests = row.digests
+        first = len(digests) - len(call.results)
+        for place in range(len(digests)):
+            array = digests[place]
+            if type(array) is not ArrayImpl:
+                continue
+            if place < first:
+                digests[place] = self._operand(array).digest
+                continue
+            layout = call.results[place - first]
+            digest = programs.digest_as(array, layout)
+            if sys.getrefcount(array) > UNUSED or getweakrefcount(array):
+                self._known[array] = Operand(layout, digest, self._unread.get(id(array)))
+            self._unread.pop(id(array), None)
+            digests[place] = digest
 
     def know(self, arrays: Sequence[Any], operands: Sequence[Operand]) -> None:
         """The digests and producers of arrays."""
@@ -385,6 +490,7 @@ class JaxRecording:
         Each reads ``fixed`` and the carry, first ``state``. ``counts``: of each that was seen, the iterations since the
         one seen before; ``digests``: of what each wrote, the carry first, shape [seen, arrays], with their layouts.
         """
+        self.read_results()
         rows = self.rows_here()
         assert rows is not None, "the loop has rows"
         ends = np.cumsum(counts)

@@ -1,15 +1,18 @@
 """The rows of one thread that are not committed yet: calls of compiled functions, and iterations of their loops.
 
-Owns their interning and cells. Digests are computed by the caller, so every input that is an array was read.
+Owns their interning and cells. Digests are computed by the caller, so every input that is an array was read. A result
+may be digested later: until then its array is in the cell, and neither its row nor a later one is committed.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import chain, takewhile
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from jax._src.array import ArrayImpl
 from numpy.typing import NDArray
 
 from rltrace.jax_recorder.programs import ArrayLayout, Program
@@ -20,6 +23,10 @@ from rltrace.trace.format.schema import SLOT_UNKNOWN, WRITES, Column, Kind, Orig
 
 SEVERAL = -1
 """In place of a row: several rows wrote the bytes."""
+
+_BACK = pack_link(1, 0)
+_SLOTS = tuple(pack_link(0, slot, read=True) for slot in range(SLOT_UNKNOWN + 1))
+_OUTSIDE, _MIXED, _UNKNOWN = (pack_link(o, read=True) for o in (Origin.OUTSIDE, Origin.MIXED, Origin.UNKNOWN))
 
 
 class Producer(NamedTuple):
@@ -47,6 +54,24 @@ class RowTemplate(NamedTuple):
     floats: tuple[float, ...]
     names: tuple[str, ...]
     """Of what each writes, "" where there is none; empty: none has one."""
+
+
+class RowColumns(NamedTuple):
+    """What rows of one program have in common that take and return arrays of the same layouts."""
+
+    columns: tuple[int, ...]
+    floats: tuple[float, ...]
+
+
+class NewRow(NamedTuple):
+    """A row that is not in a block yet."""
+
+    common: RowColumns
+    site: int
+    step: int
+    links: list[int]
+    digests: list[Any]
+    """Of a result that is digested later, the array."""
 
 
 class RowPlace(NamedTuple):
@@ -124,28 +149,31 @@ class JaxRows:
         self._structures: dict[tuple[ArrayLayout, ...], int] = {}
         self._blocks: list[Rows] = []
         """Whole blocks of rows, which precede the others."""
-        self._columns: list[list[int]] = []
-        self._links: list[int] = []
-        self._floats: list[float] = []
-        self._digests: list[int] = []
+        self._rows: list[NewRow] = []
+        """Appended to by the thread alone, and shortened at its start with the recording's lock."""
 
     def add(
         self, template: RowTemplate, site: int, step: int, inputs: Sequence[Operand], outputs: Sequence[Operand]
     ) -> int:
         """Add a row; returns its index in the stream."""
-        row = list(template.columns)
-        row[Column.STRUCTURE] = self._structure(tuple([operand.layout for operand in inputs]))
-        row[Column.SITE] = site
-        row[Column.STEP] = step
-        row[Column.LINKS] = len(inputs)
-        row[Column.DIGESTS] = len(inputs) + len(outputs)
-        self._links += [self._link(operand.producer) for operand in inputs]
-        self._floats += template.floats
-        self._digests += [operand.digest for operand in inputs]
-        self._digests += [operand.digest for operand in outputs]
-        self._columns.append(row)
+        common = self.columns(template, tuple([operand.layout for operand in inputs]), len(outputs))
+        links = [self.link(operand.producer) for operand in inputs]
+        digests = [operand.digest for operand in (*inputs, *outputs)]
+        return self.append(NewRow(common, site, step, links, digests))
+
+    def append(self, row: NewRow) -> int:
+        """Add a row with its cells; returns its index in the stream."""
+        self._rows.append(row)
         self.row += 1
         return self.row - 1
+
+    def columns(self, template: RowTemplate, inputs: tuple[ArrayLayout, ...], count: int) -> RowColumns:
+        """What rows of a program have in common that read arrays of these layouts and write ``count``."""
+        row = list(template.columns)
+        row[Column.STRUCTURE] = self._structure(inputs)
+        row[Column.LINKS] = len(inputs)
+        row[Column.DIGESTS] = len(inputs) + count
+        return RowColumns(tuple(row), template.floats)
 
     def place(self, op: str, site: int, step: int, attempt: tuple[int, int] | None) -> RowPlace:
         """Of the next row."""
@@ -164,16 +192,17 @@ class JaxRows:
 
         ``steps``: theirs; ``outputs``: the digests of what each writes, after a row with those of the last one.
         """
-        last, count = self._columns[-1], len(steps)
         self._close_block()
+        assert not self._rows, "all results have been digested"
+        last, count = self._blocks[-1].columns[-1].tolist(), len(steps)
         columns = np.tile(np.array(last, np.uint32), (count, 1))
         columns[:, Column.STEP] = steps
         carried = last[Column.LINKS] - len(fixed)
         links = np.empty((count, last[Column.LINKS]), np.int64)
         for i, operand in enumerate(fixed):
-            first = self._link(operand.producer)
+            first = self.link(operand.producer)
             grows = operand.producer is not None and first >= 0
-            links[:, i] = first + pack_link(1, 0) * np.arange(count) if grows else first
+            links[:, i] = first + _BACK * np.arange(count) if grows else first
         links[:, len(fixed) :] = [pack_link(1, i, read=True) for i in range(carried)]
         read = np.array([operand.digest for operand in fixed], np.uint64)
         digests = [np.tile(read, (count, 1)), outputs[:-1, :carried], outputs[1:]]
@@ -183,7 +212,7 @@ class JaxRows:
         self._first = self.row
 
     def take(self) -> Rows | None:
-        """Remove and return all rows; None: there are none."""
+        """Remove and return the rows up to the first that has a result to digest; None: there are none."""
         self._close_block()
         blocks, self._blocks = self._blocks, []
         if len(blocks) < 2:
@@ -192,19 +221,29 @@ class JaxRows:
         return Rows(blocks[0].first, *(np.concatenate([getattr(each, name) for each in blocks]) for name in names))
 
     def _close_block(self) -> None:
-        if not self._columns:
+        rows = self._rows[:]
+        if ArrayImpl in set(map(type, chain.from_iterable([row.digests for row in rows]))):
+            rows = list(takewhile(lambda row: ArrayImpl not in set(map(type, row.digests)), rows))
+        if not rows:
             return
-        rows = Rows(
+        commons, sites, steps, links, digests = zip(*rows, strict=True)
+        kinds = {id(common): common for common in commons}
+        places = {number: place for place, number in enumerate(kinds)}
+        table = np.array([common.columns for common in kinds.values()], np.uint32)
+        columns = table[[places[id(common)] for common in commons]]
+        columns[:, Column.SITE] = sites
+        columns[:, Column.STEP] = steps
+        block = Rows(
             self._first,
-            np.array(self._columns, np.uint32),
-            np.array(self._links, np.int64),
+            columns,
+            np.array(list(chain.from_iterable(links)), np.int64),
             np.zeros(0, np.int64),
-            np.array(self._floats, np.float64),
-            np.array(self._digests, np.uint64),
+            np.array(list(chain.from_iterable([common.floats for common in commons])), np.float64),
+            np.array(list(chain.from_iterable(digests)), np.uint64),
         )
-        self._blocks.append(rows)
-        self._first = self.row
-        self._columns, self._links, self._floats, self._digests = [], [], [], []
+        self._blocks.append(block)
+        del self._rows[: len(rows)]
+        self._first += len(rows)
 
     def _structure(self, layouts: tuple[ArrayLayout, ...]) -> int:
         found = self._structures.get(layouts)
@@ -215,15 +254,16 @@ class JaxRows:
             found = self._structures[layouts] = self._tables.intern("structures", key, ids)
         return found
 
-    def _link(self, producer: Producer | None) -> int:
+    def link(self, producer: Producer | None) -> int:
+        """The link cell of an array that the next row reads."""
         if producer is None:
-            return pack_link(Origin.OUTSIDE, read=True)
-        if producer.row == SEVERAL:
-            return pack_link(Origin.MIXED, read=True)
-        if producer.stream != self.number:
-            return pack_link(Origin.UNKNOWN, read=True)
-        slot = producer.slot if producer.slot < SLOT_UNKNOWN else SLOT_UNKNOWN
-        return pack_link(self.row - producer.row, slot, read=True)
+            return _OUTSIDE
+        stream, row, slot = producer
+        if row == SEVERAL:
+            return _MIXED
+        if stream != self.number:
+            return _UNKNOWN
+        return _BACK * (self.row - row) + _SLOTS[min(slot, SLOT_UNKNOWN)]
 
 
 def layout_payload(layout: ArrayLayout) -> list[Any]:
