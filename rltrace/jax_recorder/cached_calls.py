@@ -125,7 +125,8 @@ class SeenFunction:
             places = {number % len(args) for number in numbers if -len(args) <= number < len(args)}
             args = tuple([arg for i, arg in enumerate(args) if i not in places])
             kwargs = {name: arg for name, arg in kwargs.items() if name not in names}
-        return tree_util.tree_leaves((args, kwargs))
+        leaves: list[Any] = tree_util.tree_leaves((args, kwargs))
+        return leaves
 
     def __reduce__(self) -> Any:
         return _as_it_is, (self._miss.original,)
