@@ -28,17 +28,21 @@ INNER, OUTER = "rltrace.inner", "rltrace.outer"
 class CachedCall(NamedTuple):
     """What all calls have in common for which JAX keeps one executable."""
 
-    columns: RowColumns
+    common: RowColumns
+    """Of their rows."""
     arguments: tuple[ArrayLayout, ...]
     """The constants come last."""
     avals: tuple[Any, ...]
     """Of the same, as the program is traced."""
-    results: tuple[ArrayLayout, ...]
     constants: tuple[Any, ...]
     """Arrays that the function closes over."""
     executable: Any
     weight: int
     """Bytes of the results, 1 KiB at least."""
+
+
+MakeCommon = Callable[[tuple[ArrayLayout, ...], tuple[ArrayLayout, ...]], RowColumns]
+"""From the layouts of what a call takes and returns to what its rows have in common."""
 
 
 class CallRecorder(Protocol):
@@ -111,7 +115,7 @@ class SeenFunction:
         self._recorder = recorder
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        returned = self.inner(*args, **kwargs)
+        returned = self.inner(*args, **kwargs) if kwargs else self.inner(*args)
         if type(returned) is _Returned:
             (call, tree, is_flat), results = returned
             arguments = args if is_flat else self._leaves(args, kwargs)
@@ -145,9 +149,7 @@ def clear(function: Any) -> None:
         function._cache_miss.inner._clear_cache()
 
 
-def cached_call(
-    columns: Callable[[Sequence[ArrayLayout], int], RowColumns], closed: Any, compiled: Any, results: Sequence[Any]
-) -> CachedCall | None:
+def cached_call(common: MakeCommon, closed: Any, compiled: Any, results: Sequence[Any]) -> CachedCall | None:
     """What is common to the calls of a function with these results; None where each has to be seen by Python.
 
     Where a call runs callbacks, it may change an argument; where it is not on one CPU, its results are copied to be
@@ -167,7 +169,7 @@ def cached_call(
     written = tuple(layout_of(a.dtype, a.shape, "cpu") for a in results)
     weight = max(sum(layout.size for layout in written), 1_024)
     executable = getattr(compiled, "xla_executable", None)
-    return CachedCall(columns(read, len(written)), read, avals, written, tuple(closed.consts), executable, weight)
+    return CachedCall(common(read, written), read, avals, tuple(closed.consts), executable, weight)
 
 
 def is_miss(frame: FrameType) -> bool:

@@ -263,8 +263,8 @@ class JaxCalls:
                     results = list(results)
                 recording.add_row(function.template, site, inputs, results)
                 if caller.is_seen and not any(params["donated_invars"]):
-                    columns = partial(recording.columns, function.template)
-                    self._busy.cached = cached_calls.cached_call(columns, closed, compiled, results)
+                    common = partial(recording.common, function.template)
+                    self._busy.cached = cached_calls.cached_call(common, closed, compiled, results)
             except Exception as error:
                 recording.fail(error)
         if not self._has_called:

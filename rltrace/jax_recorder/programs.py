@@ -7,7 +7,6 @@ programs which differ in it alone are one program called with another number.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import linecache
 import os
@@ -359,6 +358,8 @@ def digest(array: Any) -> tuple[ArrayLayout, int]:
 def digest_as(array: Any, layout: ArrayLayout) -> int:
     """Digest of an array with this layout; waits for it. A small one is read as a buffer: a quarter of the time."""
     if layout.size <= PAGE_BYTES:
-        with contextlib.suppress(BufferError, ValueError):  # not a buffer's dtype, or not in row-major order
+        try:
             return digest_page(array, layout.seed)
+        except (BufferError, ValueError):  # its dtype is no buffer's, or it is not in row-major order
+            pass
     return digest(array)[1]

@@ -14,6 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from sys import getrefcount
 from types import FrameType
 from typing import Any, Final, TypeVar
 from weakref import getweakrefcount
@@ -25,6 +26,7 @@ from numpy.typing import NDArray
 
 from rltrace import fingerprint
 from rltrace.digest import ALGORITHM, digest_buffer
+from rltrace.errors import RecordError
 from rltrace.jax_recorder import programs
 from rltrace.jax_recorder.cached_calls import CachedCall
 from rltrace.jax_recorder.programs import ArrayLayout
@@ -102,8 +104,8 @@ class JaxRecording:
         """Arrays whose digest and producer are known; JAX never writes an array twice."""
         self._unread: dict[int, Producer] = {}
         """By the ids of results that are not digested yet; rows hold the arrays."""
-        self._reads: deque[tuple[NewRow, CachedCall]] = deque()
-        """The rows with them."""
+        self._reads: deque[NewRow] = deque()
+        """The rows that have them."""
         self._unread_bytes = 0
         self._reading = threading.RLock()
         self._steps: list[StepRecord] = []
@@ -283,11 +285,13 @@ class JaxRecording:
                 self._known[array] = known
         return known
 
-    def columns(self, template: RowTemplate, inputs: tuple[ArrayLayout, ...], count: int) -> RowColumns:
-        """What the rows of a program have in common (``JaxRows.columns``)."""
+    def common(
+        self, template: RowTemplate, inputs: tuple[ArrayLayout, ...], results: tuple[ArrayLayout, ...]
+    ) -> RowColumns:
+        """What the rows of a program have in common whose results are digested later (``JaxRows.common``)."""
         rows = self.rows_here()
         assert rows is not None, "the caller has asked for it"
-        return rows.columns(template, inputs, count)
+        return rows.common(template, inputs, len(results), results)
 
     def template(self, op: str, **more: Any) -> RowTemplate:
         """What the rows of a program have in common (``row_template``)."""
@@ -356,59 +360,61 @@ class JaxRecording:
         digests: list[Any] = []
         if call.constants:
             arguments = *arguments, *call.constants
-        for array, layout, aval in zip(arguments, call.arguments, call.avals, strict=True):
+        if len(arguments) != len(call.avals):
+            raise RecordError(f"a call of a function of {len(call.avals)} arrays has {len(arguments)}")
+        for place, array in enumerate(arguments):
             producer = unread.get(id(array))
             if producer is not None:
-                links.append(link(producer))
                 digests.append(array)
             elif type(array) is ArrayImpl:
                 operand = known.get(array) or self._operand(array)
-                links.append(link(operand.producer))
+                producer = operand.producer
                 digests.append(operand.digest)
             else:
-                if type(array) is not np.ndarray or array.dtype != aval.dtype:
-                    array = np.asarray(array, dtype=aval.dtype)
-                links.append(link(None))
-                digests.append(programs.digest_as(array, layout))
+                dtype = call.avals[place].dtype
+                if type(array) is not np.ndarray or array.dtype != dtype:
+                    array = np.asarray(array, dtype=dtype)
+                digests.append(programs.digest_as(array, call.arguments[place]))
+            links.append(link(producer))
+        stream, number = rows.number, rows.row
         for slot, array in enumerate(results):
-            unread[id(array)] = Producer(rows.number, rows.row, slot)
+            unread[id(array)] = Producer(stream, number, slot)
         digests += results
-        row = NewRow(call.columns, site, step, links, digests)
-        self._reads.append((row, call))
+        row = (call.common, site, step, links, digests)
+        self._reads.append(row)
         rows.append(row)
         self._unread_bytes += call.weight
         if self._unread_bytes >= MAX_UNREAD:
             self.read_results()
+            with self._lock:
+                rows.close_block()
 
     def read_results(self) -> None:
         """Digest the results that are not digested yet; waits for them.
 
         Never called with the lock of the rows: a callback of the program that computes one may wait for that lock.
         """
+        reads, unread, known = self._reads, self._unread, self._known
         with self._reading:
             self._unread_bytes = 0
-            while self._reads:
-                read = self._reads[0]
-                self._read(*read)
-                if self._reads and self._reads[0] is read:
-                    self._reads.popleft()
-
-    def _read(self, row: NewRow, call: CachedCall) -> None:
-        digests = row.digests
-        first = len(digests) - len(call.results)
-        for place in range(len(digests)):
-            array = digests[place]
-            if type(array) is not ArrayImpl:
-                continue
-            if place < first:
-                digests[place] = self._operand(array).digest
-                continue
-            layout = call.results[place - first]
-            digest = programs.digest_as(array, layout)
-            if sys.getrefcount(array) > UNUSED or getweakrefcount(array):
-                self._known[array] = Operand(layout, digest, self._unread.get(id(array)))
-            self._unread.pop(id(array), None)
-            digests[place] = digest
+            while reads:
+                row = reads[0]
+                (_, _, layouts), _, _, _, digests = row
+                first = len(digests) - len(layouts)
+                for place, array in enumerate(digests):
+                    if type(array) is not ArrayImpl:
+                        continue
+                    if place < first:
+                        digests[place] = self._operand(array).digest
+                        continue
+                    layout = layouts[place - first]
+                    digest = programs.digest_as(array, layout)
+                    if getrefcount(array) > UNUSED or getweakrefcount(array):
+                        known[array] = Operand(layout, digest, unread.get(id(array)))
+                    unread.pop(id(array), None)
+                    digests[place] = digest
+                if reads and reads[0] is row:
+                    reads.popleft()
 
     def know(self, arrays: Sequence[Any], operands: Sequence[Operand]) -> None:
         """The digests and producers of arrays."""
