@@ -211,7 +211,7 @@ class JaxCalls:
         if recording is None or recording.is_over or self._busy.now:
             return
         try:
-            recording.add_cached(call, arguments, results, recording.call_site(frame))
+            recording.add_cached(call, arguments, results, frame)
         except Exception as error:
             recording.fail(error)
 

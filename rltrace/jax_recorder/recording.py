@@ -350,13 +350,13 @@ class JaxRecording:
                 self._known[array] = operand
         return outputs
 
-    def add_cached(self, call: CachedCall, arguments: Sequence[Any], results: Sequence[Any], site: int) -> None:
-        """A row of a call that JAX's cache has served; its results are digested later."""
+    def add_cached(self, call: CachedCall, arguments: Sequence[Any], results: Sequence[Any], frame: FrameType) -> None:
+        """A row of a call, from this frame, that JAX's cache has served; its results are digested later."""
         rows, step = self.rows_here(), self.step
-        if rows is None or not self.in_window(step):
+        if rows is None or (self.options.windowed and not self.in_window(step)):
             return
-        unread, known, link = self._unread, self._known, rows.link
-        links: list[int] = []
+        unread, known_of = self._unread, self._known.get
+        producers: list[Producer | None] = []
         digests: list[Any] = []
         if call.constants:
             arguments = *arguments, *call.constants
@@ -367,20 +367,19 @@ class JaxRecording:
             if producer is not None:
                 digests.append(array)
             elif type(array) is ArrayImpl:
-                operand = known.get(array) or self._operand(array)
-                producer = operand.producer
-                digests.append(operand.digest)
+                _, digest, producer = known_of(array) or self._operand(array)
+                digests.append(digest)
             else:
                 dtype = call.avals[place].dtype
                 if type(array) is not np.ndarray or array.dtype != dtype:
                     array = np.asarray(array, dtype=dtype)
                 digests.append(programs.digest_as(array, call.arguments[place]))
-            links.append(link(producer))
+            producers.append(producer)
         stream, number = rows.number, rows.row
         for slot, array in enumerate(results):
             unread[id(array)] = Producer(stream, number, slot)
         digests += results
-        row = (call.common, site, step, links, digests)
+        row = (call.common, self._sites.of_stack(frame), step, rows.links(producers), digests)
         self._reads.append(row)
         rows.append(row)
         self._unread_bytes += call.weight

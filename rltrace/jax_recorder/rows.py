@@ -156,7 +156,7 @@ class JaxRows:
     ) -> int:
         """Add a row; returns its index in the stream."""
         common = self.common(template, [operand.layout for operand in inputs], len(outputs))
-        links = [self.link(operand.producer) for operand in inputs]
+        links = self.links([operand.producer for operand in inputs])
         digests = [operand.digest for operand in (*inputs, *outputs)]
         return self.append((common, site, step, links, digests))
 
@@ -201,7 +201,7 @@ class JaxRows:
         carried = last[Column.LINKS] - len(fixed)
         links = np.empty((count, last[Column.LINKS]), np.int64)
         for i, operand in enumerate(fixed):
-            first = self.link(operand.producer)
+            [first] = self.links([operand.producer])
             grows = operand.producer is not None and first >= 0
             links[:, i] = first + _BACK * np.arange(count) if grows else first
         links[:, len(fixed) :] = [pack_link(1, i, read=True) for i in range(carried)]
@@ -256,16 +256,19 @@ class JaxRows:
             found = self._structures[layouts] = self._tables.intern("structures", key, ids)
         return found
 
-    def link(self, producer: Producer | None) -> int:
-        """The link cell of an array that the next row reads."""
-        if producer is None:
-            return _OUTSIDE
-        stream, row, slot = producer
-        if row == SEVERAL:
-            return _MIXED
-        if stream != self.number:
-            return _UNKNOWN
-        return _BACK * (self.row - row) + _SLOTS[min(slot, SLOT_UNKNOWN)]
+    def links(self, producers: Sequence[Producer | None]) -> list[int]:
+        """The link cells of arrays that the next row reads."""
+        row, number = self.row, self.number
+        return [
+            _OUTSIDE
+            if producer is None
+            else _MIXED
+            if producer[1] == SEVERAL
+            else _UNKNOWN
+            if producer[0] != number
+            else _BACK * (row - producer[1]) + _SLOTS[min(producer[2], SLOT_UNKNOWN)]
+            for producer in producers
+        ]
 
 
 def layout_payload(layout: ArrayLayout) -> list[Any]:
