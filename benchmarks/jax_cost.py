@@ -3,9 +3,9 @@
     python benchmarks/jax_cost.py [--updates 976] [--repeats 5] [--calls 5000]
 
 The PPO is ``examples/purejax_ppo.py`` with the sizes of PureJaxRL's ``ppo.py``; what it returns must be equal in all
-arms. Each arm is a process, run in turn; the lowest time of each counts. Compiling is the first run, with what it
-prints, less a later one. What the recording's own thread does meanwhile is in the processor time. Prints Markdown;
-where JAX is not installed, a sentence.
+arms. Each arm is a process, run in turn; the lowest time of each counts, of small calls the median of all blocks.
+Compiling is the first run, with what it prints, less a later one. What the recording's own thread does meanwhile is in
+the processor time. Prints Markdown; where JAX is not installed, a sentence.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 
 from measure import PROGRAMS, Sample, folder_size, machine, run, table
 
@@ -86,21 +87,26 @@ def ppo(updates: int, repeats: int) -> str:
 
 
 def small_calls(calls: int, repeats: int) -> str:
-    """Microseconds of a small call, and what it takes on disk."""
-    arms = list(ARMS)[:3]
+    """Median microseconds of small calls by their arrays and arguments, and what one takes on disk."""
+    arms = list(ARMS)[::2][:2]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         samples = by_turns([CALLS, str(calls), str(BLOCKS)], arms, repeats, folder)
-        times = {
-            arm: [t for way in ("looked", "unlooked") for t in least(sample.report[way] for sample in own)]
-            for arm, own in samples.items()
-        }
-        disk = {arm: [""] for arm in arms}
-        for arm in arms[1:]:
-            trace = trace_of(arm, folder)
-            disk[arm] = [f"{folder_size(trace)[0] / rows_in(trace):.1f}"]
-    header = ["", "each result waited for: wall µs", "CPU µs", "none waited for: wall µs", "CPU µs", "bytes a call"]
-    return table(header, rows_of(times, 1, disk))
+        plain, recorded = (
+            {
+                case: [median(times) for times in zip(*(pair for s in own for pair in s.report[case]), strict=True)]
+                for case in own[0].report
+            }
+            for own in samples.values()
+        )
+        trace = trace_of(arms[1], folder)
+        size = folder_size(trace)[0] / rows_in(trace)
+    rows = [
+        [case, *(f"{t:.1f} → {r:.1f} ({r / t:.1f} ×)" for t, r in zip(plain[case], recorded[case], strict=True))]
+        for case in plain
+    ]
+    header = ["arrays, arguments", "each result waited for: wall µs", "CPU µs", "none waited for: wall µs", "CPU µs"]
+    return f"{table(header, rows)}\nOn disk a call takes {size:.1f} bytes."
 
 
 def rows_in(trace: Path) -> int:

@@ -23,6 +23,15 @@ independent implementation. This package imports neither torch nor zarr.
 from __future__ import annotations
 
 from rltrace.digest.constants import ALGORITHM, PAGE_BYTES, layout_text, seed_of
-from rltrace.digest.cpu import digest_address, digest_buffer, digest_pages
+from rltrace.digest.cpu import digest_address, digest_buffer, digest_page, digest_pages
 
-__all__ = ["ALGORITHM", "PAGE_BYTES", "digest_address", "digest_buffer", "digest_pages", "layout_text", "seed_of"]
+__all__ = [
+    "ALGORITHM",
+    "PAGE_BYTES",
+    "digest_address",
+    "digest_buffer",
+    "digest_page",
+    "digest_pages",
+    "layout_text",
+    "seed_of",
+]

@@ -12,6 +12,9 @@ from xxhash import xxh3_64_intdigest
 
 from rltrace.digest.constants import PAGE_BYTES
 
+digest_page = xxh3_64_intdigest
+"""Digest of the bytes of a C-contiguous object with the buffer protocol, PAGE_BYTES of them at most, and a seed."""
+
 
 def digest_buffer(data: Any, seed: int) -> int:
     """Digest of the bytes of a C-contiguous object with the buffer protocol (bytes, memoryview, NumPy array)."""

@@ -7,6 +7,7 @@ Derivatives and ``vmap`` are already in what is called. A function with a traini
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -14,24 +15,27 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from time import perf_counter
+from types import FrameType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import jax
 import numpy as np
 from jax._src import dispatch, pjit, traceback_util
+from jax._src.array import ArrayImpl
 from jax.extend.core import jaxpr_as_fun, primitives
 from numpy.typing import NDArray
 
 from rltrace import recorder
 from rltrace.errors import RecordError
-from rltrace.jax_recorder import programs
+from rltrace.jax_recorder import cached_calls, programs
+from rltrace.jax_recorder.cached_calls import CachedCall
 from rltrace.jax_recorder.digest_log import LOG, DigestLog, log_library
 from rltrace.jax_recorder.equations import CannotEvaluateError, Evaluator
 from rltrace.jax_recorder.fusions import Choice, choose
 from rltrace.jax_recorder.loops import CannotCutError, Cut, has_loop, has_while, is_given
 from rltrace.jax_recorder.programs import ArrayLayout
-from rltrace.jax_recorder.recording import JaxRecording, MakeHook, Within
+from rltrace.jax_recorder.recording import FAILED, JaxRecording, MakeHook, Within
 from rltrace.jax_recorder.rows import Operand, RowTemplate
 from rltrace.jax_recorder.series import watch_callbacks
 from rltrace.recorder.base.options import RecordOptions
@@ -49,6 +53,9 @@ CALL = "_pjit_call_impl_python"
 
 INNER_CALL = "_pjit_call_impl"
 """Of the same module: the call of a function within another's. Its C++ cache keeps executables, ``CALL`` or not."""
+
+CREATE, EVICT = "_cpp_pjit", "jit_evict_fn"
+"""Of the same module: make a compiled function, and have one forget its executables."""
 
 NOT_THERE = {
     "rerunnable": "--rerunnable",
@@ -72,9 +79,6 @@ PIECE_SECONDS = 0.5
 LOOPS = "jax.loops"
 """Fact: functions whose loop the host drove."""
 
-
-FAILED = "jax.failed"
-"""Fact: calls without a row, as what they took was deleted before, or what they computed failed."""
 
 VALUES = "jax.values"
 """Fact: functions with the values that are read within an iteration of their loop."""
@@ -107,6 +111,11 @@ def start(options: RecordOptions, token: str, make_hook: MakeHook | None = None)
     patches.wrap(jax.stages.Traced, "lower", calls.note_lowered)
     patches.wrap(jax.stages.Lowered, "compile", calls.note_compiled)
     patches.wrap(jax.stages.Compiled, "__call__", calls.call_compiled)
+    is_late = make_hook is None and not options.values and options.level != EQUATION
+    if is_late and hasattr(pjit, EVICT):  # else arrays are wanted when they are made
+        patches.wrap(pjit, EVICT, calls.forget)
+        patches.wrap(pjit, CREATE, calls.create)
+        patches.replace(ArrayImpl, "delete", calls.delete(ArrayImpl.delete))
     watch_callbacks(patches, calls.call_back)
     _hide_frames()
 
@@ -117,6 +126,8 @@ class _Busy(threading.local):
     now = False
     compiled: Any = None
     """The executable of the last call within that was compiled or found anew."""
+    cached: CachedCall | None = None
+    """What JAX's cache may have for the call that has been recorded last."""
 
 
 class _Parts(NamedTuple):
@@ -130,6 +141,15 @@ class _Parts(NamedTuple):
     """The values within an iteration that the loop's program reads."""
     values: str
     """The same in words, or why there are none."""
+
+
+class _Caller(NamedTuple):
+    """Who calls a compiled function."""
+
+    frame: FrameType
+    """The innermost one outside of what JAX does for a call."""
+    is_seen: bool
+    """Whether each call of the function is seen, whatever JAX's cache has."""
 
 
 class _Function:
@@ -231,6 +251,47 @@ class JaxCalls:
         finally:
             self._busy.now = False
 
+    def create(self, original: Original, *args: Any) -> Any:
+        """A compiled function as the program gets it."""
+        made = original(*args)
+        try:
+            return cached_calls.seen_function(made, self)
+        except (AttributeError, KeyError, TypeError):  # another JAX: each call takes JAX's path through Python
+            return made
+
+    def forget(self, original: Original, function: Any) -> Any:
+        """The program has a compiled function forget its executables."""
+        cached_calls.clear(function)
+        return original(function)
+
+    def delete(self, original: Original) -> Original:
+        """``delete`` of arrays, with which the program deletes one."""
+
+        def delete(array: Any) -> Any:
+            recording = self._recording
+            if recording is not None:
+                recording.guarded(partial(recording.operands, [array]), None)
+            return original(array)
+
+        return delete
+
+    @property
+    def is_over(self) -> bool:
+        return self._off or (self._recording is not None and self._recording.is_over)
+
+    def take_cached(self) -> CachedCall | None:
+        call, self._busy.cached = self._busy.cached, None
+        return call
+
+    def add_cached(self, call: CachedCall, arguments: Sequence[Any], results: Sequence[Any], frame: FrameType) -> None:
+        recording = self._recording
+        if recording is None or recording.is_over or self._busy.now:
+            return
+        try:
+            recording.add_cached(call, arguments, results, frame)
+        except Exception as error:
+            recording.fail(error)
+
     def call_back(self, callback: Any, arrays: Sequence[Any]) -> None:
         """The program is about to be called back."""
         recording = self._recording
@@ -260,7 +321,8 @@ class JaxCalls:
             arrays = [programs.array_of(arg, aval) for arg, aval in zip(args, closed.in_avals, strict=True)]
             inputs = recording.operands([*arrays, *(programs.array_of(c, c) for c in closed.consts)])
             recording.link_references([*args, *closed.consts], inputs)
-            site = recording.call_site(3)
+            caller = _caller(sys._getframe(3))
+            site = recording.call_site(caller.frame)
             self._prepare(recording, function, closed, args, params)
             given = args
             if recording.sees_arrays:
@@ -273,7 +335,7 @@ class JaxCalls:
         if function.parts is not None:
             results = self._drive(recording, function, args, inputs, site)
         else:
-            results = self._called(original, args, params)
+            results, compiled, *others = self._called(original, args, params, caller)
             if args is not given:
                 _delete_donated(given, args, params["donated_invars"])
             try:
@@ -281,9 +343,14 @@ class JaxCalls:
                     evidence = programs.evidence_of(self._busy.compiled)
                     function.template = recording.template(function.op, program=function.program, kernel=evidence)
                 results = _add_row(recording, function.template, site, inputs, results, [*args, *closed.consts])
+                if caller.is_seen and not any(params["donated_invars"]):
+                    common = partial(recording.common, function.template)
+                    self._busy.cached = cached_calls.cached_call(common, closed, compiled, inputs, results)
             except Exception as error:
                 _fail(recording, error, function.op)
         self._end_call(recording)
+        if self._busy.cached is not None:
+            return results, compiled, *others
         # without an executable, JAX keeps none in its C++ cache, and the next call comes here, too
         return results, None, None, []
 
@@ -300,7 +367,7 @@ class JaxCalls:
             arrays = list(map(programs.array_of, given, wanted))
             inputs = recording.operands([*arrays, *constants])
             recording.link_references(given, inputs)
-            site = recording.call_site(3)
+            site = recording.call_site(sys._getframe(3))
             if recording.sees_arrays:
                 taken = recording.begin_row(template.op, site, inputs, arrays)
                 new = [each if new is old else new for each, old, new in zip(given, arrays, taken, strict=True)]
@@ -371,13 +438,15 @@ class JaxCalls:
             self._evaluator = Evaluator(recording, lambda: self._busy.compiled)
         return self._evaluator
 
-    def _called(self, original: Original, args: Sequence[Any], params: Any) -> Any:
-        """What the function returns, called as an inner one is: from C++, once it is compiled, in half the time."""
+    def _called(self, original: Original, args: Sequence[Any], params: Any, caller: _Caller) -> Any:
+        """What ``original`` returns; where that is possible, the function is called as an inner one is: from C++, once
+        it is compiled, in half the time."""
         call = getattr(pjit, INNER_CALL, None)
-        if call is not None:
-            return call(*args, **params)
-        results, self._busy.compiled, *_ = original(*args, **params)
-        return results
+        if call is not None and not caller.is_seen:
+            return call(*args, **params), None, None, []
+        returned = original(*args, **params)
+        self._busy.compiled = returned[1]
+        return returned
 
     def _function(self, closed: Any, params: Any) -> _Function:
         """What is known of a function as it is called: JAX traces it once, however its arguments are placed."""
@@ -638,6 +707,20 @@ def _fail(recording: JaxRecording, error: Exception, op: str, args: Sequence[Any
         recording.note(FAILED, f"{op}: {str(error).partition(chr(10))[0]}")
     else:
         recording.fail(error)
+
+
+_JAX_FILES = frozenset((pjit.__file__, traceback_util.__file__))
+"""Files of the functions of JAX between a compiled function's call and the recorder."""
+
+
+def _caller(frame: FrameType) -> _Caller:
+    """Who calls a compiled function; ``frame``: the one in JAX that calls the recorder."""
+    is_seen = False
+    while frame.f_code.co_filename in _JAX_FILES or cached_calls.is_own(frame):
+        is_seen = is_seen or cached_calls.is_miss(frame)
+        assert frame.f_back is not None, "the recorder is called"
+        frame = frame.f_back
+    return _Caller(frame, is_seen)
 
 
 def _delete_donated(given: Sequence[Any], args: Sequence[Any], donated: Sequence[bool]) -> None:

@@ -11,17 +11,24 @@ import contextlib
 import os
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from sys import getrefcount
+from types import FrameType
 from typing import Any, Final, NamedTuple, TypeVar
+from weakref import getweakrefcount
 
 import jax
 import numpy as np
+from jax._src.array import ArrayImpl
 from numpy.typing import NDArray
 
 from rltrace import fingerprint
 from rltrace.digest import ALGORITHM, digest_buffer
+from rltrace.errors import RecordError
 from rltrace.jax_recorder import programs
+from rltrace.jax_recorder.cached_calls import CachedCall
 from rltrace.jax_recorder.fusions import Choice
 from rltrace.jax_recorder.iteration_rows import Line, rows_within
 from rltrace.jax_recorder.programs import ArrayLayout
@@ -30,8 +37,10 @@ from rltrace.jax_recorder.rows import (
     ArrayHook,
     IterationBlock,
     JaxRows,
+    NewRow,
     Operand,
     Producer,
+    RowColumns,
     RowTemplate,
     row_template,
 )
@@ -60,6 +69,15 @@ MAX_ITERATIONS: Final = 4_096
 
 MAX_NOTES: Final = 20
 """Functions that one fact names."""
+
+FAILED: Final = "jax.failed"
+"""Fact: calls without a row, as what they took was deleted before, or what they computed failed."""
+
+MAX_UNREAD: Final = 1 << 20
+"""Bytes of results that are kept until they are digested; one counts as 1 KiB at least."""
+
+UNUSED: Final = 3
+"""References to a result that only the recorder holds: the cell, a local variable, and the argument that is counted."""
 
 MAX_BYTES: Final = 1 << 36
 """Bytes of the carries of a loop that are digested, outside of the window: 64 GiB, some 10 s."""
@@ -121,6 +139,12 @@ class JaxRecording:
         """Rows within the iterations of loops, by the names of their streams."""
         self._known = KnownArrays()
         """Arrays whose digest and producer are known."""
+        self._unread: dict[int, Producer] = {}
+        """By the ids of results that are not digested yet; rows hold the arrays."""
+        self._reads: deque[NewRow] = deque()
+        """The rows that have them."""
+        self._unread_bytes = 0
+        self._reading = threading.RLock()
         self._steps: list[StepRecord] = []
         self._loops: dict[str, int] = {}
         """Ids in table "optimizers", by the name of the function with the loop."""
@@ -239,6 +263,7 @@ class JaxRecording:
 
     def commit(self) -> None:
         """Write all rows and steps."""
+        self.read_results()
         with self._lock:
             streams, steps = [*self._within.values(), *self._streams], self._steps
             self._steps = []
@@ -277,9 +302,9 @@ class JaxRecording:
             self._streams.append(rows)
         return rows
 
-    def call_site(self, depth: int) -> int:
-        """Id of the stack of the program, ``depth`` frames above the caller."""
-        return self._sites.of_stack(sys._getframe(depth + 1))
+    def call_site(self, frame: FrameType) -> int:
+        """Id of the stack of the program, of which this is the innermost frame."""
+        return self._sites.of_stack(frame)
 
     def site_of(self, lines: Sequence[tuple[str, str, int]]) -> int:
         """Id of a stack that JAX kept of an equation."""
@@ -287,11 +312,25 @@ class JaxRecording:
 
     def operands(self, arrays: Sequence[Any]) -> list[Operand]:
         """Arrays that a call takes, with their digests."""
-        found = []
-        for array in arrays:
-            known = self._known.get(array)
-            found.append(Operand(*programs.digest(array)) if known is None else known)
-        return found
+        self._read_among(arrays)
+        return [self._operand(array) for array in arrays]
+
+    def _operand(self, array: Any) -> Operand:
+        """An array that a call takes; JAX never writes one again."""
+        known = self._known.get(array)
+        if known is None:
+            known = Operand(*programs.digest(array))
+            if type(array) is ArrayImpl:
+                self._known[array] = known
+        return known
+
+    def common(
+        self, template: RowTemplate, inputs: tuple[ArrayLayout, ...], results: tuple[ArrayLayout, ...]
+    ) -> RowColumns:
+        """What the rows of a program have in common whose results are digested later (``JaxRows.common``)."""
+        rows = self.rows_here()
+        assert rows is not None, "the caller has asked for it"
+        return rows.common(template, inputs, len(results), results)
 
     def link_references(self, args: Sequence[Any], inputs: list[Operand]) -> None:
         """Of arguments that are references, correct the operands: the row that wrote them last, or others as well."""
@@ -366,6 +405,82 @@ class JaxRecording:
                 self._known[array] = operand
         return outputs
 
+    def add_cached(self, call: CachedCall, arguments: Sequence[Any], results: Sequence[Any], frame: FrameType) -> None:
+        """A row of a call, from this frame, that JAX's cache has served; its results are digested later."""
+        rows, step = self.rows_here(), self.step
+        if rows is None or (self.options.windowed and not self.in_window(step)):
+            return
+        unread, known_of = self._unread, self._known.get
+        producers: list[Producer | None] = []
+        digests: list[Any] = []
+        if call.constants:
+            arguments = *arguments, *call.constants
+        if len(arguments) != len(call.avals):
+            raise RecordError(f"a call of a function of {len(call.avals)} arrays has {len(arguments)}")
+        for place, array in enumerate(arguments):
+            producer = unread.get(id(array))
+            if producer is not None:
+                digests.append(array)
+            elif type(array) is ArrayImpl:
+                _, digest, producer = known_of(array) or self._operand(array)
+                digests.append(digest)
+            else:
+                dtype = call.avals[place].dtype
+                if type(array) is not np.ndarray or array.dtype != dtype:
+                    array = np.asarray(array, dtype=dtype)
+                digests.append(programs.digest_as(array, call.arguments[place]))
+            producers.append(producer)
+        stream, number = rows.number, rows.row
+        for slot, array in enumerate(results):
+            unread[id(array)] = Producer(stream, number, slot)
+        digests += results
+        row = (call.common, self._sites.of_stack(frame), step, rows.links(producers), digests)
+        self._reads.append(row)
+        rows.append(row)
+        self._unread_bytes += call.weight
+        if self._unread_bytes >= MAX_UNREAD:
+            self.read_results()
+            with self._lock:
+                rows.close_block()
+
+    def _read_among(self, arrays: Sequence[Any]) -> None:
+        """Digest all results where one of these is not digested yet."""
+        if self._unread and not self._unread.keys().isdisjoint(map(id, arrays)):
+            self.read_results()
+
+    def read_results(self) -> None:
+        """Digest the results that are not digested yet; waits for them.
+
+        Never called with the lock of the rows: a callback of the program that computes one may wait for that lock.
+        """
+        reads, unread, known = self._reads, self._unread, self._known
+        with self._reading:
+            self._unread_bytes = 0
+            while reads:
+                row = reads[0]
+                (_, _, layouts), _, _, _, digests = row
+                first = len(digests) - len(layouts)
+                for place, array in enumerate(digests):
+                    if type(array) is not ArrayImpl:
+                        continue
+                    try:
+                        if place < first:
+                            digests[place] = self._operand(array).digest
+                            continue
+                        layout = layouts[place - first]
+                        digest = programs.digest_as(array, layout)
+                    except RuntimeError as error:  # it was not computed: the program's error, where it looks at it
+                        self.note(FAILED, f"a result: {str(error).partition(chr(10))[0]}")
+                        digests[place] = 0
+                        unread.pop(id(array), None)
+                        continue
+                    if getrefcount(array) > UNUSED or getweakrefcount(array):
+                        known[array] = Operand(layout, digest, unread.get(id(array)))
+                    unread.pop(id(array), None)
+                    digests[place] = digest
+                if reads and reads[0] is row:
+                    reads.popleft()
+
     def know(self, arrays: Sequence[Any], operands: Sequence[Operand]) -> None:
         """The digests and producers of arrays."""
         for array, operand in zip(arrays, operands, strict=True):
@@ -373,6 +488,7 @@ class JaxRecording:
 
     def know_copies(self, arrays: Sequence[Any], copies: Sequence[Any]) -> None:
         """Arrays that are others of this process on other devices."""
+        self._read_among(arrays)
         for array, copy in zip(arrays, copies, strict=True):
             known = self._known.get(array)
             if known is not None:
@@ -459,6 +575,7 @@ class JaxRecording:
         one seen before; ``digests``: of what each wrote, shape [seen, arrays]: what was read within it, the carry, the
         stacked outputs, of these two with their layouts.
         """
+        self.read_results()
         rows = self.rows_here()
         assert rows is not None, "the loop has rows"
         ends = np.cumsum(counts)

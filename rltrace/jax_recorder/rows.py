@@ -1,15 +1,19 @@
 """The rows of one thread that are not committed yet: calls of compiled functions, and iterations of their loops.
 
-Owns their interning and cells. Digests are computed by the caller, so every input that is an array was read.
+Owns their interning and cells. Digests are computed by the caller, so every input that is an array was read. A result
+may be digested later: until then its array is in the cell, and neither its row nor a later one is committed.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import chain, takewhile
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from jax._src.array import ArrayImpl
 from numpy.typing import NDArray
 
 from rltrace.jax_recorder.programs import ArrayLayout, Program
@@ -20,6 +24,10 @@ from rltrace.trace.format.schema import LINES, SLOT_UNKNOWN, WRITES, Column, Kin
 
 SEVERAL = -1
 """In place of a row: several rows wrote the bytes."""
+
+_BACK = pack_link(1, 0)
+_SLOTS = tuple(pack_link(0, slot, read=True) for slot in range(SLOT_UNKNOWN + 1))
+_OUTSIDE, _MIXED, _UNKNOWN = (pack_link(o, read=True) for o in (Origin.OUTSIDE, Origin.MIXED, Origin.UNKNOWN))
 
 
 class Producer(NamedTuple):
@@ -49,6 +57,22 @@ class RowTemplate(NamedTuple):
     """Of what each writes, "" where there is none; empty: none has one."""
     module: str = ""
     phase: Phase = Phase.OTHER
+
+
+class RowColumns(NamedTuple):
+    """What rows of one program have in common that take and return arrays of the same layouts."""
+
+    columns: tuple[int, ...]
+    floats: tuple[float, ...]
+    results: tuple[ArrayLayout, ...]
+    """Layouts of those that are digested later."""
+
+
+NewRow = tuple[RowColumns, int, int, list[int], list[Any]]
+"""A row that is not in a block yet: what it has in common with others, site, step, links and digests.
+
+In the place of a digest is the result itself that is digested later. A plain tuple is made in half the time of one with
+names."""
 
 
 class RowPlace(NamedTuple):
@@ -145,28 +169,33 @@ class JaxRows:
         self._structures: dict[tuple[ArrayLayout, ...], int] = {}
         self._blocks: list[Rows] = []
         """Whole blocks of rows, which precede the others."""
-        self._columns: list[list[int]] = []
-        self._links: list[int] = []
-        self._floats: list[float] = []
-        self._digests: list[int] = []
+        self._rows: list[NewRow] = []
+        """Appended to by the thread alone, and shortened at its start with the recording's lock."""
 
     def add(
         self, template: RowTemplate, site: int, step: int, inputs: Sequence[Operand], outputs: Sequence[Operand]
     ) -> int:
         """Add a row; returns its index in the stream."""
-        row = list(template.columns)
-        row[Column.STRUCTURE] = self.structure(tuple([operand.layout for operand in inputs]))
-        row[Column.SITE] = site
-        row[Column.STEP] = step
-        row[Column.LINKS] = len(inputs)
-        row[Column.DIGESTS] = len(inputs) + len(outputs)
-        self._links += [self._link(operand.producer) for operand in inputs]
-        self._floats += template.floats
-        self._digests += [operand.digest for operand in inputs]
-        self._digests += [operand.digest for operand in outputs]
-        self._columns.append(row)
+        common = self.common(template, [operand.layout for operand in inputs], len(outputs))
+        links = self.links([operand.producer for operand in inputs])
+        digests = [operand.digest for operand in (*inputs, *outputs)]
+        return self.append((common, site, step, links, digests))
+
+    def append(self, row: NewRow) -> int:
+        """Add a row with its cells; returns its index in the stream."""
+        self._rows.append(row)
         self.row += 1
         return self.row - 1
+
+    def common(
+        self, template: RowTemplate, inputs: Sequence[ArrayLayout], count: int, later: tuple[ArrayLayout, ...] = ()
+    ) -> RowColumns:
+        """Of rows of a program that read arrays of these layouts and write ``count``; ``later``: see RowColumns."""
+        row = list(template.columns)
+        row[Column.STRUCTURE] = self.structure(tuple(inputs))
+        row[Column.LINKS] = len(inputs)
+        row[Column.DIGESTS] = len(inputs) + count
+        return RowColumns(tuple(row), template.floats, later)
 
     def place(
         self,
@@ -194,16 +223,17 @@ class JaxRows:
 
         ``steps``: theirs; ``outputs``: the digests of what each writes, after a row with those of the last one.
         """
-        last, count = self._columns[-1], len(steps)
-        self._close_block()
+        self.close_block()
+        assert not self._rows, "all results have been digested"
+        last, count = self._blocks[-1].columns[-1].tolist(), len(steps)
         columns = np.tile(np.array(last, np.uint32), (count, 1))
         columns[:, Column.STEP] = steps
         carried = last[Column.LINKS] - len(fixed)
         links = np.empty((count, last[Column.LINKS]), np.int64)
         for i, operand in enumerate(fixed):
-            first = self._link(operand.producer)
+            [first] = self.links([operand.producer])
             grows = operand.producer is not None and first >= 0
-            links[:, i] = first + pack_link(1, 0) * np.arange(count) if grows else first
+            links[:, i] = first + _BACK * np.arange(count) if grows else first
         links[:, len(fixed) :] = [pack_link(1, i, read=True) for i in range(carried)]
         read = np.array([operand.digest for operand in fixed], np.uint64)
         digests = [np.tile(read, (count, 1)), outputs[:-1, :carried], outputs[1:]]
@@ -217,7 +247,7 @@ class JaxRows:
 
         ``digests``: of what each iteration reads, and what its rows write; shape [iterations, digests].
         """
-        self._close_block()
+        self.close_block()
         count, size = len(steps), len(block.columns)
         columns = np.tile(block.columns, (count, 1))
         columns[:, Column.STEP] = np.repeat(steps, size)
@@ -228,28 +258,39 @@ class JaxRows:
         self._first = self.row
 
     def take(self) -> Rows | None:
-        """Remove and return all rows; None: there are none."""
-        self._close_block()
+        """Remove and return the rows up to the first that has a result to digest; None: there are none."""
+        self.close_block()
         blocks, self._blocks = self._blocks, []
         if len(blocks) < 2:
             return blocks[0] if blocks else None
         names = "columns", "links", "integers", "floats", "digests"
         return Rows(blocks[0].first, *(np.concatenate([getattr(each, name) for each in blocks]) for name in names))
 
-    def _close_block(self) -> None:
-        if not self._columns:
+    def close_block(self) -> None:
+        """Make arrays of the rows up to the first that has a result to digest."""
+        rows = self._rows[:]
+        if ArrayImpl in set(map(type, chain.from_iterable([row[4] for row in rows]))):
+            rows = list(takewhile(lambda row: ArrayImpl not in set(map(type, row[4])), rows))
+        if not rows:
             return
-        rows = Rows(
+        commons, sites, steps, links, digests = zip(*rows, strict=True)
+        kinds = {id(common): common for common in commons}
+        places = {number: place for place, number in enumerate(kinds)}
+        table = np.array([common.columns for common in kinds.values()], np.uint32)
+        columns = table[[places[id(common)] for common in commons]]
+        columns[:, Column.SITE] = sites
+        columns[:, Column.STEP] = steps
+        block = Rows(
             self._first,
-            np.array(self._columns, np.uint32),
-            np.array(self._links, np.int64),
+            columns,
+            np.frombuffer(array("q", chain.from_iterable(links)), np.int64),
             np.zeros(0, np.int64),
-            np.array(self._floats, np.float64),
-            np.array(self._digests, np.uint64),
+            np.frombuffer(array("d", chain.from_iterable([common.floats for common in commons])), np.float64),
+            np.frombuffer(array("Q", chain.from_iterable(digests)), np.uint64),
         )
-        self._blocks.append(rows)
-        self._first = self.row
-        self._columns, self._links, self._floats, self._digests = [], [], [], []
+        self._blocks.append(block)
+        del self._rows[: len(rows)]
+        self._first += len(rows)
 
     def structure(self, layouts: tuple[ArrayLayout, ...]) -> int:
         """Id of the layouts that a row reads."""
@@ -261,15 +302,19 @@ class JaxRows:
             found = self._structures[layouts] = self._tables.intern("structures", key, ids)
         return found
 
-    def _link(self, producer: Producer | None) -> int:
-        if producer is None:
-            return pack_link(Origin.OUTSIDE, read=True)
-        if producer.row == SEVERAL:
-            return pack_link(Origin.MIXED, read=True)
-        if producer.stream != self.number:
-            return pack_link(Origin.UNKNOWN, read=True)
-        slot = producer.slot if producer.slot < SLOT_UNKNOWN else SLOT_UNKNOWN
-        return pack_link(self.row - producer.row, slot, read=True)
+    def links(self, producers: Sequence[Producer | None]) -> list[int]:
+        """The link cells of arrays that the next row reads."""
+        row, number = self.row, self.number
+        return [
+            _OUTSIDE
+            if producer is None
+            else _MIXED
+            if producer[1] == SEVERAL
+            else _UNKNOWN
+            if producer[0] != number
+            else _BACK * (row - producer[1]) + _SLOTS[min(producer[2], SLOT_UNKNOWN)]
+            for producer in producers
+        ]
 
 
 def layout_payload(layout: ArrayLayout) -> list[Any]:

@@ -1,0 +1,120 @@
+"""Calls whose executables JAX's cache keeps: what the program sees of it, and that their rows are those of other calls.
+
+JAX is never imported here: it starts threads, after which no other test of this process could fork.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rltrace.trace.read.reader import Trace, open_trace
+
+if importlib.util.find_spec("jax") is None:
+    pytest.skip("JAX is not installed: pip install rltrace-debugger[jax]", allow_module_level=True)
+
+CALLS = """
+import copy, threading, weakref
+import jax, jax.numpy as jnp, numpy as np
+
+def show(*results):
+    print(*(np.asarray(each).tobytes().hex()[:64] for each in jax.tree.leaves(results)))
+
+scale = 2.0
+
+@jax.jit
+def scaled(x):
+    return x * scale
+
+x = jnp.arange(4.0)
+for _ in range(3):  # a constant of the text, forgotten when the program says so
+    show(scaled(x), scaled(scaled(x)))
+scale = 3.0
+show(scaled(x))
+scaled.clear_cache()
+show(scaled(x), scaled(x), copy.copy(scaled)(x))
+scale = 4.0
+jax.clear_caches()
+show(scaled(x), scaled(x))
+show(jax.vmap(scaled)(jnp.ones((2, 3))), jax.grad(lambda y: scaled(y).sum())(x), jax.jit(scaled)(x))
+
+batch = np.ones(4, np.float32)
+for _ in range(3):  # changed in place between two calls
+    show(scaled(batch))
+    batch += 1
+for array in (batch[::2], np.float64(3), 2, True, np.zeros((0, 3)), jnp.ones((3, 5), jnp.bfloat16)):
+    show(scaled(array), scaled(array))
+
+tree = jax.jit(lambda d, n, *, t: {"b": (d["a"] + t[0] * n, t[1]), "a": None}, static_argnums=1)
+shifted = jax.jit(lambda v: v + x)  # closes over an array
+for n in range(4):
+    show(tree({"a": x, "c": 3}, n % 2, t=(2.0, x)), shifted(x), jax.jit(lambda: jnp.ones(3))())
+
+state = scaled(x)
+give = jax.jit(lambda a: a + 1, donate_argnums=0)
+for _ in range(3):
+    state = give(scaled(state))
+state, gone = scaled(state), scaled(state)
+gone.delete()
+key = jax.random.key(0)
+split = jax.jit(lambda key: jax.random.split(key))
+for _ in range(3):
+    key, own = split(key)
+    show(state, jax.random.key_data(own))
+called = jax.jit(lambda v: jax.pure_callback(lambda u: np.asarray(u) + 1, jax.ShapeDtypeStruct((4,), np.float32), v))
+show(called(x), called(x))
+large = jnp.zeros((512, 513))
+for _ in range(6):  # more than is kept
+    large = scaled(large) + 1
+show(large[0])
+
+def work():
+    y = state
+    for _ in range(10):
+        y = scaled(y)
+    show(y)
+
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+function = weakref.ref(jax.jit(lambda v: v - 1))
+print(function() is None, scaled.__name__, scaled.__wrapped__ is not None, scaled._cache_size() > 0)
+inner = getattr(scaled._cache_miss, "inner", None)
+print("unrecorded" if inner is None else type(inner(x)).__name__)
+"""
+
+
+def run(folder: Path, *command: str) -> list[str]:
+    """The lines on standard output of a command that succeeds."""
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=200)
+    assert not ended.returncode, ended.stderr
+    return ended.stdout.splitlines()
+
+
+def recorded(folder: Path, name: str, *options: str) -> tuple[list[str], Trace]:
+    command = sys.executable, "-m", "rltrace", "record", "--quiet", "-o", f"{name}.zarr", *options, "--"
+    return run(folder, *command, sys.executable, "calls.py"), open_trace(folder / f"{name}.zarr")
+
+
+def test_cached_calls_are_seen_as_all_others(tmp_path: Path) -> None:
+    """The program prints what it does unrecorded, and each row is, cell by cell, that of a call that Python serves."""
+    (tmp_path / "calls.py").write_text(CALLS)
+    plain = run(tmp_path, sys.executable, "calls.py")
+    printed, cached = recorded(tmp_path, "cached")
+    others_printed, others = recorded(tmp_path, "others", "--values", "op=nothing")
+    assert printed[:-1] == others_printed[:-1] == plain[:-1]
+    assert [lines[-1] for lines in (plain, others_printed, printed)] == ["unrecorded", "unrecorded", "_Returned"]
+    assert [trace.processes[0].state for trace in (cached, others)] == ["complete"] * 2
+    assert len(cached.processes[0].streams) == 2
+    for stream, other in zip(cached.processes[0].streams, others.processes[0].streams, strict=True):
+        rows, other_rows = (each.read(0, each.rows) for each in (stream, other))
+        assert len(rows) > 9
+        for cells in ("columns", "links", "floats", "digests"):
+            np.testing.assert_array_equal(getattr(rows, cells), getattr(other_rows, cells))
