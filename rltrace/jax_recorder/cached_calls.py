@@ -173,14 +173,11 @@ def cached_call(
     return CachedCall(common(read, written), read, avals, tuple(closed.consts), executable, weight)
 
 
-def is_miss(frame: FrameType) -> bool:
-    """Whether a frame is the one from which JAX fills the cache of a function that is seen."""
-    return frame.f_code is _Miss.__call__.__code__
+MISS = _Miss.__call__.__code__
+"""Of the frame from which JAX fills the cache of a function that is seen."""
 
-
-def is_own(frame: FrameType) -> bool:
-    """Whether a frame is one of a function that is seen."""
-    return frame.f_code is SeenFunction.__call__.__code__ or is_miss(frame)
+FRAMES = frozenset((MISS, SeenFunction.__call__.__code__))
+"""Of the frames of a function that is seen."""
 
 
 def _copy(function: Any, state: dict[str, Any], miss: Callable[..., Any], key: str) -> Any:

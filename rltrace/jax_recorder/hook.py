@@ -715,11 +715,12 @@ _JAX_FILES = frozenset((pjit.__file__, traceback_util.__file__))
 
 def _caller(frame: FrameType) -> _Caller:
     """Who calls a compiled function; ``frame``: the one in JAX that calls the recorder."""
-    is_seen = False
-    while frame.f_code.co_filename in _JAX_FILES or cached_calls.is_own(frame):
-        is_seen = is_seen or cached_calls.is_miss(frame)
+    is_seen, code = False, frame.f_code
+    while code.co_filename in _JAX_FILES or code in cached_calls.FRAMES:
+        is_seen = is_seen or code is cached_calls.MISS
         assert frame.f_back is not None, "the recorder is called"
         frame = frame.f_back
+        code = frame.f_code
     return _Caller(frame, is_seen)
 
 

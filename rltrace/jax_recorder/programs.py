@@ -546,6 +546,9 @@ def digest(array: Any) -> tuple[ArrayLayout, int]:
         array = jax.random.key_data(array)
     layout, near = _layout(array)
     if near:
+        read = _digest_small(array, layout)
+        if read is not None:
+            return layout, read
         array.block_until_ready()
         return layout, digest_address(array.unsafe_buffer_pointer(), layout.size, layout.seed)
     host = np.ascontiguousarray(_read(array))
@@ -553,10 +556,16 @@ def digest(array: Any) -> tuple[ArrayLayout, int]:
 
 
 def digest_as(array: Any, layout: ArrayLayout) -> int:
-    """Digest of an array with this layout; waits for it. A small one is read as a buffer: a quarter of the time."""
-    if layout.size <= PAGE_BYTES:
-        try:
-            return digest_page(array, layout.seed)
-        except (BufferError, ValueError):  # its dtype is no buffer's, or it is not in row-major order
-            pass
-    return digest(array)[1]
+    """Digest of an array with this layout, in this process's memory; waits for it."""
+    read = _digest_small(array, layout)
+    return digest(array)[1] if read is None else read
+
+
+def _digest_small(array: Any, layout: ArrayLayout) -> int | None:
+    """Digest of a small array that is read as a buffer, in a quarter of the time; None: it is not one."""
+    if layout.size > PAGE_BYTES:
+        return None
+    try:
+        return digest_page(array, layout.seed)
+    except (BufferError, ValueError):  # its dtype is no buffer's, or it is not in row-major order
+        return None
