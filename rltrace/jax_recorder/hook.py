@@ -23,7 +23,6 @@ from jax._src import dispatch, pjit, traceback_util
 from jax.extend.core import jaxpr_as_fun, primitives
 from numpy.typing import NDArray
 
-import rltrace
 from rltrace import recorder
 from rltrace.errors import RecordError
 from rltrace.jax_recorder import programs
@@ -507,7 +506,7 @@ def _hide_frames() -> None:
     """Leave the recorder's frames out of tracebacks where JAX leaves out its own."""
     hide = getattr(traceback_util, "register_exclusion", None)
     if hide is not None:
-        hide(str(Path(rltrace.__file__).parent))
+        hide(str(Path(__file__).parent.parent))  # the whole package
 
 
 def _add_row(
