@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rltrace.fingerprint.reproducibility_checks import Fact, Scope, obstacles
+from rltrace.fingerprint.reproducibility_checks import Fact, Scope, obstacles, xla_flags
 
 CPU: dict[str, Fact] = {
     "python.hash_randomization": True,
@@ -27,6 +27,16 @@ GPU: dict[str, Fact] = {
     "flag.cuda.matmul.bf16_reduced": True,
     "flag.cuda.matmul.fp16_reduced": False,
 }
+
+JAX_CPU: dict[str, Fact] = {
+    "host.cores_allowed": 8,
+    "jax.platform": "cpu",
+    "jax.default_matmul_precision": "None",
+    "jax.default_prng_impl": "threefry2x32",
+    "jax.threefry_partitionable": True,
+    "jax.compilation_cache": False,
+}
+JAX_GPU: dict[str, Fact] = {**JAX_CPU, "jax.platform": "gpu", "jax.devices": "1 × NVIDIA H200", "jax.jaxlib": "0.10.2"}
 
 
 def said(facts: dict[str, Fact], scope: Scope) -> str:
@@ -125,3 +135,62 @@ def test_what_matters_here_comes_first() -> None:
     """The order is that of the two questions."""
     scopes = [o.scope for o in obstacles(GPU)]
     assert scopes == sorted(scopes, key=[Scope.HERE, Scope.ELSEWHERE].index)
+
+
+def test_jax_on_a_cpu() -> None:
+    """It repeats itself here; elsewhere the processor chooses the instructions and the threads, unless it is fixed."""
+    assert said(JAX_CPU, Scope.HERE) == ""
+    elsewhere = said(JAX_CPU, Scope.ELSEWHERE)
+    assert "--xla_cpu_max_isa=AVX2" in elsewhere
+    assert "taskset -c 0-7" in elsewhere
+    assert "xla_gpu" not in elsewhere
+    assert said({**JAX_CPU, "env.XLA_FLAGS": "--xla_cpu_max_isa=AVX2", "env.NPROC": "4"}, Scope.ELSEWHERE) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "setting"),
+    [
+        ("env.XLA_FLAGS", "--xla_cpu_enable_fast_math", "no --xla_cpu_enable_fast_math"),
+        ("jax.default_prng_impl", "unsafe_rbg", "JAX_DEFAULT_PRNG_IMPL=threefry2x32"),
+        ("jax.threefry_partitionable", False, "JAX_THREEFRY_PARTITIONABLE=true"),
+        ("jax.compilation_cache", True, "JAX_ENABLE_COMPILATION_CACHE=false"),
+    ],
+)
+def test_settings_of_jax(name: str, value: Fact, setting: str) -> None:
+    """Each is named where it is set otherwise than JAX does, and nowhere else."""
+    assert setting in said({**JAX_CPU, name: value}, Scope.ELSEWHERE)
+    assert setting not in said(JAX_CPU, Scope.ELSEWHERE)
+
+
+@pytest.mark.parametrize(
+    ("flags", "kernels", "tuned"),
+    [
+        ("", True, True),
+        ("--xla_gpu_exclude_nondeterministic_ops=true", False, True),
+        ("--xla_gpu_deterministic_ops", False, False),
+        ("--xla_gpu_deterministic_ops=true --xla_gpu_deterministic_ops=false", True, True),
+        ("--xla_gpu_autotune_level=0", True, False),
+        ("--xla_gpu_load_autotune_results_from=tuned.txt", True, False),
+        ("--xla_gpu_dump_autotune_results_to=tuned.txt", True, True),
+    ],
+)
+def test_jax_on_a_gpu(flags: str, kernels: bool, tuned: bool) -> None:
+    """Which flag stops nondeterministic kernels, and which the timing of several."""
+    here = said({**JAX_GPU, "env.XLA_FLAGS": flags}, Scope.HERE)
+    assert ("XLA may use nondeterministic kernels" in here) == kernels
+    assert ("XLA times several kernels" in here) == tuned
+
+
+def test_precision_of_jax_on_a_gpu() -> None:
+    """TF32 is what JAX takes there unless it is asked for more."""
+    assert "TF32" in said(JAX_GPU, Scope.ELSEWHERE)
+    assert "TF32" in said({**JAX_GPU, "jax.default_matmul_precision": "TF32_TF32_F32"}, Scope.ELSEWHERE)
+    for settled in ({"jax.default_matmul_precision": "highest"}, {"env.NVIDIA_TF32_OVERRIDE": "0"}):
+        assert "TF32" not in said({**JAX_GPU, **settled}, Scope.ELSEWHERE)
+
+
+def test_flags_of_xla_in_a_file() -> None:
+    """XLA_FLAGS may name a file: then no flag is known, and nothing is claimed of any."""
+    assert xla_flags({"env.XLA_FLAGS": "flags.txt"}) is None
+    assert xla_flags({}) == {}
+    assert "XLA times" not in said({**JAX_GPU, "env.XLA_FLAGS": "flags.txt"}, Scope.HERE)

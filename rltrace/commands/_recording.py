@@ -22,7 +22,7 @@ from rltrace.launch.signals import die_of
 from rltrace.launch.summary import RecordingSummary, advice, discard, remedy
 from rltrace.launch.uploader import LAST_SECONDS, Uploader
 from rltrace.masking import home_as_tilde, masked_arguments
-from rltrace.recorder.base.options import RecordOptions
+from rltrace.recorder.base.options import RecordOptions, steps_text
 from rltrace.trace.format.checkpoint import read_entries, write_entries
 from rltrace.trace.format.location import Location, TraceURL
 from rltrace.trace.format.root import create_trace
@@ -180,6 +180,9 @@ def _extent(options: RecordOptions) -> str:
         what = "asleep"
     elif options.level == "step":
         what = "one digest a step"
+    elif options.level == "equation":
+        what = "every equation of JAX, one by one: another program's bits"
+        what += f", of steps {steps_text((options.first_step, options.end_step))}" if options.windowed else ""
     elif options.windowed:
         what = f"ops of steps {options.first_step}:{'' if options.end_step is None else options.end_step}"
     else:

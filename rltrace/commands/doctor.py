@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 FIRST_OP = "import torch; torch.ones(2, device='cuda' if torch.cuda.is_available() else 'cpu') + 1"
 """Runs an op, on a GPU if there is one, because torch initialises lazily."""
 
+FIRST_CALL = "import jax; jax.numpy.ones(2) + 1"
+"""The same where torch is not installed and JAX is."""
+
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option("--trace", type=TraceLocation(), metavar="TRACE", help="Report on the process of this trace.")
@@ -34,23 +37,29 @@ FIRST_OP = "import torch; torch.ones(2, device='cuda' if torch.cuda.is_available
 def command(trace: Location | None, form: str, color: str, command: tuple[str, ...]) -> int:
     """What selects kernels here (processor, libraries, threads, switches), sources of nondeterminism, and the engine.
 
-    Reports on a new Python process with torch, on CMD after its first optimizer step (it is ended then; a program
-    without one runs to its end), or on the process that TRACE recorded.
+    Reports on a new Python process with torch (with JAX where only JAX is installed), on CMD after its first optimizer
+    step, or the first iteration of its loop in JAX (it is ended then; a program without one runs to its end), or on the
+    process that TRACE recorded.
     """
     from rltrace.fingerprint.reproducibility_checks import obstacles
-    from rltrace.native.library import find, torch_folder
-    from rltrace.report.doctor import SCHEMA, render_doctor
+    from rltrace.native.library import find, find_log_library, jaxlib_folder, torch_folder
+    from rltrace.report.doctor import SCHEMA, JaxRecorder, render_doctor
 
     if trace is not None and command:
         raise UsageError("--trace and a command exclude each other: a trace has its command")
-    facts = _facts_of(trace) if trace is not None else _facts_now(command or (sys.executable, "-c", FIRST_OP))
+    first = FIRST_CALL if torch_folder() is None and jaxlib_folder() is not None else FIRST_OP
+    facts = _facts_of(trace) if trace is not None else _facts_now(command or (sys.executable, "-c", first))
     found = obstacles(facts)
-    engine = find(torch_folder()) if trace is None else None
+    engine = jax = None
+    if trace is None and "jax.platform" in facts:
+        jax = JaxRecorder(str(facts["jax.jaxlib"]), str(facts["jax.platform"]), find_log_library())
+    elif trace is None:
+        engine = find(torch_folder())
     if form == "json":
-        emit_json({"schema": SCHEMA, "facts": facts, "obstacles": found, "engine": engine})
+        emit_json({"schema": SCHEMA, "facts": facts, "obstacles": found, "engine": engine, "jax": jax})
     else:
         colored = use_color(color)
-        emit(render_doctor(facts, found, engine, color=colored), color=colored)
+        emit(render_doctor(facts, found, jax or engine, color=colored), color=colored)
     return ExitCode.IDENTICAL
 
 
@@ -79,4 +88,4 @@ def _facts_now(command: tuple[str, ...]) -> Mapping[str, Fact]:
         try:
             return _facts_of(trace)
         except UsageError:
-            raise RecordError(f"the command {ended.how} before it had loaded torch") from None
+            raise RecordError(f"the command {ended.how} before it had loaded torch, or computed with JAX") from None

@@ -42,7 +42,11 @@ from rltrace.wording import counted
 @click.option(
     "-o", "--output", type=TraceLocation(), metavar="TRACE", help="Trace to write, or its URL; default: a new name."
 )
-@level_option
+@level_option(
+    "equation",
+    help="Every op, or one digest a step; equation: of a JAX program every equation, run one by one, whose bits are"
+    " another program's.",
+)
 @click.option(
     "--steps",
     metavar="A:B",
@@ -342,7 +346,7 @@ def _report_links(before: Callable[[], bool] | None, trace: Path, shown: Locatio
 
 def _engine_hint(options: RecordOptions) -> str:
     """Where ops are recorded in Python for want of a library: what it costs, what to do; ``native``: UsageError."""
-    in_python = "--level step" if options.level == "step" else options.in_python
+    in_python = options.in_python if options.level == "op" else f"--level {options.level}"
     required = options.engine == "native"
     if required and in_python:
         raise UsageError(f"--engine native records ops, and with {in_python} it cannot: leave one of them out")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from rltrace.command_lines import difference, line, program, record_both
+from rltrace.command_lines import difference, file_name, line, program, record, record_both
 from rltrace.diff import suggested_commands
 from rltrace.diff.align.blocks import first_unequal_step, match_steps
 from rltrace.diff.base.bisect import OnProbe
@@ -66,10 +66,11 @@ from rltrace.diff.unpaired_streams import (
     find_one_sided_streams,
     find_worker_groups,
     missing_process,
+    within_note,
 )
 from rltrace.errors import UsageError
 from rltrace.trace.format.location import Location
-from rltrace.trace.format.schema import RowFlag, Step, StepFlag
+from rltrace.trace.format.schema import BITS, EQUATION, RowFlag, Step, StepFlag, is_within
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace, open_both
 from rltrace.trace.read.stream import AHEAD, StreamTrace
@@ -287,6 +288,7 @@ def compare(
     strict: bool = False,
     tolerance: float = TOLERANCE,
     starts: Pair[int] | None = None,
+    within: bool = True,
     progress: Progress | None = None,
     watch: OnProbe | None = None,
     shortcuts: Shortcuts = ALL,
@@ -296,9 +298,10 @@ def compare(
     ``strict``: added, removed or reordered ops count as a difference too. ``tolerance``: the share of its range at
     which a curve is visibly apart. ``starts``: B's step that A's first one is, or A's step that B's first one is; 0 on
     a side compares both from their beginnings; None: a run that begins with the parameters of a step of the other is
-    compared with it from there on. ``progress`` is called with a stream's name, the rows done and the rows in all,
-    ``watch`` with each probe of the search. ``shortcuts`` change how much is read, and no result. Raises UsageError
-    where the two cannot be compared, and what ``open_trace`` does.
+    compared with it from there on. ``within``: what is within iterations of JAX is compared, too. ``progress`` is
+    called with a stream's name, the rows done and the rows in all, ``watch`` with each probe of the search.
+    ``shortcuts`` change how much is read, and no result. Raises UsageError where the two cannot be compared, and what
+    ``open_trace`` does.
     """
     whole_a, whole_b = open_both(a, b)
     _check(whole_a, whole_b)
@@ -306,7 +309,9 @@ def compare(
     chosen = choose_shift(trace_a, trace_b, starts)
     notes = [] if chosen.note is None else [chosen.note]
     shifted_a, shifted_b = shifted(trace_a, trace_b, chosen.shift)
-    comparer = _Comparer(shifted_a, shifted_b, strict, tolerance, progress, watch, shortcuts, chosen.shift, notes)
+    comparer = _Comparer(
+        shifted_a, shifted_b, strict, tolerance, within, progress, watch, shortcuts, chosen.shift, notes
+    )
     return with_both_steps(comparer.run())
 
 
@@ -324,6 +329,13 @@ def _run_again(trace: Trace, other: Trace) -> Trace:
 def _check(a: Trace, b: Trace) -> None:
     if a.path.resolve() == b.path.resolve():
         raise UsageError(f"{a.path} and {b.path} are the same trace; give two recordings")
+    if a.level != b.level and EQUATION in (a.level, b.level):
+        one, other = (a, b) if a.level == EQUATION else (b, a)
+        raise UsageError(
+            f"{one.path} was recorded at level {EQUATION}, whose bits are another program's, and {other.path} at level"
+            f" {other.level}: they cannot be compared; record both at one level, as with"
+            f" {record(other, file_name(other, EQUATION), '--level', EQUATION)}"
+        )
     algorithms = [{text for p in t.processes if (text := fact_text(p.facts, DIGEST_FACT))} for t in (a, b)]
     if algorithms[0] and algorithms[1] and algorithms[0] != algorithms[1]:
         names = [", ".join(sorted(found)) for found in algorithms]
@@ -339,6 +351,7 @@ class _Comparer:
     b: Trace
     strict: bool
     tolerance: float
+    within: bool
     progress: Progress | None
     watch: OnProbe | None
     shortcuts: Shortcuts
@@ -392,8 +405,9 @@ class _Comparer:
 
     def _level(self) -> str:
         a, b = self.a, self.b
-        if a.level == b.level == "op":
+        if a.has_rows and b.has_rows:
             if a.engine == b.engine:
+                self.notes += dict.fromkeys(str(p.facts[BITS]) for p in a.processes if BITS in p.facts)
                 return "op"
             self.notes.append(
                 f"the ops were intercepted by two engines ({a.engine} and {b.engine}), so they are not compared row by"
@@ -410,11 +424,12 @@ class _Comparer:
         compared = []
         for stream in () if asleep else a.streams:
             other = others.get(stream.name.removeprefix(a.name))
-            if other is not None and not is_pool(stream.name):
+            if other is not None and not is_pool(stream.name) and (self.within or not is_within(stream.name)):
                 view_a, view_b = StreamView(a, stream, self.shortcuts), StreamView(b, other, self.shortcuts)
                 begin(view_a, view_b)
                 found = downgrade_for_torchscript(compare_streams(view_a, view_b, settings, self.progress, self.watch))
                 compared.append(add_repeat_evidence(found))
+        self.notes += filter(None, [within_note(a, b) if self.within else None])
         groups = find_worker_groups(a, b, compared) if self.shift is None else []
         self.task_threads = self.task_threads.union(*(group.streams for group in groups))
         self.streams += [(a, result) for result in compared if result.a.name not in self.task_threads]

@@ -1,7 +1,8 @@
 """The order of findings in different streams, as far as it is known.
 
 Only shared events order streams: optimizer attempts within one process, collectives between processes. What a process
-ran before it sent data precedes what another ran after it had received them. Names never order anything.
+ran before it sent data precedes what another ran after it had received them. What is within an iteration of JAX
+precedes the row of that iteration. Names never order anything else.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from functools import cached_property
 from rltrace.diff.base.model import Finding
 from rltrace.diff.base.view import StreamView
 from rltrace.diff.causes.collectives import CollectiveLog, collectives_between, first_row, own_rank
+from rltrace.trace.format.schema import ITERATION, is_within
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace
 from rltrace.wording import joined
@@ -60,7 +62,9 @@ class Order:
             x, y = found[k], found[n]
             if x.process == y.process:
                 steps = x.finding.step, y.finding.step
-                return steps[0] is not None and steps[1] is not None and steps[0] < steps[1]
+                if steps[0] is None or steps[1] is None or steps[0] == steps[1]:
+                    return _is_before_iteration(x.finding, y.finding)
+                return steps[0] < steps[1]
             return self._was_received(logs[k], ranks[k], logs[n])
 
         processes: dict[str, list[int]] = {}
@@ -128,6 +132,17 @@ class Order:
             if row is not None and finding.stream in views:
                 return views[finding.stream], row
         return None, None
+
+
+def _is_before_iteration(x: Finding, y: Finding) -> bool:
+    """Of two findings of one step, whether one is within an iteration of JAX and known to precede, or follow, a call.
+
+    The row of an iteration is its end; all other rows of its step precede the loop.
+    """
+    if is_within(x.stream) == is_within(y.stream):
+        return False
+    call = y if is_within(x.stream) else x
+    return call.op is not None and call.op.endswith(ITERATION) is (call is y)
 
 
 def _predecessors(n: int, before: Sequence[Sequence[int]]) -> set[int]:

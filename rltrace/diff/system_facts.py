@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from rltrace.diff.base.coverage import LAUNCHES_UNSEEN, MODULES_UNKNOWN, STACK_FULL, THREADS_BESIDE
 from rltrace.diff.base.model import NamedDifference, SourceEdit
+from rltrace.trace.format.schema import BOUNDARY_ONLY
 from rltrace.trace.read.names import Site, parse_site
 from rltrace.trace.read.process import ProcessTrace
 
@@ -68,7 +69,17 @@ NO_KERNEL = (
     "torch.interop_threads",
 )
 
-NO_ENVIRONMENT = (THREADS_BESIDE, MODULES_UNKNOWN, STACK_FULL, LAUNCHES_UNSEEN, "digest.device", "engine.")
+NO_ENVIRONMENT = (
+    THREADS_BESIDE,
+    MODULES_UNKNOWN,
+    STACK_FULL,
+    LAUNCHES_UNSEEN,
+    BOUNDARY_ONLY,
+    "jax.code",
+    "jax.loops",
+    "digest.device",
+    "engine.",
+)
 """Prefixes of facts of the recording: what it lacks, and how rows and digests were computed, which changes neither."""
 
 ORDER = (
@@ -87,7 +98,7 @@ ORDER = (
 
 def selects_kernels(name: str) -> bool:
     """Whether a fact can select another kernel."""
-    return name.startswith(SELECTS_KERNELS) and name not in NO_KERNEL
+    return name.startswith(SELECTS_KERNELS) and name not in NO_KERNEL and not name.startswith(NO_ENVIRONMENT)
 
 
 def environment_differences(

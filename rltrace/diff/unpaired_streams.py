@@ -20,7 +20,7 @@ from rltrace.diff.processes import MAX_ROWS, PoolResult, UnorderedRows, compare_
 from rltrace.diff.stream.compare import StreamResult
 from rltrace.errors import HoleError
 from rltrace.trace.format.root import LEFT_OUT
-from rltrace.trace.format.schema import Generator, RowFlag
+from rltrace.trace.format.schema import Generator, RowFlag, is_within
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace
 from rltrace.trace.read.stream import StreamTrace
@@ -131,7 +131,7 @@ def find_one_sided_streams(a: Trace, b: Trace) -> list[tuple[str, Finding, bool]
         finished = all(p.state == "complete" for p in other.processes) and missing_process(other, trace) is None
         for process in trace.processes:
             for stream in process.streams:
-                if is_pool(stream.name) or stream.name in names or not stream.rows:
+                if is_pool(stream.name) or is_within(stream.name) or stream.name in names or not stream.rows:
                     continue
                 if finished and recorded_throughout(process):
                     partner = next((p for p in other.processes if p.name == process.name), None)
@@ -139,6 +139,16 @@ def find_one_sided_streams(a: Trace, b: Trace) -> list[tuple[str, Finding, bool]
                         continue
                     found += _finding(side, partner, StreamView(process, stream))
     return found
+
+
+def within_note(a: ProcessTrace, b: ProcessTrace) -> str | None:
+    """A note where one side alone has these rows within the iterations of a JAX loop; None: there are none."""
+    sides = [{s.name.removeprefix(p.name) for s in p.streams if is_within(s.name)} for p in (a, b)]
+    if sides[0] == sides[1]:
+        return None
+    other = all(sides)
+    why = "has other values in memory on the two sides" if other else "was recorded on one side only"
+    return f"what is within iterations {why}, and is not compared; the iterations are"
 
 
 def missing_process(trace: Trace, other: Trace) -> str | None:
@@ -184,8 +194,8 @@ def _draws(view: StreamView, partner: ProcessTrace) -> str:
 
 def _draws_too(stream: StreamTrace, number: int) -> bool:
     """Whether a stream draws from that generator, or that is not known."""
-    rows = draws_from(stream, number)
-    return rows is None or bool(len(rows))
+    found = draws_from(stream, number)
+    return found is None or bool(len(found.rows))
 
 
 # --- TorchScript threads ----------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from rltrace.fingerprint.host import FILE_LISTS, is_recorded
 from rltrace.masking import MASK
 from rltrace.replay.plan import compile_of
 from rltrace.trace.format.root import is_trace
+from rltrace.trace.format.schema import EQUATION
 from rltrace.trace.read.reader import Trace
 
 MACHINE = ("host.cpu", "host.isa", "host.machine", "cuda.gpus", "cuda.driver")
@@ -91,7 +92,8 @@ def check_runs_alone(trace: Trace) -> None:
 
 def _options(trace: Trace) -> tuple[str, ...]:
     compile_ = compile_of(trace)
-    return () if compile_ is None else ("--compile", compile_)
+    level = ("--level", EQUATION) if trace.level == EQUATION else ()
+    return level if compile_ is None else (*level, "--compile", compile_)
 
 
 def _command(trace: Trace, option: str) -> tuple[str, ...]:

@@ -2,8 +2,9 @@
 
 Owns the rules, from facts (``rltrace.fingerprint.facts``) to sentences: what it is, why, how to change it, what that
 costs. Pure; unknown facts are skipped. Sources: PyTorch's notes on reproducibility and on CUDA semantics, the
-documentation of oneMKL (conditional numerical reproducibility) and of oneDNN (run-time controls), and measurements of
-this project (docs/guide/kernels.md).
+documentation of oneMKL (conditional numerical reproducibility) and of oneDNN (run-time controls), XLA's pages on
+determinism and on persisted autotuning with the texts of its flags, the documentation of ``jax.random`` and of
+``jax.lax.Precision``, and measurements of this project (docs/guide/kernels.md). None of them was made on a GPU.
 """
 
 from __future__ import annotations
@@ -257,4 +258,137 @@ def _memory(facts: Facts) -> Iterator[Obstacle]:
         )
 
 
-_RULES: tuple[Rule, ...] = (_hashes, _threads, _memory, _cuda, _cpu_kernels, _products_on_cpu)
+def xla_flags(facts: Facts) -> Mapping[str, str] | None:
+    """Flags of ``XLA_FLAGS`` by their names; one that is given twice counts as the last. None: they are in a file."""
+    words = str(facts.get("env.XLA_FLAGS") or "").split()
+    if words and not words[0].startswith("--"):
+        return None
+    pairs = (word.removeprefix("--").partition("=") for word in words)
+    return {name: value if equals else "true" for name, equals, value in pairs}
+
+
+def _is_on(flags: Mapping[str, str], name: str) -> bool:
+    return flags.get(name, "false").lower() in ("true", "1")
+
+
+def _xla_on_cpu(facts: Facts) -> Iterator[Obstacle]:
+    flags = xla_flags(facts)
+    if facts.get("jax.platform") != "cpu" or flags is None:
+        return
+    if "xla_cpu_max_isa" not in flags:
+        yield Obstacle(
+            Scope.ELSEWHERE,
+            "XLA compiles for the instructions of this processor (xla_cpu_max_isa is not set)",
+            "without fused multiplication, say, tanh, exp, gelu and random numbers from a normal distribution get "
+            "other bits",
+            "XLA_FLAGS=--xla_cpu_max_isa=AVX2 on every machine",
+            "slower where the processor supports more: a small PPO takes 1.04 × as long in place of AVX-512",
+        )
+    cores = facts.get("host.cores_allowed") or facts.get("host.cores")
+    if cores is not None and "env.NPROC" not in facts:
+        yield Obstacle(
+            Scope.ELSEWHERE,
+            f"XLA has a thread for each core ({cores})",
+            "sums of large arrays, and products with few results, are split among threads: on one core they get "
+            "other bits than on two",
+            f"as many cores for every run: taskset -c 0-{int(cores) - 1}" if int(cores) > 1 else "taskset -c 0",
+        )
+    if _is_on(flags, "xla_cpu_enable_fast_math"):
+        yield Obstacle(
+            Scope.ELSEWHERE,
+            "fast math is on (xla_cpu_enable_fast_math)",
+            "the compiler may reorder sums, as suits the processor and its own version",
+            "no --xla_cpu_enable_fast_math in XLA_FLAGS",
+            "none measured, for a small PPO",
+        )
+
+
+def _xla_on_gpu(facts: Facts) -> Iterator[Obstacle]:
+    flags = xla_flags(facts)
+    if facts.get("jax.platform") != "gpu" or flags is None:
+        return
+    deterministic = _is_on(flags, "xla_gpu_deterministic_ops")
+    if not deterministic and not _is_on(flags, "xla_gpu_exclude_nondeterministic_ops"):
+        yield Obstacle(
+            Scope.HERE,
+            "XLA may use nondeterministic kernels",
+            "scatter and select-and-scatter sum with atomic operations, in any order, and such kernels may be chosen "
+            "for products, convolutions and attention",
+            "XLA_FLAGS=--xla_gpu_exclude_nondeterministic_ops=true, or --xla_gpu_deterministic_ops=true, which also "
+            "stops the timing of kernels",
+            "these ops are slower; a program with an op that has no deterministic kernel is not compiled",
+        )
+    is_tuned = flags.get("xla_gpu_autotune_level") != "0" and not deterministic
+    if is_tuned and not flags.get("xla_gpu_load_autotune_results_from"):
+        yield Obstacle(
+            Scope.HERE,
+            "XLA times several kernels and takes the fastest",
+            "another one may be the fastest when the program is compiled again",
+            "one run with XLA_FLAGS=--xla_gpu_dump_autotune_results_to=FILE.txt, all others with "
+            "--xla_gpu_load_autotune_results_from=FILE.txt --xla_gpu_require_complete_aot_autotune_results=true; or "
+            "--xla_gpu_autotune_level=0",
+            "none with a file of results; without timing, products and convolutions may be slower",
+        )
+    precision = str(facts.get("jax.default_matmul_precision"))
+    allowed = precision in _JAX_TF32 or precision.startswith("TF32")
+    if allowed and facts.get("env.NVIDIA_TF32_OVERRIDE") != "0":
+        yield Obstacle(
+            Scope.ELSEWHERE,
+            "products and convolutions in float32 may be computed in TF32",
+            "GPUs that have it round inputs to 10 bits, others do not",
+            "JAX_DEFAULT_MATMUL_PRECISION=highest",
+            "products and convolutions in float32 are several times slower",
+        )
+    yield Obstacle(
+        Scope.ELSEWHERE,
+        f"kernels are compiled and chosen for this GPU ({facts.get('jax.devices')}) by jaxlib "
+        f"{facts.get('jax.jaxlib')}",
+        "another GPU, or another version of jaxlib, CUDA or cuDNN, has other kernels, fusions and summation orders; "
+        "no setting makes two kinds of GPU agree bit for bit",
+        "the same GPU, driver, CUDA, cuDNN and jaxlib on both machines",
+    )
+
+
+_JAX_TF32 = ("None", "default", "fastest", "high", "tensorfloat32")
+"""Precisions of JAX (None: not set) with which products in float32 are computed in TF32 where the GPU has it."""
+
+
+def _jax_settings(facts: Facts) -> Iterator[Obstacle]:
+    generator = facts.get("jax.default_prng_impl")
+    if generator in ("rbg", "unsafe_rbg"):
+        yield Obstacle(
+            Scope.ELSEWHERE,
+            f"random numbers come from XLA's generator ({generator})",
+            "on another platform (a CPU, a GPU, a TPU) it draws other numbers from the same key",
+            "JAX_DEFAULT_PRNG_IMPL=threefry2x32",
+            "random numbers take longer on a TPU",
+        )
+    if facts.get("jax.threefry_partitionable") is False:
+        yield Obstacle(
+            Scope.ELSEWHERE,
+            "jax_threefry_partitionable is off",
+            "with it, the default from JAX 0.5 on, the same key gives other random numbers",
+            "JAX_THREEFRY_PARTITIONABLE=true for every run",
+        )
+    if facts.get("jax.compilation_cache"):
+        yield Obstacle(
+            Scope.ELSEWHERE,
+            "compiled programs are taken from a cache (jax_compilation_cache_dir)",
+            "what is in it was compiled earlier, perhaps on another machine, on a GPU with the kernels that were the "
+            "fastest then: a run with another cache, or with none, may have others",
+            "the same cache for every run that is compared, or JAX_ENABLE_COMPILATION_CACHE=false for each",
+            "without it every run compiles",
+        )
+
+
+_RULES: tuple[Rule, ...] = (
+    _hashes,
+    _threads,
+    _memory,
+    _cuda,
+    _xla_on_gpu,
+    _cpu_kernels,
+    _products_on_cpu,
+    _xla_on_cpu,
+    _jax_settings,
+)

@@ -20,9 +20,14 @@ from numpy.typing import NDArray
 from rltrace.digest import digest_buffer, layout_text, seed_of
 from rltrace.native.library import TRIED_SEED, TRIED_SIZES, find_log_library
 
+PREFIX = "rltrace_digest_"
+"""Of the names of custom calls that digest."""
+
 TARGET = "rltrace_digest_iteration"
 """Name of the custom call in compiled programs, and of its function in the library."""
 
+READER = "rltrace_digest_values"
+"""Of the custom call that digests values within an iteration."""
 
 BEGINS = "rltrace_begin_iteration"
 """Of the custom call with which an iteration begins, where the program may be called back within it."""
@@ -41,7 +46,7 @@ class LogLibrary:
         for name, result, arguments in (
             ("new", pointer, ()),
             ("delete", None, (pointer,)),
-            ("begin", None, (pointer, number, number, number)),
+            ("begin", None, (pointer, number, number, number, number)),
             ("size", size, (pointer,)),
             ("entries", pointer, (pointer,)),
             ("ended", number, (pointer,)),
@@ -55,7 +60,7 @@ class LogLibrary:
             if digest(content, tried, TRIED_SEED) != digest_buffer(content[:tried], TRIED_SEED):
                 raise ValueError(f"{path} computes another digest of {tried:,} bytes")
         self.functions = library
-        for target in (TARGET, BEGINS):
+        for target in (TARGET, READER, BEGINS):
             jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(getattr(library, target)), platform="cpu")
 
     def digest(
@@ -66,10 +71,14 @@ class LogLibrary:
         Returns the log, which the next call is to take. ``at``: the iteration that ends; ``row``: the one it wrote.
         """
         arrays = [_data(array) for array in arrays]
-        seeds = np.array([seed_of(str(a.dtype), a.shape) for a in arrays], np.uint64).view(np.int64)
         layouts = "".join(layout_text(str(y.dtype), (0, *y.shape[1:])).replace("[0", "[#") + ";" for y in stacked)
         call = jax.ffi.ffi_call(TARGET, LOG)
-        return call(log, at, row, *arrays, *stacked, seeds=seeds, stacked=layouts, reverse=reverse)
+        return call(log, at, row, *arrays, *stacked, seeds=_seeds(arrays), stacked=layouts, reverse=reverse)
+
+    def read(self, log: Any, *arrays: Any) -> Any:
+        """Within a traced function: append the digests of values within an iteration; returns the log."""
+        arrays = tuple(map(_data, arrays))
+        return jax.ffi.ffi_call(READER, LOG)(log, *arrays, seeds=_seeds(arrays))
 
     def begin(self, log: Any, at: Any) -> Any:
         """Within a traced function: note that an iteration begins; returns its number."""
@@ -91,6 +100,10 @@ def is_packed(dtype: Any) -> bool:
 _PACKED = re.compile(r"(u?int|float)[124](_|$)")
 
 
+def _seeds(arrays: Sequence[Any]) -> NDArray[np.int64]:
+    return np.array([seed_of(str(a.dtype), a.shape) for a in arrays], np.uint64).view(np.int64)
+
+
 def _data(array: Any) -> Any:
     """What of an array is digested: of random keys their data."""
     is_key = jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key)
@@ -106,9 +119,12 @@ class DigestLog:
         self.address: NDArray[np.uint32] = np.array([self._log], np.uint64).view(np.uint32)
         """What the program takes."""
 
-    def begin(self, stride: int, start: int, stop: int) -> None:
-        """Of iterations ``start`` to ``stop``, every ``stride``-th is to be digested, and the last; forget the log."""
-        self._functions.rltrace_log_begin(self._log, stride, start, stop)
+    def begin(self, stride: int, start: int, stop: int, within: bool) -> None:
+        """Of iterations ``start`` to ``stop``, every ``stride``-th is to be digested, and the last; forget the log.
+
+        ``within``: values within the iterations, too.
+        """
+        self._functions.rltrace_log_begin(self._log, stride, start, stop, within)
 
     def ended(self) -> int:
         """How many iterations of this piece have ended, as far as the program notes where they begin."""

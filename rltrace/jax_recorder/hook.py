@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -27,15 +27,17 @@ from rltrace import recorder
 from rltrace.errors import RecordError
 from rltrace.jax_recorder import programs
 from rltrace.jax_recorder.digest_log import LOG, DigestLog, log_library
+from rltrace.jax_recorder.equations import CannotEvaluateError, Evaluator
+from rltrace.jax_recorder.fusions import Choice, choose
 from rltrace.jax_recorder.loops import CannotCutError, Cut, has_loop, has_while, is_given
 from rltrace.jax_recorder.programs import ArrayLayout
-from rltrace.jax_recorder.recording import JaxRecording, MakeHook
+from rltrace.jax_recorder.recording import JaxRecording, MakeHook, Within
 from rltrace.jax_recorder.rows import Operand, RowTemplate
 from rltrace.jax_recorder.series import watch_callbacks
 from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.base.patching import Patches
 from rltrace.recorder.base.weak_id_dict import WeakIdDict
-from rltrace.trace.format.schema import BOUNDARY_ONLY
+from rltrace.trace.format.schema import BOUNDARY_ONLY, CALLS_BACK, EQUATION, ITERATION
 
 Original = Callable[..., Any]
 
@@ -73,6 +75,9 @@ LOOPS = "jax.loops"
 
 FAILED = "jax.failed"
 """Fact: calls without a row, as what they took was deleted before, or what they computed failed."""
+
+VALUES = "jax.values"
+"""Fact: functions with the values that are read within an iteration of their loop."""
 
 CODE = "jax.code"
 """Fact: how the code of the functions whose loop the host drove compares with their own."""
@@ -120,7 +125,11 @@ class _Parts(NamedTuple):
     before: Any
     loop: Any
     after: Any
-    evidence: tuple[dict[str, object], ...]
+    evidence: tuple[Mapping[str, object], ...]
+    choice: Choice | None
+    """The values within an iteration that the loop's program reads."""
+    values: str
+    """The same in words, or why there are none."""
 
 
 class _Function:
@@ -129,11 +138,13 @@ class _Function:
     def __init__(self, name: str, closed: Any) -> None:
         self.op = f"jit.{name}"
         self.before = f"{self.op}.before"
-        self.program = programs.program_of(closed)
+        self.program = programs.program_of(closed.jaxpr)
         self.template: RowTemplate | None = None
         """Of its rows, where it is recorded at its boundary."""
         self.cut: Cut | None = None
         self.parts: _Parts | None = None
+        self.within: dict[int, Within] = {}
+        """What is recorded within its iterations, by the thread that calls it."""
         self.why_not = ""
         """Why a function with a loop is not cut."""
 
@@ -151,6 +162,8 @@ class JaxCalls:
         self._compiled: WeakIdDict[Any, tuple[RowTemplate, list[Any]]] = WeakIdDict()
         """Of what it has compiled, and called: what its rows have in common, and the constants that it holds."""
         self._recording: JaxRecording | None = None
+        self._evaluator: Evaluator | None = None
+        """At level equation."""
         self._has_called = False
         self._off = False
 
@@ -166,6 +179,8 @@ class JaxCalls:
             return original(*args, **params)
         self._busy.now = True
         try:
+            if recording.options.level == EQUATION:
+                return self._evaluated(recording, original, args, params)
             return self._recorded(recording, original, args, params)
         finally:
             self._busy.now = False
@@ -315,13 +330,46 @@ class JaxCalls:
         found = self._compiled.get(compiled)
         if found is None:
             name, closed = self._lowered.get(compiled) or (programs.name_of(compiled), None)
-            program = None if closed is None else programs.program_of(closed)
+            program = None if closed is None else programs.program_of(closed.jaxpr)
             template = recording.template(f"jit.{name}", program=program, kernel=programs.evidence_of(compiled))
             constants = [] if closed is None else [programs.array_of(each, each) for each in closed.consts]
             found = self._compiled[compiled] = template, constants
             if closed is not None and (has_loop(closed.jaxpr) or has_while(closed.jaxpr)):
                 recording.note(BOUNDARY_ONLY, f"{template.op}: the program compiles it itself")
         return found
+
+    def _evaluated(self, recording: JaxRecording, original: Original, args: Sequence[Any], params: Any) -> Any:
+        """Call a function equation by equation."""
+        closed = params["jaxpr"]
+        try:
+            if not recording.in_window(recording.step):
+                function = self._function(closed, params)
+                self._prepare(recording, function, closed, args, params)
+                if function.parts is not None or not has_loop(closed.jaxpr):
+                    return self._recorded(recording, original, args, params)
+            _check_placement(args, {**params, "donated_invars": ()})
+            evaluation = self._evaluator_of(recording).begin(params["name"], closed, programs.lines_here())
+        except (CannotCutError, CannotEvaluateError) as error:
+            recording.note(BOUNDARY_ONLY, f"jit.{params['name']}: {error}")
+            return self._recorded(recording, original, args, params)
+        except Exception as error:
+            recording.fail(error)
+            return original(*args, **params)
+        try:
+            results = _give_away(args, params["donated_invars"], evaluation.run(args))
+        except Exception as error:
+            if evaluation.has_effects:
+                raise
+            returned = original(*args, **params)  # which raises what the program raises
+            recording.fail(error)
+            return returned
+        self._end_call(recording)
+        return results, None, None, []
+
+    def _evaluator_of(self, recording: JaxRecording) -> Evaluator:
+        if self._evaluator is None:
+            self._evaluator = Evaluator(recording, lambda: self._busy.compiled)
+        return self._evaluator
 
     def _called(self, original: Original, args: Sequence[Any], params: Any) -> Any:
         """What the function returns, called as an inner one is: from C++, once it is compiled, in half the time."""
@@ -344,6 +392,9 @@ class JaxCalls:
         """Cut the function, and compile the parts, where it has a loop and that is possible."""
         if function.cut is not None or function.why_not:
             return
+        called_back = programs.callbacks_of(closed.jaxpr)
+        if called_back:
+            recording.note(CALLS_BACK, f"{function.op}: {', '.join(called_back)}")
         if not has_loop(closed.jaxpr):
             function.why_not = "its loop is a while_loop" if has_while(closed.jaxpr) else "it has no scan"
             if has_while(closed.jaxpr):
@@ -353,12 +404,18 @@ class JaxCalls:
             library = None if recording.options.engine == "mode" else log_library()
             cut = Cut(closed, library)
             _check_placement(args, params)
-            function.parts = _compiled_parts(cut, closed, args)
-            if recording.options.level == "op" and not recording.options.replay:
+            compares = recording.options.level == "op" and not recording.options.replay
+            reads = compares and cut.library is not None and not recording.options.values
+            reads &= recording.sees_each(cut.length, cut.carry_bytes)
+            function.parts = _compiled_parts(cut, closed, args, reads=reads)
+            if reads:
+                recording.note(VALUES, f"{function.op}: {function.parts.values}")
+            if compares:
                 recording.note(CODE, f"{function.op}: {_comparison(closed, args, function.parts)}")
         except CannotCutError as error:
             function.why_not = str(error)
-            recording.note(BOUNDARY_ONLY, f"{function.op}: {error}")
+            if recording.options.level != EQUATION:
+                recording.note(BOUNDARY_ONLY, f"{function.op}: {error}")
             return
         function.cut = cut
         where = "by the host" if cut.library is None else "within the program"
@@ -380,6 +437,13 @@ class JaxCalls:
         ys, done = cut.empty_outputs(), 0
         while done < cut.length:
             recording.guarded(partial(rows.open_window, carry), None)
+            if recording.options.level == EQUATION and recording.in_window(recording.step):
+                evaluated = self._iterate(recording, function, rows, done, (constants, carry, xs, ys))
+                if evaluated is not None:
+                    carry, ys = evaluated
+                    recording.stop_after_until()
+                    done += 1
+                    continue
             stop = rows.next_stop(done)
             moved = cut.split(carry)
             carry, ys, log = parts.loop(np.int32(done), np.int32(stop), rows.log_address, constants, *moved, ys, xs)
@@ -394,6 +458,29 @@ class JaxCalls:
             recording.guarded(partial(rows.after, final), None)
         return final
 
+    def _iterate(
+        self, recording: JaxRecording, function: _Function, rows: _LoopRows, done: int, arrays: Sequence[list[Any]]
+    ) -> tuple[list[Any], list[Any]] | None:
+        """Evaluate an iteration equation by equation: its carry and the stacked outputs; None: it cannot be."""
+        cut, (constants, carry, xs, ys) = function.cut, arrays
+        assert cut is not None, "it was prepared"
+        if recording.is_over:
+            return None
+        iteration = None
+        try:
+            iteration = self._evaluator_of(recording).iteration(cut.scan, programs.lines_here())
+            at = cut.rows_written(done, done + 1).start
+            whole, written = iteration.iterate(*cut.body_inputs(constants, carry), xs, at)
+        except Exception as error:
+            if iteration is not None and iteration.has_effects:
+                raise
+            recording.fail(error)
+            return None
+        ys = cut.stack(ys, written, np.int32(at))
+        carry = _unshared(cut.moving(whole), cut.in_place, [*constants, *xs])
+        recording.guarded(partial(rows.evaluated, at, carry, ys), None)
+        return carry, ys
+
 
 class _LoopRows:
     """The rows of one call whose loop the host drives, in their order."""
@@ -407,7 +494,7 @@ class _LoopRows:
         lines = programs.lines_of(self._cut.scan)
         self._loop_site = recording.site_of(lines) if lines else site
         names = self._cut.carry_names + self._cut.stacked_names
-        self._template = recording.template(f"{function.op}.iteration", kernel=self._evidence[1], names=names)
+        self._template = recording.template(f"{function.op}{ITERATION}", kernel=self._evidence[1], names=names)
         self._fixed: list[Operand] = []
         """What every iteration reads."""
         self._rest: list[Operand] = []
@@ -417,8 +504,9 @@ class _LoopRows:
         self._log = None if self._cut.library is None else DigestLog(self._cut.library)
         self.log_address = None if self._log is None else self._log.address
         """What the loop's program takes as its log."""
-        self._most, self._stride, self._began = 1, 1, 0.0
-        """How many iterations the host has digested at a time, every how many are, and when they began."""
+        self._most, self._stride, self._began, self._looks_within = 1, 1, 0.0, False
+        """How many iterations the host has digested at a time, every how many are, when they began, and whether values
+        within them are read."""
 
     def before(self, inputs: Sequence[Operand], first: Sequence[Any]) -> None:
         """What precedes the loop has computed these."""
@@ -434,12 +522,21 @@ class _LoopRows:
         if self._recording.opens_window():
             self._state = self._recording.open_window(self._cut.carry_names, self._loop_site, carry)
 
+    def evaluated(self, at: int, carry: Sequence[Any], ys: Sequence[Any]) -> None:
+        """An iteration has been evaluated whose equations are rows; it has written the rows of index ``at``."""
+        recording, op = self._recording, self._function.op
+        self._state = recording.operands(carry)
+        recording.add_stacked(op, self._cut.stacked_names, ys, {0: at})
+        recording.end_iteration(op, self._state)
+
     def next_stop(self, done: int) -> int:
         """The iteration before which the host looks next; until then, the program writes its log."""
         cut, most = self._cut, 1 if self._log is None or self._recording.sees_arrays else self._most
         self._stride, stop = self._recording.next_piece(done, cut.length, cut.carry_bytes, most)
         if self._log is not None:
-            self._log.begin(self._stride, done, stop)
+            choice, recording = self._function.parts and self._function.parts.choice, self._recording
+            self._looks_within = choice is not None and self._stride == 1 and recording.in_window(recording.step)
+            self._log.begin(self._stride, done, stop, self._looks_within)
             self._recording.running = self._log.ended
         self._began = perf_counter()
         return stop
@@ -458,10 +555,11 @@ class _LoopRows:
             jax.block_until_ready((log, carry))
             layouts = tuple(map(programs.layout_here, (*carry, *ys)))
             table = self._log.take()
-            if table.size != len(seen) * len(layouts):
-                raise RecordError(f"{self._function.op} has digested {table.size} arrays of {len(seen) * len(layouts)}")
-            table = table.reshape(len(seen), -1)
             self._most = self._most * 2 if perf_counter() - self._began < PIECE_SECONDS else max(self._most // 2, 1)
+        within = self._rows_within()
+        if table.size != len(seen) * (len(layouts) + (0 if within is None else within.block.written)):
+            raise RecordError(f"{self._function.op} has digested {table.size:,} arrays in {len(seen):,} iterations")
+        table = table.reshape(len(seen), -1)
         if self._recording.sees_arrays:
             table = self._exchange(cut.rows_written(start, stop), carry, ys, layouts, table)
         self._recording.running = lambda: 0
@@ -469,8 +567,21 @@ class _LoopRows:
         self._recording.add_stacked(self._function.op, cut.stacked_names, ys, places)
         reads = self._fixed, self._state
         self._state = self._recording.add_iterations(
-            self._function.op, self._template, self._loop_site, *reads, counts, layouts, table
+            self._function.op, self._template, self._loop_site, *reads, counts, layouts, table, within
         )
+
+    def _rows_within(self) -> Within | None:
+        """What is recorded within the iterations of this piece; None: nothing."""
+        choice = self._function.parts.choice if self._function.parts else None
+        if choice is None or not self._looks_within:
+            return None
+        thread = threading.get_ident()
+        found = self._function.within.get(thread)
+        if found is None:
+            operands = [operand.layout for operand in (*self._fixed, *self._state)]
+            read = choice, self._cut.operands(), operands, programs.lines_of(self._cut.scan)
+            found = self._function.within[thread] = self._recording.within(self._function.op, *read)
+        return found
 
     def _exchange(
         self, written: slice, carry: list[Any], ys: list[Any], layouts: Sequence[ArrayLayout], table: NDArray[np.uint64]
@@ -506,7 +617,7 @@ def _hide_frames() -> None:
     """Leave the recorder's frames out of tracebacks where JAX leaves out its own."""
     hide = getattr(traceback_util, "register_exclusion", None)
     if hide is not None:
-        hide(str(Path(__file__).parent.parent))  # the whole package
+        hide(str(Path(__file__).parents[1]))
 
 
 def _add_row(
@@ -536,6 +647,18 @@ def _delete_donated(given: Sequence[Any], args: Sequence[Any], donated: Sequence
             old.delete()
 
 
+def _give_away(args: Sequence[Any], donated: Sequence[bool], results: list[Any]) -> list[Any]:
+    """Delete the donated arguments that JAX would: for each, a result of its type is written in its place."""
+    room = Counter((result.shape, result.dtype) for result in results)
+    for arg, is_donated in zip(args, donated, strict=True):
+        if is_donated and isinstance(arg, jax.Array) and room[arg.shape, arg.dtype]:
+            room[arg.shape, arg.dtype] -= 1
+            own = _address(arg)
+            results = [jax.numpy.copy(result) if _address(result) == own else result for result in results]
+            arg.delete()
+    return results
+
+
 def _check_placement(args: Sequence[Any], params: Any) -> None:
     """Raise CannotCutError where the parts would not be compiled as the function is."""
     given = [*params["in_shardings"], *params["out_shardings"], *params["in_layouts"], *params["out_layouts"]]
@@ -550,31 +673,55 @@ def _check_placement(args: Sequence[Any], params: Any) -> None:
         raise CannotCutError("it runs on several devices")
 
 
-def _compiled_parts(cut: Cut, closed: Any, args: Sequence[Any]) -> _Parts:
-    """Compile the three programs of a cut. Raises CannotCutError where they would return other types."""
+def _compiled_parts(cut: Cut, closed: Any, args: Sequence[Any], *, reads: bool) -> _Parts:
+    """Compile the three programs of a cut. Raises CannotCutError where they would return other types.
+
+    ``reads``: the loop is to read the values within an iteration that it has in memory.
+    """
     before = cut.before.lower(list(args))
     constants, carry, xs, rest = jax.eval_shape(cut.before, list(args))
     ys = jax.eval_shape(cut.empty_outputs)
     at = np.int32(0)
     log = None if cut.library is None else LOG
-    moved, stacked, _ = jax.eval_shape(cut.loop, at, at, log, constants, *cut.split(carry), ys, xs)
+    taken = at, at, log, constants, *cut.split(carry), ys, xs
+    moved, stacked, _ = jax.eval_shape(cut.loop, *taken)
     results = [*moved, *stacked]
     returned = cut.final(results) or jax.eval_shape(cut.after, rest, results)
     if _types(moved) != _types(carry) or _types(returned) != _types(closed.out_avals):
         raise CannotCutError("a part of it would return other types")
-    loop = cut.loop.lower(at, at, log, constants, *cut.split(carry), ys, xs).compile()
+
+    def lowered(body: Any, reads_values: bool) -> Any:
+        return cut.loop_with(body, reads=reads_values).lower(*taken)
+
+    choice, loop, why_not = None, None, ""
+    if reads and cut.library is not None:
+        try:
+            choice = choose(cut.body, cut.library, lambda *body: lowered(*body).compile(_code_only()))
+            loop = None if choice is None else lowered(choice.body, True).compile()
+        except Exception as error:  # private parts of JAX have moved: iterations are recorded all the same
+            choice, why_not = None, f": {type(error).__name__}: {error}"
+    loop = cut.loop.lower(*taken).compile() if loop is None else loop
     after = None if cut.final(results) is not None else cut.after.lower(rest, results).compile()
-    compiled = before.compile(), loop, after
-    return _Parts(*compiled, tuple({} if part is None else programs.evidence_of(part) for part in compiled))
+    first = before.compile()
+    own = programs.evidence_of(loop) if choice is None else choice.evidence
+    evidence = programs.evidence_of(first), own, {} if after is None else programs.evidence_of(after)
+    return _Parts(first, loop, after, evidence, choice, _values_text(choice) + why_not)
+
+
+def _code_only() -> dict[str, Any] | None:
+    """Options to compile with where only the optimised code is asked for: LLVM need not optimise, half the time."""
+    return {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
+
+
+def _values_text(choice: Choice | None) -> str:
+    if choice is None:
+        return "no values within an iteration are read"
+    return f"{len(choice.values):,} values within an iteration are read, choice {choice.key}"
 
 
 def _comparison(closed: Any, args: Sequence[Any], parts: _Parts) -> str:
-    """Whether the parts of a cut compute what the whole function does, by their optimised code.
-
-    Only the code of the whole function is asked for, so LLVM need not optimise it: half the time.
-    """
-    options = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
-    whole = programs.operations_of(jax.jit(jaxpr_as_fun(closed)).lower(*args).compile(options))
+    """Whether the parts of a cut compute what the whole function does, by their optimised code."""
+    whole = programs.operations_of(jax.jit(jaxpr_as_fun(closed)).lower(*args).compile(_code_only()))
     found = [programs.operations_of(part) for part in (parts.before, parts.loop, parts.after) if part is not None]
     if whole is None or None in found:
         return "its code cannot be compared with the uncut program's"

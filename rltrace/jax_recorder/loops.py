@@ -66,24 +66,30 @@ def flattened(closed: ClosedJaxpr) -> ClosedJaxpr:
     """
     jaxpr, consts = closed.jaxpr, list(closed.consts)
     while True:
-        at = max(range(len(jaxpr.eqns)), key=lambda i: _loop_work(jaxpr.eqns[i]), default=None)
-        if at is None or not _is_plain_call(jaxpr.eqns[at]) or not _loop_work(jaxpr.eqns[at]):
+        at = training_loop(jaxpr)
+        if at is None or not is_plain_call(jaxpr.eqns[at]):
             return ClosedJaxpr(jaxpr, consts)
         called, call = jaxpr.eqns[at].params["jaxpr"], jaxpr.eqns[at]
         named: dict[Atom, Atom] = dict(zip(called.jaxpr.invars, call.invars, strict=True))
-        eqns = [*jaxpr.eqns[:at], *(_renamed(eqn, named) for eqn in called.jaxpr.eqns)]
+        eqns = [*jaxpr.eqns[:at], *(renamed(eqn, named) for eqn in called.jaxpr.eqns)]
         results = (named.get(v, v) if not isinstance(v, Literal) else v for v in called.jaxpr.outvars)
         named = dict(zip(call.outvars, results, strict=True))
-        eqns += [_renamed(eqn, named) for eqn in jaxpr.eqns[at + 1 :]]
+        eqns += [renamed(eqn, named) for eqn in jaxpr.eqns[at + 1 :]]
         outvars = [named.get(v, v) if not isinstance(v, Literal) else v for v in jaxpr.outvars]
         constvars = [*jaxpr.constvars, *called.jaxpr.constvars]
         consts += called.consts
         jaxpr = jaxpr.replace(constvars=constvars, eqns=eqns, outvars=outvars, debug_info=None)
 
 
+def training_loop(jaxpr: Jaxpr) -> int | None:
+    """Place of the scan that does most of the work, or of the call that it is in; None: the function has no scan."""
+    at = max(range(len(jaxpr.eqns)), key=lambda i: _loop_work(jaxpr.eqns[i]), default=None)
+    return at if at is not None and _loop_work(jaxpr.eqns[at]) else None
+
+
 def has_loop(jaxpr: Jaxpr) -> bool:
     """Whether a scan is among the equations of a function, or of those that it calls."""
-    return any(map(_loop_work, jaxpr.eqns))
+    return training_loop(jaxpr) is not None
 
 
 def has_while(jaxpr: Jaxpr) -> bool:
@@ -111,7 +117,7 @@ def _is_call(eqn: Eqn) -> bool:
     return eqn.primitive is primitives.jit_p
 
 
-def _is_plain_call(eqn: Eqn) -> bool:
+def is_plain_call(eqn: Eqn) -> bool:
     """Whether a called function is compiled as if its equations were the caller's."""
     if not _is_call(eqn):
         return False
@@ -124,7 +130,7 @@ def is_given(placement: Any) -> bool:
     return placement is not None and type(placement).__name__ != "UnspecifiedValue"
 
 
-def _renamed(eqn: Eqn, named: Mapping[Atom, Atom]) -> Eqn:
+def renamed(eqn: Eqn, named: Mapping[Atom, Atom]) -> Eqn:
     return eqn.replace(invars=[v if isinstance(v, Literal) else named.get(v, v) for v in eqn.invars])
 
 
@@ -159,8 +165,8 @@ class Cut:
         fixed = [body.outvars[i] is body.invars[consts + i] for i in range(carried)]
         self._moving = [i for i in range(carried) if not fixed[i]]
         self._fixed = [i for i in range(carried) if fixed[i]]
-        taken = _names(body.debug_info, "arg_names", len(body.invars))
-        returned = _names(body.debug_info, "result_paths", len(body.outvars))
+        taken = names_of(body.debug_info, "arg_names", len(body.invars))
+        returned = names_of(body.debug_info, "result_paths", len(body.outvars))
         sizes = [body.invars[consts + i].aval for i in self._moving]
         self.in_place = [aval.size * aval.dtype.itemsize >= IN_PLACE_BYTES for aval in sizes]
         """Which of the moving carry the loop's program writes in place, so that it takes no second copy of it."""
@@ -173,8 +179,12 @@ class Cut:
         """Of the stacked outputs."""
         self._find_parts(at)
         self.before = jax.jit(self._before)
-        self.loop = jax.jit(self._loop, donate_argnums=(5, 6))
+        self.body: ClosedJaxpr = params["jaxpr"]
+        """Of the scan."""
+        self.loop = self.loop_with(self.body)
         self.after = jax.jit(self._after)
+        self.unchanging = jax.jit(self._unchanging)
+        self.stack = jax.jit(self._stack, donate_argnums=0)
 
     def _find_parts(self, at: int) -> None:
         jaxpr = self._closed.jaxpr
@@ -210,22 +220,51 @@ class Cut:
         inputs, carry, xs, rest = ([next(found) for _ in group] for group in groups)
         return inputs, carry, xs, rest
 
+    def operands(self) -> list[int | None]:
+        """What each argument of the body is: a number among the arguments of the loop's program that its iterations
+        read, stacked inputs after the others, then the moving carry. None: it is computed from constants alone.
+        """
+        fixed = {v: i for i, v in enumerate(self._loop_inputs)}
+        carried = [None if isinstance(v, Literal) else fixed.get(v) for v in self._init]
+        first = len(fixed) + len(self._xs)
+        for number, i in enumerate(self._moving):
+            carried[i] = first + number
+        consts = [None if isinstance(v, Literal) else fixed.get(v) for v in self._consts]
+        return [*consts, *carried, *range(len(fixed), first)]
+
     def split(self, carry: Sequence[Array]) -> tuple[list[Array], list[Array]]:
         """The carry, and what of it is written in place (None in the carry)."""
         pairs = list(zip(carry, self.in_place, strict=True))
         return [None if large else array for array, large in pairs], [array for array, large in pairs if large]
 
+    def loop_with(self, body: ClosedJaxpr, *, reads: bool = False) -> Any:
+        """The loop's program, with another body; ``reads``: it takes the log last, and returns it last."""
+
+        def loop(*args: Any) -> Any:
+            return self._loop(body, reads, *args)
+
+        return jax.jit(loop, donate_argnums=(5, 6))
+
     def _loop(
-        self, start: Array, stop: Array, log: Any, inputs: Any, carry: Any, large: Any, ys: Any, xs: Any
+        self,
+        body: ClosedJaxpr,
+        reads: bool,
+        start: Array,
+        stop: Array,
+        log: Any,
+        inputs: Any,
+        carry: Any,
+        large: Any,
+        ys: Any,
+        xs: Any,
     ) -> tuple[list[Array], list[Array], Any]:
         """Iterations ``start`` to ``stop``: the carry after them, the stacked outputs so far, and the log."""
         held = iter(large)
         carry = [next(held) if array is None else array for array in carry]
-        params, body = self.scan.params, self.scan.params["jaxpr"]
-        values = dict(zip(self._loop_inputs, inputs, strict=True))
-        outer = self._evaluate((), values, [*self._consts, *(self._init[i] for i in self._fixed)])
-        consts, whole = outer[: len(self._consts)], [None] * len(self._init)
-        for i, value in zip(self._fixed, outer[len(consts) :], strict=True):
+        params = self.scan.params
+        consts, fixed = self._unchanging(inputs)
+        whole = [None] * len(self._init)
+        for i, value in zip(self._fixed, fixed, strict=True):
             whole[i] = value
 
         def iterate(state: Any) -> Any:
@@ -234,12 +273,11 @@ class Cut:
             for i, value in zip(self._moving, moving, strict=True):
                 whole[i] = value
             read = [jax.lax.dynamic_index_in_dim(x, place, 0, False, allow_negative_indices=False) for x in xs]
-            out = _call(body, [*consts, *whole, *read])
+            out = _call(body, [*consts, *whole, *read, *([log] if reads else [])])
+            if reads:
+                log = out.pop()
             new, rows = out[: len(whole)], out[len(whole) :]
-            stacked = [
-                typed(jax.lax.dynamic_update_index_in_dim(y, row, place, 0, allow_negative_indices=False), v.aval)
-                for v, y, row in zip(self._ys, stacked, rows, strict=True)
-            ]
+            stacked = self._stack(stacked, rows, place)
             moved = [new[i] for i in self._moving]
             if self.library is not None:
                 log = self.library.digest(log, at, place, moved, stacked, reverse=params["reverse"])
@@ -252,6 +290,27 @@ class Cut:
         begin = self.library.begin if self.library is not None and body.effects else None
         _, moved, ys, log = jax.lax.while_loop(is_next, iterate, (start, carry, list(ys), log))
         return moved, ys, log
+
+    def _unchanging(self, inputs: Sequence[Array]) -> tuple[list[Array], list[Array]]:
+        values = dict(zip(self._loop_inputs, inputs, strict=True))
+        outer = self._evaluate((), values, [*self._consts, *(self._init[i] for i in self._fixed)])
+        return outer[: len(self._consts)], outer[len(self._consts) :]
+
+    def body_inputs(self, inputs: Sequence[Array], carry: Sequence[Array]) -> tuple[list[Array], list[Array]]:
+        """What the scan's function takes in an iteration, but for rows: its constants, and its whole carry."""
+        consts, fixed = self.unchanging(inputs)
+        places = dict(zip([*self._fixed, *self._moving], [*fixed, *carry], strict=True))
+        return consts, [places[i] for i in range(len(places))]
+
+    def moving(self, carry: Sequence[Array]) -> list[Array]:
+        """Of the whole carry what iterations change."""
+        return [carry[i] for i in self._moving]
+
+    def _stack(self, stacked: Sequence[Array], rows: Sequence[Array], place: Array) -> list[Array]:
+        return [
+            typed(jax.lax.dynamic_update_index_in_dim(y, row, place, 0, allow_negative_indices=False), v.aval)
+            for v, y, row in zip(self._ys, stacked, rows, strict=True)
+        ]
 
     def _after(self, rest: Sequence[Array], results: Sequence[Array]) -> list[Array]:
         values = dict(zip(self._rest, rest, strict=True))
@@ -295,6 +354,7 @@ def _variables(atoms: Iterable[Atom]) -> list[Atom]:
     return list(dict.fromkeys(v for v in atoms if not isinstance(v, Literal)))
 
 
-def _names(debug_info: Any, field: str, count: int) -> tuple[str, ...]:
+def names_of(debug_info: Any, field: str, count: int) -> tuple[str, ...]:
+    """What JAX calls arguments ("arg_names") or results ("result_paths") of a function, "" where it does not know."""
     names = getattr(debug_info, field, None) or ()
     return tuple(str(name or "") for name in names) if len(names) == count else ("",) * count

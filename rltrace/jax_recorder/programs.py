@@ -7,6 +7,7 @@ programs which differ in it alone are one program called with another number.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import linecache
 import os
@@ -16,16 +17,18 @@ from collections.abc import Iterator, Sequence
 from ctypes import string_at
 from functools import cache, lru_cache
 from math import prod
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax._src import source_info_util
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, primitives
 from numpy.typing import NDArray
 
 from rltrace.digest import digest_address, digest_buffer, seed_of
-from rltrace.jax_recorder.digest_log import TARGET as DIGEST_TARGET
+from rltrace.fingerprint.reproducibility_checks import xla_flags
+from rltrace.jax_recorder.digest_log import PREFIX as DIGEST_PREFIX
 from rltrace.jax_recorder.digest_log import is_packed
 from rltrace.jax_recorder.loops import nested, typed
 from rltrace.portable_keys import portable_key
@@ -33,8 +36,14 @@ from rltrace.portable_keys import portable_key
 LIBRARY = "XLA"
 """Library of the kernel evidence."""
 
+WRITES_FILES = ("xla_dump_", "xla_gpu_dump_autotune_results_to=")
+"""Starts of flags that change no code."""
+
 MAX_NUMBERS = 4_096
 """Numbers of one program that are recorded; the rest is in its fingerprint."""
+
+MAX_LINES = 4_096
+"""Lines of one program whose fingerprints are recorded."""
 
 CHANGES_NUMBERS = (
     "jax_default_matmul_precision",
@@ -58,6 +67,13 @@ def lines_of(eqn: Any) -> list[tuple[str, str, int]]:
     return [(frame.file_name, frame.function_name, frame.start_line) for frame in frames]
 
 
+def lines_here() -> tuple[tuple[str, str, int], ...]:
+    """The same of the stack of the calling thread."""
+    frames = source_info_util.user_frames(source_info_util.current().traceback)
+    own = str(Path(__file__).parent)
+    return tuple((f.file_name, f.function_name, f.start_line) for f in frames if not f.file_name.startswith(own))
+
+
 class Program(NamedTuple):
     """A traced function as one can compare it."""
 
@@ -65,43 +81,87 @@ class Program(NamedTuple):
     """Of its equations without their numbers."""
     numbers: tuple[tuple[str, float], ...]
     """Each with the line that it comes from and its place in it: ``return config["LR"] * frac #1``."""
+    lines: tuple[tuple[str, str], ...]
+    """Each line that equations come from, in their order, with a fingerprint of what they are without their numbers."""
 
 
-def program_of(closed: ClosedJaxpr) -> Program:
-    """The fingerprint and the numbers of a function."""
+def program_of(jaxpr: Jaxpr, line: str = "") -> Program:
+    """The fingerprint, the numbers and the lines of a function; ``line``: the source of equations that have none."""
     numbers: dict[str, list[float]] = {}
-    words = list(_words(closed.jaxpr, "", numbers))
+    lines: dict[str, list[object]] = {}
+    words = list(_words(jaxpr, line, numbers, lines))
     named = [(f"{line} #{k}", value) for line, values in numbers.items() for k, value in enumerate(values, 1)]
-    return Program(f"{portable_key('jaxpr', *words, *named[MAX_NUMBERS:]):016x}", tuple(named[:MAX_NUMBERS]))
+    fingerprint = portable_key("jaxpr", *words, *named[MAX_NUMBERS:])
+    hashed = [(line, f"{portable_key('line', *made):016x}") for line, made in lines.items() if line]
+    return Program(f"{fingerprint:016x}", tuple(named[:MAX_NUMBERS]), tuple(hashed[:MAX_LINES]))
 
 
-def _words(jaxpr: Jaxpr, line: str, numbers: dict[str, list[float]]) -> Iterator[object]:
-    """Every equation as JSON: variables by the order in which they are bound, numbers as their types."""
+def parameters_of(eqn: Any, most: int) -> tuple[str, ...]:
+    """Of an equation ``name=value`` of each parameter that is given, no function, and of at most so many letters."""
+    given = ((k, v) for k, v in sorted(eqn.params.items()) if v is not None and not _holds_function(v))
+    return tuple(text for k, v in given if len(text := f"{k}={_stable(v)}") <= most)
+
+
+def _words(
+    jaxpr: Jaxpr, line: str, numbers: dict[str, list[float]], lines: dict[str, list[object]]
+) -> Iterator[object]:
+    """Every equation as JSON: variables by the order in which they are bound, numbers as their types.
+
+    ``numbers`` and ``lines``: of each line of the source, become the numbers and the equations that come from it.
+    """
     names: dict[Any, int] = {}
     for v in (*jaxpr.constvars, *jaxpr.invars):
         names[v] = len(names)
         yield str(v.aval)
     for eqn in jaxpr.eqns:
-        own = _line(eqn) or line
+        own = source_of(eqn) or line
         read: list[object] = []
-        for v in eqn.invars:
+        for place, v in enumerate(eqn.invars):
             if isinstance(v, Literal):
                 read.append(str(v.aval))
                 number = _number(v.val)
                 if number is None:
                     read.append(_stable(v.val))
-                else:
-                    numbers.setdefault(own, []).append(number)
+                elif (computes := _line_of_use(eqn, place)) is not None:
+                    numbers.setdefault(computes or own, []).append(number)
             else:
                 read.append(names[v])
         for v in eqn.outvars:
             names[v] = len(names)
         inner = list(nested(eqn))
         rest = {name: _stable(value) for name, value in eqn.params.items() if not _holds_function(value)}
-        yield [eqn.primitive.name, read, [str(v.aval) for v in eqn.outvars], rest]
+        made = [str(v.aval) for v in eqn.outvars]
+        yield [eqn.primitive.name, read, made, rest]
+        lines.setdefault(own, []).append([eqn.primitive.name, [str(v.aval) for v in eqn.invars], made, rest])
         for each in inner:
-            yield list(_words(each, own, numbers))
+            yield list(_words(each, own, numbers, lines))
     yield [names.get(v, _stable(v)) if not isinstance(v, Literal) else _stable(v.val) for v in jaxpr.outvars]
+
+
+def _line_of_use(eqn: Any, place: int) -> str | None:
+    """The line that computes with an input of an equation, for what a compiled function is called with a line in it.
+
+    "": it is not known; None: nothing computes with it.
+    """
+    if eqn.primitive is not primitives.jit_p:
+        return source_of(eqn)
+    called = eqn.params["jaxpr"].jaxpr
+    own = called.invars[place]
+    uses = ((each, at) for each in called.eqns for at, v in enumerate(each.invars) if v is own)
+    lines = [line for use, at in uses if (line := _line_of_use(use, at)) is not None]
+    return next(filter(None, lines), "") if lines or own in called.outvars else None
+
+
+def callbacks_of(jaxpr: Jaxpr) -> list[str]:
+    """Names of the functions of the program that it calls back for a result, such as an environment in Python."""
+    found: dict[str, None] = {}
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name in ("pure_callback", "io_callback") and eqn.outvars:
+            function = getattr(eqn.params["callback"], "callback_func", eqn.params["callback"])
+            found[getattr(function, "__name__", type(function).__name__)] = None
+        for inner in nested(eqn):
+            found |= dict.fromkeys(callbacks_of(inner))
+    return list(found)
 
 
 def _number(value: object) -> float | None:
@@ -125,7 +185,7 @@ def _stable(value: object) -> str:
     return _ADDRESS.sub("", repr(value))
 
 
-def _line(eqn: Any) -> str:
+def source_of(eqn: Any) -> str:
     """Its source, ``frac = 1.0 - count``, whatever the file is called; "" where it is not known."""
     frame = source_info_util.user_frame(eqn.source_info.traceback)
     return "" if frame is None else linecache.getline(frame.file_name, frame.start_line).strip()
@@ -145,10 +205,11 @@ def evidence_of(compiled: Any) -> dict[str, object]:
     """Kernel evidence: the platform, the flags given to XLA, and a fingerprint of the optimised code."""
     flags = os.environ.get("XLA_FLAGS", "").replace("--", "").split()
     isa = next((flag.partition("=")[2] for flag in flags if flag.startswith("xla_cpu_max_isa=")), "native")
-    others = [flag for flag in flags if not flag.startswith(("xla_cpu_max_isa=", "xla_dump_"))]
+    others = [flag for flag in flags if not flag.startswith(("xla_cpu_max_isa=", *WRITES_FILES))]
     platform = jax.default_backend()
     evidence: dict[str, object] = {"library": LIBRARY, "isa": isa if platform == "cpu" else None, "device": platform}
     evidence |= {"flags": " ".join(sorted(others)) or None, "jaxlib": jax.lib.__version__}
+    evidence |= {"threads": _threads() if platform == "cpu" else None}
     text = _hlo(compiled)
     if text is not None:
         code = "\n".join(line for line in text.splitlines() if line.startswith(_CODE))
@@ -163,6 +224,14 @@ def name_of(compiled: Any) -> str:
 
 
 _MODULE = re.compile(r"HloModule (?:jit_)?([^,\s]+)")
+
+
+def _threads() -> int:
+    """Threads of XLA on a CPU, among which it splits sums: one for each core, or as many as a variable says."""
+    given = os.environ.get("NPROC", "")
+    if given.isdecimal():
+        return int(given)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _hlo(compiled: Any) -> str | None:
@@ -180,50 +249,85 @@ _COMPUTATION = re.compile(r"(?:ENTRY )?%([\w.\-]+) \(.*\{$")
 _NAME = re.compile(r"%([\w.\-]+)")
 _INNER = re.compile(r"(calls|to_apply)=%([\w.\-]+)")
 _OPCODE = re.compile(r"(?:^|\s)([a-z][\w\-]*)\(")
+_OP_NAME = re.compile(r'op_name="([^"]*)"')
 
 
-def operations_of(compiled: Any) -> Counter[str] | None:
-    """What an optimised program rounds: its operations on floating-point numbers, with fused computations as text.
+class Instruction(NamedTuple):
+    """An instruction of an optimised program that is in no fused computation: what it computes has a buffer."""
 
-    Without names, operands, moves and the digests of the recorder; integers are exact however they are computed. Two
-    programs with the same operations round alike. None: this platform does not give the code.
-    """
+    type: str
+    """Of its result: ``f32[4,64]{1,0}``."""
+    opcode: str
+    text: str
+    """Without names, operands and metadata; with fused computations as text."""
+    names: tuple[str, ...]
+    """Of the operations that it was made of, as JAX named them: its own first, then those fused into it."""
+
+    @property
+    def rounds(self) -> bool:
+        """Whether floating-point numbers are in it; integers are exact however they are computed."""
+        return _FLOATING.search(self.text) is not None
+
+
+def instructions_of(compiled: Any) -> list[Instruction] | None:
+    """Those of an optimised program but for moves and digests; None: this platform does not give the code."""
     text = _hlo(compiled)
     if text is None:
         return None
-    computations: dict[str, list[str]] = {}
-    lines: list[str] | None = None
+    computations: dict[str, list[tuple[str, str]]] = {}
+    lines: list[tuple[str, str]] | None = None
     for line in text.splitlines():
         if lines is not None and line.startswith("  "):
-            lines.append(_DISPLAYED.sub("", line.strip().removeprefix("ROOT ")))
+            named = _OP_NAME.search(line)
+            lines.append((_DISPLAYED.sub("", line.strip().removeprefix("ROOT ")), named[1] if named else ""))
         else:
             begins = _COMPUTATION.match(line)
             lines = computations.setdefault(begins[1], []) if begins else None
 
     @cache
-    def body(name: str) -> str:
-        """A computation with its values numbered."""
+    def body(name: str) -> tuple[str, tuple[str, ...]]:
+        """A computation with its values numbered, and the names of its operations."""
         numbers: dict[str, int] = {}
+        names: list[str] = []
 
         def renamed(match: re.Match[str]) -> str:
-            name = match[1]
-            return f"{{{body(name)}}}" if name in computations else f"%{numbers.setdefault(name, len(numbers))}"
+            if match[1] not in computations:
+                return f"%{numbers.setdefault(match[1], len(numbers))}"
+            inner, more = body(match[1])
+            names.extend(more)
+            return f"{{{inner}}}"
 
-        return "\n".join(_NAME.sub(renamed, line) for line in computations[name])
+        texts = []
+        for line, own in computations[name]:
+            names += [own] if own else []
+            texts.append(_PARAMETER.sub("parameter()", _NAME.sub(renamed, line)))
+        return "\n".join(texts), tuple(names)
 
-    calls = [(call, line) for lines in computations.values() for line in lines for call in _INNER.finditer(line)]
+    calls = [(call, line) for lines in computations.values() for line, _ in lines for call in _INNER.finditer(line)]
     fused = {call[2] for call, line in calls if call[1] == "calls" or " call(" not in line}
-    found: Counter[str] = Counter()
-    for name in computations.keys() - fused:
-        for line in computations[name]:
-            value = line.partition(" = ")[2]
-            opcode = _OPCODE.search(value)
-            if opcode is not None and opcode[1] not in _MOVES and DIGEST_TARGET not in value:
-                named = _NAME.sub(lambda match: f"{{{body(match[1])}}}" if match[1] in computations else "%", value)
-                if _FLOATING.search(named):
-                    found[_INDEX.sub("", named)] += 1
+    found = []
+    for line, own in (each for name, lines in computations.items() if name not in fused for each in lines):
+        value = line.partition(" = ")[2]
+        opcode = _OPCODE.search(value)
+        if opcode is not None and opcode[1] not in _MOVES and DIGEST_PREFIX not in value:
+            called = {match[1]: body(match[1]) for match in _NAME.finditer(value) if match[1] in computations}
+            text = _NAME.sub(lambda match: f"{{{body(match[1])[0]}}}" if match[1] in computations else "%", value)
+            names = own, *(name for _, names in called.values() for name in names)
+            found.append(Instruction(value[: opcode.start()].strip(), opcode[1], _INDEX.sub("", text), names))
     return found
 
+
+def operations_of(compiled: Any) -> Counter[str] | None:
+    """What an optimised program rounds: its operations on floating-point numbers, with fused computations as text.
+
+    Two programs with the same operations round alike. None: this platform does not give the code.
+    """
+    found = instructions_of(compiled)
+    return None if found is None else Counter(each.text for each in found if each.rounds)
+
+
+_PARAMETER = re.compile(r"parameter\(\d+\)")
+"""Their order is that of the operands, which are left out, too."""
 
 _INDEX = re.compile(r"/\*index=\d+\*/")
 _FLOATING = re.compile(r"\b(b?f\d+\w*|c64|c128)\[")
@@ -242,6 +346,34 @@ def facts() -> dict[str, str | int | float | bool | None]:
         value = getattr(jax.config, name, None)
         value = getattr(value, "value", value)
         found[f"jax.{name.removeprefix('jax_')}"] = value if isinstance(value, (str, int, float, bool)) else str(value)
+    found["jax.compilation_cache"] = bool(
+        jax.config.jax_enable_compilation_cache and jax.config.jax_compilation_cache_dir
+    )
+    return found
+
+
+AUTOTUNING = {
+    "jax.autotuning_dumped": "xla_gpu_dump_autotune_results_to",
+    "jax.autotuning_loaded": "xla_gpu_load_autotune_results_from",
+}
+"""Facts, and the flags that name files with the kernels that XLA chose by timing them."""
+
+_RUN_TIME = re.compile(r"\brun_time\s*:?\s*\{[^{}]*\}\s*")
+
+
+def autotuning() -> dict[str, str]:
+    """Digests of what XLA chose by timing, in the text files that ``XLA_FLAGS`` names, without the times themselves.
+
+    Of a binary file there is none, as its times cannot be left out.
+    """
+    flags = xla_flags({"env.XLA_FLAGS": os.environ.get("XLA_FLAGS")}) or {}
+    found = {}
+    for fact, flag in AUTOTUNING.items():
+        path = Path(flags.get(flag, ""))
+        if path.suffix in (".txt", ".textproto"):
+            with contextlib.suppress(OSError, UnicodeDecodeError):  # none was written: this is no GPU
+                chosen = _RUN_TIME.sub("", path.read_text("utf-8"))
+                found[fact] = f"{digest_buffer(chosen.encode(), 0):016x}"
     return found
 
 
@@ -342,7 +474,9 @@ def _layout(array: Any) -> tuple[ArrayLayout, bool]:
 
 
 def rows_of(array: Any, places: Sequence[int]) -> np.ndarray[Any, Any]:
-    """These rows of a JAX array, copied; the array itself may be donated afterwards."""
+    """These rows of an array, copied; a JAX array itself may be donated afterwards."""
+    if not isinstance(array, jax.Array):
+        return np.asarray(array[list(places)])
     _, is_near = _layout(array)
     if not is_near:
         return np.asarray(array[min(places) : max(places) + 1])[np.subtract(places, min(places))]

@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -22,8 +22,19 @@ from numpy.typing import NDArray
 from rltrace import fingerprint
 from rltrace.digest import ALGORITHM, digest_buffer
 from rltrace.jax_recorder import programs
+from rltrace.jax_recorder.fusions import Choice
+from rltrace.jax_recorder.iteration_rows import Line, rows_within
 from rltrace.jax_recorder.programs import ArrayLayout
-from rltrace.jax_recorder.rows import SEVERAL, ArrayHook, JaxRows, Operand, Producer, RowTemplate, row_template
+from rltrace.jax_recorder.rows import (
+    SEVERAL,
+    ArrayHook,
+    IterationBlock,
+    JaxRows,
+    Operand,
+    Producer,
+    RowTemplate,
+    row_template,
+)
 from rltrace.jax_recorder.series import JaxSeries
 from rltrace.jax_recorder.values import ArrayValues
 from rltrace.masking import home_as_tilde, masked_arguments
@@ -37,7 +48,7 @@ from rltrace.recorder.core.call_sites import Sites
 from rltrace.recorder.processes.exits import Endings, interrupt_program, stay_interrupted
 from rltrace.trace.format.process_start import note_failure
 from rltrace.trace.format.rows import StepRecord
-from rltrace.trace.format.schema import JAX_ENGINE, Kind
+from rltrace.trace.format.schema import BITS, EQUATION, JAX_ENGINE, Kind, Phase, within_stream
 from rltrace.trace.write.writer import ProcessWriter
 
 T = TypeVar("T")
@@ -52,6 +63,22 @@ MAX_NOTES: Final = 20
 
 MAX_BYTES: Final = 1 << 36
 """Bytes of the carries of a loop that are digested, outside of the window: 64 GiB, some 10 s."""
+
+OTHER_BITS: Final = (
+    "these are the bits of another program: each equation was compiled alone, where XLA fuses several and may round"
+    " otherwise; what diverges here need not diverge, or not first, in the program as it is"
+)
+"""What is said of level equation."""
+
+MAX_ROWS: Final = 1 << 18
+"""Rows within the iterations of a piece of a loop after which all are written before it goes on: some 50 MB."""
+
+
+class Within(NamedTuple):
+    """What is recorded within the iterations of a loop."""
+
+    rows: JaxRows
+    block: IterationBlock
 
 
 MakeHook = Callable[[str, Tables], ArrayHook | None]
@@ -90,6 +117,8 @@ class JaxRecording:
         self._streams: list[JaxRows] = []
         self._of_thread = threading.local()
         """Its rows; by the thread and not by its number, which a later one may have."""
+        self._within: dict[str, JaxRows] = {}
+        """Rows within the iterations of loops, by the names of their streams."""
         self._known = KnownArrays()
         """Arrays whose digest and producer are known."""
         self._steps: list[StepRecord] = []
@@ -101,7 +130,7 @@ class JaxRecording:
         self._hook = self._values if make_hook is None else make_hook(self._writer.name, self._tables)
         self._failure: str | None = None
         self._finished = self._stopped = False
-        self._facts: Mapping[str, fingerprint.Fact] = {}
+        self._facts: dict[str, fingerprint.Fact] = {}
         self._notes: dict[str, list[str]] = {}
         self._wake = threading.Event()
         self._committer = BackgroundThread(self._commit_regularly)
@@ -111,7 +140,9 @@ class JaxRecording:
 
     def start(self) -> None:
         self._facts = {"digest": ALGORITHM, **fingerprint.start()}
-        self._writer.facts("op", JAX_ENGINE, self._facts)
+        if self.options.level == EQUATION:
+            self._facts |= {BITS: OTHER_BITS}
+        self._writer.facts(self.options.level, JAX_ENGINE, self._facts)
         if self._values is not None:
             self._writer.request_values(self._values.queue.request)
             self._values.queue.request_commit = self._values.queue.wait_for_commit = self.commit
@@ -131,14 +162,14 @@ class JaxRecording:
     def first_call_ended(self) -> None:
         """Record the facts that are known only once JAX has computed something."""
         self._facts = {**self._facts, **programs.facts()}
-        self._writer.facts("op", JAX_ENGINE, self._facts)
+        self._writer.facts(self.options.level, JAX_ENGINE, self._facts)
 
     def note(self, fact: str, text: str) -> None:
         """Add to a fact about the functions of the program."""
         noted = self._notes.setdefault(fact, [])
         if text not in noted and len(noted) < MAX_NOTES:
             noted.append(text)
-            self._writer.facts("op", JAX_ENGINE, {fact: "; ".join(noted)})
+            self._writer.facts(self.options.level, JAX_ENGINE, {fact: "; ".join(noted)})
 
     def finish(self) -> None:
         """Commit what is left, and record how the process ended. Safe to call twice."""
@@ -155,7 +186,8 @@ class JaxRecording:
             self.commit()
             for record in () if self._hook is None else self._hook.records():
                 self._writer.append(record)
-            self._writer.facts("op", JAX_ENGINE, {**self._facts, **fingerprint.facts(self._facts)})
+            facts = self._facts | fingerprint.facts(self._facts) | programs.autotuning()
+            self._writer.facts(self.options.level, JAX_ENGINE, facts)
             error = getattr(sys, "last_value", None)
             ending = {"exception": type(error).__name__} if error is not None else {}
             self._writer.close("stopped" if self._stopped else "complete", ending)
@@ -208,7 +240,7 @@ class JaxRecording:
     def commit(self) -> None:
         """Write all rows and steps."""
         with self._lock:
-            streams, steps = list(self._streams), self._steps
+            streams, steps = [*self._within.values(), *self._streams], self._steps
             self._steps = []
             for rows in streams:
                 own = [step for step in steps if step.stream == rows.number]
@@ -278,13 +310,21 @@ class JaxRecording:
         """Whether the arrays of rows are wanted now, besides their digests."""
         return self._hook is not None and self.in_window(self.step) and not self.is_over
 
-    def begin_row(self, op: str, site: int, inputs: list[Operand], arrays: Sequence[Any]) -> Sequence[Any]:
+    def begin_row(
+        self,
+        op: str,
+        site: int,
+        inputs: list[Operand],
+        arrays: Sequence[Any],
+        module: str = "",
+        phase: Phase = Phase.OTHER,
+    ) -> Sequence[Any]:
         """What the call of a row is to take: ``arrays``, but for what is injected; ``inputs`` are corrected."""
         rows = self.rows_here()
         if self._hook is None or rows is None:
             return arrays
         taken = list(arrays)
-        self._hook.begin(rows.place(op, site, self.step, self._attempt), inputs, taken)
+        self._hook.begin(rows.place(op, site, self.step, self._attempt, module, phase), inputs, taken)
         return taken
 
     def finish_row(
@@ -300,7 +340,7 @@ class JaxRecording:
         rows = self.rows_here()
         if self._hook is None or rows is None or not self.sees_arrays:
             return
-        place = rows.place(template.op, site, step, self._attempt)
+        place = rows.place(template.op, site, step, self._attempt, template.module, template.phase)
         self._hook.finish(place, template, inputs, outputs, arrays)
         rows.count(place)
 
@@ -360,12 +400,16 @@ class JaxRecording:
             return length, length
         options = self.options
         is_each = options.windowed and self.in_window(self.step)
-        stride = 1 if is_each else -(-length // max(min(MAX_ITERATIONS, MAX_BYTES // max(size, 1)), 1))
+        stride = 1 if is_each else _stride(length, size)
         stop = min(length, (done // stride + most) * stride)
         for step in (options.first_step, options.end_step, None if options.until is None else options.until + 1):
             if step is not None and self.step < step < self.step + stop - done:
                 stop = done + step - self.step
         return stride, stop
+
+    def sees_each(self, length: int, size: int) -> bool:
+        """Whether each iteration of a loop is seen, or each of the window; ``size``: of its carry, in bytes."""
+        return self.options.windowed or _stride(length, size) == 1
 
     def opens_window(self) -> bool:
         """Whether the window begins with the step that comes next, and not with the process."""
@@ -407,16 +451,19 @@ class JaxRecording:
         counts: Sequence[int],
         layouts: Sequence[ArrayLayout],
         digests: NDArray[np.uint64],
+        within: Within | None,
     ) -> list[Operand]:
         """Iterations of a loop that have ended, each a row and a step; returns the carry after them.
 
         Each reads ``fixed`` and the carry, first ``state``. ``counts``: of each that was seen, the iterations since the
-        one seen before; ``digests``: of what each wrote, the carry first, shape [seen, arrays], with their layouts.
+        one seen before; ``digests``: of what each wrote, shape [seen, arrays]: what was read within it, the carry, the
+        stacked outputs, of these two with their layouts.
         """
         rows = self.rows_here()
         assert rows is not None, "the loop has rows"
         ends = np.cumsum(counts)
         steps = (self.step + ends - 1).tolist()
+        values, digests = np.split(digests, [0 if within is None else within.block.written], 1)
         carry = np.ascontiguousarray(digests[:, : len(state)])
         written = [Operand(*each) for each in zip(layouts, digests[0].tolist(), strict=True)]
         with self._lock:
@@ -424,17 +471,59 @@ class JaxRecording:
             if recorded:
                 rows.add(template, site, steps[0], [*fixed, *state], written)
                 rows.repeat(steps[1:], fixed, digests)
-            number = self._loop(loop)
-            attempts = (self._counts.get(number, 0) + ends - 1).tolist()
-            self._counts[number] = attempts[-1] + 1
-            self._attempt = list(self._loops).index(loop), attempts[-1]
-            for i, (step, attempt) in enumerate(zip(steps, attempts, strict=True)):
-                whole, end = digest_buffer(carry[i], 0), first + (i + 1 if recorded else 0)
-                done = (number, attempt, 0, 0, 0, end, recorded, whole, 0, (0, 0, 0, 0))
-                self._steps.append(StepRecord(step, rows.number, *done))
-            self.step = steps[-1] + 1
+            if within is not None:
+                constant = np.tile(np.array([operand.digest for operand in fixed], np.uint64), (len(steps), 1))
+                before = np.concatenate([[[operand.digest for operand in state]], carry[:-1]]).astype(np.uint64)
+                within.rows.add_blocks(within.block, steps, np.concatenate([constant, before, values], 1))
+            row_ends = [first + (i + 1 if recorded else 0) for i in range(len(ends))]
+            self._end_steps(loop, ends.tolist(), rows.number, row_ends, carry)
+        if values.shape[0] * len(within.block.columns if within else ()) > MAX_ROWS:
+            self.commit()
         last = [Producer(rows.number, rows.row - 1, i) if recorded else None for i in range(len(state))]
         return [Operand(*each) for each in zip(layouts, carry[-1].tolist(), last, strict=False)]
+
+    def end_iteration(self, loop: str, carry: Sequence[Operand]) -> None:
+        """An iteration of a loop has ended, whose equations are rows; it passes on this carry."""
+        rows = self.rows_here()
+        assert rows is not None, "the loop has rows"
+        with self._lock:
+            digests = np.array([[operand.digest for operand in carry]], np.uint64)
+            self._end_steps(loop, [1], rows.number, [rows.row], digests)
+
+    def _end_steps(
+        self, loop: str, ends: Sequence[int], stream: int, row_ends: Sequence[int], carry: NDArray[np.uint64]
+    ) -> None:
+        """Iterations of a loop have ended, counted from the last one seen, each with the row after it and its carry."""
+        number = self._loop(loop)
+        count, begin, recorded = self._counts.get(number, 0), self.step, self.in_window(self.step)
+        for end, row_end, digests in zip(ends, row_ends, carry, strict=True):
+            done = (number, count + end - 1, 0, 0, 0, row_end, recorded, digest_buffer(digests, 0), 0, (0, 0, 0, 0))
+            self._steps.append(StepRecord(begin + end - 1, stream, *done))
+        self._counts[number] = count + ends[-1]
+        self._attempt = list(self._loops).index(loop), count + ends[-1] - 1
+        self.step = begin + ends[-1]
+
+    def within(
+        self,
+        loop: str,
+        choice: Choice,
+        arguments: Sequence[int | None],
+        operands: Sequence[ArrayLayout],
+        lines: Sequence[Line],
+    ) -> Within:
+        """What is recorded within the iterations of a loop, in a stream of its own.
+
+        ``arguments``: of the loop's body, which of the operands of an iteration each is; ``lines``: frames of the loop.
+        """
+        rows = self.rows_here()
+        assert rows is not None, "the loop has rows"
+        name = within_stream(rows.name, loop, choice.key)
+        with self._lock:
+            if name not in self._within:
+                self._within[name] = JaxRows(self._writer.stream(name), name, self._tables)
+                self._writer.window(self._within[name].number, self.options.first_step, self.options.end_step, 0)
+            own = self._within[name]
+            return Within(own, rows_within(self._tables, self._sites, own, choice, arguments, operands, lines))
 
     def _loop(self, name: str) -> int:
         """Id of a loop in table "optimizers"."""
@@ -450,3 +539,8 @@ class JaxRecording:
         if not self.is_over and self.options.until is not None and self.step > self.options.until:
             self._stopped = True
             interrupt_program()
+
+
+def _stride(length: int, size: int) -> int:
+    """Every how many iterations of a loop are seen, unless they are in the window."""
+    return -(-length // max(min(MAX_ITERATIONS, MAX_BYTES // max(size, 1)), 1))

@@ -16,7 +16,7 @@ from rltrace.jax_recorder.programs import ArrayLayout, Program
 from rltrace.portable_keys import portable_key
 from rltrace.recorder.base.intern_tables import Tables
 from rltrace.trace.format.rows import Rows
-from rltrace.trace.format.schema import SLOT_UNKNOWN, WRITES, Column, Kind, Origin, Phase, pack_link
+from rltrace.trace.format.schema import LINES, SLOT_UNKNOWN, WRITES, Column, Kind, Origin, Phase, pack_link
 
 SEVERAL = -1
 """In place of a row: several rows wrote the bytes."""
@@ -47,6 +47,8 @@ class RowTemplate(NamedTuple):
     floats: tuple[float, ...]
     names: tuple[str, ...]
     """Of what each writes, "" where there is none; empty: none has one."""
+    module: str = ""
+    phase: Phase = Phase.OTHER
 
 
 class RowPlace(NamedTuple):
@@ -62,6 +64,8 @@ class RowPlace(NamedTuple):
     site: int
     key: tuple[str, int, int]
     """(operator, portable key of the call site, occurrence) within the step."""
+    module: str = ""
+    phase: Phase = Phase.OTHER
 
 
 class ArrayHook(Protocol):
@@ -88,26 +92,43 @@ def row_template(
     tables: Tables,
     op: str,
     program: Program | None = None,
-    kernel: dict[str, object] | None = None,
+    kernel: Mapping[str, object] | None = None,
     kind: Kind = Kind.OP,
     module: str = "",
+    phase: Phase = Phase.OTHER,
     names: Sequence[str] = (),
+    parameters: Sequence[str] = (),
 ) -> RowTemplate:
-    """``names``: of what a row writes, "" where there is none."""
+    """``names``: of what a row writes, "" where there is none; ``parameters``: of an equation, as ``name=value``."""
     numbers = () if program is None else program.numbers
     words: list[object] = ["carry"] if kind is Kind.WINDOW else []
     words += [] if program is None else [f"program={program.fingerprint}"]
+    words += parameters
     words += [[f"{name}=", "f"] for name, _ in numbers]
+    words += [] if program is None else [{LINES: [list(line) for line in program.lines]}]
     words += [{WRITES: list(names)}] if any(names) else []
     row = [0] * len(Column)
     row[Column.KIND] = kind
     row[Column.OP] = tables.intern_payload("ops", op)
     row[Column.MODULE] = tables.intern_payload("modules", module)
     row[Column.SCALARS] = tables.intern_payload("scalars", words)
-    row[Column.PHASE] = Phase.OTHER
-    row[Column.KERNEL] = tables.intern_payload("kernels", kernel or {})
+    row[Column.PHASE] = phase
+    row[Column.KERNEL] = tables.intern_payload("kernels", dict(kernel or {}))
     row[Column.FLOATS] = len(numbers)
-    return RowTemplate(op, tuple(row), tuple(value for _, value in numbers), tuple(names) if any(names) else ())
+    floats, named = tuple(value for _, value in numbers), tuple(names) if any(names) else ()
+    return RowTemplate(op, tuple(row), floats, named, module, phase)
+
+
+class IterationBlock(NamedTuple):
+    """The rows within one iteration of a loop, which are the same each time but for their steps and digests."""
+
+    columns: NDArray[np.uint32]
+    """Shape [rows, columns]."""
+    links: NDArray[np.int64]
+    cells: NDArray[np.intp]
+    """Of each digest cell, where it is among the operands of the iteration and, after them, what its rows write."""
+    written: int
+    """How many digests its rows write."""
 
 
 class JaxRows:
@@ -134,7 +155,7 @@ class JaxRows:
     ) -> int:
         """Add a row; returns its index in the stream."""
         row = list(template.columns)
-        row[Column.STRUCTURE] = self._structure(tuple([operand.layout for operand in inputs]))
+        row[Column.STRUCTURE] = self.structure(tuple([operand.layout for operand in inputs]))
         row[Column.SITE] = site
         row[Column.STEP] = step
         row[Column.LINKS] = len(inputs)
@@ -147,13 +168,22 @@ class JaxRows:
         self.row += 1
         return self.row - 1
 
-    def place(self, op: str, site: int, step: int, attempt: tuple[int, int] | None) -> RowPlace:
+    def place(
+        self,
+        op: str,
+        site: int,
+        step: int,
+        attempt: tuple[int, int] | None,
+        module: str = "",
+        phase: Phase = Phase.OTHER,
+    ) -> RowPlace:
         """Of the next row."""
         if step != self._seen_in:
             self._seen_in = step
             self._seen.clear()
         key = self._tables.key_of("sites", site)
-        return RowPlace(self.name, self.number, self.row, step, attempt, site, (op, key, self._seen[op, key]))
+        nth = self._seen[op, key]
+        return RowPlace(self.name, self.number, self.row, step, attempt, site, (op, key, nth), module, phase)
 
     def count(self, place: RowPlace) -> None:
         """A row of this place is about to be added."""
@@ -182,6 +212,21 @@ class JaxRows:
         self.row += count
         self._first = self.row
 
+    def add_blocks(self, block: IterationBlock, steps: Sequence[int], digests: NDArray[np.uint64]) -> None:
+        """The rows within iterations, one step each.
+
+        ``digests``: of what each iteration reads, and what its rows write; shape [iterations, digests].
+        """
+        self._close_block()
+        count, size = len(steps), len(block.columns)
+        columns = np.tile(block.columns, (count, 1))
+        columns[:, Column.STEP] = np.repeat(steps, size)
+        cells = digests[:, block.cells].ravel()
+        empty = np.zeros(0, np.int64), np.zeros(0, np.float64)
+        self._blocks.append(Rows(self._first, columns, np.tile(block.links, count), *empty, cells))
+        self.row += count * size
+        self._first = self.row
+
     def take(self) -> Rows | None:
         """Remove and return all rows; None: there are none."""
         self._close_block()
@@ -206,7 +251,8 @@ class JaxRows:
         self._first = self.row
         self._columns, self._links, self._floats, self._digests = [], [], [], []
 
-    def _structure(self, layouts: tuple[ArrayLayout, ...]) -> int:
+    def structure(self, layouts: tuple[ArrayLayout, ...]) -> int:
+        """Id of the layouts that a row reads."""
         found = self._structures.get(layouts)
         if found is None:
             payloads = list(map(layout_payload, layouts))

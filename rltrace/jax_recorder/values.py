@@ -16,7 +16,7 @@ from rltrace.recorder.capture.capture_queue import NO_DTYPE, ValueQueue
 from rltrace.selectors import Key, parse_selectors
 from rltrace.trace.format import dtypes
 from rltrace.trace.format.records import ValueRequest
-from rltrace.trace.format.schema import LIMIT, Column, Phase, ValueKind
+from rltrace.trace.format.schema import LIMIT, Column, ValueKind
 from rltrace.trace.write.packers import NewValue
 
 ELSEWHERE = "other processes have parts of it"
@@ -73,7 +73,7 @@ class ArrayValues:
         op, _, nth = place.key
         facts: dict[Key, Any] = {Key.OP: op, Key.STREAM: place.stream, Key.STEP: place.step, Key.NTH: nth}
         calls = self._tables.words.calls(place.site)
-        return facts | {Key.SITE: calls, Key.MODULE: "", Key.PHASE: Phase.OTHER.name.lower()}
+        return facts | {Key.SITE: calls, Key.MODULE: place.module, Key.PHASE: place.phase.name.lower()}
 
     def _is_new(self, operand: Operand) -> bool:
         return not _why_not(operand) and not self.queue.knows(operand.digest)

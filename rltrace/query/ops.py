@@ -68,6 +68,8 @@ class OpLine:
     """All user frames, innermost first."""
     outputs: tuple[str, ...]
     """Digests, 16 hex digits each."""
+    names: tuple[str, ...]
+    """Of the outputs, "" for one that has none; empty: none has one. Those of JAX programs have."""
     rng: str | None
     """Digest of the RNG state before the op, where the op draws from it."""
     value: Value
@@ -169,6 +171,7 @@ def op_line(rows: Rows, i: int, stream: str, words: Words) -> OpLine:
         site=stack[0] if stack else None,
         stack=stack,
         outputs=tuple(f"{digest:016x}" for digest in rows.outputs(i)),
+        names=tuple(words.written(int(columns[Column.SCALARS]))),
         rng=None if rng is None else f"{rng:016x}",
         value=rows.value(i),
         kernel=words.kernel(int(columns[Column.KERNEL])) or "",

@@ -6,6 +6,7 @@ Owns how an op's tensors are paired; ``diff.metrics.distances`` measures them. D
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain, repeat
 
 from rltrace.command_lines import file_name, line, record_both, record_step
 from rltrace.diff.base.findings import RowAt
@@ -13,6 +14,7 @@ from rltrace.diff.base.model import Pair
 from rltrace.diff.metrics.distances import LISTED, Distances, ElementPair, first_elements, measure
 from rltrace.errors import HoleError
 from rltrace.selectors import escape
+from rltrace.trace.format.schema import Column
 from rltrace.trace.read.reader import Trace
 from rltrace.trace.read.values import GENERATOR, Value
 
@@ -89,7 +91,9 @@ def _digests(row: RowAt) -> dict[str, int]:
     if values:
         inputs |= values.inputs(row.view.stream.index, row.index)
     named = {f"input {k}": digest for k, digest in sorted(inputs.items())}
-    return named | {f"output {k}": digest for k, digest in enumerate(row.rows.outputs(row.place))}
+    names = chain(row.view.words.written(int(row.rows.columns[row.place, Column.SCALARS])), repeat(""))
+    outputs = enumerate(zip(row.rows.outputs(row.place), names, strict=False))
+    return named | {f"output {k} {name}".rstrip(): digest for k, (digest, name) in outputs}
 
 
 def _pair(what: str, rows: list[RowAt], digests: list[int | None]) -> ValuePair:

@@ -176,12 +176,12 @@ def preceding_attempts(process: ProcessTrace) -> dict[int, Attempt]:
 
 def window_of(trace: Trace) -> tuple[str, int, int | None]:
     """Level, first step and end of A's recording, which a replay uses, too. Raises UsageError where A has no ops."""
-    if trace.level != "op":
+    if not trace.has_rows:
         raise UsageError(f"{trace.path} was recorded at level {trace.level}: it has no ops with values to inject")
     windows = [window for process in trace.processes for window in process.windows] or [(0, None)]
     ends = [end for _, end in windows]
     return (
-        "op",
+        trace.level,
         min(first for first, _ in windows),
         None if None in ends else max(end for end in ends if end is not None),
     )

@@ -6,6 +6,8 @@ Owns the wording and the JSON, ``rltrace.doctor/1`` (docs/reference/json.md). Ne
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 from rltrace.command_lines import line
 from rltrace.fingerprint.reproducibility_checks import Fact, Obstacle, Scope
@@ -16,6 +18,19 @@ from rltrace.report.style import Style
 SCHEMA = "rltrace.doctor/1"
 
 Facts = Mapping[str, Fact]
+
+
+@dataclass(frozen=True)
+class JaxRecorder:
+    """What records programs of JAX here."""
+
+    jaxlib: str
+    """Its version."""
+    platform: str
+    """``cpu`` or ``gpu``, say."""
+    library: Path | None
+    """With it loops on a CPU digest their carry themselves; None: it is not built."""
+
 
 LABELS = {
     "processor": ("host.cpu", "host.isa"),
@@ -30,8 +45,15 @@ LABELS = {
     "oneDNN": ("torch.onednn",),
     "ATen": ("cpu.capability",),
     "threads": ("torch.threads",),
+    "JAX": ("jax.version",),
+    "jaxlib": ("jax.jaxlib",),
+    "platform": ("jax.platform",),
+    "devices": ("jax.devices",),
 }
 """Labels and their facts, of which the first that is known is shown."""
+
+JAX_SETTINGS = ("default_matmul_precision", "default_prng_impl", "enable_x64", "threefry_partitionable")
+"""Settings of JAX that are shown, each the fact ``jax.NAME``."""
 
 TITLES = {
     Scope.HERE: "Sources of nondeterminism between runs on this machine",
@@ -40,12 +62,13 @@ TITLES = {
 
 
 def render_doctor(
-    facts: Facts, obstacles: Sequence[Obstacle], engine: FoundLibrary | None = None, *, color: bool
+    facts: Facts, obstacles: Sequence[Obstacle], recorder: FoundLibrary | JaxRecorder | None = None, *, color: bool
 ) -> str:
-    """The report, without a newline at the end. ``engine``: what records ops here; None: left out."""
+    """The report, without a newline at the end. ``recorder``: what records such a program here; None: left out."""
     style = Style(color)
     lists = (_obstacles(scope, obstacles, style) for scope in Scope)
-    sections = (_kernel_selection(facts, style), _flags(facts), *lists, _engine(engine, style))
+    recording = _jax_recorder(recorder, style) if isinstance(recorder, JaxRecorder) else _engine(recorder, style)
+    sections = (_kernel_selection(facts, style), _flags(facts), *lists, recording)
     return "\n\n".join(text for section in sections if (text := "\n".join(section)))
 
 
@@ -67,6 +90,9 @@ def _flags(facts: Facts) -> Iterator[str]:
         yield from wrapped(" ".join(variables), " " * 13, "  variables  ")
     if switches:
         yield from wrapped(", ".join(switches), " " * 13, "  on         ")
+    settings = [f"{name}={facts[f'jax.{name}']}" for name in JAX_SETTINGS if f"jax.{name}" in facts]
+    if settings:
+        yield from wrapped(" ".join(settings), " " * 13, "  settings   ")
 
 
 def _obstacles(scope: Scope, obstacles: Sequence[Obstacle], style: Style) -> Iterator[str]:
@@ -90,3 +116,18 @@ def _engine(engine: FoundLibrary | None, style: Style) -> Iterator[str]:
     else:
         built = f"native, built for {engine.record.target.text} by {engine.record.compiler}"
         yield from wrapped(built, " " * 13, "  engine     ")
+
+
+def _jax_recorder(recorder: JaxRecorder, style: Style) -> Iterator[str]:
+    yield style.bold("Recording on this machine")
+    if recorder.platform != "cpu":
+        yield from wrapped(
+            f"digested by the host: no library is used on a {recorder.platform}", " " * 13, "  loops      "
+        )
+    elif recorder.library is None:
+        why = f"digested by the host: no library is built for jaxlib {recorder.jaxlib}"
+        yield from wrapped(why, " " * 13, "  loops      ")
+        yield from wrapped(f"{line('build-engine')} compiles it", " " * 13)
+    else:
+        built = f"digested within their programs, by a library for jaxlib {recorder.jaxlib}"
+        yield from wrapped(built, " " * 13, "  loops      ")

@@ -185,7 +185,7 @@ def _runs(comparison: Comparison) -> Iterator[Fact]:
             if process.state != "complete" and not _is_stopped(process):
                 why = f", {process.why}" if process.why else ""
                 yield Fact("process", (f"{name}'s ", Code(process.name), f": {process.state}{why}"))
-    if comparison.commands:
+    if comparison.commands and not (comparison.a.rerun and comparison.b.rerun):  # both compute from recorded memory
         yield Fact("commands", comparison.commands)
     if comparison.edits:
         names = [edit.file for edit in comparison.edits]
@@ -253,7 +253,8 @@ def _evidence(finding: Finding) -> Iterator[Fact]:
         yield Fact("repeats", f"the op gave {'the same' if finding.repeats else 'other'} bits when run again")
     differing = differing_outputs(finding)
     for name, pair in differing[: MAX_OUTPUTS if is_op else MAX_CELLS]:
-        yield Fact("field", pair, name) if finding.event is not None else Fact(name, pair)
+        label = "field" if finding.event is not None else "output" if is_op else name
+        yield Fact(label, pair, "" if name == label else name)
     if is_op and paired and finding.outputs and not differing:
         yield Fact("output", "equal on both sides")
     if is_op and len(finding.outputs) > 1 and differing:
@@ -288,8 +289,8 @@ def differing_outputs(finding: Finding) -> list[tuple[str, Pair[str]]]:
         return [(shown.name, Pair(shown.a, shown.b)) for shown in _fields(finding.event)]
     if finding.op is not None and (finding.a_index is None or finding.b_index is None):
         return []
-    names: Iterable[str] = STEP_OUTPUTS if finding.op is None else repeat("output")
-    return [(name, pair) for name, pair in zip(names, finding.outputs, strict=False) if pair.a != pair.b]
+    names: Iterable[str] = STEP_OUTPUTS if finding.op is None else finding.output_names or repeat("")
+    return [(name or "output", pair) for name, pair in zip(names, finding.outputs, strict=False) if pair.a != pair.b]
 
 
 def _fields(event: FindingEvent) -> Iterator[NamedDifference]:
@@ -373,12 +374,12 @@ BEFORE = ("init", "rollout", "evaluation")
 
 def when(finding: Finding, engine: str = "") -> str:
     """``optimizer step 37 (critic's Adam, 2,001st attempt, after 12,100 environment steps), phase forward``;
-    ``before the first optimizer step (critic's Adam), phase rollout``."""
+    ``before the first optimizer step (critic's Adam), phase rollout``; ``before the first iteration (jit.train)``."""
     word = step_word(engine)
     if finding.step is None:
         phase = "" if finding.phase == "other" else f"phase {finding.phase}; "
         return f"{phase}no {word} in this process"
-    is_before = finding.op is not None and finding.phase in BEFORE
+    is_before = finding.op is not None and (finding.phase in BEFORE or _precedes_loop(finding, engine))
     is_first = is_before and finding.step == 0
     details = [] if finding.b_step is None else [f"B's step {finding.b_step:,}"]
     if finding.optimizer is not None:
@@ -391,6 +392,14 @@ def when(finding: Finding, engine: str = "") -> str:
     phase = f", phase {finding.phase}" if finding.op is not None and finding.phase != "other" else ""
     step = f"the first {word}" if is_first else f"{word} {finding.step:,}"
     return f"{'before ' if is_before else ''}{step}{more}{phase}"
+
+
+def _precedes_loop(finding: Finding, engine: str) -> bool:
+    """Whether a row of JAX is another call than that of the loop, or what the call computes before its loop."""
+    if engine != JAX_ENGINE or finding.optimizer is None or not str(finding.op).startswith("jit."):
+        return False
+    loop = finding.optimizer.name
+    return finding.op == f"{loop}.before" or not f"{finding.op}.".startswith(f"{loop}.")
 
 
 def _attempt(optimizer: OptimizerCount, unit: str, *, has_count: bool) -> str:
@@ -497,9 +506,14 @@ def _system(comparison: Comparison) -> Section:
         "system",
         f"System and settings ({len(found):,} differ)" if found else "System and settings",
         _lead(lead),
-        tuple(Fact(Code(fact.name), Pair(fact.a, fact.b)) for fact in found),
+        tuple(Fact(Code(fact.name), Pair(_fact_text(fact.a), _fact_text(fact.b))) for fact in found),
         Form.TABLE,
     )
+
+
+def _fact_text(value: str | None) -> str | None:
+    """What an environment variable holds that is set to nothing is not what reports show of one that is not set."""
+    return "(empty)" if value == "" else value
 
 
 def _curves(comparison: Comparison) -> Section:
@@ -521,9 +535,11 @@ def _curves(comparison: Comparison) -> Section:
 
 
 def _drift(comparison: Comparison) -> Iterator[Fact]:
+    several = len(comparison.a.processes) > 1 or len({drift.stream for drift in comparison.drift}) > 1
     for drift in comparison.drift:
         grows = f"; by {growth_text(drift)}" if len(drift.growth) > 1 else ""
-        yield Fact(Code(curve_name(drift)), drift_text(drift) + grows)
+        where = f"in {drift.stream}: " if several and drift.stream else ""
+        yield Fact(Code(curve_name(drift)), where + drift_text(drift) + grows)
 
 
 def _hole(hole: Hole) -> Fact:

@@ -19,7 +19,7 @@ from rltrace.trace.format.arming import sleeping_process
 from rltrace.trace.format.location import Location
 from rltrace.trace.format.records import LeftOut, add_up
 from rltrace.trace.format.root import RUNNING
-from rltrace.trace.format.schema import JAX_ENGINE, Step
+from rltrace.trace.format.schema import BITS, BOUNDARY_ONLY, JAX_ENGINE, Step
 from rltrace.trace.kernels.evidence import LAUNCH_ROWS
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace
@@ -37,12 +37,16 @@ GROUPS = {
     "package": "versions",
     "numpy": "versions",
     "torch": "torch",
+    "jax": "JAX",
     "flag": "flags",
     "env": "variables",
     "source": "source files",
     "git": "source files",
 }
 """Heading of a fact, by the first part of its name; all others are under "other"."""
+
+JAX_FUNCTIONS = {"jax.loops": "loops", "jax.code": "code", BOUNDARY_ONLY: "opaque"}
+"""Labels of the facts that name functions of a JAX program, which are shown with the process, a function a line."""
 
 
 def describe(trace: Trace) -> dict[str, Any]:
@@ -183,6 +187,8 @@ def head_lines(info: Mapping[str, Any]) -> Iterator[str]:
     yield f"recorded  level {info['level']}, engine {info['engine']}" + _options(launch.get("options") or {})
     if (engine := _engine_text([process["facts"] for process in info["processes"]])) is not None:
         yield f"engine    {engine}"
+    if bits := next((process["facts"][BITS] for process in info["processes"] if BITS in process["facts"]), None):
+        yield f"bits      {bits}"
     yield f"ops       {info['ops']:,}"
     if size is not None:  # else the server lists no files
         per_op = f", {size['bytes_per_op']} bytes an op" if size["bytes_per_op"] is not None else ""
@@ -193,7 +199,7 @@ def head_lines(info: Mapping[str, Any]) -> Iterator[str]:
         yield f"exit      {_pairs(info['exit'])}"
     for process in info["processes"]:
         yield ""
-        yield from _process_lines(process, info["engine"])
+        yield from _process_lines(process, info["engine"], launch.get("options") or {})
     for one in info["unrecorded_processes"]:
         yield f"\nprocess   {one['state']}: {_unrecorded_name(one['process'])}: {one['why']}"
     for text in info["unrecorded"]:
@@ -255,11 +261,13 @@ def _options(options: Facts) -> str:
 
 
 def _pairs(facts: Facts) -> str:
-    """The facts that are not None, without the time of an ending."""
-    return ", ".join(f"{key} {value}" for key, value in facts.items() if value is not None and key != "time")
+    """The facts that are not None, without the time of an ending; alternatives with "or"."""
+    given = {key: value for key, value in facts.items() if value is not None and key != "time"}
+    texts = {key: " or ".join(map(str, value)) if isinstance(value, list) else value for key, value in given.items()}
+    return ", ".join(f"{key} {text}" for key, text in texts.items())
 
 
-def _process_lines(process: Mapping[str, Any], engine: str) -> Iterator[str]:
+def _process_lines(process: Mapping[str, Any], engine: str, options: Facts) -> Iterator[str]:
     why = f": {process['why']}" if process["why"] else ""
     yield f"process   {process['name']}  {process['state']} after op {process['after_op']:,}{why}"
     if process["exit"]:
@@ -277,7 +285,9 @@ def _process_lines(process: Mapping[str, Any], engine: str) -> Iterator[str]:
         yield f"  steps   {name}  {counted(optimizer['attempts'], unit)}{skipped}"
     if process["series"]:
         count, samples = process["series"]["count"], counted(process["series"]["samples"], "number")
-        yield f"  series  {count:,} recorded, {samples} (rltrace series draws them, and scalars read with .item())"
+        others = "" if engine == JAX_ENGINE else ", and scalars read with .item()"
+        yield f"  series  {count:,} recorded, {samples} (rltrace series draws them{others})"
+    yield from _jax_lines(process["facts"])
     if process["compiled"]:
         kinds = counted(process["compiled"], "kind")
         yield f"  opaque  {kinds} of compiled region: each call is one op, its inside is not recorded"
@@ -285,8 +295,15 @@ def _process_lines(process: Mapping[str, Any], engine: str) -> Iterator[str]:
     if process["launch_rows"]:
         kernels = counted(process["launch_rows"], "kernel")
         yield f"  opaque  {kernels} outside torch (Triton, ctypes, extensions): each call is one op"
-    yield from _value_lines(process["values"])
+    yield from _value_lines(process, options)
     yield from _row_lines(process["rows"])
+
+
+def _jax_lines(facts: Facts) -> Iterator[str]:
+    for fact, label in JAX_FUNCTIONS.items():
+        for text in filter(None, str(facts.get(fact) or "").split("; ")):
+            function, _, why = text.partition(": ")
+            yield f"  {label:<7} " + (f"{function} is one op: {why}" if fact == BOUNDARY_ONLY else text)
 
 
 def _link_lines(faults: Sequence[Mapping[str, Any]] | None) -> Iterator[str]:
@@ -295,11 +312,11 @@ def _link_lines(faults: Sequence[Mapping[str, Any]] | None) -> Iterator[str]:
         yield from (f"          {text}" for text in fault_lines([FoundFault(**fault) for fault in faults]))
 
 
-def _value_lines(values: Mapping[str, Any] | None) -> Iterator[str]:
+def _value_lines(process: Mapping[str, Any], options: Facts) -> Iterator[str]:
+    values = process["values"]
     if values is None:
         return
-    what = " or ".join(values["selectors"]) + (", inputs too" if values["inputs"] else "")
-    what = what or "what identifies activation rows, and state"
+    what = _values_text(process, options)
     yield f"  values  {values['count']:,}, {values['bytes']:,} bytes of at most {values['limit']:,}  ({what})"
     if values["in_checkpoint"]:
         yield f"          in the checkpoint: {values['in_checkpoint']:,} bytes more"
@@ -308,6 +325,20 @@ def _value_lines(values: Mapping[str, Any] | None) -> Iterator[str]:
         yield (
             f"          not recorded: {count}, {entry['bytes']:,} bytes, of {rows} of {entry['stream']}: {entry['why']}"
         )
+
+
+def _values_text(process: Mapping[str, Any], options: Facts) -> str:
+    """What the recorded values of a process are of."""
+    values = process["values"]
+    found = [" or ".join(values["selectors"]) + (", inputs too" if values["inputs"] else "")]
+    again = options.get("rerunnable")
+    if isinstance(again, list):
+        found.append(f"what {' or '.join(map(str, again))} needs to be run again")
+    if process["rows"] is not None:
+        found.append("what identifies activation rows")
+    if options.get("state"):
+        found.append(f"state of steps {options['state']}")
+    return "; ".join(filter(None, found)) or "what runs ops again, or state"
 
 
 def _row_lines(rows: Mapping[str, Any] | None) -> Iterator[str]:
@@ -324,14 +355,17 @@ def _row_lines(rows: Mapping[str, Any] | None) -> Iterator[str]:
 def fact_lines(info: Mapping[str, Any]) -> Iterator[str]:
     """Facts of the first process by group, then those that differ in other processes."""
     processes: dict[str, Facts] = {process["name"]: process["facts"] for process in info["processes"]}
-    (first_name, first), *others = processes.items() or [("", {})]
+    (first_name, first), *rest = processes.items() or [("", {})]
     for group in dict.fromkeys([*GROUPS.values(), "other"]):
-        names = sorted(name for name in first if GROUPS.get(name.partition(".")[0], "other") == group)
+        names = sorted(
+            name for name in first if GROUPS.get(name.partition(".")[0], "other") == group and name not in JAX_FUNCTIONS
+        )
         if names:
             yield f"\n{group}"
             yield from (f"  {name:<34} {first[name]}" for name in names)
-    for name, facts in others:
-        differing = {key: value for key, value in facts.items() if key not in first or first[key] != value}
+    for name, facts in rest:
+        shown = {key: value for key, value in facts.items() if key not in JAX_FUNCTIONS}
+        differing = {key: value for key, value in shown.items() if key not in first or first[key] != value}
         if differing:
             yield f"\nonly in {name} (against {first_name})"
             yield from (f"  {key:<34} {differing[key]}" for key in sorted(differing))

@@ -22,6 +22,7 @@ from rltrace.wording import counted, cut, joined
 
 SPARK_WIDTH = 24
 NAME_WIDTH = 29
+MIN_NAME = 20
 SIDE_COLORS = {"A": "34", "B": "33"}
 """Blue and yellow, as escape sequences."""
 
@@ -78,34 +79,48 @@ def render_pair(pair: PairSeries, values: dict[tuple[object, ...], tuple[Series,
     style = Style(color)
     differing = [drift for drift in pair.drift if drift.first is not None]
     equal = [drift for drift in pair.drift if drift.first is None]
+    several = len({d.stream for d in pair.drift} | {s.stream for s in (*pair.only_a, *pair.only_b)}) > 1
     lines = [
         style.bold(f"A  {pair.a}"),
         style.bold(f"B  {pair.b}"),
-        f"{len(differing)} of {len(pair.drift)} series differ{_first_text(differing)}",
+        *wrapped(f"{len(differing)} of {len(pair.drift)} series differ{_first_text(differing, several)}", "  ", ""),
     ]
     both = {(a.kind, a.name, a.stream, a.place): (a, b) for a, b in values.values()}
     for drift in differing:
-        lines += ["", *_drift_lines(drift, *both[drift.kind, drift.name, drift.stream, drift.place], style)]
+        lines += ["", *_drift_lines(drift, *both[drift.kind, drift.name, drift.stream, drift.place], several, style)]
     if equal:
         lines += ["", style.bold("Equal" if all(drift.whole for drift in equal) else "Equal where read")]
-        lines += [
-            f"  {cut(drift.name, WIDTH - 24)}  {counted(drift.matched, 'number')}" for drift in equal[:MAX_SERIES]
-        ]
+        lines += [_name_line(drift, several, drift.matched) for drift in equal[:MAX_SERIES]]
         lines += _more(len(equal))
     for side, series in (("A", pair.only_a), ("B", pair.only_b)):
         if series:
             lines += ["", style.bold(f"Only in {side}")]
-            lines += [f"  {cut(one.name, WIDTH - 24)}  {counted(len(one), 'number')}" for one in series[:MAX_SERIES]]
+            lines += [_name_line(one, several, len(one)) for one in series[:MAX_SERIES]]
             lines += _more(len(series))
     return "\n".join(lines)
 
 
-def _first_text(differing: Sequence[Drift]) -> str:
-    """``, the first from step 2,048: losses/value_loss, losses/entropy and 3 more``."""
+def _name_line(series: Series | Drift, several: bool, numbers: int) -> str:
+    """``  losses/value_loss  rank1/main  320 numbers``; with its stream where there are several."""
+    return f"  {_named(series, several, WIDTH - 24, '')}  {counted(numbers, 'number')}"
+
+
+def _named(series: Series | Drift, several: bool, width: int, place: str) -> str:
+    """Name, place and, of several, stream; of a name that is too long the end is left out."""
+    where = "  ".join(filter(None, (place, series.stream if several else "")))
+    if not where:
+        return cut(series.name, width)
+    return cut(f"{cut(series.name, max(width - len(where) - 2, MIN_NAME))}  {where}", width)
+
+
+def _first_text(differing: Sequence[Drift], several: bool) -> str:
+    """``, the first from step 2,048: losses/value_loss, losses/entropy and 3 more``; where there are several streams,
+    ``value_loss (rank1/main)``."""
     steps = [drift.first.step for drift in differing if drift.first is not None]
     if not steps:
         return ""
-    names = [short_name(d) for d in differing if d.first is not None and d.first.step == min(steps)]
+    first = [d for d in differing if d.first is not None and d.first.step == min(steps)]
+    names = [short_name(d) + (f" ({d.stream})" if several and d.stream else "") for d in first]
     more = f" and {len(names) - MAX_FIRST:,} more" if len(names) > MAX_FIRST else ""
     return f", the first from step {min(steps):,}: {', '.join(names[:MAX_FIRST])}{more}"
 
@@ -126,9 +141,8 @@ def _listed(title: str, series: Sequence[Series], streams: bool, style: Style) -
 
 
 def _line(series: Series, streams: bool) -> Iterator[str]:
-    where = " ".join([*([series.place] if series.place else []), *([series.stream] if streams else [])])
-    if len(series.name) > NAME_WIDTH or where:
-        yield f"  {cut(f'{series.name}  {where}'.rstrip(), WIDTH - 2)}"
+    if len(series.name) > NAME_WIDTH or series.place or (streams and series.stream):
+        yield f"  {_named(series, streams, WIDTH - 2, series.place)}"
         name = ""
     else:
         name = series.name
@@ -240,9 +254,8 @@ def _count(number: int) -> str:
 # --- two traces -------------------------------------------------------------------------------------------------------
 
 
-def _drift_lines(drift: Drift, a: Series, b: Series, style: Style) -> Iterator[str]:
-    place = f"  {drift.place}" if drift.place else ""
-    yield style.bold(cut(f"{drift.name}{place}", WIDTH))
+def _drift_lines(drift: Drift, a: Series, b: Series, several: bool, style: Style) -> Iterator[str]:
+    yield style.bold(_named(drift, several, WIDTH, drift.place))
     bounds = bounds_of(a.values, b.values)
     for side, series in (("A", a), ("B", b)):
         course = style.paint(spark(series.values, 2 * SPARK_WIDTH, bounds), SIDE_COLORS[side])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 from engines import cached, fitting_record, write_library
 
 from rltrace.commands.main import main
+from rltrace.report.doctor import JaxRecorder, render_doctor
 from rltrace.testing import TraceBuilder
 
 RLTRACE = Path(sys.executable).parent / "rltrace"
@@ -25,6 +27,12 @@ optimizer = torch.optim.SGD([weight], lr=0.1)
 for _ in range(10**9):
     weight.sum().backward()
     optimizer.step()
+"""
+
+JAX_PROGRAM = """
+import jax, jax.numpy as jnp, sys
+step = jax.jit(lambda x: jax.lax.scan(lambda c, _: (c * 0.5, None), x, None, 1_000_000_000)[0])
+step(jnp.ones(3))
 """
 
 
@@ -96,3 +104,51 @@ def test_what_cannot_be_looked_at(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "cannot be run" in capsys.readouterr().err
     assert main(["doctor", "--", "true"]) == 2
     assert "rltrace: error" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="JAX is not installed")
+def test_of_a_program_in_jax(tmp_path: Path) -> None:
+    """It is ended after the first iteration of its loop; the library is that for JAX, and torch is not asked for."""
+    (tmp_path / "train.py").write_text(JAX_PROGRAM)
+    variables = {"XLA_FLAGS": "--xla_cpu_max_isa=AVX2", "RLTRACE_CACHE": str(tmp_path / "none")}
+    found = json.loads(run(tmp_path, "--format", "json", "--", sys.executable, "train.py", **variables))
+    assert found["engine"] is None
+    assert found["jax"] == {"jaxlib": found["facts"]["jax.jaxlib"], "platform": "cpu", "library": None}
+    assert {obstacle["scope"] for obstacle in found["obstacles"]} == {"elsewhere"}
+    assert not any("max_isa" in obstacle["what"] for obstacle in found["obstacles"])
+    assert found["facts"]["jax.compilation_cache"] is False
+
+
+def test_of_a_trace_of_jax(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its platform, its devices and the settings of JAX that choose numbers, and what to set for them on a GPU."""
+    builder = TraceBuilder(tmp_path / "a.zarr")
+    facts = {
+        "version": "0.10.2",
+        "jaxlib": "0.10.2",
+        "platform": "gpu",
+        "devices": "1 × NVIDIA H200",
+        "enable_x64": True,
+    }
+    for name, value in facts.items():
+        builder.main.fact(f"jax.{name}", value)
+    builder.op("jit.train.iteration", outputs=["x"])
+    assert main(["doctor", "--trace", str(builder.finish())]) == 0
+    shown = capsys.readouterr().out
+    assert "  devices    1 × NVIDIA H200" in shown
+    assert "  settings   enable_x64=True" in shown
+    assert "XLA times several kernels" in shown
+    assert "Recording on this machine" not in shown
+
+
+@pytest.mark.parametrize(
+    ("platform", "library", "text"),
+    [
+        ("cpu", Path("jaxlib.so"), "digested within their programs, by a library for jaxlib 0.10.2"),
+        ("cpu", None, "digested by the host: no library is built for jaxlib 0.10.2 rltrace build-engine compiles it"),
+        ("gpu", Path("jaxlib.so"), "digested by the host: no library is used on a gpu"),
+    ],
+)
+def test_what_records_jax(platform: str, library: Path | None, text: str) -> None:
+    """Who digests the carry of a loop, and what to do where the library is missing."""
+    shown = render_doctor({}, (), JaxRecorder("0.10.2", platform, library), color=False)
+    assert " ".join(shown.partition("loops")[2].split()) == text

@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 
 from rltrace.commands.main import main
+from rltrace.report.info import describe, info_text
 from rltrace.testing import TraceBuilder
+from rltrace.trace.format.schema import JAX_ENGINE
+from rltrace.trace.read.reader import open_trace
 
 
 def build(path: Path) -> TraceBuilder:
@@ -72,9 +75,53 @@ def test_rows_of_tensors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert found["values"]["selectors"] == []
     assert (found["rows"]["calls"], found["rows"]["tensors"], found["rows"]["digests"]) == (1, 1, 2)
     shown = text(tmp_path / "t.zarr", capsys)
-    assert "\n  values  1, 16 bytes of at most 1,073,741,824  (what identifies activation rows, and state)\n" in shown
+    assert "\n  values  1, 16 bytes of at most 1,073,741,824  (what identifies activation rows)\n" in shown
     assert "\n  rows    1 tensor by row, 1 call of modules  (module=*, along axes 0, 1)\n" in shown
     assert "not by row: 1 tensor, at rows 1 to 1 of rank0/main: the limit was reached\n" in shown
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({"rerunnable": ["step=1", "op=mm"]}, "what step=1 or op=mm needs to be run again"),
+        ({"rerunnable": ["step=1"], "state": "0:1"}, "what step=1 needs to be run again; state of steps 0:1"),
+        ({"asleep": True}, "what runs ops again, or state"),
+    ],
+)
+def test_values_of_no_selector(tmp_path: Path, options: dict[str, object], wanted: str) -> None:
+    """They are named by what they were recorded for; a run that was asleep does not know."""
+    builder = TraceBuilder(tmp_path / "t.zarr")
+    builder.main.request_values(only_with_rows=True)
+    builder.value(np.zeros(2))
+    builder.op("aten.mm.default", outputs=["x"])
+    described = describe(open_trace(builder.finish()))
+    described["launch"]["options"] |= options
+    assert f"\n  values  1, 16 bytes of at most 1,073,741,824  ({wanted})\n" in info_text(described)
+
+
+def test_a_program_of_jax(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its functions with loops a line each, its settings under a heading, and no word of torch."""
+    builder = TraceBuilder(tmp_path / "t.zarr", level="step", engine=JAX_ENGINE)
+    builder.fact(
+        "jax.loops", "jit.train: 6 iterations, digested by the host; jit.test: 2 iterations, digested by the host"
+    )
+    builder.fact("jax.boundary_only", "jit.run: it takes donated arrays")
+    builder.fact("jax.enable_x64", False)
+    builder.op("jit.train.iteration", outputs=["x"])
+    builder.sample("loss", 1.0, "stacked")
+    builder.end_step("jit.train", 0)
+    builder.finish()
+    shown = text(tmp_path / "t.zarr", capsys)
+    for words in (
+        "recorded  level step, engine jax-iterations",
+        "  steps   jit.train #0  1 iteration\n",
+        "(rltrace series draws them)\n",
+        "  loops   jit.test: 2 iterations, digested by the host\n",
+        "  opaque  jit.run is one op: it takes donated arrays\n",
+        "\nJAX\n  jax.enable_x64 ",
+    ):
+        assert words in shown
+    assert shown.count("donated") == 1
 
 
 def test_json_has_every_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

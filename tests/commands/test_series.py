@@ -149,3 +149,26 @@ def test_damage_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     builder.finish()
     Path("a.zarr/processes/0/series/c.0.0").write_bytes(b"?")
     assert "samples 0 to 0: processes/0/series/c.0.0 has 1 bytes" in " ".join(run(capsys, "a.zarr").split())
+
+
+def test_ranks_that_log_one_name(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where several processes have a series, each line names the process, in a trace and between two."""
+    line = "losses.append(total_value_loss_of_this_update_and_of_all_minibatches_in_it.item())"
+    for path, late in (("a.zarr", 0.0), ("b.zarr", 1.0)):
+        builder = TraceBuilder(Path(path))
+        for rank in range(2):
+            stream = builder.process(f"rank{rank}/main").stream()
+            stream.sample("return", 2.0)
+            stream.sample("loss", 1.0 + late * rank)
+            stream.op("aten._local_scalar_dense.default", value=late * rank, site=("train.py", 7, "train", line))
+        builder.finish()
+    one = run(capsys, "a.zarr")
+    two = run(capsys, "a.zarr", "b.zarr")
+    for rank in range(2):
+        assert f"\n  loss  rank{rank}/main\n" in one
+        assert f"…  train.py:7  rank{rank}/main\n" in one
+        assert f"\n  return  rank{rank}/main  1 number\n" in two
+    assert "2 of 6 series differ, the first from step 0: loss (rank1/main),\n" in two
+    assert "\nloss  rank1/main\n" in two
+    assert "…  train.py:7  rank1/main\n" in two
+    assert max(map(len, (*one.splitlines(), *two.splitlines()))) <= WIDTH

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +11,12 @@ from views import view_of
 
 from rltrace.diff import compare
 from rltrace.diff.base.findings import make_finding, row_at
-from rltrace.diff.base.model import Cause, Finding
+from rltrace.diff.base.model import Cause, Comparison, Finding
 from rltrace.diff.base.view import StreamView
 from rltrace.diff.causes.extra_ops import control_flow
 from rltrace.diff.causes.rng import DRAWS, Draws, draws_from, generators_note, rng_ends_equal, state_column
 from rltrace.testing import In, TraceBuilder
-from rltrace.trace.format.schema import Generator, Origin, Step
+from rltrace.trace.format.schema import Generator, Origin, RowFlag, Step
 
 FRAME = ("train.py", 1, "train", "act(observation)")
 
@@ -74,11 +75,18 @@ def test_not_known(tmp_path: Path, generators: str | None) -> None:
 
 # --- draws of one side ------------------------------------------------------------------------------------------------
 #
-# A letter is a row: ``t`` draws from torch's generator, ``d`` from a device's, ``o`` and ``p`` from generators that the
-# program made, ``u`` from one that is not known, ``.`` from none; capital letters are rows of one side alone. A digit
-# ends a step with torch's generator in that state.
+# A letter is a row: ``t`` draws from torch's generator, ``m`` too, in a marked row, ``d`` from a device's, ``o`` and
+# ``p`` from generators that the program made, ``u`` from one that is not known, ``.`` from none; capital letters are
+# rows of one side alone. A digit ends a step with torch's generator in that state.
 
-GENERATORS = {"t": Generator.TORCH, "d": Generator.DEVICE, "o": Generator.OWN, "p": 17, "u": Generator.UNKNOWN}
+GENERATORS = {
+    "t": Generator.TORCH,
+    "m": Generator.TORCH,
+    "d": Generator.DEVICE,
+    "o": Generator.OWN,
+    "p": 17,
+    "u": Generator.UNKNOWN,
+}
 
 
 def side(path: Path, rows: str, state: str = "complete", end: str | None = None, thread: str = "") -> StreamView:
@@ -88,7 +96,8 @@ def side(path: Path, rows: str, state: str = "complete", end: str | None = None,
                 trace.end_step(parameters="p", gradients="g", generators=row)
                 continue
             drawn = {} if row == "." else {"rng": "g", "generator": GENERATORS[row.lower()]}
-            trace.op("aten.rand.default", outputs=["y"], **drawn)
+            flags = RowFlag.MARKED if row in "mM" else 0
+            trace.op("aten.rand.default", outputs=["y"], flags=flags, **drawn)
         for row in thread:
             other = trace.stream("rank0/main/thread:other")
             other.op("aten.rand.default", outputs=["y"], rng="g", generator=GENERATORS[row])
@@ -112,6 +121,11 @@ def drawn(folder: Path, a: str, b: str, **more: object) -> tuple[Draws, StreamVi
 
     draws.add(sides[0], sides[1], finding)
     return draws, *views, alone
+
+
+def ends_of(draws: Draws) -> tuple[int, int]:
+    """Where the streams end, as all of them was compared."""
+    return draws._views[True].rows, draws._views[False].rows
 
 
 def place_of(found: Finding | None) -> tuple[int | None, int | None] | None:
@@ -141,6 +155,11 @@ def place_of(found: Finding | None) -> tuple[int | None, int | None] | None:
         ("OO", "", {"thread": "p"}, None),
         ("Uu", "u", {}, (0, None)),
         ("ttT", "tt", {"state": "killed"}, None),
+        ("Tm", "m", {}, (0, None)),
+        ("Tm", "t", {}, (0, None)),
+        ("Tt", "m", {}, (0, None)),
+        ("Tmt", "mt", {}, None),
+        ("Oo", "m", {}, (0, None)),
     ],
 )
 def test_draws_of_one_side(
@@ -148,11 +167,62 @@ def test_draws_of_one_side(
 ) -> None:
     """Harmless where the generator is in the same state afterwards, or where nobody else ever draws from it."""
     draws, *_, alone = drawn(tmp_path, a, b, **more)
-    found = draws.unsettled((alone[0], alone[1]))
+    found = draws.unsettled((alone[0], alone[1]), ends_of(draws))
     assert place_of(found) == unsettled
     if "T1T" in (a, b):
         assert found is not None and (found.identical_before, found.cause) == (0, Cause.CONTROL_FLOW)
     assert draws.any_one_sided is any(len(rows) for rows in alone)
+
+
+@pytest.mark.parametrize(("ends", "unsettled"), [((4, 3), None), ((3, 2), (1, None)), ((2, 1), (1, None))])
+def test_only_what_was_compared_settles(
+    tmp_path: Path, ends: tuple[int, int], unsettled: tuple[int | None, int | None] | None
+) -> None:
+    """A draw of both sides after the end of the walk is no proof."""
+    draws, *_, alone = drawn(tmp_path, "tT.t", "t.t")
+    assert place_of(draws.unsettled((alone[0], alone[1]), ends)) == unsettled
+
+
+def both(folder: Path, build: Callable[[TraceBuilder, bool], object]) -> Comparison:
+    """What comparing two traces of one builder comes to."""
+    for is_b in (False, True):
+        trace = TraceBuilder(folder / f"{is_b}.zarr")
+        build(trace, is_b)
+        trace.finish()
+    return compare(folder / "False.zarr", folder / "True.zarr")
+
+
+def test_draws_after_the_value_at_which_the_walk_ends(tmp_path: Path) -> None:
+    """They were not compared: the draw of one side before that value comes first."""
+
+    def build(trace: TraceBuilder, is_b: bool) -> None:
+        trace.op("aten.mm.default", [FRAME], outputs=["y"])
+        if is_b:
+            trace.op("aten.rand.default", [FRAME], outputs=["z"], rng="g")
+        trace.op("aten.sum.default", [FRAME], outputs=["of b" if is_b else "of a"])
+        trace.op("aten.rand.default", [FRAME], outputs=["r"], rng="h")
+
+    found = both(tmp_path, build)
+    assert found.first_value is not None and found.first_value.a_index == 1
+    assert place_of(found.decisive) == (None, 1)
+
+
+def test_steps_that_digests_prove_equal_settle_a_draw(tmp_path: Path) -> None:
+    """An evaluation that puts the generator back is not the cause of another seed long after it."""
+
+    def build(trace: TraceBuilder, is_b: bool) -> None:
+        for step in range(6):
+            other = is_b and step == 4
+            trace.op("aten.rand.default", [FRAME], outputs=[f"r{step}{other}"], rng=f"{step}{other}")
+            if is_b and step == 1:
+                trace.op("aten.rand.default", [FRAME], outputs=["e"], rng="e")
+            trace.op("aten.add_.Tensor", [FRAME], outputs=[f"p{step}{other}"])
+            trace.end_step(parameters=f"{step}", gradients="g", generators=f"{step}{is_b and step >= 4}")
+
+    found = both(tmp_path, build)
+    assert found.decisive is not None and found.decisive == found.first_value
+    assert (found.decisive.step, found.decisive.cause) == (4, Cause.RNG)
+    assert "on one side only" not in found.decisive.explanation
 
 
 @pytest.mark.parametrize(
@@ -171,8 +241,9 @@ def test_draws_of_one_side(
 def test_the_draw_that_explains_another_state(tmp_path: Path, a: str, b: str, cause: tuple[int, int] | None) -> None:
     """The first of one side since both last drew from the generator; the rows up to the last pair are known."""
     views = [side(tmp_path / f"whole {name}.zarr", rows) for name, rows in (("a", a), ("b", b))]
-    draws, *_ = drawn(tmp_path, a[:-1], b[:-1])
-    assert place_of(draws.causing_draw(*(row_at(view, view.rows - 1) for view in views))) == cause
+    draws, *_, alone = drawn(tmp_path, a[:-1], b[:-1])
+    pair = [row_at(view, view.rows - 1) for view in views]
+    assert place_of(draws.causing_draw(*pair, ends_of(draws), (alone[0], alone[1]))) == cause
 
 
 @pytest.mark.parametrize(
@@ -210,7 +281,8 @@ def test_ends_that_differ_settle_nothing(tmp_path: Path) -> None:
 def test_all_draws_of_a_stream(tmp_path: Path) -> None:
     """By generator; not known where rows cannot be read."""
     view = side(tmp_path / "a.zarr", "t.dt1.o")
-    assert [draws_from(view.stream, GENERATORS[word]).tolist() for word in "tdopu"] == [[0, 3], [2], [5], [], []]  # type: ignore[union-attr]
+    found = [draws_from(view.stream, GENERATORS[word]) for word in "tdopu"]
+    assert [drawing.rows.tolist() for drawing in found if drawing] == [[0, 3], [2], [5], [], []]
     (tmp_path / "a.zarr/processes/0/streams/0/rows/c.0.0").unlink()
     assert draws_from(side_again(tmp_path / "a.zarr").stream, Generator.TORCH) is None
 
@@ -253,11 +325,12 @@ def test_ends_that_differ_leave_a_draw_unsettled(tmp_path: Path) -> None:
             finding = make_finding(row_at(long, 1), None, judged, 1)
             given = [(view.read(0, view.rows), np.array([0]), rows) for view, rows in zip(views, alone, strict=True)]
             draws.add(given[0], given[1], lambda *_, found=finding: found)
-            assert (draws.unsettled((alone[0], alone[1])) is not None) is unsettled
+            assert (draws.unsettled((alone[0], alone[1]), ends_of(draws)) is not None) is unsettled
 
 
 def test_draws_of_a_trace_that_goes_on(tmp_path: Path) -> None:
     """What one side has not run yet may restore the state, whichever side it is."""
     long, short = side(tmp_path / "a.zarr", "tT"), side(tmp_path / "b.zarr", "t", state="killed")
     for views in ((long, short), (short, long)):
-        assert Draws(*views).unsettled((np.array([1]), np.array([], np.int64))) is None
+        draws = Draws(*views)
+        assert draws.unsettled((np.array([1]), np.array([], np.int64)), ends_of(draws)) is None

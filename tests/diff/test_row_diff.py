@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from views import rows_of, view_of
 
+from rltrace.diff.base.findings import RowAt
 from rltrace.diff.base.row_diff import (
     Difference,
     arguments_text,
@@ -18,7 +19,7 @@ from rltrace.diff.base.row_diff import (
     written_text,
 )
 from rltrace.testing import TraceBuilder
-from rltrace.trace.format.schema import WRITES, Kind, RowFlag
+from rltrace.trace.format.schema import LINES, WRITES, Kind, RowFlag
 
 OP = "aten.mm.default"
 MARKED = {"flags": RowFlag.MARKED}
@@ -190,6 +191,43 @@ def test_outputs_with_names(tmp_path: Path, differing: str, text: str) -> None:
     assert written_text(*rows) == text
     plain = rows_of(tmp_path / "c.zarr", lambda trace: trace.op(OP, outputs=["p"]))[0]
     assert written_text(plain, rows[0]) == ""
+
+
+def rows_with(folder: Path, *words: list[object], integers: tuple[list[int], ...] = ([], [])) -> list[RowAt]:
+    """A row on each side, with these words and numbers."""
+    both = enumerate(zip(words, integers, strict=True))
+    return [rows_of(folder / f"{k}.zarr", lambda t, w=w, n=n: t.op(OP, integers=n, scalars=w))[0] for k, (w, n) in both]
+
+
+@pytest.mark.parametrize(
+    ("differing", "text"),
+    [
+        (1, "it was called with x, y = f(z=0) #1=0 in A, 1 in B"),
+        (7, "called with x, y = f(z=0) #1=0 in A, 1 in B (2 times), and x, y = f(z=1) #1=0 in A, 1 in B"),
+        (12, "f(z=3) #1=0 in A, 1 in B (2 times), and 2 numbers more"),
+    ],
+)
+def test_the_name_of_a_number_may_have_any_text(tmp_path: Path, differing: int, text: str) -> None:
+    """One that is a line of the source, with an equals sign in it; of many that differ the first four are named."""
+    words: list[object] = [[f"x, y = f(z={k}) #{n}=", "i"] for n in (1, 2) for k in range(6)]
+    numbers = [0] * 12, [1] * differing + [0] * (12 - differing)
+    assert text in arguments_text(*rows_with(tmp_path, words, words, integers=numbers), Difference())
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "text"),
+    [
+        ("xyz", "xwz", "it is another program: y = 0 in A, w = 0 in B"),
+        ("xz", "xyz", "it is another program: y = 0 in B"),
+        ("xyz", "xYZ", "it is another program: other operations or shapes come from y = 0, z = 0"),
+        ("xyz", "zyx", "it was called with different arguments: (program=xyz) in A, (program=zyx) in B"),
+        ("stuvwxyz", "z", "it is another program: s = 0, t = 0, u = 0, v = 0 and 3 more in A"),
+    ],
+)
+def test_lines_of_another_program(tmp_path: Path, a: str, b: str, text: str) -> None:
+    """Those that one side alone has, or else those that became other operations: here capitals."""
+    both = [[f"program={each}", {LINES: [[f"{c.lower()} = 0", c] for c in each]}] for each in (a, b)]
+    assert arguments_text(*rows_with(tmp_path, *both), Difference(structure=True)) == text
 
 
 @pytest.mark.parametrize(

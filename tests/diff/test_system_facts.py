@@ -8,6 +8,7 @@ from dataclasses import replace
 from programs import Machine, training
 
 from rltrace.diff import compare
+from rltrace.diff.system_facts import fact_differences, selects_kernels
 from rltrace.report.diff_text import render_comparison
 
 
@@ -34,3 +35,10 @@ def test_a_file_that_one_run_alone_loaded_was_not_edited(record: Callable[..., M
     a = record(training(), facts={"source.extra.py": "1", "source.large.py": None})
     b = record(training(), facts={"source.large.py": "2"})
     assert compare(a.path, b.path).edits == ()
+
+
+def test_facts_of_the_recording_are_no_differences() -> None:
+    """How a loop of JAX was digested, and what was compared of its code, differs with the options of ``record``."""
+    recorded = {"jax.loops": "jit.train: 6 iterations", "jax.code": "jit.train: its 9 …", "jax.enable_x64": True}
+    assert [found.name for found in fact_differences(recorded, {})] == ["jax.enable_x64"]
+    assert [name for name in recorded if selects_kernels(name)] == ["jax.enable_x64"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from rltrace.diff.metrics.series import all_series
 from rltrace.digest import digest_buffer, seed_of
 from rltrace.report.diff_text import render_comparison
 from rltrace.report.info import describe, info_text
+from rltrace.trace.format.row_hashes import row_hashes
 from rltrace.trace.read.reader import Trace, open_trace
 from rltrace.trace.tools.verify import verify
 
@@ -120,6 +122,20 @@ show("in place", jax.jit(lambda y: jax.lax.scan(lambda c, _: (c * 1.01, c[0, 0])
 print(large.is_deleted(), float(large.sum()))
 """
 
+TUNED = """version: 3
+results {
+  result {
+    run_time {
+      nanos: 31744
+    }
+    triton {
+      block_m: 32
+    }
+  }
+}
+"""
+"""As XLA writes it on a GPU."""
+
 
 def run(folder: Path, *command: str, **variables: str) -> str:
     """Standard output of a command that succeeds."""
@@ -177,7 +193,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
 OTHER_ISA = "--xla_cpu_max_isa=SSE4_2"
 
 
-def compared(programs: Programs, name: str, *words: str, **more: str) -> Comparison:
+def compared(programs: Programs, name: str, *words: str, **more: object) -> Comparison:
     """The recorded training run against another one."""
     other = programs.recorded(name, "train", *words, **more)  # type: ignore[arg-type]
     return compare(programs.recorded("a", "train"), other)
@@ -231,8 +247,10 @@ def test_the_program_digests_what_the_host_does(programs: Programs) -> None:
     streams = [trace.processes[0].streams[0] for trace in (inside, outside)]
     rows, others = (stream.read(0, stream.rows) for stream in streams)
     assert len(rows) > 2_500
-    for cells in ("columns", "links", "floats", "digests"):
+    for cells in ("links", "floats", "digests"):
         np.testing.assert_array_equal(getattr(rows, cells), getattr(others, cells))
+    hashes, of_others = (row_hashes(found, t.processes[0].tables) for found, t in ((rows, inside), (others, outside)))
+    np.testing.assert_array_equal(hashes.structure, of_others.structure)
     assert compare(inside, outside).verdict is Verdict.IDENTICAL
 
 
@@ -262,14 +280,33 @@ def test_each_iteration_is_a_step(programs: Programs) -> None:
     assert "jit.train #0  6 iterations" in text
 
 
+def unchanged(programs: Programs) -> Comparison:
+    """The training run against itself at level step, with flags of a GPU that name files."""
+    (programs.folder / "tuned.txt").write_text(TUNED)
+    flags = "--xla_gpu_load_autotune_results_from=tuned.txt --xla_gpu_dump_autotune_results_to=none.txt"
+    return compared(programs, "b", options=("--level", "step"), flags=flags)
+
+
 def test_an_unchanged_run_is_identical(programs: Programs) -> None:
-    """Two runs of one program have equal rows."""
-    assert compared(programs, "b").verdict is Verdict.IDENTICAL
+    """Two runs of one program have equal rows, of which level step records no fewer."""
+    comparison = unchanged(programs)
+    assert comparison.verdict is Verdict.IDENTICAL
+    assert (comparison.a.level, comparison.b.level, comparison.level) == ("op", "step", "op")
+    assert "jax.code" not in open_trace(comparison.b.path).processes[0].facts
+
+
+def test_what_xla_chose_by_timing_is_a_fact(programs: Programs) -> None:
+    """A digest of the file, without the times that it has; none of a file that was not written."""
+    facts = open_trace(unchanged(programs).b.path).processes[0].facts
+    chosen = TUNED.replace("run_time {\n      nanos: 31744\n    }\n    ", "")
+    assert facts["jax.autotuning_loaded"] == f"{digest_buffer(chosen.encode(), 0):016x}"
+    assert "jax.autotuning_dumped" not in facts
 
 
 def test_another_instruction_set_is_found_in_the_iteration(programs: Programs) -> None:
     """Each side computes what it does unrecorded; the first row that differs has cause kernel and names the carry."""
-    comparison = compared(programs, "isa", flags=OTHER_ISA)
+    programs.recorded("isa", "train", flags=OTHER_ISA)
+    comparison = compare(programs.recorded("a", "train"), programs.recorded("isa", "train"), within=False)
     plain = programs.plain("train", OTHER_ISA)
     assert programs.printed("isa") == plain
     if plain == programs.plain("train"):
@@ -282,6 +319,7 @@ def test_another_instruction_set_is_found_in_the_iteration(programs: Programs) -
     text = render_comparison(comparison, color=False)
     assert f"iteration {found.step} (jit.train's" in text
     assert "optimizer step" not in text
+    assert re.search(r"kernel   A  XLA native cpu, jaxlib [^,]*, \d+ threads?\n", text)
 
 
 def test_another_learning_rate_is_an_argument(programs: Programs) -> None:
@@ -371,3 +409,19 @@ def test_outside_data_is_replaced_where_it_came_in(programs: Programs) -> None:
     """Another seed is data that comes in: with A's in its place, all else is A's."""
     healed = replayed(programs, "seeded", "0.1", "1", inject=("step=0",))
     assert programs.printed("seeded") == programs.printed("values"), healed.why
+
+
+@pytest.mark.timeout(600)  # seven runs
+def test_another_instruction_set_is_confirmed(programs: Programs) -> None:
+    """CONFIRMED in all four arms: with A's iterations in place B is A, with B's A is B, and no other row is needed."""
+    programs.recorded("a", "train")
+    programs.recorded("isa", "train", flags=OTHER_ISA)
+    if programs.printed("isa") == programs.printed("a"):
+        pytest.skip("this processor computes the same bits under SSE4.2")
+    command = sys.executable, "-m", "rltrace", "confirm", "a.zarr", "isa.zarr"
+    outcome = json.loads(run(programs.folder, *command, "--yes", "--samples", "1", "--format", "json"))
+    assert (outcome["word"], outcome["by_state"]) == ("confirmed", True)
+    assert [arm["state"] for arm in outcome["arms"]] == ["as-expected"] * 4
+    [kind] = outcome["classes"]
+    assert (kind["op"], kind["matters"], kind["first_step"]) == ("jit.train.iteration", True, 0)
+    assert [kind["kernel"][side].split()[1] for side in "ab"] == ["native", "SSE4_2"]

@@ -12,14 +12,19 @@ from rltrace.diff.base.findings import RowAt, row_at
 from rltrace.diff.base.view import StreamView
 from rltrace.query.values import OpValues, op_values, recording_commands
 from rltrace.testing import In, TraceBuilder
-from rltrace.trace.format.schema import Kind, ValueKind
+from rltrace.trace.format.schema import WRITES, Kind, ValueKind
 from rltrace.trace.read.reader import open_trace
 
 ONE = np.array([1.0, 2.0, 3.0], np.float32)
 OTHER = np.array([1.0, np.nextafter(np.float32(2), np.float32(3)), 3.0], np.float32)
 
 
-def traced(path: Path, *outputs: NDArray[np.float32] | None, read: NDArray[np.float32] | None = None) -> RowAt:
+def traced(
+    path: Path,
+    *outputs: NDArray[np.float32] | None,
+    read: NDArray[np.float32] | None = None,
+    names: tuple[str, ...] = (),
+) -> RowAt:
     """A trace of one op that returned these; None: something that was not kept, other on each side."""
     trace = TraceBuilder(path)
     stream = trace.stream()
@@ -29,7 +34,7 @@ def traced(path: Path, *outputs: NDArray[np.float32] | None, read: NDArray[np.fl
     digests: list[object] = []
     for place, output in enumerate(outputs):
         digests.append(f"{path}" if output is None else stream.value(output, place=place))
-    stream.op("aten.mm.default", inputs=inputs, outputs=digests)
+    stream.op("aten.mm.default", inputs=inputs, outputs=digests, scalars=[{WRITES: list(names)}] if names else [])
     trace.finish()
     process = open_trace(path).processes[0]
     return row_at(StreamView(process, process.streams[0]), 0)
@@ -48,6 +53,15 @@ def test_what_differs_is_measured(tmp_path: Path) -> None:
     assert first is not None and (first.differing, first.largest) == (1, 1)
     assert [element.a for element in found.pairs[1].elements] == ["1.0", "2.0", "3.0"]
     assert found.pairs[0].layout.a == "float32[3]" and found.any_recorded
+
+
+def test_an_output_has_its_name(tmp_path: Path) -> None:
+    """Where the row has one for it."""
+    sides = (
+        traced(tmp_path / f"{name}.zarr", array, ONE, names=("kernel", ""))
+        for name, array in zip("ab", (ONE, OTHER), strict=True)
+    )
+    assert [pair.what for pair in op_values(*sides).pairs] == ["output 0 kernel", "output 1"]
 
 
 def test_inputs_come_first(tmp_path: Path) -> None:

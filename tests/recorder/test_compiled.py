@@ -253,6 +253,7 @@ def test_a_region_of_inductors_is_one_op(record: Record, tmp_path: Path, monkeyp
     """Forward and backward are an op each: inputs, what it wrote, outputs, generator, kernels; no more is seen."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    monkeypatch.setattr("torch._inductor.config.cpp.vec_isa_ok", True)
     kept: list[list[torch.Tensor]] = []
 
     def program() -> None:

@@ -35,6 +35,7 @@ from rltrace.report.document import Form, Stack, streams_text, verdict_document,
 from rltrace.report.html.page import html_page
 from rltrace.report.page_data import gather
 from rltrace.testing import TraceBuilder
+from rltrace.trace.format.schema import JAX_ENGINE
 from rltrace.trace.read.names import Site
 from rltrace_tui.diff_text import environment_lines, verdict_lines
 
@@ -123,6 +124,28 @@ def test_each_fact_has_one_label(rich: Comparison) -> None:
         assert any(told.startswith("Call stack") for told in stacks) if is_stack else label in terms, label
 
 
+def test_commands_of_reruns_are_not_compared(rich: Comparison) -> None:
+    """Both compute from the memory that their traces hold, so the line has to be of runs from their beginnings."""
+    found = replace(rich, commands="B adds --nodes 2")
+    for again in ((), ("a",), ("b",), ("a", "b")):
+        sides = {name: replace(getattr(found, name), rerun=name in again) for name in ("a", "b")}
+        shown = render_comparison(replace(found, **sides), color=False)
+        assert ("  commands B adds --nodes 2" in shown) == (len(again) < 2)
+
+
+def test_curves_of_several_ranks_are_named_with_their_process(rich: Comparison) -> None:
+    """One that differs on a rank alone is named with it, and with one process none is."""
+    [curve, *_] = rich.drift
+    curve = replace(curve, name="loss", place="", kind="watch", stream="rank1/main")
+    shown = render_comparison(replace(rich, drift=(curve,)), color=False)
+    assert "in rank1/main: differs" not in shown
+    side = replace(rich.a, processes=(*rich.a.processes, replace(rich.a.processes[0], name="rank1/main")))
+    shown = render_comparison(replace(rich, a=side, drift=(curve,)), color=False)
+    assert "in rank1/main: differs" in shown
+    drifts = (curve, replace(curve, stream="rank0/main"))
+    assert "in rank0/main: differs" in render_comparison(replace(rich, drift=drifts), color=False)
+
+
 def test_each_section_has_one_title(rich: Comparison) -> None:
     """Sections have the title of the document in each form; what is said in them is said in each."""
     document = verdict_document(rich)
@@ -207,3 +230,26 @@ def test_streams_in_a_row_are_named_by_the_first_and_the_last() -> None:
     names = [f"rank{rank}/main" for rank in (0, 1, 2, 4, 6, 8, 10, 11)]
     assert streams_text(names) == "rank0/main to rank2/main, rank4/main, rank6/main, rank8/main and 2 more"
     assert streams_text(["rank0/main", "rank1/worker:1"]) == "rank0/main, rank1/worker:1"
+
+
+@pytest.mark.parametrize(
+    ("op", "step", "text"),
+    [
+        ("jit.stage", 0, "before the first iteration (jit.train)"),
+        ("jit.train.before", 0, "before the first iteration (jit.train)"),
+        ("jit.trainer", 2, "before iteration 2 (jit.train's 3rd iteration)"),
+        ("jit.train.iteration", 0, "iteration 0 (jit.train's 1st iteration)"),
+        ("jit.train.iteration", 2, "iteration 2 (jit.train's 3rd iteration)"),
+    ],
+)
+def test_calls_of_jax_precede_the_iteration_of_their_step(rich: Comparison, op: str, step: int, text: str) -> None:
+    """Other functions, and what the one with the loop computes before it."""
+    count = OptimizerCount(0, "jit.train", step, None)
+    finding = replace(rich.decisive or rich.first, op=op, step=step, phase="other", optimizer=count)
+    assert when(finding, JAX_ENGINE) == text
+
+
+def test_a_variable_that_is_empty_is_not_one_that_is_not_set(rich: Comparison) -> None:
+    """Each has its word."""
+    text = render_comparison(replace(rich, system=(NamedDifference("env.XLA_FLAGS", "", None),)), color=False)
+    assert "  env.XLA_FLAGS  (empty) | (unset)" in text

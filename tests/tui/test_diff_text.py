@@ -5,11 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from rltrace.diff import compare
+from rltrace.diff.base.view import StreamView
+from rltrace.query.op_pair import OpPairs
 from rltrace.report.diff_text import split_at_dots
 from rltrace.report.document import verdict_document
 from rltrace.testing import TraceBuilder
-from rltrace.trace.format.schema import Kind
+from rltrace.trace.format.schema import WRITES, Kind
+from rltrace.trace.read.reader import open_trace
 from rltrace_tui import diff_text
+from rltrace_tui.op_text import op_lines
 
 
 def test_labels_stand_in_a_column() -> None:
@@ -54,3 +58,25 @@ def test_an_event_is_told_as_one(tmp_path: Path) -> None:
         ["B", comparison.first_value.outputs[0].b],
     ]
     assert not any(line[0] in ("inputs", "kernel", "output") for line in lines)
+
+
+def test_outputs_have_their_names(tmp_path: Path) -> None:
+    """Each above its digests, in the verdict and in the screen of the op, where of many the equal ones are counted."""
+    names = [f"state['w{k}']" for k in range(10)]
+    paths = []
+    for side in "ab":
+        trace = TraceBuilder(tmp_path / f"{side}.zarr")
+        outputs = [f"{side}{k}" if k == 7 else str(k) for k in range(10)]
+        trace.op("jit.train.iteration", outputs=outputs, scalars=[{WRITES: names}])
+        paths.append(trace.finish())
+    found = compare(*paths).first_value
+    assert found is not None
+    digests = found.outputs[7]
+    wanted = [["output", "state['w7']"], ["A", digests.a], ["B", digests.b]]
+    lines = [line.plain.split() for line in diff_text.section_lines(verdict_document(compare(*paths)).findings[0], 76)]
+    assert lines[(at := lines.index(wanted[0])) : at + 3] == wanted
+
+    views = [StreamView(trace.processes[0], trace.processes[0].streams[0]) for trace in map(open_trace, paths)]
+    lines = [line.plain.split() for line in op_lines(OpPairs(*views, None).pair(0, 0), 76)]
+    assert lines[:3] == wanted
+    assert " ".join(lines[3]) == "outputs 9 of 10 are equal on both sides"

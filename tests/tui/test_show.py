@@ -79,7 +79,7 @@ def test_without_ops_or_steps(record: Record, tmp_path: Path) -> None:
         assert any("recorded with --level step" in n.message for n in app._notifications)
 
     async def stepless(pilot: Scene, app: TraceApp) -> None:
-        assert "made no optimizer step" in app.overview.query_one("#timeline", Pane).text
+        assert "made no step" in app.overview.query_one("#timeline", Pane).text
         await press(pilot, app, "2")
         assert app.ops.list.cell is not None and "aten.randn" in app.ops.list.cell.text
 

@@ -27,7 +27,7 @@ class Curves:
         if self.all is None:
             return "the curves are being read"
         if not self.all:
-            return "no scalar was logged (.item())"
+            return "no scalar was logged (.item(), jax.debug.callback)"
         return "" if len(self.all) > 1 else "there is only one curve"
 
     def turn(self, direction: int) -> None:
@@ -46,7 +46,7 @@ class Curves:
         if self.all is None:
             return [diff_text.plain("reading the curves …", "$text-muted")]
         if not self.all:
-            return [diff_text.plain("No scalar was logged (.item()).", "$text-muted")]
+            return [diff_text.plain("No scalar was logged (.item(), jax.debug.callback).", "$text-muted")]
         curve = self.all[self.at]
         steps = max([steps, *(step + 1 for step, _ in (*curve.a[-1:], *curve.b[-1:]))])
         drawn = charts.without_gaps(curve, steps)

@@ -6,6 +6,7 @@ Owns layout within a width. Pure functions: no widget, no reading.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, repeat
 
 from textual.content import Content
 
@@ -59,9 +60,7 @@ def op_lines(pair: OpPair, width: int) -> Lines:
     if shown.event is not None:
         lines += event_lines(pair, facts, width)
     else:
-        for number in range(max(len(line.outputs) for line in (pair.a, pair.b) if line)):
-            outputs = Pair(*(_nth(line.outputs, number) if line else None for line in (pair.a, pair.b)))
-            lines += facts("output", outputs, width)
+        lines += output_lines(pair, width)
         for label, values in pair.call.items():
             if (values.a or values.b) and (label != "args" or (is_paired and values.a != values.b)):
                 lines += facts(label, values, width)
@@ -70,6 +69,27 @@ def op_lines(pair: OpPair, width: int) -> Lines:
     lines += when_lines(pair, width)
     lines += labelled("flags", ", ".join(shown.flags), width) if shown.flags else []
     return lines + stack_lines(pair, width)
+
+
+MAX_NAMED = 8
+"""Outputs with names, above which those that are equal on both sides are counted only."""
+
+
+def output_lines(pair: OpPair, width: int) -> Lines:
+    """The digests of what it returned and wrote, each below its name, where it has one."""
+    both = [None if line is None else line.outputs for line in (pair.a, pair.b)]
+    count = max(len(outputs) for outputs in both if outputs is not None)
+    outputs = [Pair(*(None if own is None else _nth(own, k) for own in both)) for k in range(count)]
+    facts = _single_lines if None in both else pair_lines
+    counts_equal = len(pair.shown.names) > MAX_NAMED and None not in both
+    lines: Lines = []
+    for output, name in zip(outputs, chain(pair.shown.names, repeat("")), strict=False):
+        if counts_equal and output.a == output.b:
+            continue
+        lines += labelled("output", name, width) if name else []
+        lines += facts("" if name else "output", output, width)
+    equal = sum(output.a == output.b for output in outputs) if counts_equal else 0
+    return lines + (labelled("outputs", f"{equal:,} of {count:,} are equal on both sides", width) if equal else [])
 
 
 def event_lines(pair: OpPair, facts: Callable[[str, Pair[str], int], Lines], width: int) -> Lines:

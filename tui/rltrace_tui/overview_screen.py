@@ -25,9 +25,10 @@ from rltrace_tui.prompt import Prompt
 VERDICT = "Verdict: where the two runs first differ, the cause, and the evidence."
 ENVIRONMENT = "System and settings: facts of machine, process and sources that differ, the likeliest to matter first."
 TIMELINE = (
-    "Timeline: one character for each optimizer step, or for several where they do not fit (then the worst of "
-    "them). ± other ops were run; · only one side made the step. Below, a logged scalar of both runs (.item()), on "
-    "one scale, its last value next to it; [ and ] pick another one, c lists them."
+    "Timeline: one character for each optimizer step, of JAX each iteration, or for several where they do not fit "
+    "(then the worst of them). ± other ops were run; · only one side made the step. Below, a logged scalar of both "
+    "runs (.item(), jax.debug.callback), on one scale, its last value next to it; [ and ] pick another one, c lists "
+    "them."
 )
 SEARCH = (
     "Search: prefix digests of both traces are compared at a few rows; each probe halves the rest. = before it all "
@@ -144,7 +145,7 @@ class OverviewScreen(KeyGuard, CurveScreen):
             axis = charts.axis(len(timeline.states), mark, width - charts.MARGIN)
             lines += [Content(f"  {axis}"), Content(f"  {bar}")]
         if not lines:
-            lines.append(diff_text.plain("Neither program made an optimizer step.", "$text-muted"))
+            lines.append(diff_text.plain("Neither program made a step.", "$text-muted"))
         steps = max([len(t.states) for t in self._work.timelines], default=0)
         height = self.query_one("#timeline", Pane).scrollable_content_region.height
         return lines + self._curves.lines(steps, width, height - len(lines))

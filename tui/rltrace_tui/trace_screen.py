@@ -19,8 +19,9 @@ from rltrace_tui.pane import Pane
 TRACE = "Trace: what was run and when, how it was recorded, and how each of its processes ended."
 FACTS = "System and settings: facts of machine, versions, settings and sources."
 TIMELINE = (
-    "Steps: a bar for each optimizer step (or for several), its height the number of ops; s: the step was skipped. "
-    "Below, a logged scalar (.item()), its last value next to it; [ and ] pick another one, c lists them."
+    "Steps: a bar for each optimizer step, of JAX each iteration (or for several), its height the number of ops; s: "
+    "the step was skipped. Below, a logged scalar (.item(), jax.debug.callback), its last value next to it; [ and ] "
+    "pick another one, c lists them."
 )
 
 
@@ -100,7 +101,7 @@ class TraceScreen(KeyGuard, CurveScreen):
             axis = charts.axis(len(own.steps), None, space)
             lines += [Content(f"  {axis}"), Content(f"  {charts.step_bar(own, space)}{charts.step_sizes(own)}")]
         if not lines:
-            lines.append(diff_text.plain("The program made no optimizer step.", "$text-muted"))
+            lines.append(diff_text.plain("The program made no step.", "$text-muted"))
         steps = max([len(own.steps) for own in self._work.steps], default=0)
         height = self.query_one("#timeline", Pane).scrollable_content_region.height
         return lines + self._curves.lines(steps, width, height - len(lines))

@@ -95,7 +95,7 @@ def slept_through(trace: Trace, process: ProcessTrace) -> bool:
 def _first_step(trace: Trace) -> int:
     """The step at which the ops of a trace begin."""
     first = _options(trace).get("first_step")
-    return first if trace.level == "op" and isinstance(first, int) else 0
+    return first if trace.has_rows and isinstance(first, int) else 0
 
 
 def _options(trace: Trace) -> Mapping[str, object]:

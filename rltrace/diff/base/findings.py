@@ -136,6 +136,7 @@ def make_finding(
         event=event,
         not_restored=judgement.not_restored,
         settings=settings_differences(a.settings, b.settings) if a and b else (),
+        output_names=tuple(row.view.words.written(int(row.rows.columns[row.place, Column.SCALARS]))),
         kernel_names=Pair(*(whole_names(row.kernel) if row else None for row in (a, b))),
     )
 

@@ -155,6 +155,8 @@ class Finding:
     """The collective that brought the difference from other processes; this stream only propagates it."""
     event: FindingEvent | None = None
     """The event that brought the difference in: what an environment returned, a checkpoint."""
+    output_names: tuple[str, ...] = ()
+    """Names of the outputs, "" for one that has none; empty: none has one. Those of JAX programs have."""
     kernel_names: Pair[tuple[str, ...]] = Pair(None, None)
     """Whole names of what ran, in order, as they were recorded; None: not known by name."""
     settings: tuple[NamedDifference, ...] = ()

@@ -6,6 +6,7 @@ a step, the start of a window) is no difference; only facts that both sides reco
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from rltrace.diff.base.findings import RowAt
 from rltrace.diff.base.view import COMPUTATION, RowRange
 from rltrace.trace.format.rows import Link, Rows
-from rltrace.trace.format.schema import VALUE_FLAGS, Column, Kind, Origin, RowFlag
+from rltrace.trace.format.schema import LINES, VALUE_FLAGS, WRITES, Column, Kind, Origin, RowFlag
 from rltrace.trace.read.names import layout_text
 
 MARKED, RETURNED = int(RowFlag.MARKED), int(VALUE_FLAGS)
@@ -157,15 +158,19 @@ def _numbers(rows: Rows, i: int) -> tuple[Numbers, tuple[Numbers, int]]:
 
 
 def skeleton_text(row: RowAt) -> str:
-    return " ".join(map(str, row.view.skeleton(row.rows, row.place)))
+    return " ".join(map(str, _words(row)))
 
 
 def arguments_text(a: RowAt, b: RowAt, difference: Difference) -> str:
     if not difference.structure:
         by_name = _named_differences(a, b)
         if by_name:
-            return f"it was called with {', and '.join(by_name)}"
+            more = [f"{len(by_name) - MAX_NAMED} numbers more"] if len(by_name) > MAX_NAMED else []
+            return f"it was called with {', and '.join(by_name[:MAX_NAMED] + more)}"
         return f"it was called with different numbers: {numbers_text(a)} in A, {numbers_text(b)} in B"
+    lines = _lines_text(a, b)
+    if lines:
+        return f"it is another program: {lines}"
     for what, describe in (("tensors", _layouts), ("arguments", call_text), ("op", lambda row: row.op)):
         if describe(a) != describe(b):
             if what == "arguments" and max(len(_arguments(a)), len(_arguments(b))) > MAX_ARGUMENTS:
@@ -174,6 +179,9 @@ def arguments_text(a: RowAt, b: RowAt, difference: Difference) -> str:
     return "it was called with different arguments"
 
 
+MAX_NAMED = 4
+"""Arguments that differ, or lines, that one sentence names."""
+
 MAX_ARGUMENTS = 32
 """Arguments of a call that are shown as a whole; of one with more, those that only one side has."""
 
@@ -181,8 +189,7 @@ MAX_ARGUMENTS = 32
 def _words_only(row: RowAt, other: RowAt) -> str:
     """The arguments that the other side's call does not have."""
     only = list((Counter(_arguments(row)) - Counter(_arguments(other))).elements())
-    more = f" and {len(only) - 4} more" if len(only) > 4 else ""
-    return ", ".join(only[:4]) + more or "none of these"
+    return _first(only) or "none of these"
 
 
 def written_text(a: RowAt, b: RowAt) -> str:
@@ -196,6 +203,25 @@ def written_text(a: RowAt, b: RowAt) -> str:
     return f"{', '.join(differing[:2])}{more} {'differs' if len(differing) == 1 else 'differ'}"
 
 
+def _lines_text(a: RowAt, b: RowAt) -> str:
+    """``x = f(y) in A, x = g(y) in B``: the lines of one program only, or else those of other operations or shapes; ""
+    where none is known.
+    """
+    lines = [dict(row.view.words.lines(int(row.rows.columns[row.place, Column.SCALARS]))) for row in (a, b)]
+    if not all(lines):
+        return ""
+    pairs = zip(lines, reversed(lines), "AB", strict=True)
+    texts = [f"{only} in {side}" for own, other, side in pairs if (only := _first([x for x in own if x not in other]))]
+    others = _first([line for line, made in lines[0].items() if lines[1].get(line, made) != made])
+    return ", ".join(texts) or (f"other operations or shapes come from {others}" if others else "")
+
+
+def _first(texts: list[str]) -> str:
+    """The first of them, and how many more there are."""
+    more = f" and {len(texts) - MAX_NAMED} more" if len(texts) > MAX_NAMED else ""
+    return ", ".join(texts[:MAX_NAMED]) + more
+
+
 def call_text(row: RowAt) -> str:
     """The arguments in order; ``T`` is a tensor. Torch omits arguments that equal their defaults."""
     return f"({', '.join(_arguments(row))})"
@@ -207,23 +233,42 @@ def _arguments(row: RowAt) -> list[str]:
         "i": iter(rows.integers[rows.integer_offsets[i] : rows.integer_offsets[i + 1]].tolist()),
         "f": iter(rows.floats[rows.float_offsets[i] : rows.float_offsets[i + 1]].tolist()),
     }
-    return [_argument(word, numbers) for word in row.view.skeleton(rows, i)]
+    return [_argument(word, numbers) for word in _words(row)]
+
+
+def _words(row: RowAt) -> list[object]:
+    """The skeleton of the arguments, without what it says of a program of JAX and what that writes."""
+    words = row.view.skeleton(row.rows, row.place)
+    return [word for word in words if not (isinstance(word, dict) and word.keys() & {LINES, WRITES})]
 
 
 def _named_differences(a: RowAt, b: RowAt) -> list[str]:
-    """``BLOCK=64 in A, 32 in B`` for each argument that differs; none where one of them has no name."""
+    """``BLOCK=64 in A, 32 in B`` for each argument that differs; none where one of them has no name.
+
+    Numbers of one line of JAX's that differ alike are one.
+    """
     pairs = zip(_named_arguments(a), _named_arguments(b), strict=False)
     differing = [(name, x, y) for (name, x), (_, y) in pairs if x != y]
-    return [f"{name}={x} in A, {y} in B" for name, x, y in differing] if all(name for name, _, _ in differing) else []
+    if not all(name for name, _, _ in differing):
+        return []
+    times: dict[tuple[str, str, str], list[str]] = {}
+    for name, x, y in differing:
+        times.setdefault((_PLACE.sub("", name), x, y), []).append(name)
+    counts = [(names[0], x, y, f" ({len(names)} times)" * (len(names) > 1)) for (_, x, y), names in times.items()]
+    return [f"{name}={x} in A, {y} in B{count}" for name, x, y, count in counts]
+
+
+_PLACE = re.compile(r" #\d+$")
+"""Which number of a line of JAX's it is."""
 
 
 def _named_arguments(row: RowAt) -> list[tuple[str, str]]:
     """(name, text) of each argument; "" where the name is not known."""
     by_place = row.view.words.arguments(int(row.rows.columns[row.place, Column.OP]))
     named = []
-    for place, (word, text) in enumerate(zip(row.view.skeleton(row.rows, row.place), _arguments(row), strict=True)):
+    for place, (word, text) in enumerate(zip(_words(row), _arguments(row), strict=True)):
         if isinstance(word, list) and len(word) == 2 and str(word[0]).endswith("="):
-            name, _, text = text.partition("=")
+            name, text = str(word[0])[:-1], text.removeprefix(str(word[0]))
         else:
             name = by_place[place] if place < len(by_place) else ""
         named.append((name, text))

@@ -38,7 +38,7 @@ from rltrace.diff.causes.untracked import (
 )
 from rltrace.errors import HoleError
 from rltrace.trace.format.rows import Link
-from rltrace.trace.format.schema import PLACEMENT_ALIGNMENT, Column, Kind, Origin, RowFlag
+from rltrace.trace.format.schema import CALLS_BACK, PLACEMENT_ALIGNMENT, Column, Kind, Origin, RowFlag
 from rltrace.trace.kernels.evidence import LAUNCH_ROWS, TRITON, kernel_text
 
 # --- memory alignment -------------------------------------------------------------------------------------------------
@@ -376,7 +376,19 @@ def _add_region_note(judgement: Judgement, a: RowAt) -> Judgement:
             notes.append("it may have read state that is in no argument")
         if any(link.distance == Origin.OVERWRITTEN for link in a.rows.inputs(a.place)):
             notes.append("it wrote to memory that no op had written, and what it leaves unwritten there can differ")
+    called_back = _called_back(a)
+    if called_back and judgement.cause is not Cause.KERNEL:
+        notes.append(f"it uses what {called_back} returned to it, which is not recorded")
     return replace(judgement, explanation="; ".join([judgement.explanation, *notes]))
+
+
+def _called_back(row: RowAt) -> str:
+    """The functions of the program that a compiled function of JAX calls back, ``observe, act``; "" for any other."""
+    for entry in str(row.view.process.facts.get(CALLS_BACK) or "").split("; "):
+        op, _, names = entry.partition(": ")
+        if op and f"{row.op}.".startswith(f"{op}."):
+            return names
+    return ""
 
 
 def _kernel_judgement(context: DiffContext, a: RowAt, b: RowAt, known: InputsMatch) -> Judgement:

@@ -3,7 +3,8 @@
 Owns the proof that such a draw is harmless (an evaluation inside ``fork_rng``, or with a separate generator). Where
 matched ops draw, the RNG state is equal on both sides, or the walk ends there. So one of these suffices:
 
-- a later matched op draws from the same generator;
+- a later matched op draws from the same generator, and its states were compared: it comes before the end of the walk,
+  and neither side marks it;
 - at a later attempt of both sides, or at the end of both processes, the state of the generator is equal;
 - only one-sided ops draw from that generator.
 """
@@ -11,6 +12,7 @@ matched ops draw, the RNG state is equal on both sides, or the walk ends there. 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -55,19 +57,33 @@ def rng_ends_equal(a: ProcessTrace, b: ProcessTrace, number: int) -> bool:
     return a.generators[place] == b.generators[place] != 0
 
 
-def draws_from(stream: StreamTrace, number: int) -> NDArray[np.int64] | None:
+@dataclass(frozen=True)
+class DrawingRows:
+    """Rows of a stream that drew from one generator."""
+
+    rows: Indices
+    marked: NDArray[np.bool_]
+    """Which of them are marked: the state before these is not compared."""
+
+    def part(self, chosen: NDArray[np.bool_]) -> DrawingRows:
+        return DrawingRows(self.rows[chosen], self.marked[chosen])
+
+
+def draws_from(stream: StreamTrace, number: int) -> DrawingRows | None:
     """Rows of a stream that drew from a generator; None where not all of the stream can be searched."""
     if stream.rows > MAX_SCANNED or stream.holes or stream.left_out:
         return None
-    found = [np.empty(0, np.int64)]
+    found, marked = [np.empty(0, np.int64)], [np.empty(0, bool)]
     try:
         for segment in stream.segments:
             rows = stream.read_segment(segment)
-            drew = (rows.column(Column.FLAGS) & np.uint32(RowFlag.RNG)) != 0
-            found.append(rows.first + np.flatnonzero(drew & (rows.generators == number)))
+            flags = rows.column(Column.FLAGS)
+            drew = np.flatnonzero(((flags & np.uint32(RowFlag.RNG)) != 0) & (rows.generators == number))
+            found.append(rows.first + drew)
+            marked.append((flags[drew] & np.uint32(RowFlag.MARKED)) != 0)
     except HoleError:
         return None
-    return np.concatenate(found)
+    return DrawingRows(np.concatenate(found), np.concatenate(marked))
 
 
 # --- draws ------------------------------------------------------------------------------------------------------------
@@ -78,19 +94,30 @@ DRAWS = "it draws from a generator"
 Key = tuple[bool, int]
 """A generator: whether it is one of A's process, and its number there."""
 
+Ends = tuple[int, int]
+"""Row numbers in A and in B."""
+
 MakeFinding = Callable[[bool, int], Finding]
 """(whether it is A's, its place in the range) to the finding at a one-sided op."""
 
 
 class Draws:
-    """The draws along one pair of streams."""
+    """The draws along one pair of streams.
+
+    ``ends``: the rows of A and of B before which both are matched or of one side; later ones were not compared.
+    """
 
     def __init__(self, a: StreamView, b: StreamView) -> None:
         self._views = {True: a, False: b}
         self._since: dict[Key, Finding] = {}
-        """The first one-sided draw since matched ops last drew from that generator."""
+        """The first one-sided draw since a matched op that was read last drew from that generator."""
+        self._last: dict[Key, int] = {}
+        """The row of that matched op."""
         self._one_sided: dict[Key, list[Indices]] = {}
         """Rows of all one-sided draws."""
+        self._marked: dict[bool, list[Indices]] = {True: [], False: []}
+        """Rows of matched draws that either side marks: their states are not compared."""
+        self._drawn: dict[Key, DrawingRows | None] = {}
         self.any_one_sided = False
         """Whether there was any one-sided draw."""
 
@@ -98,12 +125,14 @@ class Draws:
         self, a: tuple[RowRange, Indices, Indices], b: tuple[RowRange, Indices, Indices], finding: MakeFinding
     ) -> None:
         """Add (range, places of matched rows, places of one-sided rows) of both sides; ranges come in order."""
-        marked = a[0].flags(RowFlag.MARKED)[a[1]] | b[0].flags(RowFlag.MARKED)[b[1]]  # their states are not compared
+        marked = a[0].flags(RowFlag.MARKED)[a[1]] | b[0].flags(RowFlag.MARKED)[b[1]]
         for of_a, (stretch, pairs, one_sided_rows) in ((True, a), (False, b)):
             drew, numbers = stretch.flags(RowFlag.RNG), stretch.rows.generators
+            self._marked[of_a].append(stretch.first + pairs[drew[pairs] & marked])
             shared = pairs[drew[pairs] & ~marked & (numbers[pairs] != Generator.UNKNOWN)]
             for number in np.unique(numbers[shared]).tolist():
                 self._since.pop((of_a, number), None)
+                self._last[of_a, number] = stretch.first + int(shared[numbers[shared] == number].max())
             own = one_sided_rows[drew[one_sided_rows]]
             for number in np.unique(numbers[own]).tolist():
                 rows, after = own[numbers[own] == number], shared[numbers[shared] == number]
@@ -117,92 +146,117 @@ class Draws:
         if len(since) and key not in self._since:
             self._since[key] = finding(key[0], int(since[0]))
 
-    def causing_draw(self, a: RowAt, b: RowAt) -> Finding | None:
-        """The one-sided draw that explains the different RNG states of a matched pair; None: there is none."""
+    def causing_draw(self, a: RowAt, b: RowAt, ends: Ends, one_sided: tuple[Indices, Indices]) -> Finding | None:
+        """The one-sided draw that explains the different RNG states of a matched pair; None: there is none.
+
+        ``one_sided``: one-sided rows of A and B.
+        """
         numbers = {True: int(a.rows.generators[a.place]), False: int(b.rows.generators[b.place])}
         known = Generator.UNKNOWN not in numbers.values()
-        found = [f for (of_a, n), f in self._since.items() if not known or n in (numbers[of_a], Generator.UNKNOWN)]
+        found = [
+            self._finding(key, int(rows[0]), one_sided)
+            for key in self._one_sided
+            if (not known or key[1] in (numbers[key[0]], Generator.UNKNOWN))
+            and len(rows := self._left(key, ends, until=ends))
+        ]
         return min(found, key=lambda f: f.identical_before, default=None)
 
-    def unsettled(self, one_sided: tuple[Indices, Indices], trailing: tuple[int, int] = (0, 0)) -> Finding | None:
-        """The first one-sided draw that is not proven harmless; None: there is none.
-
-        ``one_sided``: one-sided rows of A and B; ``trailing``: numbers of rows at the end that are not among them.
-        """
+    def unsettled(self, one_sided: tuple[Indices, Indices], ends: Ends) -> Finding | None:
+        """The first one-sided draw that is not proven harmless; None: there is none."""
         if not all(view.process.state in FINISHED for view in self._views.values()):
             return None  # the missing rows may restore the state
         left = []
         for key in self._one_sided:
-            row = self._first_unsettled(key, trailing)
+            row = self._first_unsettled(key, ends)
             if row is not None:
-                left.append(self._finding(key, row, one_sided[0 if key[0] else 1]))
+                left.append(self._finding(key, row, one_sided))
         return min(left, key=lambda f: f.identical_before, default=None)
 
     def are_settled(self, view: StreamView, tail: RowRange) -> bool:
         """Whether all draws in the unmatched rows at the end of a side are harmless."""
         of_a, numbers = view is self._views[True], tail.rows.generators[tail.flags(RowFlag.RNG)]
-        trailing = (len(tail), 0) if of_a else (0, len(tail))
+        a, b = self._views[True].rows, self._views[False].rows
+        ends = (a - len(tail), b) if of_a else (a, b - len(tail))
         self.any_one_sided |= bool(len(numbers))
-        return all(self._is_settled((of_a, number), trailing) for number in np.unique(numbers).tolist())
+        return all(self._is_settled((of_a, number), ends) for number in np.unique(numbers).tolist())
 
-    def _is_settled(self, key: Key, trailing: tuple[int, int]) -> bool:
+    def _is_settled(self, key: Key, ends: Ends) -> bool:
         """Whether a generator ends in the state of the other side, or only one-sided ops draw from it."""
-        a, b = self._views[True].process, self._views[False].process
-        if rng_ends_equal(a, b, key[1]):
-            return True
-        drawn = self._drawn(key, trailing)
-        return drawn is not None and not len(np.setdiff1d(drawn, self._rows(key))) and self._is_own(key)
+        return self._ends_equal(key) or self._is_of_one_side(key, ends)
 
-    def _first_unsettled(self, key: Key, trailing: tuple[int, int]) -> int | None:
+    def _first_unsettled(self, key: Key, ends: Ends) -> int | None:
         """The first one-sided draw after which a generator is not proven to be in the same state on both sides."""
+        if self._ends_equal(key):
+            return None
+        left = self._left(key, ends, until=None)
+        return int(left[0]) if len(left) and not self._is_of_one_side(key, ends) else None
+
+    def _left(self, key: Key, ends: Ends, until: Ends | None) -> Indices:
+        """The one-sided draws after the last proof that a generator is in the same state on both sides.
+
+        ``until``: attempts after these rows do not count; None: all do.
+        """
         rows = self._rows(key)
-        rows = rows[rows >= self._settled_before(key)]
-        if not len(rows) or rng_ends_equal(self._views[True].process, self._views[False].process, key[1]):
-            return None
-        drawn = self._drawn(key, trailing)
-        if drawn is None or key[1] == Generator.UNKNOWN:
-            return int(rows[0])
-        shared = np.setdiff1d(drawn, self._rows(key))
-        if not len(shared) and self._is_own(key):
-            return None
-        left = rows[rows > shared[-1]] if len(shared) else rows
-        return int(left[0]) if len(left) else None
+        rows = rows[rows >= self._settled_before(key, until)]
+        if not len(rows) or key[1] == Generator.UNKNOWN:
+            return rows
+        return rows[rows > self._last_compared(key, ends)]
 
-    def _is_own(self, key: Key) -> bool:
-        """Whether this is a generator that the program made, and no other thread of the process draws from it."""
-        own = self._views[key[0]]
-        others = [stream for stream in own.process.streams if stream.index != own.stream.index]
-        if key[1] < Generator.OWN or not recorded_throughout(own.process):
+    def _last_compared(self, key: Key, ends: Ends) -> int:
+        """The last row that drew from a generator, and of which the states were compared; -1: none is known."""
+        drawn = self._drawn_before(key, ends)
+        if drawn is None:
+            return self._last.get(key, -1)
+        settling = np.setdiff1d(drawn.rows[~drawn.marked], np.concatenate([self._rows(key), *self._marked[key[0]]]))
+        return int(settling[-1]) if len(settling) else -1
+
+    def _ends_equal(self, key: Key) -> bool:
+        return rng_ends_equal(self._views[True].process, self._views[False].process, key[1])
+
+    def _is_of_one_side(self, key: Key, ends: Ends) -> bool:
+        """Whether this is a generator that the program made, and only one-sided rows of this thread draw from it."""
+        drawn, own = self._drawn_before(key, ends), self._views[key[0]]
+        if drawn is None or key[1] < Generator.OWN or not recorded_throughout(own.process):
             return False
-        return all((rows := draws_from(stream, key[1])) is not None and not len(rows) for stream in others)
+        others = [stream for stream in own.process.streams if stream.index != own.stream.index]
+        return not len(np.setdiff1d(drawn.rows, self._rows(key))) and all(
+            (found := draws_from(stream, key[1])) is not None and not len(found.rows) for stream in others
+        )
 
-    def _drawn(self, key: Key, trailing: tuple[int, int]) -> Indices | None:
-        """All rows of the stream that drew from it, without the trailing ones; None: not known."""
-        view = self._views[key[0]]
-        rows = draws_from(view.stream, key[1])
-        return None if rows is None else rows[rows < view.rows - trailing[0 if key[0] else 1]]
+    def _drawn_before(self, key: Key, ends: Ends) -> DrawingRows | None:
+        """All rows of the stream before its end that drew from it; None: not known."""
+        if key not in self._drawn:
+            self._drawn[key] = draws_from(self._views[key[0]].stream, key[1])
+        drawn = self._drawn[key]
+        return None if drawn is None else drawn.part(drawn.rows < ends[0 if key[0] else 1])
 
     def _rows(self, key: Key) -> Indices:
         return np.concatenate([np.empty(0, np.int64), *self._one_sided.get(key, [])])
 
-    def _finding(self, key: Key, row: int, one_sided: Indices) -> Finding:
+    def _finding(self, key: Key, row: int, one_sided: tuple[Indices, Indices]) -> Finding:
         """The finding at a one-sided draw; the stored one if it is of this row."""
         since = self._since.get(key)
         if since is not None and row == (since.a_index if key[0] else since.b_index):
             return since
         side, other = ("A", "B") if key[0] else ("B", "A")
-        at = row_at(self._views[key[0]], row)
-        decided, before = control_flow(side, at, other, None, DRAWS), row - int(np.sum(one_sided < row))
+        at, same_side = row_at(self._views[key[0]], row), one_sided[0 if key[0] else 1]
+        decided, before = control_flow(side, at, other, None, DRAWS), row - int(np.sum(same_side < row))
         return make_finding(at, None, decided, before) if key[0] else make_finding(None, at, decided, before)
 
-    def _settled_before(self, key: Key) -> int:
+    def _settled_before(self, key: Key, until: Ends | None) -> int:
         """Row of the last attempt at which the state of the generator was equal on both sides; 0: there is none."""
         column = state_column(key[1])
-        return 0 if column is None else self._last_equal[column][0 if key[0] else 1]
+        if column is None:
+            return 0
+        a, b = self._equal_attempts[column]
+        count = len(a)
+        if until is not None:
+            count = int(min(np.searchsorted(a, until[0], "right"), np.searchsorted(b, until[1], "right")))
+        return int((a if key[0] else b)[count - 1]) if count else 0
 
     @cached_property
-    def _last_equal(self) -> dict[Step, tuple[int, int]]:
-        """End rows, in A and B, of the last matched attempts with equal RNG states, by column."""
+    def _equal_attempts(self) -> dict[Step, tuple[Indices, Indices]]:
+        """End rows, in A and B, of the matched attempts with equal RNG states, by column."""
         a, b = self._views[True], self._views[False]
         at_a, at_b = match_steps(a.process, a.steps, b.process, b.steps)
         own_a, own_b = a.steps[at_a], b.steps[at_b]
@@ -210,9 +264,8 @@ class Draws:
         found = {}
         for column in (Step.TORCH_GENERATOR, Step.DEVICE_GENERATORS):
             equal = np.flatnonzero(digested & (own_a[:, column] == own_b[:, column]) & (own_a[:, column] != 0))
-            last = equal[-1:]
-            ends = own_a[last, Step.END_ROW], own_b[last, Step.END_ROW]
-            found[column] = (int(ends[0][0]), int(ends[1][0])) if len(last) else (0, 0)
+            ends = own_a[equal, Step.END_ROW], own_b[equal, Step.END_ROW]
+            found[column] = ends[0].astype(np.int64), ends[1].astype(np.int64)
         return found
 
 

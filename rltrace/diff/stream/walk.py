@@ -149,9 +149,9 @@ class StreamWalk:
         """Walk to the end, or to the first difference of values."""
         self._run()
         if self.undecided is None:
-            self._is_harmful(
-                self.draws.unsettled((self.one_sided_rows(True), self.one_sided_rows(False)), self.trailing)
-            )
+            whole = self.a.rows - self.trailing[0], self.b.rows - self.trailing[1]
+            ends = whole if self.value is None else self._compared
+            self._is_harmful(self.draws.unsettled(self._one_sided, ends))
         return self
 
     def _run(self) -> None:
@@ -294,7 +294,7 @@ class StreamWalk:
         origin = judge(self.context, row_a, row_b, difference(a, i, b, j))
         judgement = origin.judgement
         if judgement.cause is Cause.RNG:
-            draw = self.draws.causing_draw(row_a, row_b)
+            draw = self.draws.causing_draw(row_a, row_b, self._compared, self._one_sided)
             if draw is not None:
                 because = f"{judgement.explanation}; {draw.op} before it ran on one side only"
                 judgement = Judgement(judgement.cause, judgement.inputs_match, because)
@@ -353,6 +353,15 @@ class StreamWalk:
         row, other = RowAt(self.b, b.rows, int(only_b[0])), (a, int(opposite[1][0]))
         before = self.equal + int(np.searchsorted(a.first + at_a, opposite[1][0]))
         return make_finding(None, row, control_flow("B", row, "A", row_or_none(*other), harm), before)
+
+    @property
+    def _compared(self) -> tuple[int, int]:
+        """Rows of A and B before which each was compared, or is of one side."""
+        return self.a.start + self.done[0], self.b.start + self.done[1]
+
+    @property
+    def _one_sided(self) -> tuple[Indices, Indices]:
+        return self.one_sided_rows(True), self.one_sided_rows(False)
 
     def one_sided_rows(self, of_a: bool) -> Indices:
         """Numbers of the one-sided rows of this side so far."""

@@ -9,6 +9,7 @@ from rltrace.diff.display.row_pairs import Relation
 from rltrace.query.ops import OpLine
 from rltrace.report.html.elements import Content, Element, aria_text, code, el, muted, number_cell, row, section, table
 from rltrace.report.page_data import ExcerptLine, PageData
+from rltrace.wording import counted
 
 SIGNS = {
     Relation.EQUAL: ("=", "", "equal", "equal, as far as recorded"),
@@ -63,10 +64,10 @@ def _row(line: ExcerptLine) -> Element:
 
 
 def _fold(line: ExcerptLine) -> str:
-    step = f" from step {line.step:,} on" if line.step is not None else ""
+    ops = counted(line.folded, "op") + (f" from step {line.step:,} on" if line.step is not None else "")
     if line.trouble:
-        return f"⋯ {line.folded:,} ops{step}: {line.trouble} ⋯"
-    return f"⋯ {line.folded:,} identical ops ⋯" if line.equal else f"⋯ {line.folded:,} ops{step}, not loaded ⋯"
+        return f"⋯ {ops}: {line.trouble} ⋯"
+    return f"⋯ {counted(line.folded, 'identical op')} ⋯" if line.equal else f"⋯ {ops}, not loaded ⋯"
 
 
 def _module(line: OpLine) -> Content:

@@ -39,7 +39,7 @@ from rltrace.report.html.elements import (
     table,
 )
 from rltrace.report.page_data import PageData, SearchTrack
-from rltrace.report.phrases import shown_finding
+from rltrace.report.phrases import shown_finding, step_word
 from rltrace.wording import counted
 
 MAX_CURVES, MAX_PROBES, MAX_PROCESSES, MAX_TRACKS = 24, 64, 16, 12
@@ -80,7 +80,7 @@ def timeline_section(material: PageData) -> Element | None:
     shown = material.timelines[:MAX_PROCESSES]
     return section(
         "timeline",
-        "Every optimizer step",
+        f"Every {step_word(material.comparison.a.engine)}",
         [_timeline(timeline, finding, number, len(shown) > 1) for number, timeline in enumerate(shown)],
         _timeline_legend(shown),
         more(len(material.timelines) - len(shown), "processes", IN_TERMINAL),

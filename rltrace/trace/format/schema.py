@@ -32,6 +32,7 @@ commit record holds the length of each section; the four count columns of a row 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from enum import IntEnum, IntFlag
 from typing import Final
@@ -193,11 +194,43 @@ JAX_ENGINE: Final = "jax-iterations/2"
 """Engine of a process whose rows are calls of functions that JAX compiled, and iterations of their outermost scan. Its
 attempts are these iterations, and the "class" of an optimizer is the function with the loop."""
 
+EQUATION: Final = "equation"
+"""Level of a process of that engine whose rows are the equations of its functions, which the host evaluated one by one:
+a fusion of XLA may round otherwise, so these are the bits of another program, compared only with their like."""
+
+BITS: Final = "jax.bits"
+"""Fact of such a process: a sentence that says so."""
+
 WRITES: Final = "writes"
 """Key of a word in a skeleton of that engine: the names of what the row writes, "" where there is none."""
 
+LINES: Final = "lines"
+"""Key of another such word: [[line of the source, fingerprint of the equations from it], …] in their order."""
+
+ITERATION: Final = ".iteration"
+"""End of the op of a row of that engine that is an iteration: ``jit.train.iteration``."""
+
+
+def within_stream(stream: str, loop: str, key: str) -> str:
+    """Name of the stream with what is within the iterations of a loop: ``rank0/main/jit.train@8b1f…``.
+
+    ``key``: of the values that its program has in memory; where that of another trace differs, so do the rows.
+    """
+    return f"{stream}/{loop}@{key}"
+
+
+def is_within(stream: str) -> bool:
+    """Whether a stream holds what is within the iterations of a loop of JAX."""
+    return _WITHIN.search(stream) is not None
+
+
+_WITHIN: Final = re.compile(r"/jit\.[^@/]*@[0-9a-f]{16}$")
+
 BOUNDARY_ONLY: Final = "jax.boundary_only"
 """Fact of a process of that engine: functions with a loop that is not driven, each with the reason."""
+
+CALLS_BACK: Final = "jax.calls_back"
+"""Fact of such a process: functions that use what a callback of the program returns: ``jit.train: observe; …``."""
 
 # --- tables ---------------------------------------------------------------------------------------------------------
 #

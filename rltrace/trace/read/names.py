@@ -6,12 +6,12 @@ Imports neither torch nor zarr.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, ClassVar
 
-from rltrace.trace.format.schema import WRITES, Phase
+from rltrace.trace.format.schema import LINES, WRITES, Phase
 from rltrace.trace.kernels.evidence import Evidence, kernel_names, kernel_text
 
 Payloads = Mapping[str, Any]
@@ -87,8 +87,15 @@ class Words:
 
     def written(self, number: int) -> list[str]:
         """Names of what a row of JAX writes ("" where there is none), by its entry in "scalars"; of others, none."""
-        words = (word for word in self.skeleton(number) if isinstance(word, dict))
-        return [str(name) for name in next((word[WRITES] for word in words if WRITES in word), ())]
+        return [str(name) for name in self._word(number, WRITES)]
+
+    def lines(self, number: int) -> list[tuple[str, str]]:
+        """Source lines that the program of a row of JAX was made of, each with a fingerprint; of others, none."""
+        return [(str(line), str(made)) for line, made in self._word(number, LINES)]
+
+    def _word(self, number: int, key: str) -> Sequence[Any]:
+        """What a skeleton has under one of the keys of JAX's rows; empty where it has not."""
+        return next((word[key] for word in self.skeleton(number) if isinstance(word, dict) and key in word), ())
 
     def tensors(self, structure: int) -> list[Any]:
         """The layout of each tensor input: dtype, shape, strides (or the name of another layout), device."""

@@ -37,7 +37,7 @@ from rltrace.trace.format.process_start import MAX_START_BYTES, STARTS, UPLOAD, 
 from rltrace.trace.format.records import check_launch, check_slice, number
 from rltrace.trace.format.root import JOURNAL, KILLED, LEFT_OUT, NEVER_RECORDED, NODES, PROCESSES, RUNNING, name_file
 from rltrace.trace.format.rows import Segment
-from rltrace.trace.format.schema import FORMAT, OLDEST
+from rltrace.trace.format.schema import FORMAT, JAX_ENGINE, OLDEST
 from rltrace.trace.format.tables import Table
 from rltrace.trace.kernels.library_reports import LibraryReports
 from rltrace.trace.read.process import ProcessTrace, TraceHole
@@ -121,6 +121,11 @@ class Trace:
         requested = options.get("level") if isinstance(options, dict) else None
         levels = [p.level for p in self.processes if p.level]  # of a run that was armed, not all may be the same
         return "op" if "op" in levels else next(iter(levels), str(requested or ""))
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether ops are rows, or of a JAX program, at each level, calls and iterations."""
+        return self.level == "op" or self.engine == JAX_ENGINE
 
     @property
     def rerun_of(self) -> str | None:

@@ -18,6 +18,7 @@ from rltrace.report.html.page import html_page, policy, style_sheet
 from rltrace.report.page_data import PageData, gather
 from rltrace.report.redaction import Disclosure
 from rltrace.testing import TraceBuilder
+from rltrace.trace.format.schema import JAX_ENGINE
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 HOSTILE = "</title><script>alert(1)</script><img src=x onerror=alert(2)>\"' --> \u202e \x00 &lt;"
@@ -178,6 +179,14 @@ def test_the_timeline_and_the_curves() -> None:
     assert "diverges at step 4" in curves.text
     last = curves.one("details", id="curve-0").one("tbody").children[-1]
     assert [cell.text for cell in last.children] == ["4", "0.25", "0.25000000000000006", "-5.55e-17"]
+
+
+def test_a_step_of_jax_is_an_iteration() -> None:
+    """In the title of its section."""
+    found = material("kernel")
+    sides = [replace(side, engine=JAX_ENGINE) for side in (found.comparison.a, found.comparison.b)]
+    page = parse(html_page(replace(found, comparison=replace(found.comparison, a=sides[0], b=sides[1]))))
+    assert page.one("section", id="timeline").one("h2").text == "Every iteration"
 
 
 def test_long_runs_make_a_small_page_that_says_so() -> None:

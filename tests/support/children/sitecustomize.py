@@ -7,7 +7,7 @@ and again, and once more when the interpreter ends, is a third of the processor 
 The compiler itself is another third. Optimizers load it only to tell it to keep out of them, which is about nothing as
 long as nobody else has loaded it. From then on they tell it as ever.
 
-Not in the process of the tests themselves, where most recordings are made, nor in the programs that
+Not in the process of the tests themselves, where most recordings are made, nor in one of the programs that
 ``tests/e2e/test_observer.py`` compares with themselves unrecorded, nor where it is tested how processes begin and end
 (the fixture ``children_as_ever``): there the collector goes by as ever, and optimizers load the compiler.
 """

@@ -28,6 +28,7 @@ struct Log {
   int64_t stride = 1;  // every so many iterations one is digested
   int64_t start = 0;   // of the piece of the loop
   int64_t stop = 0;    // and its last iteration is digested, too
+  bool within = false;  // whether values within iterations are digested
   std::atomic<int64_t> at = 0;  // the iteration that has begun last, where the program notes that
   std::vector<u64> entries;
 };
@@ -73,6 +74,21 @@ ffi::Error digest_iteration(ffi::RemainingArgs args, ffi::Span<const int64_t> se
   return ffi::Error::Success();
 }
 
+// Arguments: the log; values within an iteration, with a seed each.
+ffi::Error digest_values(ffi::RemainingArgs args, ffi::Span<const int64_t> seeds,
+                         ffi::ResultBuffer<ffi::U32> passed_on) {
+  auto* log = reinterpret_cast<Log*>(scalar<u64>(args, 0));
+  std::memcpy(passed_on->untyped_data(), &log, sizeof log);
+  if (!log || !log->within) return ffi::Error::Success();
+  for (size_t i = 0; i < seeds.size(); ++i) {
+    auto array = args.get<ffi::AnyBuffer>(i + 1);
+    if (!array.has_value()) break;
+    const auto* data = static_cast<const u8*>(array->untyped_data());
+    log->entries.push_back(digest(data, array->size_bytes(), static_cast<u64>(seeds[i])));
+  }
+  return ffi::Error::Success();
+}
+
 // Arguments: the log; the iteration that begins, which is the result, too.
 ffi::Error begin_iteration(ffi::RemainingArgs args, ffi::ResultBuffer<ffi::S32> passed_on) {
   const int32_t at = scalar<int32_t>(args, 1);
@@ -95,6 +111,16 @@ RLTRACE_C XLA_FFI_Error* rltrace_digest_iteration(XLA_FFI_CallFrame* frame) {
   return handler->Call(frame);
 }
 
+RLTRACE_C XLA_FFI_Error* rltrace_digest_values(XLA_FFI_CallFrame* frame) {
+  static auto* const handler = ffi::Ffi::Bind()
+                                   .RemainingArgs()
+                                   .Attr<ffi::Span<const int64_t>>("seeds")
+                                   .Ret<ffi::Buffer<ffi::U32>>()
+                                   .To(digest_values)
+                                   .release();
+  return handler->Call(frame);
+}
+
 RLTRACE_C XLA_FFI_Error* rltrace_begin_iteration(XLA_FFI_CallFrame* frame) {
   static auto* const handler =
       ffi::Ffi::Bind().RemainingArgs().Ret<ffi::Buffer<ffi::S32>>().To(begin_iteration).release();
@@ -105,11 +131,12 @@ RLTRACE_C void* rltrace_log_new() { return new Log; }
 RLTRACE_C void rltrace_log_delete(void* log) { delete static_cast<Log*>(log); }
 
 // Begin a piece of the loop.
-RLTRACE_C void rltrace_log_begin(void* log, int64_t stride, int64_t start, int64_t stop) {
+RLTRACE_C void rltrace_log_begin(void* log, int64_t stride, int64_t start, int64_t stop, int64_t within) {
   auto* each = static_cast<Log*>(log);
   each->stride = stride;
   each->at = each->start = start;
   each->stop = stop;
+  each->within = within != 0;
   each->entries.clear();
 }
 

@@ -1,0 +1,335 @@
+"""The values within an iteration that the compiled loop has in memory anyway: which they are, and how they are read.
+
+Owns the tags by which an instruction of the optimised code names the equation that it was made of, the choice of the
+values that are read, and the custom calls that read them. XLA fuses equations into one instruction, and the values
+between them are nowhere; reading one of these would make another program. So what is read is chosen from the optimised
+code, and the code with the readers must have the same operations: a value for which it has not is left out.
+
+Read into are called functions and scans. Of a ``while``, whose number of iterations is not known, and of a ``cond``,
+the results are read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import count
+from math import prod
+from typing import Any, NamedTuple
+
+import jax
+from jax._src.core import ShapedArray, Var
+from jax._src.sharding_impls import UNSPECIFIED
+from jax.extend.core import ClosedJaxpr, Jaxpr, primitives
+
+from rltrace.jax_recorder.digest_log import LOG, LogLibrary, can_be_logged
+from rltrace.jax_recorder.loops import is_plain_call, nested, renamed
+from rltrace.jax_recorder.programs import Instruction, evidence_of, instructions_of
+from rltrace.portable_keys import portable_key
+
+Eqn = Any
+Compile = Callable[[ClosedJaxpr, bool], Any]
+"""Of a body, and whether it takes and returns the log, the loop compiled as far as its optimised code."""
+
+MAX_TRIES = 6
+"""Choices of values that are compiled."""
+
+MAX_DIGESTS = 1 << 16
+"""Digests of one iteration; of inner loops with more, those that run most often are not read into."""
+
+MAX_BYTES = 1 << 24
+"""Bytes of one value that are digested in an iteration: 16 MiB, some 2 ms."""
+
+VALUES_OF_A_READER = 8
+"""Values that one custom call reads: a value stays in memory until it is read."""
+
+_READ_INTO = ("jit", "closed_call", "custom_jvp_call", "custom_vjp_call", "remat2", "checkpoint", "scan")
+_LOOPS_AND_BRANCHES = ("scan", "while", "cond")
+_TAGGED = (*_READ_INTO, *_LOOPS_AND_BRANCHES)
+"""Primitives with functions among their parameters whose equations are instructions of their own."""
+
+
+class InnerValue(NamedTuple):
+    """A result of an equation of the body, or of a function in it."""
+
+    tag: int
+    """Of the equation: its number, those in inner functions counted after the call of the function."""
+    place: int
+    """Among its results."""
+
+
+# --- tags -------------------------------------------------------------------------------------------------------------
+
+
+_PREFIX = "rltrace"
+_TAG = re.compile(rf"\b{_PREFIX}(\d+)\b")
+
+
+def tagged(body: ClosedJaxpr) -> ClosedJaxpr:
+    """The same function, each equation with its number in the name that XLA keeps of it. No operation changes."""
+    numbers = count()
+
+    def tag(jaxpr: Jaxpr) -> Jaxpr:
+        return jaxpr.replace(eqns=list(map(tag_equation, jaxpr.eqns)))
+
+    def tag_equation(eqn: Eqn) -> Eqn:
+        source = eqn.source_info
+        named = source.replace(name_stack=source.name_stack.extend(f"{_PREFIX}{next(numbers)}"))
+        return eqn.replace(source_info=named, params=_with_functions(eqn, tag))
+
+    return ClosedJaxpr(tag(body.jaxpr), body.consts)
+
+
+def _with_functions(eqn: Eqn, change: Callable[[Jaxpr], Jaxpr]) -> dict[str, Any]:
+    """The parameters of an equation, with its functions changed."""
+
+    def changed(value: Any) -> Any:
+        if isinstance(value, ClosedJaxpr):
+            return ClosedJaxpr(change(value.jaxpr), value.consts)
+        if isinstance(value, Jaxpr):
+            return change(value)
+        return tuple(map(changed, value)) if isinstance(value, tuple) else value
+
+    if eqn.primitive.name not in _TAGGED:
+        return dict(eqn.params)
+    return {name: changed(value) for name, value in eqn.params.items()}
+
+
+def tag_of(eqn: Eqn) -> int:
+    """The number of a tagged equation."""
+    return int(eqn.source_info.name_stack.stack[-1].name.removeprefix(_PREFIX))
+
+
+def primitives_by_tag(jaxpr: Jaxpr) -> dict[int, str]:
+    """Of a tagged function and the functions in it, without the calls of these."""
+    found = {tag_of(eqn): eqn.primitive.name for eqn in jaxpr.eqns if eqn.primitive.name not in _TAGGED}
+    for eqn in jaxpr.eqns:
+        for function in nested(eqn) if eqn.primitive.name in _TAGGED else ():
+            found |= primitives_by_tag(function)
+    return found
+
+
+def tags_in(name: str) -> list[int]:
+    """The numbers of the equations that an instruction was made of: of a call in it, before those of its function."""
+    return [int(number) for number in _TAG.findall(name)]
+
+
+# --- the choice -------------------------------------------------------------------------------------------------------
+
+
+def is_read_into(eqn: Eqn) -> bool:
+    """Whether the values within a function that an equation calls are read, too."""
+    if eqn.primitive.name not in _READ_INTO or len(list(nested(eqn))) != 1:
+        return False
+    return eqn.primitive is not primitives.jit_p or is_plain_call(eqn)
+
+
+def function_of(eqn: Eqn) -> Jaxpr:
+    """The one function among its parameters."""
+    return next(iter(nested(eqn)))
+
+
+def _candidates(jaxpr: Jaxpr, times: int = 1) -> Iterator[tuple[Eqn, int]]:
+    """Equations whose results may be read, and how often each runs in an iteration."""
+    for eqn in jaxpr.eqns:
+        is_scan = eqn.primitive.name == "scan"
+        if not is_read_into(eqn) or is_scan:
+            yield eqn, times
+        if is_read_into(eqn):
+            yield from _candidates(function_of(eqn), times * (eqn.params["length"] if is_scan else 1))
+
+
+def in_memory(body: ClosedJaxpr, instructions: Iterable[Instruction]) -> set[InnerValue]:
+    """The values of a tagged function that have a buffer in its optimised program, by the tags of its instructions.
+
+    All results of loops and branches have one.
+    """
+    types: dict[int, set[tuple[str, int]]] = {}
+    for instruction in instructions:
+        tags = tags_in(instruction.names[0])
+        if tags:
+            types.setdefault(tags[-1], set()).update(_arrays_in(instruction.type))
+    found: dict[InnerValue, int] = {}
+    for eqn, times in _candidates(body.jaxpr):
+        for place, v in enumerate(eqn.outvars):
+            if type(v).__name__ == "DropVar" or not can_be_logged(v.aval):
+                continue
+            kind, size = _array_type(v.aval)
+            has_buffer = eqn.primitive.name in _LOOPS_AND_BRANCHES or (kind, size) in types.get(tag_of(eqn), ())
+            if has_buffer and size * v.aval.dtype.itemsize * times <= MAX_BYTES:
+                found[InnerValue(tag_of(eqn), place)] = times
+    counts = Counter[int]()
+    for times in found.values():
+        counts[times] += times
+    total, most = 0, 0
+    for times in sorted(counts):
+        total += counts[times]
+        if total <= MAX_DIGESTS:
+            most = times
+    return {value for value, times in found.items() if times <= most}
+
+
+_ARRAY = re.compile(r"(\w+)\[([\d,]*)\](?:\{([\d,]*)[^}]*\})?")
+
+
+def _arrays_in(text: str) -> Iterator[tuple[str, int]]:
+    """Element type and number of elements of each array of a type of HLO that is in row-major order."""
+    for kind, shape, order in _ARRAY.findall(text):
+        sizes = [int(size) for size in shape.split(",") if size]
+        axes = [int(axis) for axis in order.split(",") if axis]
+        if axes == [*range(len(sizes))][::-1]:
+            yield kind, prod(sizes)
+
+
+_KINDS = (("bfloat", "bf"), ("float", "f"), ("complex", "c"), ("uint", "u"), ("int", "s"), ("bool", "pred"))
+
+
+def _array_type(aval: Any) -> tuple[str, int]:
+    if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key):
+        aval = jax.eval_shape(jax.random.key_data, aval)
+    name = str(aval.dtype)
+    old, new = next(((old, new) for old, new in _KINDS if name.startswith(old)), ("", ""))
+    return name.replace(old, new, 1), aval.size
+
+
+class Choice(NamedTuple):
+    """The values that are read, and the function that reads them."""
+
+    tagged: ClosedJaxpr
+    values: frozenset[InnerValue]
+    body: ClosedJaxpr
+    """Takes the log last, and returns it last."""
+    instructions: Sequence[Instruction]
+    """Of the plain program; those of the one that reads are the same."""
+    evidence: Mapping[str, object]
+    """Kernel evidence of the plain program."""
+
+    @property
+    def key(self) -> str:
+        """Equal where the same values are read of the same equations."""
+        names = [[tag, name] for tag, name in primitives_by_tag(self.tagged.jaxpr).items()]
+        return f"{portable_key('values', names, *map(list, sorted(self.values))):016x}"
+
+
+def choose(body: ClosedJaxpr, library: LogLibrary, compiled: Compile) -> Choice | None:
+    """Of the body of a loop, the values that can be read with the same operations; None: there are none."""
+    plain = tagged(body)
+    program = compiled(plain, False)
+    before = instructions_of(program)
+    if before is None:
+        return None
+    operations = Counter(each.text for each in before if each.rounds)
+    values = in_memory(plain, before)
+    for _ in range(MAX_TRIES):
+        if not values:
+            return None
+        reading = with_readers(plain, values, library)
+        after = instructions_of(compiled(reading, True)) or ()
+        now = Counter(each.text for each in after if each.rounds)
+        if now == operations:
+            return Choice(plain, frozenset(values), reading, before, evidence_of(program))
+        lost = [each for each in before if each.text in operations - now]
+        values = _left(values, lost, [each for each in after if each.text in now - operations])
+    return None
+
+
+def _left(values: set[InnerValue], lost: Sequence[Instruction], new: Sequence[Instruction]) -> set[InnerValue]:
+    """The values but for those for which operations may be others: ``lost`` are the plain program's, ``new`` are not.
+
+    First those that an operation no longer holds, or has become the result of; then all results of new operations.
+    """
+    were, are = _parts(lost), _parts(new)
+    moved = {tag for result in were.keys() | are.keys() for tag in were.get(result, set()) ^ are.get(result, set())}
+    for tags in (moved - (were.keys() & are.keys()), moved, are.keys(), were.keys()):
+        left = {value for value in values if value.tag not in tags}
+        if len(left) < len(values):
+            return left
+    return set()
+
+
+def _parts(instructions: Sequence[Instruction]) -> dict[int, set[int]]:
+    """By the equation that an instruction is the result of, the equations that it was made of."""
+    found: dict[int, set[int]] = {}
+    for each in instructions:
+        result, *parts = [tag for name in each.names for tag in tags_in(name)[-1:]] or [-1]
+        found.setdefault(result, set()).update(parts)
+    return found
+
+
+# --- readers ----------------------------------------------------------------------------------------------------------
+
+
+def with_readers(body: ClosedJaxpr, values: Collection[InnerValue], library: LogLibrary) -> ClosedJaxpr:
+    """A tagged function that digests these values in their order; it takes the log last, and returns it last."""
+    chosen: dict[int, list[int]] = {}
+    for tag, place in sorted(values):
+        chosen.setdefault(tag, []).append(place)
+    return ClosedJaxpr(_Readers(chosen, library).within(body.jaxpr), body.consts)
+
+
+class _Readers:
+    """Puts custom calls into functions. The log is passed from one to the next: XLA sees no side effects."""
+
+    def __init__(self, chosen: Mapping[int, Sequence[int]], library: LogLibrary) -> None:
+        self._chosen, self._library = chosen, library
+
+    def within(self, jaxpr: Jaxpr) -> Jaxpr:
+        log = taken = _new_log()
+        eqns: list[Eqn] = []
+        waiting: list[Any] = []
+
+        def read(log: Any) -> Any:
+            if not waiting:
+                return log
+            avals = [v.aval for v in (log, *waiting)]
+            reader = jax.make_jaxpr(lambda log, *arrays: self._library.read(log, *arrays))(*avals).jaxpr
+            named = dict(zip(reader.invars, (log, *waiting), strict=True))
+            eqns.extend(renamed(eqn, named) for eqn in reader.eqns)
+            waiting.clear()
+            return reader.outvars[0]
+
+        for eqn in jaxpr.eqns:
+            if is_reading(eqn, self._chosen):
+                reading, log = self._with_log(eqn, read(log))
+                eqns.append(reading)
+            else:
+                eqns.append(eqn)
+            waiting += [eqn.outvars[place] for place in self._chosen.get(tag_of(eqn), ())]
+            if len(waiting) >= VALUES_OF_A_READER:
+                log = read(log)
+        invars, outvars = [*jaxpr.invars, taken], [*jaxpr.outvars, read(log)]
+        return jaxpr.replace(invars=invars, outvars=outvars, eqns=eqns, debug_info=None)
+
+    def _with_log(self, eqn: Eqn, log: Any) -> tuple[Eqn, Any]:
+        """A call whose function reads, and the log after it."""
+        params, after = _with_functions(eqn, self.within), _new_log()
+        invars, outvars = [*eqn.invars, log], [*eqn.outvars, after]
+        if eqn.primitive.name == "scan":
+            place, carried = params["num_consts"] + params["num_carry"], params["num_carry"]
+            inner = params["jaxpr"].jaxpr
+            inner = inner.replace(invars=_last_to(inner.invars, place), outvars=_last_to(inner.outvars, carried))
+            invars, outvars = _last_to(invars, place), _last_to([*eqn.outvars, after], carried)
+            linear = _last_to([*params["linear"], False], place) if "linear" in params else ()
+            params |= {"jaxpr": ClosedJaxpr(inner, params["jaxpr"].consts), "num_carry": carried + 1}
+            params |= {"linear": tuple(linear)} if linear else {}
+        elif eqn.primitive is primitives.jit_p:
+            params |= {name: (*params[name], UNSPECIFIED) for name in ("in_shardings", "out_shardings")}
+            params |= {name: (*params[name], None) for name in ("in_layouts", "out_layouts")}
+            params["donated_invars"] = (*params["donated_invars"], False)
+        return eqn.replace(invars=invars, outvars=outvars, params=params), after
+
+
+def is_reading(eqn: Eqn, chosen: Collection[int]) -> bool:
+    """Whether a value within the function that an equation calls is read."""
+    if not is_read_into(eqn):
+        return False
+    return any(tag_of(inner) in chosen or is_reading(inner, chosen) for inner in function_of(eqn).eqns)
+
+
+def _new_log() -> Any:
+    return Var(ShapedArray(LOG.shape, LOG.dtype))
+
+
+def _last_to(items: Sequence[Any], place: int) -> list[Any]:
+    return [*items[:place], items[-1], *items[place:-1]]
