@@ -242,7 +242,8 @@ TABLES: Final = (
     # "extension.MODULE.FUNCTION"
     "schemas",  # {"op": id in "ops", "arguments": [names]}: those that may be positional, in order; the key is the op's
     "layouts",  # [dtype, shape, strides, device], e.g. ["float32", [64, 4], [4, 1], "cpu"]; of a tensor that is
-    # distributed over processes also its mesh: {"names": ["tp"], "sizes": [2], "placements": ["Shard(0)"]}
+    # distributed over processes, or by JAX over devices, also its mesh: {"names": ["tp"], "sizes": [2],
+    # "placements": ["Shard(0)"]}
     "structures",  # [layout id, …] of the tensor inputs, in argument order
     "frames",  # {"file", "path", "line", "function", "source", "internal"}; internal: inside torch or Triton, in no key
     "sites",  # [frame id, …], innermost first
