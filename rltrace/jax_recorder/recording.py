@@ -66,7 +66,7 @@ MAX_BYTES: Final = 1 << 36
 
 
 MAX_ROWS: Final = 1 << 18
-"""Rows within the iterations of a piece of a loop after which all are written before it goes on: some 50 MB."""
+"""Rows within iterations after which all are written before the loop goes on: some 50 MB."""
 
 
 class Within(NamedTuple):
@@ -440,7 +440,7 @@ class JaxRecording:
                 done = (number, attempt, 0, 0, 0, end, recorded, whole, 0, (0, 0, 0, 0))
                 self._steps.append(StepRecord(step, rows.number, *done))
             self.step = steps[-1] + 1
-        if values.shape[0] * len(within.block.columns if within else ()) > MAX_ROWS:
+        if within is not None and within.rows.held > MAX_ROWS:
             self.commit()
         last = [Producer(rows.number, rows.row - 1, i) if recorded else None for i in range(len(state))]
         return [Operand(*each) for each in zip(layouts, carry[-1].tolist(), last, strict=False)]

@@ -131,7 +131,7 @@ class JaxRows:
         self.row = 0
         """Rows so far, committed or not."""
         self._tables = tables
-        self._first = 0
+        self._first = self._taken = 0
         self._seen: Counter[tuple[str, int]] = Counter()
         self._seen_in = -1
         self._structures: dict[tuple[ArrayLayout, ...], int] = {}
@@ -141,6 +141,11 @@ class JaxRows:
         self._links: list[int] = []
         self._floats: list[float] = []
         self._digests: list[int] = []
+
+    @property
+    def held(self) -> int:
+        """Rows that are not taken yet."""
+        return self.row - self._taken
 
     def add(
         self, template: RowTemplate, site: int, step: int, inputs: Sequence[Operand], outputs: Sequence[Operand]
@@ -213,6 +218,7 @@ class JaxRows:
     def take(self) -> Rows | None:
         """Remove and return all rows; None: there are none."""
         self._close_block()
+        self._taken = self.row
         blocks, self._blocks = self._blocks, []
         if len(blocks) < 2:
             return blocks[0] if blocks else None
