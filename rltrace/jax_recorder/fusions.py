@@ -237,7 +237,7 @@ def choose(body: ClosedJaxpr, library: LogLibrary, compiled: Compile) -> Choice 
 def _left(values: set[InnerValue], lost: Sequence[Instruction], new: Sequence[Instruction]) -> set[InnerValue]:
     """The values but for those for which operations may be others: ``lost`` are the plain program's, ``new`` are not.
 
-    First those that an operation no longer holds, or has become the result of; then all results of new operations.
+    First those that one of two operations with one result alone was made of; then results of new operations.
     """
     were, are = _parts(lost), _parts(new)
     moved = {tag for result in were.keys() | are.keys() for tag in were.get(result, set()) ^ are.get(result, set())}

@@ -89,7 +89,7 @@ OTHER_BITS: Final = (
 """What is said of level equation."""
 
 MAX_ROWS: Final = 1 << 18
-"""Rows within the iterations of a piece of a loop after which all are written before it goes on: some 50 MB."""
+"""Rows within iterations after which all are written before the loop goes on: some 50 MB."""
 
 
 class Within(NamedTuple):
@@ -594,7 +594,7 @@ class JaxRecording:
                 within.rows.add_blocks(within.block, steps, np.concatenate([constant, before, values], 1))
             row_ends = [first + (i + 1 if recorded else 0) for i in range(len(ends))]
             self._end_steps(loop, ends.tolist(), rows.number, row_ends, carry)
-        if values.shape[0] * len(within.block.columns if within else ()) > MAX_ROWS:
+        if within is not None and within.rows.held > MAX_ROWS:
             self.commit()
         last = [Producer(rows.number, rows.row - 1, i) if recorded else None for i in range(len(state))]
         return [Operand(*each) for each in zip(layouts, carry[-1].tolist(), last, strict=False)]

@@ -163,7 +163,7 @@ class JaxRows:
         self.row = 0
         """Rows so far, committed or not."""
         self._tables = tables
-        self._first = 0
+        self._first = self._taken = 0
         self._seen: Counter[tuple[str, int]] = Counter()
         self._seen_in = -1
         self._structures: dict[tuple[ArrayLayout, ...], int] = {}
@@ -171,6 +171,11 @@ class JaxRows:
         """Whole blocks of rows, which precede the others."""
         self._rows: list[NewRow] = []
         """Appended to by the thread alone, and shortened at its start with the recording's lock."""
+
+    @property
+    def held(self) -> int:
+        """Rows that are not taken yet."""
+        return self.row - self._taken
 
     def add(
         self, template: RowTemplate, site: int, step: int, inputs: Sequence[Operand], outputs: Sequence[Operand]
@@ -260,6 +265,7 @@ class JaxRows:
     def take(self) -> Rows | None:
         """Remove and return the rows up to the first that has a result to digest; None: there are none."""
         self.close_block()
+        self._taken = self._first
         blocks, self._blocks = self._blocks, []
         if len(blocks) < 2:
             return blocks[0] if blocks else None
