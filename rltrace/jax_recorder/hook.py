@@ -31,7 +31,7 @@ from rltrace.errors import RecordError
 from rltrace.jax_recorder import cached_calls, programs
 from rltrace.jax_recorder.cached_calls import CachedCall
 from rltrace.jax_recorder.digest_log import LOG, DigestLog, log_library
-from rltrace.jax_recorder.equations import CannotEvaluateError, Evaluator
+from rltrace.jax_recorder.equations import CannotEvaluateError, Evaluation, Evaluator
 from rltrace.jax_recorder.fusions import Choice, choose
 from rltrace.jax_recorder.loops import CannotCutError, Cut, has_loop, has_while, is_given
 from rltrace.jax_recorder.programs import ArrayLayout
@@ -407,21 +407,16 @@ class JaxCalls:
 
     def _evaluated(self, recording: JaxRecording, original: Original, args: Sequence[Any], params: Any) -> Any:
         """Call a function equation by equation."""
-        closed = params["jaxpr"]
         try:
-            if not recording.in_window(recording.step):
-                function = self._function(closed, params)
-                self._prepare(recording, function, closed, args, params)
-                if function.parts is not None or not has_loop(closed.jaxpr):
-                    return self._recorded(recording, original, args, params)
-            _check_placement(args, {**params, "donated_invars": ()})
-            evaluation = self._evaluator_of(recording).begin(params["name"], closed, programs.lines_here())
+            evaluation = self._evaluation(recording, args, params)
         except (CannotCutError, CannotEvaluateError) as error:
             recording.note(BOUNDARY_ONLY, f"jit.{params['name']}: {error}")
-            return self._recorded(recording, original, args, params)
+            evaluation = None
         except Exception as error:
             recording.fail(error)
             return original(*args, **params)
+        if evaluation is None:
+            return self._recorded(recording, original, args, params)
         try:
             results = _give_away(args, params["donated_invars"], evaluation.run(args))
         except Exception as error:
@@ -432,6 +427,20 @@ class JaxCalls:
             return returned
         self._end_call(recording)
         return results, None, None, []
+
+    def _evaluation(self, recording: JaxRecording, args: Sequence[Any], params: Any) -> Evaluation | None:
+        """The evaluation of a call; None: it begins before or after the window, and may stay compiled.
+
+        Raises CannotCutError and CannotEvaluateError where it cannot be evaluated.
+        """
+        closed = params["jaxpr"]
+        if not recording.in_window(recording.step):
+            function = self._function(closed, params)
+            self._prepare(recording, function, closed, args, params)
+            if function.parts is not None or not has_loop(closed.jaxpr):
+                return None
+        _check_placement(args, {**params, "donated_invars": ()})
+        return self._evaluator_of(recording).begin(params["name"], closed, programs.lines_here())
 
     def _evaluator_of(self, recording: JaxRecording) -> Evaluator:
         if self._evaluator is None:
