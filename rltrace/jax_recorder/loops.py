@@ -218,7 +218,8 @@ class Cut:
         values = dict(zip(self._closed.jaxpr.invars, args, strict=True))
         found = iter(self._evaluate(self._early, values, [v for group in groups for v in group]))
         inputs, carry, xs, rest = ([next(found) for _ in group] for group in groups)
-        return inputs, carry, xs, rest
+        ends = (self.scan.outvars[i].aval for i in self._moving)  # a first carry of Python's numbers is weakly typed
+        return inputs, list(map(typed, carry, ends)), xs, rest
 
     def operands(self) -> list[int | None]:
         """What each argument of the body is: a number among the arguments of the loop's program that its iterations
@@ -339,8 +340,11 @@ class Cut:
 
 
 def typed(array: Array, aval: Any) -> Array:
-    """``array``, weakly typed where the variable is that it is the value of; computes nothing."""
-    return lax._convert_element_type(array, aval.dtype, weak_type=True) if getattr(aval, "weak_type", False) else array
+    """``array``, weakly typed where the variable is that it is the value of, and only there; computes nothing."""
+    weak = bool(getattr(aval, "weak_type", False))
+    if bool(getattr(array, "weak_type", False)) == weak and isinstance(array, jax.Array):
+        return array
+    return lax._convert_element_type(array, aval.dtype, weak_type=weak)
 
 
 def _call(closed: ClosedJaxpr, args: Sequence[Array]) -> list[Array]:

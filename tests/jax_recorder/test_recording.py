@@ -73,6 +73,9 @@ def several(x):  # two loops, of which the larger one is driven, and a stacked o
     small, _ = jax.lax.scan(lambda c, _: (c + 1.0, None), 0.0, None, 2)
     return jax.lax.scan(lambda c, row: (jnp.tanh(c + row), 1.0), x[1] * small, jnp.concatenate([x, x]))
 
+def weak(x):  # a carry that begins with numbers of Python
+    return jax.lax.scan(lambda c, row: ((c[0] * 0.5 + row.sum(), c[1] + 1.0), c[0]), (0.0, 1.0), x)
+
 def keys(key):
     return jax.lax.scan(lambda k, _: (jax.random.split(k)[0], jax.random.uniform(k, (2,))), key, None, 3)
 
@@ -92,6 +95,7 @@ def long(x):  # of its iterations every second is seen
     return jax.lax.scan(lambda c, row: (jnp.tanh(c + row), c[0] > 0), x[0], jnp.tile(x, (1001, 1)), reverse=True)
 
 show("long", jax.jit(long)(x))
+show("weak", jax.jit(weak)(x))
 show("keys", jax.jit(keys)(jax.random.key(3)))
 show("unrolled", jax.jit(lambda x: jax.lax.scan(lambda c, row: (c + row, None), x[0], x, unroll=2))(x))
 show("whole", jax.jit(whole)(x))
@@ -212,7 +216,15 @@ def test_every_shape_of_loop_keeps_bits_and_types(programs: Programs) -> None:
     assert programs.printed("shapes") == programs.plain("shapes")
     facts = trace.processes[0].facts
     driven = {each.partition(":")[0] for each in str(facts["jax.loops"]).split("; ")}
-    assert driven >= {"jit.constants", "jit.backwards", "jit.several", "jit.keys", "jit.<lambda>", "jit.noting"}
+    assert driven >= {
+        "jit.constants",
+        "jit.backwards",
+        "jit.several",
+        "jit.keys",
+        "jit.weak",
+        "jit.<lambda>",
+        "jit.noting",
+    }
     assert "jit.several: its 5 floating-point operations are those of the uncut program" in str(facts["jax.code"])
     whole = set(str(facts["jax.boundary_only"]).split("; "))
     assert whole == {
