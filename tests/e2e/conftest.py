@@ -114,12 +114,19 @@ class CommandLine:
 
 
 def opened_again(trace: Trace) -> Trace:
-    """The same trace with nothing read yet, of the streams that a test has kept."""
+    """The same trace with no row read yet, of the streams that a test has kept.
+
+    Tables, which no shortcut is about, are taken over: parsing them is most of what a comparison of small traces costs.
+    """
     again = open_trace(trace.path)
     found = {process.name: process for process in again.processes}
     again.processes = ()
     for before in trace.processes:
         process = found[before.name]
+        if not before.other_holes:
+            process.__dict__.update(
+                {name: vars(before)[name] for name in ("_stored", "tables") if name in vars(before)}
+            )
         if before._end is not None:
             process = process.until_step(int(before.steps[-1, Step.STEP]) + 1)
         process._streams = {number: s for number, s in process._streams.items() if number in before._streams}

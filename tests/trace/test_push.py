@@ -12,16 +12,19 @@ from pathlib import Path
 
 import pytest
 from memory import coding_once
+from served import served
 from written import content
 
 from rltrace.commands.main import main
+from rltrace.diff.base.model import Verdict
+from rltrace.diff.compare import compare
 from rltrace.errors import DamagedTraceError, NotATraceError, UnreachableError, UsageError
 from rltrace.testing import TraceBuilder
 from rltrace.trace.format.location import TraceURL
 from rltrace.trace.format.process_start import UPLOAD_SECONDS
 from rltrace.trace.format.root import JOURNAL
 from rltrace.trace.read.reader import open_trace
-from rltrace.trace.tools.push import PushResult, Upload, push
+from rltrace.trace.tools.push import PushResult, Upload, claim, push
 from rltrace.trace.tools.verify import verify
 
 obstore = pytest.importorskip("obstore", reason="obstore is not installed: the extra cloud has it")
@@ -196,3 +199,43 @@ def test_places(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ):
         assert main(["push", str(source), str(target)]) == 2
         assert why in capsys.readouterr().err
+
+
+def test_machines_of_one_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two machines record to one URL: a reader sees the processes of both, and while one is missing, that it is."""
+    with served(tmp_path) as server:
+        url = f"{server.as_bucket(monkeypatch)}/a.zarr"
+        there = server.folder / "bucket/a.zarr"
+        builders = [
+            TraceBuilder(tmp_path / f"{at}.zarr", process=f"rank{1 - at}/main", alive=True, nodes=2) for at in (0, 1)
+        ]
+        third = TraceBuilder(tmp_path / "third.zarr", nodes=2)
+        uploads = []
+        for builder in builders:
+            builder.process("launcher:torchrun", alive=True).stream().op("aten.add.Tensor", outputs=[0])
+            builder.op("aten.mul.Tensor", outputs=[len(uploads)])
+            uploads.append(claim(builder.path, TraceURL(url), 2))
+            uploads[-1].send(growing=True)
+            if len(uploads) == 1:
+                assert open_trace(there).lost == ("nodes/1 of 2 is missing",)
+        for place, why in ((url, "has been recorded by 2 machines already"), (f"{url}/nodes/0", "exists already")):
+            with pytest.raises(UsageError, match=why):
+                claim(third.path, TraceURL(place), 2 if place == url else 1)
+        for builder, upload in zip(builders, uploads, strict=True):
+            builder.finish()
+            upload.send()
+        with pytest.raises(UsageError, match="goes on no longer"):
+            claim(third.path, TraceURL(url), 2)
+        found = open_trace(there)
+        names = ["launcher:torchrun", "launcher:torchrun#2", "rank0/main", "rank1/main"]
+        assert sorted(process.name for process in found.processes) == names
+        assert (found.holes, found.exit is None) == ((), False)
+        assert compare(TraceURL(url), there).verdict is Verdict.IDENTICAL
+        assert len(verify(TraceURL(url)).processes) == 4 and verify(there).sound
+        with served(server.folder / "bucket") as web:
+            assert content(open_trace(web.url("a.zarr"))) == content(found)
+        assert main(["info", url]) == 0
+        assert "rank1/main" in capsys.readouterr().out
+        assert main(["slice", url, "--steps", "0:1", "-o", str(tmp_path / "s.zarr")]) == 2
