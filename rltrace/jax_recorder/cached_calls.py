@@ -10,13 +10,14 @@ have in common. A function is unpickled as an ordinary one.
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, NamedTuple, Protocol
 
 import jax
-from jax._src import tree_util
+from jax._src import traceback_util, tree_util
 
 from rltrace.jax_recorder.programs import ArrayLayout, is_near, layout_here
 from rltrace.jax_recorder.rows import Operand, RowColumns
@@ -114,12 +115,13 @@ class SeenFunction:
         self._static = frozenset(state["static_argnums"]), frozenset(state["static_argnames"])
         self._recorder = recorder
 
+    @traceback_util.api_boundary  # leaves the recorder's frames out of the program's errors
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         returned = self.inner(*args, **kwargs) if kwargs else self.inner(*args)
         if type(returned) is _Returned:
             (call, tree, is_flat), results = returned
             arguments = args if is_flat else self._leaves(args, kwargs)
-            self._recorder.add_cached(call, arguments, results, sys._getframe(1))
+            self._recorder.add_cached(call, arguments, results, sys._getframe(2))
             returned = tree.unflatten(results)
         return returned, None, False
 
@@ -176,7 +178,7 @@ def cached_call(
 MISS = _Miss.__call__.__code__
 """Of the frame from which JAX fills the cache of a function that is seen."""
 
-FRAMES = frozenset((MISS, SeenFunction.__call__.__code__))
+FRAMES = frozenset((MISS, inspect.unwrap(SeenFunction.__call__).__code__))
 """Of the frames of a function that is seen."""
 
 

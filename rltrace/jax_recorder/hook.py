@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 
 import jax
 import numpy as np
-from jax._src import dispatch, pjit, traceback_util
+from jax._src import dispatch, pjit, source_info_util, traceback_util
 from jax._src.array import ArrayImpl
 from jax.extend.core import jaxpr_as_fun, primitives
 from numpy.typing import NDArray
@@ -692,10 +692,11 @@ class _LoopRows:
 
 
 def _hide_frames() -> None:
-    """Leave the recorder's frames out of tracebacks where JAX leaves out its own."""
-    hide = getattr(traceback_util, "register_exclusion", None)
-    if hide is not None:
-        hide(str(Path(__file__).parents[1]))
+    """Leave the recorder's frames out of tracebacks, and of the places of equations, where JAX leaves out its own."""
+    for module in traceback_util, source_info_util:
+        hide = getattr(module, "register_exclusion", None)
+        if hide is not None:
+            hide(str(Path(__file__).parents[1]))
 
 
 def _add_row(

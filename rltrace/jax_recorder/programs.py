@@ -70,8 +70,7 @@ def lines_of(eqn: Any) -> list[tuple[str, str, int]]:
 def lines_here() -> tuple[tuple[str, str, int], ...]:
     """The same of the stack of the calling thread."""
     frames = source_info_util.user_frames(source_info_util.current().traceback)
-    own = str(Path(__file__).parent)
-    return tuple((f.file_name, f.function_name, f.start_line) for f in frames if not f.file_name.startswith(own))
+    return tuple((frame.file_name, frame.function_name, frame.start_line) for frame in frames)
 
 
 class Program(NamedTuple):
@@ -459,10 +458,14 @@ def _read(array: Any) -> NDArray[Any]:
     return np.concatenate([np.asarray(own[start]).reshape(-1) for start in sorted(own)])
 
 
+key_data = jax.jit(jax.random.key_data)
+"""The data of random keys. Not JAX's own function: once its cache has that, calls of the program are not seen."""
+
+
 def layout_here(array: Any) -> ArrayLayout:
     """Layout of a JAX array."""
     if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
-        array = jax.random.key_data(array)
+        array = key_data(array)
     return _layout(array)[0]
 
 
@@ -506,7 +509,7 @@ def digest_rows(array: Any, rows: slice) -> tuple[ArrayLayout, int]:
 def host_array(array: Any, rows: slice | None = None) -> NDArray[Any]:
     """A copy of an array, or of some of its rows, in this process's memory; of random keys, of their data."""
     if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
-        array = jax.random.key_data(array)
+        array = key_data(array)
     if not isinstance(array, jax.Array):
         return np.array(array)
     if not is_near(array):
@@ -528,7 +531,7 @@ def array_like(array: Any, content: NDArray[Any]) -> Any:
     if not isinstance(array, jax.Array):
         return content
     if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
-        data = array_like(jax.random.key_data(array), content)
+        data = array_like(key_data(array), content)
         return jax.random.wrap_key_data(data, impl=jax.random.key_impl(array))
     made = typed(jax.numpy.array(content), array.aval)
     return jax.device_put(made, array.sharding) if array.committed else made
@@ -543,7 +546,7 @@ def digest(array: Any) -> tuple[ArrayLayout, int]:
         layout = layout_of(array.dtype, array.shape, "cpu")
         return layout, digest_buffer(np.ascontiguousarray(array).view(np.uint8).reshape(-1), layout.seed)
     if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
-        array = jax.random.key_data(array)
+        array = key_data(array)
     layout, near = _layout(array)
     if near:
         read = _digest_small(array, layout)

@@ -444,8 +444,8 @@ class JaxRecording:
                 rows.close_block()
 
     def _read_among(self, arrays: Sequence[Any]) -> None:
-        """Digest all results where one of these is not digested yet."""
-        if self._unread and not self._unread.keys().isdisjoint(map(id, arrays)):
+        """Digest all results where one of these, or the data of random keys, is not digested yet."""
+        if self._unread and any(id(getattr(array, "_base_array", array)) in self._unread for array in arrays):
             self.read_results()
 
     def read_results(self) -> None:
