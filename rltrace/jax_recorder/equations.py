@@ -364,8 +364,10 @@ class Evaluation:
             place = equation.place
             begin = partial(recording.begin_row, equation.op, equation.site, inputs, arrays, place.module, place.phase)
             arrays = recording.guarded(begin, arrays)
-        self.has_effects = self.has_effects or bool(equation.eqn.effects)
+        had_effects = self.has_effects or bool(equation.eqn.effects)
+        self.has_effects = had_effects or equation.op == "pure_callback"  # whose error is the program's
         results: list[Array] = list(program.call(*arrays))
+        self.has_effects = had_effects
         if equation.eqn.effects:  # callbacks come in the order of the equations
             jax.effects_barrier()
         if program.evidence is None:

@@ -84,6 +84,16 @@ each = jax.jit(jax.vmap(lambda v: jax.lax.while_loop(lambda c: c.sum() < 5, lamb
 keys = jax.jit(lambda k: jax.lax.scan(lambda k, _: (jax.random.split(k)[0], k), k, None, 3))(jax.random.key(1))
 given, kept = x * 2, x * 3
 added = jax.jit(lambda a, b: (a + b, b), donate_argnums=(0, 1))(given, kept)
+
+def refuse(value):
+    calls.append(("refuse", float(value)))
+    raise ValueError("refused")
+
+try:
+    scalar = jax.ShapeDtypeStruct((), np.float32)
+    jax.block_until_ready(jax.jit(lambda v: jax.pure_callback(refuse, scalar, v) + 1)(3.0))
+except Exception as error:
+    print("refused" in str(error))
 jax.effects_barrier()
 for result in jax.tree.leaves((results, each, keys, added)):
     if jax.dtypes.issubdtype(result.dtype, jax.dtypes.prng_key):
@@ -154,7 +164,7 @@ def test_returns_what_the_program_does_but_for_roundings(forms: Forms) -> None:
         except ValueError:
             assert word == other
     assert words.count("note") == 4
-    assert words.count("ask") == 1
+    assert words.count("ask") == words.count("refuse") == 1
     assert trace.processes[0].state == "complete"
     assert verify(trace.path).sound
 
