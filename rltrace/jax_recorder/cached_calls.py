@@ -115,7 +115,7 @@ class SeenFunction:
         self._static = frozenset(state["static_argnums"]), frozenset(state["static_argnames"])
         self._recorder = recorder
 
-    @traceback_util.api_boundary  # leaves the recorder's frames out of the program's errors
+    @traceback_util.api_boundary  # type: ignore[untyped-decorator]  # leaves these frames out of the program's errors
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         returned = self.inner(*args, **kwargs) if kwargs else self.inner(*args)
         if type(returned) is _Returned:
