@@ -11,8 +11,6 @@ from rltrace.diff import compare
 from rltrace.diff.base.model import Verdict
 from rltrace.trace.read.reader import Trace, open_trace
 
-pytestmark = pytest.mark.usefixtures("children_as_ever")
-
 PARENT = """
 import os, subprocess, sys, torch
 torch.ones(2).sin()
@@ -167,6 +165,7 @@ FORKED = {
 }
 
 
+@pytest.mark.usefixtures("children_as_ever")
 def test_forked_workers(run: Any) -> None:
     """Names, ops and states; what it computes is unchanged; two recordings are identical, whoever took which task."""
     trace, shown = run("a.zarr")
@@ -186,6 +185,7 @@ def test_forked_workers(run: Any) -> None:
     assert found.compared["rank0/pool"] == TASKS * WORK
 
 
+@pytest.mark.usefixtures("children_as_ever")
 def test_spawned_workers(run: Any) -> None:
     """Fresh interpreters, and forks of a server that has none of torch."""
     trace, _ = run("a.zarr", "spawn", "forkserver")
