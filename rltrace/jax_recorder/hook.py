@@ -1,8 +1,8 @@
 """The hook in JAX: every concrete call of a compiled function passes here, those of eager operations too.
 
 Owns the private name of JAX that is replaced, which recordings JAX programs do not have, and how a call becomes rows.
-Derivatives and ``vmap`` are already in what is called. A function with a training loop is cut and driven
-(``loops.py``); of any other, and of one that cannot be cut, the boundary is recorded.
+Derivatives and ``vmap`` are already in what is called. The loop of a function that has one is driven
+(``driven_loops.py``); of any other function, and where that is impossible, the boundary is recorded.
 """
 
 from __future__ import annotations
@@ -10,38 +10,32 @@ from __future__ import annotations
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
-from time import perf_counter
 from types import FrameType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import jax
-import numpy as np
 from jax._src import dispatch, pjit, source_info_util, traceback_util
 from jax._src.array import ArrayImpl
-from jax.extend.core import jaxpr_as_fun, primitives
-from numpy.typing import NDArray
+from jax.extend.core import primitives
 
 from rltrace import recorder
 from rltrace.errors import RecordError
 from rltrace.jax_recorder import cached_calls, programs
 from rltrace.jax_recorder.cached_calls import CachedCall
-from rltrace.jax_recorder.digest_log import LOG, DigestLog, log_library
+from rltrace.jax_recorder.driven_loops import DrivenLoop, address_of, check_placement
 from rltrace.jax_recorder.equations import CannotEvaluateError, Evaluation, Evaluator
-from rltrace.jax_recorder.fusions import Choice, choose
-from rltrace.jax_recorder.loops import CannotCutError, Cut, has_loop, has_while, is_given
-from rltrace.jax_recorder.programs import ArrayLayout
-from rltrace.jax_recorder.recording import FAILED, JaxRecording, MakeHook, Within
+from rltrace.jax_recorder.loops import CannotCutError, has_loop, has_while
+from rltrace.jax_recorder.recording import FAILED, JaxRecording, MakeHook
 from rltrace.jax_recorder.rows import Operand, RowTemplate
 from rltrace.jax_recorder.series import watch_callbacks
 from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.base.patching import Patches
 from rltrace.recorder.base.weak_id_dict import WeakIdDict
-from rltrace.trace.format.schema import BOUNDARY_ONLY, CALLS_BACK, EQUATION, ITERATION
+from rltrace.trace.format.schema import BOUNDARY_ONLY, CALLS_BACK, EQUATION
 
 Original = Callable[..., Any]
 
@@ -72,19 +66,6 @@ NOT_THERE = {
 
 CALLED = ("donated_invars", "in_shardings", "out_shardings", "in_layouts", "out_layouts", "compiler_options_kvs")
 """Parameters of a call with which a function is compiled anew."""
-
-PIECE_SECONDS = 0.5
-"""Time for which a loop may run on, about, before the host looks; what is recorded does not depend on it."""
-
-LOOPS = "jax.loops"
-"""Fact: functions whose loop the host drove."""
-
-
-VALUES = "jax.values"
-"""Fact: functions with the values that are read within an iteration of their loop."""
-
-CODE = "jax.code"
-"""Fact: how the code of the functions whose loop the host drove compares with their own."""
 
 
 def start(options: RecordOptions, token: str, make_hook: MakeHook | None = None) -> None:
@@ -130,19 +111,6 @@ class _Busy(threading.local):
     """What JAX's cache may have for the call that has been recorded last."""
 
 
-class _Parts(NamedTuple):
-    """The compiled programs of a cut, each with its kernel evidence."""
-
-    before: Any
-    loop: Any
-    after: Any
-    evidence: tuple[Mapping[str, object], ...]
-    choice: Choice | None
-    """The values within an iteration that the loop's program reads."""
-    values: str
-    """The same in words, or why there are none."""
-
-
 class _Caller(NamedTuple):
     """Who calls a compiled function."""
 
@@ -157,16 +125,12 @@ class _Function:
 
     def __init__(self, name: str, closed: Any) -> None:
         self.op = f"jit.{name}"
-        self.before = f"{self.op}.before"
         self.program = programs.program_of(closed.jaxpr)
         self.template: RowTemplate | None = None
         """Of its rows, where it is recorded at its boundary."""
-        self.cut: Cut | None = None
-        self.parts: _Parts | None = None
-        self.within: dict[int, Within] = {}
-        """What is recorded within its iterations, by the thread that calls it."""
+        self.loop: DrivenLoop | None = None
         self.why_not = ""
-        """Why a function with a loop is not cut."""
+        """Why a function has no loop that is driven."""
 
 
 class JaxCalls:
@@ -326,14 +290,15 @@ class JaxCalls:
             self._prepare(recording, function, closed, args, params)
             given = args
             if recording.sees_arrays:
-                op = function.op if function.parts is None else function.before
+                op = function.op if function.loop is None else function.loop.before
                 taken = recording.begin_row(op, site, inputs, arrays)
                 args = [arg if new is old else new for arg, old, new in zip(args, arrays, taken, strict=True)]
         except Exception as error:
             _fail(recording, error, f"jit.{params['name']}", args)
             return original(*args, **params)
-        if function.parts is not None:
-            results = self._drive(recording, function, args, inputs, site)
+        if function.loop is not None:
+            evaluator = self._evaluator_of(recording) if recording.options.level == EQUATION else None
+            results = function.loop.call(recording, args, inputs, site, evaluator)
         else:
             results, compiled, *others = self._called(original, args, params, caller)
             if args is not given:
@@ -437,9 +402,9 @@ class JaxCalls:
         if not recording.in_window(recording.step):
             function = self._function(closed, params)
             self._prepare(recording, function, closed, args, params)
-            if function.parts is not None or not has_loop(closed.jaxpr):
+            if function.loop is not None or not has_loop(closed.jaxpr):
                 return None
-        _check_placement(args, {**params, "donated_invars": ()})
+        check_placement(args, {**params, "donated_invars": ()})
         return self._evaluator_of(recording).begin(params["name"], closed, programs.lines_here())
 
     def _evaluator_of(self, recording: JaxRecording) -> Evaluator:
@@ -467,8 +432,8 @@ class JaxCalls:
         return found
 
     def _prepare(self, recording: JaxRecording, function: _Function, closed: Any, args: Any, params: Any) -> None:
-        """Cut the function, and compile the parts, where it has a loop and that is possible."""
-        if function.cut is not None or function.why_not:
+        """Have its loop driven, where it has one and that is possible."""
+        if function.loop is not None or function.why_not:
             return
         called_back = programs.callbacks_of(closed.jaxpr)
         if called_back:
@@ -479,216 +444,11 @@ class JaxCalls:
                 recording.note(BOUNDARY_ONLY, f"{function.op}: {function.why_not}")
             return
         try:
-            library = None if recording.options.engine == "mode" else log_library()
-            cut = Cut(closed, library)
-            _check_placement(args, params)
-            compares = recording.options.level == "op" and not recording.options.replay
-            reads = compares and cut.library is not None and not recording.options.values
-            reads &= recording.sees_each(cut.length, cut.carry_bytes)
-            function.parts = _compiled_parts(cut, closed, args, reads=reads)
-            if reads:
-                recording.note(VALUES, f"{function.op}: {function.parts.values}")
-            if compares:
-                recording.note(CODE, f"{function.op}: {_comparison(closed, args, function.parts)}")
+            function.loop = DrivenLoop(recording, function.op, function.program, closed, args, params)
         except CannotCutError as error:
             function.why_not = str(error)
             if recording.options.level != EQUATION:
                 recording.note(BOUNDARY_ONLY, f"{function.op}: {error}")
-            return
-        function.cut = cut
-        where = "by the host" if cut.library is None else "within the program"
-        recording.note(LOOPS, f"{function.op}: {cut.length:,} iterations, digested {where}")
-
-    def _drive(
-        self, recording: JaxRecording, function: _Function, args: Sequence[Any], inputs: Sequence[Operand], site: int
-    ) -> list[Any]:
-        """Call a function whose loop the host drives; rows for what precedes it, its iterations and what follows."""
-        cut, parts = function.cut, function.parts
-        assert cut is not None and parts is not None, "it was prepared"
-        constants, carry, xs, rest = parts.before(list(args))
-        carry = _unshared(carry, cut.in_place, args)
-        first = [*constants, *xs, *rest, *carry]
-        rows = _LoopRows(recording, function, site, (len(constants) + len(xs), len(rest)))
-        recording.guarded(lambda: rows.before(inputs, first), None)
-        found = iter(first)
-        constants, xs, rest, carry = ([next(found) for _ in group] for group in (constants, xs, rest, carry))
-        ys, done = cut.empty_outputs(), 0
-        while done < cut.length:
-            recording.guarded(partial(rows.open_window, carry), None)
-            if recording.options.level == EQUATION and recording.in_window(recording.step):
-                evaluated = self._iterate(recording, function, rows, done, (constants, carry, xs, ys))
-                if evaluated is not None:
-                    carry, ys = evaluated
-                    recording.stop_after_until()
-                    done += 1
-                    continue
-            stop = rows.next_stop(done)
-            moved = cut.split(carry)
-            carry, ys, log = parts.loop(np.int32(done), np.int32(stop), rows.log_address, constants, *moved, ys, xs)
-            recording.guarded(partial(rows.piece, done, stop, carry, ys, log), None)
-            recording.stop_after_until()
-            done = stop
-        results = [*carry, *ys]
-        final = cut.final(results)
-        recording.guarded(partial(rows.end, carry, ys), None)
-        if final is None:
-            final = parts.after(rest, results)
-            recording.guarded(partial(rows.after, final), None)
-        return final
-
-    def _iterate(
-        self, recording: JaxRecording, function: _Function, rows: _LoopRows, done: int, arrays: Sequence[list[Any]]
-    ) -> tuple[list[Any], list[Any]] | None:
-        """Evaluate an iteration equation by equation: its carry and the stacked outputs; None: it cannot be."""
-        cut, (constants, carry, xs, ys) = function.cut, arrays
-        assert cut is not None, "it was prepared"
-        if recording.is_over:
-            return None
-        iteration = None
-        try:
-            iteration = self._evaluator_of(recording).iteration(cut.scan, programs.lines_here())
-            at = cut.rows_written(done, done + 1).start
-            whole, written = iteration.iterate(*cut.body_inputs(constants, carry), xs, at)
-        except Exception as error:
-            if iteration is not None and iteration.has_effects:
-                raise
-            recording.fail(error)
-            return None
-        ys = cut.stack(ys, written, np.int32(at))
-        carry = _unshared(cut.moving(whole), cut.in_place, [*constants, *xs])
-        recording.guarded(partial(rows.evaluated, at, carry, ys), None)
-        return carry, ys
-
-
-class _LoopRows:
-    """The rows of one call whose loop the host drives, in their order."""
-
-    def __init__(self, recording: JaxRecording, function: _Function, site: int, counts: tuple[int, int]) -> None:
-        """``counts``: how many of the first results every iteration reads, and how many only what follows does."""
-        assert function.cut is not None and function.parts is not None, "it was prepared"
-        self._recording, self._function, self._cut, self._site = recording, function, function.cut, site
-        self._evidence = function.parts.evidence
-        self._counts = counts
-        lines = programs.lines_of(self._cut.scan)
-        self._loop_site = recording.site_of(lines) if lines else site
-        names = self._cut.carry_names + self._cut.stacked_names
-        self._template = recording.template(f"{function.op}{ITERATION}", kernel=self._evidence[1], names=names)
-        self._fixed: list[Operand] = []
-        """What every iteration reads."""
-        self._rest: list[Operand] = []
-        """What only the end reads."""
-        self._state: list[Operand] = []
-        """The carry now."""
-        self._log = None if self._cut.library is None else DigestLog(self._cut.library)
-        self.log_address = None if self._log is None else self._log.address
-        """What the loop's program takes as its log."""
-        self._most, self._stride, self._began, self._looks_within = 1, 1, 0.0, False
-        """How many iterations the host has digested at a time, every how many are, when they began, and whether values
-        within them are read."""
-
-    def before(self, inputs: Sequence[Operand], first: Sequence[Any]) -> None:
-        """What precedes the loop has computed these."""
-        fixed, rest = self._counts
-        names = ("",) * (fixed + rest) + self._cut.carry_names
-        program, kernel = self._function.program, self._evidence[0]
-        template = self._recording.template(self._function.before, program=program, kernel=kernel, names=names)
-        written = self._recording.add_row(template, self._site, inputs, first)
-        self._fixed, self._rest, self._state = written[:fixed], written[fixed : fixed + rest], written[fixed + rest :]
-
-    def open_window(self, carry: Sequence[Any]) -> None:
-        """An iteration begins with this carry, and perhaps the window with it."""
-        if self._recording.opens_window():
-            self._state = self._recording.open_window(self._cut.carry_names, self._loop_site, carry)
-
-    def evaluated(self, at: int, carry: Sequence[Any], ys: Sequence[Any]) -> None:
-        """An iteration has been evaluated whose equations are rows; it has written the rows of index ``at``."""
-        recording, op = self._recording, self._function.op
-        self._state = recording.operands(carry)
-        recording.add_stacked(op, self._cut.stacked_names, ys, {0: at})
-        recording.end_iteration(op, self._state)
-
-    def next_stop(self, done: int) -> int:
-        """The iteration before which the host looks next; until then, the program writes its log."""
-        cut, most = self._cut, 1 if self._log is None or self._recording.sees_arrays else self._most
-        self._stride, stop = self._recording.next_piece(done, cut.length, cut.carry_bytes, most)
-        if self._log is not None:
-            choice, recording = self._function.parts and self._function.parts.choice, self._recording
-            self._looks_within = choice is not None and self._stride == 1 and recording.in_window(recording.step)
-            self._log.begin(self._stride, done, stop, self._looks_within)
-            self._recording.running = self._log.ended
-        self._began = perf_counter()
-        return stop
-
-    def piece(self, start: int, stop: int, carry: list[Any], ys: list[Any], log: Any) -> None:
-        """Iterations ``start`` to ``stop`` have been called; what is injected replaces items of the lists."""
-        cut, stride = self._cut, self._stride
-        seen = [*range((start // stride + 1) * stride, stop, stride), stop]
-        counts = [end - begin for begin, end in pairwise((start, *seen))]
-        if self._log is None:
-            written = cut.rows_written(start, stop)
-            operands = [programs.digest(a) for a in carry] + [programs.digest_rows(y, written) for y in ys]
-            layouts, digests = zip(*operands, strict=True)
-            table = np.array([digests], np.uint64)
-        else:
-            jax.block_until_ready((log, carry))
-            layouts = tuple(map(programs.layout_here, (*carry, *ys)))
-            table = self._log.take()
-            self._most = self._most * 2 if perf_counter() - self._began < PIECE_SECONDS else max(self._most // 2, 1)
-        within = self._rows_within()
-        if table.size != len(seen) * (len(layouts) + (0 if within is None else within.block.written)):
-            raise RecordError(f"{self._function.op} has digested {table.size:,} arrays in {len(seen):,} iterations")
-        table = table.reshape(len(seen), -1)
-        if self._recording.sees_arrays:
-            table = self._exchange(cut.rows_written(start, stop), carry, ys, layouts, table)
-        self._recording.running = lambda: 0
-        places = {end - 1 - start: cut.rows_written(end - 1, end).start for end in seen}
-        self._recording.add_stacked(self._function.op, cut.stacked_names, ys, places)
-        reads = self._fixed, self._state
-        self._state = self._recording.add_iterations(
-            self._function.op, self._template, self._loop_site, *reads, counts, layouts, table, within
-        )
-
-    def _rows_within(self) -> Within | None:
-        """What is recorded within the iterations of this piece; None: nothing."""
-        choice = self._function.parts.choice if self._function.parts else None
-        if choice is None or not self._looks_within:
-            return None
-        thread = threading.get_ident()
-        found = self._function.within.get(thread)
-        if found is None:
-            operands = [operand.layout for operand in (*self._fixed, *self._state)]
-            read = choice, self._cut.operands(), operands, programs.lines_of(self._cut.scan)
-            found = self._function.within[thread] = self._recording.within(self._function.op, *read)
-        return found
-
-    def _exchange(
-        self, written: slice, carry: list[Any], ys: list[Any], layouts: Sequence[ArrayLayout], table: NDArray[np.uint64]
-    ) -> NDArray[np.uint64]:
-        """Have the arrays of the one iteration seen recorded or replaced; returns its digests, shape [1, arrays]."""
-        recording, count = self._recording, len(carry)
-        rows = [programs.host_array(y, written) for y in ys]
-        stacked = [programs.layout_of(row.dtype, row.shape, "cpu") for row in rows]
-        outputs = [Operand(*each) for each in zip((*layouts[:count], *stacked), table[0].tolist(), strict=True)]
-        arrays = [*carry, *rows]
-        step = recording.step + written.stop - written.start - 1
-        recording.finish_row(self._template, self._loop_site, step, [*self._fixed, *self._state], outputs, arrays)
-        carry[:] = arrays[:count]
-        for i, (old, new) in enumerate(zip(rows, arrays[count:], strict=True)):
-            if new is not old:
-                content = programs.host_array(ys[i])
-                content[written] = new
-                ys[i] = programs.array_like(ys[i], content)
-        return np.array([[operand.digest for operand in outputs]], np.uint64)
-
-    def end(self, carry: Sequence[Any], ys: Sequence[Any]) -> None:
-        """The loop has ended."""
-        self._recording.know(carry, self._state)
-        self._state += [self._recording.know_mixed(y) for y in ys]
-
-    def after(self, final: Sequence[Any]) -> None:
-        """What follows the loop has computed these."""
-        template = self._recording.template(f"{self._function.op}.after", kernel=self._evidence[2])
-        self._recording.add_row(template, self._site, [*self._rest, *self._state], final)
 
 
 def _hide_frames() -> None:
@@ -747,98 +507,7 @@ def _give_away(args: Sequence[Any], donated: Sequence[bool], results: list[Any])
     for arg, is_donated in zip(args, donated, strict=True):
         if is_donated and isinstance(arg, jax.Array) and room[arg.shape, arg.dtype]:
             room[arg.shape, arg.dtype] -= 1
-            own = _address(arg)
-            results = [jax.numpy.copy(result) if _address(result) == own else result for result in results]
+            own = address_of(arg)
+            results = [jax.numpy.copy(result) if address_of(result) == own else result for result in results]
             arg.delete()
     return results
-
-
-def _check_placement(args: Sequence[Any], params: Any) -> None:
-    """Raise CannotCutError where the parts would not be compiled as the function is."""
-    given = [*params["in_shardings"], *params["out_shardings"], *params["in_layouts"], *params["out_layouts"]]
-    if any(map(is_given, given)):
-        raise CannotCutError("it places its arrays")
-    if any(params["donated_invars"]):
-        raise CannotCutError("it takes donated arrays")
-    if params["compiler_options_kvs"]:
-        raise CannotCutError("it has options for the compiler")
-    devices = {device for arg in args if isinstance(arg, jax.Array) for device in arg.devices()}
-    if len(devices) > 1:
-        raise CannotCutError("it runs on several devices")
-
-
-def _compiled_parts(cut: Cut, closed: Any, args: Sequence[Any], *, reads: bool) -> _Parts:
-    """Compile the three programs of a cut. Raises CannotCutError where they would return other types.
-
-    ``reads``: the loop is to read the values within an iteration that it has in memory.
-    """
-    before = cut.before.lower(list(args))
-    constants, carry, xs, rest = jax.eval_shape(cut.before, list(args))
-    ys = jax.eval_shape(cut.empty_outputs)
-    at = np.int32(0)
-    log = None if cut.library is None else LOG
-    taken = at, at, log, constants, *cut.split(carry), ys, xs
-    moved, stacked, _ = jax.eval_shape(cut.loop, *taken)
-    results = [*moved, *stacked]
-    returned = cut.final(results) or jax.eval_shape(cut.after, rest, results)
-    if _types(moved) != _types(carry) or _types(returned) != _types(closed.out_avals):
-        raise CannotCutError("a part of it would return other types")
-
-    def lowered(body: Any, reads_values: bool) -> Any:
-        return cut.loop_with(body, reads=reads_values).lower(*taken)
-
-    choice, loop, why_not = None, None, ""
-    if reads and cut.library is not None:
-        try:
-            choice = choose(cut.body, cut.library, lambda *body: lowered(*body).compile(_code_only()))
-            loop = None if choice is None else lowered(choice.body, True).compile()
-        except Exception as error:  # private parts of JAX have moved: iterations are recorded all the same
-            choice, why_not = None, f": {type(error).__name__}: {error}"
-    loop = cut.loop.lower(*taken).compile() if loop is None else loop
-    after = None if cut.final(results) is not None else cut.after.lower(rest, results).compile()
-    first = before.compile()
-    own = programs.evidence_of(loop) if choice is None else choice.evidence
-    evidence = programs.evidence_of(first), own, {} if after is None else programs.evidence_of(after)
-    return _Parts(first, loop, after, evidence, choice, _values_text(choice) + why_not)
-
-
-def _code_only() -> dict[str, Any] | None:
-    """Options to compile with where only the optimised code is asked for: LLVM need not optimise, half the time."""
-    return {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
-
-
-def _values_text(choice: Choice | None) -> str:
-    if choice is None:
-        return "no values within an iteration are read"
-    return f"{len(choice.values):,} values within an iteration are read, choice {choice.key}"
-
-
-def _comparison(closed: Any, args: Sequence[Any], parts: _Parts) -> str:
-    """Whether the parts of a cut compute what the whole function does, by their optimised code."""
-    whole = programs.operations_of(jax.jit(jaxpr_as_fun(closed)).lower(*args).compile(_code_only()))
-    found = [programs.operations_of(part) for part in (parts.before, parts.loop, parts.after) if part is not None]
-    if whole is None or None in found:
-        return "its code cannot be compared with the uncut program's"
-    others = sum((each - whole).total() for each in found if each is not None)
-    count = sum(each.total() for each in found if each is not None)
-    if others:
-        return f"{others} of its {count} floating-point operations are not in the uncut program: it may round otherwise"
-    return f"its {count} floating-point operations are those of the uncut program"
-
-
-def _types(arrays: Sequence[Any]) -> list[tuple[Any, ...]]:
-    return [(a.shape, a.dtype, bool(getattr(a, "weak_type", False))) for a in arrays]
-
-
-def _unshared(carry: Sequence[Any], in_place: Sequence[bool], args: Sequence[Any]) -> list[Any]:
-    """The carry, what is written in place in memory that nothing else uses."""
-    uses = Counter(_address(array) for array in (*args, *carry) if isinstance(array, jax.Array))
-    pairs = zip(carry, in_place, strict=True)
-    return [jax.numpy.copy(array) if own and uses[_address(array)] > 1 else array for array, own in pairs]
-
-
-def _address(array: Any) -> int:
-    try:
-        return int(array.unsafe_buffer_pointer())
-    except Exception:  # in several parts, or without memory
-        return id(array)

@@ -1,0 +1,367 @@
+"""A function whose training loop the host drives: its programs, their calls, and the rows of a call in their order.
+
+Owns when a function can be driven, how it is compiled in parts and compared with itself, and in which pieces the loop
+runs. How a function is cut is in ``loops.py``, which values within an iteration are read in ``fusions.py``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.extend.core import jaxpr_as_fun
+from numpy.typing import NDArray
+
+from rltrace.errors import RecordError
+from rltrace.jax_recorder import programs
+from rltrace.jax_recorder.digest_log import LOG, DigestLog, log_library
+from rltrace.jax_recorder.equations import Evaluator
+from rltrace.jax_recorder.fusions import Choice, choose
+from rltrace.jax_recorder.loops import CannotCutError, Cut, is_given
+from rltrace.jax_recorder.programs import ArrayLayout, Program
+from rltrace.jax_recorder.recording import JaxRecording, Within
+from rltrace.jax_recorder.rows import Operand
+from rltrace.trace.format.schema import ITERATION
+
+PIECE_SECONDS = 0.5
+"""Time for which a loop may run on, about, before the host looks; what is recorded does not depend on it."""
+
+LOOPS = "jax.loops"
+"""Fact: functions whose loop the host drove."""
+
+VALUES = "jax.values"
+"""Fact: functions with the values that are read within an iteration of their loop."""
+
+CODE = "jax.code"
+"""Fact: how the code of the functions whose loop the host drove compares with their own."""
+
+
+class _Parts(NamedTuple):
+    """The compiled programs of a cut, each with its kernel evidence."""
+
+    before: Any
+    loop: Any
+    after: Any
+    evidence: tuple[Mapping[str, object], ...]
+    choice: Choice | None
+    """The values within an iteration that the loop's program reads."""
+    values: str
+    """The same in words, or why there are none."""
+
+
+class DrivenLoop:
+    """A compiled function whose loop the host drives."""
+
+    def __init__(
+        self, recording: JaxRecording, op: str, program: Program, closed: Any, args: Sequence[Any], params: Any
+    ) -> None:
+        """Cut the function that is called so, and compile its parts. Raises CannotCutError where that is impossible."""
+        options = recording.options
+        self.op, self.before, self.program = op, f"{op}.before", program
+        self.cut = Cut(closed, None if options.engine == "mode" else log_library())
+        check_placement(args, params)
+        compares = options.level == "op" and not options.replay
+        reads = compares and self.cut.library is not None and not options.values
+        reads &= recording.sees_each(self.cut.length, self.cut.carry_bytes)
+        self.parts = _compiled_parts(self.cut, closed, args, reads=reads)
+        self.within: dict[int, Within] = {}
+        """What is recorded within its iterations, by the stream that has these as rows."""
+        where = "by the host" if self.cut.library is None else "within the program"
+        recording.note(LOOPS, f"{op}: {self.cut.length:,} iterations, digested {where}")
+        if reads:
+            recording.note(VALUES, f"{op}: {self.parts.values}")
+        if compares:
+            recording.note(CODE, f"{op}: {_comparison(closed, args, self.parts)}")
+
+    def call(
+        self,
+        recording: JaxRecording,
+        args: Sequence[Any],
+        inputs: Sequence[Operand],
+        site: int,
+        evaluator: Evaluator | None,
+    ) -> list[Any]:
+        """What the function returns; rows for what precedes its loop, its iterations and what follows.
+
+        ``evaluator``: evaluates the iterations of the window equation by equation.
+        """
+        cut, parts = self.cut, self.parts
+        constants, carry, xs, rest = parts.before(list(args))
+        carry = _unshared(carry, cut.in_place, args)
+        first = [*constants, *xs, *rest, *carry]
+        rows = _LoopRows(recording, self, site, (len(constants) + len(xs), len(rest)))
+        recording.guarded(lambda: rows.before(inputs, first), None)
+        found = iter(first)
+        constants, xs, rest, carry = ([next(found) for _ in group] for group in (constants, xs, rest, carry))
+        ys, done = cut.empty_outputs(), 0
+        while done < cut.length:
+            recording.guarded(partial(rows.open_window, carry), None)
+            if evaluator is not None and recording.in_window(recording.step):
+                evaluated = self._iterate(recording, evaluator, rows, done, (constants, carry, xs, ys))
+                if evaluated is not None:
+                    carry, ys = evaluated
+                    recording.stop_after_until()
+                    done += 1
+                    continue
+            stop = rows.next_stop(done)
+            moved = cut.split(carry)
+            carry, ys, log = parts.loop(np.int32(done), np.int32(stop), rows.log_address, constants, *moved, ys, xs)
+            recording.guarded(partial(rows.piece, done, stop, carry, ys, log), None)
+            recording.stop_after_until()
+            done = stop
+        results = [*carry, *ys]
+        final = cut.final(results)
+        recording.guarded(partial(rows.end, carry, ys), None)
+        if final is None:
+            final = parts.after(rest, results)
+            recording.guarded(partial(rows.after, final), None)
+        return final
+
+    def _iterate(
+        self, recording: JaxRecording, evaluator: Evaluator, rows: _LoopRows, done: int, arrays: Sequence[list[Any]]
+    ) -> tuple[list[Any], list[Any]] | None:
+        """Evaluate an iteration equation by equation: its carry and the stacked outputs; None: it cannot be."""
+        cut, (constants, carry, xs, ys) = self.cut, arrays
+        if recording.is_over:
+            return None
+        iteration = None
+        try:
+            iteration = evaluator.iteration(cut.scan, programs.lines_here())
+            at = cut.rows_written(done, done + 1).start
+            whole, written = iteration.iterate(*cut.body_inputs(constants, carry), xs, at)
+        except Exception as error:
+            if iteration is not None and iteration.has_effects:
+                raise
+            recording.fail(error)
+            return None
+        ys = cut.stack(ys, written, np.int32(at))
+        carry = _unshared(cut.moving(whole), cut.in_place, [*constants, *xs])
+        recording.guarded(partial(rows.evaluated, at, carry, ys), None)
+        return carry, ys
+
+
+class _LoopRows:
+    """The rows of one call whose loop the host drives, in their order."""
+
+    def __init__(self, recording: JaxRecording, loop: DrivenLoop, site: int, counts: tuple[int, int]) -> None:
+        """``counts``: how many of the first results every iteration reads, and how many only what follows does."""
+        self._recording, self._loop, self._cut, self._site = recording, loop, loop.cut, site
+        self._choice, self._evidence = loop.parts.choice, loop.parts.evidence
+        self._counts = counts
+        lines = programs.lines_of(self._cut.scan)
+        self._loop_site = recording.site_of(lines) if lines else site
+        names = self._cut.carry_names + self._cut.stacked_names
+        self._template = recording.template(f"{loop.op}{ITERATION}", kernel=self._evidence[1], names=names)
+        self._fixed: list[Operand] = []
+        """What every iteration reads."""
+        self._rest: list[Operand] = []
+        """What only the end reads."""
+        self._state: list[Operand] = []
+        """The carry now."""
+        self._log = None if self._cut.library is None else DigestLog(self._cut.library)
+        self.log_address = None if self._log is None else self._log.address
+        """What the loop's program takes as its log."""
+        self._most, self._stride, self._began, self._looks_within = 1, 1, 0.0, False
+        """How many iterations the host has digested at a time, every how many are, when they began, and whether values
+        within them are read."""
+
+    def before(self, inputs: Sequence[Operand], first: Sequence[Any]) -> None:
+        """What precedes the loop has computed these."""
+        fixed, rest = self._counts
+        names = ("",) * (fixed + rest) + self._cut.carry_names
+        program, kernel = self._loop.program, self._evidence[0]
+        template = self._recording.template(self._loop.before, program=program, kernel=kernel, names=names)
+        written = self._recording.add_row(template, self._site, inputs, first)
+        self._fixed, self._rest, self._state = written[:fixed], written[fixed : fixed + rest], written[fixed + rest :]
+
+    def open_window(self, carry: Sequence[Any]) -> None:
+        """An iteration begins with this carry, and perhaps the window with it."""
+        if self._recording.opens_window():
+            self._state = self._recording.open_window(self._cut.carry_names, self._loop_site, carry)
+
+    def evaluated(self, at: int, carry: Sequence[Any], ys: Sequence[Any]) -> None:
+        """An iteration has been evaluated whose equations are rows; it has written the rows of index ``at``."""
+        recording, op = self._recording, self._loop.op
+        self._state = recording.operands(carry)
+        recording.add_stacked(op, self._cut.stacked_names, ys, {0: at})
+        recording.end_iteration(op, self._state)
+
+    def next_stop(self, done: int) -> int:
+        """The iteration before which the host looks next; until then, the program writes its log."""
+        cut, most = self._cut, 1 if self._log is None or self._recording.sees_arrays else self._most
+        self._stride, stop = self._recording.next_piece(done, cut.length, cut.carry_bytes, most)
+        if self._log is not None:
+            recording = self._recording
+            self._looks_within = self._choice is not None and self._stride == 1 and recording.in_window(recording.step)
+            self._log.begin(self._stride, done, stop, self._looks_within)
+            self._recording.running = self._log.ended
+        self._began = perf_counter()
+        return stop
+
+    def piece(self, start: int, stop: int, carry: list[Any], ys: list[Any], log: Any) -> None:
+        """Iterations ``start`` to ``stop`` have been called; what is injected replaces items of the lists."""
+        cut, stride = self._cut, self._stride
+        seen = [*range((start // stride + 1) * stride, stop, stride), stop]
+        counts = [end - begin for begin, end in pairwise((start, *seen))]
+        if self._log is None:
+            written = cut.rows_written(start, stop)
+            operands = [programs.digest(a) for a in carry] + [programs.digest_rows(y, written) for y in ys]
+            layouts, digests = zip(*operands, strict=True)
+            table = np.array([digests], np.uint64)
+        else:
+            jax.block_until_ready((log, carry))
+            layouts = tuple(map(programs.layout_here, (*carry, *ys)))
+            table = self._log.take()
+            self._most = self._most * 2 if perf_counter() - self._began < PIECE_SECONDS else max(self._most // 2, 1)
+        within = self._rows_within()
+        if table.size != len(seen) * (len(layouts) + (0 if within is None else within.block.written)):
+            raise RecordError(f"{self._loop.op} has digested {table.size:,} arrays in {len(seen):,} iterations")
+        table = table.reshape(len(seen), -1)
+        if self._recording.sees_arrays:
+            table = self._exchange(cut.rows_written(start, stop), carry, ys, layouts, table)
+        self._recording.running = lambda: 0
+        places = {end - 1 - start: cut.rows_written(end - 1, end).start for end in seen}
+        self._recording.add_stacked(self._loop.op, cut.stacked_names, ys, places)
+        reads = self._fixed, self._state
+        self._state = self._recording.add_iterations(
+            self._loop.op, self._template, self._loop_site, *reads, counts, layouts, table, within
+        )
+
+    def _rows_within(self) -> Within | None:
+        """What is recorded within the iterations of this piece; None: nothing."""
+        if self._choice is None or not self._looks_within:
+            return None
+        rows = self._recording.rows_here()
+        assert rows is not None, "the loop has rows"
+        found = self._loop.within.get(rows.number)
+        if found is None:
+            operands = [operand.layout for operand in (*self._fixed, *self._state)]
+            read = self._choice, self._cut.operands(), operands, programs.lines_of(self._cut.scan)
+            found = self._loop.within[rows.number] = self._recording.within(self._loop.op, *read)
+        return found
+
+    def _exchange(
+        self, written: slice, carry: list[Any], ys: list[Any], layouts: Sequence[ArrayLayout], table: NDArray[np.uint64]
+    ) -> NDArray[np.uint64]:
+        """Have the arrays of the one iteration seen recorded or replaced; returns its digests, shape [1, arrays]."""
+        recording, count = self._recording, len(carry)
+        rows = [programs.host_array(y, written) for y in ys]
+        stacked = [programs.layout_of(row.dtype, row.shape, "cpu") for row in rows]
+        outputs = [Operand(*each) for each in zip((*layouts[:count], *stacked), table[0].tolist(), strict=True)]
+        arrays = [*carry, *rows]
+        step = recording.step + written.stop - written.start - 1
+        recording.finish_row(self._template, self._loop_site, step, [*self._fixed, *self._state], outputs, arrays)
+        carry[:] = arrays[:count]
+        for i, (old, new) in enumerate(zip(rows, arrays[count:], strict=True)):
+            if new is not old:
+                content = programs.host_array(ys[i])
+                content[written] = new
+                ys[i] = programs.array_like(ys[i], content)
+        return np.array([[operand.digest for operand in outputs]], np.uint64)
+
+    def end(self, carry: Sequence[Any], ys: Sequence[Any]) -> None:
+        """The loop has ended."""
+        self._recording.know(carry, self._state)
+        self._state += [self._recording.know_mixed(y) for y in ys]
+
+    def after(self, final: Sequence[Any]) -> None:
+        """What follows the loop has computed these."""
+        template = self._recording.template(f"{self._loop.op}.after", kernel=self._evidence[2])
+        self._recording.add_row(template, self._site, [*self._rest, *self._state], final)
+
+
+def check_placement(args: Sequence[Any], params: Any) -> None:
+    """Raise CannotCutError where the parts would not be compiled as the function is."""
+    given = [*params["in_shardings"], *params["out_shardings"], *params["in_layouts"], *params["out_layouts"]]
+    if any(map(is_given, given)):
+        raise CannotCutError("it places its arrays")
+    if any(params["donated_invars"]):
+        raise CannotCutError("it takes donated arrays")
+    if params["compiler_options_kvs"]:
+        raise CannotCutError("it has options for the compiler")
+    devices = {device for arg in args if isinstance(arg, jax.Array) for device in arg.devices()}
+    if len(devices) > 1:
+        raise CannotCutError("it runs on several devices")
+
+
+def _compiled_parts(cut: Cut, closed: Any, args: Sequence[Any], *, reads: bool) -> _Parts:
+    """Compile the three programs of a cut. Raises CannotCutError where they would return other types.
+
+    ``reads``: the loop is to read the values within an iteration that it has in memory.
+    """
+    before = cut.before.lower(list(args))
+    constants, carry, xs, rest = jax.eval_shape(cut.before, list(args))
+    ys = jax.eval_shape(cut.empty_outputs)
+    at = np.int32(0)
+    log = None if cut.library is None else LOG
+    taken = at, at, log, constants, *cut.split(carry), ys, xs
+    moved, stacked, _ = jax.eval_shape(cut.loop, *taken)
+    results = [*moved, *stacked]
+    returned = cut.final(results) or jax.eval_shape(cut.after, rest, results)
+    if _types(moved) != _types(carry) or _types(returned) != _types(closed.out_avals):
+        raise CannotCutError("a part of it would return other types")
+
+    def lowered(body: Any, reads_values: bool) -> Any:
+        return cut.loop_with(body, reads=reads_values).lower(*taken)
+
+    choice, loop, why_not = None, None, ""
+    if reads and cut.library is not None:
+        try:
+            choice = choose(cut.body, cut.library, lambda *body: lowered(*body).compile(_code_only()))
+            loop = None if choice is None else lowered(choice.body, True).compile()
+        except Exception as error:  # private parts of JAX have moved: iterations are recorded all the same
+            choice, why_not = None, f": {type(error).__name__}: {error}"
+    loop = cut.loop.lower(*taken).compile() if loop is None else loop
+    after = None if cut.final(results) is not None else cut.after.lower(rest, results).compile()
+    first = before.compile()
+    own = programs.evidence_of(loop) if choice is None else choice.evidence
+    evidence = programs.evidence_of(first), own, {} if after is None else programs.evidence_of(after)
+    return _Parts(first, loop, after, evidence, choice, _values_text(choice) + why_not)
+
+
+def _code_only() -> dict[str, Any] | None:
+    """Options to compile with where only the optimised code is asked for: LLVM need not optimise, half the time."""
+    return {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
+
+
+def _values_text(choice: Choice | None) -> str:
+    if choice is None:
+        return "no values within an iteration are read"
+    return f"{len(choice.values):,} values within an iteration are read, choice {choice.key}"
+
+
+def _comparison(closed: Any, args: Sequence[Any], parts: _Parts) -> str:
+    """Whether the parts of a cut compute what the whole function does, by their optimised code."""
+    whole = programs.operations_of(jax.jit(jaxpr_as_fun(closed)).lower(*args).compile(_code_only()))
+    found = [programs.operations_of(part) for part in (parts.before, parts.loop, parts.after) if part is not None]
+    if whole is None or None in found:
+        return "its code cannot be compared with the uncut program's"
+    others = sum((each - whole).total() for each in found if each is not None)
+    count = sum(each.total() for each in found if each is not None)
+    if others:
+        return f"{others} of its {count} floating-point operations are not in the uncut program: it may round otherwise"
+    return f"its {count} floating-point operations are those of the uncut program"
+
+
+def _types(arrays: Sequence[Any]) -> list[tuple[Any, ...]]:
+    return [(a.shape, a.dtype, bool(getattr(a, "weak_type", False))) for a in arrays]
+
+
+def _unshared(carry: Sequence[Any], in_place: Sequence[bool], args: Sequence[Any]) -> list[Any]:
+    """The carry, what is written in place in memory that nothing else uses."""
+    uses = Counter(address_of(array) for array in (*args, *carry) if isinstance(array, jax.Array))
+    pairs = zip(carry, in_place, strict=True)
+    return [jax.numpy.copy(array) if own and uses[address_of(array)] > 1 else array for array, own in pairs]
+
+
+def address_of(array: Any) -> int:
+    try:
+        return int(array.unsafe_buffer_pointer())
+    except Exception:  # in several parts, or without memory
+        return id(array)
