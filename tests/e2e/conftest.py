@@ -145,8 +145,8 @@ def comparisons_need_no_shortcut() -> Iterator[None]:
 
         def again(shortcuts: Shortcuts) -> Comparison:
             traces = shifted(*map(opened_again, (comparer.a, comparer.b)), comparer.shift)
-            options = (comparer.strict, comparer.tolerance, None, None, shortcuts, comparer.shift, list(notes))
-            return compare(_Comparer(*traces, *options))
+            options = (comparer.strict, comparer.tolerance, comparer.within, None, None, shortcuts)
+            return compare(_Comparer(*traces, *options, comparer.shift, list(notes)))
 
         assert unlike(found, again) == {}
         return found
