@@ -122,7 +122,7 @@ def test_a_rank_is_run_again_alone(runs: Runs, rank: int, capsys: pytest.Capture
     """Every op of every way gives the recorded bits without the other rank, on what collectives left in memory."""
     status = main(["rerun", str(runs.folder / "b.zarr"), "--process", f"rank{rank}/main", "--format", "json"])
     result = json.loads(capsys.readouterr().out)
-    assert (status, result["bitwise"], result["first"]) == (0, True, None)
+    assert (status, result["bitwise"], result["first"]) == (0, True, None), result["first"]
     assert result["ops"] > 1_000
     assert all("c10d" in name for name, _ in result["from_record"])
 

@@ -30,10 +30,12 @@ def cluster() -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(dir="/tmp") as folder:
         for name, value in {
             "RAY_AUTH_MODE": "disabled",
+            "RAY_TMPDIR": folder,
             "RAY_USAGE_STATS_ENABLED": "0",
             "OMP_NUM_THREADS": "1",
         }.items():
             patch.setenv(name, value)
+        (Path(folder) / "ray").mkdir()  # where the address is noted
         from ray.cluster_utils import Cluster
 
         options = {"num_cpus": 1, "object_store_memory": 100 << 20, "include_dashboard": False}
