@@ -6,7 +6,7 @@ Owns the options and their checks; ``_recording`` runs the command.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -35,6 +35,7 @@ from rltrace.native.library import find, torch_folder
 from rltrace.recorder.base.options import ENGINES, PROCESSES_DEFAULT, STEPS_DEFAULT, RecordOptions
 from rltrace.selectors import parse_selectors
 from rltrace.trace.format.location import BUCKETS, Location, TraceURL
+from rltrace.trace.format.schema import READS_WITHIN
 from rltrace.wording import counted
 
 
@@ -78,6 +79,13 @@ from rltrace.wording import counted
     default="auto",
     show_default=True,
     help="What records ops: compiled code (native), Python (mode), or native where it is there.",
+)
+@click.option(
+    "--fusions-of",
+    multiple=True,
+    type=TraceLocation(),
+    metavar="TRACE",
+    help="Within iterations of JAX, read only values that TRACE has; repeatable, then those that all have.",
 )
 @values_option
 @values_inputs_option
@@ -135,6 +143,7 @@ def command(
     verify_inputs: bool,
     check_links: bool,
     engine: str,
+    fusions_of: tuple[Location, ...],
     values: tuple[str, ...],
     values_inputs: bool,
     rerunnable: tuple[str, ...],
@@ -222,6 +231,7 @@ def command(
         verify_inputs,
         check_links,
         engine,
+        read_within=_read_within(fusions_of),
         values=values,
         values_inputs=values_inputs,
         rerunnable=rerunnable,
@@ -277,6 +287,24 @@ def command(
     from rltrace.commands._live_diff import live_status
 
     return live_status(against, trace if url is None or trace.exists() else url, status)
+
+
+def _read_within(traces: Sequence[Location]) -> tuple[str, ...]:
+    """The values within iterations of JAX that all of these traces have. Raises UsageError where one has none."""
+    from rltrace.trace.read.reader import open_trace
+
+    common: dict[str, set[str]] = {}
+    for number, location in enumerate(traces):
+        trace = open_trace(location)
+        facts = "; ".join(str(p.facts[READS_WITHIN]) for p in trace.processes if READS_WITHIN in p.facts)
+        if not facts:
+            raise UsageError(
+                f"{trace.path} has nothing within iterations of JAX: record it at level op, with the library that"
+                " rltrace build-engine compiles"
+            )
+        values = {loop: set(words) for loop, *words in map(str.split, facts.split("; "))}
+        common = {loop: words & common.get(loop, set()) for loop, words in values.items()} if number else values
+    return tuple(" ".join([loop, *sorted(words)]) for loop, words in sorted(common.items()))
 
 
 def _check_combination(options: RecordOptions, by_steps: str) -> None:

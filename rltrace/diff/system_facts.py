@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from rltrace.diff.base.coverage import LAUNCHES_UNSEEN, MODULES_UNKNOWN, STACK_FULL, THREADS_BESIDE
 from rltrace.diff.base.model import NamedDifference, SourceEdit
-from rltrace.trace.format.schema import BOUNDARY_ONLY
+from rltrace.trace.format.schema import BOUNDARY_ONLY, CALLS_BACK, READS_WITHIN
 from rltrace.trace.read.names import Site, parse_site
 from rltrace.trace.read.process import ProcessTrace
 
@@ -75,8 +75,12 @@ NO_ENVIRONMENT = (
     STACK_FULL,
     LAUNCHES_UNSEEN,
     BOUNDARY_ONLY,
+    CALLS_BACK,
+    READS_WITHIN,
     "jax.code",
+    "jax.failed",
     "jax.loops",
+    "jax.values",
     "digest.device",
     "engine.",
 )

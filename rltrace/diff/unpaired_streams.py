@@ -146,9 +146,12 @@ def within_note(a: ProcessTrace, b: ProcessTrace) -> str | None:
     sides = [{s.name.removeprefix(p.name) for s in p.streams if is_within(s.name)} for p in (a, b)]
     if sides[0] == sides[1]:
         return None
-    other = all(sides)
-    why = "has other values in memory on the two sides" if other else "was recorded on one side only"
-    return f"what is within iterations {why}, and is not compared; the iterations are"
+    if not all(sides):
+        return "what is within iterations was recorded on one side only, and is not compared; the iterations are"
+    return (
+        "what is within iterations has other values in memory on the two sides, and is not compared; the iterations"
+        " are: record both with --fusions-of A --fusions-of B, and what both had in memory is compared"
+    )
 
 
 def missing_process(trace: Trace, other: Trace) -> str | None:

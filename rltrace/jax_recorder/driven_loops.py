@@ -7,7 +7,7 @@ runs. How a function is cut is in ``loops.py``, which values within an iteration
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from time import perf_counter
@@ -22,12 +22,12 @@ from rltrace.errors import RecordError
 from rltrace.jax_recorder import programs
 from rltrace.jax_recorder.digest_log import LOG, DigestLog, log_library
 from rltrace.jax_recorder.equations import Evaluator
-from rltrace.jax_recorder.fusions import Choice, choose
+from rltrace.jax_recorder.fusions import Choice, InnerValue, choose
 from rltrace.jax_recorder.loops import CannotCutError, Cut, is_given
 from rltrace.jax_recorder.programs import ArrayLayout, Program
 from rltrace.jax_recorder.recording import JaxRecording, Within
 from rltrace.jax_recorder.rows import Operand
-from rltrace.trace.format.schema import ITERATION
+from rltrace.trace.format.schema import ITERATION, READS_WITHIN
 
 PIECE_SECONDS = 0.5
 """Time for which a loop may run on, about, before the host looks; what is recorded does not depend on it."""
@@ -69,13 +69,15 @@ class DrivenLoop:
         compares = options.level == "op" and not options.replay
         reads = compares and self.cut.library is not None and not options.values
         reads &= recording.sees_each(self.cut.length, self.cut.carry_bytes)
-        self.parts = _compiled_parts(self.cut, closed, args, reads=reads)
+        self.parts = _compiled_parts(self.cut, closed, args, reads=reads, limit=_limit_of(options.read_within, op))
         self.within: dict[int, Within] = {}
         """What is recorded within its iterations, by the stream that has these as rows."""
         where = "by the host" if self.cut.library is None else "within the program"
         recording.note(LOOPS, f"{op}: {self.cut.length:,} iterations, digested {where}")
         if reads:
             recording.note(VALUES, f"{op}: {self.parts.values}")
+        if self.parts.choice is not None:
+            recording.note(READS_WITHIN, " ".join([op, *map(str, sorted(self.parts.choice.values))]))
         if compares:
             recording.note(CODE, f"{op}: {_comparison(closed, args, self.parts)}")
 
@@ -290,10 +292,18 @@ def check_placement(args: Sequence[Any], params: Any) -> None:
         raise CannotCutError("it runs on several devices")
 
 
-def _compiled_parts(cut: Cut, closed: Any, args: Sequence[Any], *, reads: bool) -> _Parts:
+def _limit_of(read_within: Iterable[str], op: str) -> frozenset[InnerValue] | None:
+    """Of an option, the values within an iteration of this loop that may be read; None: all."""
+    lists = [words for name, *words in map(str.split, read_within) if name == op]
+    return frozenset(InnerValue.parse(word) for words in lists for word in words) if read_within else None
+
+
+def _compiled_parts(
+    cut: Cut, closed: Any, args: Sequence[Any], *, reads: bool, limit: Collection[InnerValue] | None
+) -> _Parts:
     """Compile the three programs of a cut. Raises CannotCutError where they would return other types.
 
-    ``reads``: the loop is to read the values within an iteration that it has in memory.
+    ``reads``: the loop is to read the values within an iteration that it has in memory, of those of ``limit``.
     """
     before = cut.before.lower(list(args))
     constants, carry, xs, rest = jax.eval_shape(cut.before, list(args))
@@ -313,7 +323,7 @@ def _compiled_parts(cut: Cut, closed: Any, args: Sequence[Any], *, reads: bool) 
     choice, loop, why_not = None, None, ""
     if reads and cut.library is not None:
         try:
-            choice = choose(cut.body, cut.library, lambda *body: lowered(*body).compile(_code_only()))
+            choice = choose(cut.body, cut.library, lambda *body: lowered(*body).compile(_code_only()), limit)
             loop = None if choice is None else lowered(choice.body, True).compile()
         except Exception as error:  # private parts of JAX have moved: iterations are recorded all the same
             choice, why_not = None, f": {type(error).__name__}: {error}"

@@ -58,6 +58,15 @@ class InnerValue(NamedTuple):
     place: int
     """Among its results."""
 
+    @classmethod
+    def parse(cls, text: str) -> InnerValue:
+        """``12.0``. Raises ValueError."""
+        tag, _, place = text.partition(".")
+        return cls(int(tag), int(place))
+
+    def __str__(self) -> str:
+        return f"{self.tag}.{self.place}"
+
 
 # --- tags -------------------------------------------------------------------------------------------------------------
 
@@ -212,8 +221,13 @@ class Choice(NamedTuple):
         return f"{portable_key('values', names, *map(list, sorted(self.values))):016x}"
 
 
-def choose(body: ClosedJaxpr, library: LogLibrary, compiled: Compile) -> Choice | None:
-    """Of the body of a loop, the values that can be read with the same operations; None: there are none."""
+def choose(
+    body: ClosedJaxpr, library: LogLibrary, compiled: Compile, limit: Collection[InnerValue] | None = None
+) -> Choice | None:
+    """Of the body of a loop, the values that can be read with the same operations; None: there are none.
+
+    ``limit``: only of these; None: of all.
+    """
     plain = tagged(body)
     program = compiled(plain, False)
     before = instructions_of(program)
@@ -221,6 +235,7 @@ def choose(body: ClosedJaxpr, library: LogLibrary, compiled: Compile) -> Choice 
         return None
     operations = Counter(each.text for each in before if each.rounds)
     values = in_memory(plain, before)
+    values = values if limit is None else values.intersection(limit)
     for _ in range(MAX_TRIES):
         if not values:
             return None

@@ -45,7 +45,7 @@ GROUPS = {
 }
 """Heading of a fact, by the first part of its name; all others are under "other"."""
 
-JAX_FUNCTIONS = {"jax.loops": "loops", "jax.code": "code", BOUNDARY_ONLY: "opaque"}
+JAX_FUNCTIONS = {"jax.loops": "loops", "jax.values": "within", "jax.code": "code", BOUNDARY_ONLY: "opaque"}
 """Labels of the facts that name functions of a JAX program, which are shown with the process, a function a line."""
 
 

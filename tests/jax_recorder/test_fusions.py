@@ -184,6 +184,13 @@ def test_other_fusions_are_compared_by_iterations(runs: Runs) -> None:
     compared = compare(a, unfused)
     assert compared.verdict is Verdict.IDENTICAL
     assert any("other values in memory" in note for note in compared.notes)
+    both = [word for trace in (a, unfused) for word in ("--fusions-of", str(trace.path))]
+    limited = runs.recorded("limited", "whole_numbers", *both)
+    limited_unfused = runs.recorded("limited_unfused", "whole_numbers", *both, flags="--xla_disable_hlo_passes=fusion")
+    assert 0 < within(limited).rows < within(unfused).rows
+    again = compare(limited, limited_unfused)
+    assert again.verdict is Verdict.IDENTICAL
+    assert not again.notes
     steps = compare(a, runs.recorded("steps", "whole_numbers", "--level", "step"))
     assert steps.verdict is Verdict.IDENTICAL
     assert any("on one side only" in note for note in steps.notes)

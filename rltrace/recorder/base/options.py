@@ -66,6 +66,10 @@ class RecordOptions(NamedTuple):
     engine: str = "auto"
     """One of ``ENGINES``."""
 
+    read_within: tuple[str, ...] = ()
+    """Of loops of JAX the values within an iteration to which what is read is limited, as in the fact READS_WITHIN;
+    empty: not limited."""
+
     values: tuple[str, ...] = ()
     """Selectors of the ops whose values are recorded; empty: none."""
     values_inputs: bool = False
@@ -165,6 +169,8 @@ class RecordOptions(NamedTuple):
             extras |= {"engine": self.engine}
         if self.check_links:
             extras |= {"check_links": True}
+        if self.read_within:
+            extras |= {"read_within": list(self.read_within)}
         if self.values:
             extras |= {"values": list(self.values), "values_inputs": self.values_inputs}
             extras |= {"values_limit": self.values_limit}

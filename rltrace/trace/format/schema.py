@@ -226,6 +226,10 @@ def is_within(stream: str) -> bool:
 
 _WITHIN: Final = re.compile(r"/jit\.[^@/]*@[0-9a-f]{16}$")
 
+READS_WITHIN: Final = "jax.reads_within"
+"""Fact of a process of that engine: of each loop the values within an iteration that are read, ``jit.train 12.0 15.1``:
+the number of the equation among those of the loop, and which of its results."""
+
 BOUNDARY_ONLY: Final = "jax.boundary_only"
 """Fact of a process of that engine: functions with a loop that is not driven, each with the reason."""
 
