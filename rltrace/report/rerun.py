@@ -44,6 +44,10 @@ def rerun_lines(result: RerunResult, steps: Sequence[int], style: Style) -> Iter
             yield f"  {kind.op:<40}  {kind.count:,} of {kind.of:,}, the first is {_place(kind.first)}{apart}"
         if len(result.kinds) > MAX_KINDS:
             yield f"  … and {counted(len(result.kinds) - MAX_KINDS, 'other kind')}"
+    if result.unsettled:
+        yield ""
+        what = "Not compared: memory that nothing had written, or that a collective was writing, reached"
+        yield from wrapped(f"{what} {counted(result.unsettled, 'op')}.", "  ", "")
     if result.from_record:
         names = joined(f"{count:,} {name}" for name, count in result.from_record)
         yield ""

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rltrace.trace.format.rows import Rows
-from rltrace.trace.format.schema import Column
+from rltrace.trace.format.schema import Column, RowFlag
 from rltrace.trace.read.process import ProcessTrace
 
 
@@ -62,9 +62,12 @@ class RerunResult:
 
     process: str
     bitwise: bool
-    """Whether every op gave the recorded bits."""
+    """Whether every op gave the recorded bits, but for those that are unsettled."""
     ops: int
     differing: int
+    unsettled: int
+    """Ops that gave other bits, as they read memory that nothing had written or that was being written then (a
+    collective in flight), or what such an op gave."""
     first: DifferingOp | None
     kinds: tuple[DifferingKind, ...]
     """Where differences begin: ops that read recorded bytes."""
@@ -74,7 +77,7 @@ class RerunResult:
 
 def rerun_result(process: ProcessTrace, outcomes: Iterable[OpOutcome], from_record: Counter[str]) -> RerunResult:
     """Summarize the outcomes, which are read once."""
-    ops = differing = 0
+    ops = differing = unsettled = 0
     first: DifferingOp | None = None
     on_recorded: Counter[str] = Counter()
     begun: Counter[str] = Counter()
@@ -85,6 +88,10 @@ def rerun_result(process: ProcessTrace, outcomes: Iterable[OpOutcome], from_reco
         name = process.words.op(int(outcome.rows.columns[0, Column.OP]))
         on_recorded[name] += outcome.inputs_equal
         if outcome.here == outcome.recorded:
+            continue
+        is_marked = bool(int(outcome.rows.columns[0, Column.FLAGS]) & RowFlag.MARKED)
+        if is_marked if outcome.inputs_equal else first is None:
+            unsettled += 1
             continue
         differing += 1
         if first is None or (outcome.inputs_equal and name not in firsts):
@@ -98,7 +105,8 @@ def rerun_result(process: ProcessTrace, outcomes: Iterable[OpOutcome], from_reco
     kinds = tuple(
         DifferingKind(name, begun[name], on_recorded[name], firsts[name], distances[name]) for name in distances
     )
-    return RerunResult(process.name, not differing, ops, differing, first, kinds, tuple(from_record.most_common()))
+    not_run = tuple(from_record.most_common())
+    return RerunResult(process.name, not differing, ops, differing, unsettled, first, kinds, not_run)
 
 
 def _differing(process: ProcessTrace, outcome: OpOutcome) -> DifferingOp:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import json
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ from rltrace.rerun_op.recorded_op import MissingValuesError
 from rltrace.rerun_op.rerun_result import OpOutcome, RerunResult, rerun_result
 from rltrace.selectors import parse_selectors
 from rltrace.trace.format.checkpoint import read_entries
-from rltrace.trace.format.schema import Column, Phase
+from rltrace.trace.format.schema import Column, Phase, RowFlag
 
 Program = Callable[[], None]
 
@@ -72,6 +74,29 @@ def test_every_op_gives_the_recorded_bits(record: Record, steps: tuple[int, int 
     result = again(record(training, rerunnable="all", steps=steps))
     assert (result.bitwise, result.differing, result.first) == (True, 0, None)
     assert result.ops > 60 and result.from_record == ()
+
+
+def test_what_is_read_in_flight_is_no_difference(record: Record) -> None:
+    """Of a marked op other bits are none, nor are they where they are read; of any other op they are the first."""
+
+    def program() -> None:
+        read = torch.empty(4) * 2
+        torch.ones(4).exp() + read
+
+    found = record(program, rerunnable="all")
+    given = outcomes(found)
+    names = [found.process.words.op(int(each.rows.columns[0, Column.OP])) for each in given]
+    marked, other, reader = map(names.index, ("aten.mul.Tensor", "aten.exp.default", "aten.add.Tensor"))
+    assert given[marked].rows.flags(0) & RowFlag.MARKED
+    given[marked] = replace(given[marked], here=("other",))
+    given[reader] = replace(given[reader], here=("other",), inputs_equal=False)
+    result = rerun_result(found.process, given, Counter())
+    assert (result.bitwise, result.unsettled, result.first) == (True, 2, None)
+    given[other] = replace(given[other], here=("other",))
+    result = rerun_result(found.process, given, Counter())
+    assert (result.bitwise, result.differing, result.unsettled) == (False, 2, 1)
+    assert result.first is not None
+    assert result.first.op == "aten.exp.default"
 
 
 def nobody_recorded(way: Callable[[torch.Tensor], object]) -> Program:
