@@ -214,7 +214,8 @@ class RecordOptions(NamedTuple):
         if not text:
             return None
         fields = json.loads(text)
-        lists = {name: tuple(fields.get(name, ())) for name in ("values", "rerunnable", "rows", "processes", "inject")}
+        several = "read_within", "values", "rerunnable", "rows", "processes", "inject"
+        lists = {name: tuple(fields.get(name, ())) for name in several}
         for name in ("row_axes", "kernels", "state"):
             if fields.get(name) is not None:
                 lists[name] = tuple(fields[name])
