@@ -106,6 +106,9 @@ MakeHook = Callable[[str, Tables], ArrayHook | None]
 class KnownArrays(WeakIdDict[Any, Operand]):
     """What is known of arrays, which JAX never writes twice. Random keys are known by their data."""
 
+    of_plain = WeakIdDict[Any, Operand].get
+    """``get`` of an array that is no random keys."""
+
     def __setitem__(self, array: Any, operand: Operand) -> None:
         super().__setitem__(getattr(array, "_base_array", array), operand)
 
@@ -410,7 +413,7 @@ class JaxRecording:
         rows, step = self.rows_here(), self.step
         if rows is None or (self.options.windowed and not self.in_window(step)):
             return
-        unread, known_of = self._unread, self._known.get
+        unread, known_of = self._unread, self._known.of_plain
         producers: list[Producer | None] = []
         digests: list[Any] = []
         if call.constants:
