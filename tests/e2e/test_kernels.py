@@ -113,6 +113,9 @@ def test_another_number_of_threads(cli: Any, needs_change: Needs) -> None:
 def test_a_copy_over_its_own_source(cli: Any) -> None:
     """Two threads overwrite what each other has yet to read: the copy is named, and that its memory overlaps."""
     a, b = cli.record_both("thinned.py", TWO_THREADS)
+    for _ in range(4):  # on a busy machine the two may never meet
+        if a == b:
+            b = cli.record("b.zarr", "thinned.py", "--force", setting=TWO_THREADS).stdout
     assert a != b
     first = cli.diff("a.zarr", "b.zarr")[1]["first_value"]
     assert (first["cause"], first["op"]) == ("kernel", "aten.copy_.default")
