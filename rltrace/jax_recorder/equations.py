@@ -14,7 +14,6 @@ from weakref import WeakKeyDictionary
 
 import jax
 import numpy as np
-from jax._src.source_info_util import Transform
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 from jax.interpreters import partial_eval
 
@@ -43,9 +42,6 @@ ENTERED = {
 }
 """Primitives that call a function, with the parameter that is the function."""
 
-REMAT = ("checkpoint", "rematted_computation")
-"""Scopes of ``jax.checkpoint``, which are no modules."""
-
 MAX_PARAMETER = 200
 """Letters of a parameter that a row names; longer ones are in the fingerprint of the equation alone."""
 
@@ -67,9 +63,7 @@ class _Place(NamedTuple):
 
     def of(self, eqn: Eqn) -> _Place:
         """The place of an equation of the function."""
-        stack = eqn.source_info.name_stack.stack
-        scopes = (each.name for each in stack if not isinstance(each, Transform) and each.name not in REMAT)
-        transforms = (each.name for each in stack if isinstance(each, Transform))
+        scopes, transforms = programs.scopes_of(eqn)
         lines, source = (*programs.lines_of(eqn), *self.lines), programs.source_of(eqn) or self.source
         return _Place(lines, source, (*self.scopes, *scopes), self.transforms.union(transforms))
 

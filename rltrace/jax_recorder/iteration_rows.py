@@ -203,9 +203,7 @@ def _place_of(eqn: Eqn, around: _Place) -> _Place:
     own, shared = programs.lines_of(eqn), 0
     while shared < min(len(own), len(around.lines)) and own[-1 - shared][:2] == around.lines[-1 - shared][:2]:
         shared += 1
-    *stack, _ = eqn.source_info.name_stack.stack
-    transforms = {each.name for each in stack if type(each).__name__ == "Transform"}
-    scopes = tuple(each.name for each in stack if type(each).__name__ == "Scope")
+    (*scopes, _), transforms = programs.scopes_of(eqn)  # the last one is its tag
     phase = around.phase
     if "transpose" in transforms:
         phase = Phase.BACKWARD

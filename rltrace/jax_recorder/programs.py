@@ -73,6 +73,18 @@ def lines_here() -> tuple[tuple[str, str, int], ...]:
     return tuple((frame.file_name, frame.function_name, frame.start_line) for frame in frames)
 
 
+REMAT = ("checkpoint", "rematted_computation")
+"""Scopes of ``jax.checkpoint``, which are no modules."""
+
+
+def scopes_of(eqn: Any) -> tuple[tuple[str, ...], frozenset[str]]:
+    """Of ``jax.named_scope``, and so the modules of Flax, outermost first; and names of transformations: ``jvp``."""
+    stack = eqn.source_info.name_stack.stack
+    transforms = frozenset(each.name for each in stack if isinstance(each, source_info_util.Transform))
+    scopes = (each.name for each in stack if not isinstance(each, source_info_util.Transform))
+    return tuple(name for name in scopes if name not in REMAT), transforms
+
+
 class Program(NamedTuple):
     """A traced function as one can compare it."""
 
