@@ -18,7 +18,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 from jax.interpreters import partial_eval
 
 from rltrace.jax_recorder import programs
-from rltrace.jax_recorder.loops import is_plain_call, names_of, training_loop, typed
+from rltrace.jax_recorder.loops import is_plain_call, names_of, training_loop, typed, variables_of
 from rltrace.jax_recorder.recording import JaxRecording
 from rltrace.jax_recorder.rows import SEVERAL, Operand, Producer, RowTemplate
 from rltrace.trace.format.schema import Phase
@@ -99,7 +99,7 @@ class _Block:
             _Equation(eqn.replace(invars=[_inlined(v, inlined) for v in eqn.invars]), place.of(eqn), i == at)
             for i, eqn in enumerate(self.jaxpr.eqns)
         ]
-        used = set(_variables(self.outvars))
+        used = set(variables_of(self.outvars))
         for equation in reversed(self.equations):
             equation.last = [v for v in {*equation.reads, *equation.eqn.outvars} if v not in used]
             used.update(equation.reads)
@@ -113,7 +113,7 @@ class _Equation:
 
     def __init__(self, eqn: Eqn, place: _Place, leads_to_loop: bool) -> None:
         self.eqn, self.place, self.leads_to_loop = eqn, place, leads_to_loop
-        self.reads = _variables(eqn.invars)
+        self.reads = variables_of(eqn.invars)
         self.last: list[Variable] = []
         """Variables that nothing after it reads."""
         name = eqn.primitive.name
@@ -454,11 +454,6 @@ def _value(atom: Any, values: Mapping[Variable, Array]) -> Array:
 def _given(atoms: Iterable[Any], values: Mapping[Variable, Array]) -> list[Array]:
     """The values of those that are no numbers of the program text."""
     return [values[v] for v in atoms if not isinstance(v, Literal)]
-
-
-def _variables(atoms: Iterable[Any]) -> list[Variable]:
-    """Those that are no literals, each once."""
-    return list(dict.fromkeys(v for v in atoms if not isinstance(v, Literal)))
 
 
 def _inlined(atom: Any, literals: Mapping[Variable, Literal]) -> Any:

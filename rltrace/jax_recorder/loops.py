@@ -192,7 +192,7 @@ class Cut:
         self._constants, self._early, self._late = [], [], []
         dependent: set[Atom] = set(self.scan.outvars)
         for place, eqn in enumerate(jaxpr.eqns):
-            read = _variables(eqn.invars)
+            read = variables_of(eqn.invars)
             if not eqn.effects and place != at and known.issuperset(read):
                 self._constants.append(eqn)
                 known.update(eqn.outvars)
@@ -202,8 +202,8 @@ class Cut:
             elif place != at:
                 self._early.append(eqn)
         fixed = [self._init[i] for i in self._fixed]
-        self._loop_inputs = [v for v in _variables([*self._consts, *fixed]) if v not in known]
-        used = _variables([*(v for eqn in self._late for v in eqn.invars), *jaxpr.outvars, *fixed])
+        self._loop_inputs = [v for v in variables_of([*self._consts, *fixed]) if v not in known]
+        used = variables_of([*(v for eqn in self._late for v in eqn.invars), *jaxpr.outvars, *fixed])
         self._rest = [v for v in used if v not in known and v not in dependent]
         self._results = [*(self.scan.outvars[i] for i in self._moving), *self._ys]
 
@@ -334,7 +334,7 @@ class Cut:
         """What the function returns, where that is the results of its loop, each once; None: ``after`` computes it."""
         places = {v: i for i, v in enumerate(self._results)}
         outvars = self._closed.jaxpr.outvars
-        if self._late or len(_variables(outvars)) < len(outvars) or not places.keys() >= set(outvars):
+        if self._late or len(variables_of(outvars)) < len(outvars) or not places.keys() >= set(outvars):
             return None
         return [results[places[v]] for v in outvars]
 
@@ -353,7 +353,7 @@ def _call(closed: ClosedJaxpr, args: Sequence[Array]) -> list[Array]:
     return list(call.bind(*args, **call.get_bind_params({"call_jaxpr": closed})))
 
 
-def _variables(atoms: Iterable[Atom]) -> list[Atom]:
+def variables_of(atoms: Iterable[Atom]) -> list[Atom]:
     """Those that are no literals, each once."""
     return list(dict.fromkeys(v for v in atoms if not isinstance(v, Literal)))
 
