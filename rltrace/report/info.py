@@ -19,7 +19,7 @@ from rltrace.trace.format.arming import sleeping_process
 from rltrace.trace.format.location import Location
 from rltrace.trace.format.records import LeftOut, add_up
 from rltrace.trace.format.root import RUNNING
-from rltrace.trace.format.schema import BITS, BOUNDARY_ONLY, JAX_ENGINE, Step
+from rltrace.trace.format.schema import BITS, BOUNDARY_ONLY, JAX_ENGINE, READS_WITHIN, Step
 from rltrace.trace.kernels.evidence import LAUNCH_ROWS
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace
@@ -47,6 +47,9 @@ GROUPS = {
 
 JAX_FUNCTIONS = {"jax.loops": "loops", "jax.values": "within", "jax.code": "code", BOUNDARY_ONLY: "opaque"}
 """Labels of the facts that name functions of a JAX program, which are shown with the process, a function a line."""
+
+NOT_LISTED = {*JAX_FUNCTIONS, READS_WITHIN}
+"""Facts that are not among the others: those, and a list of numbers for ``record --fusions-of``."""
 
 
 def describe(trace: Trace) -> dict[str, Any]:
@@ -358,13 +361,13 @@ def fact_lines(info: Mapping[str, Any]) -> Iterator[str]:
     (first_name, first), *rest = processes.items() or [("", {})]
     for group in dict.fromkeys([*GROUPS.values(), "other"]):
         names = sorted(
-            name for name in first if GROUPS.get(name.partition(".")[0], "other") == group and name not in JAX_FUNCTIONS
+            name for name in first if GROUPS.get(name.partition(".")[0], "other") == group and name not in NOT_LISTED
         )
         if names:
             yield f"\n{group}"
             yield from (f"  {name:<34} {first[name]}" for name in names)
     for name, facts in rest:
-        shown = {key: value for key, value in facts.items() if key not in JAX_FUNCTIONS}
+        shown = {key: value for key, value in facts.items() if key not in NOT_LISTED}
         differing = {key: value for key, value in shown.items() if key not in first or first[key] != value}
         if differing:
             yield f"\nonly in {name} (against {first_name})"
