@@ -259,7 +259,7 @@ def _number(value: object) -> int:
 def _options(options: Facts) -> str:
     """Options that limit the recording; those of values and rows are shown for each process."""
     given = {key: value for key, value in options.items() if key not in ("trace", "level") and value not in (None, 0)}
-    shown = {key: value for key, value in given.items() if not key.startswith(("values", "row"))}
+    shown = {key: value for key, value in given.items() if not key.startswith(("values", "row", "read_within"))}
     return f" ({_pairs(shown)})" if shown else ""
 
 
