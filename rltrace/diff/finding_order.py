@@ -1,8 +1,8 @@
 """The order of findings in different streams, as far as it is known.
 
 Only shared events order streams: optimizer attempts within one process, collectives between processes. What a process
-ran before it sent data precedes what another ran after it had received them. What is within an iteration of JAX
-precedes the row of that iteration. Names never order anything else.
+ran before it sent data precedes what another ran after it had received them. What is within a call or an iteration of
+JAX precedes the row of it. Names never order anything else.
 """
 
 from __future__ import annotations
@@ -11,13 +11,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
+
 from rltrace.diff.base.model import Finding
 from rltrace.diff.base.view import StreamView
 from rltrace.diff.causes.collectives import CollectiveLog, collectives_between, first_row, own_rank
-from rltrace.trace.format.schema import ITERATION, is_within
+from rltrace.errors import HoleError
+from rltrace.trace.format.schema import Column, is_within, parse_within
+from rltrace.trace.kernels.evidence import WITHIN
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace
 from rltrace.wording import joined
+
+ROWS_AT_ONCE = 1 << 16
+"""Rows that are read at a time."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,7 @@ class Order:
         self._traces = a, b
         self._logs: dict[tuple[str, int, int], CollectiveLog | None] = {}
         self._ranks: dict[str, int | None] = {}
+        self._around: dict[tuple[str, int], int | None] = {}
 
     def earliest(self, found: Sequence[OrderedFinding]) -> list[Finding]:
         """The findings that none is known to precede: one, or several that cannot be ordered."""
@@ -63,7 +71,7 @@ class Order:
             if x.process == y.process:
                 steps = x.finding.step, y.finding.step
                 if steps[0] is None or steps[1] is None or steps[0] == steps[1]:
-                    return _is_before_iteration(x.finding, y.finding)
+                    return self._is_before_in_thread(x.finding, y.finding)
                 return steps[0] < steps[1]
             return self._was_received(logs[k], ranks[k], logs[n])
 
@@ -89,6 +97,28 @@ class Order:
                 if rank in call.senders and call.own in call.receivers and rank != call.own:
                     return True
         return False
+
+    def _is_before_in_thread(self, x: Finding, y: Finding) -> bool:
+        """Of two findings of one step, of which one is within a call of JAX, whether one thread came to ``x`` first."""
+        if not is_within(x.stream) and not is_within(y.stream):
+            return False
+        first, second = self._in_thread(x), self._in_thread(y)
+        return first is not None and second is not None and first[0] == second[0] and first[1] < second[1]
+
+    def _in_thread(self, finding: Finding) -> tuple[str, tuple[int, bool]] | None:
+        """The stream of a thread, and where in it a finding is: within a row, or that row; None: it is not known."""
+        within, (view, row) = parse_within(finding.stream), self._place(finding)
+        if view is None or row is None:
+            return None
+        if within is None:
+            return finding.stream, (row, True)
+        stream, key = within
+        known = finding.stream, row
+        if known not in self._around:
+            outer = next((s for s in view.process.streams if s.name == stream), None)
+            self._around[known] = None if outer is None else row_around(StreamView(view.process, outer), key, row)
+        around = self._around[known]
+        return None if around is None else (stream, (around, False))
 
     def _collectives(self, finding: Finding, step: int) -> CollectiveLog | None:
         """The collectives of the finding's stream from the start of a step up to the finding; None: not known."""
@@ -134,15 +164,24 @@ class Order:
         return None, None
 
 
-def _is_before_iteration(x: Finding, y: Finding) -> bool:
-    """Of two findings of one step, whether one is within an iteration of JAX and known to precede, or follow, a call.
+def row_around(view: StreamView, key: str, row: int) -> int | None:
+    """Of a row of the stream with this key, within calls of JAX, the row of its call; None: it is not known.
 
-    The row of an iteration is its end; all other rows of its step precede the loop.
+    Each call has as many rows within, in the order of the calls; the evidence of its row says how many.
     """
-    if is_within(x.stream) == is_within(y.stream):
-        return False
-    call = y if is_within(x.stream) else x
-    return call.op is not None and call.op.endswith(ITERATION) is (call is y)
+    kernels = [str(view.words.evidence(kernel).get(WITHIN, "")).split() for kernel in range(view.words.size("kernels"))]
+    counts = np.array([*(int(own[1]) if own[:1] == [key] else 0 for own in kernels), 0], np.int64)
+    ended = 0
+    try:
+        for start in range(0, view.rows, ROWS_AT_ONCE):
+            rows = view.stream.read(start, min(start + ROWS_AT_ONCE, view.rows))
+            ends = ended + np.cumsum(counts.take(rows.column(Column.KERNEL), mode="clip"))
+            if ends[-1] > row:
+                return start + int(np.searchsorted(ends, row, "right"))
+            ended = int(ends[-1])
+    except HoleError:
+        pass
+    return None
 
 
 def _predecessors(n: int, before: Sequence[Sequence[int]]) -> set[int]:

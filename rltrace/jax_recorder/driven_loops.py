@@ -7,7 +7,7 @@ runs. How a function is cut is in ``loops.py``, which values within an iteration
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from time import perf_counter
@@ -15,19 +15,19 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.extend.core import jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from numpy.typing import NDArray
 
 from rltrace.errors import RecordError
 from rltrace.jax_recorder import programs
-from rltrace.jax_recorder.digest_log import LOG, DigestLog, log_library
+from rltrace.jax_recorder.digest_log import LOG, DigestLog, LogLibrary, log_library
 from rltrace.jax_recorder.equations import Evaluator
-from rltrace.jax_recorder.fusions import Choice, InnerValue, choose
 from rltrace.jax_recorder.loops import CannotCutError, Cut, is_given
 from rltrace.jax_recorder.programs import ArrayLayout, Program
+from rltrace.jax_recorder.read_calls import ReadProgram, ReadValues, chosen_program, code_only, read_program
 from rltrace.jax_recorder.recording import JaxRecording, Within
 from rltrace.jax_recorder.rows import Operand
-from rltrace.trace.format.schema import ITERATION, READS_WITHIN
+from rltrace.trace.format.schema import ITERATION
 
 PIECE_SECONDS = 0.5
 """Time for which a loop may run on, about, before the host looks; what is recorded does not depend on it."""
@@ -35,24 +35,40 @@ PIECE_SECONDS = 0.5
 LOOPS = "jax.loops"
 """Fact: functions whose loop the host drove."""
 
-VALUES = "jax.values"
-"""Fact: functions with the values that are read within an iteration of their loop."""
-
 CODE = "jax.code"
 """Fact: how the code of the functions whose loop the host drove compares with their own."""
 
 
-class _Parts(NamedTuple):
-    """The compiled programs of a cut, each with its kernel evidence."""
+class _Part(NamedTuple):
+    """What precedes the loop, or what follows it."""
 
-    before: Any
-    loop: Any
-    after: Any
-    evidence: tuple[Mapping[str, object], ...]
-    choice: Choice | None
-    """The values within an iteration that the loop's program reads."""
-    values: str
-    """The same in words, or why there are none."""
+    program: Any
+    evidence: Mapping[str, object]
+    """Kernel evidence."""
+    read: ReadProgram | None
+    """The same program, where values within are read."""
+
+    def call(self, recording: JaxRecording, args: Sequence[Any], inputs: Sequence[Operand]) -> list[Any]:
+        """What it computes; rows for the values within that are read. ``inputs``: of ``args`` first."""
+        return list(self.program(*args)) if self.read is None else self.read.call(recording, args, inputs)
+
+
+class _Loop(NamedTuple):
+    """The loop."""
+
+    program: Any
+    evidence: Mapping[str, object]
+    values: ReadValues | None
+    """What is read within its iterations."""
+
+
+class _Parts(NamedTuple):
+    """The compiled programs of a cut."""
+
+    before: _Part
+    loop: _Loop
+    after: _Part | None
+    """None: what the function returns is the loop's results."""
 
 
 class DrivenLoop:
@@ -63,21 +79,15 @@ class DrivenLoop:
     ) -> None:
         """Cut the function that is called so, and compile its parts. Raises CannotCutError where that is impossible."""
         options = recording.options
-        self.op, self.before, self.program = op, f"{op}.before", program
-        self.cut = Cut(closed, None if options.engine == "mode" else log_library())
+        self.op, self.before, self.after, self.program = op, f"{op}.before", f"{op}.after", program
+        library = None if options.engine == "mode" else log_library()
+        self.cut = Cut(closed, library)
         check_placement(args, params)
         compares = options.level == "op" and not options.replay
-        reads = compares and self.cut.library is not None and not options.values
-        reads &= recording.sees_each(self.cut.length, self.cut.carry_bytes)
-        self.parts = _compiled_parts(self.cut, closed, args, reads=reads, limit=_limit_of(options.read_within, op))
-        self.within: dict[int, Within] = {}
-        """What is recorded within its iterations, by the stream that has these as rows."""
+        reads = compares and not options.values
+        self.parts = _compiled_parts(recording, op, self.cut, closed, args, library if reads else None)
         where = "by the host" if self.cut.library is None else "within the program"
         recording.note(LOOPS, f"{op}: {self.cut.length:,} iterations, digested {where}")
-        if reads:
-            recording.note(VALUES, f"{op}: {self.parts.values}")
-        if self.parts.choice is not None:
-            recording.note(READS_WITHIN, " ".join([op, *map(str, sorted(self.parts.choice.values))]))
         if compares:
             recording.note(CODE, f"{op}: {_comparison(closed, args, self.parts)}")
 
@@ -94,13 +104,11 @@ class DrivenLoop:
         ``evaluator``: evaluates the iterations of the window equation by equation.
         """
         cut, parts = self.cut, self.parts
-        constants, carry, xs, rest = parts.before(list(args))
-        carry = _unshared(carry, cut.in_place, args)
-        first = [*constants, *xs, *rest, *carry]
+        constants, xs, rest, carry = cut.split_first(parts.before.call(recording, args, inputs))
+        first = [*constants, *xs, *rest, *_unshared(carry, cut.in_place, args)]
         rows = _LoopRows(recording, self, site, (len(constants) + len(xs), len(rest)))
         recording.guarded(lambda: rows.before(inputs, first), None)
-        found = iter(first)
-        constants, xs, rest, carry = ([next(found) for _ in group] for group in (constants, xs, rest, carry))
+        constants, xs, rest, carry = cut.split_first(first)
         ys, done = cut.empty_outputs(), 0
         while done < cut.length:
             recording.guarded(partial(rows.open_window, carry), None)
@@ -113,16 +121,17 @@ class DrivenLoop:
                     continue
             stop = rows.next_stop(done)
             moved = cut.split(carry)
-            carry, ys, log = parts.loop(np.int32(done), np.int32(stop), rows.log_address, constants, *moved, ys, xs)
+            piece = np.int32(done), np.int32(stop), rows.log_address
+            carry, ys, log = parts.loop.program(*piece, constants, *moved, ys, xs)
             recording.guarded(partial(rows.piece, done, stop, carry, ys, log), None)
             recording.stop_after_until()
             done = stop
         results = [*carry, *ys]
-        final = cut.final(results)
         recording.guarded(partial(rows.end, carry, ys), None)
-        if final is None:
-            final = parts.after(rest, results)
-            recording.guarded(partial(rows.after, final), None)
+        if parts.after is None:
+            return cut.final(results)
+        final = parts.after.call(recording, [*rest, *results], rows.last_inputs)
+        recording.guarded(partial(rows.after, final), None)
         return final
 
     def _iterate(
@@ -154,12 +163,12 @@ class _LoopRows:
     def __init__(self, recording: JaxRecording, loop: DrivenLoop, site: int, counts: tuple[int, int]) -> None:
         """``counts``: how many of the first results every iteration reads, and how many only what follows does."""
         self._recording, self._loop, self._cut, self._site = recording, loop, loop.cut, site
-        self._choice, self._evidence = loop.parts.choice, loop.parts.evidence
+        self._parts = loop.parts
         self._counts = counts
         lines = programs.lines_of(self._cut.scan)
         self._loop_site = recording.site_of(lines) if lines else site
         names = self._cut.carry_names + self._cut.stacked_names
-        self._template = recording.template(f"{loop.op}{ITERATION}", kernel=self._evidence[1], names=names)
+        self._template = recording.template(f"{loop.op}{ITERATION}", kernel=self._parts.loop.evidence, names=names)
         self._fixed: list[Operand] = []
         """What every iteration reads."""
         self._rest: list[Operand] = []
@@ -177,7 +186,7 @@ class _LoopRows:
         """What precedes the loop has computed these."""
         fixed, rest = self._counts
         names = ("",) * (fixed + rest) + self._cut.carry_names
-        program, kernel = self._loop.program, self._evidence[0]
+        program, kernel = self._loop.program, self._parts.before.evidence
         template = self._recording.template(self._loop.before, program=program, kernel=kernel, names=names)
         written = self._recording.add_row(template, self._site, inputs, first)
         self._fixed, self._rest, self._state = written[:fixed], written[fixed : fixed + rest], written[fixed + rest :]
@@ -200,7 +209,8 @@ class _LoopRows:
         self._stride, stop = self._recording.next_piece(done, cut.length, cut.carry_bytes, most)
         if self._log is not None:
             recording = self._recording
-            self._looks_within = self._choice is not None and self._stride == 1 and recording.in_window(recording.step)
+            reads = self._parts.loop.values is not None and self._stride == 1
+            self._looks_within = reads and recording.in_window(recording.step)
             self._log.begin(self._stride, done, stop, self._looks_within)
             self._recording.running = self._log.ended
         self._began = perf_counter()
@@ -237,16 +247,10 @@ class _LoopRows:
 
     def _rows_within(self) -> Within | None:
         """What is recorded within the iterations of this piece; None: nothing."""
-        if self._choice is None or not self._looks_within:
+        values = self._parts.loop.values
+        if values is None or not self._looks_within:
             return None
-        rows = self._recording.rows_here()
-        assert rows is not None, "the loop has rows"
-        found = self._loop.within.get(rows.number)
-        if found is None:
-            operands = [operand.layout for operand in (*self._fixed, *self._state)]
-            read = self._choice, self._cut.operands(), operands, programs.lines_of(self._cut.scan)
-            found = self._loop.within[rows.number] = self._recording.within(self._loop.op, *read)
-        return found
+        return values.of_thread(self._recording, (operand.layout for operand in (*self._fixed, *self._state)))
 
     def _exchange(
         self, written: slice, carry: list[Any], ys: list[Any], layouts: Sequence[ArrayLayout], table: NDArray[np.uint64]
@@ -272,10 +276,17 @@ class _LoopRows:
         self._recording.know(carry, self._state)
         self._state += [self._recording.know_mixed(y) for y in ys]
 
+    @property
+    def last_inputs(self) -> list[Operand]:
+        """What follows the loop reads."""
+        return [*self._rest, *self._state]
+
     def after(self, final: Sequence[Any]) -> None:
         """What follows the loop has computed these."""
-        template = self._recording.template(f"{self._loop.op}.after", kernel=self._evidence[2])
-        self._recording.add_row(template, self._site, [*self._rest, *self._state], final)
+        part = self._parts.after
+        assert part is not None, "it has been called"
+        template = self._recording.template(self._loop.after, kernel=part.evidence)
+        self._recording.add_row(template, self._site, self.last_inputs, final)
 
 
 def check_placement(args: Sequence[Any], params: Any) -> None:
@@ -292,64 +303,60 @@ def check_placement(args: Sequence[Any], params: Any) -> None:
         raise CannotCutError("it runs on several devices")
 
 
-def _limit_of(read_within: Iterable[str], op: str) -> frozenset[InnerValue] | None:
-    """Of an option, the values within an iteration of this loop that may be read; None: all."""
-    lists = [words for name, *words in map(str.split, read_within) if name == op]
-    return frozenset(InnerValue.parse(word) for words in lists for word in words) if read_within else None
-
-
 def _compiled_parts(
-    cut: Cut, closed: Any, args: Sequence[Any], *, reads: bool, limit: Collection[InnerValue] | None
+    recording: JaxRecording, op: str, cut: Cut, closed: Any, args: Sequence[Any], library: LogLibrary | None
 ) -> _Parts:
     """Compile the three programs of a cut. Raises CannotCutError where they would return other types.
 
-    ``reads``: the loop is to read the values within an iteration that it has in memory, of those of ``limit``.
+    ``library``: with it, each reads the values within that it has in memory, the loop where each iteration is seen.
     """
-    before = cut.before.lower(list(args))
-    constants, carry, xs, rest = jax.eval_shape(cut.before, list(args))
+    before, first = jax.make_jaxpr(cut.before, return_shape=True)(*args)
+    constants, xs, rest, carry = cut.split_first(first)
     ys = jax.eval_shape(cut.empty_outputs)
     at = np.int32(0)
     log = None if cut.library is None else LOG
     taken = at, at, log, constants, *cut.split(carry), ys, xs
     moved, stacked, _ = jax.eval_shape(cut.loop, *taken)
     results = [*moved, *stacked]
-    returned = cut.final(results) or jax.eval_shape(cut.after, rest, results)
+    after = None if cut.is_whole else jax.make_jaxpr(cut.after)(*rest, *results)
+    returned = cut.final(results) if after is None else after.out_avals
     if _types(moved) != _types(carry) or _types(returned) != _types(closed.out_avals):
         raise CannotCutError("a part of it would return other types")
 
     def lowered(body: Any, reads_values: bool) -> Any:
         return cut.loop_with(body, reads=reads_values).lower(*taken)
 
-    choice, loop, why_not = None, None, ""
-    if reads and cut.library is not None:
-        try:
-            choice = choose(cut.body, cut.library, lambda *body: lowered(*body).compile(_code_only()), limit)
-            loop = None if choice is None else lowered(choice.body, True).compile()
-        except Exception as error:  # private parts of JAX have moved: iterations are recorded all the same
-            choice, why_not = None, f": {type(error).__name__}: {error}"
-    loop = cut.loop.lower(*taken).compile() if loop is None else loop
-    after = None if cut.final(results) is not None else cut.after.lower(rest, results).compile()
-    first = before.compile()
-    own = programs.evidence_of(loop) if choice is None else choice.evidence
-    evidence = programs.evidence_of(first), own, {} if after is None else programs.evidence_of(after)
-    return _Parts(first, loop, after, evidence, choice, _values_text(choice) + why_not)
+    preceding = _compiled_part(recording, f"{op}.before", before, args, library)
+    found, own = None, f"{op}{ITERATION}"
+    if library is not None and cut.library is not None and recording.sees_each(cut.length, cut.carry_bytes):
+        found = chosen_program(recording, own, cut.body, library, lowered)
+    if found is None:
+        program = cut.loop.lower(*taken).compile()
+        loop = _Loop(program, programs.evidence_of(program), None)
+    else:
+        choice, program = found
+        values = ReadValues(own, choice, cut.operands(), programs.lines_of(cut.scan))
+        loop = _Loop(program, choice.outer_evidence, values)
+    if after is None:
+        return _Parts(preceding, loop, None)
+    return _Parts(preceding, loop, _compiled_part(recording, f"{op}.after", after, [*rest, *results], library))
 
 
-def _code_only() -> dict[str, Any] | None:
-    """Options to compile with where only the optimised code is asked for: LLVM need not optimise, half the time."""
-    return {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
-
-
-def _values_text(choice: Choice | None) -> str:
-    if choice is None:
-        return "no values within an iteration are read"
-    return f"{len(choice.values):,} values within an iteration are read, choice {choice.key}"
+def _compiled_part(
+    recording: JaxRecording, op: str, function: ClosedJaxpr, args: Sequence[Any], library: LogLibrary | None
+) -> _Part:
+    """Compile what precedes the loop, or what follows it; with a library, it is to read the values within."""
+    read = None if library is None else read_program(recording, op, function, args, library)
+    if read is not None:
+        return _Part(read.program, read.evidence, read)
+    program = jax.jit(jaxpr_as_fun(function)).lower(*args).compile()
+    return _Part(program, programs.evidence_of(program), None)
 
 
 def _comparison(closed: Any, args: Sequence[Any], parts: _Parts) -> str:
     """Whether the parts of a cut compute what the whole function does, by their optimised code."""
-    whole = programs.operations_of(jax.jit(jaxpr_as_fun(closed)).lower(*args).compile(_code_only()))
-    found = [programs.operations_of(part) for part in (parts.before, parts.loop, parts.after) if part is not None]
+    whole = programs.operations_of(jax.jit(jaxpr_as_fun(closed)).lower(*args).compile(code_only()))
+    found = [programs.operations_of(part.program) for part in parts if part is not None]
     if whole is None or None in found:
         return "its code cannot be compared with the uncut program's"
     others = sum((each - whole).total() for each in found if each is not None)

@@ -1,9 +1,10 @@
-"""The values within an iteration that the compiled loop has in memory anyway: which they are, and how they are read.
+"""The values within a compiled program that it has in memory anyway: which they are, and how they are read.
 
-Owns the tags by which an instruction of the optimised code names the equation that it was made of, the choice of the
-values that are read, and the custom calls that read them. XLA fuses equations into one instruction, and the values
-between them are nowhere; reading one of these would make another program. So what is read is chosen from the optimised
-code, and the code with the readers must have the same operations: a value for which it has not is left out.
+A program is one that is called, or the body of a loop, which each iteration calls. Owns the tags by which an
+instruction of the optimised code names the equation that it was made of, the choice of the values that are read, and
+the custom calls that read them. XLA fuses equations into one instruction, and the values between them are nowhere;
+reading one of these would make another program. So what is read is chosen from the optimised code, and the code with
+the readers must have the same operations: a value for which it has not is left out.
 
 Read into are called functions and scans. Of a ``while``, whose number of iterations is not known, and of a ``cond``,
 the results are read.
@@ -27,19 +28,20 @@ from rltrace.jax_recorder.digest_log import LOG, LogLibrary, can_be_logged
 from rltrace.jax_recorder.loops import is_plain_call, nested, renamed
 from rltrace.jax_recorder.programs import Instruction, evidence_of, instructions_of
 from rltrace.portable_keys import portable_key
+from rltrace.trace.kernels.evidence import WITHIN
 
 Eqn = Any
 Compile = Callable[[ClosedJaxpr, bool], Any]
-"""Of a body, and whether it takes and returns the log, the loop compiled as far as its optimised code."""
+"""Of a function, and whether it takes and returns the log, the program compiled as far as its optimised code."""
 
 MAX_TRIES = 6
 """Choices of values that are compiled."""
 
 MAX_DIGESTS = 1 << 16
-"""Digests of one iteration; of inner loops with more, those that run most often are not read into."""
+"""Digests of one call; of inner loops with more, those that run most often are not read into."""
 
 MAX_BYTES = 1 << 24
-"""Bytes of one value that are digested in an iteration: 16 MiB, some 2 ms."""
+"""Bytes of one value that are digested in a call: 16 MiB, some 2 ms."""
 
 VALUES_OF_A_READER = 8
 """Values that one custom call reads: a value stays in memory until it is read."""
@@ -51,7 +53,7 @@ _TAGGED = (*_READ_INTO, *_LOOPS_AND_BRANCHES)
 
 
 class InnerValue(NamedTuple):
-    """A result of an equation of the body, or of a function in it."""
+    """A result of an equation of the function, or of a function in it."""
 
     tag: int
     """Of the equation: its number, those in inner functions counted after the call of the function."""
@@ -75,7 +77,7 @@ _PREFIX = "rltrace"
 _TAG = re.compile(rf"\b{_PREFIX}(\d+)\b")
 
 
-def tagged(body: ClosedJaxpr) -> ClosedJaxpr:
+def tagged(function: ClosedJaxpr) -> ClosedJaxpr:
     """The same function, each equation with its number in the name that XLA keeps of it. No operation changes."""
     numbers = count()
 
@@ -87,7 +89,7 @@ def tagged(body: ClosedJaxpr) -> ClosedJaxpr:
         named = source.replace(name_stack=source.name_stack.extend(f"{_PREFIX}{next(numbers)}"))
         return eqn.replace(source_info=named, params=_with_functions(eqn, tag))
 
-    return ClosedJaxpr(tag(body.jaxpr), body.consts)
+    return ClosedJaxpr(tag(function.jaxpr), function.consts)
 
 
 def _with_functions(eqn: Eqn, change: Callable[[Jaxpr], Jaxpr]) -> dict[str, Any]:
@@ -140,7 +142,7 @@ def function_of(eqn: Eqn) -> Jaxpr:
 
 
 def _candidates(jaxpr: Jaxpr, times: int = 1) -> Iterator[tuple[Eqn, int]]:
-    """Equations whose results may be read, and how often each runs in an iteration."""
+    """Equations whose results may be read, and how often each runs in a call."""
     for eqn in jaxpr.eqns:
         is_scan = eqn.primitive.name == "scan"
         if not is_read_into(eqn) or is_scan:
@@ -149,7 +151,7 @@ def _candidates(jaxpr: Jaxpr, times: int = 1) -> Iterator[tuple[Eqn, int]]:
             yield from _candidates(function_of(eqn), times * (eqn.params["length"] if is_scan else 1))
 
 
-def in_memory(body: ClosedJaxpr, instructions: Iterable[Instruction]) -> set[InnerValue]:
+def in_memory(function: ClosedJaxpr, instructions: Iterable[Instruction]) -> set[InnerValue]:
     """The values of a tagged function that have a buffer in its optimised program, by the tags of its instructions.
 
     All results of loops and branches have one.
@@ -160,7 +162,7 @@ def in_memory(body: ClosedJaxpr, instructions: Iterable[Instruction]) -> set[Inn
         if tags:
             types.setdefault(tags[-1], set()).update(_arrays_in(instruction.type))
     found: dict[InnerValue, int] = {}
-    for eqn, times in _candidates(body.jaxpr):
+    for eqn, times in _candidates(function.jaxpr):
         for place, v in enumerate(eqn.outvars):
             if type(v).__name__ == "DropVar" or not can_be_logged(v.aval):
                 continue
@@ -207,8 +209,8 @@ class Choice(NamedTuple):
 
     tagged: ClosedJaxpr
     values: frozenset[InnerValue]
-    body: ClosedJaxpr
-    """Takes the log last, and returns it last."""
+    reading: ClosedJaxpr
+    """The function that reads them; takes the log last, and returns it last."""
     instructions: Sequence[Instruction]
     """Of the plain program; those of the one that reads are the same."""
     evidence: Mapping[str, object]
@@ -220,15 +222,38 @@ class Choice(NamedTuple):
         names = [[tag, name] for tag, name in primitives_by_tag(self.tagged.jaxpr).items()]
         return f"{portable_key('values', names, *map(list, sorted(self.values))):016x}"
 
+    @property
+    def rows(self) -> int:
+        """How many equations with values that are read run in a call."""
+        chosen = {value.tag for value in self.values}
+
+        def count(jaxpr: Jaxpr) -> int:
+            return sum((tag_of(eqn) in chosen) + (inner(eqn) if is_reading(eqn, chosen) else 0) for eqn in jaxpr.eqns)
+
+        def inner(eqn: Eqn) -> int:
+            return count(function_of(eqn)) * (eqn.params["length"] if eqn.primitive.name == "scan" else 1)
+
+        return count(self.tagged.jaxpr)
+
+    @property
+    def outer_evidence(self) -> dict[str, object]:
+        """Kernel evidence of the row that these are within."""
+        return {**self.evidence, WITHIN: f"{self.key} {self.rows}"}
+
+    def __str__(self) -> str:
+        return f"{len(self.values):,} values within are read, choice {self.key}"
+
 
 def choose(
-    body: ClosedJaxpr, library: LogLibrary, compiled: Compile, limit: Collection[InnerValue] | None = None
+    function: ClosedJaxpr, library: LogLibrary, compiled: Compile, limit: Collection[InnerValue] | None = None
 ) -> Choice | None:
-    """Of the body of a loop, the values that can be read with the same operations; None: there are none.
+    """Of a function, the values that can be read with the same operations; None: there are none.
 
     ``limit``: only of these; None: of all.
     """
-    plain = tagged(body)
+    if limit is not None and not limit:
+        return None
+    plain = tagged(function)
     program = compiled(plain, False)
     before = instructions_of(program)
     if before is None:
@@ -275,12 +300,12 @@ def _parts(instructions: Sequence[Instruction]) -> dict[int, set[int]]:
 # --- readers ----------------------------------------------------------------------------------------------------------
 
 
-def with_readers(body: ClosedJaxpr, values: Collection[InnerValue], library: LogLibrary) -> ClosedJaxpr:
+def with_readers(function: ClosedJaxpr, values: Collection[InnerValue], library: LogLibrary) -> ClosedJaxpr:
     """A tagged function that digests these values in their order; it takes the log last, and returns it last."""
     chosen: dict[int, list[int]] = {}
     for tag, place in sorted(values):
         chosen.setdefault(tag, []).append(place)
-    return ClosedJaxpr(_Readers(chosen, library).within(body.jaxpr), body.consts)
+    return ClosedJaxpr(_Readers(chosen, library).within(function.jaxpr), function.consts)
 
 
 class _Readers:

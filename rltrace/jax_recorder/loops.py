@@ -11,6 +11,7 @@ the body (a division by one becomes a product), which it could not do with an ar
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import jax
@@ -178,11 +179,9 @@ class Cut:
         self.stacked_names = returned[carried:]
         """Of the stacked outputs."""
         self._find_parts(at)
-        self.before = jax.jit(self._before)
         self.body: ClosedJaxpr = params["jaxpr"]
         """Of the scan."""
         self.loop = self.loop_with(self.body)
-        self.after = jax.jit(self._after)
         self.unchanging = jax.jit(self._unchanging)
         self.stack = jax.jit(self._stack, donate_argnums=0)
 
@@ -213,13 +212,20 @@ class Cut:
         part = self._closed.jaxpr.replace(**parts, debug_info=None)
         return list(jax.core.eval_jaxpr(part, self._closed.consts, *values.values()))
 
-    def _before(self, args: Sequence[Array]) -> tuple[list[Array], list[Array], list[Array], list[Array]]:
-        groups = self._loop_inputs, [self._init[i] for i in self._moving], self._xs, self._rest
+    def before(self, *args: Array) -> list[Array]:
+        """What precedes the loop: what its iterations read, its stacked inputs, what only the end reads, its carry."""
+        init = [self._init[i] for i in self._moving]
+        wanted = [*self._loop_inputs, *self._xs, *self._rest, *init]
         values = dict(zip(self._closed.jaxpr.invars, args, strict=True))
-        found = iter(self._evaluate(self._early, values, [v for group in groups for v in group]))
-        inputs, carry, xs, rest = ([next(found) for _ in group] for group in groups)
+        found = self._evaluate(self._early, values, wanted)
+        first = len(wanted) - len(init)
         ends = (self.scan.outvars[i].aval for i in self._moving)  # a first carry of Python's numbers is weakly typed
-        return inputs, list(map(typed, carry, ends)), xs, rest
+        return [*found[:first], *map(typed, found[first:], ends)]
+
+    def split_first(self, first: Sequence[Atom]) -> list[list[Atom]]:
+        """The four groups that ``before`` returns."""
+        found = iter(first)
+        return [list(islice(found, len(group))) for group in (self._loop_inputs, self._xs, self._rest, self._moving)]
 
     def operands(self) -> list[int | None]:
         """What each argument of the body is: a number among the arguments of the loop's program that its iterations
@@ -313,7 +319,9 @@ class Cut:
             for v, y, row in zip(self._ys, stacked, rows, strict=True)
         ]
 
-    def _after(self, rest: Sequence[Array], results: Sequence[Array]) -> list[Array]:
+    def after(self, *args: Array) -> list[Array]:
+        """What follows the loop, of what only the end reads and of the loop's results."""
+        rest, results = args[: len(self._rest)], args[len(self._rest) :]
         values = dict(zip(self._rest, rest, strict=True))
         fixed = self._evaluate((), values, [self._init[i] for i in self._fixed])
         ended = zip((self.scan.outvars[i] for i in self._fixed), fixed, strict=True)
@@ -330,13 +338,16 @@ class Cut:
         """Where iterations write their stacked outputs."""
         return [typed(jax.numpy.zeros(y.aval.shape, y.aval.dtype), y.aval) for y in self._ys]
 
-    def final(self, results: Sequence[Array]) -> list[Array] | None:
-        """What the function returns, where that is the results of its loop, each once; None: ``after`` computes it."""
-        places = {v: i for i, v in enumerate(self._results)}
+    @property
+    def is_whole(self) -> bool:
+        """Whether what the function returns is the results of its loop, each once; else ``after`` computes it."""
         outvars = self._closed.jaxpr.outvars
-        if self._late or len(variables_of(outvars)) < len(outvars) or not places.keys() >= set(outvars):
-            return None
-        return [results[places[v]] for v in outvars]
+        return not self._late and len(variables_of(outvars)) == len(outvars) and set(self._results) >= set(outvars)
+
+    def final(self, results: Sequence[Array]) -> list[Array]:
+        """What such a function returns."""
+        places = {v: i for i, v in enumerate(self._results)}
+        return [results[places[v]] for v in self._closed.jaxpr.outvars]
 
 
 def typed(array: Array, aval: Any) -> Array:

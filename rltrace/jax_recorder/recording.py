@@ -30,12 +30,12 @@ from rltrace.errors import RecordError
 from rltrace.jax_recorder import programs
 from rltrace.jax_recorder.cached_calls import CachedCall
 from rltrace.jax_recorder.fusions import Choice
-from rltrace.jax_recorder.iteration_rows import Line, rows_within
+from rltrace.jax_recorder.inner_rows import Line, rows_within
 from rltrace.jax_recorder.programs import ArrayLayout
 from rltrace.jax_recorder.rows import (
     SEVERAL,
     ArrayHook,
-    IterationBlock,
+    InnerBlock,
     JaxRows,
     NewRow,
     Operand,
@@ -89,14 +89,14 @@ OTHER_BITS: Final = (
 """What is said of level equation."""
 
 MAX_ROWS: Final = 1 << 18
-"""Rows within iterations after which all are written before the loop goes on: some 50 MB."""
+"""Rows within calls after which all are written before the program goes on: some 50 MB."""
 
 
 class Within(NamedTuple):
-    """What is recorded within the iterations of a loop."""
+    """What is recorded within the calls of a program on one thread."""
 
     rows: JaxRows
-    block: IterationBlock
+    block: InnerBlock
 
 
 MakeHook = Callable[[str, Tables], ArrayHook | None]
@@ -139,7 +139,7 @@ class JaxRecording:
         self._of_thread = threading.local()
         """Its rows; by the thread and not by its number, which a later one may have."""
         self._within: dict[str, JaxRows] = {}
-        """Rows within the iterations of loops, by the names of their streams."""
+        """Rows within calls and iterations, by the names of their streams."""
         self._known = KnownArrays()
         """Arrays whose digest and producer are known."""
         self._unread: dict[int, Producer] = {}
@@ -591,14 +591,12 @@ class JaxRecording:
             if recorded:
                 rows.add(template, site, steps[0], [*fixed, *state], written)
                 rows.repeat(steps[1:], fixed, digests)
-            if within is not None:
-                constant = np.tile(np.array([operand.digest for operand in fixed], np.uint64), (len(steps), 1))
-                before = np.concatenate([[[operand.digest for operand in state]], carry[:-1]]).astype(np.uint64)
-                within.rows.add_blocks(within.block, steps, np.concatenate([constant, before, values], 1))
             row_ends = [first + (i + 1 if recorded else 0) for i in range(len(ends))]
             self._end_steps(loop, ends.tolist(), rows.number, row_ends, carry)
-        if within is not None and within.rows.held > MAX_ROWS:
-            self.commit()
+        if within is not None:
+            constant = np.tile(np.array([operand.digest for operand in fixed], np.uint64), (len(steps), 1))
+            before = np.concatenate([[[operand.digest for operand in state]], carry[:-1]]).astype(np.uint64)
+            self.add_within(within, steps, np.concatenate([constant, before, values], 1))
         last = [Producer(rows.number, rows.row - 1, i) if recorded else None for i in range(len(state))]
         return [Operand(*each) for each in zip(layouts, carry[-1].tolist(), last, strict=False)]
 
@@ -625,25 +623,32 @@ class JaxRecording:
 
     def within(
         self,
-        loop: str,
+        op: str,
         choice: Choice,
         arguments: Sequence[int | None],
         operands: Sequence[ArrayLayout],
         lines: Sequence[Line],
     ) -> Within:
-        """What is recorded within the iterations of a loop, in a stream of its own.
+        """What is recorded within the rows of this name of the calling thread, in a stream of its own.
 
-        ``arguments``: of the loop's body, which of the operands of an iteration each is; ``lines``: frames of the loop.
+        ``arguments``: of the function, which of the operands of a call each is; ``lines``: frames of the call.
         """
         rows = self.rows_here()
-        assert rows is not None, "the loop has rows"
-        name = within_stream(rows.name, loop, choice.key)
+        assert rows is not None, "the caller has asked for it"
+        name = within_stream(rows.name, op, choice.key)
         with self._lock:
             if name not in self._within:
                 self._within[name] = JaxRows(self._writer.stream(name), name, self._tables)
                 self._writer.window(self._within[name].number, self.options.first_step, self.options.end_step, 0)
             own = self._within[name]
             return Within(own, rows_within(self._tables, self._sites, own, choice, arguments, operands, lines))
+
+    def add_within(self, within: Within, steps: Sequence[int], digests: NDArray[np.uint64]) -> None:
+        """Rows within calls; ``steps``: those of the calls, ``digests``: see ``JaxRows.add_blocks``."""
+        with self._lock:
+            within.rows.add_blocks(within.block, steps, digests)
+        if within.rows.held > MAX_ROWS:
+            self.commit()
 
     def _loop(self, name: str) -> int:
         """Id of a loop in table "optimizers"."""

@@ -143,14 +143,14 @@ def row_template(
     return RowTemplate(op, tuple(row), floats, named, module, phase)
 
 
-class IterationBlock(NamedTuple):
-    """The rows within one iteration of a loop, which are the same each time but for their steps and digests."""
+class InnerBlock(NamedTuple):
+    """The rows within one call of a program, which are the same each time but for their steps and digests."""
 
     columns: NDArray[np.uint32]
     """Shape [rows, columns]."""
     links: NDArray[np.int64]
     cells: NDArray[np.intp]
-    """Of each digest cell, where it is among the operands of the iteration and, after them, what its rows write."""
+    """Of each digest cell, where it is among the operands of the call and, after them, what its rows write."""
     written: int
     """How many digests its rows write."""
 
@@ -247,10 +247,10 @@ class JaxRows:
         self.row += count
         self._first = self.row
 
-    def add_blocks(self, block: IterationBlock, steps: Sequence[int], digests: NDArray[np.uint64]) -> None:
-        """The rows within iterations, one step each.
+    def add_blocks(self, block: InnerBlock, steps: Sequence[int], digests: NDArray[np.uint64]) -> None:
+        """The rows within calls; ``steps``: those of the calls.
 
-        ``digests``: of what each iteration reads, and what its rows write; shape [iterations, digests].
+        ``digests``: of what each call reads, and what its rows write; shape [calls, digests].
         """
         self.close_block()
         count, size = len(steps), len(block.columns)

@@ -211,24 +211,30 @@ ITERATION: Final = ".iteration"
 """End of the op of a row of that engine that is an iteration: ``jit.train.iteration``."""
 
 
-def within_stream(stream: str, loop: str, key: str) -> str:
-    """Name of the stream with what is within the iterations of a loop: ``rank0/main/jit.train@8b1f…``.
+def within_stream(stream: str, op: str, key: str) -> str:
+    """Name of the stream with what is within rows of JAX: ``rank0/main/jit.train.iteration@8b1f…``.
 
-    ``key``: of the values that its program has in memory; where that of another trace differs, so do the rows.
+    ``key``: of the values that the program has in memory; where that of another trace differs, so do the rows.
     """
-    return f"{stream}/{loop}@{key}"
+    return f"{stream}/{op}@{key}"
 
 
 def is_within(stream: str) -> bool:
-    """Whether a stream holds what is within the iterations of a loop of JAX."""
-    return _WITHIN.search(stream) is not None
+    """Whether a stream holds what is within rows of another one, of JAX."""
+    return parse_within(stream) is not None
 
 
-_WITHIN: Final = re.compile(r"/jit\.[^@/]*@[0-9a-f]{16}$")
+def parse_within(stream: str) -> tuple[str, str] | None:
+    """Of such a stream, the one with the rows that these are within, and the key; None: it is another."""
+    found = _WITHIN.fullmatch(stream)
+    return None if found is None else (found[1], found[2])
+
+
+_WITHIN: Final = re.compile(r"(.*)/jit\.[^@/]*@([0-9a-f]{16})", re.DOTALL)
 
 READS_WITHIN: Final = "jax.reads_within"
-"""Fact of a process of that engine: of each loop the values within an iteration that are read, ``jit.train 12.0 15.1``:
-the number of the equation among those of the loop, and which of its results."""
+"""Fact of a process of that engine: of each program the values within it that are read, ``jit.train.before 12.0 15.1``:
+the number of the equation among those of the program, and which of its results."""
 
 BOUNDARY_ONLY: Final = "jax.boundary_only"
 """Fact of a process of that engine: functions with a loop that is not driven, each with the reason."""

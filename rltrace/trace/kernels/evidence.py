@@ -21,7 +21,10 @@ REPORTED = "reported"
 LAUNCHES = "launches"
 """Key: grid and block of each of "names"; only where a profiler was active."""
 
-DETAILS = ("names", REPORTED, LAUNCHES)
+WITHIN = "within"
+"""Key: of a row of JAX that others are within, the key of their stream, and how many they are: ``8b1f… 181``."""
+
+DETAILS = ("names", REPORTED, LAUNCHES, WITHIN)
 
 INFERRED = ("library", "isa")
 """Keys inferred from the operator's name and from settings, where no library was queried."""

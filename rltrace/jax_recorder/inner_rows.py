@@ -1,8 +1,9 @@
-"""The rows within one iteration of a loop: one for each equation whose values its program has in memory.
+"""The rows within one call of a program: one for each equation whose values it has in memory.
 
 Owns what such a row says. It is a fusion, named by the equation whose value it is; its inputs are the values that the
-equations fused into it read. All iterations have the same rows, so they are laid out once. They are in a stream of
-their own: two traces that have other values in memory have other streams, and their iterations are compared still.
+equations fused into it read. All calls have the same rows, so they are laid out once; an iteration calls the body of
+its loop. They are in a stream of their own: two traces that have other values in memory have other streams, and their
+calls and iterations are compared still.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from jax.extend.core import Jaxpr, Literal
 from rltrace.jax_recorder import programs
 from rltrace.jax_recorder.fusions import Choice, Eqn, function_of, is_reading, primitives_by_tag, tag_of, tags_in
 from rltrace.jax_recorder.programs import ArrayLayout, Instruction
-from rltrace.jax_recorder.rows import IterationBlock, JaxRows, RowTemplate, row_template
+from rltrace.jax_recorder.rows import InnerBlock, JaxRows, RowTemplate, row_template
 from rltrace.portable_keys import portable_key
 from rltrace.recorder.base.intern_tables import Tables
 from rltrace.recorder.core.call_sites import Sites
@@ -28,7 +29,7 @@ Line = tuple[str, str, int]
 
 
 class _Output(NamedTuple):
-    """What a row of the iteration writes."""
+    """What a row of the call writes."""
 
     row: int
     slot: int
@@ -36,7 +37,7 @@ class _Output(NamedTuple):
 
 
 class _Operand(NamedTuple):
-    """What the iteration reads."""
+    """What the call reads."""
 
     number: int
     layout: ArrayLayout
@@ -63,10 +64,10 @@ def rows_within(
     arguments: Sequence[int | None],
     operands: Sequence[ArrayLayout],
     lines: Sequence[Line],
-) -> IterationBlock:
-    """The rows within an iteration, one for each equation with values that are read, in their order.
+) -> InnerBlock:
+    """The rows within a call, one for each equation with values that are read, in their order.
 
-    ``arguments``: of the loop's body, which of the operands of an iteration each is; ``lines``: frames of the loop.
+    ``arguments``: of the function, which of the operands of a call each is; ``lines``: frames of the call.
     """
     laid = _Rows(tables, sites, rows, choice, len(operands))
     sources: list[_Sources] = [() if n is None else (_Operand(n, operands[n]),) for n in arguments]
@@ -94,9 +95,9 @@ class _Rows:
             for tag in tags_in(instruction.names[0])[-1:]:
                 self._instructions.setdefault(tag, []).append(instruction)
 
-    def block(self) -> IterationBlock:
+    def block(self) -> InnerBlock:
         columns, links = np.array(self._columns, np.uint32), np.array(self._links, np.int64)
-        return IterationBlock(columns, links, np.array(self._cells, np.intp), self._written)
+        return InnerBlock(columns, links, np.array(self._cells, np.intp), self._written)
 
     def within(self, jaxpr: Jaxpr, arguments: Sequence[_Sources], place: _Place) -> list[_Sources]:
         """Rows for the equations of a function; returns what its results are made of."""
@@ -160,7 +161,7 @@ class _Rows:
         return evidence
 
     def _add(self, template: RowTemplate, site: int, sources: Sequence[_Source], written: int) -> int:
-        """Add a row that reads these; returns its index in the iteration."""
+        """Add a row that reads these; returns its index in the call."""
         row = list(template.columns)
         number, reads = len(self._columns), 0
         for place, source in enumerate(sources):
