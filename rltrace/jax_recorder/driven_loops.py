@@ -22,9 +22,9 @@ from rltrace.errors import RecordError
 from rltrace.jax_recorder import programs
 from rltrace.jax_recorder.digest_log import LOG, DigestLog, LogLibrary, log_library
 from rltrace.jax_recorder.equations import Evaluator
-from rltrace.jax_recorder.loops import CannotCutError, Cut, is_given
+from rltrace.jax_recorder.loops import CannotCutError, Cut, check_placement
 from rltrace.jax_recorder.programs import ArrayLayout, Program
-from rltrace.jax_recorder.read_calls import ReadProgram, ReadValues, chosen_program, code_only, read_program
+from rltrace.jax_recorder.read_calls import ReadProgram, ReadValues, chosen_program, code_only, library_of, read_program
 from rltrace.jax_recorder.recording import JaxRecording, Within
 from rltrace.jax_recorder.rows import Operand
 from rltrace.trace.format.schema import ITERATION
@@ -80,15 +80,12 @@ class DrivenLoop:
         """Cut the function that is called so, and compile its parts. Raises CannotCutError where that is impossible."""
         options = recording.options
         self.op, self.before, self.after, self.program = op, f"{op}.before", f"{op}.after", program
-        library = None if options.engine == "mode" else log_library()
-        self.cut = Cut(closed, library)
+        self.cut = Cut(closed, None if options.engine == "mode" else log_library())
         check_placement(args, params)
-        compares = options.level == "op" and not options.replay
-        reads = compares and not options.values
-        self.parts = _compiled_parts(recording, op, self.cut, closed, args, library if reads else None)
+        self.parts = _compiled_parts(recording, op, self.cut, closed, args, library_of(recording))
         where = "by the host" if self.cut.library is None else "within the program"
         recording.note(LOOPS, f"{op}: {self.cut.length:,} iterations, digested {where}")
-        if compares:
+        if options.level == "op" and not options.replay:
             recording.note(CODE, f"{op}: {_comparison(closed, args, self.parts)}")
 
     def call(
@@ -287,20 +284,6 @@ class _LoopRows:
         assert part is not None, "it has been called"
         template = self._recording.template(self._loop.after, kernel=part.evidence)
         self._recording.add_row(template, self._site, self.last_inputs, final)
-
-
-def check_placement(args: Sequence[Any], params: Any) -> None:
-    """Raise CannotCutError where the parts would not be compiled as the function is."""
-    given = [*params["in_shardings"], *params["out_shardings"], *params["in_layouts"], *params["out_layouts"]]
-    if any(map(is_given, given)):
-        raise CannotCutError("it places its arrays")
-    if any(params["donated_invars"]):
-        raise CannotCutError("it takes donated arrays")
-    if params["compiler_options_kvs"]:
-        raise CannotCutError("it has options for the compiler")
-    devices = {device for arg in args if isinstance(arg, jax.Array) for device in arg.devices()}
-    if len(devices) > 1:
-        raise CannotCutError("it runs on several devices")
 
 
 def _compiled_parts(

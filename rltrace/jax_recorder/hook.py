@@ -26,9 +26,10 @@ from rltrace import recorder
 from rltrace.errors import RecordError
 from rltrace.jax_recorder import cached_calls, programs
 from rltrace.jax_recorder.cached_calls import CachedCall
-from rltrace.jax_recorder.driven_loops import DrivenLoop, address_of, check_placement
+from rltrace.jax_recorder.driven_loops import DrivenLoop, address_of
 from rltrace.jax_recorder.equations import CannotEvaluateError, Evaluation, Evaluator
-from rltrace.jax_recorder.loops import CannotCutError, has_loop, has_while
+from rltrace.jax_recorder.loops import CannotCutError, check_placement, has_loop, has_while
+from rltrace.jax_recorder.read_calls import ReadProgram, read_function
 from rltrace.jax_recorder.recording import FAILED, JaxRecording, MakeHook
 from rltrace.jax_recorder.rows import Operand, RowTemplate
 from rltrace.jax_recorder.series import watch_callbacks
@@ -129,8 +130,9 @@ class _Function:
         self.template: RowTemplate | None = None
         """Of its rows, where it is recorded at its boundary."""
         self.loop: DrivenLoop | None = None
-        self.why_not = ""
-        """Why a function has no loop that is driven."""
+        self.read: ReadProgram | None = None
+        """Its program, where the values within it are read."""
+        self.is_prepared = False
 
 
 class JaxCalls:
@@ -281,7 +283,7 @@ class JaxCalls:
     def _recorded(self, recording: JaxRecording, original: Original, args: Sequence[Any], params: Any) -> Any:
         closed = params["jaxpr"]
         try:
-            function = self._function(closed, params)
+            function = self._function(closed, args, params)
             arrays = [programs.array_of(arg, aval) for arg, aval in zip(args, closed.in_avals, strict=True)]
             inputs = recording.operands([*arrays, *(programs.array_of(c, c) for c in closed.consts)])
             recording.link_references([*args, *closed.consts], inputs)
@@ -300,15 +302,19 @@ class JaxCalls:
             evaluator = self._evaluator_of(recording) if recording.options.level == EQUATION else None
             results = function.loop.call(recording, args, inputs, site, evaluator)
         else:
-            results, compiled, *others = self._called(original, args, params, caller)
+            if function.read is None:
+                results, compiled, *others = self._called(original, args, params, caller)
+            else:
+                results = function.read.call(recording, args, inputs)
             if args is not given:
                 _delete_donated(given, args, params["donated_invars"])
             try:
                 if function.template is None:
-                    evidence = programs.evidence_of(self._busy.compiled)
+                    read = function.read
+                    evidence = programs.evidence_of(self._busy.compiled) if read is None else read.evidence
                     function.template = recording.template(function.op, program=function.program, kernel=evidence)
                 results = _add_row(recording, function.template, site, inputs, results, [*args, *closed.consts])
-                if caller.is_seen and not any(params["donated_invars"]):
+                if caller.is_seen and function.read is None and not any(params["donated_invars"]):
                     common = partial(recording.common, function.template)
                     self._busy.cached = cached_calls.cached_call(common, closed, compiled, inputs, results)
             except Exception as error:
@@ -400,7 +406,7 @@ class JaxCalls:
         """
         closed = params["jaxpr"]
         if not recording.in_window(recording.step):
-            function = self._function(closed, params)
+            function = self._function(closed, args, params)
             self._prepare(recording, function, closed, args, params)
             if function.loop is not None or not has_loop(closed.jaxpr):
                 return None
@@ -422,33 +428,35 @@ class JaxCalls:
         self._busy.compiled = returned[1]
         return returned
 
-    def _function(self, closed: Any, params: Any) -> _Function:
+    def _function(self, closed: Any, args: Sequence[Any], params: Any) -> _Function:
         """What is known of a function as it is called: JAX traces it once, however its arguments are placed."""
         kinds = self._functions.setdefault(closed, {})
-        how = tuple(params[name] for name in CALLED)
+        how: tuple[Any, ...] = tuple(params[name] for name in CALLED)
+        if jax.device_count() > 1:
+            how += (frozenset(device for arg in args if isinstance(arg, jax.Array) for device in arg.devices()),)
         found = kinds.get(how)
         if found is None:
             found = kinds[how] = _Function(params["name"], closed)
         return found
 
     def _prepare(self, recording: JaxRecording, function: _Function, closed: Any, args: Any, params: Any) -> None:
-        """Have its loop driven, where it has one and that is possible."""
-        if function.loop is not None or function.why_not:
+        """Have its loop driven, where that is possible; of another function, where it is large, read values within."""
+        if function.is_prepared:
             return
+        function.is_prepared = True
         called_back = programs.callbacks_of(closed.jaxpr)
         if called_back:
             recording.note(CALLS_BACK, f"{function.op}: {', '.join(called_back)}")
-        if not has_loop(closed.jaxpr):
-            function.why_not = "its loop is a while_loop" if has_while(closed.jaxpr) else "it has no scan"
-            if has_while(closed.jaxpr):
-                recording.note(BOUNDARY_ONLY, f"{function.op}: {function.why_not}")
-            return
         try:
-            function.loop = DrivenLoop(recording, function.op, function.program, closed, args, params)
+            if has_loop(closed.jaxpr):
+                function.loop = DrivenLoop(recording, function.op, function.program, closed, args, params)
+                return
+            if has_while(closed.jaxpr):
+                raise CannotCutError("its loop is a while_loop")
         except CannotCutError as error:
-            function.why_not = str(error)
             if recording.options.level != EQUATION:
                 recording.note(BOUNDARY_ONLY, f"{function.op}: {error}")
+        function.read = read_function(recording, function.op, closed, args, params)
 
 
 def _hide_frames() -> None:

@@ -350,6 +350,20 @@ class Cut:
         return [results[places[v]] for v in self._closed.jaxpr.outvars]
 
 
+def check_placement(args: Sequence[Any], params: Any) -> None:
+    """Raise CannotCutError where parts of a function that is called so would not be compiled as it is."""
+    given = [*params["in_shardings"], *params["out_shardings"], *params["in_layouts"], *params["out_layouts"]]
+    if any(map(is_given, given)):
+        raise CannotCutError("it places its arrays")
+    if any(params["donated_invars"]):
+        raise CannotCutError("it takes donated arrays")
+    if params["compiler_options_kvs"]:
+        raise CannotCutError("it has options for the compiler")
+    devices = {device for arg in args if isinstance(arg, jax.Array) for device in arg.devices()}
+    if len(devices) > 1:
+        raise CannotCutError("it runs on several devices")
+
+
 def typed(array: Array, aval: Any) -> Array:
     """``array``, weakly typed where the variable is that it is the value of, and only there; computes nothing."""
     weak = bool(getattr(aval, "weak_type", False))
