@@ -267,7 +267,8 @@ def xla_flags(facts: Facts) -> Mapping[str, str] | None:
     return {name: value if equals else "true" for name, equals, value in pairs}
 
 
-def _is_on(flags: Mapping[str, str], name: str) -> bool:
+def is_on(flags: Mapping[str, str], name: str) -> bool:
+    """Whether a flag is given as true."""
     return flags.get(name, "false").lower() in ("true", "1")
 
 
@@ -293,7 +294,7 @@ def _xla_on_cpu(facts: Facts) -> Iterator[Obstacle]:
             "other bits than on two",
             f"as many cores for every run: taskset -c 0-{int(cores) - 1}" if int(cores) > 1 else "taskset -c 0",
         )
-    if _is_on(flags, "xla_cpu_enable_fast_math"):
+    if is_on(flags, "xla_cpu_enable_fast_math"):
         yield Obstacle(
             Scope.ELSEWHERE,
             "fast math is on (xla_cpu_enable_fast_math)",
@@ -307,8 +308,8 @@ def _xla_on_gpu(facts: Facts) -> Iterator[Obstacle]:
     flags = xla_flags(facts)
     if facts.get("jax.platform") != "gpu" or flags is None:
         return
-    deterministic = _is_on(flags, "xla_gpu_deterministic_ops")
-    if not deterministic and not _is_on(flags, "xla_gpu_exclude_nondeterministic_ops"):
+    deterministic = is_on(flags, "xla_gpu_deterministic_ops")
+    if not deterministic and not is_on(flags, "xla_gpu_exclude_nondeterministic_ops"):
         yield Obstacle(
             Scope.HERE,
             "XLA may use nondeterministic kernels",

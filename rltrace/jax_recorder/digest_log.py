@@ -75,10 +75,17 @@ class LogLibrary:
         call = jax.ffi.ffi_call(TARGET, LOG)
         return call(log, at, row, *arrays, *stacked, seeds=_seeds(arrays), stacked=layouts, reverse=reverse)
 
-    def read(self, log: Any, *arrays: Any) -> Any:
-        """Within a traced function: append the digests of values within an iteration; returns the log."""
+    def read(self, orders: Sequence[Sequence[int]], log: Any, *arrays: Any) -> Any:
+        """Within a traced function: append the digests of values within it; returns the log.
+
+        ``orders``: of each array the axes in the order in which the program has them, slowest first; none: as they are.
+        It is digested as an array with these axes.
+        """
         arrays = tuple(map(_data, arrays))
-        return jax.ffi.ffi_call(READER, LOG)(log, *arrays, seeds=_seeds(arrays))
+        axes = [tuple(order or range(x.ndim)) for order, x in zip(orders, arrays, strict=True)]
+        shapes = [tuple(x.shape[axis] for axis in order) for x, order in zip(arrays, axes, strict=True)]
+        seeds = _seeds([jax.ShapeDtypeStruct(shape, x.dtype) for shape, x in zip(shapes, arrays, strict=True)])
+        return jax.ffi.ffi_call(READER, LOG, input_layouts=[(0,), *axes])(log, *arrays, seeds=seeds)
 
     def begin(self, log: Any, at: Any) -> Any:
         """Within a traced function: note that an iteration begins; returns its number."""

@@ -346,7 +346,12 @@ def _comparison(closed: Any, args: Sequence[Any], parts: _Parts) -> str:
     count = sum(each.total() for each in found if each is not None)
     if others:
         return f"{others} of its {count} floating-point operations are not in the uncut program: it may round otherwise"
-    return f"its {count} floating-point operations are those of the uncut program"
+    same = f"its {count} floating-point operations are those of the uncut program"
+    return (
+        f"{same}, which fast math may compile to other code: it may round otherwise"
+        if programs.is_fast_math()
+        else same
+    )
 
 
 def _types(arrays: Sequence[Any]) -> list[tuple[Any, ...]]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import count
 from math import prod
 from typing import Any, NamedTuple
@@ -26,7 +27,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, primitives
 
 from rltrace.jax_recorder.digest_log import LOG, LogLibrary, can_be_logged
 from rltrace.jax_recorder.loops import is_plain_call, nested, renamed
-from rltrace.jax_recorder.programs import Instruction, evidence_of, instructions_of
+from rltrace.jax_recorder.programs import Instruction, evidence_of, instructions_of, loops_of
 from rltrace.portable_keys import portable_key
 from rltrace.trace.kernels.evidence import WITHIN
 
@@ -34,7 +35,7 @@ Eqn = Any
 Compile = Callable[[ClosedJaxpr, bool], Any]
 """Of a function, and whether it takes and returns the log, the program compiled as far as its optimised code."""
 
-MAX_TRIES = 6
+MAX_TRIES = 8
 """Choices of values that are compiled."""
 
 MAX_DIGESTS = 1 << 16
@@ -59,15 +60,18 @@ class InnerValue(NamedTuple):
     """Of the equation: its number, those in inner functions counted after the call of the function."""
     place: int
     """Among its results."""
+    axes: tuple[int, ...] = ()
+    """Its axes in the order in which the program has them, slowest first; none: as they are."""
 
     @classmethod
     def parse(cls, text: str) -> InnerValue:
-        """``12.0``. Raises ValueError."""
-        tag, _, place = text.partition(".")
-        return cls(int(tag), int(place))
+        """``12.0`` or ``12.0:1,0``. Raises ValueError."""
+        value, _, axes = text.partition(":")
+        tag, _, place = value.partition(".")
+        return cls(int(tag), int(place), tuple(map(int, axes.split(","))) if axes else ())
 
     def __str__(self) -> str:
-        return f"{self.tag}.{self.place}"
+        return f"{self.tag}.{self.place}" + (f":{','.join(map(str, self.axes))}" if self.axes else "")
 
 
 # --- tags -------------------------------------------------------------------------------------------------------------
@@ -151,12 +155,13 @@ def _candidates(jaxpr: Jaxpr, times: int = 1) -> Iterator[tuple[Eqn, int]]:
             yield from _candidates(function_of(eqn), times * (eqn.params["length"] if is_scan else 1))
 
 
-def in_memory(function: ClosedJaxpr, instructions: Iterable[Instruction]) -> set[InnerValue]:
+def in_memory(function: ClosedJaxpr, instructions: Iterable[Instruction], loops: Iterable[str]) -> set[InnerValue]:
     """The values of a tagged function that have a buffer in its optimised program, by the tags of its instructions.
 
-    All results of loops and branches have one.
+    All results of a loop or a branch have one, if the program still has it; ``loops``: their names.
     """
-    types: dict[int, set[tuple[str, int]]] = {}
+    left = {tags_in(name)[-1] for name in loops if tags_in(name)}
+    types: dict[int, set[_Buffer]] = {}
     for instruction in instructions:
         tags = tags_in(instruction.names[0])
         if tags:
@@ -166,10 +171,9 @@ def in_memory(function: ClosedJaxpr, instructions: Iterable[Instruction]) -> set
         for place, v in enumerate(eqn.outvars):
             if type(v).__name__ == "DropVar" or not can_be_logged(v.aval):
                 continue
-            kind, size = _array_type(v.aval)
-            has_buffer = eqn.primitive.name in _LOOPS_AND_BRANCHES or (kind, size) in types.get(tag_of(eqn), ())
-            if has_buffer and size * v.aval.dtype.itemsize * times <= MAX_BYTES:
-                found[InnerValue(tag_of(eqn), place)] = times
+            axes = () if tag_of(eqn) in left else _axes_in(types.get(tag_of(eqn), ()), v.aval)
+            if axes is not None and v.aval.size * v.aval.dtype.itemsize * times <= MAX_BYTES:
+                found[InnerValue(tag_of(eqn), place, axes)] = times
     counts = Counter[int]()
     for times in found.values():
         counts[times] += times
@@ -184,24 +188,49 @@ def in_memory(function: ClosedJaxpr, instructions: Iterable[Instruction]) -> set
 _ARRAY = re.compile(r"(\w+)\[([\d,]*)\](?:\{([\d,]*)[^}]*\})?")
 
 
-def _arrays_in(text: str) -> Iterator[tuple[str, int]]:
-    """Element type and number of elements of each array of a type of HLO that is in row-major order."""
+class _Buffer(NamedTuple):
+    """An array in memory."""
+
+    kind: str
+    """Of its elements, as HLO has it."""
+    shape: tuple[int, ...]
+    axes: tuple[int, ...]
+    """Slowest first."""
+
+    @property
+    def is_row_major(self) -> bool:
+        return self.axes == tuple(range(len(self.axes)))
+
+
+def _arrays_in(text: str) -> Iterator[_Buffer]:
+    """The arrays of a type of HLO."""
     for kind, shape, order in _ARRAY.findall(text):
-        sizes = [int(size) for size in shape.split(",") if size]
-        axes = [int(axis) for axis in order.split(",") if axis]
-        if axes == [*range(len(sizes))][::-1]:
-            yield kind, prod(sizes)
+        sizes = tuple(int(size) for size in shape.split(",") if size)
+        axes = tuple(int(axis) for axis in order.split(",") if axis)
+        yield _Buffer(kind, sizes, axes[::-1])
+
+
+def _axes_in(buffers: Collection[_Buffer], aval: Any) -> tuple[int, ...] | None:
+    """How a value lies in one of these, as ``InnerValue`` has it; None: it is in none of them.
+
+    In row-major order the shape may be another one: reshaping moves nothing then.
+    """
+    kind, shape = _array_type(aval)
+    alike = [buffer for buffer in buffers if buffer.kind == kind]
+    if any(buffer.is_row_major and prod(buffer.shape) == prod(shape) for buffer in alike):
+        return ()
+    return next((buffer.axes for buffer in sorted(alike) if buffer.shape == shape and not buffer.is_row_major), None)
 
 
 _KINDS = (("bfloat", "bf"), ("float", "f"), ("complex", "c"), ("uint", "u"), ("int", "s"), ("bool", "pred"))
 
 
-def _array_type(aval: Any) -> tuple[str, int]:
+def _array_type(aval: Any) -> tuple[str, tuple[int, ...]]:
     if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key):
         aval = jax.eval_shape(jax.random.key_data, aval)
     name = str(aval.dtype)
     old, new = next(((old, new) for old, new in _KINDS if name.startswith(old)), ("", ""))
-    return name.replace(old, new, 1), aval.size
+    return name.replace(old, new, 1), aval.shape
 
 
 class Choice(NamedTuple):
@@ -259,7 +288,7 @@ def choose(
     if before is None:
         return None
     operations = Counter(each.text for each in before if each.rounds)
-    values = in_memory(plain, before)
+    values = in_memory(plain, before, loops_of(program))
     values = values if limit is None else values.intersection(limit)
     for _ in range(MAX_TRIES):
         if not values:
@@ -302,29 +331,29 @@ def _parts(instructions: Sequence[Instruction]) -> dict[int, set[int]]:
 
 def with_readers(function: ClosedJaxpr, values: Collection[InnerValue], library: LogLibrary) -> ClosedJaxpr:
     """A tagged function that digests these values in their order; it takes the log last, and returns it last."""
-    chosen: dict[int, list[int]] = {}
-    for tag, place in sorted(values):
-        chosen.setdefault(tag, []).append(place)
+    chosen: dict[int, list[InnerValue]] = {}
+    for value in sorted(values):
+        chosen.setdefault(value.tag, []).append(value)
     return ClosedJaxpr(_Readers(chosen, library).within(function.jaxpr), function.consts)
 
 
 class _Readers:
     """Puts custom calls into functions. The log is passed from one to the next: XLA sees no side effects."""
 
-    def __init__(self, chosen: Mapping[int, Sequence[int]], library: LogLibrary) -> None:
+    def __init__(self, chosen: Mapping[int, Sequence[InnerValue]], library: LogLibrary) -> None:
         self._chosen, self._library = chosen, library
 
     def within(self, jaxpr: Jaxpr) -> Jaxpr:
         log = taken = _new_log()
         eqns: list[Eqn] = []
-        waiting: list[Any] = []
+        waiting: list[tuple[Any, tuple[int, ...]]] = []
 
         def read(log: Any) -> Any:
             if not waiting:
                 return log
-            avals = [v.aval for v in (log, *waiting)]
-            reader = jax.make_jaxpr(lambda log, *arrays: self._library.read(log, *arrays))(*avals).jaxpr
-            named = dict(zip(reader.invars, (log, *waiting), strict=True))
+            values, orders = zip(*waiting, strict=True)
+            reader = jax.make_jaxpr(partial(self._library.read, orders))(*(v.aval for v in (log, *values))).jaxpr
+            named = dict(zip(reader.invars, (log, *values), strict=True))
             eqns.extend(renamed(eqn, named) for eqn in reader.eqns)
             waiting.clear()
             return reader.outvars[0]
@@ -335,7 +364,7 @@ class _Readers:
                 eqns.append(reading)
             else:
                 eqns.append(eqn)
-            waiting += [eqn.outvars[place] for place in self._chosen.get(tag_of(eqn), ())]
+            waiting += [(eqn.outvars[value.place], value.axes) for value in self._chosen.get(tag_of(eqn), ())]
             if len(waiting) >= VALUES_OF_A_READER:
                 log = read(log)
         invars, outvars = [*jaxpr.invars, taken], [*jaxpr.outvars, read(log)]

@@ -88,8 +88,8 @@ class _Rows:
         self._reading: dict[int, bool] = {}
         self._primitives = primitives_by_tag(choice.tagged.jaxpr)
         self._places: dict[int, list[int]] = {}
-        for tag, place in sorted(choice.values):
-            self._places.setdefault(tag, []).append(place)
+        for value in sorted(choice.values):
+            self._places.setdefault(value.tag, []).append(value.place)
         self._instructions: dict[int, list[Instruction]] = {}
         for instruction in choice.instructions:
             for tag in tags_in(instruction.names[0])[-1:]:

@@ -27,7 +27,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, primitives
 from numpy.typing import NDArray
 
 from rltrace.digest import PAGE_BYTES, digest_address, digest_buffer, digest_page, seed_of
-from rltrace.fingerprint.reproducibility_checks import xla_flags
+from rltrace.fingerprint.reproducibility_checks import is_on, xla_flags
 from rltrace.jax_recorder.digest_log import PREFIX as DIGEST_PREFIX
 from rltrace.jax_recorder.digest_log import is_packed
 from rltrace.jax_recorder.loops import nested, typed
@@ -228,6 +228,11 @@ def evidence_of(compiled: Any) -> dict[str, object]:
     return {name: value for name, value in evidence.items() if value is not None}
 
 
+def is_fast_math() -> bool:
+    """Whether the compiler may order sums as suits the code around them: equal operations may round otherwise."""
+    return is_on(xla_flags({"env.XLA_FLAGS": os.environ.get("XLA_FLAGS")}) or {}, "xla_cpu_enable_fast_math")
+
+
 def name_of(compiled: Any) -> str:
     """Name of a compiled program, as its code has it; "" where this platform does not give that."""
     found = _MODULE.match(_hlo(compiled) or "")
@@ -278,6 +283,16 @@ class Instruction(NamedTuple):
     def rounds(self) -> bool:
         """Whether floating-point numbers are in it; integers are exact however they are computed."""
         return _FLOATING.search(self.text) is not None
+
+
+def loops_of(compiled: Any) -> list[str]:
+    """Names of the loops and branches of an optimised program, as JAX named them: XLA removes some."""
+    lines = (_hlo(compiled) or "").splitlines()
+    names = (_OP_NAME.search(line) for line in lines if _LOOP_OR_BRANCH.search(line) is not None)
+    return [found[1] for found in names if found is not None]
+
+
+_LOOP_OR_BRANCH = re.compile(r" = .* (while|conditional)\(")
 
 
 def instructions_of(compiled: Any) -> list[Instruction] | None:
