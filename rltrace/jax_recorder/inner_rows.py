@@ -8,7 +8,7 @@ calls and iterations are compared still.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -44,7 +44,14 @@ class _Operand(NamedTuple):
 
 
 _Source = _Output | _Operand
-_Sources = tuple[_Source, ...]
+
+
+class _Made(NamedTuple):
+    """Of what a value is made that is not read itself."""
+
+    sources: tuple[_Source, ...]
+    tags: tuple[int, ...] = ()
+    """Of the equations that compute it from these."""
 
 
 class _Place(NamedTuple):
@@ -70,7 +77,7 @@ def rows_within(
     ``arguments``: of the function, which of the operands of a call each is; ``lines``: frames of the call.
     """
     laid = _Rows(tables, sites, rows, choice, len(operands))
-    sources: list[_Sources] = [() if n is None else (_Operand(n, operands[n]),) for n in arguments]
+    sources = [_NOTHING if n is None else _Made((_Operand(n, operands[n]),)) for n in arguments]
     laid.within(choice.tagged.jaxpr, sources, _Place(tuple(lines), (), Phase.OTHER))
     return laid.block()
 
@@ -99,30 +106,30 @@ class _Rows:
         columns, links = np.array(self._columns, np.uint32), np.array(self._links, np.int64)
         return InnerBlock(columns, links, np.array(self._cells, np.intp), self._written)
 
-    def within(self, jaxpr: Jaxpr, arguments: Sequence[_Sources], place: _Place) -> list[_Sources]:
+    def within(self, jaxpr: Jaxpr, arguments: Sequence[_Made], place: _Place) -> list[_Made]:
         """Rows for the equations of a function; returns what its results are made of."""
-        known: dict[Any, _Sources] = dict(zip(jaxpr.invars, arguments, strict=True))
+        known: dict[Any, _Made] = dict(zip(jaxpr.invars, arguments, strict=True))
 
-        def sources(v: Any) -> _Sources:
-            return () if isinstance(v, Literal) else known.get(v, ())
+        def sources(v: Any) -> _Made:
+            return _NOTHING if isinstance(v, Literal) else known.get(v, _NOTHING)
 
         for eqn in jaxpr.eqns:
             read = [sources(v) for v in eqn.invars]
             inner = self._within_function(eqn, read, place) if self._is_reading(eqn) else None
             tag = tag_of(eqn)
-            made = _union(read if inner is None else [*read, *inner])
+            made = _union([*read, *(inner or ()), _Made((), (tag,))])
             chosen = self._places.get(tag, ())
             if chosen:
-                template, site = self._kind(eqn, place)
-                row = self._add(template, site, made, len(chosen))
+                template, site = self._kind(eqn, place, made.tags)
+                row = self._add(template, site, made.sources, len(chosen))
             for number, v in enumerate(eqn.outvars):
                 if number in chosen:
-                    known[v] = (_Output(row, chosen.index(number), _layout(v.aval)),)
+                    known[v] = _Made((_Output(row, chosen.index(number), _layout(v.aval)),))
                 else:
                     known[v] = made if inner is None else inner[number]
         return [sources(v) for v in jaxpr.outvars]
 
-    def _within_function(self, eqn: Eqn, read: Sequence[_Sources], place: _Place) -> list[_Sources]:
+    def _within_function(self, eqn: Eqn, read: Sequence[_Made], place: _Place) -> list[_Made]:
         function, place = function_of(eqn), _place_of(eqn, place)
         if eqn.primitive.name != "scan":
             return self.within(function, read, place)
@@ -139,20 +146,20 @@ class _Rows:
             self._reading[tag] = is_reading(eqn, self._places)
         return self._reading[tag]
 
-    def _kind(self, eqn: Eqn, place: _Place) -> tuple[RowTemplate, int]:
-        """What the rows of an equation have in common, and their site."""
+    def _kind(self, eqn: Eqn, place: _Place, tags: Sequence[int]) -> tuple[RowTemplate, int]:
+        """What the rows of an equation have in common, and their site; ``tags``: of what computes its value."""
         tag = tag_of(eqn)
         found = self._kinds.get(tag)
         if found is None:
             place = _place_of(eqn, place)
             name, module = eqn.primitive.name, ".".join(place.scopes)
-            kernel = self._evidence(() if name == "scan" else self._instructions.get(tag, ()))
+            kernel = self._evidence(() if name == "scan" else [i for t in tags for i in self._instructions.get(t, ())])
             template = row_template(self._tables, name, kernel=kernel, module=module, phase=place.phase)
             found = self._kinds[tag] = template, self._sites.intern_lines(place.lines)
         return found
 
     def _evidence(self, instructions: Sequence[Instruction]) -> dict[str, object]:
-        """Kernel evidence: the code of a fusion, and the equations in it. Of an inner scan, that of the whole loop."""
+        """Kernel evidence: the code of fusions, and the equations in them. Of an inner scan, that of the whole loop."""
         evidence = dict(self._choice.evidence)
         if instructions:
             evidence["code"] = f"{portable_key('hlo', *sorted(each.text for each in instructions)):016x}"
@@ -185,8 +192,12 @@ class _Rows:
         return number
 
 
-def _union(sources: Iterable[_Sources]) -> _Sources:
-    return tuple(dict.fromkeys(source for each in sources for source in each))
+_NOTHING = _Made(())
+
+
+def _union(made: Sequence[_Made]) -> _Made:
+    sources = dict.fromkeys(source for each in made for source in each.sources)
+    return _Made(tuple(sources), tuple(dict.fromkeys(tag for each in made for tag in each.tags)))
 
 
 def _layout(aval: Any) -> ArrayLayout:
