@@ -49,7 +49,7 @@ VALUES_OF_A_READER = 8
 
 _READ_INTO = ("jit", "closed_call", "custom_jvp_call", "custom_vjp_call", "remat2", "checkpoint", "scan")
 _LOOPS_AND_BRANCHES = ("scan", "while", "cond")
-_TAGGED = (*_READ_INTO, *_LOOPS_AND_BRANCHES)
+TAGGED = (*_READ_INTO, *_LOOPS_AND_BRANCHES)
 """Primitives with functions among their parameters whose equations are instructions of their own."""
 
 
@@ -106,7 +106,7 @@ def _with_functions(eqn: Eqn, change: Callable[[Jaxpr], Jaxpr]) -> dict[str, Any
             return change(value)
         return tuple(map(changed, value)) if isinstance(value, tuple) else value
 
-    if eqn.primitive.name not in _TAGGED:
+    if eqn.primitive.name not in TAGGED:
         return dict(eqn.params)
     return {name: changed(value) for name, value in eqn.params.items()}
 
@@ -118,9 +118,9 @@ def tag_of(eqn: Eqn) -> int:
 
 def primitives_by_tag(jaxpr: Jaxpr) -> dict[int, str]:
     """Of a tagged function and the functions in it, without the calls of these."""
-    found = {tag_of(eqn): eqn.primitive.name for eqn in jaxpr.eqns if eqn.primitive.name not in _TAGGED}
+    found = {tag_of(eqn): eqn.primitive.name for eqn in jaxpr.eqns if eqn.primitive.name not in TAGGED}
     for eqn in jaxpr.eqns:
-        for function in nested(eqn) if eqn.primitive.name in _TAGGED else ():
+        for function in nested(eqn) if eqn.primitive.name in TAGGED else ():
             found |= primitives_by_tag(function)
     return found
 

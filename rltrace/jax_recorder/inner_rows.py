@@ -16,7 +16,17 @@ import numpy as np
 from jax.extend.core import Jaxpr, Literal
 
 from rltrace.jax_recorder import programs
-from rltrace.jax_recorder.fusions import Choice, Eqn, function_of, is_reading, primitives_by_tag, tag_of, tags_in
+from rltrace.jax_recorder.fusions import (
+    TAGGED,
+    Choice,
+    Eqn,
+    function_of,
+    is_reading,
+    primitives_by_tag,
+    tag_of,
+    tags_in,
+)
+from rltrace.jax_recorder.loops import nested
 from rltrace.jax_recorder.programs import ArrayLayout, Instruction
 from rltrace.jax_recorder.rows import InnerBlock, JaxRows, RowTemplate, row_template
 from rltrace.portable_keys import portable_key
@@ -93,6 +103,7 @@ class _Rows:
         self._written = 0
         self._kinds: dict[int, tuple[RowTemplate, int]] = {}
         self._reading: dict[int, bool] = {}
+        self._tags: dict[int, tuple[int, ...]] = {}
         self._primitives = primitives_by_tag(choice.tagged.jaxpr)
         self._places: dict[int, list[int]] = {}
         for value in sorted(choice.values):
@@ -117,7 +128,7 @@ class _Rows:
             read = [sources(v) for v in eqn.invars]
             inner = self._within_function(eqn, read, place) if self._is_reading(eqn) else None
             tag = tag_of(eqn)
-            made = _union([*read, *(inner or ()), _Made((), (tag,))])
+            made = _union([*read, *([_Made((), self._all_tags(eqn))] if inner is None else inner)])
             chosen = self._places.get(tag, ())
             if chosen:
                 template, site = self._kind(eqn, place, made.tags)
@@ -145,6 +156,17 @@ class _Rows:
         if tag not in self._reading:
             self._reading[tag] = is_reading(eqn, self._places)
         return self._reading[tag]
+
+    def _all_tags(self, eqn: Eqn) -> tuple[int, ...]:
+        """Of an equation, and of those in the functions that it calls."""
+        tag = tag_of(eqn)
+        if tag not in self._tags:
+            functions = nested(eqn) if eqn.primitive.name in TAGGED else ()
+            self._tags[tag] = (
+                tag,
+                *(t for function in functions for each in function.eqns for t in self._all_tags(each)),
+            )
+        return self._tags[tag]
 
     def _kind(self, eqn: Eqn, place: _Place, tags: Sequence[int]) -> tuple[RowTemplate, int]:
         """What the rows of an equation have in common, and their site; ``tags``: of what computes its value."""
