@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from enum import IntEnum
 from functools import cached_property
 
 import numpy as np
 
-from rltrace.diff.base.model import Finding
+from rltrace.diff.base.model import Cause, Finding
 from rltrace.diff.base.view import StreamView
 from rltrace.diff.causes.collectives import CollectiveLog, collectives_between, first_row, own_rank
 from rltrace.errors import HoleError
@@ -25,6 +26,14 @@ from rltrace.wording import joined
 
 ROWS_AT_ONCE = 1 << 16
 """Rows that are read at a time."""
+
+
+class _Part(IntEnum):
+    """What of a call a finding is about, in this order."""
+
+    GIVEN = 0  # what the call was given
+    WITHIN = 1
+    RESULTS = 2  # what it returned, of equal arguments
 
 
 @dataclass(frozen=True)
@@ -105,20 +114,21 @@ class Order:
         first, second = self._in_thread(x), self._in_thread(y)
         return first is not None and second is not None and first[0] == second[0] and first[1] < second[1]
 
-    def _in_thread(self, finding: Finding) -> tuple[str, tuple[int, bool]] | None:
-        """The stream of a thread, and where in it a finding is: within a row, or that row; None: it is not known."""
+    def _in_thread(self, finding: Finding) -> tuple[str, tuple[int, _Part]] | None:
+        """The stream of a thread, the row in it that a finding is about, and of what of it; None: it is not known."""
         within, (view, row) = parse_within(finding.stream), self._place(finding)
         if view is None or row is None:
             return None
         if within is None:
-            return finding.stream, (row, True)
-        stream, key = within
+            is_given = finding.cause not in (Cause.KERNEL, Cause.SAME_KERNEL)
+            return finding.stream, (row, _Part.GIVEN if is_given else _Part.RESULTS)
+        stream, name = within
         known = finding.stream, row
         if known not in self._around:
             outer = next((s for s in view.process.streams if s.name == stream), None)
-            self._around[known] = None if outer is None else row_around(StreamView(view.process, outer), key, row)
+            self._around[known] = None if outer is None else row_around(StreamView(view.process, outer), name, row)
         around = self._around[known]
-        return None if around is None else (stream, (around, False))
+        return None if around is None else (stream, (around, _Part.WITHIN))
 
     def _collectives(self, finding: Finding, step: int) -> CollectiveLog | None:
         """The collectives of the finding's stream from the start of a step up to the finding; None: not known."""
@@ -164,13 +174,13 @@ class Order:
         return None, None
 
 
-def row_around(view: StreamView, key: str, row: int) -> int | None:
-    """Of a row of the stream with this key, within calls of JAX, the row of its call; None: it is not known.
+def row_around(view: StreamView, name: str, row: int) -> int | None:
+    """Of a row within calls of JAX, in the stream ``VIEW/NAME``, the row of its call; None: it is not known.
 
     Each call has as many rows within, in the order of the calls; the evidence of its row says how many.
     """
     kernels = [str(view.words.evidence(kernel).get(WITHIN, "")).split() for kernel in range(view.words.size("kernels"))]
-    counts = np.array([*(int(own[1]) if own[:1] == [key] else 0 for own in kernels), 0], np.int64)
+    counts = np.array([*(int(own[1]) if own[:1] == [name] else 0 for own in kernels), 0], np.int64)
     ended = 0
     try:
         for start in range(0, view.rows, ROWS_AT_ONCE):

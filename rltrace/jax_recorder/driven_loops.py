@@ -319,7 +319,7 @@ def _compiled_parts(
     else:
         choice, program = found
         values = ReadValues(own, choice, cut.operands(), programs.lines_of(cut.scan))
-        loop = _Loop(program, choice.outer_evidence, values)
+        loop = _Loop(program, choice.outer_evidence(own), values)
     if after is None:
         return _Parts(preceding, loop, None)
     return _Parts(preceding, loop, _compiled_part(recording, f"{op}.after", after, [*rest, *results], library))

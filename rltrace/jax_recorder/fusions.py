@@ -264,10 +264,9 @@ class Choice(NamedTuple):
 
         return count(self.tagged.jaxpr)
 
-    @property
-    def outer_evidence(self) -> dict[str, object]:
-        """Kernel evidence of the row that these are within."""
-        return {**self.evidence, WITHIN: f"{self.key} {self.rows}"}
+    def outer_evidence(self, op: str) -> dict[str, object]:
+        """Kernel evidence of the rows of this name that these are within."""
+        return {**self.evidence, WITHIN: f"{op}@{self.key} {self.rows}"}
 
     def __str__(self) -> str:
         return f"{len(self.values):,} values within are read, choice {self.key}"

@@ -80,7 +80,7 @@ class ReadProgram:
     """A compiled function whose values in memory are read, and its calls."""
 
     def __init__(self, values: ReadValues, library: LogLibrary, program: Any) -> None:
-        self.evidence = values.choice.outer_evidence
+        self.evidence = values.choice.outer_evidence(values.op)
         """Kernel evidence of the rows of its calls."""
         self.program = program
         self._values, self._library = values, library

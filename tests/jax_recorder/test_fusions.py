@@ -1,4 +1,4 @@
-"""What is recorded within the iterations of a JAX loop: that the program has it, and what a comparison makes of it.
+"""What is recorded within calls and iterations of JAX: that the program has it, and what a comparison makes of it.
 
 JAX is never imported here: it starts threads, after which no other test of this process could fork.
 """
@@ -16,8 +16,11 @@ import numpy as np
 import pytest
 
 from rltrace.diff.base.model import Cause, Verdict
+from rltrace.diff.base.view import StreamView
 from rltrace.diff.compare import compare
+from rltrace.diff.finding_order import row_around
 from rltrace.digest import digest_buffer, seed_of
+from rltrace.native.library import find_log_library
 from rltrace.trace.format.schema import Column, Phase, is_within
 from rltrace.trace.read.reader import Trace, open_trace
 from rltrace.trace.read.stream import StreamTrace
@@ -41,15 +44,43 @@ def update(state, _):  # a call, an inner scan, a branch and a loop of unknown l
     total = jax.lax.while_loop(lambda t: t.sum() > 10, lambda t: t - 1, total)
     return total % 5, sums
 
-state, sums = jax.jit(lambda state: jax.lax.scan(update, state, None, 4))(jnp.arange(16.0).reshape(4, 4))
+@jax.jit
+def train(state):
+    state, sums = jax.lax.scan(update, (state @ weights) % 6, None, 4)
+    return (state @ weights) % 3, sums
+
+state, sums = train(jnp.arange(16.0).reshape(4, 4))
 print(np.asarray(state).tolist(), np.asarray(sums).tolist())
+"""
+
+CALLS = """
+import functools, os, jax, jax.numpy as jnp, numpy as np
+
+def loss(weights, batch):
+    return jnp.mean(jnp.tanh(batch @ weights) ** 2)
+
+@functools.partial(jax.jit, donate_argnums=0)
+def update(weights, rate, batch):
+    jax.debug.callback(lambda rate: None, rate)
+    return weights - RATE * rate * jax.grad(loss)(weights, batch)
+
+weights = jnp.asarray(np.linspace(-1, 1, 128 * 128, dtype=np.float32).reshape(128, 128))
+generator = np.random.default_rng(0)
+for number in range(6):
+    batch = generator.normal(size=(512, 128)).astype(np.float32)
+    if number == 3:
+        batch[3, 5] += float(os.environ.get("ADDED", 0))
+    given, weights = weights, update(weights, np.float32(0.1), batch)
+    assert given.is_deleted()
+    weights.sum().block_until_ready()
+print(np.asarray(weights).tobytes().hex())
 """
 
 LEARNING = """
 import jax, jax.numpy as jnp, numpy as np
 
 def train(key):
-    weights = {"first": jnp.linspace(-1, 1, 128).reshape(8, 16), "second": jnp.linspace(-1, 1, 32).reshape(16, 2)}
+    weights = {"first": INITIAL, "second": jnp.linspace(-1, 1, 32).reshape(16, 2)}
 
     def loss(weights, batch):
         hidden = jnp.tanh(batch @ weights["first"])
@@ -74,26 +105,32 @@ class Runs:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._printed: dict[str, str] = {}
-        for name, source in (("whole_numbers", WHOLE_NUMBERS), ("learning", LEARNING)):
+        fixed = LEARNING.replace("INITIAL", "jnp.linspace(-1, 1, 128).reshape(8, 16)")
+        drawn = LEARNING.replace("INITIAL", "jax.random.orthogonal(key, 16)[:8]")
+        calls = CALLS.replace("RATE", "1.01")
+        sources = {"whole_numbers": WHOLE_NUMBERS, "learning": fixed, "drawn": drawn, "calls": calls}
+        for name, source in sources.items():
             (folder / f"{name}.py").write_text(source)
+        (folder / "edited").mkdir()
+        (folder / "edited" / "calls.py").write_text(calls.replace("1.01", "1.02"))
 
-    def printed(self, program: str, *command: str, name: str = "plain", flags: str = "") -> str:
-        key = f"{name} {program} {flags}"
+    def printed(self, program: str, *command: str, name: str = "plain", flags: str = "", added: str = "0") -> str:
+        key = f"{name} {program} {flags} {added}"
         if key not in self._printed:
-            environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
+            environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, "ADDED": added}
             words = (*command, sys.executable, f"{program}.py")
             ended = subprocess.run(words, cwd=self._folder, env=environment, capture_output=True, text=True)
             assert not ended.returncode, ended.stderr
             self._printed[key] = ended.stdout
         return self._printed[key]
 
-    def recorded(self, name: str, program: str, *options: str, flags: str = "") -> Trace:
+    def recorded(self, name: str, program: str, *options: str, flags: str = "", added: str = "0") -> Trace:
         """The trace of this name, of a run that printed what the unrecorded one does."""
         command = sys.executable, "-m", "rltrace", "record", "--quiet", "-o", f"{name}.zarr", *options, "--"
-        printed = self.printed(program, *command, name=name, flags=flags)
-        assert printed == self.printed(program, flags=flags)
+        printed = self.printed(program, *command, name=name, flags=flags, added=added)
+        assert printed == self.printed(program, flags=flags, added=added)
         trace = open_trace(self._folder / f"{name}.zarr")
-        if "digested within the program" not in str(trace.processes[0].facts["jax.loops"]):
+        if find_log_library() is None:
             pytest.skip("no compiler has built the library")
         return trace
 
@@ -103,42 +140,67 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     return Runs(tmp_path_factory.mktemp("fusions"))
 
 
-def within(trace: Trace) -> StreamTrace:
-    [stream] = [stream for stream in trace.processes[0].streams if is_within(stream.name)]
+def within(trace: Trace, op: str = "jit.train.iteration") -> StreamTrace:
+    """What is within the rows of that name."""
+    [stream] = [stream for stream in trace.processes[0].streams if f"/{op}@" in stream.name]
     return stream
 
 
-def products() -> Iterator[np.ndarray]:
-    """Every product of the program of whole numbers, in its order."""
+def ops_of(trace: Trace, stream: StreamTrace) -> list[str]:
+    words = trace.processes[0].words
+    return [words.op(int(op)) for op in stream.read(0, stream.rows).column(Column.OP)]
+
+
+def products() -> Iterator[tuple[str, np.ndarray]]:
+    """Every product of the program of whole numbers, in its order, and the end of the row that it is within."""
     weights = (np.arange(16).reshape(4, 4) % 3 - 1).astype(np.float32)
-    state = np.arange(16, dtype=np.float32).reshape(4, 4)
+    state = np.arange(16, dtype=np.float32).reshape(4, 4) @ weights
+    yield "before", state
+    state = np.mod(state, 6)
     for _ in range(4):
         total = state @ weights
-        yield total
+        yield "iteration", total
         total, sums = np.mod(total, 7), []
         for _ in range(3):
-            yield total @ weights
+            yield "iteration", total @ weights
             total = np.mod(np.maximum(total @ weights, 0), 5)
             sums.append(total.sum())
         total = np.sort(total) if sums[0] > 0 else -total
         while total.sum() > 10:
             total = total - 1
         state = np.mod(total, 5)
+    yield "after", state @ weights
 
 
 def test_values_are_those_that_are_computed(runs: Runs) -> None:
     """Each product has a row, in the order of the program, inner scans unrolled, with the digest of its value."""
     trace = runs.recorded("whole", "whole_numbers")
     assert verify(trace.path).sound
-    stream = within(trace)
-    rows = stream.read(0, stream.rows)
-    words = trace.processes[0].words
-    named = [words.op(int(op)) for op in rows.column(Column.OP)]
-    found = [rows.outputs(i) for i, op in enumerate(named) if op == "dot_general"]
     seed = seed_of("float32", (4, 4))
-    assert found == [[digest_buffer(product.tobytes(), seed)] for product in products()]
-    assert rows.column(Column.STEP).tolist() == sorted(rows.column(Column.STEP))
-    assert set(named) >= {"cond", "while", "scan"}
+    for part in "before", "iteration", "after":
+        stream = within(trace, f"jit.train.{part}")
+        rows, named = stream.read(0, stream.rows), ops_of(trace, stream)
+        found = [rows.outputs(i) for i, op in enumerate(named) if op == "dot_general"]
+        assert found == [[digest_buffer(product.tobytes(), seed)] for within, product in products() if within == part]
+        assert rows.column(Column.STEP).tolist() == sorted(rows.column(Column.STEP))
+    assert set(ops_of(trace, within(trace))) >= {"cond", "while", "scan"}
+
+
+def test_what_is_within_a_call_precedes_its_row(runs: Runs) -> None:
+    """The evidence of the row of a call, or an iteration, has the stream with what is within it, and how many rows."""
+    trace = runs.recorded("whole", "whole_numbers")
+    process = trace.processes[0]
+    view = StreamView(process, process.streams[0])
+    assert view.name == "rank0/main"
+    calls = ops_of(trace, process.streams[0])
+    for part, times in (("before", 1), ("iteration", 4), ("after", 1)):
+        stream = within(trace, f"jit.train.{part}")
+        around = [i for i, op in enumerate(calls) if op == f"jit.train.{part}"]
+        assert len(around) == times
+        each = stream.rows // times
+        name = stream.name.removeprefix("rank0/main/")
+        assert [row_around(view, name, row) for row in range(stream.rows)] == [i for i in around for _ in range(each)]
+    assert row_around(view, "jit.train.before@" + "0" * 16, 0) is None
 
 
 def test_inputs_are_linked_within_the_iteration(runs: Runs) -> None:
@@ -174,6 +236,54 @@ def test_the_first_operation_that_computes_otherwise_is_found(runs: Runs) -> Non
     iteration = compare(a, other, within=False).decisive
     assert iteration is not None
     assert (iteration.op, iteration.step) == ("jit.train.iteration", found.decisive.step)
+
+
+def test_a_difference_before_the_loop_is_found_at_an_operation(runs: Runs) -> None:
+    """Initial weights that another instruction set computes otherwise; the row of what precedes the loop comes next."""
+    flags = "--xla_cpu_max_isa=SSE4_2"
+    if runs.printed("drawn", flags=flags) == runs.printed("drawn"):
+        pytest.skip("this processor computes the same bits under SSE4.2")
+    a, b = runs.recorded("drawn", "drawn"), runs.recorded("drawn_isa", "drawn", flags=flags)
+    found, whole = compare(a, b), compare(a, b, within=False)
+    assert found.decisive is not None
+    assert whole.decisive is not None
+    assert found.decisive.stream == within(a, "jit.train.before").name
+    assert found.decisive.cause is Cause.KERNEL
+    assert "erf_inv" in str(found.decisive.kernel.a)
+    assert (whole.decisive.op, whole.decisive.cause) == ("jit.train.before", Cause.KERNEL)
+    assert not found.unordered
+
+
+def test_a_large_function_without_a_loop_is_read_into(runs: Runs) -> None:
+    """Each of its calls, here with donated arrays and a callback; small functions have no rows within."""
+    trace = runs.recorded("calls", "calls")
+    assert verify(trace.path).sound
+    stream = within(trace, "jit.update")
+    ops = ops_of(trace, stream)
+    assert "dot_general" in ops
+    assert ops == ops[: stream.rows // 6] * 6
+    assert [each.name for each in trace.processes[0].streams if is_within(each.name)] == [stream.name]
+    flags = "--xla_cpu_max_isa=SSE4_2"
+    if runs.printed("calls", flags=flags) == runs.printed("calls"):
+        pytest.skip("this processor computes the same bits under SSE4.2")
+    found = compare(trace, runs.recorded("calls_isa", "calls", flags=flags)).decisive
+    assert found is not None
+    assert (found.stream, found.cause) == (stream.name, Cause.KERNEL)
+
+
+def test_what_a_call_is_given_comes_before_what_is_within(runs: Runs) -> None:
+    """An array from outside in the fourth call, and a number of the program: the row of the call has the cause."""
+    a, program = runs.recorded("calls", "calls"), Path("edited") / "calls"
+    for b, cause, call in (
+        (runs.recorded("calls_added", "calls", added="0.5"), Cause.OUTSIDE, 3),
+        (runs.recorded("calls_edited", str(program)), Cause.ARGUMENTS, 0),
+    ):
+        found = compare(a, b)
+        assert found.decisive is not None
+        assert (found.decisive.stream, found.decisive.op, found.decisive.cause) == ("rank0/main", "jit.update", cause)
+        calls = ops_of(a, a.processes[0].streams[0])[: found.decisive.a_index]
+        assert calls.count("jit.update") == call
+        assert not found.unordered
 
 
 def test_other_fusions_are_compared_by_iterations(runs: Runs) -> None:

@@ -225,12 +225,12 @@ def is_within(stream: str) -> bool:
 
 
 def parse_within(stream: str) -> tuple[str, str] | None:
-    """Of such a stream, the one with the rows that these are within, and the key; None: it is another."""
+    """Of such a stream, the one with the rows that these are within, and ``OP@KEY``; None: it is another."""
     found = _WITHIN.fullmatch(stream)
     return None if found is None else (found[1], found[2])
 
 
-_WITHIN: Final = re.compile(r"(.*)/jit\.[^@/]*@([0-9a-f]{16})", re.DOTALL)
+_WITHIN: Final = re.compile(r"(.*)/(jit\.[^@/]*@[0-9a-f]{16})", re.DOTALL)
 
 READS_WITHIN: Final = "jax.reads_within"
 """Fact of a process of that engine: of each program the values within it that are read, ``jit.train.before 12.0 15.1``:

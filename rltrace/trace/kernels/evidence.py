@@ -22,7 +22,7 @@ LAUNCHES = "launches"
 """Key: grid and block of each of "names"; only where a profiler was active."""
 
 WITHIN = "within"
-"""Key: of a row of JAX that others are within, the key of their stream, and how many they are: ``8b1f… 181``."""
+"""Key: of a row of JAX that others are within, its op with their key, and how many: ``jit.train.before@8b1f… 21``."""
 
 DETAILS = ("names", REPORTED, LAUNCHES, WITHIN)
 
