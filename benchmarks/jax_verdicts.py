@@ -8,7 +8,8 @@ changed. Each runs unrecorded and recorded at both levels, and what training ret
 unless the trace says that it may round otherwise; then recorded under every change. An oracle without rltrace
 (``programs/jax_returned.py``) stacks the carries of the loop, and the first one that differs is what rltrace has to
 name, unless it names a call before the loop's function, which the oracle does not see. A row within a call has to be
-within the one that is named without such rows, and that is held against the oracle. Findings go to ``OUT/PROGRAM.json``; prints Markdown.
+within the one that is named without such rows, and that is held against the oracle. Findings go to
+``OUT/PROGRAM.json``; prints Markdown.
 """
 
 from __future__ import annotations

@@ -290,7 +290,7 @@ def command(
 
 
 def _read_within(traces: Sequence[Location]) -> tuple[str, ...]:
-    """The values within iterations of JAX that all of these traces have. Raises UsageError where one has none."""
+    """The values within programs of JAX that all of these traces have. Raises UsageError where one has none."""
     from rltrace.trace.read.reader import open_trace
 
     common: dict[str, set[str]] = {}
@@ -299,7 +299,7 @@ def _read_within(traces: Sequence[Location]) -> tuple[str, ...]:
         facts = "; ".join(str(p.facts[READS_WITHIN]) for p in trace.processes if READS_WITHIN in p.facts)
         if not facts:
             raise UsageError(
-                f"{trace.path} has nothing within iterations of JAX: record it at level op, with the library that"
+                f"{trace.path} has nothing within programs of JAX: record it at level op, with the library that"
                 " rltrace build-engine compiles"
             )
         values = {loop: set(words) for loop, *words in map(str.split, facts.split("; "))}

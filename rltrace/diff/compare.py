@@ -298,7 +298,7 @@ def compare(
     ``strict``: added, removed or reordered ops count as a difference too. ``tolerance``: the share of its range at
     which a curve is visibly apart. ``starts``: B's step that A's first one is, or A's step that B's first one is; 0 on
     a side compares both from their beginnings; None: a run that begins with the parameters of a step of the other is
-    compared with it from there on. ``within``: what is within iterations of JAX is compared, too. ``progress`` is
+    compared with it from there on. ``within``: what is within calls of JAX is compared, too. ``progress`` is
     called with a stream's name, the rows done and the rows in all, ``watch`` with each probe of the search.
     ``shortcuts`` change how much is read, and no result. Raises UsageError where the two cannot be compared, and what
     ``open_trace`` does.

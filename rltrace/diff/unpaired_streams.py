@@ -142,15 +142,15 @@ def find_one_sided_streams(a: Trace, b: Trace) -> list[tuple[str, Finding, bool]
 
 
 def within_note(a: ProcessTrace, b: ProcessTrace) -> str | None:
-    """A note where one side alone has these rows within the iterations of a JAX loop; None: there are none."""
+    """A note where one side alone has these rows within calls and iterations of JAX; None: there are none."""
     sides = [{s.name.removeprefix(p.name) for s in p.streams if is_within(s.name)} for p in (a, b)]
     if sides[0] == sides[1]:
         return None
     if not all(sides):
-        return "what is within iterations was recorded on one side only, and is not compared; the iterations are"
+        return "what is within calls of JAX was recorded on one side only, and is not compared; the calls are"
     return (
-        "what is within iterations has other values in memory on the two sides, and is not compared; the iterations"
-        " are: record both with --fusions-of A --fusions-of B, and what both had in memory is compared"
+        "some JAX programs have other values in memory on the two sides, and what is within them is not compared; their"
+        " calls are: record both with --fusions-of A --fusions-of B, and what both had in memory is compared"
     )
 
 

@@ -27,7 +27,7 @@ TARGET = "rltrace_digest_iteration"
 """Name of the custom call in compiled programs, and of its function in the library."""
 
 READER = "rltrace_digest_values"
-"""Of the custom call that digests values within an iteration."""
+"""Of the custom call that digests values within a program."""
 
 BEGINS = "rltrace_begin_iteration"
 """Of the custom call with which an iteration begins, where the program may be called back within it."""

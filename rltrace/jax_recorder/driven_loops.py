@@ -1,7 +1,7 @@
 """A function whose training loop the host drives: its programs, their calls, and the rows of a call in their order.
 
 Owns when a function can be driven, how it is compiled in parts and compared with itself, and in which pieces the loop
-runs. How a function is cut is in ``loops.py``, which values within an iteration are read in ``fusions.py``.
+runs. How a function is cut is in ``loops.py``, how values within its programs are read in ``read_calls.py``.
 """
 
 from __future__ import annotations

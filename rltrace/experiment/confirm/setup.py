@@ -81,7 +81,7 @@ def prepare(request: ConfirmOptions) -> ExperimentSetup:
     a, b = open_trace(request.a), open_trace(request.b)
     traces: dict[Side, Trace] = {"a": a, "b": b}
     _check_alike(traces, request)
-    comparison = compare(a, b, within=False)  # of JAX, nothing within an iteration can be injected
+    comparison = compare(a, b, within=False)  # of JAX, nothing within a call can be injected
     if comparison.shift is not None:
         raise UsageError(
             f"{comparison.shift.explanation}: an experiment runs both programs from their beginnings, so it needs two"

@@ -67,8 +67,8 @@ class RecordOptions(NamedTuple):
     """One of ``ENGINES``."""
 
     read_within: tuple[str, ...] = ()
-    """Of loops of JAX the values within an iteration to which what is read is limited, as in the fact READS_WITHIN;
-    empty: not limited."""
+    """Of programs of JAX the values within to which what is read is limited, as in the fact READS_WITHIN; empty: not
+    limited."""
 
     values: tuple[str, ...] = ()
     """Selectors of the ops whose values are recorded; empty: none."""
