@@ -85,7 +85,7 @@ from rltrace.wording import counted
     multiple=True,
     type=TraceLocation(),
     metavar="TRACE",
-    help="Within iterations of JAX, read only values that TRACE has; repeatable, then those that all have.",
+    help="Within programs of JAX, read only values that TRACE has; repeatable, then those that all have.",
 )
 @values_option
 @values_inputs_option
