@@ -6,6 +6,7 @@ chosen in ``fusions.py``, and what a row within says is in ``inner_rows.py``.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from math import prod
@@ -33,6 +34,9 @@ VALUES = "jax.values"
 MIN_NUMBERS = 1 << 20
 """Numbers that a call of a function without a driven loop computes, about, from which on it is read into: some 0.3 ms.
 A call that is read into takes some 0.2 ms more, where JAX's C++ cache could have served it."""
+
+NO_LOG = np.zeros(LOG.shape, LOG.dtype)
+"""What a program takes of which nothing is digested."""
 
 Lowered = Callable[[ClosedJaxpr, bool], Any]
 """Of a function, and whether it takes and returns the log, its lowered program."""
@@ -87,17 +91,18 @@ class ReadProgram:
 
     def call(self, recording: JaxRecording, args: Sequence[Any], inputs: Sequence[Operand]) -> list[Any]:
         """What the function returns; rows for what is within, and none for the call. ``inputs``: of ``args`` first."""
-        log, is_recorded = DigestLog(self._library), recording.in_window(recording.step) and not recording.is_over
-        log.begin(1, 0, 1, is_recorded)
-        results: list[Any] = list(self.program(*args, log.address))
-        passed_on = results.pop()
-        if is_recorded:
-            recording.guarded(partial(self._add_rows, recording, inputs, log, passed_on), None)
-        return results
+        if recording.is_over or not recording.in_window(recording.step):
+            return list(self.program(*args, NO_LOG))[:-1]
+        log = DigestLog(self._library)
+        log.begin(1, 0, 1, True)
+        *results, passed_on = self.program(*args, log.address)
+        with contextlib.suppress(jax.errors.JaxRuntimeError):  # the program's, which the results have, too
+            jax.block_until_ready(passed_on)
+            recording.guarded(partial(self._add_rows, recording, inputs, log), None)
+        return list(results)
 
-    def _add_rows(self, recording: JaxRecording, inputs: Sequence[Operand], log: DigestLog, passed_on: Any) -> None:
+    def _add_rows(self, recording: JaxRecording, inputs: Sequence[Operand], log: DigestLog) -> None:
         within = self._values.of_thread(recording, [operand.layout for operand in inputs])
-        jax.block_until_ready(passed_on)
         read = log.take()
         if read.size != within.block.written:
             raise RecordError(f"{self._values.op} has digested {read.size:,} values, not {within.block.written:,}")
