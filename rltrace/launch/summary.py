@@ -113,7 +113,7 @@ def advice(found: RecordingSummary, command: Sequence[str]) -> str:
     if found.waiting or "running" in found.states:
         return "a process of the command is still running, and may yet record: rltrace info shows it"
     if found.processes:
-        return "torch was imported, but no op ran in a process that could be recorded"
+        return "torch or JAX was imported, but no op ran that could be recorded, or none within the steps of --steps"
     if found.not_chosen:
         return f"--processes left out {', '.join(found.not_chosen)}"
     if found.start_records:
