@@ -1,29 +1,36 @@
 """Calls whose executables JAX's C++ cache keeps, each of which the recorder still sees.
 
-A compiled function of the program is given to it as one for which that cache has no executable, so that each call
-comes here. From here a second function is called, whose cache has them. The tree of its results is a node of the
-recorder's: it says which executable has run, and so which program.
+JAX calls a function for each call that its cache has served (the post hook, with which it looks for NaNs). The tree of
+the results is a node of the recorder's: it says which executable has run, and so which program. What the cache lacks
+passes through Python, in a function of JAX whose closure has the recorder's in place of JAX's own.
 
-Owns that node and the two functions, which are made as ``pickle`` would copy one, and what all calls of one executable
-have in common. A function is unpickled as an ordinary one.
+Owns that node, the hook and the place in the closure, and what all calls of one executable have in common. A function
+is unpickled as an ordinary one.
 """
 
 from __future__ import annotations
 
-import inspect
+import contextlib
+import gc
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, NamedTuple, Protocol
 
 import jax
-from jax._src import traceback_util, tree_util
+from jax._src import api, tree_util
 
+from rltrace.digest import PAGE_BYTES
 from rltrace.jax_recorder.programs import ArrayLayout, is_near, layout_here
-from rltrace.jax_recorder.rows import Operand, RowColumns
+from rltrace.jax_recorder.rows import Operand, RowColumns, slot_of
+from rltrace.recorder.base.patching import Patches
 
-INNER, OUTER = "rltrace.inner", "rltrace.outer"
-"""Added to the keys of JAX's cache, which other functions share."""
+LEAST = 4_096
+"""Bytes for which a result counts at least: with what JAX keeps of it, and to be in the processor's cache when read."""
+
+HOOK_STATE = "_post_hook_state"
+"""Of ``jax._src.api``: holds the function that JAX calls for each call that its cache has served."""
 
 
 class CachedCall(NamedTuple):
@@ -38,12 +45,16 @@ class CachedCall(NamedTuple):
     constants: tuple[Any, ...]
     """Arrays that the function closes over."""
     executable: Any
+    results: tuple[tuple[int, ArrayLayout], ...]
+    """Of each what it adds to links, and its layout."""
+    seeds: tuple[int, ...]
+    """Of their digests, where each is of one page; empty: not each is."""
     weight: int
-    """Bytes of the results, 1 KiB at least."""
+    """Bytes of the results, of each LEAST at least."""
 
 
-MakeCommon = Callable[[tuple[ArrayLayout, ...], tuple[ArrayLayout, ...]], RowColumns]
-"""From the layouts of what a call takes and returns to what its rows have in common."""
+MakeCommon = Callable[[tuple[ArrayLayout, ...], int], RowColumns]
+"""From the layouts of what a call takes, and how many arrays it returns, to what its rows have in common."""
 
 
 class CallRecorder(Protocol):
@@ -54,14 +65,18 @@ class CallRecorder(Protocol):
         """Whether no call will be recorded anymore."""
 
     def take_cached(self) -> CachedCall | None:
-        """What is known of the call that has just been recorded and compiled, once; None: it cannot be cached."""
+        """What is known of the call that has just been recorded, once; None: it cannot be cached.
+
+        So where others have been recorded since: the program's nodes make them, of results that are not known yet when
+        JAX's cache has them.
+        """
 
     def add_cached(self, call: CachedCall, arguments: Sequence[Any], results: Sequence[Any], frame: FrameType) -> None:
         """A call from this frame has returned."""
 
 
-class _Returned(tuple[Any, ...]):
-    """(_Shape, results): what a call of a cached executable returns."""
+Static = tuple[frozenset[int], frozenset[str]]
+"""Numbers and names of the arguments of a function that are no arrays."""
 
 
 class _Shape(NamedTuple):
@@ -69,9 +84,11 @@ class _Shape(NamedTuple):
 
     call: CachedCall
     tree: Any
-    """Of the results."""
-    is_flat: bool
-    """Whether the positional arguments are the arrays."""
+    """Of the results; None: it is one array, or a tuple of arrays."""
+    is_one: bool
+    places: tuple[int, ...] | None
+    """Of the positional arguments that are the arrays, in their order; empty: all; None: others have arrays, too."""
+    static: Static
 
 
 class _Node:
@@ -81,16 +98,48 @@ class _Node:
         self.shape, self.leaves = shape, [0] * count
 
 
-tree_util.register_pytree_node(
-    _Node, lambda node: (node.leaves, node.shape), lambda shape, results: _Returned((shape, results))
-)
+class _Served(threading.local):
+    """What JAX's cache serves to the calling thread."""
+
+    now: tuple[_Shape, list[Any]] | None = None
+    """The results of the call that has just been served."""
+    is_forming = False
+    """Whether classes of the program are being made of results, whose call is not recorded yet."""
+
+
+_served = _Served()
+
+
+def _returned(shape: _Shape, results: tuple[Any, ...]) -> Any:
+    """What a call returns. Last, as the program's own nodes may call compiled functions, it notes the call."""
+    served, (_, tree, is_one, _, _) = _served, shape
+    if tree is None:
+        returned = results[0] if is_one else results
+    else:
+        before, served.is_forming = served.is_forming, True
+        try:
+            returned = tree.unflatten(results)
+        finally:
+            served.is_forming = before
+    served.now = shape, [*results]
+    return returned
+
+
+def is_forming() -> bool:
+    """Whether arrays of which nothing is known may be results of a call that is not recorded yet."""
+    return _served.is_forming
+
+
+tree_util.register_pytree_node(_Node, lambda node: (node.leaves, node.shape), _returned)
 
 
 class _Miss:
-    """Called for what the inner function's cache lacks: as JAX's own, with the recorder's node around the results."""
+    """Called for what a function's cache lacks: as JAX's own, with the recorder's node around the results."""
 
-    def __init__(self, original: Callable[..., Any], recorder: CallRecorder) -> None:
+    def __init__(self, original: Callable[..., Any], function: Any, recorder: CallRecorder) -> None:
         self.original, self._recorder = original, recorder
+        state = function.__getstate__()
+        self._static = frozenset(state["static_argnums"]), frozenset(state["static_argnames"])
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         returned, data, rebuild = self.original(*args, **kwargs)
@@ -99,56 +148,82 @@ class _Miss:
         call = self._recorder.take_cached()
         if data is None or call is None or data.xla_executable is not call.executable:
             return returned, None, rebuild
-        is_flat = not kwargs and len(args) + len(call.constants) == len(call.avals) and all(map(_is_leaf, args))
-        node = _Node(_Shape(call, data.out_pytree_def, is_flat), len(data.out_avals))
-        tree = tree_util.dispatch_registry.flatten(node, None)[1]
+        dynamic, arrays = _dynamic(args, self._static), len(call.avals) - len(call.constants)
+        is_flat = len(dynamic) == arrays and all(map(_is_leaf, map(args.__getitem__, dynamic)))
+        places = None if not is_flat else () if arrays == len(args) else dynamic
+        tree, count = data.out_pytree_def, len(data.out_avals)
+        is_one, is_tuple = (tree == tree_util.tree_structure(each) for each in (0, (0,) * count))
+        shape = _Shape(call, None if is_one or is_tuple else tree, is_one, places, self._static)
+        tree = tree_util.dispatch_registry.flatten(_Node(shape, count), None)[1]
         return returned, data._replace(out_pytree_def=tree), rebuild
 
-
-class SeenFunction:
-    """Called for each call of a compiled function: calls the inner one, and records what the cache has served."""
-
-    def __init__(self, function: Any, recorder: CallRecorder) -> None:
-        state = function.__getstate__()
-        self._miss = _Miss(state["cache_miss"], recorder)
-        self.inner = _copy(function, state, self._miss, INNER)
-        self._static = frozenset(state["static_argnums"]), frozenset(state["static_argnames"])
-        self._recorder = recorder
-
-    @traceback_util.api_boundary  # type: ignore[untyped-decorator]  # leaves these frames out of the program's errors
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        returned = self.inner(*args, **kwargs) if kwargs else self.inner(*args)
-        if type(returned) is _Returned:
-            (call, tree, is_flat), results = returned
-            arguments = args if is_flat else self._leaves(args, kwargs)
-            self._recorder.add_cached(call, arguments, results, sys._getframe(2))
-            returned = tree.unflatten(results)
-        return returned, None, False
-
-    def _leaves(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Sequence[Any]:
-        numbers, names = self._static
-        if numbers or names:
-            places = {number % len(args) for number in numbers if -len(args) <= number < len(args)}
-            args = tuple([arg for i, arg in enumerate(args) if i not in places])
-            kwargs = {name: arg for name, arg in kwargs.items() if name not in names}
-        leaves: list[Any] = tree_util.tree_leaves((args, kwargs))
-        return leaves
-
     def __reduce__(self) -> Any:
-        return _as_it_is, (self._miss.original,)
+        return _as_it_is, (self.original,)
 
 
-def seen_function(function: Any, recorder: CallRecorder) -> Any:
-    """A compiled function in place of one that JAX has made, each call of which ``recorder`` sees."""
-    seen = _copy(function, function.__getstate__(), SeenFunction(function, recorder), OUTER)
-    vars(seen).update(vars(function))
-    return seen
+def see(function: Any, recorder: CallRecorder) -> None:
+    """Have ``recorder`` see each call of a compiled function; of another JAX's, each call passes through Python."""
+    with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):
+        miss = function._cache_miss
+        [cell] = (cell for cell in miss.__closure__ if cell.cell_contents is miss.__wrapped__)
+        cell.cell_contents = _Miss(miss.__wrapped__, function, recorder)
 
 
-def clear(function: Any) -> None:
-    """Forget the executables of a compiled function."""
-    if isinstance(function._cache_miss, SeenFunction):
-        function._cache_miss.inner._clear_cache()
+class _HookState:
+    """In place of JAX's: the recorder's hook is called first, then the one that JAX sets."""
+
+    def __init__(self, original: Any, recorder: CallRecorder) -> None:
+        self._original, self._recorder = original, recorder
+        self.set_global(original.get_global())
+
+    def set_global(self, then: Callable[..., None] | None) -> None:
+        self._original.set_global(_hook(self._recorder, then))
+
+    def set_local(self, then: Callable[..., None] | None) -> None:
+        self._original.set_local(_hook(self._recorder, then))
+
+
+def _hook(recorder: CallRecorder, then: Callable[..., None] | None) -> Callable[..., None]:
+    served = _served
+
+    def record(function: Any, given: Sequence[Any], kwargs: dict[str, Any], returned: Any) -> None:
+        now, args = served.now, given
+        if now is not None:
+            served.now = None
+            (call, _, _, places, static), results = now
+            if places is None:
+                args = _leaves(args, kwargs, static)
+            elif places:
+                args = [args[place] for place in places]
+            recorder.add_cached(call, args, results, sys._getframe(1))
+        if then is not None:
+            then(function, given, kwargs, returned)
+
+    return record
+
+
+def watch(patches: Patches, recorder: CallRecorder) -> None:
+    """Have ``recorder`` see the calls that JAX's cache serves, those of functions that JAX has made so far as well."""
+    kind = type(jax.jit(len))
+    for function in [each for each in gc.get_objects() if type(each) is kind]:
+        see(function, recorder)
+        if function._cache_size():
+            function._clear_cache()
+    patches.replace(api, HOOK_STATE, _HookState(getattr(api, HOOK_STATE), recorder))
+
+
+def _dynamic(args: Sequence[Any], static: Static) -> tuple[int, ...]:
+    """The places of positional arguments that are no static ones."""
+    places = {number % len(args) for number in static[0] if -len(args) <= number < len(args)}
+    return tuple(i for i in range(len(args)) if i not in places)
+
+
+def _leaves(args: Sequence[Any], kwargs: dict[str, Any], static: Static) -> Sequence[Any]:
+    if any(static):
+        args = tuple(args[place] for place in _dynamic(args, static))
+        kwargs = {name: arg for name, arg in kwargs.items() if name not in static[1]}
+    leaves: list[Any] = tree_util.tree_leaves((args, kwargs))
+    return leaves
 
 
 def cached_call(
@@ -170,23 +245,16 @@ def cached_call(
         return None
     read = tuple(operand.layout for operand in inputs)
     written = tuple(map(layout_here, results))
-    weight = max(sum(layout.size for layout in written), 1_024)
+    weight = max(sum(max(layout.size, LEAST) for layout in written), LEAST)
+    is_small = all(layout.size <= PAGE_BYTES for layout in written)
+    seeds = tuple(layout.seed for layout in written) if is_small else ()
     executable = getattr(compiled, "xla_executable", None)
-    return CachedCall(common(read, written), read, avals, tuple(closed.consts), executable, weight)
+    made = tuple(zip(map(slot_of, range(len(written))), written, strict=True))
+    return CachedCall(common(read, len(written)), read, avals, tuple(closed.consts), executable, made, seeds, weight)
 
 
 MISS = _Miss.__call__.__code__
 """Of the frame from which JAX fills the cache of a function that is seen."""
-
-FRAMES = frozenset((MISS, inspect.unwrap(SeenFunction.__call__).__code__))
-"""Of the frames of a function that is seen."""
-
-
-def _copy(function: Any, state: dict[str, Any], miss: Callable[..., Any], key: str) -> Any:
-    kind: Any = type(function)
-    made = kind.__new__(kind)
-    made.__setstate__({**state, "cache_miss": miss, "global_cache_key": (state["global_cache_key"], key)})
-    return made
 
 
 def _is_leaf(argument: Any) -> bool:

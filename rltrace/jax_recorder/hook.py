@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import jax
-from jax._src import dispatch, pjit, source_info_util, traceback_util
+from jax._src import api, dispatch, pjit, source_info_util, traceback_util
 from jax._src.array import ArrayImpl
 from jax.extend.core import primitives
 
@@ -49,8 +49,8 @@ CALL = "_pjit_call_impl_python"
 INNER_CALL = "_pjit_call_impl"
 """Of the same module: the call of a function within another's. Its C++ cache keeps executables, ``CALL`` or not."""
 
-CREATE, EVICT = "_cpp_pjit", "jit_evict_fn"
-"""Of the same module: make a compiled function, and have one forget its executables."""
+CREATE = "_cpp_pjit"
+"""Of the same module: make a compiled function."""
 
 NOT_THERE = {
     "rerunnable": "--rerunnable",
@@ -94,10 +94,10 @@ def start(options: RecordOptions, token: str, make_hook: MakeHook | None = None)
     patches.wrap(jax.stages.Lowered, "compile", calls.note_compiled)
     patches.wrap(jax.stages.Compiled, "__call__", calls.call_compiled)
     is_late = make_hook is None and not options.values and options.level != EQUATION
-    if is_late and hasattr(pjit, EVICT):  # else arrays are wanted when they are made
-        patches.wrap(pjit, EVICT, calls.forget)
+    if is_late and hasattr(api, cached_calls.HOOK_STATE):  # else arrays are wanted when they are made
         patches.wrap(pjit, CREATE, calls.create)
         patches.replace(ArrayImpl, "delete", calls.delete(ArrayImpl.delete))
+        cached_calls.watch(patches, calls)
     watch_callbacks(patches, calls.call_back)
     _hide_frames()
 
@@ -108,8 +108,8 @@ class _Busy(threading.local):
     now = False
     compiled: Any = None
     """The executable of the last call within that was compiled or found anew."""
-    cached: CachedCall | None = None
-    """What JAX's cache may have for the call that has been recorded last."""
+    cached: tuple[CachedCall, int] | None = None
+    """What JAX's cache may have for the call that has been recorded last, and the row after it."""
 
 
 class _Caller(NamedTuple):
@@ -220,15 +220,8 @@ class JaxCalls:
     def create(self, original: Original, *args: Any) -> Any:
         """A compiled function as the program gets it."""
         made = original(*args)
-        try:
-            return cached_calls.seen_function(made, self)
-        except (AttributeError, KeyError, TypeError):  # another JAX: each call takes JAX's path through Python
-            return made
-
-    def forget(self, original: Original, function: Any) -> Any:
-        """The program has a compiled function forget its executables."""
-        cached_calls.clear(function)
-        return original(function)
+        cached_calls.see(made, self)
+        return made
 
     def delete(self, original: Original) -> Original:
         """``delete`` of arrays, with which the program deletes one."""
@@ -246,8 +239,9 @@ class JaxCalls:
         return self._off or (self._recording is not None and self._recording.is_over)
 
     def take_cached(self) -> CachedCall | None:
-        call, self._busy.cached = self._busy.cached, None
-        return call
+        cached, self._busy.cached = self._busy.cached, None
+        rows = None if self._recording is None else self._recording.rows_here()
+        return cached[0] if cached is not None and rows is not None and rows.row == cached[1] else None
 
     def add_cached(self, call: CachedCall, arguments: Sequence[Any], results: Sequence[Any], frame: FrameType) -> None:
         recording = self._recording
@@ -298,6 +292,7 @@ class JaxCalls:
         except Exception as error:
             _fail(recording, error, f"jit.{params['name']}", args)
             return original(*args, **params)
+        cached = None
         if function.loop is not None:
             evaluator = self._evaluator_of(recording) if recording.options.level == EQUATION else None
             results = function.loop.call(recording, args, inputs, site, evaluator)
@@ -316,11 +311,13 @@ class JaxCalls:
                 results = _add_row(recording, function.template, site, inputs, results, [*args, *closed.consts])
                 if caller.is_seen and function.read is None and not any(params["donated_invars"]):
                     common = partial(recording.common, function.template)
-                    self._busy.cached = cached_calls.cached_call(common, closed, compiled, inputs, results)
+                    cached = cached_calls.cached_call(common, closed, compiled, inputs, results)
             except Exception as error:
                 _fail(recording, error, function.op)
         self._end_call(recording)
-        if self._busy.cached is not None:
+        rows = recording.rows_here()
+        if cached is not None and rows is not None:
+            self._busy.cached = cached, rows.row
             return results, compiled, *others
         # without an executable, JAX keeps none in its C++ cache, and the next call comes here, too
         return results, None, None, []
@@ -494,7 +491,7 @@ _JAX_FILES = frozenset((pjit.__file__, traceback_util.__file__))
 def _caller(frame: FrameType) -> _Caller:
     """Who calls a compiled function; ``frame``: the one in JAX that calls the recorder."""
     is_seen, code = False, frame.f_code
-    while code.co_filename in _JAX_FILES or code in cached_calls.FRAMES:
+    while code.co_filename in _JAX_FILES or code is cached_calls.MISS:
         is_seen = is_seen or code is cached_calls.MISS
         assert frame.f_back is not None, "the recorder is called"
         frame = frame.f_back

@@ -13,11 +13,12 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from sys import getrefcount
 from types import FrameType
 from typing import Any, Final, NamedTuple, TypeVar
-from weakref import getweakrefcount
+from weakref import getweakrefcount, ref
 
 import jax
 import numpy as np
@@ -25,16 +26,19 @@ from jax._src.array import ArrayImpl
 from numpy.typing import NDArray
 
 from rltrace import fingerprint
-from rltrace.digest import ALGORITHM, digest_buffer
+from rltrace.digest import ALGORITHM, digest_buffer, digest_page
 from rltrace.errors import RecordError
 from rltrace.jax_recorder import programs
-from rltrace.jax_recorder.cached_calls import CachedCall
+from rltrace.jax_recorder.cached_calls import CachedCall, is_forming
 from rltrace.jax_recorder.fusions import Choice
 from rltrace.jax_recorder.inner_rows import Line, rows_within
 from rltrace.jax_recorder.programs import ArrayLayout
 from rltrace.jax_recorder.rows import (
+    BACK,
     SEVERAL,
+    UNKNOWN,
     ArrayHook,
+    Cell,
     InnerBlock,
     JaxRows,
     NewRow,
@@ -42,6 +46,8 @@ from rltrace.jax_recorder.rows import (
     Producer,
     RowColumns,
     RowTemplate,
+    cell_of,
+    operand_of,
     row_template,
 )
 from rltrace.jax_recorder.series import JaxSeries
@@ -52,7 +58,6 @@ from rltrace.recorder.base.background_thread import BackgroundThread
 from rltrace.recorder.base.intern_tables import Tables
 from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.base.process_names import mark_children, process_name
-from rltrace.recorder.base.weak_id_dict import WeakIdDict
 from rltrace.recorder.core.call_sites import Sites
 from rltrace.recorder.processes.exits import Endings, interrupt_program, stay_interrupted
 from rltrace.trace.format.process_start import note_failure
@@ -74,10 +79,10 @@ FAILED: Final = "jax.failed"
 """Fact: calls without a row, as what they took was deleted before, or what they computed failed."""
 
 MAX_UNREAD: Final = 1 << 20
-"""Bytes of results that are kept until they are digested; one counts as 1 KiB at least."""
+"""Bytes of results that are kept until they are digested (``CachedCall.weight``)."""
 
 UNUSED: Final = 3
-"""References to a result that only the recorder holds: the cell, a local variable, and the argument that is counted."""
+"""References to a result that only the recorder holds: a list, a local variable, and the argument that is counted."""
 
 MAX_BYTES: Final = 1 << 36
 """Bytes of the carries of a loop that are digested, outside of the window: 64 GiB, some 10 s."""
@@ -103,18 +108,36 @@ MakeHook = Callable[[str, Tables], ArrayHook | None]
 """Makes the hook of the process of that name; None: it has none."""
 
 
-class KnownArrays(WeakIdDict[Any, Operand]):
+class KnownArrays:
     """What is known of arrays, which JAX never writes twice. Random keys are known by their data."""
 
-    of_plain = WeakIdDict[Any, Operand].get
-    """``get`` of an array that is no random keys."""
+    def __init__(self) -> None:
+        self.cells: dict[int, Cell] = {}
+        """By the id of an array, which ``keep`` has, or someone holds until it is removed."""
+        self._references: dict[int, ref[Any]] = {}
 
     def __setitem__(self, array: Any, operand: Operand) -> None:
-        super().__setitem__(getattr(array, "_base_array", array), operand)
+        array = getattr(array, "_base_array", array)
+        self.cells[id(array)] = cell_of(operand)
+        self.keep(array)
 
     def get(self, array: Any) -> Operand | None:
-        found = super().get(array)
-        return super().get(getattr(array, "_base_array", None)) if found is None else found
+        cell = self.cell(array)
+        return None if cell is None else operand_of(cell)
+
+    def cell(self, array: Any) -> Cell | None:
+        return self.cells.get(id(array)) or self.cells.get(id(getattr(array, "_base_array", None)))
+
+    def keep(self, array: Any) -> None:
+        """Keep its cell until it dies."""
+        number, cells, references = id(array), self.cells, self._references
+
+        def forget(dead: ref[Any]) -> None:
+            if references.get(number) is dead:
+                del references[number]
+                cells.pop(number, None)
+
+        references[number] = ref(array, forget)
 
 
 class JaxRecording:
@@ -126,9 +149,8 @@ class JaxRecording:
         """Iterations of all loops so far."""
         self.running: Callable[[], int] = lambda: 0
         """How many more have ended in the piece of a loop that runs now."""
-        self._pid = os.getpid()
         self._trace, self._token = Path(options.trace), token
-        start = {"token": token, "pid": self._pid, "parent": os.getppid(), "argv": masked_arguments(sys.argv)}
+        start = {"token": token, "pid": os.getpid(), "parent": os.getppid(), "argv": masked_arguments(sys.argv)}
         start |= {"executable": home_as_tilde(sys.executable), "jax": jax.__version__}
         self._writer = ProcessWriter.open(self._trace, {"name": process_name(options.trace), **start})
         self._tables = Tables()
@@ -142,10 +164,8 @@ class JaxRecording:
         """Rows within calls and iterations, by the names of their streams."""
         self._known = KnownArrays()
         """Arrays whose digest and producer are known."""
-        self._unread: dict[int, Producer] = {}
-        """By the ids of results that are not digested yet; rows hold the arrays."""
         self._reads: deque[NewRow] = deque()
-        """The rows that have them."""
+        """The rows whose results are not digested yet, each with its call, its cells and its results instead."""
         self._unread_bytes = 0
         self._reading = threading.RLock()
         self._steps: list[StepRecord] = []
@@ -156,7 +176,8 @@ class JaxRecording:
         self._values = ArrayValues(options, self._tables) if options.values else None
         self._hook = self._values if make_hook is None else make_hook(self._writer.name, self._tables)
         self._failure: str | None = None
-        self._finished = self._stopped = False
+        self._finished = self._stopped = self._is_forked = False
+        os.register_at_fork(after_in_child=self._forked)  # asking for the process each time takes as long as a digest
         self._facts: dict[str, fingerprint.Fact] = {}
         self._notes: dict[str, list[str]] = {}
         self._wake = threading.Event()
@@ -184,7 +205,7 @@ class JaxRecording:
     @property
     def is_over(self) -> bool:
         """Whether it has ended or failed, or this is a forked child."""
-        return self._finished or self._failure is not None or os.getpid() != self._pid
+        return self._finished or self._failure is not None or self._is_forked
 
     def first_call_ended(self) -> None:
         """Record the facts that are known only once JAX has computed something."""
@@ -200,7 +221,7 @@ class JaxRecording:
 
     def finish(self) -> None:
         """Commit what is left, and record how the process ended. Safe to call twice."""
-        if self._finished or os.getpid() != self._pid:
+        if self._finished or self._is_forked:
             return
         self._finished = True
         atexit.unregister(self._at_exit)
@@ -234,7 +255,7 @@ class JaxRecording:
         why = f"the recorder failed: {self._failure}"
         with contextlib.suppress(Exception):
             self._writer.close("damaged", {"why": why})
-        if not self._writer.ended and os.getpid() == self._pid:
+        if not self._writer.ended and not self._is_forked:
             note_failure(self._trace, self._token, why)
 
     def guarded(self, action: Callable[[], T], otherwise: T) -> T:
@@ -246,6 +267,9 @@ class JaxRecording:
         except Exception as error:
             self.fail(error)
             return otherwise
+
+    def _forked(self) -> None:
+        self._is_forked = True
 
     def _at_exit(self) -> None:
         self.finish()
@@ -322,18 +346,16 @@ class JaxRecording:
         """An array that a call takes; JAX never writes one again."""
         known = self._known.get(array)
         if known is None:
-            known = Operand(*programs.digest(array))
+            known = Operand(*programs.digest(array), UNKNOWN if is_forming() else None)
             if type(array) is ArrayImpl:
                 self._known[array] = known
         return known
 
-    def common(
-        self, template: RowTemplate, inputs: tuple[ArrayLayout, ...], results: tuple[ArrayLayout, ...]
-    ) -> RowColumns:
-        """What the rows of a program have in common whose results are digested later (``JaxRows.common``)."""
+    def common(self, template: RowTemplate, inputs: tuple[ArrayLayout, ...], count: int) -> RowColumns:
+        """What the rows of a program have in common (``JaxRows.common``)."""
         rows = self.rows_here()
         assert rows is not None, "the caller has asked for it"
-        return rows.common(template, inputs, len(results), results)
+        return rows.common(template, inputs, count)
 
     def link_references(self, args: Sequence[Any], inputs: list[Operand]) -> None:
         """Of arguments that are references, correct the operands: the row that wrote them last, or others as well."""
@@ -413,42 +435,40 @@ class JaxRecording:
         rows, step = self.rows_here(), self.step
         if rows is None or (self.options.windowed and not self.in_window(step)):
             return
-        unread, known_of = self._unread, self._known.of_plain
-        producers: list[Producer | None] = []
-        digests: list[Any] = []
+        cells, row = self._known.cells, rows.row
         if call.constants:
             arguments = *arguments, *call.constants
-        if len(arguments) != len(call.avals):
-            raise RecordError(f"a call of a function of {len(call.avals)} arrays has {len(arguments)}")
-        for place, array in enumerate(arguments):
-            producer = unread.get(id(array))
-            if producer is not None:
-                digests.append(array)
-            elif type(array) is ArrayImpl:
-                _, digest, producer = known_of(array) or self._operand(array)
-                digests.append(digest)
-            else:
-                dtype = call.avals[place].dtype
-                if type(array) is not np.ndarray or array.dtype != dtype:
-                    array = np.asarray(array, dtype=dtype)
-                digests.append(programs.digest_as(array, call.arguments[place]))
-            producers.append(producer)
-        stream, number = rows.number, rows.row
-        for slot, array in enumerate(results):
-            unread[id(array)] = Producer(stream, number, slot)
-        digests += results
-        row = (call.common, self._sites.of_stack(frame), step, rows.links(producers), digests)
-        self._reads.append(row)
-        rows.append(row)
+        read: list[Any] = list(map(cells.get, map(id, arguments)))
+        if len(read) != len(call.avals):
+            raise RecordError(f"a call of a function of {len(call.avals)} arrays has {len(read)}")
+        if not all(read):
+            read = [cell or self._cell(call, *each) for cell, each in zip(read, enumerate(arguments), strict=True)]
+        end, stream, written = BACK * row, rows.number, []
+        for array, (slot, layout) in zip(results, call.results, strict=True):
+            cell = cells[id(array)] = [None, stream, end - slot, layout]
+            written.append(cell)
+        new = [call.common, self._sites.of_stack(frame), step, None, (call, rows, row, read, written, results)]
+        self._reads.append(new)
+        rows.append(new)
         self._unread_bytes += call.weight
         if self._unread_bytes >= MAX_UNREAD:
             self.read_results()
             with self._lock:
                 rows.close_block()
 
+    def _cell(self, call: CachedCall, place: int, array: Any) -> Cell:
+        """What is known of an argument of a call that nothing was known of."""
+        if type(array) is ArrayImpl:
+            return cell_of(self._operand(array))
+        dtype = call.avals[place].dtype
+        if type(array) is not np.ndarray or array.dtype != dtype:
+            array = np.asarray(array, dtype=dtype)
+        layout = call.arguments[place]
+        return cell_of(Operand(layout, programs.digest_as(array, layout)))
+
     def _read_among(self, arrays: Sequence[Any]) -> None:
         """Digest all results where one of these, or the data of random keys, is not digested yet."""
-        if self._unread and any(id(getattr(array, "_base_array", array)) in self._unread for array in arrays):
+        if self._reads and any((cell := self._known.cell(array)) and cell[0] is None for array in arrays):
             self.read_results()
 
     def read_results(self) -> None:
@@ -456,33 +476,48 @@ class JaxRecording:
 
         Never called with the lock of the rows: a callback of the program that computes one may wait for that lock.
         """
-        reads, unread, known = self._reads, self._unread, self._known
+        reads, cells = self._reads, self._known.cells
+        arrays: list[Any] = []
         with self._reading:
             self._unread_bytes = 0
             while reads:
-                row = reads[0]
-                (_, _, layouts), _, _, _, digests = row
-                first = len(digests) - len(layouts)
-                for place, array in enumerate(digests):
-                    if type(array) is not ArrayImpl:
-                        continue
-                    try:
-                        if place < first:
-                            digests[place] = self._operand(array).digest
-                            continue
-                        layout = layouts[place - first]
-                        digest = programs.digest_as(array, layout)
-                    except RuntimeError as error:  # it was not computed: the program's error, where it looks at it
-                        self.note(FAILED, f"a result: {str(error).partition(chr(10))[0]}")
-                        digests[place] = 0
-                        unread.pop(id(array), None)
-                        continue
-                    if getrefcount(array) > UNUSED or getweakrefcount(array):
-                        known[array] = Operand(layout, digest, unread.get(id(array)))
-                    unread.pop(id(array), None)
-                    digests[place] = digest
-                if reads and reads[0] is row:
+                new = reads[0]
+                arrays += self._complete(new)
+                if reads and reads[0] is new:  # the program's code may run meanwhile, and come here
                     reads.popleft()
+            for array in arrays:
+                if getrefcount(array) > UNUSED or getweakrefcount(array):
+                    self._known.keep(array)
+                else:
+                    cells.pop(id(array), None)
+
+    def _complete(self, new: NewRow) -> Sequence[Any]:
+        """Put links and digests in a row; returns its results."""
+        if new[3] is not None:
+            return ()
+        results: Sequence[Any]
+        call, rows, row, read, written, results = new[4]
+        for cell, digest in zip(written, self._digests(call, results), strict=True):
+            cell[0] = digest
+        new[4] = [cell[0] for cell in chain(read, written)]
+        new[3] = rows.links(read, row)
+        return results
+
+    def _digests(self, call: CachedCall, results: Sequence[Any]) -> list[int]:
+        """Digests of the results of a call; 0 of what was not computed."""
+        try:
+            if call.seeds:
+                return list(map(digest_page, results, call.seeds))
+        except (BufferError, RuntimeError, ValueError):  # a dtype is no buffer's, or one was not computed
+            pass
+        digests = []
+        for array, (_, layout) in zip(results, call.results, strict=True):
+            try:
+                digests.append(programs.digest_as(array, layout))
+            except RuntimeError as error:  # the program's error, where it looks at it
+                self.note(FAILED, f"a result: {str(error).partition(chr(10))[0]}")
+                digests.append(0)
+        return digests
 
     def know(self, arrays: Sequence[Any], operands: Sequence[Operand]) -> None:
         """The digests and producers of arrays."""

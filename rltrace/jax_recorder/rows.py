@@ -1,7 +1,7 @@
 """The rows of one thread that are not committed yet: calls of compiled functions, and iterations of their loops.
 
 Owns their interning and cells. Digests are computed by the caller, so every input that is an array was read. A result
-may be digested later: until then its array is in the cell, and neither its row nor a later one is committed.
+may be digested later: until then its row has no cells, and neither it nor a later one is committed.
 """
 
 from __future__ import annotations
@@ -9,11 +9,10 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import chain, takewhile
+from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from jax._src.array import ArrayImpl
 from numpy.typing import NDArray
 
 from rltrace.jax_recorder.programs import ArrayLayout, Program
@@ -25,7 +24,9 @@ from rltrace.trace.format.schema import LINES, SLOT_UNKNOWN, WRITES, Column, Kin
 SEVERAL = -1
 """In place of a row: several rows wrote the bytes."""
 
-_BACK = pack_link(1, 0)
+BACK = pack_link(1, 0)
+"""What a row further back adds to a link."""
+
 _SLOTS = tuple(pack_link(0, slot, read=True) for slot in range(SLOT_UNKNOWN + 1))
 _OUTSIDE, _MIXED, _UNKNOWN = (pack_link(o, read=True) for o in (Origin.OUTSIDE, Origin.MIXED, Origin.UNKNOWN))
 
@@ -38,6 +39,10 @@ class Producer(NamedTuple):
     slot: int
 
 
+UNKNOWN = Producer(-2, 0, 0)
+"""Of an array that a recorded row may have written: its link is that to another stream."""
+
+
 class Operand(NamedTuple):
     """An array that a row reads or writes."""
 
@@ -45,6 +50,39 @@ class Operand(NamedTuple):
     digest: int
     producer: Producer | None = None
     """None: no recorded row wrote it."""
+
+
+Cell = list[Any]
+"""What is known of an array, as links and digests are made of it: digest, stream, origin, layout.
+
+The digest is None until it is computed. The origin is what is subtracted from ``BACK`` times the number of a row of
+that stream that reads the array, for its link; in stream FIXED, the link itself. A list is made in half the time of an
+object."""
+
+FIXED = -1
+"""In place of a stream: no row, or none alone, wrote the array."""
+
+
+def slot_of(slot: int) -> int:
+    """What a slot adds to a link."""
+    return _SLOTS[min(slot, SLOT_UNKNOWN)]
+
+
+def cell_of(operand: Operand) -> Cell:
+    layout, digest, producer = operand
+    if producer is None:
+        return [digest, FIXED, _OUTSIDE, layout]
+    if producer.row == SEVERAL:
+        return [digest, FIXED, _MIXED, layout]
+    return [digest, producer.stream, BACK * producer.row - slot_of(producer.slot), layout]
+
+
+def operand_of(cell: Cell) -> Operand:
+    digest, stream, origin, layout = cell
+    if stream == FIXED:
+        return Operand(layout, digest, None if origin == _OUTSIDE else Producer(0, SEVERAL, 0))
+    row = -(-origin // BACK)
+    return Operand(layout, digest, Producer(stream, row, _SLOTS.index(BACK * row - origin)))
 
 
 class RowTemplate(NamedTuple):
@@ -64,15 +102,12 @@ class RowColumns(NamedTuple):
 
     columns: tuple[int, ...]
     floats: tuple[float, ...]
-    results: tuple[ArrayLayout, ...]
-    """Layouts of those that are digested later."""
 
 
-NewRow = tuple[RowColumns, int, int, list[int], list[Any]]
+NewRow = list[Any]
 """A row that is not in a block yet: what it has in common with others, site, step, links and digests.
 
-In the place of a digest is the result itself that is digested later. A plain tuple is made in half the time of one with
-names."""
+The links are None until all results are digested; what is in the place of the digests is the caller's."""
 
 
 class RowPlace(NamedTuple):
@@ -182,9 +217,9 @@ class JaxRows:
     ) -> int:
         """Add a row; returns its index in the stream."""
         common = self.common(template, [operand.layout for operand in inputs], len(outputs))
-        links = self.links([operand.producer for operand in inputs])
+        links = self.links(list(map(cell_of, inputs)), self.row)
         digests = [operand.digest for operand in (*inputs, *outputs)]
-        return self.append((common, site, step, links, digests))
+        return self.append([common, site, step, links, digests])
 
     def append(self, row: NewRow) -> int:
         """Add a row with its cells; returns its index in the stream."""
@@ -192,15 +227,13 @@ class JaxRows:
         self.row += 1
         return self.row - 1
 
-    def common(
-        self, template: RowTemplate, inputs: Sequence[ArrayLayout], count: int, later: tuple[ArrayLayout, ...] = ()
-    ) -> RowColumns:
-        """Of rows of a program that read arrays of these layouts and write ``count``; ``later``: see RowColumns."""
+    def common(self, template: RowTemplate, inputs: Sequence[ArrayLayout], count: int) -> RowColumns:
+        """Of rows of a program that read arrays of these layouts and write ``count``."""
         row = list(template.columns)
         row[Column.STRUCTURE] = self.structure(tuple(inputs))
         row[Column.LINKS] = len(inputs)
         row[Column.DIGESTS] = len(inputs) + count
-        return RowColumns(tuple(row), template.floats, later)
+        return RowColumns(tuple(row), template.floats)
 
     def place(
         self,
@@ -236,9 +269,9 @@ class JaxRows:
         carried = last[Column.LINKS] - len(fixed)
         links = np.empty((count, last[Column.LINKS]), np.int64)
         for i, operand in enumerate(fixed):
-            [first] = self.links([operand.producer])
+            [first] = self.links([cell_of(operand)], self.row)
             grows = operand.producer is not None and first >= 0
-            links[:, i] = first + _BACK * np.arange(count) if grows else first
+            links[:, i] = first + BACK * np.arange(count) if grows else first
         links[:, len(fixed) :] = [pack_link(1, i, read=True) for i in range(carried)]
         read = np.array([operand.digest for operand in fixed], np.uint64)
         digests = [np.tile(read, (count, 1)), outputs[:-1, :carried], outputs[1:]]
@@ -275,8 +308,7 @@ class JaxRows:
     def close_block(self) -> None:
         """Make arrays of the rows up to the first that has a result to digest."""
         rows = self._rows[:]
-        if ArrayImpl in set(map(type, chain.from_iterable([row[4] for row in rows]))):
-            rows = list(takewhile(lambda row: ArrayImpl not in set(map(type, row[4])), rows))
+        rows = rows[: next((i for i, row in enumerate(rows) if row[3] is None), len(rows))]
         if not rows:
             return
         commons, sites, steps, links, digests = zip(*rows, strict=True)
@@ -308,18 +340,12 @@ class JaxRows:
             found = self._structures[layouts] = self._tables.intern("structures", key, ids)
         return found
 
-    def links(self, producers: Sequence[Producer | None]) -> list[int]:
-        """The link cells of arrays that the next row reads."""
-        row, number = self.row, self.number
+    def links(self, cells: Sequence[Cell], row: int) -> list[int]:
+        """The link cells of arrays that a row reads."""
+        number, end = self.number, BACK * row
         return [
-            _OUTSIDE
-            if producer is None
-            else _MIXED
-            if producer[1] == SEVERAL
-            else _UNKNOWN
-            if producer[0] != number
-            else _BACK * (row - producer[1]) + _SLOTS[min(producer[2], SLOT_UNKNOWN)]
-            for producer in producers
+            end - origin if stream == number else origin if stream == FIXED else _UNKNOWN
+            for _, stream, origin, _ in cells
         ]
 
 

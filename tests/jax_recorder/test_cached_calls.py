@@ -14,13 +14,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rltrace.trace.format.schema import Column, Origin
 from rltrace.trace.read.reader import Trace, open_trace
 
 if importlib.util.find_spec("jax") is None:
     pytest.skip("JAX is not installed: pip install rltrace-debugger[jax]", allow_module_level=True)
 
 CALLS = """
-import copy, threading, weakref
+import copy, sys, threading, weakref
 import jax, jax.numpy as jnp, numpy as np
 
 def show(*results):
@@ -80,13 +81,56 @@ def work():
         y = scaled(y)
     show(y)
 
+for n in range(3):  # eager operations, with numbers and static arguments
+    x, y = jnp.tanh(x) + n, x - x[n]
+    show(x, y, jnp.where(x > y, x, 2.0), jnp.sum(x, axis=0), x.at[n].set(0), scaled(jnp.stack([x, y])))
+memory = np.arange(1024, dtype=np.float32)
+array = jnp.asarray(memory)  # perhaps that memory itself
+show(scaled(array))
+memory[:] = 0
+with jax.debug_nans(True):
+    show(scaled(x), jnp.tanh(x))
+    try:
+        jnp.log(-x)
+    except FloatingPointError as error:
+        print(type(error).__name__)
+show(scaled(x), jax.device_put(scaled(x), donate=True))
+
 thread = threading.Thread(target=work)
 thread.start()
 thread.join()
 function = weakref.ref(jax.jit(lambda v: v - 1))
 print(function() is None, scaled.__name__, scaled.__wrapped__ is not None, scaled._cache_size() > 0)
-inner = getattr(scaled._cache_miss, "inner", None)
-print("unrecorded" if inner is None else type(inner(x)).__name__)
+show(scaled(x), x + x)
+called = []
+sys.setprofile(lambda frame, event, _: event == "call" and called.append(frame.f_code.co_name))
+for _ in range(3):
+    scaled(x), x + x
+sys.setprofile(None)
+print(called.count("cache_miss"))
+"""
+
+NODES = """
+import jax, jax.numpy as jnp
+
+@jax.tree_util.register_pytree_node_class
+class Doubled:  # calls another function where JAX makes it of arrays, the second time at the latest
+    calls = False
+    def __init__(self, value):
+        self.value = value
+    def tree_flatten(self):
+        return (self.value,), None
+    @classmethod
+    def tree_unflatten(cls, _, values):
+        return cls(values[0] * 2 if cls.calls and isinstance(values[0], jax.Array) else values[0])
+
+x, late, doubled = jnp.arange(4.0), *(jax.jit(lambda v, n=n: Doubled(v + n)) for n in range(2))
+late(x * 2)
+Doubled.calls = True
+for _ in range(3):
+    x = doubled(x * 2).value
+    x = late(x * 2).value
+print(x)
 """
 
 
@@ -110,7 +154,7 @@ def test_cached_calls_are_seen_as_all_others(tmp_path: Path) -> None:
     printed, cached = recorded(tmp_path, "cached")
     others_printed, others = recorded(tmp_path, "others", "--values", "op=nothing")
     assert printed[:-1] == others_printed[:-1] == plain[:-1]
-    assert [lines[-1] for lines in (plain, others_printed, printed)] == ["unrecorded", "unrecorded", "_Returned"]
+    assert [lines[-1] for lines in (plain, others_printed, printed)] == ["0", "6", "0"], "calls that go through Python"
     assert [trace.processes[0].state for trace in (cached, others)] == ["complete"] * 2
     assert len(cached.processes[0].streams) == 2
     for stream, other in zip(cached.processes[0].streams, others.processes[0].streams, strict=True):
@@ -118,3 +162,17 @@ def test_cached_calls_are_seen_as_all_others(tmp_path: Path) -> None:
         assert len(rows) > 9
         for cells in ("columns", "links", "floats", "digests"):
             np.testing.assert_array_equal(getattr(rows, cells), getattr(other_rows, cells))
+
+
+def test_what_nodes_of_results_call_has_these_as_producer(tmp_path: Path) -> None:
+    """Where a class of the program is made of results, a function that it calls reads those of a recorded row."""
+    (tmp_path / "calls.py").write_text(NODES)
+    printed, trace = recorded(tmp_path, "nodes")
+    assert printed == run(tmp_path, sys.executable, "calls.py")
+    [stream] = trace.processes[0].streams
+    rows = stream.read(0, stream.rows)
+    ends = rows.columns[:, Column.LINKS].cumsum()
+    distances = rows.links[ends[:-1]] >> 12  # of the first array that each row reads, but for the first row
+    assert len(distances) > 9
+    assert (distances != Origin.OUTSIDE).all()
+    assert (distances == Origin.UNKNOWN).sum() <= 3
