@@ -31,9 +31,9 @@ from rltrace.trace.format.schema import READS_WITHIN
 VALUES = "jax.values"
 """Fact: programs with the values within that are read."""
 
-MIN_NUMBERS = 1 << 20
-"""Numbers that a call of a function without a driven loop computes, about, from which on it is read into: some 0.3 ms.
-A call that is read into takes some 0.2 ms more, where JAX's C++ cache could have served it."""
+MIN_NUMBERS = 1 << 22
+"""Numbers that a call of a function without a driven loop computes, about, from which on it is read into: some 0.5 to
+1 ms. A call that is read into takes some 0.2 ms more, where JAX's C++ cache could have served it."""
 
 NO_LOG = np.zeros(LOG.shape, LOG.dtype)
 """What a program takes of which nothing is digested."""

@@ -54,7 +54,7 @@ print(np.asarray(state).tolist(), np.asarray(sums).tolist())
 """
 
 CALLS = """
-import functools, os, jax, jax.numpy as jnp, numpy as np
+import functools, hashlib, os, jax, jax.numpy as jnp, numpy as np
 
 def loss(weights, batch):
     return jnp.mean(jnp.tanh(batch @ weights) ** 2)
@@ -64,16 +64,16 @@ def update(weights, rate, batch):
     jax.debug.callback(lambda rate: None, rate)
     return weights - RATE * rate * jax.grad(loss)(weights, batch)
 
-weights = jnp.asarray(np.linspace(-1, 1, 128 * 128, dtype=np.float32).reshape(128, 128))
+weights = jnp.asarray(np.linspace(-1, 1, 256 * 256, dtype=np.float32).reshape(256, 256))
 generator = np.random.default_rng(0)
 for number in range(6):
-    batch = generator.normal(size=(512, 128)).astype(np.float32)
+    batch = generator.normal(size=(768, 256)).astype(np.float32)
     if number == 3:
         batch[3, 5] += float(os.environ.get("ADDED", 0))
     given, weights = weights, update(weights, np.float32(0.1), batch)
     assert given.is_deleted()
     weights.sum().block_until_ready()
-print(np.asarray(weights).tobytes().hex())
+print(hashlib.sha256(np.asarray(weights).tobytes()).hexdigest())
 """
 
 LEARNING = """
