@@ -5,6 +5,7 @@ Tests that need a CUDA device skip where there is none.
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import signal
@@ -16,6 +17,8 @@ import hypothesis
 import pytest
 from suggested import PARSING
 
+from rltrace.fingerprint import sources
+
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 """Threads that wait for work take no processor time from other tests, nor those of programs that tests start."""
 
@@ -25,6 +28,7 @@ hypothesis.settings.load_profile(os.environ.get("EXAMPLES", "same"))
 """Examples are the same in every run, so that no run fails by chance; ``EXAMPLES=new make test`` draws new ones."""
 
 CHILDREN = Path(__file__).parent / "support" / "children"
+HERE = str(Path(__file__).parent) + os.sep
 
 HANDED_DOWN = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -90,9 +94,25 @@ def signals_as_in_a_shell() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def tests_are_hashed_once() -> Iterator[None]:
+    """To a recording in the process of the tests all their hundreds of files belong to the program, which hashes them
+    anew; they stay as they are."""
+    plain = sources._hash
+    known = functools.cache(plain)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sources, "_hash", lambda path: (known if path.startswith(HERE) else plain)(path))
+        yield
+
+
 def pytest_collection_finish() -> None:
-    """What has been imported by now stays: the garbage collector goes through what tests make, and no more that."""
+    """What has been imported by now stays: the garbage collector goes through what tests make, and no more that.
+
+    It goes through all of it a tenth as often as elsewhere, as what tests import later stays too; through what is new,
+    as ever.
+    """
     gc.freeze()
+    gc.set_threshold(*gc.get_threshold()[:2], 100)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
