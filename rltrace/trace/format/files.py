@@ -179,9 +179,12 @@ class Folder:
 
     def _is_inside(self, folder: str) -> bool:
         if folder not in self._inside:
-            path = os.path.join(self.root, folder) if folder else self.root
-            inside = path == self.root or path.startswith(os.path.join(self.root, ""))
-            self._inside[folder] = inside and os.path.realpath(path) == path
+            above, name = os.path.split(folder)
+            if not folder:
+                self._inside[folder] = os.path.realpath(self.root) == self.root
+            else:  # one look at each folder, and not at all those above it
+                plain = name not in ("", os.curdir, os.pardir) and self._is_inside(above)
+                self._inside[folder] = plain and not os.path.islink(os.path.join(self.root, folder))
         return self._inside[folder]
 
 
