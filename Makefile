@@ -53,20 +53,14 @@ demo: $(DEMO)
 
 # Compiled once, and not by each of hundreds of processes where PYTHONDONTWRITEBYTECODE is set; nor by each worker, as all
 # of them begin with that. A file's tests share what they record, so one worker has them all, in the order of the files: the
-# longest come early. What they record (1.3 GB) is in memory where there is much of it: there a file costs a tenth of what
-# it costs on a disk.
+# longest come early.
 #
 # Where the processor has AVX-512, the tests marked `processor` (those whose outcome depends on the instruction set) run
 # beside with the kernels of a processor that has AVX2 at most. All tests run in any case, and their line is the last.
 test: engine
 	@$(BIN)/python -m compileall -q rltrace tui
 	@$(BIN)/python scripts/rewrite_assertions.py || true
-	@if [ "$$(df --output=avail -B1G /dev/shm 2>/dev/null | tail -n 1)" -ge 8 ] 2>/dev/null; then \
-		TMPDIR=$$(mktemp -d /dev/shm/rltrace.XXXXXX) && export TMPDIR; \
-		trap 'rm -rf "$$TMPDIR"' EXIT; \
-		trap 'exit 130' INT TERM; \
-	fi; \
-	beside=; \
+	@beside=; \
 	if grep -qsw avx512f /proc/cpuinfo; then \
 		( said=$$($(AVX2) $(PYTEST) -n 0 -m processor $(PROCESSOR_TESTS) 2>&1); status=$$?; \
 		printf '\nThe tests marked processor, as a processor with AVX2 and no AVX-512 computes:\n%s\n' "$$said"; \
