@@ -18,12 +18,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import partial
 from itertools import count
 from math import prod
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
 from jax._src.core import ShapedArray, Var
 from jax._src.sharding_impls import UNSPECIFIED
-from jax.extend.core import ClosedJaxpr, Jaxpr, primitives
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, primitives
 
 from rltrace.jax_recorder.digest_log import LOG, LogLibrary, can_be_logged
 from rltrace.jax_recorder.loops import is_plain_call, nested, renamed
@@ -49,6 +50,7 @@ VALUES_OF_A_READER = 8
 
 _READ_INTO = ("jit", "closed_call", "custom_jvp_call", "custom_vjp_call", "remat2", "checkpoint", "scan")
 _LOOPS_AND_BRANCHES = ("scan", "while", "cond")
+_RESHAPING = ("broadcast_in_dim", "expand_dims", "reshape", "squeeze")
 TAGGED = (*_READ_INTO, *_LOOPS_AND_BRANCHES)
 """Primitives with functions among their parameters whose equations are instructions of their own."""
 
@@ -244,6 +246,8 @@ class Choice(NamedTuple):
     """Of the plain program; those of the one that reads are the same."""
     evidence: Mapping[str, object]
     """Kernel evidence of the plain program."""
+    results: Mapping[InnerValue, int] = MappingProxyType({})
+    """Values that are not read, as the function returns them, each with its number among the results."""
 
     @property
     def key(self) -> str:
@@ -254,7 +258,7 @@ class Choice(NamedTuple):
     @property
     def rows(self) -> int:
         """How many equations with values that are read run in a call."""
-        chosen = {value.tag for value in self.values}
+        chosen = {value.tag for value in (*self.values, *self.results)}
 
         def count(jaxpr: Jaxpr) -> int:
             return sum((tag_of(eqn) in chosen) + (inner(eqn) if is_reading(eqn, chosen) else 0) for eqn in jaxpr.eqns)
@@ -270,6 +274,32 @@ class Choice(NamedTuple):
 
     def __str__(self) -> str:
         return f"{len(self.values):,} values within are read, choice {self.key}"
+
+
+def results_not_read(function: ClosedJaxpr, values: Iterable[InnerValue]) -> dict[InnerValue, int]:
+    """Of a tagged function the values that it returns and that are not among these, with their numbers."""
+    read = {(value.tag, value.place) for value in values}
+    computed = [(_computed(function.jaxpr, v), number) for number, v in enumerate(function.jaxpr.outvars)]
+    found = {InnerValue(*at): number for at, number in reversed(computed) if at is not None and at not in read}
+    return dict(sorted(found.items()))
+
+
+def _computed(jaxpr: Jaxpr, v: Any) -> tuple[int, int] | None:
+    """(tag, place) of the equation, of a function or those that it calls, that computes a variable; None: none does.
+
+    Equations that give an array another shape compute nothing.
+    """
+    found = next(((eqn, eqn.outvars.index(v)) for eqn in jaxpr.eqns if v in eqn.outvars), None)
+    if found is None or isinstance(v, Literal):
+        return None
+    eqn, place = found
+    if eqn.primitive.name in _RESHAPING and eqn.invars[0].aval.size == v.aval.size:
+        return _computed(jaxpr, eqn.invars[0]) or (tag_of(eqn), place)
+    if not is_read_into(eqn) or eqn.primitive.name == "scan":
+        return tag_of(eqn), place
+    inner = function_of(eqn)
+    own = inner.outvars[place]
+    return _computed(jaxpr, eqn.invars[inner.invars.index(own)]) if own in inner.invars else _computed(inner, own)
 
 
 def choose(

@@ -82,7 +82,7 @@ def rows_within(
     operands: Sequence[ArrayLayout],
     lines: Sequence[Line],
 ) -> InnerBlock:
-    """The rows within a call, one for each equation with values that are read, in their order.
+    """The rows within a call, one for each equation with values that are read or returned, in their order.
 
     ``arguments``: of the function, which of the operands of a call each is; ``lines``: frames of the call.
     """
@@ -106,7 +106,9 @@ class _Rows:
         self._tags: dict[int, tuple[int, ...]] = {}
         self._primitives = primitives_by_tag(choice.tagged.jaxpr)
         self._places: dict[int, list[int]] = {}
-        for value in sorted(choice.values):
+        self._returned = {(value.tag, value.place): number for number, value in enumerate(choice.results)}
+        """What is not read: the number among those of the results that are rows."""
+        for value in (*sorted(choice.values), *choice.results):
             self._places.setdefault(value.tag, []).append(value.place)
         self._instructions: dict[int, list[Instruction]] = {}
         for instruction in choice.instructions:
@@ -132,7 +134,7 @@ class _Rows:
             chosen = self._places.get(tag, ())
             if chosen:
                 template, site = self._kind(eqn, place, made.tags)
-                row = self._add(template, site, made.sources, len(chosen))
+                row = self._add(template, site, made.sources, [(tag, number) for number in chosen])
             for number, v in enumerate(eqn.outvars):
                 if number in chosen:
                     known[v] = _Made((_Output(row, chosen.index(number), _layout(v.aval)),))
@@ -189,8 +191,10 @@ class _Rows:
             evidence["fused"] = ", ".join(dict.fromkeys(filter(None, map(self._primitives.get, tags))))
         return evidence
 
-    def _add(self, template: RowTemplate, site: int, sources: Sequence[_Source], written: int) -> int:
-        """Add a row that reads these; returns its index in the call."""
+    def _add(
+        self, template: RowTemplate, site: int, sources: Sequence[_Source], written: Sequence[tuple[int, int]]
+    ) -> int:
+        """Add a row that reads these; returns its index in the call. ``written``: (tag, place) of its values."""
         row = list(template.columns)
         number, reads = len(self._columns), 0
         for place, source in enumerate(sources):
@@ -204,12 +208,14 @@ class _Rows:
                 self._links.append(pack_link(Origin.UNKNOWN, read=True))
                 self._cells.append(source.number)
                 reads += 1
-        self._cells += range(self._operands + self._written, self._operands + self._written + written)
-        self._written += written
+        for value in written:
+            returned = self._returned.get(value)
+            self._cells.append(self._operands + (len(self._returned) + self._written if returned is None else returned))
+            self._written += returned is None
         row[Column.STRUCTURE] = self._rows.structure(tuple(source.layout for source in sources))
         row[Column.SITE] = site
         row[Column.LINKS] = len(sources)
-        row[Column.DIGESTS] = reads + written
+        row[Column.DIGESTS] = reads + len(written)
         self._columns.append(row)
         return number
 

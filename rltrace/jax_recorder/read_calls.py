@@ -20,7 +20,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 from rltrace.errors import RecordError
 from rltrace.jax_recorder import programs
 from rltrace.jax_recorder.digest_log import LOG, DigestLog, LogLibrary, log_library
-from rltrace.jax_recorder.fusions import Choice, InnerValue, choose
+from rltrace.jax_recorder.fusions import Choice, InnerValue, choose, results_not_read
 from rltrace.jax_recorder.inner_rows import Line
 from rltrace.jax_recorder.loops import CannotCutError, check_placement, nested
 from rltrace.jax_recorder.programs import ArrayLayout
@@ -98,16 +98,19 @@ class ReadProgram:
         *results, passed_on = self.program(*args, log.address)
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # the program's, which the results have, too
             jax.block_until_ready(passed_on)
-            recording.guarded(partial(self._add_rows, recording, inputs, log), None)
+            recording.guarded(partial(self._add_rows, recording, inputs, log, results), None)
         return list(results)
 
-    def _add_rows(self, recording: JaxRecording, inputs: Sequence[Operand], log: DigestLog) -> None:
+    def _add_rows(
+        self, recording: JaxRecording, inputs: Sequence[Operand], log: DigestLog, results: Sequence[Any]
+    ) -> None:
         within = self._values.of_thread(recording, [operand.layout for operand in inputs])
         read = log.take()
         if read.size != within.block.written:
             raise RecordError(f"{self._values.op} has digested {read.size:,} values, not {within.block.written:,}")
-        taken = np.array([operand.digest for operand in inputs], np.uint64)
-        recording.add_within(within, [recording.step], np.concatenate([taken, read])[None])
+        returned = recording.operands([results[number] for number in self._values.choice.results.values()])
+        given = np.array([operand.digest for operand in (*inputs, *returned)], np.uint64)
+        recording.add_within(within, [recording.step], np.concatenate([given, read])[None])
 
 
 def read_program(
@@ -128,6 +131,7 @@ def read_program(
     if found is None:
         return None
     choice, program = found
+    choice = choice._replace(results=results_not_read(choice.tagged, choice.values))
     values = ReadValues(op, choice, range(len(args)), programs.lines_here())
     return ReadProgram(values, library, program)
 

@@ -418,7 +418,7 @@ class JaxRecording:
         """
         rows = self.rows_here()
         assert rows is not None, "the caller has asked for it"
-        outputs = [Operand(*programs.digest(array)) for array in results]
+        outputs = [Operand(*self._operand(array)[:2]) for array in results]
         if template.op:  # a call, not the start of a window
             self.finish_row(template, site, self.step, inputs, outputs, results)
         with self._lock:

@@ -185,9 +185,9 @@ class InnerBlock(NamedTuple):
     """Shape [rows, columns]."""
     links: NDArray[np.int64]
     cells: NDArray[np.intp]
-    """Of each digest cell, where it is among the operands of the call and, after them, what its rows write."""
+    """Of each digest cell, where it is among the operands of the call, its results that are rows, and what is read."""
     written: int
-    """How many digests its rows write."""
+    """How many values are read."""
 
 
 class JaxRows:
@@ -283,7 +283,7 @@ class JaxRows:
     def add_blocks(self, block: InnerBlock, steps: Sequence[int], digests: NDArray[np.uint64]) -> None:
         """The rows within calls; ``steps``: those of the calls.
 
-        ``digests``: of what each call reads, and what its rows write; shape [calls, digests].
+        ``digests``: what the cells of the block are chosen from; shape [calls, digests].
         """
         self.close_block()
         count, size = len(steps), len(block.columns)

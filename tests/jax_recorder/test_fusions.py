@@ -184,6 +184,10 @@ def test_values_are_those_that_are_computed(runs: Runs) -> None:
         assert found == [[digest_buffer(product.tobytes(), seed)] for within, product in products() if within == part]
         assert rows.column(Column.STEP).tolist() == sorted(rows.column(Column.STEP))
     assert set(ops_of(trace, within(trace))) >= {"cond", "while", "scan"}
+    after = within(trace, "jit.train.after")
+    rows = after.read(0, after.rows)
+    returned = np.mod([product for _, product in products()][-1], 3)
+    assert [digest_buffer(returned.tobytes(), seed)] in [rows.outputs(i) for i in range(after.rows)]
 
 
 def test_what_is_within_a_call_precedes_its_row(runs: Runs) -> None:
