@@ -94,7 +94,7 @@ OTHER_BITS: Final = (
 """What is said of level equation."""
 
 MAX_ROWS: Final = 1 << 18
-"""Rows within calls after which all are written before the program goes on: some 50 MB."""
+"""Rows within calls after which all are written, some 50 MB; at twice as many, before the program goes on."""
 
 
 class Within(NamedTuple):
@@ -157,6 +157,10 @@ class JaxRecording:
         self._sites = Sites(self._tables)
         self.series = JaxSeries(self._tables)
         self._lock = threading.RLock()
+        self._taken: deque[tuple[Any, ...]] = deque()
+        """What is to be committed, as arguments of ``ProcessWriter.commit``."""
+        self._writing = threading.RLock()
+        """Never held while that of the rows is waited for."""
         self._streams: list[JaxRows] = []
         self._of_thread = threading.local()
         """Its rows; by the thread and not by its number, which a later one may have."""
@@ -289,7 +293,10 @@ class JaxRecording:
     # --- commits ----------------------------------------------------------------------------------------------------
 
     def commit(self) -> None:
-        """Write all rows and steps."""
+        """Write all rows and steps.
+
+        Rows are added meanwhile: what is taken is written without the lock of the rows, in the order in which it was.
+        """
         self.read_results()
         with self._lock:
             streams, steps = [*self._within.values(), *self._streams], self._steps
@@ -299,11 +306,16 @@ class JaxRecording:
                 taken, samples, entries = rows.take(), self.series.take(), self._tables.take()
                 values = None if self._values is None else self._values.queue.take(rows.number, rows.row)
                 if taken is not None or own or entries or values or len(samples):
-                    self._writer.commit(rows.number, taken, entries, own, values, samples)
+                    self._taken.append((rows.number, taken, entries, own, values, samples))
+        with self._writing:
+            while self._taken:
+                self._writer.commit(*self._taken.popleft())
 
     def _commit_regularly(self) -> None:
         try:
-            while not self._wake.wait(COMMIT_SECONDS):
+            while not self.is_over:
+                self._wake.wait(COMMIT_SECONDS)
+                self._wake.clear()
                 if not self.is_over:
                     self.commit()
         except Exception as error:
@@ -682,8 +694,10 @@ class JaxRecording:
         """Rows within calls; ``steps``: those of the calls, ``digests``: see ``JaxRows.add_blocks``."""
         with self._lock:
             within.rows.add_blocks(within.block, steps, digests)
-        if within.rows.held > MAX_ROWS:
+        if within.rows.held > 2 * MAX_ROWS:
             self.commit()
+        elif within.rows.held > MAX_ROWS:
+            self._wake.set()
 
     def _loop(self, name: str) -> int:
         """Id of a loop in table "optimizers"."""
