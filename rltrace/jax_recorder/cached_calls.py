@@ -232,14 +232,15 @@ def cached_call(
     """What is common to the calls of a function with these results; None where each has to be seen by Python.
 
     Where a call runs callbacks, it may change an argument; where it is not on one CPU, its results are copied to be
-    digested; random keys are made of arrays; what a reference holds changes.
+    digested; what a reference holds changes; of types that others have added, only random keys are known.
     """
     avals = *closed.in_avals, *closed.consts
     if getattr(getattr(compiled, "unsafe_call", None), "has_host_callbacks", True):
         return None
     if not all(isinstance(aval, (jax.core.ShapedArray, jax.Array)) for aval in avals):
         return None
-    if any(jax.dtypes.issubdtype(a.dtype, jax.dtypes.extended) for a in (*avals, *results)):
+    kinds = {a.dtype for a in (*avals, *results) if jax.dtypes.issubdtype(a.dtype, jax.dtypes.extended)}
+    if not all(jax.dtypes.issubdtype(kind, jax.dtypes.prng_key) for kind in kinds):
         return None
     if not all(map(is_near, (*results, *closed.consts))):
         return None

@@ -485,15 +485,14 @@ def _read(array: Any) -> NDArray[Any]:
     return np.concatenate([np.asarray(own[start]).reshape(-1) for start in sorted(own)])
 
 
-key_data = jax.jit(jax.random.key_data)
-"""The data of random keys. Not JAX's own function: once its cache has that, calls of the program are not seen."""
+def data_of(array: Any) -> Any:
+    """The array whose bytes it has: of random keys their data, of others itself."""
+    return getattr(array, "_base_array", array)
 
 
 def layout_here(array: Any) -> ArrayLayout:
     """Layout of a JAX array."""
-    if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
-        array = key_data(array)
-    return _layout(array)[0]
+    return _layout(data_of(array))[0]
 
 
 def _layout(array: Any) -> tuple[ArrayLayout, bool]:
@@ -504,8 +503,8 @@ def _layout(array: Any) -> tuple[ArrayLayout, bool]:
 
 
 def is_near(array: Any) -> bool:
-    """Whether the bytes of a JAX array, no random keys, can be read where they are."""
-    return _layout(array)[1]
+    """Whether the bytes of a JAX array can be read where they are."""
+    return _layout(data_of(array))[1]
 
 
 def rows_of(array: Any, places: Sequence[int]) -> np.ndarray[Any, Any]:
@@ -535,8 +534,7 @@ def digest_rows(array: Any, rows: slice) -> tuple[ArrayLayout, int]:
 
 def host_array(array: Any, rows: slice | None = None) -> NDArray[Any]:
     """A copy of an array, or of some of its rows, in this process's memory; of random keys, of their data."""
-    if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
-        array = key_data(array)
+    array = data_of(array)
     if not isinstance(array, jax.Array):
         return np.array(array)
     if not is_near(array):
@@ -558,7 +556,7 @@ def array_like(array: Any, content: NDArray[Any]) -> Any:
     if not isinstance(array, jax.Array):
         return content
     if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
-        data = array_like(key_data(array), content)
+        data = array_like(data_of(array), content)
         return jax.random.wrap_key_data(data, impl=jax.random.key_impl(array))
     made = typed(jax.numpy.array(content), array.aval)
     return jax.device_put(made, array.sharding) if array.committed else made
@@ -569,11 +567,10 @@ def digest(array: Any) -> tuple[ArrayLayout, int]:
 
     Of random keys, that of their data; of an array that other processes have parts of, that of the own parts.
     """
+    array = data_of(array)
     if not isinstance(array, jax.Array):
         layout = layout_of(array.dtype, array.shape, "cpu")
         return layout, digest_buffer(np.ascontiguousarray(array).view(np.uint8).reshape(-1), layout.seed)
-    if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
-        array = key_data(array)
     layout, near = _layout(array)
     if near:
         read = _digest_small(array, layout)

@@ -117,7 +117,7 @@ class KnownArrays:
         self._references: dict[int, ref[Any]] = {}
 
     def __setitem__(self, array: Any, operand: Operand) -> None:
-        array = getattr(array, "_base_array", array)
+        array = programs.data_of(array)
         self.cells[id(array)] = cell_of(operand)
         self.keep(array)
 
@@ -126,7 +126,7 @@ class KnownArrays:
         return None if cell is None else operand_of(cell)
 
     def cell(self, array: Any) -> Cell | None:
-        return self.cells.get(id(array)) or self.cells.get(id(getattr(array, "_base_array", None)))
+        return self.cells.get(id(programs.data_of(array)))
 
     def keep(self, array: Any) -> None:
         """Keep its cell until it dies."""
@@ -359,7 +359,7 @@ class JaxRecording:
         known = self._known.get(array)
         if known is None:
             known = Operand(*programs.digest(array), UNKNOWN if is_forming() else None)
-            if type(array) is ArrayImpl:
+            if type(programs.data_of(array)) is ArrayImpl:
                 self._known[array] = known
         return known
 
@@ -469,9 +469,10 @@ class JaxRecording:
                 rows.close_block()
 
     def _cell(self, call: CachedCall, place: int, array: Any) -> Cell:
-        """What is known of an argument of a call that nothing was known of."""
+        """What is known of random keys, or of an argument of a call that nothing was known of."""
+        array = programs.data_of(array)
         if type(array) is ArrayImpl:
-            return cell_of(self._operand(array))
+            return self._known.cell(array) or cell_of(self._operand(array))
         dtype = call.avals[place].dtype
         if type(array) is not np.ndarray or array.dtype != dtype:
             array = np.asarray(array, dtype=dtype)

@@ -68,6 +68,13 @@ split = jax.jit(lambda key: jax.random.split(key))
 for _ in range(3):
     key, own = split(key)
     show(state, jax.random.key_data(own))
+drawn = jax.jit(lambda k: jax.random.normal(k, (3,)))
+mixed = jax.jit(lambda d, n: (d["k"], jax.random.fold_in(own, n), jax.random.key_data(d["k"])))  # closes over a key
+wrapped = jax.random.wrap_key_data(np.array([1, 2], np.uint32))
+for n, each in enumerate((key, wrapped, jax.random.key(1, impl="rbg"), jax.random.split(key, 2)[n % 2])):
+    key_of, folded, data = mixed({"k": each}, n)
+    show(drawn(each), drawn(key_of), drawn(folded), data, drawn(wrapped), jax.random.key_data(key_of))
+    drawn(jax.random.clone(each)), jax.random.bits(jax.random.split(folded)[0])
 called = jax.jit(lambda v: jax.pure_callback(lambda u: np.asarray(u) + 1, jax.ShapeDtypeStruct((4,), np.float32), v))
 show(called(x), called(x))
 large = jnp.zeros((512, 513))
@@ -105,7 +112,7 @@ show(scaled(x), x + x)
 called = []
 sys.setprofile(lambda frame, event, _: event == "call" and called.append(frame.f_code.co_name))
 for _ in range(3):
-    scaled(x), x + x
+    scaled(x), x + x, drawn(key), split(key)
 sys.setprofile(None)
 print(called.count("cache_miss"))
 """
@@ -154,7 +161,7 @@ def test_cached_calls_are_seen_as_all_others(tmp_path: Path) -> None:
     printed, cached = recorded(tmp_path, "cached")
     others_printed, others = recorded(tmp_path, "others", "--values", "op=nothing")
     assert printed[:-1] == others_printed[:-1] == plain[:-1]
-    assert [lines[-1] for lines in (plain, others_printed, printed)] == ["0", "6", "0"], "calls that go through Python"
+    assert [lines[-1] for lines in (plain, others_printed, printed)] == ["0", "12", "0"], "calls that go through Python"
     assert [trace.processes[0].state for trace in (cached, others)] == ["complete"] * 2
     assert len(cached.processes[0].streams) == 2
     for stream, other in zip(cached.processes[0].streams, others.processes[0].streams, strict=True):
