@@ -2,7 +2,8 @@
 
 JAX calls a function for each call that its cache has served (the post hook, with which it looks for NaNs). The tree of
 the results is a node of the recorder's: it says which executable has run, and so which program. What the cache lacks
-passes through Python, in a function of JAX whose closure has the recorder's in place of JAX's own.
+passes through Python, in a function of JAX whose closure has the recorder's in place of JAX's own. Donated arrays are
+deleted by the time of the hook: a function that donates has no cache, and calls another that has one.
 
 Owns that node, the hook and the place in the closure, and what all calls of one executable have in common. A function
 is unpickled as an ordinary one.
@@ -12,14 +13,13 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import sys
 import threading
 from collections.abc import Callable, Sequence
-from types import FrameType
 from typing import Any, NamedTuple, Protocol
 
 import jax
-from jax._src import api, tree_util
+from jax._src import api, pjit, tree_util
+from jax._src.lib import _jax
 
 from rltrace.digest import PAGE_BYTES
 from rltrace.jax_recorder.programs import ArrayLayout, is_near, layout_here
@@ -28,6 +28,9 @@ from rltrace.recorder.base.patching import Patches
 
 LEAST = 4_096
 """Bytes for which a result counts at least: with what JAX keeps of it, and to be in the processor's cache when read."""
+
+EVICT = "jit_evict_fn"
+"""Of ``jax._src.pjit``: clear the cache of one function."""
 
 HOOK_STATE = "_post_hook_state"
 """Of ``jax._src.api``: holds the function that JAX calls for each call that its cache has served."""
@@ -71,8 +74,11 @@ class CallRecorder(Protocol):
         JAX's cache has them.
         """
 
-    def add_cached(self, call: CachedCall, arguments: Sequence[Any], results: Sequence[Any], frame: FrameType) -> None:
-        """A call from this frame has returned."""
+    def digest_donated(self, given: Sequence[Any]) -> None:
+        """Arrays are about to be donated, in trees."""
+
+    def add_cached(self, call: CachedCall, arguments: Sequence[Any], results: Sequence[Any]) -> None:
+        """A call has returned."""
 
 
 Static = tuple[frozenset[int], frozenset[str]]
@@ -161,12 +167,51 @@ class _Miss:
         return _as_it_is, (self.original,)
 
 
+class _Donor:
+    """Called for each call of a function that donates arrays: they are digested, then ``inner`` is called."""
+
+    def __init__(self, miss: _Miss, function: Any, recorder: CallRecorder) -> None:
+        self._original, self._digest, info = miss.original, recorder.digest_donated, function._jit_info
+        self._places, self._names = info.donate_argnums, info.donate_argnames
+        self._has_static = bool(info.static_argnums)
+        how = {**function.__getstate__(), "fun": miss, "cache_miss": miss}  # executables are shared by those of one fun
+        del how["version"]
+        self.inner = _jax.pjit(*how.values())
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        if self._has_static:  # JAX counts with them, or without them
+            given: Sequence[Any] = args
+        else:
+            given = [args[place] for place in self._places if place < len(args)]
+        if kwargs:
+            given = [*given, *(kwargs[name] for name in self._names if name in kwargs)]
+        self._digest(given)
+        return self.inner(*args, **kwargs), None, False
+
+    def __reduce__(self) -> Any:
+        return _as_it_is, (self._original,)
+
+
+def donates(function: Any) -> bool:
+    """Whether a compiled function donates arrays that it takes."""
+    return bool(function._jit_info.donate_argnums or function._jit_info.donate_argnames)
+
+
 def see(function: Any, recorder: CallRecorder) -> None:
     """Have ``recorder`` see each call of a compiled function; of another JAX's, each call passes through Python."""
     with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):
         miss = function._cache_miss
         [cell] = (cell for cell in miss.__closure__ if cell.cell_contents is miss.__wrapped__)
-        cell.cell_contents = _Miss(miss.__wrapped__, function, recorder)
+        seen = _Miss(miss.__wrapped__, function, recorder)
+        cell.cell_contents = _Donor(seen, function, recorder) if donates(function) else seen
+
+
+def _evict(original: Callable[[Any], None], function: Any) -> None:
+    """``clear_cache`` of a compiled function."""
+    original(function)
+    for cell in getattr(function._cache_miss, "__closure__", ()):
+        if type(cell.cell_contents) is _Donor:
+            cell.cell_contents.inner._clear_cache()
 
 
 class _HookState:
@@ -195,7 +240,7 @@ def _hook(recorder: CallRecorder, then: Callable[..., None] | None) -> Callable[
                 args = _leaves(args, kwargs, static)
             elif places:
                 args = [args[place] for place in places]
-            recorder.add_cached(call, args, results, sys._getframe(1))
+            recorder.add_cached(call, args, results)
         if then is not None:
             then(function, given, kwargs, returned)
 
@@ -204,7 +249,8 @@ def _hook(recorder: CallRecorder, then: Callable[..., None] | None) -> Callable[
 
 def watch(patches: Patches, recorder: CallRecorder) -> None:
     """Have ``recorder`` see the calls that JAX's cache serves, those of functions that JAX has made so far as well."""
-    kind = type(jax.jit(len))
+    patches.wrap(pjit, EVICT, _evict)
+    kind = type(jax.jit(len))  # its ``clear_cache`` is the one that ``pjit`` has now
     for function in [each for each in gc.get_objects() if type(each) is kind]:
         see(function, recorder)
         if function._cache_size():
@@ -256,6 +302,9 @@ def cached_call(
 
 MISS = _Miss.__call__.__code__
 """Of the frame from which JAX fills the cache of a function that is seen."""
+
+DONOR = _Donor.__call__.__code__
+"""Of the frame from which a function is called that donates arrays."""
 
 
 def _is_leaf(argument: Any) -> bool:

@@ -243,12 +243,21 @@ class JaxCalls:
         rows = None if self._recording is None else self._recording.rows_here()
         return cached[0] if cached is not None and rows is not None and rows.row == cached[1] else None
 
-    def add_cached(self, call: CachedCall, arguments: Sequence[Any], results: Sequence[Any], frame: FrameType) -> None:
+    def digest_donated(self, given: Sequence[Any]) -> None:
+        recording = self._recording
+        if recording is None or recording.is_over:
+            return
+        try:
+            recording.digest_donated(given, is_within=self._busy.now)
+        except Exception as error:
+            recording.fail(error)
+
+    def add_cached(self, call: CachedCall, arguments: Sequence[Any], results: Sequence[Any]) -> None:
         recording = self._recording
         if recording is None or recording.is_over or self._busy.now:
             return
         try:
-            recording.add_cached(call, arguments, results, frame)
+            recording.add_cached(call, arguments, results, _served_caller)
         except Exception as error:
             recording.fail(error)
 
@@ -309,7 +318,7 @@ class JaxCalls:
                     evidence = programs.evidence_of(self._busy.compiled) if read is None else read.evidence
                     function.template = recording.template(function.op, program=function.program, kernel=evidence)
                 results = _add_row(recording, function.template, site, inputs, results, [*args, *closed.consts])
-                if caller.is_seen and function.read is None and not any(params["donated_invars"]):
+                if caller.is_seen and function.read is None:
                     common = partial(recording.common, function.template)
                     cached = cached_calls.cached_call(common, closed, compiled, inputs, results)
             except Exception as error:
@@ -491,12 +500,17 @@ _JAX_FILES = frozenset((pjit.__file__, traceback_util.__file__))
 def _caller(frame: FrameType) -> _Caller:
     """Who calls a compiled function; ``frame``: the one in JAX that calls the recorder."""
     is_seen, code = False, frame.f_code
-    while code.co_filename in _JAX_FILES or code is cached_calls.MISS:
+    while code.co_filename in _JAX_FILES or code in (cached_calls.MISS, cached_calls.DONOR):
         is_seen = is_seen or code is cached_calls.MISS
         assert frame.f_back is not None, "the recorder is called"
         frame = frame.f_back
         code = frame.f_code
     return _Caller(frame, is_seen)
+
+
+def _served_caller() -> FrameType:
+    """The innermost frame of the program, as ``JaxRecording.add_cached`` asks for it."""
+    return _caller(sys._getframe(4)).frame
 
 
 def _delete_donated(given: Sequence[Any], args: Sequence[Any], donated: Sequence[bool]) -> None:

@@ -23,6 +23,7 @@ from weakref import getweakrefcount, ref
 import jax
 import numpy as np
 from jax._src.array import ArrayImpl
+from jax._src.lib import xla_client
 from numpy.typing import NDArray
 
 from rltrace import fingerprint
@@ -93,6 +94,9 @@ OTHER_BITS: Final = (
 )
 """What is said of level equation."""
 
+MAX_STACKS: Final = 1 << 16
+"""Stacks of which what JAX makes of them is kept."""
+
 MAX_ROWS: Final = 1 << 18
 """Rows within calls after which all are written, some 50 MB; at twice as many, before the program goes on."""
 
@@ -144,7 +148,7 @@ class JaxRecording:
     """The recording of one process."""
 
     def __init__(self, options: RecordOptions, token: str, make_hook: MakeHook | None = None) -> None:
-        self.options = options
+        self.options, self._is_windowed = options, options.windowed
         self.step = 0
         """Iterations of all loops so far."""
         self.running: Callable[[], int] = lambda: 0
@@ -155,6 +159,8 @@ class JaxRecording:
         self._writer = ProcessWriter.open(self._trace, {"name": process_name(options.trace), **start})
         self._tables = Tables()
         self._sites = Sites(self._tables)
+        self._stacks: dict[Any, int] = {}
+        """Their ids, by what JAX makes of the stack of a thread: in C++, in a tenth of the time that a walk takes."""
         self.series = JaxSeries(self._tables)
         self._lock = threading.RLock()
         self._taken: deque[tuple[Any, ...]] = deque()
@@ -179,6 +185,8 @@ class JaxRecording:
         self._attempt: tuple[int, int] | None = None
         self._values = ArrayValues(options, self._tables) if options.values else None
         self._hook = self._values if make_hook is None else make_hook(self._writer.name, self._tables)
+        self.is_over = False
+        """Whether it has ended or failed, or this is a forked child."""
         self._failure: str | None = None
         self._finished = self._stopped = self._is_forked = False
         os.register_at_fork(after_in_child=self._forked)  # asking for the process each time takes as long as a digest
@@ -206,11 +214,6 @@ class JaxRecording:
         self._endings.install()
         atexit.register(self._at_exit)
 
-    @property
-    def is_over(self) -> bool:
-        """Whether it has ended or failed, or this is a forked child."""
-        return self._finished or self._failure is not None or self._is_forked
-
     def first_call_ended(self) -> None:
         """Record the facts that are known only once JAX has computed something."""
         self._facts = {**self._facts, **programs.facts()}
@@ -227,7 +230,7 @@ class JaxRecording:
         """Commit what is left, and record how the process ended. Safe to call twice."""
         if self._finished or self._is_forked:
             return
-        self._finished = True
+        self._finished = self.is_over = True
         atexit.unregister(self._at_exit)
         self._endings.uninstall()
         self._wake.set()
@@ -250,7 +253,7 @@ class JaxRecording:
         """An internal error of the recorder: the recording ends, the program goes on."""
         if self._failure is not None:
             return
-        self._failure = f"{type(error).__name__}: {error}"
+        self._failure, self.is_over = f"{type(error).__name__}: {error}", True
         if os.environ.get("RLTRACE_DEBUG"):
             import traceback
 
@@ -273,7 +276,7 @@ class JaxRecording:
             return otherwise
 
     def _forked(self) -> None:
-        self._is_forked = True
+        self._is_forked = self.is_over = True
 
     def _at_exit(self) -> None:
         self.finish()
@@ -363,6 +366,24 @@ class JaxRecording:
                 self._known[array] = known
         return known
 
+    def digest_donated(self, given: Sequence[Any], *, is_within: bool) -> None:
+        """Digest the arrays of trees that a call is about to delete; ``is_within``: it is part of another one."""
+        cells = self._known.cells
+        for tree in given:
+            cell = cells.get(id(tree))
+            if cell is None:
+                for array in map(programs.data_of, jax.tree.leaves(tree)):
+                    self._digest_donated(array, cells.get(id(array)), is_within=is_within)
+            elif cell[0] is None:
+                self._digest_donated(tree, cell, is_within=is_within)
+
+    def _digest_donated(self, array: Any, cell: Cell | None, *, is_within: bool) -> None:
+        with self._reading, contextlib.suppress(RuntimeError):  # the program's error: of one that was deleted before
+            if cell is not None:
+                cell[0] = programs.digest_as(array, cell[3]) if cell[0] is None else cell[0]
+            elif type(array) is ArrayImpl and not is_within and self.in_window(self.step) and self.rows_here():
+                self._operand(array)
+
     def common(self, template: RowTemplate, inputs: tuple[ArrayLayout, ...], count: int) -> RowColumns:
         """What the rows of a program have in common (``JaxRows.common``)."""
         rows = self.rows_here()
@@ -442,10 +463,15 @@ class JaxRecording:
                 self._known[array] = operand
         return outputs
 
-    def add_cached(self, call: CachedCall, arguments: Sequence[Any], results: Sequence[Any], frame: FrameType) -> None:
-        """A row of a call, from this frame, that JAX's cache has served; its results are digested later."""
+    def add_cached(
+        self, call: CachedCall, arguments: Sequence[Any], results: Sequence[Any], innermost: Callable[[], FrameType]
+    ) -> None:
+        """A row of a call that JAX's cache has served; its results are digested later.
+
+        ``innermost``: the innermost frame of the program.
+        """
         rows, step = self.rows_here(), self.step
-        if rows is None or (self.options.windowed and not self.in_window(step)):
+        if rows is None or (self._is_windowed and not self.in_window(step)):
             return
         cells, row = self._known.cells, rows.row
         if call.constants:
@@ -459,7 +485,13 @@ class JaxRecording:
         for array, (slot, layout) in zip(results, call.results, strict=True):
             cell = cells[id(array)] = [None, stream, end - slot, layout]
             written.append(cell)
-        new = [call.common, self._sites.of_stack(frame), step, None, (call, rows, row, read, written, results)]
+        stack = xla_client.Traceback.get_traceback()
+        site = self._stacks.get(stack)
+        if site is None or stack is None:
+            if len(self._stacks) > MAX_STACKS:
+                self._stacks.clear()
+            site = self._stacks[stack] = self.call_site(innermost())
+        new = [call.common, site, step, None, (call, rows, row, read, written, results)]
         self._reads.append(new)
         rows.append(new)
         self._unread_bytes += call.weight
@@ -510,27 +542,25 @@ class JaxRecording:
             return ()
         results: Sequence[Any]
         call, rows, row, read, written, results = new[4]
-        for cell, digest in zip(written, self._digests(call, results), strict=True):
-            cell[0] = digest
+        try:
+            for cell, array, seed in zip(written, results, call.seeds, strict=True):
+                if cell[0] is None:
+                    cell[0] = digest_page(array, seed)
+        except (BufferError, RuntimeError, ValueError):  # a dtype is no buffer's, one was not computed, or is large
+            self._digest_results(written, results)
         new[4] = [cell[0] for cell in chain(read, written)]
         new[3] = rows.links(read, row)
         return results
 
-    def _digests(self, call: CachedCall, results: Sequence[Any]) -> list[int]:
-        """Digests of the results of a call; 0 of what was not computed."""
-        try:
-            if call.seeds:
-                return list(map(digest_page, results, call.seeds))
-        except (BufferError, RuntimeError, ValueError):  # a dtype is no buffer's, or one was not computed
-            pass
-        digests = []
-        for array, (_, layout) in zip(results, call.results, strict=True):
+    def _digest_results(self, cells: Sequence[Cell], results: Sequence[Any]) -> None:
+        """Put the digests of results in their cells, but those that are there; 0 of what was not computed."""
+        for cell, array in zip(cells, results, strict=True):
             try:
-                digests.append(programs.digest_as(array, layout))
+                if cell[0] is None:
+                    cell[0] = programs.digest_as(array, cell[3])
             except RuntimeError as error:  # the program's error, where it looks at it
                 self.note(FAILED, f"a result: {str(error).partition(chr(10))[0]}")
-                digests.append(0)
-        return digests
+                cell[0] = 0
 
     def know(self, arrays: Sequence[Any], operands: Sequence[Operand]) -> None:
         """The digests and producers of arrays."""
