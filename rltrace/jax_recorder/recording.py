@@ -13,7 +13,6 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from sys import getrefcount
 from types import FrameType
@@ -144,6 +143,12 @@ class KnownArrays:
         references[number] = ref(array, forget)
 
 
+class _OfThread(threading.local):
+    """What is the calling thread's; by the thread and not by its number, which a later one may have."""
+
+    rows: JaxRows | None = None
+
+
 class JaxRecording:
     """The recording of one process."""
 
@@ -168,14 +173,13 @@ class JaxRecording:
         self._writing = threading.RLock()
         """Never held while that of the rows is waited for."""
         self._streams: list[JaxRows] = []
-        self._of_thread = threading.local()
-        """Its rows; by the thread and not by its number, which a later one may have."""
+        self._of_thread = _OfThread()
         self._within: dict[str, JaxRows] = {}
         """Rows within calls and iterations, by the names of their streams."""
         self._known = KnownArrays()
         """Arrays whose digest and producer are known."""
         self._reads: deque[NewRow] = deque()
-        """The rows whose results are not digested yet, each with its call, its cells and its results instead."""
+        """The rows whose results are not digested yet."""
         self._unread_bytes = 0
         self._reading = threading.RLock()
         self._steps: list[StepRecord] = []
@@ -328,7 +332,7 @@ class JaxRecording:
 
     def rows_here(self) -> JaxRows | None:
         """The rows of the calling thread; None in one that Python did not start."""
-        found: JaxRows | None = getattr(self._of_thread, "rows", None)
+        found = self._of_thread.rows
         if found is not None:
             return found
         thread = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]  # current_thread() would add it
@@ -378,11 +382,14 @@ class JaxRecording:
                 self._digest_donated(tree, cell, is_within=is_within)
 
     def _digest_donated(self, array: Any, cell: Cell | None, *, is_within: bool) -> None:
-        with self._reading, contextlib.suppress(RuntimeError):  # the program's error: of one that was deleted before
-            if cell is not None:
-                cell[0] = programs.digest_as(array, cell[3]) if cell[0] is None else cell[0]
-            elif type(array) is ArrayImpl and not is_within and self.in_window(self.step) and self.rows_here():
-                self._operand(array)
+        try:
+            with self._reading:
+                if cell is not None:
+                    cell[0] = programs.digest_as(array, cell[3]) if cell[0] is None else cell[0]
+                elif type(array) is ArrayImpl and not is_within and self.in_window(self.step) and self.rows_here():
+                    self._operand(array)
+        except RuntimeError:  # the program's error: one was deleted before
+            pass
 
     def common(self, template: RowTemplate, inputs: tuple[ArrayLayout, ...], count: int) -> RowColumns:
         """What the rows of a program have in common (``JaxRows.common``)."""
@@ -470,10 +477,10 @@ class JaxRecording:
 
         ``innermost``: the innermost frame of the program.
         """
-        rows, step = self.rows_here(), self.step
+        rows, step = self._of_thread.rows or self.rows_here(), self.step
         if rows is None or (self._is_windowed and not self.in_window(step)):
             return
-        cells, row = self._known.cells, rows.row
+        cells, end, stream = self._known.cells, BACK * rows.row, rows.number
         if call.constants:
             arguments = *arguments, *call.constants
         read: list[Any] = list(map(cells.get, map(id, arguments)))
@@ -481,17 +488,15 @@ class JaxRecording:
             raise RecordError(f"a call of a function of {len(call.avals)} arrays has {len(read)}")
         if not all(read):
             read = [cell or self._cell(call, *each) for cell, each in zip(read, enumerate(arguments), strict=True)]
-        end, stream, written = BACK * row, rows.number, []
-        for array, (slot, layout) in zip(results, call.results, strict=True):
-            cell = cells[id(array)] = [None, stream, end - slot, layout]
-            written.append(cell)
+        written = [[None, stream, end - slot, layout] for slot, layout in call.results]
+        cells.update(zip(map(id, results), written, strict=True))
         stack = xla_client.Traceback.get_traceback()
         site = self._stacks.get(stack)
         if site is None or stack is None:
             if len(self._stacks) > MAX_STACKS:
                 self._stacks.clear()
             site = self._stacks[stack] = self.call_site(innermost())
-        new = [call.common, site, step, None, (call, rows, row, read, written, results)]
+        new = [call.common, site, step, read, written, (results, call.seeds)]
         self._reads.append(new)
         rows.append(new)
         self._unread_bytes += call.weight
@@ -521,13 +526,16 @@ class JaxRecording:
 
         Never called with the lock of the rows: a callback of the program that computes one may wait for that lock.
         """
-        reads, cells = self._reads, self._known.cells
-        arrays: list[Any] = []
+        reads, cells, arrays = self._reads, self._known.cells, []
         with self._reading:
             self._unread_bytes = 0
             while reads:
                 new = reads[0]
-                arrays += self._complete(new)
+                if new[-1] is not None:
+                    results, seeds = new[-1]
+                    self._digest_results(new[4], results, seeds)
+                    arrays += results
+                    new[-1] = None
                 if reads and reads[0] is new:  # the program's code may run meanwhile, and come here
                     reads.popleft()
             for array in arrays:
@@ -536,24 +544,15 @@ class JaxRecording:
                 else:
                     cells.pop(id(array), None)
 
-    def _complete(self, new: NewRow) -> Sequence[Any]:
-        """Put links and digests in a row; returns its results."""
-        if new[3] is not None:
-            return ()
-        results: Sequence[Any]
-        call, rows, row, read, written, results = new[4]
+    def _digest_results(self, cells: Sequence[Cell], results: Sequence[Any], seeds: Sequence[int]) -> None:
+        """Put the digests of results in their cells, but those that are there; 0 of what was not computed."""
         try:
-            for cell, array, seed in zip(written, results, call.seeds, strict=True):
+            for cell, array, seed in zip(cells, results, seeds, strict=True):
                 if cell[0] is None:
                     cell[0] = digest_page(array, seed)
+            return
         except (BufferError, RuntimeError, ValueError):  # a dtype is no buffer's, one was not computed, or is large
-            self._digest_results(written, results)
-        new[4] = [cell[0] for cell in chain(read, written)]
-        new[3] = rows.links(read, row)
-        return results
-
-    def _digest_results(self, cells: Sequence[Cell], results: Sequence[Any]) -> None:
-        """Put the digests of results in their cells, but those that are there; 0 of what was not computed."""
+            pass
         for cell, array in zip(cells, results, strict=True):
             try:
                 if cell[0] is None:

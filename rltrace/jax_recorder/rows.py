@@ -1,15 +1,15 @@
 """The rows of one thread that are not committed yet: calls of compiled functions, and iterations of their loops.
 
 Owns their interning and cells. Digests are computed by the caller, so every input that is an array was read. A result
-may be digested later: until then its row has no cells, and neither it nor a later one is committed.
+may be digested later: until then neither its row nor a later one is committed.
 """
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import chain
+from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -105,9 +105,11 @@ class RowColumns(NamedTuple):
 
 
 NewRow = list[Any]
-"""A row that is not in a block yet: what it has in common with others, site, step, links and digests.
+"""A row that is not in a block yet: what it has in common with others, site, step, the cells of what it reads and of
+what it writes, and what the caller needs to digest its results, None once they are."""
 
-The links are None until all results are digested; what is in the place of the digests is the caller's."""
+_DIGEST, _STREAM, _ORIGIN = map(itemgetter, range(3))
+"""Of a cell."""
 
 
 class RowPlace(NamedTuple):
@@ -217,9 +219,7 @@ class JaxRows:
     ) -> int:
         """Add a row; returns its index in the stream."""
         common = self.common(template, [operand.layout for operand in inputs], len(outputs))
-        links = self.links(list(map(cell_of, inputs)), self.row)
-        digests = [operand.digest for operand in (*inputs, *outputs)]
-        return self.append([common, site, step, links, digests])
+        return self.append([common, site, step, list(map(cell_of, inputs)), list(map(cell_of, outputs)), None])
 
     def append(self, row: NewRow) -> int:
         """Add a row with its cells; returns its index in the stream."""
@@ -269,7 +269,7 @@ class JaxRows:
         carried = last[Column.LINKS] - len(fixed)
         links = np.empty((count, last[Column.LINKS]), np.int64)
         for i, operand in enumerate(fixed):
-            [first] = self.links([cell_of(operand)], self.row)
+            [first] = self._links([cell_of(operand)], self.row)
             grows = operand.producer is not None and first >= 0
             links[:, i] = first + BACK * np.arange(count) if grows else first
         links[:, len(fixed) :] = [pack_link(1, i, read=True) for i in range(carried)]
@@ -308,25 +308,22 @@ class JaxRows:
     def close_block(self) -> None:
         """Make arrays of the rows up to the first that has a result to digest."""
         rows = self._rows[:]
-        rows = rows[: next((i for i, row in enumerate(rows) if row[3] is None), len(rows))]
+        rows = rows[: next((i for i, row in enumerate(rows) if row[-1] is not None), len(rows))]
         if not rows:
             return
-        commons, sites, steps, links, digests = zip(*rows, strict=True)
+        commons, sites, steps, read, written, _ = zip(*rows, strict=True)
         kinds = {id(common): common for common in commons}
         places = {number: place for place, number in enumerate(kinds)}
         table = np.array([common.columns for common in kinds.values()], np.uint32)
         columns = table[[places[id(common)] for common in commons]]
         columns[:, Column.SITE] = sites
         columns[:, Column.STEP] = steps
-        block = Rows(
-            self._first,
-            columns,
-            np.frombuffer(array("q", chain.from_iterable(links)), np.int64),
-            np.zeros(0, np.int64),
-            np.frombuffer(array("d", chain.from_iterable([common.floats for common in commons])), np.float64),
-            np.frombuffer(array("Q", chain.from_iterable(digests)), np.uint64),
-        )
-        self._blocks.append(block)
+        numbers = self._first + np.repeat(np.arange(len(rows)), columns[:, Column.LINKS])
+        links = self._links(list(chain.from_iterable(read)), numbers)
+        floats = np.array([number for common in commons for number in common.floats], np.float64)
+        cells = list(chain.from_iterable(chain.from_iterable(zip(read, written, strict=True))))
+        digests = np.fromiter(map(_DIGEST, cells), np.uint64, len(cells))
+        self._blocks.append(Rows(self._first, columns, links, np.zeros(0, np.int64), floats, digests))
         del self._rows[: len(rows)]
         self._first += len(rows)
 
@@ -340,13 +337,11 @@ class JaxRows:
             found = self._structures[layouts] = self._tables.intern("structures", key, ids)
         return found
 
-    def links(self, cells: Sequence[Cell], row: int) -> list[int]:
-        """The link cells of arrays that a row reads."""
-        number, end = self.number, BACK * row
-        return [
-            end - origin if stream == number else origin if stream == FIXED else _UNKNOWN
-            for _, stream, origin, _ in cells
-        ]
+    def _links(self, cells: Sequence[Cell], rows: NDArray[np.int64] | int) -> NDArray[np.int64]:
+        """The link cells of arrays that rows read; ``rows``: the row that reads each."""
+        streams, origins = (np.fromiter(map(of, cells), np.int64, len(cells)) for of in (_STREAM, _ORIGIN))
+        others = np.where(streams == FIXED, origins, _UNKNOWN)
+        return np.where(streams == self.number, BACK * np.asarray(rows) - origins, others)
 
 
 def layout_payload(layout: ArrayLayout) -> list[Any]:

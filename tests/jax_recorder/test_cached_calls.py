@@ -75,7 +75,8 @@ for n, each in enumerate((key, wrapped, jax.random.key(1, impl="rbg"), jax.rando
     key_of, folded, data = mixed({"k": each}, n)
     show(drawn(each), drawn(key_of), drawn(folded), data, drawn(wrapped), jax.random.key_data(key_of))
     drawn(jax.random.clone(each)), jax.random.bits(jax.random.split(folded)[0])
-less = jax.jit(lambda w, g, *, by=2: jax.tree.map(lambda a, b: a - b / by, w, g), donate_argnums=0, static_argnames="by")
+smaller = lambda w, g, *, by=2: jax.tree.map(lambda a, b: a - b / by, w, g)
+less = jax.jit(smaller, donate_argnums=0, static_argnames="by")
 named = jax.jit(lambda n, v, w: (v + n, w * scale), static_argnums=0, donate_argnames=("v", "w"))
 weights, own = {"a": scaled(x), "b": jnp.ones(2)}, jnp.asarray(np.ones(4, np.float32))
 for n in range(6):  # given away: what the call before returned, what another one did, what JAX did not compute
