@@ -45,6 +45,15 @@ torch.manual_seed(0)
 policy = Policy()
 
 
+def round_weights():  # to numbers whose sums are exact, so equal in calls of any number of rows
+    with torch.no_grad():
+        for each in policy.parameters():
+            each.copy_((each * 8).round() / 8)
+
+
+round_weights()
+
+
 def generate():
     with torch.no_grad():
         for at in range(IDS.shape[1]):
@@ -140,6 +149,7 @@ LEARNING = (
         generate()
         train()
         optimizer.step()
+        round_weights()
 
 
 if __name__ == "__main__":
