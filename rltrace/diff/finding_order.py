@@ -2,7 +2,8 @@
 
 Only shared events order streams: optimizer attempts within one process, collectives between processes. What a process
 ran before it sent data precedes what another ran after it had received them. What is within a call or an iteration of
-JAX precedes the row of it. Names never order anything else.
+JAX precedes the row of it, and a thread that runs JAX and torch records how their rows follow each other. Names never
+order anything else.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from rltrace.diff.base.model import Cause, Finding
 from rltrace.diff.base.view import StreamView
 from rltrace.diff.causes.collectives import CollectiveLog, collectives_between, first_row, own_rank
 from rltrace.errors import HoleError
+from rltrace.trace.format.interleaving import moment_of
 from rltrace.trace.format.schema import Column, is_within, parse_within
 from rltrace.trace.kernels.evidence import WITHIN
 from rltrace.trace.read.process import ProcessTrace
@@ -82,13 +84,18 @@ class Order:
                 if steps[0] is None or steps[1] is None or steps[0] == steps[1]:
                     return self._is_before_in_thread(x.finding, y.finding)
                 return steps[0] < steps[1]
+            if tokens[k] == tokens[n] is not None:
+                return self._is_before_beside(x, y)
             return self._was_received(logs[k], ranks[k], logs[n])
 
+        tokens = [self._token(x.process) for x in found]
         processes: dict[str, list[int]] = {}
-        for n, x in enumerate(found):
-            processes.setdefault(x.process, []).append(n)
+        for n, (x, token) in enumerate(zip(found, tokens, strict=True)):
+            processes.setdefault(token or x.process, []).append(n)
         receives = [bool(log is not None and log.completed) for log in logs]  # else only its own process orders it
-        before = [range(len(found)) if receives[n] else processes[y.process] for n, y in enumerate(found)]
+        before = [
+            range(len(found)) if receives[n] else processes[tokens[n] or y.process] for n, y in enumerate(found)
+        ]
         return [[k for k in before[n] if found[k] is not y and is_before(k, n)] for n, y in enumerate(found)]
 
     @staticmethod
@@ -105,6 +112,23 @@ class Order:
                     break
                 if rank in call.senders and call.own in call.receivers and rank != call.own:
                     return True
+        return False
+
+    def _token(self, process: str) -> str | None:
+        """What a process of A, or of B, has in common with another one that is the same to the system."""
+        return next((trace[process].token for trace in self._processes if process in trace), None)
+
+    def _is_before_beside(self, x: OrderedFinding, y: OrderedFinding) -> bool:
+        """Whether of what JAX and torch ran on one thread, ``x`` is known to have ended before ``y`` began."""
+        (first, (at, _)), (second, (then, _)) = (self._in_thread(each.finding) or ("", (0, 0)) for each in (x, y))
+        for views in self._views:
+            one, other = views.get(first), views.get(second)
+            if one is None or other is None:
+                continue
+            if one.stream.beside == other.stream.index:
+                return moment_of(one.stream.moments, at).end <= then
+            if other.stream.beside == one.stream.index:
+                return at < moment_of(other.stream.moments, then).begin
         return False
 
     def _is_before_in_thread(self, x: Finding, y: Finding) -> bool:

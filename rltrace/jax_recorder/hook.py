@@ -65,6 +65,9 @@ NOT_THERE = {
 }
 """Options of a recording that JAX programs do not have."""
 
+NOT_RECORDED = "jax.not_recorded"
+"""Fact of a process whose torch ops are recorded: why its calls of JAX are not."""
+
 CALLED = ("donated_invars", "in_shardings", "out_shardings", "in_layouts", "out_layouts", "compiler_options_kvs")
 """Parameters of a call with which a function is compiled anew."""
 
@@ -76,6 +79,10 @@ def start(options: RecordOptions, token: str, make_hook: MakeHook | None = None)
     Raises RecordError where this JAX, or this recording, is not one that is supported.
     """
     asked = next((option for name, option in NOT_THERE.items() if getattr(options, name)), None)
+    session = recorder.current_session()
+    if asked is not None and session is not None:
+        session.note_missing(NOT_RECORDED, f"{asked} is not there for what JAX computes")
+        return
     if asked is not None:
         raise RecordError(f"{asked} is not there for JAX programs, whose calls and iterations are recorded")
     if jax.__version_info__ < FIRST:
@@ -151,7 +158,6 @@ class JaxCalls:
         self._evaluator: Evaluator | None = None
         """At level equation."""
         self._has_called = False
-        self._off = False
 
     def pass_on(self, original: Original, *args: Any, **params: Any) -> Any:
         """Call a compiled function, recorded."""
@@ -236,7 +242,7 @@ class JaxCalls:
 
     @property
     def is_over(self) -> bool:
-        return self._off or (self._recording is not None and self._recording.is_over)
+        return self._recording is not None and self._recording.is_over
 
     def take_cached(self) -> CachedCall | None:
         cached, self._busy.cached = self._busy.cached, None
@@ -269,16 +275,18 @@ class JaxCalls:
 
     def _here(self) -> JaxRecording | None:
         """The recording; None where calls of this thread are not recorded."""
-        recording = None if self._off else self._recording or self._started()
-        return None if recording is None or recording.is_over or recording.rows_here() is None else recording
+        recording = self._recording or self._started()
+        rows = None if recording.is_over else recording.rows_here()
+        if rows is None:
+            return None
+        recording.find_torch(rows)
+        rows.begin_call()
+        return recording
 
-    def _started(self) -> JaxRecording | None:
-        """The recording, which begins with the first call; None where torch's has begun before."""
+    def _started(self) -> JaxRecording:
+        """The recording, which begins with the first call."""
         with self._lock:
-            if self._recording is None and not self._off:
-                if recorder.current_session() is not None:
-                    self._off = True
-                    return None
+            if self._recording is None:
                 self._recording = JaxRecording(self._options, self._token, self._make_hook)
                 self._recording.start()
             return self._recording

@@ -25,7 +25,7 @@ from jax._src.array import ArrayImpl
 from jax._src.lib import xla_client
 from numpy.typing import NDArray
 
-from rltrace import fingerprint
+from rltrace import fingerprint, recorder
 from rltrace.digest import ALGORITHM, digest_buffer, digest_page
 from rltrace.errors import RecordError
 from rltrace.jax_recorder import programs
@@ -57,7 +57,7 @@ from rltrace.portable_keys import portable_key
 from rltrace.recorder.base.background_thread import BackgroundThread
 from rltrace.recorder.base.intern_tables import Tables
 from rltrace.recorder.base.options import RecordOptions
-from rltrace.recorder.base.process_names import mark_children, process_name
+from rltrace.recorder.base.process_names import mark_children, recorded_name
 from rltrace.recorder.core.call_sites import Sites
 from rltrace.recorder.processes.exits import Endings, interrupt_program, stay_interrupted
 from rltrace.trace.format.process_start import note_failure
@@ -161,7 +161,7 @@ class JaxRecording:
         self._trace, self._token = Path(options.trace), token
         start = {"token": token, "pid": os.getpid(), "parent": os.getppid(), "argv": masked_arguments(sys.argv)}
         start |= {"executable": home_as_tilde(sys.executable), "jax": jax.__version__}
-        self._writer = ProcessWriter.open(self._trace, {"name": process_name(options.trace), **start})
+        self._writer = ProcessWriter.open(self._trace, {"name": recorded_name(options.trace, "jax"), **start})
         self._tables = Tables()
         self._sites = Sites(self._tables)
         self._stacks: dict[Any, int] = {}
@@ -169,7 +169,7 @@ class JaxRecording:
         self.series = JaxSeries(self._tables)
         self._lock = threading.RLock()
         self._taken: deque[tuple[Any, ...]] = deque()
-        """What is to be committed, as arguments of ``ProcessWriter.commit``."""
+        """What is to be committed: a record that comes first, or None, and arguments of ``ProcessWriter.commit``."""
         self._writing = threading.RLock()
         """Never held while that of the rows is waited for."""
         self._streams: list[JaxRows] = []
@@ -310,13 +310,17 @@ class JaxRecording:
             self._steps = []
             for rows in streams:
                 own = [step for step in steps if step.stream == rows.number]
-                taken, samples, entries = rows.take(), self.series.take(), self._tables.take()
+                moments, taken = rows.take_moments(), rows.take()
+                samples, entries = self.series.take(), self._tables.take()
                 values = None if self._values is None else self._values.queue.take(rows.number, rows.row)
-                if taken is not None or own or entries or values or len(samples):
-                    self._taken.append((rows.number, taken, entries, own, values, samples))
+                if taken is not None or own or entries or values or len(samples) or moments:
+                    self._taken.append((moments, rows.number, taken, entries, own, values, samples))
         with self._writing:
             while self._taken:
-                self._writer.commit(*self._taken.popleft())
+                moments, *committed = self._taken.popleft()
+                if moments is not None:  # of these rows, so never after them
+                    self._writer.append({"type": "interleaving", **moments})
+                self._writer.commit(*committed)
 
     def _commit_regularly(self) -> None:
         try:
@@ -346,7 +350,15 @@ class JaxRecording:
                 count += 1
             rows = self._of_thread.rows = JaxRows(self._writer.stream(name), name, self._tables)
             self._streams.append(rows)
+        self.find_torch(rows)
         return rows
+
+    def find_torch(self, rows: JaxRows) -> None:
+        """Have the rows of the calling thread follow its torch ops, if it has any."""
+        session = recorder.current_session() if rows.torch is None else None
+        stream = None if session is None else session.op_stream_here()
+        if stream is not None:
+            rows.follow(stream)
 
     def call_site(self, frame: FrameType) -> int:
         """Id of the stack of the program, of which this is the innermost frame."""
@@ -496,6 +508,7 @@ class JaxRecording:
             if len(self._stacks) > MAX_STACKS:
                 self._stacks.clear()
             site = self._stacks[stack] = self.call_site(innermost())
+        rows.begin_call()  # which calls nothing back
         new = [call.common, site, step, read, written, (results, call.seeds)]
         self._reads.append(new)
         rows.append(new)
@@ -504,6 +517,7 @@ class JaxRecording:
             self.read_results()
             with self._lock:
                 rows.close_block()
+            self.find_torch(rows)
 
     def _cell(self, call: CachedCall, place: int, array: Any) -> Cell:
         """What is known of random keys, or of an argument of a call that nothing was known of."""

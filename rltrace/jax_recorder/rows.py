@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from rltrace.jax_recorder.programs import ArrayLayout, Program
 from rltrace.portable_keys import portable_key
 from rltrace.recorder.base.intern_tables import Tables
+from rltrace.trace.format.interleaving import START, Moment, runs_of
 from rltrace.trace.format.rows import Rows
 from rltrace.trace.format.schema import LINES, SLOT_UNKNOWN, WRITES, Column, Kind, Origin, Phase, pack_link
 
@@ -192,6 +193,14 @@ class InnerBlock(NamedTuple):
     """How many values are read."""
 
 
+class OpStream(Protocol):
+    """The stream of the torch ops of a thread."""
+
+    number: int
+    row: int
+    """Its rows so far."""
+
+
 class JaxRows:
     """The rows of one thread, held until they are committed."""
 
@@ -208,6 +217,12 @@ class JaxRows:
         """Whole blocks of rows, which precede the others."""
         self._rows: list[NewRow] = []
         """Appended to by the thread alone, and shortened at its start with the recording's lock."""
+        self.torch: OpStream | None = None
+        """That of the same thread; None: it has none, as far as is known."""
+        self._moments = [START]
+        """The last one that was taken, and those since."""
+        self._begun = 0
+        """Rows of torch as the call began whose row comes next."""
 
     @property
     def held(self) -> int:
@@ -223,9 +238,32 @@ class JaxRows:
 
     def append(self, row: NewRow) -> int:
         """Add a row with its cells; returns its index in the stream."""
+        if self.torch is not None:
+            moment, self._begun = Moment(self.row, self._begun, self.torch.row), self.torch.row
+            if moment[1:] != self._moments[-1][1:]:
+                self._moments.append(moment)
         self._rows.append(row)
         self.row += 1
         return self.row - 1
+
+    def follow(self, torch: OpStream) -> None:
+        """From now on note where rows are among those of torch; the earlier ones are at any place so far."""
+        self.torch = torch
+        if self.row and torch.row:
+            self._moments.append(Moment(0, 0, torch.row))
+
+    def begin_call(self) -> None:
+        """A call begins whose row comes next."""
+        if self.torch is not None:
+            self._begun = self.torch.row
+
+    def take_moments(self) -> dict[str, Any] | None:
+        """The fields of record "interleaving" since the last one; None: there is nothing new."""
+        moments = self._moments[:]
+        if len(moments) < 2 or self.torch is None:
+            return None
+        del self._moments[: len(moments) - 1]
+        return {"stream": self.number, "other": self.torch.number, "runs": runs_of(moments)}
 
     def common(self, template: RowTemplate, inputs: Sequence[ArrayLayout], count: int) -> RowColumns:
         """Of rows of a program that read arrays of these layouts and write ``count``."""

@@ -118,9 +118,10 @@ def test_asking_for_the_spec_is_not_importing(bench: Bench) -> None:
 
 
 def test_nothing_is_left_on_the_import_path(bench: Bench) -> None:
-    """After the call no finder of ours remains, and torch's spec and loader are of their usual classes."""
+    """After torch and JAX no finder of ours remains, and torch's spec and loader are of their usual classes."""
+    bench.module("jax/__init__.py", "")
     code = """
-import sys, torch
+import sys, torch, jax
 print([type(finder).__name__ for finder in sys.meta_path if type(finder).__module__ == "sitecustomize"])
 print(type(torch.__spec__), type(torch.__loader__), torch.__spec__.loader is torch.__loader__)
 """

@@ -23,6 +23,9 @@ OPTIONS = "RLTRACE_RECORD"
 STARTS_VARIABLE = "RLTRACE_STARTS"
 """Variable with the folder for start records (``rltrace.launch.command.STARTS_VARIABLE``)."""
 
+LIBRARIES = ("torch", "jax")
+"""Modules whose import starts a recorder."""
+
 HELPERS = ("resource_tracker", "forkserver", "spawn")
 """Modules of multiprocessing that it starts with ``python -c``."""
 
@@ -86,20 +89,20 @@ class StartRecord:
 
 
 class ImportWatch:
-    """A finder that starts the recorder, once, when ``import torch`` or ``import jax`` has finished.
+    """A finder that starts a recorder, once each, when ``import torch`` or ``import jax`` has finished.
 
     The import system sets a flag on a module's spec while it runs the module; the spec of torch gets a class that
     notices when the flag is cleared. So the traceback of a failing import has no frame of rltrace, the loader stays the
     same, and torch counts as imported, for other threads too, when the recorder starts. A module made by hand from the
     spec is missed.
 
-    After torch nothing is watched anymore; JAX's recorder begins with its first call, unless torch's has begun by then.
+    JAX's recorder begins with its first call. A program with both libraries has two recorders.
     """
 
     def __init__(self, start_record: StartRecord, options: str) -> None:
         self.start_record = start_record
         self.options = options
-        self.awaited = {"torch", "jax"}
+        self.awaited = {name for name in LIBRARIES if name not in sys.modules}
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name not in self.awaited:
@@ -110,8 +113,9 @@ class ImportWatch:
         return spec
 
     def _other_finders_spec(self, name: str, path: Any, target: Any) -> Any:
-        for finder in list(sys.meta_path):
-            find = None if finder is self else getattr(finder, "find_spec", None)
+        finders = list(sys.meta_path)
+        for finder in finders[finders.index(self) + 1 if self in finders else 0 :]:  # those before have not found it
+            find = getattr(finder, "find_spec", None)
             spec = None if find is None else find(name, path, target)
             if spec is not None:
                 return spec
@@ -137,11 +141,11 @@ class ImportWatch:
             self.start_record.note_failure(error)
 
     def finished(self, name: str) -> None:
-        """torch has been imported: remove this finder, start the recorder. Or JAX: the same, and wait for torch."""
+        """A library has been imported: start its recorder, and remove this finder after the last one."""
         if self not in sys.meta_path or name not in self.awaited:
             return
         self.awaited.discard(name)
-        if name == "torch":
+        if not self.awaited:
             sys.meta_path.remove(self)
         start_recorder(self.start_record, self.options, name)
 
@@ -219,10 +223,9 @@ def begin() -> None:
     except OSError as error:  # the trace is gone or cannot be written: nothing can be recorded
         start_record.note_failure(error)
         return
+    sys.meta_path.insert(0, ImportWatch(start_record, options))
     if "torch" in sys.modules:  # a .pth file of site-packages can import it before us
         start_recorder(start_record, options)
-    else:
-        sys.meta_path.insert(0, ImportWatch(start_record, options))
 
 
 def _serves_compiler() -> bool:

@@ -192,11 +192,19 @@ def process_name(trace: str = "") -> str:
     rank_launcher = launcher()
     if rank_launcher is not None:
         return f"launcher:{rank_launcher}"
-    if os.environ.get(DEPTH, "0") != "0" and os.environ.get(PARENT_RANK, own) == own:
+    if _depth() != "0" and os.environ.get(PARENT_RANK, own) == own:
         number = own_number(trace) if trace else None
         suffix = f"#{number}" if number is not None and number > 1 else ""
         return f"rank{own or '0'}/child:{Path(portable_path(sys.argv[0] or 'python')).name}{suffix}"
     return f"rank{own or '0'}/main"
+
+
+def recorded_name(trace: str, library: str) -> str:
+    """The name of what this process computes with ``library``: its own; with a second one, ``rank0/main/jax``."""
+    name = process_name(trace)
+    if _own.first is None or _own.first[:2] != (os.getpid(), trace):
+        _own.first = os.getpid(), trace, library
+    return name if _own.first[2] == library else f"{name}/{library}"
 
 
 def fork_name(parent: str, number: int) -> str:
@@ -282,9 +290,29 @@ def is_left_out(options: RecordOptions, token: str, name: str | None = None) -> 
     return True
 
 
+class _Own:
+    """What this process is called by, whatever it passes on to its children."""
+
+    depth: tuple[int, str] | None = None
+    """Its process id, and ``DEPTH`` before it marked its children."""
+    first: tuple[int, str, str] | None = None
+    """Its process id, a trace, and the first library of which something is recorded there."""
+
+
+_own = _Own()
+
+
+def _depth() -> str:
+    """``DEPTH`` as this process was started."""
+    if _own.depth is not None and _own.depth[0] == os.getpid():
+        return _own.depth[1]
+    return os.environ.get(DEPTH, "0")
+
+
 def mark_children() -> None:
     """Mark programs that this process starts as its children, by variables they inherit; ranks are not marked."""
     if VARIABLE not in os.environ or launcher() is not None:  # no child is recorded, or the children are ranks
         return
-    os.environ[DEPTH] = str(int(os.environ.get(DEPTH, "0")) + 1)
+    _own.depth = os.getpid(), _depth()
+    os.environ[DEPTH] = str(int(_depth()) + 1)
     os.environ[PARENT_RANK] = rank()

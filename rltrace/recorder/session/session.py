@@ -28,7 +28,7 @@ from rltrace.masking import home_as_tilde, masked_arguments
 from rltrace.recorder.base.dispatch_mode import DispatchEngine, Engine
 from rltrace.recorder.base.isolation import EagerStance, compiler_exclusion
 from rltrace.recorder.base.options import RecordOptions
-from rltrace.recorder.base.process_names import Children, fork_name, is_worker, process_name
+from rltrace.recorder.base.process_names import Children, fork_name, is_worker, process_name, recorded_name
 from rltrace.recorder.base.stack_space import check_stack_space
 from rltrace.recorder.base.torch_function import torch_function_disabled
 from rltrace.recorder.capture.captures import Captures, Extend, PastAttempts, make_captures, remember_names
@@ -100,9 +100,9 @@ class Session:
         self._finished = False
         self._closed = threading.Event()
         self._trace, self._token = Path(options.trace), token
-        self._writer = ProcessWriter.open(self._trace, _start_record(token, name or process_name(options.trace)))
+        self._writer = ProcessWriter.open(self._trace, _start_record(token, name or recorded_name(options.trace, "torch")))
         self._process = ProcessState(self.fail, verify_inputs=options.verify_inputs, library=self._library)
-        self._process.report_missing = self._note_missing
+        self._process.report_missing = self.note_missing
         self._extension = extend and extend(self._writer.name)
         self._captures = self._make_captures(options)
         if options.asleep:
@@ -201,6 +201,10 @@ class Session:
     def stream_here(self) -> OpRecorder | None:
         """The stream of the calling thread, where its ops become rows."""
         return self.window.stream_here()
+
+    def op_stream_here(self) -> OpRecorder | None:
+        """The stream of the calling thread, whether or not its ops become rows now; None: it has none yet."""
+        return self._streams.here()
 
     def end_stacks_at(self, code: CodeType) -> None:
         """Recorded stacks end at frames of ``code``: its callers are unrelated to the ops above."""
@@ -405,7 +409,7 @@ class Session:
         self._facts = {"digest": ALGORITHM, **self._engine_facts, **fingerprint.facts(self._facts), **device_facts()}
         self._writer.facts(self._level, self._engine_name(), {**self._facts, **more})
 
-    def _note_missing(self, fact: str, what: str) -> None:
+    def note_missing(self, fact: str, what: str) -> None:
         """Record at once, from any thread, so that it is in the trace of a program that is killed."""
         known = self._missing.setdefault(fact, [])
         if self.is_over or what in known or len(known) >= MAX_MISSING:
@@ -476,7 +480,7 @@ class Session:
         try:
             check_stack_space(error)
         except RecursionError:
-            _thread.start_new_thread(self._note_missing, (FULL_STACK, f"after step {self._process.step}"))
+            _thread.start_new_thread(self.note_missing, (FULL_STACK, f"after step {self._process.step}"))
             return
         self._failure = f"{type(error).__name__}: {error}"
         if self._arming is not None:

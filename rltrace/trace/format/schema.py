@@ -37,7 +37,7 @@ from collections.abc import Mapping
 from enum import IntEnum, IntFlag
 from typing import Final
 
-FORMAT: Final = (4, 0)
+FORMAT: Final = (4, 1)
 """(major, minor). Readers refuse a newer major version, and ignore unknown fields."""
 OLDEST: Final = 3
 """The oldest major version that is read."""
@@ -479,6 +479,9 @@ RECORD_TYPES: Final = {
     "facts": "level, engine, facts: {name: value} of the machine and the process; the later of one name counts",
     "stream": "stream, name",
     "window": "stream, first_step, end_step (null: to the end), row at which recording of ops began",
+    "interleaving": "stream, other: number of the stream of the same thread in the process with the same token, runs:"
+    " [[rows of stream, rows of other since the last call, rows of other during the call, times], …], each since the"
+    " last one before. Of what JAX computes in a process that also runs torch",
     "asleep": "first_step, end_step: steps of which nothing but their optimizer is recorded, as the run was not armed"
     " for them",
     "tables": "chunk: number of the first, entries: {table: entries so far}, files",
@@ -533,3 +536,4 @@ RECORD_TYPES: Final = {
 # 3.4  record type "asleep": steps of which nothing was recorded, as the run was not armed for them
 # 4.0  values of small fields of events, among their evidence; series of kind "item"; values of kinds 8 to 10, for
 #      rltrace rerun; traces of 3.x are read too
+# 4.1  record type "interleaving": the order of JAX's rows and torch's in one thread

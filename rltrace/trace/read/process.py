@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from rltrace.trace.format.arrays import ROWS, TABLES
 from rltrace.trace.format.files import TraceStore, UnreadableError, printable
+from rltrace.trace.format.interleaving import START, parse_runs
 from rltrace.trace.format.journal import Journal, Record
 from rltrace.trace.format.records import (
     MAX_COUNT,
@@ -155,6 +156,13 @@ class JournalContent:
         if any(stream.name == name for stream in self.streams.values()):
             raise ValueError(f"there is already a stream {name}")
         self._stream(index).name = name
+
+    def _read_interleaving(self, record: Record) -> None:
+        stream, other = self._stream(number(record, "stream", MAX_STREAMS)), number(record, "other", MAX_STREAMS)
+        if stream.beside not in (None, other):
+            raise ValueError(f"stream {stream.name} is interleaved with another one already")
+        stream.beside = other
+        stream.moments += parse_runs(record["runs"], stream.moments[-1] if stream.moments else START)
 
     def _read_window(self, record: Record) -> None:
         first, end = number(record, "first_step"), record["end_step"]
