@@ -103,7 +103,7 @@ def command(
     from rltrace.commands._rerun_program import ProgramSteps, ran_steps, set_variables
     from rltrace.launch.command import fresh_trace, trace_stem
     from rltrace.recorder.base.options import RecordOptions
-    from rltrace.replay.plan import all_inputs_read, compile_of, plans_of, window_of
+    from rltrace.replay.plan import compile_of, plans_of, window_of
     from rltrace.trace.read.reader import open_trace
 
     usage = "as in rltrace replay a.zarr --inject op=mm -- python train.py"
@@ -132,7 +132,7 @@ def command(
         return replay_rows(command, arguments, force=force and output is not None, quiet=quiet)
     trace_a = open_trace(source)
     window = window_of(trace_a)
-    if origins and not all_inputs_read(trace_a):
+    if origins and not trace_a.has_all_inputs:
         raise UsageError(f"--origins needs digests of the inputs in {source}: record it again with --verify-inputs")
     trace = output if output is not None else fresh_trace(Path(), trace_stem(command))
     path, path_a = distinct_paths(trace, source)

@@ -13,6 +13,7 @@ from rltrace.errors import HoleError, RecordError
 from rltrace.jax_recorder import hook
 from rltrace.jax_recorder.programs import array_like, host_array
 from rltrace.jax_recorder.rows import Operand, RowPlace, RowTemplate
+from rltrace.recorder import current_session
 from rltrace.recorder.base.intern_tables import Tables
 from rltrace.recorder.base.options import RecordOptions
 from rltrace.replay.follower import InjectionFollower, NotInjectedError
@@ -169,7 +170,7 @@ def _words(devices: Sequence[str]) -> str:
 def start_injecting(options: RecordOptions, token: str) -> None:
     """Start to record this process in a replay of a JAX trace; called once, by the bootstrap. Raises RecordError."""
     trace = open_trace(options.replay)
-    if trace.engine != JAX_ENGINE:
+    if current_session() is None and not any(process.engine == JAX_ENGINE for process in trace.processes):
         raise RecordError(f"{trace.path} is of a program that computes with torch, and this one imports JAX first")
     plans = plans_of(trace, options.inject, options.kinds, options.only, lockstep=options.lockstep)
     processes = {process.name: process for process in trace.processes}

@@ -157,12 +157,6 @@ def _whole_functions(trace: Trace) -> str:
     return f"without iterations are {found}; op=jit.NAME selects what such a function returns" if found else ""
 
 
-def all_inputs_read(trace: Trace) -> bool:
-    """Whether the ops of a trace digest all inputs (``record --verify-inputs``), as all rows of JAX do."""
-    options = trace.launch.get("options")
-    return trace.engine == JAX_ENGINE or (isinstance(options, dict) and bool(options.get("verify_inputs")))
-
-
 def preceding_attempts(process: ProcessTrace) -> dict[int, Attempt]:
     """The attempt before each step, by the number of the step."""
     payloads: list[Any] = process.tables["optimizers"].payloads

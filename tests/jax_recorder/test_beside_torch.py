@@ -123,3 +123,13 @@ def test_what_jax_cannot_have_leaves_torch_recorded(first: tuple[Path, str, Trac
     [process] = trace.processes
     assert process.state == "complete"
     assert process.facts["jax.not_recorded"] == "--check-links is not there for what JAX computes"
+
+
+def test_values_of_jax_are_injected_beside_torch(first: tuple[Path, str, Trace]) -> None:
+    """With A's results of the calls of JAX, a run of another number prints what A does."""
+    folder, printed, _ = first
+    same, _ = recorded(folder, "valued", "--values", "all", "--values-inputs")
+    assert same == printed
+    replay = sys.executable, "-m", "rltrace", "replay", "valued.zarr", "--inject", "op=jit.*", "--quiet"
+    replayed = run(folder, PROGRAM, *replay, "-o", "replayed.zarr", "--", SCALE="1.5")
+    assert replayed == printed != run(folder, PROGRAM, SCALE="1.5")

@@ -125,7 +125,14 @@ class Trace:
     @property
     def has_rows(self) -> bool:
         """Whether ops are rows, or of a JAX program, at each level, calls and iterations."""
-        return self.level == "op" or self.engine == JAX_ENGINE
+        return self.level == "op" or any(process.engine == JAX_ENGINE for process in self.processes)
+
+    @property
+    def has_all_inputs(self) -> bool:
+        """Whether rows have digests of all inputs: with ``record --verify-inputs``, and all rows of JAX."""
+        options = self.launch.get("options")
+        is_verified = isinstance(options, dict) and bool(options.get("verify_inputs"))
+        return is_verified or all(process.engine == JAX_ENGINE for process in self.processes)
 
     @property
     def rerun_of(self) -> str | None:
@@ -136,8 +143,10 @@ class Trace:
 
     @property
     def engine(self) -> str:
-        """How ops were intercepted; rows of two engines are not compared."""
+        """How ops were intercepted; rows of two engines are not compared. Of torch and JAX, that of which has steps."""
         engines = [p.engine for p in self.processes if p.engine]
+        if JAX_ENGINE in engines and len({*engines}) > 1:
+            engines.sort(key=[p.engine for p in self.processes if len(p.steps)].count, reverse=True)
         return next((engine for engine in engines if engine != "none"), next(iter(engines), ""))
 
     @property
