@@ -112,9 +112,18 @@ def parse_steps(text: str, option: str = "--steps") -> tuple[int, int | None]:
 
 def parse_processes(text: str, option: str = "--processes") -> tuple[str, ...]:
     """``*policy*,rank0/main`` as patterns of names of processes. Raises UsageError."""
+    return _patterns(text, f"{option} {text}: give patterns of process names, as in rank0/* or rank0/main,*worker*")
+
+
+def parse_loops(text: str) -> tuple[str, ...]:
+    """``train,evolve*`` as patterns of names of functions. Raises UsageError."""
+    return _patterns(text, f"--loops {text}: give names of functions of JAX, as in train or evolve*,train")
+
+
+def _patterns(text: str, message: str) -> tuple[str, ...]:
     patterns = tuple(word.strip() for word in text.split(","))
     if not all(patterns):
-        raise UsageError(f"{option} {text}: give patterns of process names, as in rank0/* or rank0/main,*worker*")
+        raise UsageError(message)
     return patterns
 
 

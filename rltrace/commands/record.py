@@ -19,6 +19,7 @@ from rltrace.commands._option_types import (
     given_by,
     level_option,
     parse_axes,
+    parse_loops,
     parse_processes,
     parse_size,
     parse_steps,
@@ -32,7 +33,7 @@ from rltrace.commands.kernels import parse_kernels, query_after
 from rltrace.errors import UsageError
 from rltrace.launch.command import fresh_trace, local_copy, trace_stem
 from rltrace.native.library import find, torch_folder
-from rltrace.recorder.base.options import ENGINES, PROCESSES_DEFAULT, STEPS_DEFAULT, RecordOptions
+from rltrace.recorder.base.options import ENGINES, LOOPS_DEFAULT, PROCESSES_DEFAULT, STEPS_DEFAULT, RecordOptions
 from rltrace.selectors import parse_selectors
 from rltrace.trace.format.location import BUCKETS, Location, TraceURL
 from rltrace.trace.format.schema import READS_WITHIN
@@ -86,6 +87,13 @@ from rltrace.wording import counted
     type=TraceLocation(),
     metavar="TRACE",
     help="Within programs of JAX, read only values that TRACE has; repeatable, then those that all have.",
+)
+@click.option(
+    "--loops",
+    metavar="GLOB[,GLOB]",
+    envvar=LOOPS_DEFAULT,
+    show_envvar=True,
+    help="Functions of JAX whose outermost scan is a training loop though it computes no gradient.",
 )
 @values_option
 @values_inputs_option
@@ -144,6 +152,7 @@ def command(
     check_links: bool,
     engine: str,
     fusions_of: tuple[Location, ...],
+    loops: str | None,
     values: tuple[str, ...],
     values_inputs: bool,
     rerunnable: tuple[str, ...],
@@ -232,6 +241,7 @@ def command(
         check_links,
         engine,
         read_within=_read_within(fusions_of),
+        loops=() if loops is None else parse_loops(loops),
         values=values,
         values_inputs=values_inputs,
         rerunnable=rerunnable,

@@ -103,7 +103,7 @@ def command(
     from rltrace.commands._rerun_program import ProgramSteps, ran_steps, set_variables
     from rltrace.launch.command import fresh_trace, trace_stem
     from rltrace.recorder.base.options import RecordOptions
-    from rltrace.replay.plan import compile_of, plans_of, window_of
+    from rltrace.replay.plan import compile_of, loops_of, plans_of, window_of
     from rltrace.trace.read.reader import open_trace
 
     usage = "as in rltrace replay a.zarr --inject op=mm -- python train.py"
@@ -139,7 +139,7 @@ def command(
     lists = ["" if file is None else os.path.abspath(file) for file in (kinds, only)]  # noqa: PTH100
     steps: ProgramSteps | None = None
     if step is None:
-        options = RecordOptions(path, *window, until, compile=compile_of(trace_a))
+        options = RecordOptions(path, *window, until, compile=compile_of(trace_a), loops=loops_of(trace_a))
     else:
         from rltrace.commands.rerun import find_program
 

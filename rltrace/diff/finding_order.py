@@ -93,9 +93,7 @@ class Order:
         for n, (x, token) in enumerate(zip(found, tokens, strict=True)):
             processes.setdefault(token or x.process, []).append(n)
         receives = [bool(log is not None and log.completed) for log in logs]  # else only its own process orders it
-        before = [
-            range(len(found)) if receives[n] else processes[tokens[n] or y.process] for n, y in enumerate(found)
-        ]
+        before = [range(len(found)) if receives[n] else processes[tokens[n] or y.process] for n, y in enumerate(found)]
         return [[k for k in before[n] if found[k] is not y and is_before(k, n)] for n, y in enumerate(found)]
 
     @staticmethod

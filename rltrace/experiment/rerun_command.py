@@ -15,7 +15,7 @@ from rltrace.command_lines import OF_RANKS, in_folder, line, step_of, steps_opti
 from rltrace.errors import UsageError
 from rltrace.fingerprint.host import FILE_LISTS, is_recorded
 from rltrace.masking import MASK
-from rltrace.replay.plan import compile_of
+from rltrace.replay.plan import compile_of, loops_of
 from rltrace.trace.format.root import is_trace
 from rltrace.trace.format.schema import EQUATION
 from rltrace.trace.read.reader import Trace
@@ -91,9 +91,10 @@ def check_runs_alone(trace: Trace) -> None:
 
 
 def _options(trace: Trace) -> tuple[str, ...]:
-    compile_ = compile_of(trace)
+    compile_, loops = compile_of(trace), loops_of(trace)
     level = ("--level", EQUATION) if trace.level == EQUATION else ()
-    return level if compile_ is None else (*level, "--compile", compile_)
+    compiled = () if compile_ is None else ("--compile", compile_)
+    return (*level, *compiled, *(("--loops", ",".join(loops)) if loops else ()))
 
 
 def _command(trace: Trace, option: str) -> tuple[str, ...]:

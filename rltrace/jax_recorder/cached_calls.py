@@ -54,6 +54,8 @@ class CachedCall(NamedTuple):
     """Of their digests, where each is of one page; empty: not each is."""
     weight: int
     """Bytes of the results, of each LEAST at least."""
+    update: str
+    """What the steps are called that such calls end; "": they end none."""
 
 
 MakeCommon = Callable[[tuple[ArrayLayout, ...], int], RowColumns]
@@ -273,10 +275,11 @@ def _leaves(args: Sequence[Any], kwargs: dict[str, Any], static: Static) -> Sequ
 
 
 def cached_call(
-    common: MakeCommon, closed: Any, compiled: Any, inputs: Sequence[Operand], results: Sequence[Any]
+    common: MakeCommon, closed: Any, compiled: Any, inputs: Sequence[Operand], results: Sequence[Any], update: str
 ) -> CachedCall | None:
     """What is common to the calls of a function with these results; None where each has to be seen by Python.
 
+    ``update``: what the steps are called that they end, if they do.
     Where a call runs callbacks, it may change an argument; where it is not on one CPU, its results are copied to be
     digested; what a reference holds changes; of types that others have added, only random keys are known.
     """
@@ -297,7 +300,8 @@ def cached_call(
     seeds = tuple(layout.seed for layout in written) if is_small else ()
     executable = getattr(compiled, "xla_executable", None)
     made = tuple(zip(map(slot_of, range(len(written))), written, strict=True))
-    return CachedCall(common(read, len(written)), read, avals, tuple(closed.consts), executable, made, seeds, weight)
+    constants = tuple(closed.consts)
+    return CachedCall(common(read, len(written)), read, avals, constants, executable, made, seeds, weight, update)
 
 
 MISS = _Miss.__call__.__code__

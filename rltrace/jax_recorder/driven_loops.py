@@ -22,7 +22,7 @@ from rltrace.errors import RecordError
 from rltrace.jax_recorder import programs
 from rltrace.jax_recorder.digest_log import LOG, DigestLog, LogLibrary, log_library
 from rltrace.jax_recorder.equations import Evaluator
-from rltrace.jax_recorder.loops import CannotCutError, Cut, check_placement
+from rltrace.jax_recorder.loops import CannotCutError, Cut, LoopRule, check_placement
 from rltrace.jax_recorder.programs import ArrayLayout, Program
 from rltrace.jax_recorder.read_calls import ReadProgram, ReadValues, chosen_program, code_only, library_of, read_program
 from rltrace.jax_recorder.recording import JaxRecording, Within
@@ -75,12 +75,19 @@ class DrivenLoop:
     """A compiled function whose loop the host drives."""
 
     def __init__(
-        self, recording: JaxRecording, op: str, program: Program, closed: Any, args: Sequence[Any], params: Any
+        self,
+        recording: JaxRecording,
+        op: str,
+        program: Program,
+        closed: Any,
+        args: Sequence[Any],
+        params: Any,
+        rule: LoopRule,
     ) -> None:
         """Cut the function that is called so, and compile its parts. Raises CannotCutError where that is impossible."""
         options = recording.options
         self.op, self.before, self.after, self.program = op, f"{op}.before", f"{op}.after", program
-        self.cut = Cut(closed, None if options.engine == "mode" else log_library())
+        self.cut = Cut(closed, None if options.engine == "mode" else log_library(), rule)
         check_placement(args, params)
         self.parts = _compiled_parts(recording, op, self.cut, closed, args, library_of(recording))
         where = "by the host" if self.cut.library is None else "within the program"

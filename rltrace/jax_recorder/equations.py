@@ -18,7 +18,15 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 from jax.interpreters import partial_eval
 
 from rltrace.jax_recorder import programs
-from rltrace.jax_recorder.loops import is_plain_call, names_of, training_loop, typed, variables_of
+from rltrace.jax_recorder.loops import (
+    LoopRule,
+    every_scan,
+    is_plain_call,
+    names_of,
+    training_loop,
+    typed,
+    variables_of,
+)
 from rltrace.jax_recorder.recording import JaxRecording
 from rltrace.jax_recorder.rows import SEVERAL, Operand, Producer, RowTemplate
 from rltrace.trace.format.schema import Phase
@@ -82,10 +90,10 @@ class _Block:
     """A traced function at one place of the program."""
 
     def __init__(
-        self, function: Any, place: _Place, literals: Mapping[int, Literal], *, leads_to_loop: bool = False
+        self, function: Any, place: _Place, literals: Mapping[int, Literal], rule: LoopRule | None = None
     ) -> None:
-        """``literals``: arguments that are numbers of the program text, which stay so within. ``leads_to_loop``:
-        whether its largest loop is the training loop.
+        """``literals``: arguments that are numbers of the program text, which stay so within. ``rule``: by it, its
+        largest loop is the training loop; None: it has none.
 
         Raises CannotEvaluateError where its variables are not all arrays.
         """
@@ -94,9 +102,11 @@ class _Block:
         inlined = {self.jaxpr.invars[i]: literal for i, literal in literals.items()}
         self.variables = [*self.jaxpr.constvars, *(v for v in self.jaxpr.invars if v not in inlined)]
         self.outvars = [_inlined(v, inlined) for v in self.jaxpr.outvars]
-        at = training_loop(self.jaxpr) if leads_to_loop else None
+        at = None if rule is None else training_loop(self.jaxpr, rule)
         self.equations = [
-            _Equation(eqn.replace(invars=[_inlined(v, inlined) for v in eqn.invars]), place.of(eqn), i == at)
+            _Equation(
+                eqn.replace(invars=[_inlined(v, inlined) for v in eqn.invars]), place.of(eqn), rule if i == at else None
+            )
             for i, eqn in enumerate(self.jaxpr.eqns)
         ]
         used = set(variables_of(self.outvars))
@@ -111,8 +121,9 @@ class _Block:
 class _Equation:
     """An equation at one place of the program."""
 
-    def __init__(self, eqn: Eqn, place: _Place, leads_to_loop: bool) -> None:
-        self.eqn, self.place, self.leads_to_loop = eqn, place, leads_to_loop
+    def __init__(self, eqn: Eqn, place: _Place, rule: LoopRule | None) -> None:
+        """``rule``: by it, this is the training loop, or it is within; None: it is not."""
+        self.eqn, self.place, self.rule = eqn, place, rule
         self.reads = variables_of(eqn.invars)
         self.last: list[Variable] = []
         """Variables that nothing after it reads."""
@@ -132,8 +143,7 @@ class _Equation:
         found = self.blocks.get(at)
         if found is None:
             literals = {i: v for i, v in enumerate(invars[:fixed]) if isinstance(v, Literal)}
-            leads = self.leads_to_loop and self.kind != "scan"
-            found = self.blocks[at] = _Block(function, self.place, literals, leads_to_loop=leads)
+            found = self.blocks[at] = _Block(function, self.place, literals, None if self.kind == "scan" else self.rule)
         return found
 
     def prepare(self) -> None:
@@ -200,7 +210,7 @@ class Evaluator:
         if block is None:
             used = _without_unused(closed.jaxpr)
             place = _Place(lines, "", (), frozenset())
-            block = blocks[lines] = _Block(used, place, {}, leads_to_loop=True)
+            block = blocks[lines] = _Block(used, place, {}, self.recording.loop_rule(name))
         return Evaluation(self, f"jit.{name}", block, closed.consts)
 
     def iteration(self, scan: Eqn, lines: Lines) -> Iteration:
@@ -210,7 +220,7 @@ class Evaluator:
             inner = scan.params["jaxpr"]
             used = _without_unused(inner.jaxpr)
             eqn = scan.replace(params={**scan.params, "jaxpr": ClosedJaxpr(used, inner.consts)})
-            equation = _Equation(eqn, _Place(lines, "", (), frozenset()).of(scan), True)
+            equation = _Equation(eqn, _Place(lines, "", (), frozenset()).of(scan), every_scan)
             equation.prepare()
             body = self._bodies[id(scan)] = equation, scan  # which keeps its id
         return Iteration(self, body[0])
@@ -297,7 +307,7 @@ class Evaluation:
         xs = [values[v] for v in invars[end:]]
         stacked = [_Stacked(v.aval) for v in equation.eqn.outvars[params["num_carry"] :]]
         names = names_of(block.jaxpr.debug_info, "result_paths", len(block.outvars))[params["num_carry"] :]
-        is_step = equation.leads_to_loop and not recording.is_over
+        is_step = equation.rule is not None and not recording.is_over
         for done in range(params["length"]):
             at = params["length"] - 1 - done if params["reverse"] else done
             if is_step:

@@ -28,7 +28,7 @@ from rltrace.jax_recorder import cached_calls, programs
 from rltrace.jax_recorder.cached_calls import CachedCall
 from rltrace.jax_recorder.driven_loops import DrivenLoop, address_of
 from rltrace.jax_recorder.equations import CannotEvaluateError, Evaluation, Evaluator
-from rltrace.jax_recorder.loops import CannotCutError, check_placement, has_loop, has_while
+from rltrace.jax_recorder.loops import CannotCutError, check_placement, has_gradient, has_loop, has_while
 from rltrace.jax_recorder.read_calls import ReadProgram, read_function
 from rltrace.jax_recorder.recording import FAILED, JaxRecording, MakeHook
 from rltrace.jax_recorder.rows import Operand, RowTemplate
@@ -115,6 +115,8 @@ class _Busy(threading.local):
     now = False
     compiled: Any = None
     """The executable of the last call within that was compiled or found anew."""
+    is_bound = False
+    """Whether the call is made for an eager derivative or ``vmap``, of which a program's update has several."""
     cached: tuple[CachedCall, int] | None = None
     """What JAX's cache may have for the call that has been recorded last, and the row after it."""
 
@@ -139,7 +141,12 @@ class _Function:
         self.loop: DrivenLoop | None = None
         self.read: ReadProgram | None = None
         """Its program, where the values within it are read."""
+        self.computes_gradient = has_gradient(closed.jaxpr)
         self.is_prepared = False
+
+    def update(self, counts: bool) -> str:
+        """What the steps are called that its calls end; "": they end none. ``counts``: whether they may."""
+        return self.op if counts and self.computes_gradient and self.loop is None else ""
 
 
 class JaxCalls:
@@ -152,8 +159,9 @@ class JaxCalls:
         self._functions: WeakKeyDictionary[Any, dict[Any, _Function]] = WeakKeyDictionary()
         self._lowered: WeakIdDict[Any, tuple[str, Any]] = WeakIdDict()
         """(name, traced function) of what the program lowers, and compiles, itself."""
-        self._compiled: WeakIdDict[Any, tuple[RowTemplate, list[Any]]] = WeakIdDict()
-        """Of what it has compiled, and called: what its rows have in common, and the constants that it holds."""
+        self._compiled: WeakIdDict[Any, tuple[RowTemplate, list[Any], bool]] = WeakIdDict()
+        """Of what it has compiled, and called: what its rows have in common, the constants that it holds, and whether
+        it computes a gradient."""
         self._recording: JaxRecording | None = None
         self._evaluator: Evaluator | None = None
         """At level equation."""
@@ -188,7 +196,11 @@ class JaxCalls:
         def call(*args: Any, **params: Any) -> Any:
             return original(*args, **params), None, None, []
 
-        return self.pass_on(call, *args, **params)[0]
+        self._busy.is_bound = True
+        try:
+            return self.pass_on(call, *args, **params)[0]
+        finally:
+            self._busy.is_bound = False
 
     def pass_put(self, original: Original, *arrays: Any, **params: Any) -> Any:
         """Arrays are put on devices: their bytes have the producers that they had."""
@@ -266,6 +278,8 @@ class JaxCalls:
             recording.add_cached(call, arguments, results, _served_caller)
         except Exception as error:
             recording.fail(error)
+        if call.update:
+            recording.stop_after_until()
 
     def call_back(self, callback: Any, arrays: Sequence[Any]) -> None:
         """The program is about to be called back."""
@@ -326,9 +340,12 @@ class JaxCalls:
                     evidence = programs.evidence_of(self._busy.compiled) if read is None else read.evidence
                     function.template = recording.template(function.op, program=function.program, kernel=evidence)
                 results = _add_row(recording, function.template, site, inputs, results, [*args, *closed.consts])
+                update = function.update(not self._busy.is_bound)
+                if update:
+                    recording.end_update(update, results)
                 if caller.is_seen and function.read is None:
                     common = partial(recording.common, function.template)
-                    cached = cached_calls.cached_call(common, closed, compiled, inputs, results)
+                    cached = cached_calls.cached_call(common, closed, compiled, inputs, results, update)
             except Exception as error:
                 _fail(recording, error, function.op)
         self._end_call(recording)
@@ -348,7 +365,7 @@ class JaxCalls:
         if len(given) != len(wanted) or any(isinstance(each, jax.core.Tracer) for each in given):
             return original(compiled, *args, **kwargs)  # which raises
         try:
-            template, constants = self._of_compiled(recording, compiled)
+            template, constants, is_update = self._of_compiled(recording, compiled)
             arrays = list(map(programs.array_of, given, wanted))
             inputs = recording.operands([*arrays, *constants])
             recording.link_references(given, inputs)
@@ -365,7 +382,10 @@ class JaxCalls:
             if recording.sees_arrays:
                 _delete_donated(given, jax.tree.leaves((args, kwargs)), [each.donated for each in wanted])
             results, tree = jax.tree.flatten(returned)
-            returned = jax.tree.unflatten(tree, _add_row(recording, template, site, inputs, results, given))
+            results = _add_row(recording, template, site, inputs, results, given)
+            returned = jax.tree.unflatten(tree, results)
+            if is_update:
+                recording.end_update(template.op, results)
         except Exception as error:
             _fail(recording, error, template.op)
         self._end_call(recording)
@@ -376,16 +396,18 @@ class JaxCalls:
         if not self._has_called:
             self._has_called = True
             recording.first_call_ended()
+        recording.stop_after_until()
 
-    def _of_compiled(self, recording: JaxRecording, compiled: Any) -> tuple[RowTemplate, list[Any]]:
-        """What its rows have in common, and the constants that it holds; of one that was loaded, what its code says."""
+    def _of_compiled(self, recording: JaxRecording, compiled: Any) -> tuple[RowTemplate, list[Any], bool]:
+        """What is known of what the program has compiled; of what it has loaded, what its code says."""
         found = self._compiled.get(compiled)
         if found is None:
             name, closed = self._lowered.get(compiled) or (programs.name_of(compiled), None)
             program = None if closed is None else programs.program_of(closed.jaxpr)
             template = recording.template(f"jit.{name}", program=program, kernel=programs.evidence_of(compiled))
             constants = [] if closed is None else [programs.array_of(each, each) for each in closed.consts]
-            found = self._compiled[compiled] = template, constants
+            is_update = closed is not None and has_gradient(closed.jaxpr)
+            found = self._compiled[compiled] = template, constants, is_update
             if closed is not None and (has_loop(closed.jaxpr) or has_while(closed.jaxpr)):
                 recording.note(BOUNDARY_ONLY, f"{template.op}: the program compiles it itself")
         return found
@@ -404,6 +426,8 @@ class JaxCalls:
             return self._recorded(recording, original, args, params)
         try:
             results = _give_away(args, params["donated_invars"], evaluation.run(args))
+            if not self._busy.is_bound and _is_update(recording, params):
+                recording.guarded(partial(recording.end_update, f"jit.{params['name']}", results), None)
         except Exception as error:
             if evaluation.has_effects:
                 raise
@@ -422,7 +446,7 @@ class JaxCalls:
         if not recording.in_window(recording.step):
             function = self._function(closed, args, params)
             self._prepare(recording, function, closed, args, params)
-            if function.loop is not None or not has_loop(closed.jaxpr):
+            if function.loop is not None or not has_loop(closed.jaxpr, recording.loop_rule(params["name"])):
                 return None
         check_placement(args, {**params, "donated_invars": ()})
         return self._evaluator_of(recording).begin(params["name"], closed, programs.lines_here())
@@ -462,15 +486,24 @@ class JaxCalls:
         if called_back:
             recording.note(CALLS_BACK, f"{function.op}: {', '.join(called_back)}")
         try:
-            if has_loop(closed.jaxpr):
-                function.loop = DrivenLoop(recording, function.op, function.program, closed, args, params)
+            rule = recording.loop_rule(params["name"])
+            if has_loop(closed.jaxpr, rule):
+                function.loop = DrivenLoop(recording, function.op, function.program, closed, args, params, rule)
                 return
+            if has_loop(closed.jaxpr):
+                raise CannotCutError(f"its loop computes no gradient (--loops {params['name']} records its iterations)")
             if has_while(closed.jaxpr):
                 raise CannotCutError("its loop is a while_loop")
         except CannotCutError as error:
             if recording.options.level != EQUATION:
                 recording.note(BOUNDARY_ONLY, f"{function.op}: {error}")
         function.read = read_function(recording, function.op, closed, args, params)
+
+
+def _is_update(recording: JaxRecording, params: Any) -> bool:
+    """Whether a call that was evaluated equation by equation ends a step: its iterations do not."""
+    jaxpr = params["jaxpr"].jaxpr
+    return has_gradient(jaxpr) and not has_loop(jaxpr, recording.loop_rule(params["name"]))
 
 
 def _hide_frames() -> None:

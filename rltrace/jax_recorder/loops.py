@@ -10,11 +10,12 @@ the body (a division by one becomes a product), which it could not do with an ar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
 import jax
+from jax._src import source_info_util
 from jax._src.lax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, primitives
 
@@ -37,9 +38,29 @@ class CannotCutError(Exception):
     """Why a function is recorded at its boundary only."""
 
 
-def outermost_scan(jaxpr: Jaxpr) -> int | None:
-    """Place of the scan that does most of the work among the equations of a function itself; None: it has none."""
-    scans = [i for i, eqn in enumerate(jaxpr.eqns) if _is_loop(eqn)]
+LoopRule = Callable[[Eqn], bool]
+"""Which scans are training loops."""
+
+
+def every_scan(_: Eqn) -> bool:
+    """A rule."""
+    return True
+
+
+def computes_gradient(eqn: Eqn) -> bool:
+    """Whether an equation is the transpose of another one, or one within it is; a rule, too."""
+    transforms = (each for each in eqn.source_info.name_stack.stack if isinstance(each, source_info_util.Transform))
+    return any(each.name == "transpose" for each in transforms) or any(map(has_gradient, nested(eqn)))
+
+
+def has_gradient(jaxpr: Jaxpr) -> bool:
+    """Whether a function computes a gradient."""
+    return any(map(computes_gradient, jaxpr.eqns))
+
+
+def outermost_scan(jaxpr: Jaxpr, rule: LoopRule) -> int | None:
+    """Place of the training loop that does most of the work among the equations of a function itself; None: none."""
+    scans = [i for i, eqn in enumerate(jaxpr.eqns) if _is_loop(eqn, rule)]
     return max(scans, key=lambda i: _work(jaxpr.eqns[i]), default=None)
 
 
@@ -59,7 +80,7 @@ def nested(eqn: Eqn) -> Iterable[Jaxpr]:
                 yield each
 
 
-def flattened(closed: ClosedJaxpr) -> ClosedJaxpr:
+def flattened(closed: ClosedJaxpr, rule: LoopRule) -> ClosedJaxpr:
     """A function with its training loop among its own equations: that of a function that it calls is taken into it.
 
     Of ``jit(train)`` in another ``jit``, and so of ``jit(vmap(jit(train)))``. XLA takes called functions in as well.
@@ -67,7 +88,7 @@ def flattened(closed: ClosedJaxpr) -> ClosedJaxpr:
     """
     jaxpr, consts = closed.jaxpr, list(closed.consts)
     while True:
-        at = training_loop(jaxpr)
+        at = training_loop(jaxpr, rule)
         if at is None or not is_plain_call(jaxpr.eqns[at]):
             return ClosedJaxpr(jaxpr, consts)
         called, call = jaxpr.eqns[at].params["jaxpr"], jaxpr.eqns[at]
@@ -82,15 +103,15 @@ def flattened(closed: ClosedJaxpr) -> ClosedJaxpr:
         jaxpr = jaxpr.replace(constvars=constvars, eqns=eqns, outvars=outvars, debug_info=None)
 
 
-def training_loop(jaxpr: Jaxpr) -> int | None:
-    """Place of the scan that does most of the work, or of the call that it is in; None: the function has no scan."""
-    at = max(range(len(jaxpr.eqns)), key=lambda i: _loop_work(jaxpr.eqns[i]), default=None)
-    return at if at is not None and _loop_work(jaxpr.eqns[at]) else None
+def training_loop(jaxpr: Jaxpr, rule: LoopRule) -> int | None:
+    """Place of the training loop that does most of the work, or of the call that it is in; None: there is none."""
+    work = [_loop_work(eqn, rule) for eqn in jaxpr.eqns]
+    return work.index(max(work)) if any(work) else None
 
 
-def has_loop(jaxpr: Jaxpr) -> bool:
-    """Whether a scan is among the equations of a function, or of those that it calls."""
-    return training_loop(jaxpr) is not None
+def has_loop(jaxpr: Jaxpr, rule: LoopRule = every_scan) -> bool:
+    """Whether a training loop is among the equations of a function, or of those that it calls."""
+    return training_loop(jaxpr, rule) is not None
 
 
 def has_while(jaxpr: Jaxpr) -> bool:
@@ -99,19 +120,20 @@ def has_while(jaxpr: Jaxpr) -> bool:
     return any(eqn.primitive.name == "while" for eqn in jaxpr.eqns) or any(map(has_while, inner))
 
 
-def _loop_work(eqn: Eqn) -> int:
-    """Of a scan its work, of a call that of the largest scan in it: what a called function does beside is no loop.
+def _loop_work(eqn: Eqn, rule: LoopRule) -> int:
+    """Of a training loop its work, of a call that of the largest one in it: what a called function does beside is none.
 
     So of two equal calls the second is not larger than the first one's loop, and stays: both have the same variables.
     """
     if _is_call(eqn):
-        return max(map(_loop_work, eqn.params["jaxpr"].jaxpr.eqns), default=0)
-    return _work(eqn) if _is_loop(eqn) else 0
+        return max((_loop_work(each, rule) for each in eqn.params["jaxpr"].jaxpr.eqns), default=0)
+    return _work(eqn) if _is_loop(eqn, rule) else 0
 
 
-def _is_loop(eqn: Eqn) -> bool:
-    params = eqn.params
-    return eqn.primitive.name == "scan" and params["length"] >= MIN_ITERATIONS and bool(params["num_carry"])
+def _is_loop(eqn: Eqn, rule: LoopRule) -> bool:
+    if eqn.primitive.name != "scan":
+        return False
+    return eqn.params["length"] >= MIN_ITERATIONS and bool(eqn.params["num_carry"]) and rule(eqn)
 
 
 def _is_call(eqn: Eqn) -> bool:
@@ -141,13 +163,13 @@ class Cut:
     A *fixed* place of the carry is one that iterations pass on unchanged: a constant of the loop.
     """
 
-    def __init__(self, closed: ClosedJaxpr, library: LogLibrary | None) -> None:
+    def __init__(self, closed: ClosedJaxpr, library: LogLibrary | None, rule: LoopRule = every_scan) -> None:
         """``library``: with it, iterations digest what they pass on and stack; None: nothing is digested.
 
-        Raises CannotCutError where no scan is among its own equations, or where the loop cannot be driven.
+        Raises CannotCutError where no training loop is among its own equations, or where the loop cannot be driven.
         """
-        closed = flattened(closed)
-        jaxpr, at = closed.jaxpr, outermost_scan(closed.jaxpr)
+        closed = flattened(closed, rule)
+        jaxpr, at = closed.jaxpr, outermost_scan(closed.jaxpr, rule)
         if at is None:
             raise CannotCutError("it has no scan among its own equations")
         self._closed, self.scan = closed, jaxpr.eqns[at]

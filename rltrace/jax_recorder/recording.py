@@ -13,6 +13,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from sys import getrefcount
 from types import FrameType
@@ -32,6 +33,7 @@ from rltrace.jax_recorder import programs
 from rltrace.jax_recorder.cached_calls import CachedCall, is_forming
 from rltrace.jax_recorder.fusions import Choice
 from rltrace.jax_recorder.inner_rows import Line, rows_within
+from rltrace.jax_recorder.loops import LoopRule, computes_gradient, every_scan
 from rltrace.jax_recorder.programs import ArrayLayout
 from rltrace.jax_recorder.rows import (
     BACK,
@@ -49,6 +51,7 @@ from rltrace.jax_recorder.rows import (
     cell_of,
     operand_of,
     row_template,
+    unread_cell,
 )
 from rltrace.jax_recorder.series import JaxSeries
 from rltrace.jax_recorder.values import ArrayValues
@@ -182,7 +185,10 @@ class JaxRecording:
         """The rows whose results are not digested yet."""
         self._unread_bytes = 0
         self._reading = threading.RLock()
-        self._steps: list[StepRecord] = []
+        self._steps: list[tuple[StepRecord, NewRow | None]] = []
+        """Each with the row whose results its digest is of, where they are not digested yet."""
+        self._has_opened = False
+        """Whether the window has begun within the run."""
         self._loops: dict[str, int] = {}
         """Ids in table "optimizers", by the name of the function with the loop."""
         self._counts: dict[int, int] = {}
@@ -306,8 +312,7 @@ class JaxRecording:
         """
         self.read_results()
         with self._lock:
-            streams, steps = [*self._within.values(), *self._streams], self._steps
-            self._steps = []
+            streams, steps = [*self._within.values(), *self._streams], self._take_steps()
             for rows in streams:
                 own = [step for step in steps if step.stream == rows.number]
                 moments, taken = rows.take_moments(), rows.take()
@@ -321,6 +326,16 @@ class JaxRecording:
                 if moments is not None:  # of these rows, so never after them
                     self._writer.append({"type": "interleaving", **moments})
                 self._writer.commit(*committed)
+
+    def _take_steps(self) -> list[StepRecord]:
+        """Remove and return the steps up to the first whose results are not digested yet."""
+        unread = (i for i, (_, row) in enumerate(self._steps) if row is not None and row[-1] is not None)
+        count = next(unread, len(self._steps))
+        taken, self._steps = self._steps[:count], self._steps[count:]
+        for record, row in taken:
+            if row is not None:
+                record.parameters = _digest_of([cell[0] for cell in row[4]])
+        return [record for record, _ in taken]
 
     def _commit_regularly(self) -> None:
         try:
@@ -490,7 +505,11 @@ class JaxRecording:
         ``innermost``: the innermost frame of the program.
         """
         rows, step = self._of_thread.rows or self.rows_here(), self.step
-        if rows is None or (self._is_windowed and not self.in_window(step)):
+        if rows is None:
+            return
+        if self._is_windowed and not self.in_window(step):
+            if call.update:
+                self._end_unseen_update(call, rows, results)
             return
         cells, end, stream = self._known.cells, BACK * rows.row, rows.number
         if call.constants:
@@ -512,12 +531,25 @@ class JaxRecording:
         new = [call.common, site, step, read, written, (results, call.seeds)]
         self._reads.append(new)
         rows.append(new)
+        if call.update:
+            self._end_update(call.update, rows, new)
         self._unread_bytes += call.weight
         if self._unread_bytes >= MAX_UNREAD:
             self.read_results()
             with self._lock:
                 rows.close_block()
             self.find_torch(rows)
+
+    def _end_unseen_update(self, call: CachedCall, rows: JaxRows, results: Sequence[Any]) -> None:
+        """A call outside of the window has ended a step."""
+        written = [unread_cell(layout) for _, layout in call.results]
+        self._known.cells.update(zip(map(id, results), written, strict=True))
+        new = [call.common, 0, self.step, [], written, (results, call.seeds)]
+        self._reads.append(new)
+        self._end_update(call.update, rows, new)
+        self._unread_bytes += call.weight
+        if self._unread_bytes >= MAX_UNREAD:
+            self.read_results()
 
     def _cell(self, call: CachedCall, place: int, array: Any) -> Cell:
         """What is known of random keys, or of an argument of a call that nothing was known of."""
@@ -623,12 +655,13 @@ class JaxRecording:
 
     def opens_window(self) -> bool:
         """Whether the window begins with the step that comes next, and not with the process."""
-        return self.options.first_step == self.step > 0
+        return self.options.first_step == self.step > 0 and not self._has_opened
 
     def open_window(self, names: Sequence[str], site: int, carry: Sequence[Any]) -> list[Operand]:
         """The window begins within a loop: a row for each array of its carry."""
         rows = self.rows_here()
         assert rows is not None, "the loop has rows"
+        self._has_opened = True
         self.commit()
         self._writer.window(rows.number, self.options.first_step, self.options.end_step, rows.row)
         opened = []
@@ -683,7 +716,7 @@ class JaxRecording:
                 rows.add(template, site, steps[0], [*fixed, *state], written)
                 rows.repeat(steps[1:], fixed, digests)
             row_ends = [first + (i + 1 if recorded else 0) for i in range(len(ends))]
-            self._end_steps(loop, ends.tolist(), rows.number, row_ends, carry)
+            self._end_steps(loop, ends.tolist(), rows.number, row_ends, list(map(_digest_of, carry)))
         if within is not None:
             constant = np.tile(np.array([operand.digest for operand in fixed], np.uint64), (len(steps), 1))
             before = np.concatenate([[[operand.digest for operand in state]], carry[:-1]]).astype(np.uint64)
@@ -696,18 +729,38 @@ class JaxRecording:
         rows = self.rows_here()
         assert rows is not None, "the loop has rows"
         with self._lock:
-            digests = np.array([[operand.digest for operand in carry]], np.uint64)
-            self._end_steps(loop, [1], rows.number, [rows.row], digests)
+            self._end_steps(loop, [1], rows.number, [rows.row], [_digest_of([each.digest for each in carry])])
+
+    def end_update(self, name: str, results: Sequence[Any]) -> None:
+        """A call of a function of this name has ended, and with it a step, as it has computed a gradient."""
+        rows = self.rows_here()
+        assert rows is not None, "the call has a row"
+        self._end_update(name, rows, [None, 0, self.step, (), list(map(cell_of, self.operands(results))), None])
+
+    def _end_update(self, name: str, rows: JaxRows, row: NewRow) -> None:
+        with self._lock:
+            self._end_steps(name, [1], rows.number, [rows.row], [0], row)
+        if self.opens_window():
+            self.open_window((), 0, ())
 
     def _end_steps(
-        self, loop: str, ends: Sequence[int], stream: int, row_ends: Sequence[int], carry: NDArray[np.uint64]
+        self,
+        loop: str,
+        ends: Sequence[int],
+        stream: int,
+        row_ends: Sequence[int],
+        digests: Sequence[int],
+        row: NewRow | None = None,
     ) -> None:
-        """Iterations of a loop have ended, counted from the last one seen, each with the row after it and its carry."""
+        """Iterations of a loop have ended, counted from the last one seen, each with the row after it and its digest.
+
+        ``row``: of which the digest will be.
+        """
         number = self._loop(loop)
         count, begin, recorded = self._counts.get(number, 0), self.step, self.in_window(self.step)
-        for end, row_end, digests in zip(ends, row_ends, carry, strict=True):
-            done = (number, count + end - 1, 0, 0, 0, row_end, recorded, digest_buffer(digests, 0), 0, (0, 0, 0, 0))
-            self._steps.append(StepRecord(begin + end - 1, stream, *done))
+        for end, row_end, digest in zip(ends, row_ends, digests, strict=True):
+            done = (number, count + end - 1, 0, 0, 0, row_end, recorded, digest, 0, (0, 0, 0, 0))
+            self._steps.append((StepRecord(begin + end - 1, stream, *done), row))
         self._counts[number] = count + ends[-1]
         self._attempt = list(self._loops).index(loop), count + ends[-1] - 1
         self.step = begin + ends[-1]
@@ -752,11 +805,20 @@ class JaxRecording:
             loop = self._loops[name] = self._tables.intern("optimizers", key, identity)
         return loop
 
+    def loop_rule(self, name: str) -> LoopRule:
+        """Which scans are training loops of a function of this name."""
+        return every_scan if any(fnmatchcase(name, each) for each in self.options.loops) else computes_gradient
+
     def stop_after_until(self) -> None:
         """End the program where its last step has ended."""
         if not self.is_over and self.options.until is not None and self.step > self.options.until:
             self._stopped = True
             interrupt_program()
+
+
+def _digest_of(digests: Sequence[int] | NDArray[np.uint64]) -> int:
+    """Of what a step passes on, by the digests of its arrays."""
+    return digest_buffer(np.asarray(digests, np.uint64), 0)
 
 
 def _stride(length: int, size: int) -> int:

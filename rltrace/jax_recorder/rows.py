@@ -78,6 +78,11 @@ def cell_of(operand: Operand) -> Cell:
     return [digest, producer.stream, BACK * producer.row - slot_of(producer.slot), layout]
 
 
+def unread_cell(layout: ArrayLayout) -> Cell:
+    """Of a result of a call that has no row, not digested yet."""
+    return [None, FIXED, _OUTSIDE, layout]
+
+
 def operand_of(cell: Cell) -> Operand:
     digest, stream, origin, layout = cell
     if stream == FIXED:

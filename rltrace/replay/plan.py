@@ -188,6 +188,13 @@ def compile_of(trace: Trace) -> str | None:
     return found if isinstance(found, str) else None
 
 
+def loops_of(trace: Trace) -> tuple[str, ...]:
+    """A's option for training loops of JAX, which a replay uses, too."""
+    options: Any = (trace.launch or {}).get("options")
+    found = options.get("loops") if isinstance(options, Mapping) else None
+    return tuple(map(str, found)) if isinstance(found, list) else ()
+
+
 def _plan(process: ProcessTrace, selector: Selector, carried: Range | None, only: InjectionFilter) -> InjectionPlan:
     """``carried``: the steps of a slice."""
     steps = preceding_attempts(process)

@@ -121,7 +121,7 @@ for name, array in dict(product=product, angle=angle, quantile=quantile, total=t
 
 def run(folder: Path, *command: str, **variables: str) -> str:
     """Standard output of a command that succeeds."""
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", **variables}
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "RLTRACE_LOOPS": "*", **variables}
     ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=200)
     assert not ended.returncode, ended.stderr
     return ended.stdout

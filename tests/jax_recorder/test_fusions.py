@@ -117,7 +117,13 @@ class Runs:
     def printed(self, program: str, *command: str, name: str = "plain", flags: str = "", added: str = "0") -> str:
         key = f"{name} {program} {flags} {added}"
         if key not in self._printed:
-            environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, "ADDED": added}
+            environment = {
+                **os.environ,
+                "JAX_PLATFORMS": "cpu",
+                "RLTRACE_LOOPS": "*",
+                "XLA_FLAGS": flags,
+                "ADDED": added,
+            }
             words = (*command, sys.executable, f"{program}.py")
             ended = subprocess.run(words, cwd=self._folder, env=environment, capture_output=True, text=True)
             assert not ended.returncode, ended.stderr

@@ -108,7 +108,7 @@ def oracle(folder: Path) -> dict[int, Differing]:
 
 
 def run(folder: Path, *command: str) -> str:
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "RLTRACE_LOOPS": "*"}
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True).stdout
 
 

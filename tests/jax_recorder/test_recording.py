@@ -143,7 +143,7 @@ results {
 
 def run(folder: Path, *command: str, **variables: str) -> str:
     """Standard output of a command that succeeds."""
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", **variables}
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "RLTRACE_LOOPS": "*", **variables}
     ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=200)
     assert not ended.returncode, ended.stderr
     return ended.stdout

@@ -24,7 +24,7 @@ PARENT_RANK = "RLTRACE_PARENT_RANK"
 """Variable with the rank of the one directly above; a worker that a launcher of ranks starts has another."""
 
 
-STEPS_DEFAULT, PROCESSES_DEFAULT = "RLTRACE_STEPS", "RLTRACE_PROCESSES"
+STEPS_DEFAULT, PROCESSES_DEFAULT, LOOPS_DEFAULT = "RLTRACE_STEPS", "RLTRACE_PROCESSES", "RLTRACE_LOOPS"
 """Variables that set ``--steps`` and ``--processes`` of ``rltrace record`` where the command line does not."""
 
 
@@ -69,6 +69,10 @@ class RecordOptions(NamedTuple):
     read_within: tuple[str, ...] = ()
     """Of programs of JAX the values within to which what is read is limited, as in the fact READS_WITHIN; empty: not
     limited."""
+
+    loops: tuple[str, ...] = ()
+    """Patterns (fnmatch) of the names of functions of JAX whose outermost scan is a training loop, whatever it
+    computes."""
 
     values: tuple[str, ...] = ()
     """Selectors of the ops whose values are recorded; empty: none."""
@@ -171,6 +175,8 @@ class RecordOptions(NamedTuple):
             extras |= {"check_links": True}
         if self.read_within:
             extras |= {"read_within": list(self.read_within)}
+        if self.loops:
+            extras |= {"loops": list(self.loops)}
         if self.values:
             extras |= {"values": list(self.values), "values_inputs": self.values_inputs}
             extras |= {"values_limit": self.values_limit}
@@ -214,7 +220,7 @@ class RecordOptions(NamedTuple):
         if not text:
             return None
         fields = json.loads(text)
-        several = "read_within", "values", "rerunnable", "rows", "processes", "inject"
+        several = "read_within", "loops", "values", "rerunnable", "rows", "processes", "inject"
         lists = {name: tuple(fields.get(name, ())) for name in several}
         for name in ("row_axes", "kernels", "state"):
             if fields.get(name) is not None:

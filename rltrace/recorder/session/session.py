@@ -100,7 +100,9 @@ class Session:
         self._finished = False
         self._closed = threading.Event()
         self._trace, self._token = Path(options.trace), token
-        self._writer = ProcessWriter.open(self._trace, _start_record(token, name or recorded_name(options.trace, "torch")))
+        self._writer = ProcessWriter.open(
+            self._trace, _start_record(token, name or recorded_name(options.trace, "torch"))
+        )
         self._process = ProcessState(self.fail, verify_inputs=options.verify_inputs, library=self._library)
         self._process.report_missing = self.note_missing
         self._extension = extend and extend(self._writer.name)
