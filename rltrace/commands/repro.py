@@ -175,6 +175,7 @@ def prepare(
 
 def find(trace: Location, text: str | None, against: Location | None) -> tuple[Located, Located | None]:
     """The op of A, and the matching one of B."""
+    from rltrace.commands.rerun import check_ops_of_torch
     from rltrace.query.locate import locate, matching_op, names_both
     from rltrace.trace.read.reader import open_trace
 
@@ -186,6 +187,7 @@ def find(trace: Location, text: str | None, against: Location | None) -> tuple[L
         text = _first_difference(trace, against)
         narrate(f"the first op that differs: {text}")
     at = locate(a, text)
+    check_ops_of_torch(trace, [at.process])
     if b is None:
         return at, None
     return at, locate(b, text, is_b=True) if names_both(text) else matching_op(at, b)

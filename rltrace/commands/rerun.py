@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,8 @@ import click
 from rltrace.commands._option_types import parse_size, parse_steps, values_limit_option
 from rltrace.commands.console import ExitCode, color_option, emit, emit_json, readable_size, use_color
 from rltrace.errors import UsageError
+from rltrace.trace.format.location import Location
+from rltrace.trace.format.schema import JAX_ENGINE
 
 if TYPE_CHECKING:
     from rltrace.rerun_op.op_sequence import RecordedMemory, SequenceOp
@@ -174,6 +177,7 @@ def _print_size(trace: Trace, steps: tuple[int, int | None], name: str | None, f
     from rltrace.report.style import Style
     from rltrace.selectors import Range
 
+    check_ops_of_torch(trace.path, trace.processes)
     within = Range(*steps)
     chosen = (process for process in trace.processes if name in (None, process.name))
     found = [memory for process in chosen if (memory := rerun_size(process, within)) is not None]
@@ -213,11 +217,18 @@ def find_program(location: Path, name: str | None) -> tuple[Trace, ProcessTrace]
     return opened, process
 
 
+def check_ops_of_torch(trace: Location, processes: Iterable[ProcessTrace]) -> None:
+    """Raise UsageError for processes with rows of JAX only: its calls, iterations and what is within them."""
+    if {process.engine for process in processes} == {JAX_ENGINE}:
+        raise UsageError(f"{trace} is of a JAX program: only ops of torch can be run again")
+
+
 def find_sequence(trace: Trace, name: str | None) -> tuple[ProcessTrace, list[SequenceOp], list[str]]:
     """The process, its ops and the selectors that they were recorded by. Raises UsageError."""
     from rltrace.command_lines import record
     from rltrace.rerun_op.op_sequence import op_sequence
 
+    check_ops_of_torch(trace.path, trace.processes)
     options = trace.launch.get("options")
     selectors = options.get("rerunnable") if isinstance(options, dict) else None
     if not isinstance(selectors, list):

@@ -384,7 +384,7 @@ class _Comparer:
             self._compare_pools()
         one_sided_streams = find_one_sided_streams(self.a, self.b) if level == "op" and self.shift is None else []
         one_sided_streams = [each for each in one_sided_streams if each[1].stream not in self.task_threads]
-        if level == "op" and self.steps and not any(any(r.looked_at) for _, r in self.streams):
+        if level == "op" and self.steps and not any(any(r.looked_at) or r.first for _, r in self.streams):
             level = "step"
             self.notes.append("no step was recorded op by op on both sides")
         self.notes += dict.fromkeys(note for _, result in self.steps for note in result.notes)

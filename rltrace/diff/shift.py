@@ -240,14 +240,7 @@ def _step_began(view: StreamView) -> int:
     own = before[before[:, Step.STREAM] == view.stream.index]
     if len(own):
         return int(own[-1, Step.END_ROW])
-    if not len(before):
-        return 0
-    low, high, step = 0, view.rows, int(before[-1, Step.STEP])  # a thread without attempts: by the step of its rows
-    while low < high:
-        middle = (low + high) // 2
-        rows, place = view.row(middle)
-        low, high = (middle + 1, high) if int(rows.columns[place, Column.STEP]) <= step else (low, middle)
-    return low
+    return view.row_after_step(int(before[-1, Step.STEP])) if len(before) else 0  # a thread without attempts
 
 
 def _chunks(view: StreamView) -> Iterator[tuple[int, NDArray[np.uint64], NDArray[np.uint32]]]:

@@ -43,7 +43,7 @@ def confirm(a: Trace, b: Trace, finding: Finding) -> tuple[str, ...]:
 
 def explain(a: Trace, b: Trace, finding: Finding) -> tuple[str, ...]:
     """Run the op of a finding under other settings, where a trace holds its inputs."""
-    if not _can_be_explained(finding) or a.engine == JAX_ENGINE:
+    if not _can_be_explained(finding) or a.engine_of(finding.stream) == JAX_ENGINE:
         return ()
     sides = (a, finding.a_index), (b, finding.b_index)
     if not any(row is not None and _holds_inputs(trace, finding.stream, row) for trace, row in sides):

@@ -142,8 +142,16 @@ def find_one_sided_streams(a: Trace, b: Trace) -> list[tuple[str, Finding, bool]
 
 
 def within_note(a: ProcessTrace, b: ProcessTrace) -> str | None:
-    """A note where one side alone has these rows within calls and iterations of JAX; None: there are none."""
+    """A note where one side alone has these rows within calls and iterations of JAX; None: there are none.
+
+    Not of functions that the other side's window has none of: they may have been called before or after it.
+    """
     sides = [{s.name.removeprefix(p.name) for s in p.streams if is_within(s.name)} for p in (a, b)]
+    functions = [{name.partition("@")[0] for name in side} for side in sides]
+    if not recorded_throughout(a):
+        sides[1] = {name for name in sides[1] if name.partition("@")[0] in functions[0]}
+    if not recorded_throughout(b):
+        sides[0] = {name for name in sides[0] if name.partition("@")[0] in functions[1]}
     if sides[0] == sides[1]:
         return None
     if not all(sides):

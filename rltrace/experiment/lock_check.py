@@ -317,14 +317,20 @@ def variables_to_put_back(locked: Mapping[str, object], found: Mapping[str, obje
         if name == variable or value == found.get(name) or variable in FILE_LISTS or MASK in str(value):
             continue
         put[variable] = None if value is None else str(value)
-    capability, threads = locked.get("cpu.capability"), locked.get("torch.threads")
+    capability = locked.get("cpu.capability")
     needs = dict(INSTRUCTIONS["ATEN_CPU_CAPABILITY"]).get(str(capability).lower())
     has = ("", *str(found.get("host.isa") or "").split())
     if capability != found.get("cpu.capability") and needs in has:
         put.setdefault("ATEN_CPU_CAPABILITY", str(capability).lower())
-    if threads is not None and threads != found.get("torch.threads"):
-        put.setdefault("OMP_NUM_THREADS", str(threads))
+    for name, variable in THREADS.items():
+        threads = locked.get(name)
+        if threads is not None and threads != found.get(name):
+            put.setdefault(variable, str(threads))
     return put
+
+
+THREADS = {"torch.threads": "OMP_NUM_THREADS", "jax.threads": "NPROC"}
+"""Facts that count threads, each with the variable that sets how many there are."""
 
 
 # --- words ------------------------------------------------------------------------------------------------------------

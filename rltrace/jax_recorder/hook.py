@@ -26,6 +26,7 @@ from rltrace import recorder
 from rltrace.errors import RecordError
 from rltrace.jax_recorder import cached_calls, programs
 from rltrace.jax_recorder.cached_calls import CachedCall
+from rltrace.jax_recorder.callback_errors import ServedCalls, as_unrecorded
 from rltrace.jax_recorder.driven_loops import DrivenLoop, address_of
 from rltrace.jax_recorder.equations import CannotEvaluateError, Evaluation, Evaluator
 from rltrace.jax_recorder.loops import CannotCutError, check_placement, has_gradient, has_loop, has_while
@@ -143,6 +144,8 @@ class _Function:
         """Its program, where the values within it are read."""
         self.computes_gradient = has_gradient(closed.jaxpr)
         self.is_prepared = False
+        self.served: ServedCalls | None = None
+        """Of a function that calls back: which calls JAX's C++ cache would serve unrecorded; None: none."""
 
     def update(self, counts: bool) -> str:
         """What the steps are called that its calls end; "": they end none. ``counts``: whether they may."""
@@ -182,8 +185,12 @@ class JaxCalls:
             if recording.options.level == EQUATION:
                 return self._evaluated(recording, original, args, params)
             return self._recorded(recording, original, args, params)
+        except (jax.errors.JaxRuntimeError, ValueError) as error:
+            served = self._function(params["jaxpr"], args, params).served
+            raised = as_unrecorded(error, original, is_served=served is not None and served.note(args, returned=False))
         finally:
             self._busy.now = False
+        raise raised
 
     def pass_bound(self, original: Original, *args: Any, **params: Any) -> Any:
         """Call a function that is called as a primitive: by an eager derivative or ``vmap``, say.
@@ -349,6 +356,8 @@ class JaxCalls:
             except Exception as error:
                 _fail(recording, error, function.op)
         self._end_call(recording)
+        if function.served is not None:
+            function.served.note(given, returned=True)
         rows = recording.rows_here()
         if cached is not None and rows is not None:
             self._busy.cached = cached, rows.row
@@ -485,6 +494,7 @@ class JaxCalls:
         called_back = programs.callbacks_of(closed.jaxpr)
         if called_back:
             recording.note(CALLS_BACK, f"{function.op}: {', '.join(called_back)}")
+            function.served = None if closed.effects else ServedCalls()
         try:
             rule = recording.loop_rule(params["name"])
             if has_loop(closed.jaxpr, rule):

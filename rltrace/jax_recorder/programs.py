@@ -368,6 +368,8 @@ def facts() -> dict[str, str | int | float | bool | None]:
         "jax.platform": jax.default_backend(),
         "jax.devices": f"{len(devices)} × {devices[0].device_kind}",
     }
+    if jax.default_backend() == "cpu":
+        found["jax.threads"] = _threads()
     for name in CHANGES_NUMBERS:
         value = getattr(jax.config, name, None)
         value = getattr(value, "value", value)

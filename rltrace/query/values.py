@@ -14,7 +14,7 @@ from rltrace.diff.base.model import Pair
 from rltrace.diff.metrics.distances import LISTED, Distances, ElementPair, first_elements, measure
 from rltrace.errors import HoleError
 from rltrace.selectors import escape
-from rltrace.trace.format.schema import Column
+from rltrace.trace.format.schema import Column, is_within
 from rltrace.trace.read.reader import Trace
 from rltrace.trace.read.values import GENERATOR, Value
 
@@ -67,8 +67,11 @@ def op_values(a: RowAt | None, b: RowAt | None) -> OpValues:
 
 
 def recording_commands(traces: tuple[Trace, ...], row: RowAt) -> tuple[str, ...]:
-    """Commands that record one op's values, one for each trace, then one that shows them. None for an event."""
-    if not row.is_op:
+    """Commands that record one op's values, one for each trace, then one that shows them.
+
+    None for an event, and for what is within calls of JAX, of which no values are recorded.
+    """
+    if not row.is_op or is_within(row.view.name):
         return ()
     words = ["--values", selector_of(row), "--values-inputs"]
     if len(traces) == 2:

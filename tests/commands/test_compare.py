@@ -11,6 +11,8 @@ from agreeing import generate, policy, train
 
 import rltrace
 from rltrace.commands.main import main
+from rltrace.testing import TraceBuilder
+from rltrace.trace.format.schema import JAX_ENGINE
 
 SEQUENCES, PROMPTS = [[3, 4, 5, 6, 7], [9, 4, 5]], [2, 1]
 
@@ -18,7 +20,8 @@ SEQUENCES, PROMPTS = [[3, 4, 5, 6, 7], [9, 4, 5]], [2, 1]
 @pytest.fixture(scope="module")
 def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """``equal.zarr`` and ``parts.zarr``: rollout and training in one trace; ``a.zarr`` and ``b.zarr``: two programs, of
-    which the second has other names; ``other.zarr``: other tokens; ``bare.zarr``: no rows.
+    which the second has other names; ``other.zarr``: other tokens; ``bare.zarr``: no rows;
+    ``jax.zarr``: of JAX.
     """
     folder = tmp_path_factory.mktemp("compare")
 
@@ -51,6 +54,7 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, program in programs.items():
         with rltrace.record(folder / f"{name}.zarr", rows="all", values="module=*"):
             program()
+    TraceBuilder(folder / "jax.zarr", engine=JAX_ENGINE).finish()
     with rltrace.record(folder / "bare.zarr"):
         train(policy(), SEQUENCES)
     return folder
@@ -116,6 +120,7 @@ def test_a_map_brings_other_names_together(run, tmp_path: Path) -> None:  # type
         (["equal.zarr", "--map", "wrong.map"], "no module of A is called Policy.hea; similar: Policy.head"),
         (["equal.zarr", "--map", "missing.map"], "the map missing.map cannot be read"),
         (["bare.zarr"], "holds no activation rows to compare; record it with: rltrace record --rows all"),
+        (["jax.zarr"], "is of a JAX program, of which no activation rows are recorded"),
         (["a.zarr"], "a.zarr has no calls with gradient (B)"),
         (["equal.zarr", "--a", "op=addmm"], "--a selects calls of modules, which have no op"),
         (["equal.zarr", "--b", "module=Nothing"], "--b module=Nothing finds no call of equal.zarr"),

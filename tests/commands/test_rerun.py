@@ -10,6 +10,8 @@ from recorded import recorder
 from torch import nn
 
 from rltrace.commands.main import main
+from rltrace.testing import TraceBuilder
+from rltrace.trace.format.schema import JAX_ENGINE
 
 
 def training() -> None:
@@ -36,3 +38,14 @@ def test_what_cannot_be_run_is_refused(
     found = recorder(tmp_path)(training, steps=(1, 2), rerunnable=selector)
     assert main(["rerun", str(found.path), *words]) == 2
     assert why in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [("repro", "--at", "0"), ("rerun",), ("rerun", "--size", "0:1")])
+def test_calls_of_jax_are_not_run_again(tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+    """And no command is suggested that would record them for that."""
+    trace = TraceBuilder(tmp_path / "a.zarr", engine=JAX_ENGINE)
+    trace.op("jit.update", outputs=["x"])
+    assert main([words[0], str(trace.finish()), *words[1:]]) == 2
+    error = capsys.readouterr().err
+    assert "is of a JAX program: only ops of torch can be run again" in error
+    assert "rltrace record" not in error

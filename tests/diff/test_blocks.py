@@ -24,8 +24,11 @@ from rltrace.diff.align.blocks import (
     step_after,
 )
 from rltrace.diff.base.view import StreamView
+from rltrace.diff.stream.compare import compare_streams
 from rltrace.testing import TraceBuilder
+from rltrace.trace.format.schema import within_stream
 from rltrace.trace.read.process import ProcessTrace
+from rltrace.trace.read.reader import open_trace
 
 Steps = Sequence[str]
 """Digests that the ops of a step return, as letters; the last one may lack its end."""
@@ -311,3 +314,41 @@ def test_rows_after_the_last_step_in_a_window(tmp_path: Path) -> None:
         False,
         False,
     ]
+
+
+def within(path: Path, first: int, end: int | None, steps: int = 5) -> StreamView:
+    """What is within the calls of a JAX program: two rows a step, and one after the last."""
+    trace = TraceBuilder(path, first_step=first)
+    stream = trace.stream(within_stream("rank0/main", "jit.update", "0" * 16))
+    for step in range(steps + 1):
+        if step == first:
+            trace.window(first, end)
+            stream.window(first, end)
+        recorded = first <= step and (end is None or step < end)
+        for number in range(2 if step < steps else 1) if recorded else ():
+            stream.op("tanh", outputs=[f"{step} {number}"])
+        stream.commit()
+        if step < steps:
+            trace.end_step(recorded=recorded)
+    process = open_trace(trace.finish()).processes[0]
+    return StreamView(process, next(each for each in process.streams if each.rows))
+
+
+def test_what_is_within_calls_is_cut_where_the_windows_are(tmp_path: Path) -> None:
+    """By the steps of its rows, as no attempt ends there: adjacent steps that both sides recorded are one block."""
+    windows: list[tuple[int, int | None]] = [(0, None), (1, 3), (2, 5), (3, None)]
+    whole, early, late, open_ = (within(tmp_path / f"{n}.zarr", *each) for n, each in enumerate(windows))
+    assert cut(whole, whole) == [(0, 11, 0, 11, "r")]
+    assert cut(whole, early) == [(0, 2, 0, 0, "e"), (2, 6, 0, 4, "er"), (6, 10, 4, 4, "e"), (10, 11, 4, 4, "")]
+    assert cut(early, late) == [(0, 2, 0, 0, "e"), (2, 4, 0, 2, "er"), (4, 4, 2, 6, "e"), (4, 4, 6, 6, "")]
+    assert cut(open_, whole) == [(0, 0, 0, 6, "e"), (0, 4, 6, 10, "er"), (4, 5, 10, 11, "r")]
+
+
+def test_what_is_within_calls_and_cannot_be_read(tmp_path: Path) -> None:
+    """Where rows that decide where a window begins cannot be read, the comparison ends at them, undecided."""
+    whole, window = within(tmp_path / "whole.zarr", 0, None), within(tmp_path / "window.zarr", 1, 3)
+    whole.stream.holes.append((4, 2, "lost"))
+    whole.stream.segments = [each for each in whole.stream.segments if each.first != 4]
+    whole = StreamView(whole.process, whole.stream)
+    assert cut(whole, window)[-1] == (4, 11, 0, 4, "r")
+    assert compare_streams(whole, window, ()).undecided == "rows 4 to 5 of A cannot be read"

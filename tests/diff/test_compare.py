@@ -16,6 +16,8 @@ from rltrace.diff.base.model import Cause, Verdict
 from rltrace.errors import NotATraceError, UsageError
 from rltrace.report.diff_text import render_comparison
 from rltrace.testing import TraceBuilder
+from rltrace.trace.format.schema import Kind, within_stream
+from rltrace.trace.kernels import evidence
 from rltrace.trace.read.reader import open_trace
 
 Record = Callable[..., Machine]
@@ -477,6 +479,70 @@ def test_windows_without_a_common_step(tmp_path: Path) -> None:
     """Disjoint windows are compared by the digests of their steps."""
     comparison = compare(windowed(tmp_path / "a.zarr", 0, 1), windowed(tmp_path / "b.zarr", 1, 2))
     assert (comparison.verdict, comparison.level) == (Verdict.IDENTICAL, "step")
+
+
+ITERATION, KEY = "jit.train.iteration", "0" * 16
+WITHIN = within_stream("rank0/main", ITERATION, KEY)
+
+
+def driven(path: Path, first: int = 0, end: int | None = None, carry: int = 99, product: int = 99) -> Path:
+    """A loop of JAX of six iterations, of which ``first`` to ``end`` were recorded; ``carry``, ``product``: from which
+    one on what it passes on, or a product within it, differs."""
+    trace = TraceBuilder(path, first_step=first)
+    within, before = trace.stream(WITHIN), None
+    if first == 0:
+        trace.stream(within_stream("rank0/main", "jit.train.before", KEY)).op("tanh", outputs=["weights"])
+    for step in range(6):
+        carries = [f"{step} {name} {'odd' if step > carry else ''}" for name in "abcd"]
+        if step == first:
+            trace.window(first, end)
+            within.window(first, end)
+            for name in carries if first else ():
+                before = trace.op("", kind=Kind.WINDOW, module=name, outputs=[name], scalars=["carry"])
+        recorded = first <= step and (end is None or step < end)
+        if recorded:
+            for number in range(2):
+                value = f"{step} {number} {'odd' if step >= product and number else ''}"
+                within.op("dot_general", inputs=[("unknown", carries[0])] if number else [], outputs=[value])
+            given = ("outside", carries[0]) if before is None else before
+            kernel = {evidence.WITHIN: f"{ITERATION}@{KEY} 2"}
+            returned = f"{step + 1} {'odd' if step >= carry else ''}"
+            before = trace.op(ITERATION, inputs=[given], outputs=[returned], kernel=kernel)
+        digest = f"{step} {'odd' if step >= carry else ''}"
+        trace.end_step(parameters=digest, gradients=0, generators="g", recorded=recorded)
+    return trace.finish()
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "iterations"),
+    [((0, None), (2, 4), 2), ((2, 4), (0, None), 2), ((2, 4), (3, 6), 1), ((2, None), (0, 3), 1)],
+)
+def test_windows_of_a_loop_of_jax(
+    tmp_path: Path, a: tuple[int, int | None], b: tuple[int, int | None], iterations: int
+) -> None:
+    """Iterations that both have are compared, and what is within them; a window has fewer than it begins with."""
+    compared = compare(driven(tmp_path / "a.zarr", *a), driven(tmp_path / "b.zarr", *b))
+    assert (compared.verdict, compared.level, compared.notes) == (Verdict.IDENTICAL, "op", ())
+    assert compared.compared == {"rank0/main": iterations, WITHIN: 2 * iterations}
+
+
+def test_a_difference_within_a_window_of_jax(tmp_path: Path) -> None:
+    """It is found at the row that whole trace and window both have."""
+    whole, window = driven(tmp_path / "a.zarr"), driven(tmp_path / "b.zarr", 2, 4, product=3)
+    first = compare(whole, window).decisive
+    assert first is not None
+    assert (first.stream, first.op, first.step, first.a_index, first.b_index) == (WITHIN, "dot_general", 3, 7, 3)
+
+
+def test_a_difference_before_a_window_of_jax(tmp_path: Path) -> None:
+    """The digests of the steps name the first iteration, and the first row of the window says that it began with it."""
+    whole, window = driven(tmp_path / "a.zarr"), driven(tmp_path / "b.zarr", 2, 4, carry=1)
+    compared = compare(whole, window)
+    assert (compared.verdict, compared.level, compared.notes) == (Verdict.DIVERGED, "op", ())
+    assert compared.first is not None and compared.first_value is not None
+    assert (compared.first.op, compared.first.step) == (None, 1)
+    value = compared.first_value
+    assert (value.op, value.step, value.cause) == (ITERATION, 2, Cause.BEFORE_WINDOW)
 
 
 # --- damage ---------------------------------------------------------------------------------------------------------

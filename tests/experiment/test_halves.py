@@ -25,6 +25,7 @@ from rltrace.experiment.confirm.suggested_commands import advice_of
 from rltrace.experiment.outcome import Arm, ArmName, ArmState, ExperimentResult, OriginClass, Outcome, write_outcome
 from rltrace.report.confirm import outcome_headline
 from rltrace.testing import TraceBuilder
+from rltrace.trace.format.schema import JAX_ENGINE
 from rltrace.trace.read.reader import open_trace
 from rltrace.trace.tools.slice import slice_trace
 
@@ -193,6 +194,22 @@ def test_advice_leads_to_the_other_machine_and_back(traces: tuple[Path, Path], t
     asked = ConfirmOptions(*traces, sides=frozenset(("a",)), found=OF_B, found_file=Path("b.json"))
     ready = prepared(traces, capture=file)
     assert advice_of(OF_A, asked, ready, Path("a.json"), Path("a")) == ("rltrace confirm --join a.json b.json",)
+
+
+def test_no_script_is_suggested_for_an_op_of_jax(traces: tuple[Path, Path], tmp_path: Path) -> None:
+    """Neither for a call, nor for an equation: such ops cannot be run again."""
+    paths = []
+    for side in "ab":
+        trace = TraceBuilder(tmp_path / f"jax-{side}.zarr", engine=JAX_ENGINE)
+        trace.op("erf_inv", outputs=[side])
+        trace.end_step()
+        paths.append(trace.finish())
+    ready = prepared(traces, capture=captured(traces[0], tmp_path / "a.capture"))
+    confirmed = replace(OF_B, word=Outcome.CONFIRMED)
+    asked = ConfirmOptions(*traces)
+    assert [each.split()[1] for each in advice_of(confirmed, asked, ready, Path("b.json"), Path("b"))] == ["repro"]
+    of_jax = replace(ready, question=replace(ready.question, a=open_trace(paths[0]), b=open_trace(paths[1])))
+    assert advice_of(confirmed, asked, of_jax, Path("b.json"), Path("b")) == ()
 
 
 def test_an_experiment_that_was_broken_off_runs_no_more() -> None:

@@ -270,6 +270,9 @@ def test_a_run_that_fails(folder: Path) -> None:
         ({"env.LD_PRELOAD": "x.so"}, {}, {}),
         ({"env.TORCH_KEY": "***"}, {}, {}),
         ({"torch.threads": 4}, {"torch.threads": 2}, {"OMP_NUM_THREADS": "4"}),
+        ({"jax.threads": 4}, {"jax.threads": 2, "env.NPROC": "2"}, {"NPROC": None}),
+        ({"jax.threads": 4}, {"jax.threads": 2}, {"NPROC": "4"}),
+        ({}, {"jax.threads": 2}, {}),
         (
             {"cpu.capability": "AVX2"},
             {"cpu.capability": "AVX512", "host.isa": "avx avx2"},

@@ -248,6 +248,25 @@ def test_the_first_operation_that_computes_otherwise_is_found(runs: Runs) -> Non
     assert (iteration.op, iteration.step) == ("jit.train.iteration", found.decisive.step)
 
 
+def test_a_window_is_compared_with_a_whole_trace(runs: Runs) -> None:
+    """What is within the iterations that both have, too; where another window's carry differs, that is found."""
+    whole, window = runs.recorded("learning", "learning"), runs.recorded("window", "learning", "--steps", "2:4")
+    for pair in (whole, window), (window, whole):
+        compared = compare(*pair)
+        assert (compared.verdict, compared.notes) == (Verdict.IDENTICAL, ())
+        assert compared.compared == {"rank0/main": 2, within(window).name: within(window).rows}
+    flags = "--xla_cpu_max_isa=SSE4_2"
+    if runs.printed("learning", flags=flags) == runs.printed("learning"):
+        pytest.skip("this processor computes the same bits under SSE4.2")
+    other = compare(whole, runs.recorded("window_isa", "learning", "--steps", "2:4", flags=flags))
+    assert (other.verdict, other.level, other.notes) == (Verdict.DIVERGED, "op", ())
+    first, value = other.first, other.first_value
+    assert first is not None
+    assert value is not None
+    assert first.op is None
+    assert (value.op, value.step, value.cause) == ("jit.train.iteration", 2, Cause.BEFORE_WINDOW)
+
+
 def test_a_difference_before_the_loop_is_found_at_an_operation(runs: Runs) -> None:
     """Initial weights that another instruction set computes otherwise; the row of what precedes the loop comes next."""
     flags = "--xla_cpu_max_isa=SSE4_2"

@@ -20,7 +20,9 @@ import pytest
 from rltrace.diff.base.model import Cause, Comparison, Verdict
 from rltrace.diff.compare import compare
 from rltrace.diff.metrics.series import all_series
+from rltrace.diff.system_facts import selects_kernels
 from rltrace.digest import digest_buffer, seed_of
+from rltrace.lock import lock_of
 from rltrace.report.diff_text import render_comparison
 from rltrace.report.info import describe, info_text
 from rltrace.trace.format.row_hashes import row_hashes
@@ -292,6 +294,14 @@ def test_each_iteration_is_a_step(programs: Programs) -> None:
     assert verify(trace.path).sound
     text = info_text(describe(trace))
     assert "jit.train #0  6 iterations" in text
+
+
+def test_the_threads_of_xla_are_locked(programs: Programs) -> None:
+    """The number that each row has as kernel evidence, as a fact that selects kernels: one for each core."""
+    trace = programs.recorded("a", "train")
+    threads = lock_of(trace).facts["jax.threads"]
+    assert threads == trace.processes[0].facts["host.cores_allowed"]
+    assert selects_kernels("jax.threads")
 
 
 def unchanged(programs: Programs) -> Comparison:

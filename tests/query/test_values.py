@@ -12,7 +12,7 @@ from rltrace.diff.base.findings import RowAt, row_at
 from rltrace.diff.base.view import StreamView
 from rltrace.query.values import OpValues, op_values, recording_commands
 from rltrace.testing import In, TraceBuilder
-from rltrace.trace.format.schema import WRITES, Kind, ValueKind
+from rltrace.trace.format.schema import WRITES, Kind, ValueKind, within_stream
 from rltrace.trace.read.reader import open_trace
 
 ONE = np.array([1.0, 2.0, 3.0], np.float32)
@@ -119,3 +119,16 @@ def test_an_event_has_no_values(tmp_path: Path) -> None:
     row = row_at(StreamView(process, process.streams[0]), 0)
     assert op_values(row, row) == OpValues((), False)
     assert recording_commands((read,), row) == ()
+
+
+def test_what_is_within_calls_of_jax_has_no_values(tmp_path: Path) -> None:
+    """So no command is offered that would record some; of the call itself there is one."""
+    trace = TraceBuilder(tmp_path / "a.zarr")
+    trace.stream(within_stream("rank0/main", "jit.update", "0" * 16)).op("tanh", outputs=["x"])
+    trace.op("jit.update", outputs=["x"])
+    read = open_trace(trace.finish())
+    process = read.processes[0]
+    rows = [row_at(StreamView(process, stream), 0) for stream in process.streams]
+    found = {row.view.name: recording_commands((read,), row) for row in rows}
+    assert [name for name, commands in found.items() if commands] == ["rank0/main"]
+    assert "--values op=jit.update" in found["rank0/main"][0]

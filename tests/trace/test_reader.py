@@ -360,6 +360,16 @@ def test_the_level_of_a_run_that_was_armed(tmp_path: Path) -> None:
     assert (found.level, found.engine) == ("op", "testing")
 
 
+def test_the_engine_of_a_stream(tmp_path: Path) -> None:
+    """It is that of its process; one trace may have JAX's and torch's."""
+    builder = TraceBuilder(tmp_path / "a.zarr", engine="jax")
+    builder.op("jit.update")
+    builder.engine = "dispatch"
+    builder.process("rank0/torch").stream().op("aten.mm.default")
+    found = open_trace(builder.finish())
+    assert [found.engine_of(name) for name in ("rank0/main", "rank0/torch", "rank1/main")] == ["jax", "dispatch", ""]
+
+
 def test_levels_and_windows(tmp_path: Path) -> None:
     """The level is the recorder's; windows are listed with the rows at which they began."""
     create_trace(tmp_path / "b.zarr", {"options": {"level": "step"}})

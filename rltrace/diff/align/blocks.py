@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from rltrace.diff.base.sequences import Indices, Tokens, longest_increasing
 from rltrace.diff.base.tokens import mix
 from rltrace.diff.base.view import StreamView
+from rltrace.errors import HoleError
 from rltrace.portable_keys import portable_key
-from rltrace.trace.format.schema import Step, StepFlag
+from rltrace.trace.format.schema import Step, StepFlag, is_within
 from rltrace.trace.read.process import ProcessTrace
 
 Steps = NDArray[np.uint64]
@@ -58,6 +59,9 @@ def match_steps(a: ProcessTrace, a_steps: Steps, b: ProcessTrace, b_steps: Steps
 
 def blocks(a: StreamView, b: StreamView) -> Iterator[Block]:
     """All blocks of two streams, in order."""
+    if is_within(a.name) and a.process.windows != b.process.windows:
+        yield from _blocks_within(a, b)
+        return
     at_a, at_b = match_steps(a.process, a.steps, b.process, b.steps)
     if not len(at_a):
         yield _remainder(a, b, (a.start, b.start), (0, 0))
@@ -65,7 +69,7 @@ def blocks(a: StreamView, b: StreamView) -> Iterator[Block]:
     before_a, before_b = np.concatenate([[-1], at_a[:-1]]), np.concatenate([[-1], at_b[:-1]])
     a1, b1 = _ends(a, at_a), _ends(b, at_b)
     a0, b0 = _starts(a1, a.start), _starts(b1, b.start)
-    recorded = _recorded(a, before_a, at_a) & _recorded(b, before_b, at_b)
+    recorded = _recorded(a.steps, before_a, at_a) & _recorded(b.steps, before_b, at_b)
     single = recorded & (at_a == before_a + 1) & (at_b == before_b + 1)
     own_a, own_b = a.steps[at_a], b.steps[at_b]
     same = single & (own_a[:, ROW_DIGESTS] == own_b[:, ROW_DIGESTS]).all(axis=1)
@@ -137,7 +141,11 @@ def _remainder(a: StreamView, b: StreamView, start: tuple[int, int], steps: tupl
 
 def step_after(view: StreamView, place: int) -> int:
     """Number of the step that attempt ``place`` of the stream ends, or would end."""
-    steps = view.steps
+    return _step_of(view, view.steps, place)
+
+
+def _step_of(view: StreamView, steps: Steps, place: int) -> int:
+    """Number of the step that the attempt at a place of these ends, or would end."""
     if place < len(steps):
         return int(steps[place, Step.STEP])
     numbers = view.process.steps[:, Step.STEP]
@@ -166,6 +174,37 @@ def _same_in_any_order(a: Steps, b: Steps) -> NDArray[np.bool_]:
     return found
 
 
+def _blocks_within(a: StreamView, b: StreamView) -> Iterator[Block]:
+    """Blocks of what is within calls of JAX, in two windows: adjacent steps that both sides recorded, or not.
+
+    No attempt ends in such a stream; its rows have the steps of the process.
+    """
+    own_a, own_b = a.process.steps, b.process.steps
+    at_a, at_b = match_steps(a.process, own_a, b.process, own_b)
+    before_a, before_b = np.concatenate([[-1], at_a]), np.concatenate([[-1], at_b])
+    recorded = _recorded(own_a, before_a[:-1], at_a) & _recorded(own_b, before_b[:-1], at_b)
+    changes = np.flatnonzero(np.diff(recorded)).tolist()
+    start = a.start, b.start
+    try:
+        for last in [*changes, len(recorded) - 1] if len(recorded) else []:
+            step_a, step_b = int(own_a[at_a[last], Step.STEP]), int(own_b[at_b[last], Step.STEP])
+            end = a.row_after_step(step_a), b.row_after_step(step_b)
+            yield Block(start[0], end[0], start[1], end[1], True, False, bool(recorded[last]))
+            start = end
+    except HoleError:  # the walk comes to the hole, and names it
+        start = _first_hole(a, start[0]), _first_hole(b, start[1])
+        yield Block(start[0], a.rows, start[1], b.rows, False, False, True)
+        return
+    steps = _step_of(a, own_a, int(before_a[-1]) + 1), _step_of(b, own_b, int(before_b[-1]) + 1)
+    yield Block(start[0], a.rows, start[1], b.rows, False, False, recorded_at(a, steps[0]) and recorded_at(b, steps[1]))
+
+
+def _first_hole(view: StreamView, start: int) -> int:
+    """The first row from ``start`` on that cannot be read; ``start`` where all can."""
+    hole = view.hole(start, view.rows)
+    return start if hole is None else max(start, hole[0])
+
+
 def _ends(view: StreamView, at: Indices) -> Indices:
     ends: Indices = view.steps[at, Step.END_ROW].astype(np.int64)
     return ends
@@ -175,9 +214,9 @@ def _starts(ends: Indices, first: int) -> Indices:
     return np.concatenate([[first], ends[:-1]])
 
 
-def _recorded(view: StreamView, before: Indices, at: Indices) -> NDArray[np.bool_]:
+def _recorded(steps: Steps, before: Indices, at: Indices) -> NDArray[np.bool_]:
     """Whether the ops of every attempt after ``before`` up to ``at`` were recorded."""
-    left_out = np.concatenate([[0], np.cumsum((view.steps[:, Step.FLAGS] & np.uint64(StepFlag.RECORDED)) == 0)])
+    left_out = np.concatenate([[0], np.cumsum((steps[:, Step.FLAGS] & np.uint64(StepFlag.RECORDED)) == 0)])
     recorded: NDArray[np.bool_] = left_out[at + 1] == left_out[before + 1]
     return recorded
 

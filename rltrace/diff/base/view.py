@@ -334,6 +334,15 @@ class StreamView:
         ordered: NDArray[np.uint64] = own[np.argsort(own[:, Step.END_ROW], kind="stable")]
         return ordered
 
+    def row_after_step(self, step: int) -> int:
+        """The first row of a later step, by the steps of the rows; HoleError as ``read``. Reads few segments."""
+        low, high = 0, self.rows
+        while low < high:
+            middle = (low + high) // 2
+            rows, place = self.row(middle)
+            low, high = (middle + 1, high) if int(rows.columns[place, Column.STEP]) <= step else (low, middle)
+        return low
+
     def attempt_after(self, row: int) -> NDArray[np.uint64] | None:
         """The first attempt of this stream that ends after ``row``; None: none does. Reads few step parts."""
         own = self._own_steps(self._step_part_after(row))

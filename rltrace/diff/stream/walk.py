@@ -121,6 +121,8 @@ class StreamWalk:
     hole: Unreadable | None = None
     done: tuple[int, int] = (0, 0)
     """Rows of A and B that were compared or proven equal."""
+    opening: tuple[int, int] = (0, 0)
+    """Unmatched rows among these that a window began with: no ops of the program."""
     skipped: bool = False
     """Steps were skipped, as a side has no rows for them."""
     matched: int = 0
@@ -277,6 +279,11 @@ class StreamWalk:
         self._look(*ends)
         only_a = one_sided(a, found.only_a, ends[0])
         only_b = one_sided(b, found.only_b, ends[1])
+        opened = [
+            int(np.sum(only < end)) - len(own)
+            for only, end, own in ((found.only_a, ends[0], only_a), (found.only_b, ends[1], only_b))
+        ]
+        self.opening = self.opening[0] + opened[0], self.opening[1] + opened[1]
         if final and unequal is None:
             only_a, only_b = self._without_trailing(a, b, (at_a, at_b, moved), (only_a, only_b))
         self._structure(a, b, (at_a, at_b, moved), (only_a, only_b))

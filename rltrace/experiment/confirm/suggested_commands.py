@@ -11,6 +11,7 @@ from rltrace.command_lines import line
 from rltrace.experiment.confirm.arms import CONTROLS, NOT_REPRODUCIBLE
 from rltrace.experiment.confirm.setup import ConfirmOptions, ExperimentSetup, capture_command
 from rltrace.experiment.outcome import ArmName, ArmState, ExperimentResult, Outcome
+from rltrace.trace.format.schema import JAX_ENGINE
 from rltrace.trace.kernels.evidence import LAUNCH_ROWS
 
 RUNS = 5
@@ -24,10 +25,10 @@ def advice_of(
         case Outcome.UNRESOLVED:
             return _repeats(outcome, setup)
         case Outcome.CONFIRMED:
-            return _one_op(outcome, runs)
+            return _one_op(outcome, setup, runs)
         case Outcome.REPAIRED:
             there = _on_a_machine(request, setup, written) if request.sides == {"b"} else ()
-            return (*there, *_one_op(outcome, runs))
+            return (*there, *_one_op(outcome, setup, runs))
         case Outcome.REFUTED | Outcome.PARTIAL:
             return (line("confirm", request.a, request.b),) if request.selectors else _where_it_parts(outcome, runs)
     if request.sides == {"a"} and request.found_file is not None:
@@ -45,13 +46,13 @@ def _repeats(outcome: ExperimentResult, setup: ExperimentSetup) -> tuple[str, ..
     return tuple(recipe.line_with("rltrace", *options) for recipe in found)
 
 
-def _one_op(outcome: ExperimentResult, runs: Path) -> tuple[str, ...]:
-    """Write a script of the first op that matters."""
+def _one_op(outcome: ExperimentResult, setup: ExperimentSetup, runs: Path) -> tuple[str, ...]:
+    """Write a script of the first op that matters, where it is one of torch."""
     needed = [found for found in outcome.classes if found.matters is not False and found.first_row is not None]
     if not needed:
         return ()
     first = min(needed, key=lambda found: (found.first_step or 0, found.first_row or 0))
-    if first.op.startswith((*LAUNCH_ROWS, "jit.")):
+    if first.op.startswith(LAUNCH_ROWS) or setup.question.a.engine_of(first.stream) == JAX_ENGINE:
         return ()
     return (line("repro", runs / "A0.zarr", "--at", f"{first.stream}:{first.first_row}"),)
 

@@ -40,15 +40,12 @@ MAX_WORST, MAX_PAIRS = 12, 16
 
 
 def values_section(values: OpValues | None, to_record: tuple[str, ...]) -> Content:
-    """The recorded tensors; without any, the commands that record them."""
+    """The recorded tensors; without any, the commands that record them, if there are such."""
     if values is None or not values.pairs:
         return None
     if not values.any_recorded and not values.requested:
-        return el(
-            "details",
-            el("summary", "Values were not recorded; these commands record those of this op"),
-            commands(to_record),
-        )
+        summary = el("summary", "Values were not recorded; these commands record those of this op")
+        return el("details", summary, commands(to_record)) if to_record else None
     return [el("h3", "Recorded values"), [_pair(pair) for pair in values.pairs[:MAX_PAIRS]]]
 
 

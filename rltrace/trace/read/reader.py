@@ -149,6 +149,10 @@ class Trace:
             engines.sort(key=[p.engine for p in self.processes if len(p.steps)].count, reverse=True)
         return next((engine for engine in engines if engine != "none"), next(iter(engines), ""))
 
+    def engine_of(self, stream: str) -> str:
+        """How the ops of this stream were intercepted; "" where there is none."""
+        return next((p.engine or "" for p in self.processes if any(s.name == stream for s in p.streams)), "")
+
     @property
     def created(self) -> object:
         """Time of the launch, as recorded; None: not known."""
