@@ -7,6 +7,7 @@ Derivatives and ``vmap`` are already in what is called. The loop of a function t
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from collections import Counter
@@ -186,8 +187,11 @@ class JaxCalls:
                 return self._evaluated(recording, original, args, params)
             return self._recorded(recording, original, args, params)
         except (jax.errors.JaxRuntimeError, ValueError) as error:
-            served = self._function(params["jaxpr"], args, params).served
-            raised = as_unrecorded(error, original, is_served=served is not None and served.note(args, returned=False))
+            raised: Exception = error
+            with contextlib.suppress(Exception):  # another JAX: it has the recorder's frames in its text
+                served = self._function(params["jaxpr"], args, params).served
+                is_served = served is not None and served.note(args, returned=False)
+                raised = as_unrecorded(error, original, is_served=is_served)
         finally:
             self._busy.now = False
         raise raised
