@@ -74,6 +74,16 @@ cases["8 × 8, 24 in two dicts, one of them returned anew"] = (
     calls,
     chain(lambda own: step(own, gradients), parameters),
 )
+given = jax.jit(step, donate_argnums=0)
+cases["8 × 8, 24 in two dicts, one of them donated and returned anew"] = (
+    calls,
+    chain(lambda own: given(own, gradients), jax.tree.map(jnp.copy, parameters)),
+)
+key, other_key = jax.random.split(jax.random.key(0))
+draw, split = jax.jit(lambda key: jax.random.normal(key, (8, 8))), jax.jit(lambda key: jax.random.split(key)[0])
+cases["8 × 8, 1, donated, that the call before returned"] = calls, chain(jax.jit(jnp.tanh, donate_argnums=0), one + 0)
+cases["`random.normal(key, (8, 8))` of a typed key"] = calls, lambda number: draw(key)
+cases["`random.split(key)[0]` of a typed key, that the call before returned"] = calls, chain(split, other_key)
 cases["8 × 8, `jnp.tanh(x)`"] = calls, lambda number: jnp.tanh(one)
 cases["8 × 8, `x + y`"] = calls, lambda number: one + other
 

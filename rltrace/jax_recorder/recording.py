@@ -399,24 +399,22 @@ class JaxRecording:
 
     def digest_donated(self, given: Sequence[Any], *, is_within: bool) -> None:
         """Digest the arrays of trees that a call is about to delete; ``is_within``: it is part of another one."""
-        cells = self._known.cells
-        for tree in given:
-            cell = cells.get(id(tree))
-            if cell is None:
-                for array in map(programs.data_of, jax.tree.leaves(tree)):
-                    self._digest_donated(array, cells.get(id(array)), is_within=is_within)
-            elif cell[0] is None:
-                self._digest_donated(tree, cell, is_within=is_within)
-
-    def _digest_donated(self, array: Any, cell: Cell | None, *, is_within: bool) -> None:
-        try:
-            with self._reading:
-                if cell is not None:
-                    cell[0] = programs.digest_as(array, cell[3]) if cell[0] is None else cell[0]
-                elif type(array) is ArrayImpl and not is_within and self.in_window(self.step) and self.rows_here():
-                    self._operand(array)
-        except RuntimeError:  # the program's error: one was deleted before
-            pass
+        known = self._known.cells
+        cells = list(map(known.get, map(id, given)))
+        if not all(cells):
+            given = list(map(programs.data_of, jax.tree.leaves(given)))
+            cells = list(map(known.get, map(id, given)))
+        sees = not is_within and self.in_window(self.step) and self.rows_here() is not None
+        with self._reading:
+            for array, cell in zip(given, cells, strict=True):
+                try:
+                    if cell is None:
+                        if sees and type(array) is ArrayImpl:
+                            self._operand(array)
+                    elif cell[0] is None:
+                        cell[0] = programs.digest_as(array, cell[3])
+                except RuntimeError:  # the program's error: it was deleted before
+                    pass
 
     def common(self, template: RowTemplate, inputs: tuple[ArrayLayout, ...], count: int) -> RowColumns:
         """What the rows of a program have in common (``JaxRows.common``)."""

@@ -6,7 +6,7 @@ be a tenth full, and a comparison that needs all steps would read ten times as m
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -186,23 +186,25 @@ class PendingSteps:
 
     def __init__(self) -> None:
         self._steps: deque[_PendingStep] = deque()
+        self._unfilled: defaultdict[int, dict[int, list[_PendingStep]]] = defaultdict(dict)
+        """By stream, then by the row after them."""
 
     def add(self, step: StepRecord, rows: int) -> None:
         """Add a step of a stream with ``rows`` rows so far."""
         if step.end_row < rows:
             raise ValueError(f"step {step.step} ended at row {step.end_row}; rows up to {rows} are written already")
-        self._steps.append(_PendingStep(step))
+        pending = _PendingStep(step)
+        self._steps.append(pending)
+        self._unfilled[step.stream].setdefault(step.end_row, []).append(pending)
 
     def ends(self, stream: int) -> set[int]:
         """End rows of the stream's steps that are not filled in yet."""
-        return {s.record.end_row for s in self._steps if s.filled is None and s.record.stream == stream}
+        return set(self._unfilled[stream])
 
     def fill(self, stream: int, chains: Chains) -> None:
         """Fill in the steps of the stream that end at the current row of its chains."""
-        for step in self._steps:
-            record = step.record
-            if step.filled is None and record.stream == stream and record.end_row == chains.rows:
-                step.filled = _fill(record, chains)
+        for step in self._unfilled[stream].pop(chains.rows, ()):
+            step.filled = _fill(step.record, chains)
 
     def pop_ready(self, streams: Sequence[Chains], *, give_up: bool = False) -> list[list[int]]:
         """Remove the ready steps; returns their rows. ``give_up``: all steps, unfilled ones as not recorded."""
