@@ -24,7 +24,15 @@ from rltrace.jax_recorder.digest_log import LOG, DigestLog, LogLibrary, log_libr
 from rltrace.jax_recorder.equations import Evaluator
 from rltrace.jax_recorder.loops import CannotCutError, Cut, LoopRule, check_placement
 from rltrace.jax_recorder.programs import ArrayLayout, Program
-from rltrace.jax_recorder.read_calls import ReadProgram, ReadValues, chosen_program, code_only, library_of, read_program
+from rltrace.jax_recorder.read_calls import (
+    ReadProgram,
+    ReadValues,
+    chosen_program,
+    code_only,
+    donated_of,
+    library_of,
+    read_program,
+)
 from rltrace.jax_recorder.recording import JaxRecording, Within
 from rltrace.jax_recorder.rows import Operand
 from rltrace.trace.format.schema import ITERATION
@@ -92,8 +100,11 @@ class DrivenLoop:
         self.parts = _compiled_parts(recording, op, self.cut, closed, args, library_of(recording))
         where = "by the host" if self.cut.library is None else "within the program"
         recording.note(LOOPS, f"{op}: {self.cut.length:,} iterations, digested {where}")
-        if options.level == "op" and not options.replay:
-            recording.note(CODE, f"{op}: {_comparison(closed, args, self.parts)}")
+        compares, donated = options.level == "op" and not options.replay, donated_of(params)
+        if compares or donated:  # JAX warns of arrays that are donated in vain where it lowers the whole function
+            whole = jax.jit(jaxpr_as_fun(closed), donate_argnums=donated).lower(*args)
+            if compares:
+                recording.note(CODE, f"{op}: {_comparison(whole, self.parts)}")
 
     def call(
         self,
@@ -343,9 +354,9 @@ def _compiled_part(
     return _Part(program, programs.evidence_of(program), None)
 
 
-def _comparison(closed: Any, args: Sequence[Any], parts: _Parts) -> str:
+def _comparison(lowered: Any, parts: _Parts) -> str:
     """Whether the parts of a cut compute what the whole function does, by their optimised code."""
-    whole = programs.operations_of(jax.jit(jaxpr_as_fun(closed)).lower(*args).compile(code_only()))
+    whole = programs.operations_of(lowered.compile(code_only()))
     found = [programs.operations_of(part.program) for part in parts if part is not None]
     if whole is None or None in found:
         return "its code cannot be compared with the uncut program's"

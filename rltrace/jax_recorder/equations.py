@@ -19,6 +19,7 @@ from jax.interpreters import partial_eval
 
 from rltrace.jax_recorder import programs
 from rltrace.jax_recorder.loops import (
+    UNNAMED,
     LoopRule,
     every_scan,
     is_plain_call,
@@ -168,7 +169,7 @@ class _Equation:
         if self._compiled is None:
             block = self.blocks[0]
             jaxpr = block.jaxpr.replace(
-                invars=block.variables[len(block.consts) :], outvars=block.outvars, debug_info=None
+                invars=block.variables[len(block.consts) :], outvars=block.outvars, debug_info=UNNAMED
             )
             self._compiled = jax.jit(jax.extend.core.jaxpr_as_fun(ClosedJaxpr(jaxpr, list(block.consts))))
         return self._compiled
@@ -178,7 +179,7 @@ class _Program:
     """An equation that is compiled."""
 
     def __init__(self, eqn: Eqn, reads: Sequence[Variable]) -> None:
-        jaxpr = Jaxpr((), reads, eqn.outvars, [eqn], eqn.effects)
+        jaxpr = Jaxpr((), reads, eqn.outvars, [eqn], eqn.effects, UNNAMED)
         self._eqn = eqn
 
         def function(*arrays: Array) -> list[Array]:
@@ -383,7 +384,7 @@ class Evaluation:
         recording = self._recording
         if equation.template is None:
             eqn, place = equation.eqn, equation.place
-            alone = Jaxpr((), equation.reads, eqn.outvars, [eqn], eqn.effects)
+            alone = Jaxpr((), equation.reads, eqn.outvars, [eqn], eqn.effects, UNNAMED)
             equation.template = recording.template(
                 equation.op,
                 program=programs.program_of(alone, place.source),

@@ -27,7 +27,7 @@ from jax._src.sharding_impls import UNSPECIFIED
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, primitives
 
 from rltrace.jax_recorder.digest_log import LOG, LogLibrary, can_be_logged
-from rltrace.jax_recorder.loops import is_plain_call, nested, renamed
+from rltrace.jax_recorder.loops import UNNAMED, is_plain_call, nested, renamed
 from rltrace.jax_recorder.programs import Instruction, evidence_of, instructions_of, loops_of
 from rltrace.portable_keys import portable_key
 from rltrace.trace.kernels.evidence import WITHIN
@@ -397,7 +397,7 @@ class _Readers:
             if len(waiting) >= VALUES_OF_A_READER:
                 log = read(log)
         invars, outvars = [*jaxpr.invars, taken], [*jaxpr.outvars, read(log)]
-        return jaxpr.replace(invars=invars, outvars=outvars, eqns=eqns, debug_info=None)
+        return jaxpr.replace(invars=invars, outvars=outvars, eqns=eqns, debug_info=UNNAMED)
 
     def _with_log(self, eqn: Eqn, log: Any) -> tuple[Eqn, Any]:
         """A call whose function reads, and the log after it."""

@@ -338,6 +338,9 @@ class JaxCalls:
         if function.loop is not None:
             evaluator = self._evaluator_of(recording) if recording.options.level == EQUATION else None
             results = function.loop.call(recording, args, inputs, site, evaluator)
+            results = _give_away(args, params["donated_invars"], results)
+            if args is not given:
+                _delete_donated(given, args, params["donated_invars"])
         else:
             if function.read is None:
                 results, compiled, *others = self._called(original, args, params, caller)
@@ -461,7 +464,7 @@ class JaxCalls:
             self._prepare(recording, function, closed, args, params)
             if function.loop is not None or not has_loop(closed.jaxpr, recording.loop_rule(params["name"])):
                 return None
-        check_placement(args, {**params, "donated_invars": ()})
+        check_placement(args, params)
         return self._evaluator_of(recording).begin(params["name"], closed, programs.lines_here())
 
     def _evaluator_of(self, recording: JaxRecording) -> Evaluator:

@@ -17,6 +17,7 @@ from typing import Any
 import jax
 from jax._src import source_info_util
 from jax._src.lax import lax
+from jax._src.linear_util import DebugInfo
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, primitives
 
 from rltrace.jax_recorder.digest_log import LogLibrary, can_be_logged
@@ -28,6 +29,9 @@ Eqn = Any
 MIN_ITERATIONS = 2
 """Scans of fewer iterations are no loops."""
 
+
+UNNAMED = DebugInfo("rltrace", "rltrace", None, None)
+"""Of functions that the recorder makes of the program's: JAX warns of those without."""
 
 IN_PLACE_BYTES = 1 << 20
 """Size of an array of the carry from which it is written in place. With smaller ones XLA's code takes twice as long
@@ -100,7 +104,7 @@ def flattened(closed: ClosedJaxpr, rule: LoopRule) -> ClosedJaxpr:
         outvars = [named.get(v, v) if not isinstance(v, Literal) else v for v in jaxpr.outvars]
         constvars = [*jaxpr.constvars, *called.jaxpr.constvars]
         consts += called.consts
-        jaxpr = jaxpr.replace(constvars=constvars, eqns=eqns, outvars=outvars, debug_info=None)
+        jaxpr = jaxpr.replace(constvars=constvars, eqns=eqns, outvars=outvars, debug_info=UNNAMED)
 
 
 def training_loop(jaxpr: Jaxpr, rule: LoopRule) -> int | None:
@@ -231,7 +235,7 @@ class Cut:
     def _evaluate(self, eqns: Sequence[Eqn], values: Mapping[Atom, Array], wanted: Sequence[Atom]) -> list[Array]:
         """Run the constant equations and these from the values of variables; returns what is wanted."""
         parts = {"eqns": [*self._constants, *eqns], "invars": list(values), "outvars": list(wanted)}
-        part = self._closed.jaxpr.replace(**parts, debug_info=None)
+        part = self._closed.jaxpr.replace(**parts, debug_info=UNNAMED)
         return list(jax.core.eval_jaxpr(part, self._closed.consts, *values.values()))
 
     def before(self, *args: Array) -> list[Array]:
@@ -377,8 +381,6 @@ def check_placement(args: Sequence[Any], params: Any) -> None:
     given = [*params["in_shardings"], *params["out_shardings"], *params["in_layouts"], *params["out_layouts"]]
     if any(map(is_given, given)):
         raise CannotCutError("it places its arrays")
-    if any(params["donated_invars"]):
-        raise CannotCutError("it takes donated arrays")
     if params["compiler_options_kvs"]:
         raise CannotCutError("it has options for the compiler")
     devices = {device for arg in args if isinstance(arg, jax.Array) for device in arg.devices()}

@@ -146,11 +146,15 @@ def read_function(
     if any(hasattr(aval, "inner_aval") for aval in function.in_avals):  # a reference
         return None
     try:
-        check_placement(args, {**params, "donated_invars": ()})
+        check_placement(args, params)
     except CannotCutError:
         return None
-    donated = [place for place, is_donated in enumerate(params["donated_invars"]) if is_donated]
-    return read_program(recording, op, function, args, library, donated)
+    return read_program(recording, op, function, args, library, donated_of(params))
+
+
+def donated_of(params: Any) -> list[int]:
+    """Which arguments a function is given that is called so."""
+    return [place for place, is_donated in enumerate(params["donated_invars"]) if is_donated]
 
 
 def library_of(recording: JaxRecording) -> LogLibrary | None:
