@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from rltrace.recorder.base import process_names
 from rltrace.recorder.base.options import DEPTH, PARENT_RANK, VARIABLE
-from rltrace.recorder.base.process_names import RANKS, mark_children, process_name
+from rltrace.recorder.base.process_names import RANKS, mark_children, process_name, recorded_name
 
 
 @pytest.fixture(autouse=True)
@@ -19,6 +20,7 @@ def program(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (*RANKS, DEPTH, PARENT_RANK):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv(VARIABLE, "{}")
+    monkeypatch.setattr(process_names, "_own", process_names._Own())
     monkeypatch.setattr("sys.argv", ["/home/me/eval.py", "--fast"])
     monkeypatch.setattr("sys.orig_argv", ["python", "/home/me/eval.py", "--fast"])
 
@@ -76,6 +78,17 @@ def test_ranks_are_no_children_of_what_started_them(monkeypatch: pytest.MonkeyPa
         monkeypatch.setenv(name, "0")
     mark_children()
     assert os.environ[DEPTH] == above
+
+
+def test_a_second_library_adds_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it computes is recorded under the process's own name, which marking its children does not change."""
+    for name in (DEPTH, PARENT_RANK):  # both are put back afterwards
+        monkeypatch.setenv(name, "0" if name == DEPTH else "")
+    assert recorded_name("a.zarr", "jax") == "rank0/main"
+    mark_children()
+    assert recorded_name("a.zarr", "torch") == "rank0/main/torch"
+    assert recorded_name("a.zarr", "jax") == "rank0/main"
+    assert recorded_name("b.zarr", "torch") == "rank0/main"
 
 
 SPAWNING = """
