@@ -255,6 +255,8 @@ class JaxRecording:
             self._writer.facts(self.options.level, JAX_ENGINE, facts)
             error = getattr(sys, "last_value", None)
             ending = {"exception": type(error).__name__} if error is not None else {}
+            if self._stopped:
+                ending["why"] = f"--until {self.options.until} ended it"
             self._writer.close("stopped" if self._stopped else "complete", ending)
         except Exception as error:
             self.fail(error)
