@@ -18,7 +18,7 @@ from pathlib import Path
 from sys import getrefcount
 from types import FrameType
 from typing import Any, Final, NamedTuple, TypeVar
-from weakref import getweakrefcount, ref
+from weakref import getweakrefcount
 
 import jax
 import numpy as np
@@ -43,13 +43,13 @@ from rltrace.jax_recorder.rows import (
     Cell,
     InnerBlock,
     JaxRows,
+    KnownArrays,
     NewRow,
     Operand,
     Producer,
     RowColumns,
     RowTemplate,
     cell_of,
-    operand_of,
     row_template,
     unread_cell,
 )
@@ -112,38 +112,6 @@ class Within(NamedTuple):
 
 MakeHook = Callable[[str, Tables], ArrayHook | None]
 """Makes the hook of the process of that name; None: it has none."""
-
-
-class KnownArrays:
-    """What is known of arrays, which JAX never writes twice. Random keys are known by their data."""
-
-    def __init__(self) -> None:
-        self.cells: dict[int, Cell] = {}
-        """By the id of an array, which ``keep`` has, or someone holds until it is removed."""
-        self._references: dict[int, ref[Any]] = {}
-
-    def __setitem__(self, array: Any, operand: Operand) -> None:
-        array = programs.data_of(array)
-        self.cells[id(array)] = cell_of(operand)
-        self.keep(array)
-
-    def get(self, array: Any) -> Operand | None:
-        cell = self.cell(array)
-        return None if cell is None else operand_of(cell)
-
-    def cell(self, array: Any) -> Cell | None:
-        return self.cells.get(id(programs.data_of(array)))
-
-    def keep(self, array: Any) -> None:
-        """Keep its cell until it dies."""
-        number, cells, references = id(array), self.cells, self._references
-
-        def forget(dead: ref[Any]) -> None:
-            if references.get(number) is dead:
-                del references[number]
-                cells.pop(number, None)
-
-        references[number] = ref(array, forget)
 
 
 class _OfThread(threading.local):

@@ -1,7 +1,8 @@
 """The rows of one thread that are not committed yet: calls of compiled functions, and iterations of their loops.
 
-Owns their interning and cells. Digests are computed by the caller, so every input that is an array was read. A result
-may be digested later: until then neither its row nor a later one is committed.
+Owns their interning and cells, and what is known of the arrays that they read and write. Digests are computed by the
+caller, so every input that is an array was read. A result may be digested later: until then neither its row nor a later
+one is committed.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
+from weakref import ref
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rltrace.jax_recorder.programs import ArrayLayout, Program
+from rltrace.jax_recorder.programs import ArrayLayout, Program, data_of
 from rltrace.portable_keys import portable_key
 from rltrace.recorder.base.intern_tables import Tables
 from rltrace.trace.format.interleaving import START, Moment, runs_of
@@ -89,6 +91,38 @@ def operand_of(cell: Cell) -> Operand:
         return Operand(layout, digest, None if origin == _OUTSIDE else Producer(0, SEVERAL, 0))
     row = -(-origin // BACK)
     return Operand(layout, digest, Producer(stream, row, _SLOTS.index(BACK * row - origin)))
+
+
+class KnownArrays:
+    """What is known of arrays, which JAX never writes twice. Random keys are known by their data."""
+
+    def __init__(self) -> None:
+        self.cells: dict[int, Cell] = {}
+        """By the id of an array, which ``keep`` has, or someone holds until it is removed."""
+        self._references: dict[int, ref[Any]] = {}
+
+    def __setitem__(self, array: Any, operand: Operand) -> None:
+        array = data_of(array)
+        self.cells[id(array)] = cell_of(operand)
+        self.keep(array)
+
+    def get(self, array: Any) -> Operand | None:
+        cell = self.cell(array)
+        return None if cell is None else operand_of(cell)
+
+    def cell(self, array: Any) -> Cell | None:
+        return self.cells.get(id(data_of(array)))
+
+    def keep(self, array: Any) -> None:
+        """Keep its cell until it dies."""
+        number, cells, references = id(array), self.cells, self._references
+
+        def forget(dead: ref[Any]) -> None:
+            if references.get(number) is dead:
+                del references[number]
+                cells.pop(number, None)
+
+        references[number] = ref(array, forget)
 
 
 class RowTemplate(NamedTuple):
