@@ -85,7 +85,7 @@ class Order:
                     return self._is_before_in_thread(x.finding, y.finding)
                 return steps[0] < steps[1]
             if tokens[k] == tokens[n] is not None:
-                return self._is_before_beside(x, y)
+                return self._is_before_in_process(x, y)
             return self._was_received(logs[k], ranks[k], logs[n])
 
         tokens = [self._token(x.process) for x in found]
@@ -116,17 +116,17 @@ class Order:
         """What a process of A, or of B, has in common with another one that is the same to the system."""
         return next((trace[process].token for trace in self._processes if process in trace), None)
 
-    def _is_before_beside(self, x: OrderedFinding, y: OrderedFinding) -> bool:
+    def _is_before_in_process(self, x: OrderedFinding, y: OrderedFinding) -> bool:
         """Whether of what JAX and torch ran on one thread, ``x`` is known to have ended before ``y`` began."""
         (first, (at, _)), (second, (then, _)) = (self._in_thread(each.finding) or ("", (0, 0)) for each in (x, y))
         for views in self._views:
             one, other = views.get(first), views.get(second)
             if one is None or other is None:
                 continue
-            if one.stream.beside == other.stream.index:
-                return moment_of(one.stream.moments, at).end <= then
-            if other.stream.beside == one.stream.index:
-                return at < moment_of(other.stream.moments, then).begin
+            if one.stream.torch_stream == other.stream.index:
+                return moment_of(one.stream.interleaving, at).end <= then
+            if other.stream.torch_stream == one.stream.index:
+                return at < moment_of(other.stream.interleaving, then).begin
         return False
 
     def _is_before_in_thread(self, x: Finding, y: Finding) -> bool:

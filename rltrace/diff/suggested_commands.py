@@ -19,15 +19,9 @@ OF_VALUES = {Cause.KERNEL, Cause.SAME_KERNEL, Cause.COMPUTATION, Cause.OUTSIDE, 
 
 def settle_inputs(a: Trace, b: Trace, step_a: int, step_b: int) -> tuple[str, ...]:
     """Record a step with every input read, for a finding that rests on links or on inputs that were not compared."""
-    if all(_verified(trace) for trace in (a, b)):
+    if a.has_all_inputs and b.has_all_inputs:
         return ()
     return record_both(a, b, step_a, step_b, "verified", "--verify-inputs")
-
-
-def _verified(trace: Trace) -> bool:
-    options = trace.launch.get("options")
-    is_jax = trace.engine == JAX_ENGINE  # which reads what it can
-    return is_jax or (isinstance(options, dict) and bool(options.get("verify_inputs")))
 
 
 def check_links(a: Trace, b: Trace) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rltrace.trace.format.interleaving import START, Moment, moment_of, parse_runs, runs_of
+from rltrace.trace.format.interleaving import START, Moment, last_of, moment_of, parse_runs, runs_of
 
 COUNTS = st.integers(0, 3)
 
@@ -20,8 +20,8 @@ def test_moments_of_calls_are_read_as_they_were_written(calls: list[tuple[int, i
         moments.append(Moment(row + rows, end + since, end + since + during))
     cut = min(cut, len(calls))
     read = parse_runs(runs_of(moments[: cut + 1]), START)
-    read += parse_runs(runs_of(moments[cut:]), read[-1] if read else START)
-    assert [START, *read] == moments
+    read += parse_runs(runs_of(moments[cut:]), last_of(read))
+    assert [START, *(run.moment(number) for run in read for number in range(run.times))] == moments
     for row in range(moments[-1].row + 2):
         assert moment_of(read, row) == max((m for m in moments if m.row <= row), key=lambda m: m.row)
 

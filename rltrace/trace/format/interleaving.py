@@ -46,22 +46,48 @@ def runs_of(moments: Sequence[Moment]) -> list[list[int]]:
     return runs
 
 
-def parse_runs(runs: Any, last: Moment) -> list[Moment]:
+class Run(NamedTuple):
+    """Moments that follow each other in the same way; never one by one, as a few bytes may say millions."""
+
+    first: Moment
+    rows: int
+    """Between one moment and the next."""
+    others: int
+    """Rows of the other stream between them."""
+    times: int
+
+    def moment(self, number: int) -> Moment:
+        """One of its moments, by its number."""
+        row, begin, end = self.first
+        return Moment(row + number * self.rows, begin + number * self.others, end + number * self.others)
+
+
+def last_of(runs: Sequence[Run]) -> Moment:
+    """The last moment so far."""
+    return runs[-1].moment(runs[-1].times - 1) if runs else START
+
+
+def parse_runs(runs: Any, last: Moment) -> list[Run]:
     """The moments after ``last``. Raises TypeError or ValueError for other runs than ``runs_of`` returns."""
-    moments: list[Moment] = []
+    found: list[Run] = []
+    count = 0
     for rows, since, during, times in runs:
-        if not all(type(each) is int and 0 <= each <= MAX_COUNT for each in (rows, since, during, times)):
+        if not all(type(each) is int and 0 <= each <= MAX_COUNT for each in (rows, since, during, times)) or not times:
             raise ValueError(f"{[rows, since, during, times]} is no run")
-        if len(moments) + times > MAX_MOMENTS:
+        count += times
+        if count > MAX_MOMENTS:
             raise ValueError(f"it has more than {MAX_MOMENTS:,} calls")
-        for _ in range(times):
-            begin = last.end + since
-            last = Moment(last.row + rows, begin, begin + during)
-            moments.append(last)
-    return moments
+        begin = last.end + since
+        found.append(Run(Moment(last.row + rows, begin, begin + during), rows, since + during, times))
+        last = last_of(found)
+    return found
 
 
-def moment_of(moments: Sequence[Moment], row: int) -> Moment:
+def moment_of(runs: Sequence[Run], row: int) -> Moment:
     """Where a row is, of a stream with these moments."""
-    at = bisect_right(moments, row, key=lambda moment: moment.row)
-    return moments[at - 1] if at else START
+    at = bisect_right(runs, row, key=lambda run: run.first.row)
+    if not at:
+        return START
+    run = runs[at - 1]
+    passed = (row - run.first.row) // run.rows if run.rows else run.times
+    return run.moment(min(passed, run.times - 1))

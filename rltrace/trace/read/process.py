@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rltrace.trace.format.arrays import ROWS, TABLES
 from rltrace.trace.format.files import TraceStore, UnreadableError, printable
-from rltrace.trace.format.interleaving import START, parse_runs
+from rltrace.trace.format.interleaving import last_of, parse_runs
 from rltrace.trace.format.journal import Journal, Record
 from rltrace.trace.format.records import (
     MAX_COUNT,
@@ -159,10 +159,10 @@ class JournalContent:
 
     def _read_interleaving(self, record: Record) -> None:
         stream, other = self._stream(number(record, "stream", MAX_STREAMS)), number(record, "other", MAX_STREAMS)
-        if stream.beside not in (None, other):
+        if stream.torch_stream not in (None, other):
             raise ValueError(f"stream {stream.name} is interleaved with another one already")
-        stream.beside = other
-        stream.moments += parse_runs(record["runs"], stream.moments[-1] if stream.moments else START)
+        stream.torch_stream = other
+        stream.interleaving += parse_runs(record["runs"], last_of(stream.interleaving))
 
     def _read_window(self, record: Record) -> None:
         first, end = number(record, "first_step"), record["end_step"]

@@ -132,7 +132,7 @@ class Trace:
         """Whether rows have digests of all inputs: with ``record --verify-inputs``, and all rows of JAX."""
         options = self.launch.get("options")
         is_verified = isinstance(options, dict) and bool(options.get("verify_inputs"))
-        return is_verified or all(process.engine == JAX_ENGINE for process in self.processes)
+        return is_verified or {process.engine for process in self.processes} == {JAX_ENGINE}
 
     @property
     def rerun_of(self) -> str | None:

@@ -17,7 +17,7 @@ from xxhash import xxh3_64_intdigest
 from rltrace.errors import HoleError, LeftOutError
 from rltrace.trace.format.arrays import CELLS, ROWS, ArraySpec
 from rltrace.trace.format.files import TraceStore, UnreadableError
-from rltrace.trace.format.interleaving import Moment
+from rltrace.trace.format.interleaving import Run
 from rltrace.trace.format.rows import ChunkFile, Rows, Segment, assemble, empty_rows
 from rltrace.trace.format.schema import Column
 from rltrace.trace.format.tables import Table
@@ -63,9 +63,9 @@ class StreamTrace:
         """Ascending. Rows between two segments are a hole."""
         self.windows: list[tuple[int, int | None, int]] = []
         """(first step, end step or None, row at which recording of ops began)."""
-        self.beside: int | None = None
+        self.torch_stream: int | None = None
         """Of a stream of JAX, the number of the stream of torch ops of the same thread, in the process of one token."""
-        self.moments: list[Moment] = []
+        self.interleaving: list[Run] = []
         """Where its rows are among those of that stream."""
         self.holes: list[tuple[int, int, str]] = []
         """(first row, rows, why) of all damage found so far; reading finds more."""
