@@ -9,6 +9,7 @@ determinism and on persisted autotuning with the texts of its flags, the documen
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -72,6 +73,14 @@ def _threads(facts: Facts) -> Iterator[Obstacle]:
             "torch.use_deterministic_algorithms(True), or OMP_NUM_THREADS=1",
             "these ops are slower, those without a deterministic form raise an error; one thread slows all large ops",
         )
+    if isinstance(count, int) and count > 1 and _chooses_in_first_call(facts.get("torch.mkl")):
+        yield Obstacle(
+            Scope.HERE,
+            "MKL chooses the code of a vector function in its first call",
+            "threads that make this call at once may get values of low precision from tanh, exp, sqrt and the like, "
+            "once and rarely (pytorch#188792)",
+            "torch.tanh(torch.zeros(1)) before other calls of tanh, and so for the others; or OMP_NUM_THREADS=1",
+        )
     if isinstance(count, int) and "env.OMP_NUM_THREADS" not in facts:
         yield Obstacle(
             Scope.ELSEWHERE,
@@ -80,6 +89,12 @@ def _threads(facts: Facts) -> Iterator[Obstacle]:
             "in their last bits",
             f"OMP_NUM_THREADS={count}",
         )
+
+
+def _chooses_in_first_call(mkl: Fact) -> bool:
+    """Whether a version of MKL has that race: by the report, 2024.2 has it and 2025.0 does not."""
+    found = re.search(r"Version (\d{4})\.", str(mkl))
+    return found is not None and int(found[1]) < 2025
 
 
 def _cpu_kernels(facts: Facts) -> Iterator[Obstacle]:

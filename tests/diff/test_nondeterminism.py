@@ -44,6 +44,17 @@ def test_advice_on_a_cpu(finding: Finding) -> None:
     assert "OMP_NUM_THREADS=1" in text
 
 
+def test_first_call_of_a_vector_function(finding: Finding) -> None:
+    """Under equal kernels MKL's first call may be why; other kernels have other bits without it."""
+    tanh = replace(finding, op="aten.tanh.default")
+    text = advice_text(tanh)
+    assert text is not None
+    assert "first call in a process" in text
+    assert "with one element" in text
+    assert SETTING not in text
+    assert advice_text(replace(tanh, cause=Cause.KERNEL)) is None
+
+
 def test_one_thread_needs_none(finding: Finding) -> None:
     """On one thread of a CPU there is no order to be lost."""
     assert advice_text(replace(finding, kernel=Pair("ATen AVX2, 1 thread", "ATen AVX512, 1 thread"))) is None

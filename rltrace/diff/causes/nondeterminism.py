@@ -2,8 +2,8 @@
 
 The table is from the documentation of ``torch.use_deterministic_algorithms`` in PyTorch 2.13 (read on 2026-11-21;
 modules and functions there, their operators here) and of its recurrent layers, from the backward passes of attention
-(which check that setting), and from CPU operators that were measured to be nondeterministic on several threads
-(docs/internals/findings.md). It is advice and never decides a cause. torch itself does not know more: no ATen operator
+(which check that setting), from CPU operators that were measured to be nondeterministic on several threads, and from
+pytorch#188792, which was measured as well (docs/internals/findings.md). It is advice and never decides a cause. torch itself does not know more: no ATen operator
 carries ``torch.Tag.nondeterministic_bitwise`` in 2.13. ``rltrace explain`` runs an op to see what makes it repeat.
 """
 
@@ -30,11 +30,17 @@ class NondeterminismTable:
     """Whether it has a deterministic form, which the setting selects; else the setting makes it raise an error."""
     how: str = ""
     """Another way to make it deterministic, where the setting does not."""
+    causes: frozenset[Cause] = frozenset((Cause.KERNEL, Cause.SAME_KERNEL, Cause.COMPUTATION))
+    """The causes of a difference that it may explain."""
 
 
 _ATOMICS = "it sums with atomic operations, in the order in which GPU threads arrive"
 _THREADS = "with accumulate=True its threads sum in the order in which they arrive"
 _DUPLICATES = "where an index occurs twice, the last thread wins"
+_FIRST_CALL = (
+    "MKL up to 2024.2 chooses a vector function's code in its first call in a process, and threads that make that call "
+    "at once may get values of low precision (pytorch#188792)"
+)
 _CHOICE = "cuDNN may choose another algorithm from call to call, and some of them sum with atomic operations"
 
 TABLE: dict[str, tuple[NondeterminismTable, ...]] = {}
@@ -55,6 +61,16 @@ _known(
     "scatter",
 )
 _known(NondeterminismTable((CPU,), _DUPLICATES, True), "index_copy")
+_known(
+    NondeterminismTable(
+        (CPU,),
+        _FIRST_CALL,
+        False,
+        "a call of it with one element, before all others, makes it deterministic",
+        frozenset((Cause.SAME_KERNEL, Cause.COMPUTATION)),
+    ),
+    "acos", "asin", "atan", "cos", "erf", "erfc", "erfinv", "exp", "log", "log10", "log2", "sin", "sqrt", "tan", "tanh",
+)  # fmt: skip
 _known(NondeterminismTable((CUDA,), _CHOICE, True), "convolution", "cudnn_convolution", "cudnn_convolution_transpose")
 _known(NondeterminismTable((CUDA,), _CHOICE, True), "convolution_backward")
 _known(
@@ -104,14 +120,14 @@ def advice_text(finding: Finding) -> str | None:
     """A sentence on the op of a finding, where its nondeterminism may be the cause; None: it is not known to be
     nondeterministic, or it ran on one thread both times.
     """
-    if finding.op is None or finding.cause not in (Cause.KERNEL, Cause.SAME_KERNEL, Cause.COMPUTATION):
+    if finding.op is None:
         return None
     kernels = [text for text in (finding.kernel.a, finding.kernel.b) if text]
     device = CPU if all(text.endswith(("thread", "threads")) for text in kernels) else CUDA
     if device == CPU and kernels and all(text.endswith(ONE_THREAD) for text in kernels):
         return None
     known = known_of(finding.op, device)
-    if known is None:
+    if known is None or finding.cause not in known.causes:
         return None
     form = known.how or (
         f"{SETTING} chooses a deterministic form, which is slower"
