@@ -11,7 +11,7 @@ from shown import PAGES, Shown, differs, run, shown_on
 
 
 def test_page(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Groups are those of the final weights, whatever the races did; they diverge at two ops, and healed ones nowhere."""
+    """Groups are those of the final weights, whatever the races did; two ops part them, and healed ones none."""
     monkeypatch.setenv("OMP_WAIT_POLICY", "passive")  # threads that wait take no processor time from other tests
     racing, weights, first_call, healed, healed_weights = shown_on(PAGES / "same_seed_ppo.md")
     checked = run(racing.command.replace("-n 7", "-n 3"), folder)  # the page has the time for seven
