@@ -2,9 +2,10 @@
 
 The table is from the documentation of ``torch.use_deterministic_algorithms`` in PyTorch 2.13 (read on 2026-11-21;
 modules and functions there, their operators here) and of its recurrent layers, from the backward passes of attention
-(which check that setting), from CPU operators that were measured to be nondeterministic on several threads, and from
-pytorch#188792, which was measured as well (docs/internals/findings.md). It is advice and never decides a cause. torch itself does not know more: no ATen operator
-carries ``torch.Tag.nondeterministic_bitwise`` in 2.13. ``rltrace explain`` runs an op to see what makes it repeat.
+(which check that setting), and from CPU operators that were measured to be nondeterministic on several threads
+(docs/internals/findings.md), those of pytorch#188792 among them. It is advice and never decides a cause. torch itself
+does not know more: no ATen operator carries ``torch.Tag.nondeterministic_bitwise`` in 2.13. ``rltrace explain`` runs
+an op to see what makes it repeat.
 """
 
 from __future__ import annotations
