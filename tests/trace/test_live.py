@@ -7,18 +7,21 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from rltrace.commands.main import main
 from rltrace.testing import plain_entries, random_rows
+from rltrace.trace.format.files import Folder
 from rltrace.trace.format.journal import Journal
 from rltrace.trace.format.process_start import write_start
 from rltrace.trace.format.root import create_trace
 from rltrace.trace.format.rows import Rows
 from rltrace.trace.read import reader
 from rltrace.trace.read.reader import open_trace
+from rltrace.trace.tools import verify as verification
 from rltrace.trace.tools.verify import verify
 from rltrace.trace.write.writer import ProcessWriter
 
@@ -128,19 +131,23 @@ def test_every_verb_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         assert "running" in capsys.readouterr().out
 
 
-def test_verify_while_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is committed while the trace is checked is neither damage nor a leftover."""
+@pytest.mark.parametrize("place", ["open_trace", "holds", "read"])
+def test_verify_while_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    """What is committed while the trace is checked, at any moment of it, is neither damage nor a leftover."""
     with recording(tmp_path / "t") as tell:
-        opened = reader.open_trace
+        whose = verification if place == "open_trace" else Folder
+        as_ever, left = getattr(whose, place), [1 if place == "open_trace" else 3]
 
-        def open_and_go_on(path: Path, *, cached: bool) -> reader.Trace:
-            trace = opened(path, cached=cached)
-            for _ in range(3):
+        def go_on(*args: Any, **kwargs: Any) -> Any:
+            found = as_ever(*args, **kwargs)
+            if left[0] and (place == "open_trace" or "/streams/" in args[1]):
+                left[0] -= 1
                 tell("commit")
-            return trace
+            return found
 
-        monkeypatch.setattr("rltrace.trace.tools.verify.open_trace", open_and_go_on)
+        monkeypatch.setattr(whose, place, go_on)
         found = verify(tmp_path / "t")
+        assert left == [0]
     assert found.damage == ()
     assert not [note for note in found.notes if "never committed" in note]
     assert any("still being recorded" in note for note in found.notes)

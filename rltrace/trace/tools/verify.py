@@ -237,17 +237,24 @@ class _Work:
         )
 
     def check_documents(self) -> None:
-        """Compare every ``zarr.json`` with the one that follows from the journal."""
-        documents = list(self._documents())
-        self.trace.folder.read_ahead(FileRequest(f"{key}zarr.json", LONGEST_DOCUMENT) for key, _ in documents)
-        for key, expected in documents:
-            try:
-                found = self.trace.folder.read(f"{key}zarr.json", LONGEST_DOCUMENT)
-            except UnreadableError as error:
-                self.damage.append(f"{key}zarr.json {error}")
-                continue
-            if found not in expected:
-                self.damage.append(f"{key}zarr.json is not what was written; zarr may show this array wrong")
+        """Compare every ``zarr.json`` with the one that follows from the journal.
+
+        They are read first: of what is written meanwhile a chunk is there before its document counts it.
+        """
+        keys = [f"{key}zarr.json" for key, _ in self._documents()]
+        self.trace.folder.read_ahead(FileRequest(key, LONGEST_DOCUMENT) for key in keys)
+        read = list(map(self._read_document, keys))
+        for key, found, (_, valid) in zip(keys, read, self._documents(), strict=True):
+            if isinstance(found, UnreadableError):
+                self.damage.append(f"{key} {found}")
+            elif found not in valid:
+                self.damage.append(f"{key} is not what was written; zarr may show this array wrong")
+
+    def _read_document(self, key: str) -> bytes | UnreadableError:
+        try:
+            return self.trace.folder.read(key, LONGEST_DOCUMENT)
+        except UnreadableError as error:
+            return error
 
     def check_process_starts(self) -> None:
         """Check the small files of process starts and of claimed names."""
