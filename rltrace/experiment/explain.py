@@ -40,11 +40,12 @@ class TriedResult:
 class Tried:
     """The results under one setting."""
 
-    COMPUTED: ClassVar = ("repeats",)
+    COMPUTED: ClassVar = ("repeats", "first_differs")
 
     setting: KernelSetting
     times: int
     results: tuple[TriedResult, ...]
+    """In the order in which they first came."""
     trouble: str = ""
     """Why there are no results."""
     kernels: tuple[str, ...] = ()
@@ -60,9 +61,15 @@ class Tried:
         """Whether every call gave the same; None: there was one."""
         return len(self.results) == 1 if self.times > 1 else None
 
+    @property
+    def first_differs(self) -> bool:
+        """Whether the first call gave a result that no later one gave, and these were equal."""
+        return len(self.results) == 2 and self.results[0].count == 1 < self.results[1].count
+
     def gives(self, side: str) -> bool:
-        """Whether it always gave that side's result."""
-        return len(self.results) == 1 and side in self.results[0].of
+        """Whether it always gave that side's result, but for a first call that differs."""
+        results = self.results[self.first_differs :]
+        return len(results) == 1 and side in results[0].of
 
     def reaches(self, side: str) -> bool:
         """Whether it ever did."""

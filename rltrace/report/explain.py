@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rltrace.experiment.explain import Tried
+from rltrace.experiment.explain import Tried, TriedResult
 from rltrace.json import to_json
 from rltrace.trace.kernels.evidence import joined, without_reorders
 from rltrace.trace.kernels.names import distinct_names
+from rltrace.wording import counted
 
 SCHEMA = "rltrace.explain/1"
 
@@ -54,8 +55,13 @@ def explain_lines(
 def conclusions(sides: Sequence[str], tried: Sequence[Tried]) -> Iterator[str]:
     """What follows from the results, a sentence each."""
     unchanged = next((one for one in tried if not one.setting.name and not one.trouble), None)
+    first_differs = [one for one in tried if one.first_differs]
     nondeterministic = [one for one in tried if one.repeats is False]
-    if nondeterministic:
+    if nondeterministic == first_differs != []:
+        share = f"{len(first_differs)} of {counted(len(tried), 'process', 'processes')}"
+        yield f"In {share} the first call gave a result that no later call gave."
+        yield "The later calls repeat, so it is not the work of a setting."
+    elif nondeterministic:
         deterministic = [str(one.setting) for one in tried if one.repeats]
         others = f"; deterministic with {', '.join(deterministic)}" if deterministic else ""
         yield f"Nondeterministic ({', '.join(str(one.setting) for one in nondeterministic)}){others}."
@@ -72,7 +78,7 @@ def conclusions(sides: Sequence[str], tried: Sequence[Tried]) -> Iterator[str]:
         elif matching:
             yield f"With {' or '.join(matching)} this machine gives {name}."
         elif any(one.reaches(side) for one in tried):
-            yield f"{name} came out in some of the runs."
+            yield f"{name} came out in some of the {'first calls' if first_differs == nondeterministic else 'runs'}."
         else:
             yield f"None of the settings tried gives {name}."
 
@@ -86,10 +92,17 @@ def _kernels(one: Tried) -> str:
 def _outcome(one: Tried, sides: Sequence[str]) -> str:
     if one.trouble:
         return f"failed: {one.trouble}"
+    if one.first_differs:
+        first, later = (_whose(result, sides) for result in one.results)
+        return f"first call {first}, later calls {later}"
     if len(one.results) != 1:
         occasional = [f"{side.upper()}'s" for side in sides if one.reaches(side)]
         among = f", {' and '.join(occasional)} among them" if occasional else ""
         return f"nondeterministic: {one.times:,} runs, {len(one.results):,} results{among}"
-    matching = [f"{side.upper()}'s" for side in sides if one.gives(side)]
-    digests = one.results[0].digests
-    return " and ".join(matching) or f"neither: {' '.join(digests[:1])}{' …' if len(digests) > 1 else ''}"
+    return _whose(one.results[0], sides)
+
+
+def _whose(result: TriedResult, sides: Sequence[str]) -> str:
+    more = " …" if len(result.digests) > 1 else ""
+    names = [f"{side.upper()}'s" for side in sides if side in result.of]
+    return " and ".join(names) or f"neither: {' '.join(result.digests[:1])}{more}"

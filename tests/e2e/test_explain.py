@@ -39,3 +39,33 @@ def test_the_setting_is_found(cli: Any, kernel_setting: str) -> None:
     assert told["op"] == finding["op"]
     assert [(one["setting"], one["gives"]) for one in told["settings"]] == [("as is", ["a"]), (asked, ["b"])]
     assert told["found"][1] == f"With {asked} this machine gives B's bits."
+
+
+STATEFUL = """
+import torch
+
+library, calls = torch.library.Library("mine", "DEF"), []
+library.define("shifted(Tensor x) -> Tensor")
+
+
+@torch.library.impl(library, "shifted", "CPU")
+def shifted(x):
+    calls.append(x)
+    return x + (len(calls) == 1)
+
+
+if __name__ == "__main__":
+    torch.ops.mine.shifted(torch.ones(3))
+"""
+
+
+def test_a_first_call_counts(cli: Any) -> None:
+    """What an op gives in the first call of a process, and in no later one, is found, and is no setting's work."""
+    (cli.folder / "stateful.py").write_text(STATEFUL)
+    options = ("--values", "op=mine.shifted", "--values-inputs")
+    cli.rltrace("record", "-o", "a.zarr", *options, "--", sys.executable, "stateful.py")
+    asked = ("--setting", "threads=1", "--times", 3, "--import", "stateful")
+    done = cli.rltrace("explain", "a.zarr", "--at", "op=mine.shifted.default", *asked, PYTHONPATH=str(cli.folder))
+    assert "  threads=1  first call A's, later calls neither: " in done.stdout, done
+    assert "In 2 of 2 processes the first call gave a result that no later call gave." in done.stdout
+    assert done.stdout.endswith("A's bits came out in some of the first calls.\n")

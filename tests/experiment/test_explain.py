@@ -134,6 +134,23 @@ def test_an_op_that_does_not_repeat_itself() -> None:
     assert (told["repeats"], told["gives"], told["times"]) == (False, [], 10)
 
 
+def test_a_first_call_that_differs() -> None:
+    """As where a library chooses its code in it: what the later calls give counts, and no setting is held for it."""
+    one = TriedResult(B, 1, ("b",)), TriedResult(A, 49, ("a",))
+    found = [Tried(KernelSetting(), 50, one), tried("threads=1", A), tried("threads=2", A)]
+    assert list(conclusions(["a", "b"], found)) == [
+        "In 1 of 3 processes the first call gave a result that no later call gave.",
+        "The later calls repeat, so it is not the work of a setting.",
+        "This machine gives A's bits without any change.",
+        "B's bits came out in some of the first calls.",
+    ]
+    assert "  as is      first call B's, later calls A's" in explain_lines("op", {"a": "x:1"}, ["a", "b"], found)
+    (told, *_) = explain_json("op", {"a": "x:1"}, ["a", "b"], found)["settings"]
+    assert (told["repeats"], told["first_differs"], told["gives"]) == (False, True, ["a"])
+    often = Tried(KernelSetting("threads", "2"), 50, (TriedResult(A, 30, ("a",)), TriedResult(B, 20, ("b",))))
+    assert next(conclusions(["a", "b"], [*found, often])).startswith("Nondeterministic (as is, threads=2)")
+
+
 def test_a_setting_that_cannot_be_run() -> None:
     """It stands there with the reason, and is no evidence."""
     found = [tried("", A), Tried(KernelSetting("threads", "0"), 0, (), "RuntimeError: no")]
