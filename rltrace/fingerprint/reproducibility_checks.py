@@ -77,8 +77,8 @@ def _threads(facts: Facts) -> Iterator[Obstacle]:
         yield Obstacle(
             Scope.HERE,
             "MKL chooses the code of a vector function in its first call",
-            "threads that make this call at once may get values of low precision from tanh, exp, sqrt and the like, "
-            "once and rarely (pytorch#188792)",
+            "threads that make this call at once may get values of low precision from tanh, exp, sqrt and the like "
+            "(pytorch#188792)",
             "torch.tanh(torch.zeros(1)) before other calls of tanh, and so for the others; or OMP_NUM_THREADS=1",
         )
     if isinstance(count, int) and "env.OMP_NUM_THREADS" not in facts:

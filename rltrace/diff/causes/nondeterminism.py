@@ -39,8 +39,8 @@ _ATOMICS = "it sums with atomic operations, in the order in which GPU threads ar
 _THREADS = "with accumulate=True its threads sum in the order in which they arrive"
 _DUPLICATES = "where an index occurs twice, the last thread wins"
 _FIRST_CALL = (
-    "MKL up to 2024.2 chooses a vector function's code in its first call in a process, and threads that make that call "
-    "at once may get values of low precision (pytorch#188792)"
+    "MKL before 2025.0 chooses a vector function's code in its first call in a process, and threads that make that "
+    "call at once may get values of low precision (pytorch#188792)"
 )
 _CHOICE = "cuDNN may choose another algorithm from call to call, and some of them sum with atomic operations"
 
@@ -67,7 +67,7 @@ _known(
         (CPU,),
         _FIRST_CALL,
         False,
-        "a call of it with one element, before all others, makes it deterministic",
+        "a call of it with one element of that dtype, before all others, makes it deterministic",
         frozenset((Cause.SAME_KERNEL, Cause.COMPUTATION)),
     ),
     "acos", "asin", "atan", "cos", "erf", "erfc", "erfinv", "exp", "log", "log10", "log2", "sin", "sqrt", "tan", "tanh",
