@@ -11,7 +11,20 @@ from random import Random
 import numpy as np
 import pytest
 import torch
-from extras import HARMFUL, HARMLESS, STEPS, WRITING, Extra, Plan, first_difference, runs
+from extras import (
+    HARMFUL,
+    HARMLESS,
+    STEPS,
+    WRITING,
+    Extra,
+    Plan,
+    extra_draw,
+    extra_draw_after_fork,
+    extra_forked,
+    extra_saved_state,
+    first_difference,
+    runs,
+)
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from recorded import Recorded, recorder
@@ -52,6 +65,21 @@ def test_what_changes_something(extra: Extra, place: str) -> None:
     decisive = comparison.decisive
     assert decisive is not None and decisive.cause in (Cause.CONTROL_FLOW, Cause.ENDED), decisive.explanation
     assert any(frame.function.startswith("extra") for frame in decisive.stack)
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_other_draws_at_one_place(swapped: bool) -> None:
+    """Each side draws and puts the state back, in its own way: two additions, and not one op with another state."""
+    plans: list[Plan] = [{(0, "begin"): [extra]} for extra in (extra_saved_state, extra_forked)]
+    comparison, _, _ = compared(*(reversed(plans) if swapped else plans))
+    assert comparison.verdict is Verdict.SAME_VALUES, comparison.decisive or comparison.why
+
+
+@pytest.mark.parametrize("extra", [extra_draw, extra_draw_after_fork])
+def test_a_draw_that_stays_and_one_that_does_not(extra: Extra) -> None:
+    """Where one of them is not put back, the next draw of the program shows it."""
+    comparison, _, _ = compared({(0, "begin"): [extra_saved_state]}, {(0, "begin"): [extra]})
+    assert comparison.verdict is Verdict.DIVERGED
 
 
 examples = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -17,7 +17,7 @@ from rltrace.diff.base.findings import row_at, writer_of
 from rltrace.diff.base.row_diff import difference
 from rltrace.diff.base.view import RowRange
 from rltrace.testing import In, TraceBuilder
-from rltrace.trace.format.schema import Origin, RowFlag
+from rltrace.trace.format.schema import Generator, Origin, RowFlag
 
 Row = dict[str, Any]
 
@@ -217,6 +217,21 @@ def same_writers_slowly(
     return all(answers) if answers else None
 
 
+def put_back_slowly(a: RowRange, b: RowRange, pairs: list[tuple[int, int]], k: int) -> bool:
+    """The next pair that draws from the same generators as this one is one op, whose states are compared and equal."""
+
+    def generators(i: int, j: int) -> tuple[int, int]:
+        return int(a.rows.generators[i]), int(b.rows.generators[j])
+
+    own = generators(*pairs[k])
+    for i, j in pairs[k + 1 :]:
+        states = a.rows.rng(i), b.rows.rng(j)
+        if None not in states and generators(i, j) == own and Generator.UNKNOWN not in own:
+            marked = (a.rows.flags(i) | b.rows.flags(j)) & RowFlag.MARKED
+            return bool(not marked and a.tokens.identity[i] == b.tokens.identity[j] and states[0] == states[1])
+    return False
+
+
 def kept_slowly(context: DiffContext, a: RowRange, b: RowRange, found: Alignment) -> list[tuple[int, int]]:
     """The pairs without those at other sites that differ and are two ops, up to the first that differs and is one."""
     pairs = list(zip(found.a.tolist(), found.b.tolist(), strict=True))
@@ -229,7 +244,8 @@ def kept_slowly(context: DiffContext, a: RowRange, b: RowRange, found: Alignment
             continue
         near = [n for n in (k - 1, k + 1) if 0 <= n < len(pairs) and pairs[n] == (i + n - k, j + n - k) and equal[n]]
         edge = (i, j) in ((0, 0), (len(a) - 1, len(b) - 1)) and a.first > 0 and b.first > 0
-        if a.rows.rng(i) is not None and b.rows.rng(j) is not None and (near or edge):
+        draws = a.rows.rng(i) is not None and b.rows.rng(j) is not None
+        if draws and (near or edge) and not put_back_slowly(a, b, pairs, k):
             break
         same = same_writers_slowly(context, a, i, b, j, partner)
         moved = k > 0 and other[k - 1] and pairs[k - 1] not in dropped and pairs[k - 1] == (i - 1, j - 1)

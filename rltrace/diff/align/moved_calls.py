@@ -19,7 +19,7 @@ from rltrace.diff.base.row_diff import candidates, difference
 from rltrace.diff.base.sequences import Indices
 from rltrace.diff.base.view import RowRange
 from rltrace.errors import HoleError
-from rltrace.trace.format.schema import VALUE_FLAGS, Origin, RowFlag
+from rltrace.trace.format.schema import VALUE_FLAGS, Generator, Origin, RowFlag
 
 # --- evidence ---------------------------------------------------------------------------------------------------------
 #
@@ -157,10 +157,11 @@ def drop_false_matches(context: DiffContext, a: RowRange, b: RowRange, found: Al
 def _same_draw(a: RowRange, b: RowRange, found: Alignment, k: int, unequal: NDArray[np.bool_]) -> bool:
     """Whether two draws are one op: they have no inputs, so the rows before or after them have to be equal.
 
-    The rows before and after a range are matched.
+    The rows before and after a range are matched. Two draws from different states are not one op where the next matched
+    draw from that generator finds equal states: something put the state back on each side.
     """
     i, j = int(found.a[k]), int(found.b[k])
-    if not a.rows.flags(i) & b.rows.flags(j) & RowFlag.RNG:
+    if not a.rows.flags(i) & b.rows.flags(j) & RowFlag.RNG or _is_put_back(a, b, found, k):
         return False
     if (i, j) in ((0, 0), (len(a) - 1, len(b) - 1)) and a.first and b.first:
         return True
@@ -168,6 +169,22 @@ def _same_draw(a: RowRange, b: RowRange, found: Alignment, k: int, unequal: NDAr
         0 <= n < len(found.a) and not unequal[n] and (int(found.a[n]), int(found.b[n])) == (i + n - k, j + n - k)
         for n in (k - 1, k + 1)
     )
+
+
+def _is_put_back(a: RowRange, b: RowRange, found: Alignment, k: int) -> bool:
+    """Whether the next matched draw from the generator of pair ``k`` is one of a call site, and finds equal states."""
+    drew = np.ones(len(found.a) - k - 1, bool)
+    for stretch, places in ((a, found.a), (b, found.b)):
+        later, numbers = places[k + 1 :], stretch.rows.generators
+        own = numbers[places[k]]
+        drew &= stretch.flags(RowFlag.RNG)[later] & (numbers[later] == own) & (own != Generator.UNKNOWN)
+    following = np.flatnonzero(drew)
+    if not len(following):
+        return False
+    i, j = (int(places[k + 1 + following[0]]) for places in (found.a, found.b))
+    is_compared = not (a.rows.flags(i) | b.rows.flags(j)) & RowFlag.MARKED
+    same_site = a.tokens.identity[i] == b.tokens.identity[j]
+    return bool(is_compared and same_site and a.rows.rng(i) == b.rows.rng(j))
 
 
 def _is_same_op(
