@@ -57,8 +57,9 @@ def conclusions(sides: Sequence[str], tried: Sequence[Tried]) -> Iterator[str]:
     unchanged = next((one for one in tried if not one.setting.name and not one.trouble), None)
     first_differs = [one for one in tried if one.first_differs]
     nondeterministic = [one for one in tried if one.repeats is False]
-    if nondeterministic == first_differs != []:
-        share = f"{len(first_differs)} of {counted(len(tried), 'process', 'processes')}"
+    if first_differs and first_differs == nondeterministic:
+        ran = sum(not one.trouble for one in tried)
+        share = f"{len(first_differs)} of {counted(ran, 'process', 'processes')}"
         yield f"In {share} the first call gave a result that no later call gave."
         yield "The later calls repeat, so it is not the work of a setting."
     elif nondeterministic:

@@ -137,7 +137,8 @@ def test_an_op_that_does_not_repeat_itself() -> None:
 def test_a_first_call_that_differs() -> None:
     """As where a library chooses its code in it: what the later calls give counts, and no setting is held for it."""
     one = TriedResult(B, 1, ("b",)), TriedResult(A, 49, ("a",))
-    found = [Tried(KernelSetting(), 50, one), tried("threads=1", A), tried("threads=2", A)]
+    failed = Tried(KernelSetting("tf32", "on"), 0, (), "RuntimeError: no")
+    found = [Tried(KernelSetting(), 50, one), tried("threads=1", A), tried("threads=2", A), failed]
     assert list(conclusions(["a", "b"], found)) == [
         "In 1 of 3 processes the first call gave a result that no later call gave.",
         "The later calls repeat, so it is not the work of a setting.",
