@@ -250,6 +250,8 @@ class _LoopRows:
         if table.size != len(seen) * (len(layouts) + (0 if within is None else within.block.written)):
             raise RecordError(f"{self._loop.op} has digested {table.size:,} arrays in {len(seen):,} iterations")
         table = table.reshape(len(seen), -1)
+        if within is not None and not self._are_right(within, table):
+            table, within = table[:, within.block.written :], None
         if self._recording.sees_arrays:
             table = self._exchange(cut.rows_written(start, stop), carry, ys, layouts, table)
         self._recording.running = lambda: 0
@@ -266,6 +268,13 @@ class _LoopRows:
         if values is None or not self._looks_within:
             return None
         return values.of_thread(self._recording, (operand.layout for operand in (*self._fixed, *self._state)))
+
+    def _are_right(self, within: Within, table: NDArray[np.uint64]) -> bool:
+        """Whether what was read within iterations is what they passed on."""
+        values, block = self._parts.loop.values, within.block
+        assert values is not None, "they have been read"
+        passed_on = {result: table[:, block.written + place] for result, place in self._cut.moved().items()}
+        return values.are_right(self._recording, block, table[:, : block.written], passed_on)
 
     def _exchange(
         self, written: slice, carry: list[Any], ys: list[Any], layouts: Sequence[ArrayLayout], table: NDArray[np.uint64]

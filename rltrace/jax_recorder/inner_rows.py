@@ -88,8 +88,8 @@ def rows_within(
     """
     laid = _Rows(tables, sites, rows, choice, len(operands))
     sources = [_NOTHING if n is None else _Made((_Operand(n, operands[n]),)) for n in arguments]
-    laid.within(choice.tagged.jaxpr, sources, _Place(tuple(lines), (), Phase.OTHER))
-    return laid.block()
+    results = laid.within(choice.tagged.jaxpr, sources, _Place(tuple(lines), (), Phase.OTHER))
+    return laid.block(results, [_layout(v.aval) for v in choice.tagged.jaxpr.outvars])
 
 
 class _Rows:
@@ -101,6 +101,8 @@ class _Rows:
         """By operand, the row that read it first, and as which input."""
         self._cells: list[int] = []
         self._written = 0
+        self._logged: dict[tuple[int, int], int] = {}
+        """By (row, slot) of a value that is read as an array in row-major order, its place in the log."""
         self._kinds: dict[int, tuple[RowTemplate, int]] = {}
         self._reading: dict[int, bool] = {}
         self._tags: dict[int, tuple[int, ...]] = {}
@@ -108,6 +110,8 @@ class _Rows:
         self._places: dict[int, list[int]] = {}
         self._returned = {(value.tag, value.place): number for number, value in enumerate(choice.results)}
         """What is not read: the number among those of the results that are rows."""
+        self._reordered = {(value.tag, value.place) for value in choice.values if value.axes}
+        """What is digested with its axes in another order."""
         for value in (*sorted(choice.values), *choice.results):
             self._places.setdefault(value.tag, []).append(value.place)
         self._instructions: dict[int, list[Instruction]] = {}
@@ -115,9 +119,16 @@ class _Rows:
             for tag in tags_in(instruction.names[0])[-1:]:
                 self._instructions.setdefault(tag, []).append(instruction)
 
-    def block(self) -> InnerBlock:
+    def block(self, results: Sequence[_Made], layouts: Sequence[ArrayLayout]) -> InnerBlock:
+        """The rows; ``results``: what the function returns, with these layouts."""
         columns, links = np.array(self._columns, np.uint32), np.array(self._links, np.int64)
-        return InnerBlock(columns, links, np.array(self._cells, np.intp), self._written)
+        returned = []
+        for number, (made, layout) in enumerate(zip(results, layouts, strict=True)):
+            source = made.sources[0] if made.sources and not made.tags else None
+            if isinstance(source, _Output) and source.layout == layout and source[:2] in self._logged:
+                returned.append((self._logged[source[:2]], number))
+        pairs = np.array(returned, np.intp).reshape(-1, 2)
+        return InnerBlock(columns, links, np.array(self._cells, np.intp), self._written, pairs)
 
     def within(self, jaxpr: Jaxpr, arguments: Sequence[_Made], place: _Place) -> list[_Made]:
         """Rows for the equations of a function; returns what its results are made of."""
@@ -208,10 +219,13 @@ class _Rows:
                 self._links.append(pack_link(Origin.UNKNOWN, read=True))
                 self._cells.append(source.number)
                 reads += 1
-        for value in written:
+        for slot, value in enumerate(written):
             returned = self._returned.get(value)
             self._cells.append(self._operands + (len(self._returned) + self._written if returned is None else returned))
-            self._written += returned is None
+            if returned is None:
+                if value not in self._reordered:
+                    self._logged[number, slot] = self._written
+                self._written += 1
         row[Column.STRUCTURE] = self._rows.structure(tuple(source.layout for source in sources))
         row[Column.SITE] = site
         row[Column.LINKS] = len(sources)

@@ -335,6 +335,10 @@ class Cut:
         places = dict(zip([*self._fixed, *self._moving], [*fixed, *carry], strict=True))
         return consts, [places[i] for i in range(len(places))]
 
+    def moved(self) -> dict[int, int]:
+        """Of the results of the body, which of the moving carry each is."""
+        return {i: number for number, i in enumerate(self._moving)}
+
     def moving(self, carry: Sequence[Array]) -> list[Array]:
         """Of the whole carry what iterations change."""
         return [carry[i] for i in self._moving]

@@ -7,7 +7,7 @@ chosen in ``fusions.py``, and what a row within says is in ``inner_rows.py``.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from math import prod
 from typing import Any
@@ -16,6 +16,7 @@ import jax
 import numpy as np
 from jax._src import dispatch
 from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
+from numpy.typing import NDArray
 
 from rltrace.errors import RecordError
 from rltrace.jax_recorder import programs
@@ -25,11 +26,13 @@ from rltrace.jax_recorder.inner_rows import Line
 from rltrace.jax_recorder.loops import CannotCutError, check_placement, nested
 from rltrace.jax_recorder.programs import ArrayLayout
 from rltrace.jax_recorder.recording import JaxRecording, Within
-from rltrace.jax_recorder.rows import Operand
+from rltrace.jax_recorder.rows import InnerBlock, Operand, digests_of
 from rltrace.trace.format.schema import READS_WITHIN
 
 VALUES = "jax.values"
 """Fact: programs with the values within that are read."""
+
+MISREAD = "a value was read as another one than was returned: none is recorded"
 
 MIN_NUMBERS = 1 << 22
 """Numbers that a call of a function without a driven loop computes, about, from which on it is read into: some 0.5 to
@@ -50,6 +53,25 @@ class ReadValues:
         self.op, self.choice = op, choice
         self._arguments, self._lines = arguments, lines
         self._of_stream: dict[int, Within] = {}
+        self._is_wrong = False
+
+    def are_right(
+        self,
+        recording: JaxRecording,
+        block: InnerBlock,
+        read: NDArray[np.uint64],
+        results: Mapping[int, NDArray[np.uint64]],
+    ) -> bool:
+        """Whether what was read of each value that calls return is what they returned.
+
+        Where it once was not, nothing within these calls is recorded any more. ``read``: shape [calls, values];
+        ``results``: by the number of a result, its digest in each call.
+        """
+        for value, result in block.returned.tolist():
+            if result in results and not np.array_equal(read[:, value], results[result]):
+                self._is_wrong = True
+                recording.note(VALUES, f"{self.op}: {MISREAD}")
+        return not self._is_wrong
 
     def of_thread(self, recording: JaxRecording, operands: Iterable[ArrayLayout]) -> Within:
         """What is recorded by the calling thread, of whose calls these are the operands."""
@@ -108,9 +130,11 @@ class ReadProgram:
         read = log.take()
         if read.size != within.block.written:
             raise RecordError(f"{self._values.op} has digested {read.size:,} values, not {within.block.written:,}")
-        returned = recording.operands([results[number] for number in self._values.choice.results.values()])
-        given = np.array([operand.digest for operand in (*inputs, *returned)], np.uint64)
-        recording.add_within(within, [recording.step], np.concatenate([given, read])[None])
+        numbers = list(self._values.choice.results.values())
+        digests = digests_of(recording.operands(results))
+        if self._values.are_right(recording, within.block, read[None], dict(enumerate(digests[:, None]))):
+            given = np.concatenate([digests_of(inputs), digests[numbers], read])
+            recording.add_within(within, [recording.step], given[None])
 
 
 def read_program(

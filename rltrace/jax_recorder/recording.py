@@ -50,6 +50,7 @@ from rltrace.jax_recorder.rows import (
     RowColumns,
     RowTemplate,
     cell_of,
+    digests_of,
     row_template,
     unread_cell,
 )
@@ -686,8 +687,8 @@ class JaxRecording:
             row_ends = [first + (i + 1 if recorded else 0) for i in range(len(ends))]
             self._end_steps(loop, ends.tolist(), rows.number, row_ends, list(map(_digest_of, carry)))
         if within is not None:
-            constant = np.tile(np.array([operand.digest for operand in fixed], np.uint64), (len(steps), 1))
-            before = np.concatenate([[[operand.digest for operand in state]], carry[:-1]]).astype(np.uint64)
+            constant = np.tile(digests_of(fixed), (len(steps), 1))
+            before = np.concatenate([digests_of(state)[None], carry[:-1]])
             self.add_within(within, steps, np.concatenate([constant, before, values], 1))
         last = [Producer(rows.number, rows.row - 1, i) if recorded else None for i in range(len(state))]
         return [Operand(*each) for each in zip(layouts, carry[-1].tolist(), last, strict=False)]

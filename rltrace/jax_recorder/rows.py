@@ -189,6 +189,11 @@ class ArrayHook(Protocol):
         """Records for the journal, where the process ends."""
 
 
+def digests_of(operands: Sequence[Operand]) -> NDArray[np.uint64]:
+    """Their digests: a list of numbers alone could become floating-point numbers beside other digests."""
+    return np.array([operand.digest for operand in operands], np.uint64)
+
+
 def row_template(
     tables: Tables,
     op: str,
@@ -230,6 +235,8 @@ class InnerBlock(NamedTuple):
     """Of each digest cell, where it is among the operands of the call, its results that are rows, and what is read."""
     written: int
     """How many values are read."""
+    returned: NDArray[np.intp]
+    """Values read that the program returns: (which of them, which of its results), shape [values, 2]."""
 
 
 class OpStream(Protocol):
@@ -350,8 +357,7 @@ class JaxRows:
             grows = operand.producer is not None and first >= 0
             links[:, i] = first + BACK * np.arange(count) if grows else first
         links[:, len(fixed) :] = [pack_link(1, i, read=True) for i in range(carried)]
-        read = np.array([operand.digest for operand in fixed], np.uint64)
-        digests = [np.tile(read, (count, 1)), outputs[:-1, :carried], outputs[1:]]
+        digests = [np.tile(digests_of(fixed), (count, 1)), outputs[:-1, :carried], outputs[1:]]
         arrays = links.ravel(), np.zeros(0, np.int64), np.zeros(0, np.float64), np.concatenate(digests, 1).ravel()
         self._blocks.append(Rows(self._first, columns, *arrays))
         self.row += count
@@ -361,7 +367,11 @@ class JaxRows:
         """The rows within calls; ``steps``: those of the calls.
 
         ``digests``: what the cells of the block are chosen from; shape [calls, digests].
+
+        Raises TypeError for digests that have been other numbers.
         """
+        if digests.dtype != np.uint64:
+            raise TypeError(f"digests of {digests.dtype}")
         self.close_block()
         count, size = len(steps), len(block.columns)
         columns = np.tile(block.columns, (count, 1))

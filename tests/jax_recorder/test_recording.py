@@ -332,7 +332,7 @@ def test_what_xla_chose_by_timing_is_a_fact(programs: Programs) -> None:
 
 
 def test_another_instruction_set_is_found_in_the_iteration(programs: Programs) -> None:
-    """Each side computes what it does unrecorded; the first row that differs has cause kernel and names the carry."""
+    """Each side computes what it does unrecorded; the first row that differs has cause kernel, and names what."""
     programs.recorded("isa", "train", flags=OTHER_ISA)
     comparison = compare(programs.recorded("a", "train"), programs.recorded("isa", "train"), within=False)
     plain = programs.plain("train", OTHER_ISA)
@@ -343,7 +343,8 @@ def test_another_instruction_set_is_found_in_the_iteration(programs: Programs) -
     assert found is not None
     assert (found.cause, found.op) == (Cause.KERNEL, "jit.train.iteration")
     assert "instruction set native against SSE4_2" in found.explanation
-    assert "state[0]" in found.explanation
+    differs = [name for name, each in zip(found.output_names, found.outputs, strict=True) if each.a != each.b]
+    assert f"{differs[0]} differs" in found.explanation
     text = render_comparison(comparison, color=False)
     assert f"iteration {found.step} (jit.train's" in text
     assert "optimizer step" not in text
