@@ -9,6 +9,7 @@ import functools
 import gc
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import hypothesis
 import pytest
 from suggested import PARSING
+from warm_starts import PLAIN_POPEN, WarmPopen, end_all
 
 from rltrace.fingerprint import sources
 
@@ -27,32 +29,42 @@ hypothesis.settings.register_profile("new")
 hypothesis.settings.load_profile(os.environ.get("EXAMPLES", "same"))
 """Examples are the same in every run, so that no run fails by chance; ``EXAMPLES=new make test`` draws new ones."""
 
-CHILDREN = Path(__file__).parent / "support" / "children"
 HERE = str(Path(__file__).parent) + os.sep
 
 HANDED_DOWN = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def children_are_quick_to_start() -> Iterator[None]:
-    """Python processes that tests start find a ``sitecustomize`` which saves a third of their processor time.
+WARM = ("commands", "e2e", "jax_recorder")
+"""Folders whose tests start the most programs."""
 
-    A fixture, and not done as this file is imported: a worker of pytest-xdist is a process that another one starts.
-    """
+
+@pytest.fixture(scope="session", autouse=True)
+def warm_pythons() -> Iterator[None]:
+    """Processes that are forked for programs end with the tests."""
+    yield
+    end_all()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def warm_starts(request: pytest.FixtureRequest, warm_pythons: None) -> Iterator[None]:
+    """Python programs that tests start are forks of one that has imported torch: most of what they cost is that."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(CHILDREN), os.environ.get("PYTHONPATH")))))
+        if request.path.relative_to(HERE).parts[0] in WARM:
+            patch.setattr(subprocess, "Popen", WarmPopen)
         yield
 
 
+@pytest.fixture
+def new_processes(warm_starts: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python programs that a test starts are new processes."""
+    monkeypatch.setattr(subprocess, "Popen", PLAIN_POPEN)
+
+
 @pytest.fixture(scope="module")
-def children_as_ever(children_are_quick_to_start: None) -> Iterator[None]:
-    """Python processes that tests start are not made quick: for tests of how programs begin and end."""
-    others = [path for path in os.environ["PYTHONPATH"].split(os.pathsep) if path != str(CHILDREN)]
+def all_new_processes(warm_starts: None) -> Iterator[None]:
+    """Those of all tests of a module: for tests of how programs begin and end."""
     with pytest.MonkeyPatch.context() as patch:
-        if others:
-            patch.setenv("PYTHONPATH", os.pathsep.join(others))
-        else:
-            patch.delenv("PYTHONPATH")
+        patch.setattr(subprocess, "Popen", PLAIN_POPEN)
         yield
 
 

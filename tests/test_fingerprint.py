@@ -96,6 +96,7 @@ assert not torch.cuda.is_initialized()
     assert not [name for name in found if name.startswith("unreadable.")]
 
 
+@pytest.mark.usefixtures("new_processes")
 def test_part_that_cannot_be_read(tmp_path: Path) -> None:
     """A torch that lacks something costs the facts about it, no more."""
     (tmp_path / "torch.py").write_text("__version__ = '0'\nclass version: git_version = cuda = None; debug = False\n")

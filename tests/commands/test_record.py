@@ -99,6 +99,7 @@ if __name__ == "__main__":
 CHILD = "import subprocess, sys\nsubprocess.run([sys.executable, 'train.py'], check=True)\n"
 
 
+@pytest.mark.usefixtures("new_processes")
 @pytest.mark.parametrize(
     ("command", "processes"),
     [
@@ -169,6 +170,7 @@ def test_nothing_recorded(folder: Path, command: list[str], words: str) -> None:
     assert not (folder / "t.zarr").exists()
 
 
+@pytest.mark.usefixtures("new_processes")
 def test_recorder_that_cannot_start(folder: Path) -> None:
     """The program runs as ever; the launcher says why nothing of it was recorded."""
     (folder / "torch").mkdir()

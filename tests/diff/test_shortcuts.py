@@ -1,6 +1,7 @@
 """Without any one of the shortcuts that a comparison takes, its result is the same.
 
-All pairs that tests of tests/e2e compare are compared that way, too (tests/e2e/conftest.py).
+All pairs that tests of tests/e2e compare are compared without all of them at once (tests/e2e/conftest.py), and real
+programs without each (tests/e2e/test_changes.py).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from edits import Editor
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from programs import Do, Machine, training
-from shortcuts import NAMES, unlike
+from shortcuts import ALL_AT_ONCE, NAMES, unlike
 
 from rltrace.diff import Comparison, compare
 from rltrace.diff.align.blocks import Block
@@ -137,10 +138,11 @@ def test_a_wrong_shortcut_is_found(name: str, tmp_path: Path, monkeypatch: pytes
         logs = {"bisection": range(0), "batches": range(8), "caches": range(8)}.get(name, range(1))
         programs = logged_and_changed(logs)
         a, b = (in_pieces(tmp_path / f"{k}.zarr", program, 40) for k, program in enumerate(programs))
-    monkeypatch.setattr("shortcuts.NAMES", (name,))
-    assert unlike(compare(a, b), again(a, b)) == {}
+    alone = ((name,),)
+    assert unlike(compare(a, b), again(a, b), alone) == {}
     monkeypatch.setattr(f"rltrace.diff.{WRONG[name][0]}", WRONG[name][1])
-    assert {*unlike(compare(a, b), again(a, b))} == {name}
+    assert {*unlike(compare(a, b), again(a, b), alone)} == {*alone}
+    assert {*unlike(compare(a, b), again(a, b), ALL_AT_ONCE)} == {*ALL_AT_ONCE}
 
 
 def test_an_extra_op_at_the_end_of_a_step(tmp_path: Path) -> None:

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 from unittest.mock import patch
 
 import pytest
 from oracle_log import Difference, first_difference
-from shortcuts import unlike
+from shortcuts import ALL_AT_ONCE, EACH, unlike
 
 from rltrace.commands.main import main
 from rltrace.diff.base.model import Comparison
@@ -46,10 +46,6 @@ class CommandLine:
     folder: Path
     seconds: float | None = None
     """A process that runs longer is ended, and the test with it; None: none is."""
-
-    AS_EVER: ClassVar[Mapping[str, str]] = {"ppo.py": "PYTHONPATH="}
-    """A program for which the garbage collector goes by, and in which optimizers load the compiler, as for a user: the
-    setting that does it. It is one, as that is more than half of what the start of a program costs."""
 
     def run(self, *command: object, setting: str = "", **variables: str) -> Result:
         """Run any command to its end; ``setting`` is one more NAME=VALUE."""
@@ -135,9 +131,11 @@ def opened_again(trace: Trace) -> Trace:
 
 
 @pytest.fixture(scope="module", autouse=True)  # undone before the same process runs tests of another folder
-def comparisons_need_no_shortcut() -> Iterator[None]:
-    """Every pair that a test compares in this process has the same result without each of the shortcuts."""
+def comparisons_need_no_shortcut(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Every pair that a test compares in this process has the same result without the shortcuts, all of them at once;
+    in test_changes.py, where programs are changed in every way, without each of them."""
     compare = _Comparer.run
+    without = EACH if request.module.__name__.endswith("test_changes") else ALL_AT_ONCE
 
     def run(comparer: _Comparer) -> Comparison:
         notes = list(comparer.notes)
@@ -148,7 +146,7 @@ def comparisons_need_no_shortcut() -> Iterator[None]:
             options = (comparer.strict, comparer.tolerance, comparer.within, None, None, shortcuts)
             return compare(_Comparer(*traces, *options, comparer.shift, list(notes)))
 
-        assert unlike(found, again) == {}
+        assert unlike(found, again, without) == {}
         return found
 
     with pytest.MonkeyPatch.context() as patch:
@@ -208,7 +206,7 @@ def as_it_is(once: Once) -> Callable[[str], AsItIs]:
 
     def record(program: str) -> AsItIs:
         def make(folder: Path) -> str:
-            result = CommandLine(folder).record("t.zarr", program, setting=CommandLine.AS_EVER.get(program, ""))
+            result = CommandLine(folder).record("t.zarr", program)
             return json.dumps([result.returncode, result.stdout, result.stderr])
 
         folder, told = once(program, make)

@@ -10,11 +10,13 @@ import pytest
 
 from rltrace.trace.read.reader import open_trace
 
+pytestmark = pytest.mark.usefixtures("all_new_processes")
+
 
 @pytest.mark.parametrize("program", ["ppo.py", "sac.py", "zoo.py", "many_ops.py"])
 def test_recorded_runs_compute_the_same_bits(cli: Any, as_it_is: Callable[[str], Any], program: str) -> None:
     """Weights, optimizer state and generator states (on stdout), exit status and stderr, at both levels."""
-    plain = cli.python(program, setting=cli.AS_EVER.get(program, ""))
+    plain = cli.python(program)
     assert "weights" in plain.stdout
     assert plain.returncode == 7
     steps = cli.record("step.zarr", program, "--level", "step")

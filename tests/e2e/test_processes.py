@@ -165,7 +165,7 @@ FORKED = {
 }
 
 
-@pytest.mark.usefixtures("children_as_ever")
+@pytest.mark.usefixtures("new_processes")
 def test_forked_workers(run: Any) -> None:
     """Names, ops and states; what it computes is unchanged; two recordings are identical, whoever took which task."""
     trace, shown = run("a.zarr")
@@ -185,7 +185,7 @@ def test_forked_workers(run: Any) -> None:
     assert found.compared["rank0/pool"] == TASKS * WORK
 
 
-@pytest.mark.usefixtures("children_as_ever")
+@pytest.mark.usefixtures("new_processes")
 def test_spawned_workers(run: Any) -> None:
     """Fresh interpreters, and forks of a server that has none of torch."""
     trace, _ = run("a.zarr", "spawn", "forkserver")

@@ -178,6 +178,7 @@ def recorded(folder: Path, name: str, *options: str) -> tuple[list[str], Trace]:
     return run(folder, *command, sys.executable, "calls.py"), open_trace(folder / f"{name}.zarr")
 
 
+@pytest.mark.usefixtures("new_processes")
 def test_cached_calls_are_seen_as_all_others(tmp_path: Path) -> None:
     """The program prints what it does unrecorded, and each row is, cell by cell, that of a call that Python serves."""
     (tmp_path / "calls.py").write_text(CALLS)

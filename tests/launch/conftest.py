@@ -26,7 +26,7 @@ Result = subprocess.CompletedProcess[str]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def programs_end_as_ever(children_as_ever: None) -> None:
+def programs_end_as_ever(all_new_processes: None) -> None:
     """How they begin and end is what is tested here."""
 
 

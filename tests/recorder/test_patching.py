@@ -109,6 +109,7 @@ def before() -> Iterator[list[Any]]:
         setattr(holder, name, function)
 
 
+@pytest.mark.usefixtures("new_processes")
 def test_all_are_replaced_and_put_back(before: list[Any], tmp_path: Path) -> None:
     """While a recording runs, and not after it."""
     with rltrace.record(tmp_path / "a.zarr"):

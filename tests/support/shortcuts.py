@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
 from typing import Any
 
@@ -13,6 +13,9 @@ from rltrace.diff.base.view import Shortcuts
 from rltrace.json import to_json
 
 NAMES = tuple(field.name for field in fields(Shortcuts))
+
+EACH = tuple((name,) for name in NAMES)
+ALL_AT_ONCE = (NAMES,)
 
 
 def result(comparison: Comparison) -> dict[str, Any]:
@@ -25,25 +28,27 @@ def result(comparison: Comparison) -> dict[str, Any]:
     return found
 
 
-def unlike(plain: Comparison, again: Callable[[Shortcuts], Comparison]) -> dict[str, list[str]]:
+def unlike(
+    plain: Comparison, again: Callable[[Shortcuts], Comparison], without: Iterable[tuple[str, ...]] = EACH
+) -> dict[tuple[str, ...], list[str]]:
     """Shortcuts without which a comparison that is made ``again`` has another result, with the keys that differ.
 
-    A pair of which rows are missing, or are found damaged where they are read, is left out: digests prove rows equal
-    without reading them.
+    ``without``: which are switched off together, each of these in turn. A pair of which rows are missing, or are found
+    damaged where they are read, is left out: digests prove rows equal without reading them.
     """
     if plain.holes or any(plain.unfinished):
         return {}
     wanted, found = result(plain), {}
-    for name in NAMES:
+    for names in without:
         with pytest.MonkeyPatch.context() as patch:
-            if name == "caches":
+            if "caches" in names:
                 patch.setattr("rltrace.trace.read.stream.CACHED_SEGMENTS", 0)
                 patch.setattr("rltrace.diff.base.context.MAX_CACHED_STEPS", 1)
-            compared = again(replace(Shortcuts(), **{name: False}))
+            compared = again(replace(Shortcuts(), **dict.fromkeys(names, False)))
         if compared.holes:
             continue
         other = result(compared)
         differing = [key for key in {*wanted, *other} if wanted.get(key) != other.get(key)]
         if differing:
-            found[name] = sorted(differing)
+            found[names] = sorted(differing)
     return found

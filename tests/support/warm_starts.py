@@ -1,0 +1,144 @@
+"""Starts of Python programs by tests, served by a warm Python: a tenth of the processor time of a new one."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent / "warm"
+
+_spec = importlib.util.spec_from_file_location("warm_sitecustomize", FOLDER / "sitecustomize.py")
+assert _spec is not None and _spec.loader is not None
+warm = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(warm)
+
+Modules = Mapping[str, Sequence[str]]
+"""What a warm Python imports, in this order, and which of the imports before each would make itself."""
+
+TORCH: Modules = {
+    "numpy": (),
+    "torch": ("numpy",),
+    "rltrace.commands.main": ("numpy",),
+    "rltrace.commands.record": ("numpy",),
+    "rltrace.recorder.session.session": ("numpy",),
+    "rltrace.replay.start": ("numpy",),
+    "torch._dynamo": ("torch",),
+}
+
+JAX: Modules = {
+    "numpy": (),
+    "jax": ("numpy",),
+    "jax.numpy": ("jax",),
+    "rltrace.commands.main": ("numpy",),
+    "rltrace.commands.record": ("numpy",),
+    "rltrace.jax_recorder.hook": ("numpy",),
+}
+
+
+class WarmPython:
+    """A process that forks a process for each program that it is asked for."""
+
+    def __init__(self, modules: Modules, environment: Mapping[str, str]) -> None:
+        self.control, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        given = {"PYTHONPATH": os.fspath(FOLDER), warm.CONTROL: str(there.fileno()), warm.LOADED: json.dumps(modules)}
+        self.process = PLAIN_POPEN(
+            [sys.executable, os.fspath(FOLDER / "program.py")],
+            env={**environment, **given},
+            pass_fds=[there.fileno()],
+            stdin=subprocess.DEVNULL,
+        )
+        there.close()
+        assert self.control.recv(100) == b"ready"
+
+    def start(self, process: Mapping[str, Any], streams: Sequence[int]) -> tuple[int, socket.socket]:
+        """Start a program; returns its process and the socket on which its status comes."""
+        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        socket.send_fds(self.control, [json.dumps(process).encode()], [*streams, there.fileno()])
+        there.close()
+        return int(here.recv(100)), here
+
+    def end(self) -> None:
+        self.control.close()
+        self.process.wait()
+
+
+PLAIN_POPEN = subprocess.Popen
+
+
+class WarmPopen(PLAIN_POPEN):  # type: ignore[type-arg]
+    """As ``subprocess.Popen``, with warm Pythons for the programs that they can run."""
+
+    pythons: dict[tuple[str, ...], WarmPython] = {}  # noqa: RUF012
+    _status: socket.socket | None = None
+
+    def _execute_child(self, *arguments: Any) -> None:
+        request = warm.warm_request(*arguments)
+        python = None if request is None else python_for(request["process"])
+        if request is None or python is None:
+            super()._execute_child(*arguments)  # type: ignore[misc]
+            return
+        self.pid, self._status = python.start(request["process"], request["streams"])
+        self._child_created = True
+        self._close_pipe_fds(*arguments[10:16])  # type: ignore[attr-defined]
+
+    def _try_wait(self, wait_flags: int) -> tuple[int, int]:
+        if self._status is None:
+            found: tuple[int, int] = super()._try_wait(wait_flags)  # type: ignore[misc]
+            return found
+        try:
+            status = self._status.recv(100, socket.MSG_DONTWAIT if wait_flags else 0)
+        except BlockingIOError:
+            return 0, 0
+        self._status.close()
+        return self.pid, int(status)
+
+    def _internal_poll(self, *arguments: Any, **named: Any) -> int | None:
+        if self._status is None:
+            return super()._internal_poll(*arguments, **named)  # type: ignore[misc]
+        if self.returncode is None and self._waitpid_lock.acquire(False):  # type: ignore[attr-defined]
+            try:
+                pid, status = self._try_wait(os.WNOHANG)
+                if pid:
+                    self._handle_exitstatus(status)  # type: ignore[attr-defined]
+            finally:
+                self._waitpid_lock.release()  # type: ignore[attr-defined]
+        return self.returncode
+
+
+def python_for(process: Mapping[str, Any]) -> WarmPython | None:
+    """The warm Python that can become a process; None: the first of its kind is a new process."""
+    modules = JAX if _uses_jax(process) else TORCH
+    startup = warm.startup_variables(process["environment"])
+    key = (*modules, *(f"{name}={startup[name]}" for name in sorted(startup)))
+    with _asking:
+        if key not in WarmPopen.pythons:
+            if key not in _asked:
+                _asked.add(key)
+                return None
+            plain = {k: v for k, v in os.environ.items() if not k.startswith((*warm.STARTUP, "RLTRACE"))}
+            WarmPopen.pythons[key] = WarmPython(modules, {**plain, **startup})
+        return WarmPopen.pythons[key]
+
+
+_asked: set[tuple[str, ...]] = set()
+_asking = threading.Lock()
+
+
+def _uses_jax(process: Mapping[str, Any]) -> bool:
+    """Whether a program computes with JAX, or one that ``rltrace`` is to start."""
+    words, folder = process["words"], process["cwd"]
+    texts = [warm.program_of([sys.executable, *words[i:]], folder) for i in range(1, len(words))]
+    return any(found[1] == "jax" for text in texts for found in warm.IMPORTS.finditer(text))
+
+
+def end_all() -> None:
+    while WarmPopen.pythons:
+        WarmPopen.pythons.popitem()[1].end()
