@@ -76,8 +76,10 @@ def capture(device: str, *, with_compiled: bool = False) -> dict[str, Any]:
         torch.cuda.synchronize()
     taken: list[tuple[list[ProfilerEvent], list[str], Joined]] = []
 
-    def joined(events: Sequence[ProfilerEvent], ops: Sequence[str], raised: Sequence[int] = ()) -> Joined:
-        taken.append((list(events), list(ops), join(events, ops, raised)))
+    def joined(
+        events: Sequence[ProfilerEvent], ops: Sequence[str], raised: Sequence[int] = (), **named: bool
+    ) -> Joined:
+        taken.append((list(events), list(ops), join(events, ops, raised, **named)))
         return taken[-1][2]
 
     kinds = kineto.devices() if device != "cpu" else ("cpu",)

@@ -142,7 +142,7 @@ def test_a_failure_of_the_profiler_costs_the_names_and_nothing_else(
     pretend(monkeypatch, rows=50)
     plain = record(lambda: updates(3))
 
-    def broken(*_: Any) -> Any:
+    def broken(*_: Any, **__: Any) -> Any:
         if fails == "stop":
             kineto._disable()
         raise RuntimeError("CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED")
@@ -223,6 +223,9 @@ def test_cycles_end_between_ops_alone(record: Record, monkeypatch: pytest.Monkey
     assert {names[:3] for names in named(got, "aten.addmm.default")} == {ADDMM}
 
 
+@pytest.mark.skipif(
+    torch.__version__ < (2, 12), reason="the profiler of this torch reports no scope that is still open"
+)
 def test_a_scope_that_stays_open_ends_the_cycles(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would write into memory of its session as it ends: no other one is begun, and the reason is told."""
     pretend(monkeypatch, rows=25)
@@ -238,9 +241,24 @@ def test_a_scope_that_stays_open_ends_the_cycles(record: Record, monkeypatch: py
     assert named(got, "aten.addmm.default")[0] == ADDMM, "before that it is known"
 
 
-def test_a_stretch_without_a_moment_is_cut_off(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four times as many rows as it should have is the most it gets; what comes up to the next moment is not known."""
+@pytest.mark.parametrize("reports_open", [True, False])
+def test_a_stretch_without_a_moment_is_cut_off(
+    record: Record, monkeypatch: pytest.MonkeyPatch, reports_open: bool
+) -> None:
+    """Four times as many rows as it should have is the most it gets; what comes up to the next moment is not known.
+
+    That holds where the profiler reports no event that is still open, as before torch 2.12.
+    """
     pretend(monkeypatch, rows=100, longest=4)
+    plain = kineto.events_of
+
+    def without_open_ones(result: Any) -> list[ProfilerEvent]:
+        events = plain(result)
+        end = max(event.end for event in events if event.name == kineto.END)
+        return [event for event in events if event.device or event.end <= end]
+
+    if not reports_open:
+        monkeypatch.setattr(kineto, "events_of", without_open_ones)
     x = torch.ones(3)
 
     def program() -> None:

@@ -109,6 +109,16 @@ def test_rows_that_are_not_those_of_the_profile_get_nothing(record: Record) -> N
     assert (found.launches, "its row has aten.exp.default" in found.why) == ((), True)
 
 
+def test_a_call_that_has_not_returned_may_have_no_event(record: Record) -> None:
+    """That of the last row alone, and only where it is known not to have returned."""
+    events, ops = profiled(record, lambda: nn.Linear(3, 2)(torch.ones(4, 3)).sum())
+    longer = [*ops, "aten.exp.default"]
+    assert "rows" in join(events, longer).why
+    assert join(events, longer, unfinished=True) == join(events, ops) == join(events, ops, unfinished=True)
+    assert "rows" in join(events, [*longer, "aten.exp.default"], unfinished=True).why
+    assert join(events, ["aten.exp.default", *ops], unfinished=True).why != ""
+
+
 # --- made up: what a device's events look like, by Kineto's documentation --------------------------------------------
 
 

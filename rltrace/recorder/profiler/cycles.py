@@ -137,10 +137,14 @@ class LaunchRecorder:
         self._raised.clear()
         self._streams.main.raised_rows = self._raised
 
-    def write(self, events: Sequence[ProfilerEvent], why: str | None) -> None:
-        """Commit the rows so far, and the launches of those since ``collect``; ``why``: they are unknown."""
+    def write(self, events: Sequence[ProfilerEvent], why: str | None, *, unfinished: bool) -> None:
+        """Commit the rows so far, and the launches of those since ``collect``; ``why``: they are unknown.
+
+        ``unfinished``: the call of the last row has not returned; its launches are written with a later cycle's if
+        ``events`` are without that call.
+        """
         self._streams.main.raised_rows = None
-        self._committer.flush_stream(self._streams.main, lambda: self._new_launched(events, why))
+        self._committer.flush_stream(self._streams.main, lambda: self._new_launched(events, why, unfinished))
         self._rows = None
 
     def drop(self, why: str) -> None:
@@ -160,7 +164,7 @@ class LaunchRecorder:
         if why is not None:
             self.miss(why)
             if self._unknown:
-                self._committer.flush_stream(self._streams.main, lambda: self._new_launched((), None))
+                self._committer.flush_stream(self._streams.main, lambda: self._new_launched((), None, unfinished=False))
         self.abandon()
 
     def abandon(self) -> None:
@@ -173,21 +177,23 @@ class LaunchRecorder:
         if self._rows is not None and stream == self._streams.main.number and rows.first + len(rows) > self.first:
             self._rows.append(rows.columns[max(self.first - rows.first, 0) :, JOIN_COLUMNS])
 
-    def _new_launched(self, events: Sequence[ProfilerEvent], why: str | None) -> NewLaunches | None:
+    def _new_launched(self, events: Sequence[ProfilerEvent], why: str | None, unfinished: bool) -> NewLaunches | None:
         main = self._streams.main
         rows = np.concatenate([np.zeros((0, len(JOIN_COLUMNS)), np.uint32), *(self._rows or ())])
         first, self.first = self.first, main.row
         unknown, self._unknown = [*self._unknown, *self._of_other_threads()], []
         try:
-            ids, strays, reasons = self._join(rows, events, why)
+            ids, strays, reasons = self._join(rows, events, why, unfinished)
         except Exception as error:  # whatever it is, the recording goes on
             ids, strays = np.zeros(0, np.uint32), ()
             reasons = [(f"{type(error).__name__}: {error}", 0, len(rows))] if len(rows) else []
+        if unfinished:  # the last row is left to the next call where nothing is said of it
+            self.first = first + (len(ids) or sum(count for _, _, count in reasons))
         unknown += [Unknown(reason, main.number, first + start, count) for reason, start, count in reasons]
         return NewLaunches(main.number, first, ids, tuple(unknown), strays) if len(ids) or unknown or strays else None
 
     def _join(
-        self, rows: NDArray[np.uint32], events: Sequence[ProfilerEvent], why: str | None
+        self, rows: NDArray[np.uint32], events: Sequence[ProfilerEvent], why: str | None, unfinished: bool
     ) -> tuple[NDArray[np.uint32], tuple[tuple[str, str, int], ...], list[tuple[str, int, int]]]:
         """Ids of evidence, launches for no row, and (why, first row, rows) of unknown launches."""
         ids = np.zeros(len(rows), np.uint32)
@@ -196,11 +202,14 @@ class LaunchRecorder:
         ops = rows[:, 2] == Kind.OP
         places = np.flatnonzero(ops)
         names = self._process.calls.op_names
-        found = join(events, [names[op] for op in rows[ops, 0].tolist()], self._places_of_raised(ops))
+        operators = [names[op] for op in rows[ops, 0].tolist()]
+        found = join(events, operators, self._places_of_raised(ops), unfinished=unfinished)
         reason = found.why or (BLIND if self._is_blind(rows, found) else "")
         if reason:
             return ids[:0], found.strays, [(reason, 0, len(rows))]
-        evidence = zip(places.tolist(), rows[ops, 1].tolist(), found.launches, strict=True)
+        if len(found.launches) < len(places):
+            ids, places = ids[: places[-1]], places[:-1]
+        evidence = zip(places.tolist(), rows[places, 1].tolist(), found.launches, strict=True)
         ids[places] = [self._evidence(kernel, launches) for _, kernel, launches in evidence]
         lost = places[sorted(found.lost)] if found.lost else places[:0]
         ids[lost] = 0
@@ -372,14 +381,17 @@ class Cycles:
         if stream is not self._main or self._kinds is None or stream.row < stream.wake_by:
             return
         if torch._C._current_autograd_node() is None and not kineto.is_captured():
-            self.pause(NO_MOMENT)
+            self.pause(NO_MOMENT, unfinished=True)
 
-    def pause(self, why: str) -> None:
-        """End the current cycle, wherever the thread is; launches are unknown until the next one begins."""
+    def pause(self, why: str, *, unfinished: bool = False) -> None:
+        """End the current cycle, wherever the thread is; launches are unknown until the next one begins.
+
+        ``unfinished``: the call of the last row has not returned.
+        """
         if self._kinds is None or get_ident() != self._owner:
             return
         try:
-            self._end()
+            self._end(unfinished=unfinished)
             self._why = why if not self._over else self._why
         except Exception as error:
             self._give_up(error)
@@ -406,13 +418,13 @@ class Cycles:
         self._main.limit = min(self._main.limit, self._main.wake_by)
         self._launches.collect()
 
-    def _end(self) -> None:
+    def _end(self, *, unfinished: bool = False) -> None:
         kinds, self._kinds = self._kinds or (), None
         self._main.wake_by = NO_LIMIT
         overrun = kineto.is_overrun()
         with _without_collections():
             events, still_open = kineto.stop(kinds)
-            self._launches.write(events, OVERRUN if overrun else None)
+            self._launches.write(events, OVERRUN if overrun else None, unfinished=unfinished)
             del events
         self._why = NOT_BEGUN
         scope = next((name for name in still_open if "::" not in name and name not in kineto.OF_ONE_OP), None)

@@ -121,7 +121,7 @@ class Joined(NamedTuple):
     """The result of a join."""
 
     launches: tuple[tuple[Launch, ...], ...] = ()
-    """Of each row, in order; empty where they are unknown."""
+    """Of each row, in order, but for one that is unfinished; empty where they are unknown."""
     why: str = ""
     """Why they are unknown."""
     lost: frozenset[int] = frozenset()
@@ -130,10 +130,13 @@ class Joined(NamedTuple):
     """Launches for no row: name, what launched it ("": unknown), count."""
 
 
-def join(events: Iterable[ProfilerEvent], ops: Sequence[str], raised: Sequence[int] = ()) -> Joined:
+def join(
+    events: Iterable[ProfilerEvent], ops: Sequence[str], raised: Sequence[int] = (), *, unfinished: bool = False
+) -> Joined:
     """Launches of the rows whose operators are ``ops`` (``aten.addmm.default``): one stream's, in order.
 
     ``raised``: for each call that raised, and so has no row, the number of the row that would have been its.
+    ``unfinished``: the profile ended in the call of the last row; before torch 2.12 it has no event then.
 
     Where a program has several threads, the operators are those of one thread, or of all together (the autograd engine
     runs in another thread for a stream that waits).
@@ -146,11 +149,12 @@ def join(events: Iterable[ProfilerEvent], ops: Sequence[str], raised: Sequence[i
     by_thread = [[bracket for bracket in found if bracket.thread == thread] for thread in threads]
     rows = list(_expected(ops, raised))
     for chosen in (found, *(by_thread if len(by_thread) > 1 else ())):
-        if len(chosen) == len(rows) and _first_mismatch(chosen, rows) is None:
-            pairs = [(row, call, op) for (row, op), call in zip(rows, chosen, strict=True) if row is not None]
+        missing = len(rows) - len(chosen)
+        if missing in (0, int(unfinished)) and _first_mismatch(chosen, rows) is None:
+            pairs = [(row, call, op) for (row, op), call in zip(rows, chosen, strict=False) if row is not None]
             launched = {row: call.of(op) for row, call, op in pairs}
             lost = frozenset(row for row, call, _ in pairs if call.lost)
-            return Joined(tuple(launched.get(row, ()) for row in range(len(ops))), "", lost, strays)
+            return Joined(tuple(launched.get(row, ()) for row in range(len(ops) - missing)), "", lost, strays)
     if len(found) != len(rows):
         why = f"the profile has {len(found):,} calls of the recorder, but there are {len(rows):,} rows"
         return Joined(why=why, strays=strays)
