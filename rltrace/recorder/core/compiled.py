@@ -7,6 +7,7 @@ compiler skips code of the recorder.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import re
 import sys
@@ -187,14 +188,16 @@ _optimizers_of: WeakIdDict[TracingContext, list[weakref.ref[Any]]] = WeakIdDict(
 """By the frame that is being compiled: the optimizers whose steps are in it."""
 
 
-def goes_into_graph(optimizer: Any) -> bool:
-    """Called by the compiler itself, as it traces the program: a step of ``optimizer`` ends here.
+def goes_into_graph(address: int) -> bool:
+    """Called by the compiler itself, as it traces the program: a step of the optimizer with this ``id`` ends here.
 
-    False where it has traced no op so far; then a graph break here costs nothing.
+    The compiler passes on constants only, and holds the optimizer meanwhile. Returns False where it has traced no op so
+    far; then a graph break here costs nothing.
     """
     context = TracingContext.try_get()
     if context is None or _is_frame_empty():
         return False
+    optimizer = ctypes.cast(address, ctypes.py_object).value
     known = _optimizers_of.get(context) or []
     if all(reference() is not optimizer for reference in known):
         _optimizers_of[context] = [*known, weakref.ref(optimizer)]

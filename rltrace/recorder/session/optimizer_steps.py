@@ -91,7 +91,7 @@ def _after_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
     if not is_dynamo_compiling():
         for listener in _listeners:
             listener.end_step(optimizer)
-    elif not goes_into_graph(optimizer):
+    elif not goes_into_graph(id(optimizer)):
         _after_compiled_step(optimizer)
 
 
