@@ -118,9 +118,12 @@ def recording(options: RecordOptions, *, force: bool, extend: Extend | None = No
     token = write_start(trace, {"argv": masked_arguments(sys.argv), "pid": os.getpid()})
     session = sessions.start(options, token, extend)
     failure = None
+    is_finalizing = sys.is_finalizing
     try:
         yield
     finally:
+        if is_finalizing():  # never left: the session has ended at exit, and this module has lost its globals
+            return  # noqa: B012  what ends here is the generator
         session.finish()
         if os.getpid() != owner:  # a forked child that leaves the block does not end the launch
             sessions.end()
