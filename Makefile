@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 DEMO := $(VENV)/.demo
 STAMP := $(VENV)/.complete
 VERDICTS := .venv-verdicts
+OLDEST := .venv-oldest
 FOR ?= 3.12
 CARRY := zarr numcodecs google-crc32c xxhash click textual numpy pytest pytest-timeout hypothesis
 GPU_TESTS = $(shell grep -rl "mark.gpu" tests --include="test_*.py")
@@ -13,12 +14,13 @@ PROCESSOR_TESTS = $(shell grep -rl "mark.processor" tests --include="test_*.py")
 PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder
 AVX2 := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2
 
-.PHONY: help set-up engine demo test check bench verdicts test-gpu carry clean
+.PHONY: help set-up engine demo test test-oldest check bench verdicts test-gpu carry clean
 
 help:
 	@echo "make set-up    .venv, which every other target makes where it is missing, and the native engine where a compiler is"
 	@echo "make demo      record PPO under two CPU kernel settings, diff the traces, name the op"
 	@echo "make test      all tests; with AVX-512, those that depend on it once more as without"
+	@echo "make test-oldest  the tests of the recorder, the launcher and whole runs with torch 2.11; 5 GB"
 	@echo "make check     format, lint, types, import direction, tracked files"
 	@echo "make bench     the benchmarks of docs/internals/benchmarks.md"
 	@echo "make verdicts  runs of many RL and fine-tuning libraries against themselves (docs/internals/verdicts.md); 2 GB, half an hour"
@@ -70,6 +72,17 @@ test: engine
 	$(PYTEST) || status=$$?; \
 	[ -z "$$beside" ] || wait $$beside || status=$$?; \
 	exit $$status
+
+# The oldest torch that pyproject.toml allows, in an environment of its own. A registry may have no CPU build of it.
+test-oldest: $(OLDEST)/.complete
+	@$(OLDEST)/bin/rltrace build-engine >/dev/null || echo "The native engine is not there: ops are recorded in Python."
+	$(OLDEST)/bin/python -m pytest -q -n 3 --dist loadfile tests/recorder tests/launch tests/e2e
+
+$(OLDEST)/.complete: pyproject.toml constraints.txt
+	@test -e $@ || $(PYTHON) -m venv --clear $(OLDEST)
+	grep -v -E '^(torch|triton)==' constraints.txt > $(OLDEST)/constraints.txt
+	$(OLDEST)/bin/python -m pip install --quiet -c $(OLDEST)/constraints.txt torch==2.11.0 -e '.[test]'
+	@touch $@
 
 check: $(STAMP)
 	$(BIN)/ruff format --check
@@ -123,4 +136,4 @@ carry:
 		--python-version $(FOR) --platform manylinux2014_x86_64 --platform manylinux_2_28_x86_64 $(CARRY)
 
 clean:
-	rm -rf $(VENV) $(VERDICTS) carried demo-out bench-out verdicts-out
+	rm -rf $(VENV) $(VERDICTS) $(OLDEST) carried demo-out bench-out verdicts-out
