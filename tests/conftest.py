@@ -34,8 +34,8 @@ HERE = str(Path(__file__).parent) + os.sep
 HANDED_DOWN = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
-WARM = ("commands", "e2e", "jax_recorder")
-"""Folders whose tests start the most programs."""
+COLD = ("launch", "trace")
+"""Folders of tests that are about how programs begin and end."""
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -49,7 +49,7 @@ def warm_pythons() -> Iterator[None]:
 def warm_starts(request: pytest.FixtureRequest, warm_pythons: None) -> Iterator[None]:
     """Python programs that tests start are forks of one that has imported torch: most of what they cost is that."""
     with pytest.MonkeyPatch.context() as patch:
-        if request.path.relative_to(HERE).parts[0] in WARM:
+        if request.path.relative_to(HERE).parts[0] not in COLD:
             patch.setattr(subprocess, "Popen", WarmPopen)
         yield
 
@@ -58,14 +58,6 @@ def warm_starts(request: pytest.FixtureRequest, warm_pythons: None) -> Iterator[
 def new_processes(warm_starts: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Python programs that a test starts are new processes."""
     monkeypatch.setattr(subprocess, "Popen", PLAIN_POPEN)
-
-
-@pytest.fixture(scope="module")
-def all_new_processes(warm_starts: None) -> Iterator[None]:
-    """Those of all tests of a module: for tests of how programs begin and end."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(subprocess, "Popen", PLAIN_POPEN)
-        yield
 
 
 @pytest.fixture(scope="session")

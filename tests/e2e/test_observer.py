@@ -10,7 +10,12 @@ import pytest
 
 from rltrace.trace.read.reader import open_trace
 
-pytestmark = pytest.mark.usefixtures("all_new_processes")
+
+@pytest.fixture(autouse=True)
+def some_in_new_processes(request: pytest.FixtureRequest, program: str) -> None:
+    """As users start them, in every respect."""
+    if program in ("ppo.py", "hostile.py"):
+        request.getfixturevalue("new_processes")
 
 
 @pytest.mark.parametrize("program", ["ppo.py", "sac.py", "zoo.py", "many_ops.py"])

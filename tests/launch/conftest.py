@@ -25,11 +25,6 @@ from rltrace.trace.format.root import create_trace
 Result = subprocess.CompletedProcess[str]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def programs_end_as_ever(all_new_processes: None) -> None:
-    """How they begin and end is what is tested here."""
-
-
 @dataclass(frozen=True)
 class Bench:
     """A folder with programs and modules in it, and a trace."""

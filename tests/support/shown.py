@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -52,6 +53,10 @@ def shown_on(page: Path) -> list[Shown]:
     return found
 
 
+SHELL = re.compile(r"[^\w ./:=,+-]")
+"""What a command may hold outside of quotes that a shell is needed for."""
+
+
 def run(command: str, folder: Path) -> Shown:
     """What comes out of a command as a person types it: one thread, no color, this Python's rltrace first."""
     environment = {
@@ -61,8 +66,13 @@ def run(command: str, folder: Path) -> Shown:
         "PYTHONHASHSEED": "0",
         "NO_COLOR": "1",
     }
+    words = ["bash", "-c", command]
+    if SHELL.search(re.sub("'[^']*'", "", command)) is None:  # bash would only start the program
+        words = shlex.split(command)
+        while "=" in words[0]:
+            name, _, environment[name] = words.pop(0).partition("=")
     result = subprocess.run(
-        ["bash", "-c", command],
+        words,
         cwd=folder,
         env=environment,
         stdin=subprocess.DEVNULL,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
 import os
@@ -43,20 +44,18 @@ JAX: Modules = {
 }
 
 
-class WarmPython:
-    """A process that forks a process for each program that it is asked for."""
+RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
+"""Names this run of the tests, whose workers have their warm Pythons in common."""
 
-    def __init__(self, modules: Modules, environment: Mapping[str, str]) -> None:
-        self.control, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        given = {"PYTHONPATH": os.fspath(FOLDER), warm.CONTROL: str(there.fileno()), warm.LOADED: json.dumps(modules)}
-        self.process = PLAIN_POPEN(
-            [sys.executable, os.fspath(FOLDER / "program.py")],
-            env={**environment, **given},
-            pass_fds=[there.fileno()],
-            stdin=subprocess.DEVNULL,
-        )
-        there.close()
-        assert self.control.recv(100) == b"ready"
+
+class WarmPython:
+    """A connection to a process that forks a process for each program that it is asked for.
+
+    It listens on a socket that has a name and no file, and ends with the last connection.
+    """
+
+    def __init__(self, control: socket.socket) -> None:
+        self.control = control
 
     def start(self, process: Mapping[str, Any], streams: Sequence[int]) -> tuple[int, socket.socket]:
         """Start a program; returns its process and the socket on which its status comes."""
@@ -67,7 +66,44 @@ class WarmPython:
 
     def end(self) -> None:
         self.control.close()
-        self.process.wait()
+
+
+def connected(key: Sequence[str]) -> WarmPython | None:
+    """The warm Python of a kind; None: there is none."""
+    control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        control.connect(_name(key))
+    except ConnectionRefusedError:
+        control.close()
+        return None
+    return WarmPython(control)
+
+
+def started(key: Sequence[str], modules: Modules, environment: Mapping[str, str]) -> WarmPython:
+    """The warm Python of a kind, which is started unless another worker has done so."""
+    while (found := connected(key)) is None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            try:
+                listener.bind(_name(key))
+            except OSError:  # another worker has, and is about to listen
+                continue
+            listener.listen(100)
+            given = {"PYTHONPATH": os.fspath(FOLDER), warm.CONTROL: "3", warm.LOADED: json.dumps(modules)}
+            os.posix_spawn(
+                sys.executable,
+                [sys.executable, os.fspath(FOLDER / "program.py")],
+                {**environment, **given},
+                file_actions=[
+                    (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                    (os.POSIX_SPAWN_DUP2, listener.fileno(), 3),
+                ],
+            )
+    return found
+
+
+def _name(key: Sequence[str]) -> str:
+    """Of a socket in the kernel's own space of names."""
+    return f"\0rltrace-tests-{RUN}-{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}"
 
 
 PLAIN_POPEN = subprocess.Popen
@@ -81,11 +117,11 @@ class WarmPopen(PLAIN_POPEN):  # type: ignore[type-arg]
 
     def _execute_child(self, *arguments: Any) -> None:
         request = warm.warm_request(*arguments)
-        python = None if request is None else python_for(request["process"])
+        python = None if request is None else python_for(request.process)
         if request is None or python is None:
             super()._execute_child(*arguments)  # type: ignore[misc]
             return
-        self.pid, self._status = python.start(request["process"], request["streams"])
+        self.pid, self._status = python.start(request.process, request.streams)
         self._child_created = True
         self._close_pipe_fds(*arguments[10:16])  # type: ignore[attr-defined]
 
@@ -120,11 +156,12 @@ def python_for(process: Mapping[str, Any]) -> WarmPython | None:
     key = (*modules, *(f"{name}={startup[name]}" for name in sorted(startup)))
     with _asking:
         if key not in WarmPopen.pythons:
-            if key not in _asked:
+            found = connected(key)
+            if found is None and key not in _asked:
                 _asked.add(key)
                 return None
             plain = {k: v for k, v in os.environ.items() if not k.startswith((*warm.STARTUP, "RLTRACE"))}
-            WarmPopen.pythons[key] = WarmPython(modules, {**plain, **startup})
+            WarmPopen.pythons[key] = found or started(key, modules, {**plain, **startup})
         return WarmPopen.pythons[key]
 
 
@@ -134,8 +171,9 @@ _asking = threading.Lock()
 
 def _uses_jax(process: Mapping[str, Any]) -> bool:
     """Whether a program computes with JAX, or one that ``rltrace`` is to start."""
-    words, folder = process["words"], process["cwd"]
-    texts = [warm.program_of([sys.executable, *words[i:]], folder) for i in range(1, len(words))]
+    texts = [
+        warm.program_of(words[i:], process["cwd"]) for _, words in process["programs"] for i in range(1, len(words))
+    ]
     return any(found[1] == "jax" for text in texts for found in warm.IMPORTS.finditer(text))
 
 

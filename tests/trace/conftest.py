@@ -18,11 +18,6 @@ from rltrace.trace.write.writer import ProcessWriter
 Script = Callable[..., "subprocess.Popen[str]"]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def programs_end_as_ever(all_new_processes: None) -> None:
-    """How they begin and end is what is tested here."""
-
-
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
     """An empty trace."""

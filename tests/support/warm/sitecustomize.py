@@ -6,8 +6,8 @@ imports the program's own ``sitecustomize``, in a recording the bootstrap, and t
 itself. So no frame below the program's is another one, and how it ends is the interpreter's own doing. What has been
 imported already is hidden, until the program imports it.
 
-``rltrace`` itself starts the program that it records. Its process keeps *spares*: forks of the warm Python that wait to
-become the children that it starts. So they are its own children, as ever.
+``rltrace`` itself starts the program that it records, and torchrun its ranks. Such a process keeps *spares*: forks of
+the warm Python that wait to become the children that it starts. So they are its own children, as ever.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import contextlib
 import ctypes
 import gc
 import importlib
+import io
 import json
 import os
 import re
@@ -31,12 +32,12 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 HERE = os.path.dirname(__file__)  # noqa: PTH120
 
 CONTROL = "RLTRACE_TEST_WARM"
-"""Variable with the number of the socket that requests come from."""
+"""Variable with the number of the socket that those connect to who ask for programs."""
 
 LOADED = "RLTRACE_TEST_LOADED"
 """Variable with the modules to import."""
@@ -52,17 +53,46 @@ RLTRACE = os.path.join(os.path.dirname(sys.executable), "rltrace")  # noqa: PTH1
 SPARES = {"record": 1, "replay": 1, "rerun": 1, "info": 0, "diff": 0, "verify": 0, "ops": 0, "series": 0, "slice": 0}
 """How many processes a verb starts at most that are worth a spare; of others ``MANY``."""
 
-MANY = 6
+MANY = 16
+
+RANKS = 4
+"""Spares of torchrun."""
 
 
 def become(request: Mapping[str, Any]) -> None:
     """Be the process that a request is for, as far as a new interpreter is when it imports ``sitecustomize``."""
+    try:
+        spared = _become(request)
+    except BaseException:  # the interpreter would go on, with another program
+        sys.excepthook(*sys.exc_info())
+        os._exit(70)
+    if spared:
+        return
+    own = sys.modules.pop("sitecustomize")
+    try:
+        importlib.import_module("sitecustomize")
+    except ModuleNotFoundError as error:
+        if error.name != "sitecustomize":
+            raise
+        sys.modules["sitecustomize"] = own  # the interpreter imports it at this moment
+
+
+def _become(request: Mapping[str, Any]) -> bool:
+    """Whether this process has become a program of a later request instead, as a spare."""
+    environment, words = _one_of(request)
+    if request["session"]:
+        os.setsid()
     os.chdir(request["cwd"])
     os.environ.clear()
-    os.environ.update(request["environment"])
-    words: list[str] = request["words"]
+    os.environ.update(environment)
     sys.orig_argv[:] = words
-    sys.argv[:] = ["-c", *words[3:]] if words[1] == "-c" else words[1:]
+    options, words = options_of(words)
+    if "-u" in options:
+        sys.stdout = sys.__stdout__ = _unbuffered(sys.stdout)  # type: ignore[misc]
+        sys.stderr = sys.__stderr__ = _unbuffered(sys.stderr)  # type: ignore[misc]
+    if words[0] == "-m":
+        words = ["-c", f"import runpy, sys; del sys.path[0]; runpy._run_module_as_main({words[1]!r})", *words[2:]]
+    sys.argv[:] = ["-c", *words[2:]] if words[0] == "-c" else words
     _Configuration().run(words)
     sys.path[:] = [*filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)), *PLAIN_PATH]
     for group in MODULES.groups.values():
@@ -72,20 +102,43 @@ def become(request: Mapping[str, Any]) -> None:
         sys.modules["tempfile"].tempdir = None
     importlib.invalidate_caches()
     _end_quickly()
-    if words[1] == RLTRACE:
-        verb = next((word for word in words[2:] if not word.startswith("-")), "")
-        spares = [spare for _ in range(SPARES.get(verb, MANY)) if (spare := _spare()) is not None]
-        if _is_spare:
-            return
-        _SparePopen.spares = spares
-        subprocess.Popen = _SparePopen  # type: ignore[misc]
-    own = sys.modules.pop("sitecustomize")
-    try:
-        importlib.import_module("sitecustomize")
-    except ModuleNotFoundError as error:
-        if error.name != "sitecustomize":
-            raise
-        sys.modules["sitecustomize"] = own  # the interpreter imports it at this moment
+    spares = _spares_of(words)
+    if spares is not None:
+        for _ in range(spares):
+            _spare()
+        if not _is_spare:
+            subprocess.Popen = _SparePopen  # type: ignore[misc]
+    return _is_spare
+
+
+def _one_of(request: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
+    """Environment and words of a program; where several are asked for, in a process for each, of which this is one.
+
+    The parent of several waits for them, as a shell does.
+    """
+    first, *others = request["programs"]
+    if not others:
+        return {**request["environment"], **first[0]}, first[1]
+    for added, words in request["programs"]:
+        if not os.fork():
+            return {**request["environment"], **added}, words
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.wait()
+    os._exit(0)
+
+
+def _unbuffered(stream: Any) -> io.TextIOWrapper:
+    raw = open(stream.fileno(), "wb", buffering=0, closefd=False)  # noqa: SIM115
+    return io.TextIOWrapper(raw, stream.encoding, stream.errors, write_through=True)
+
+
+def _spares_of(words: Sequence[str]) -> int | None:
+    """How many spares a program is given; None: it starts no Python programs."""
+    if os.path.basename(words[0]) == "torchrun":  # noqa: PTH119
+        return RANKS
+    verb = next((word for word in words[1:] if not word.startswith("-")), "")
+    return SPARES.get(verb, MANY) if words[0] == RLTRACE else None
 
 
 def _end_quickly() -> None:
@@ -115,20 +168,20 @@ class _Configuration:
         self._memory = os.open("/proc/self/mem", os.O_RDONLY)
 
     def run(self, words: Sequence[str]) -> None:
-        """Let the interpreter run what a command line names."""
+        """Let the interpreter run the script or the code that a command line begins with."""
         fields = struct.unpack("512N", ctypes.string_at(self._start, 4096))
         names = [place for place, field in enumerate(fields) if self._is_script(field)]
         lists = [field for field in fields if self._is_script(self._number_at(field))]
         os.close(self._memory)
         assert names and lists, "this interpreter keeps its command line elsewhere"
         for first in lists:
-            _write(first, words[1])
+            _write(first, words[0])
         place = self._start + 8 * names[-1]
-        if words[1] == "-c":
-            _write(place - 16, words[2] + "\n")  # before the name of a module, which is before that of a script
+        if words[0] == "-c":
+            _write(place - 16, words[1] + "\n")  # before the name of a module, which is before that of a script
         else:
             global _script
-            _script = os.path.abspath(words[1])  # noqa: PTH100  as the interpreter makes it
+            _script = os.path.abspath(words[0])  # noqa: PTH100  as the interpreter makes it
             _write(place, _script)
 
     def _number_at(self, address: int) -> int:
@@ -162,42 +215,44 @@ HIDDEN = ("jax", "jaxlib", "numpy", "rltrace", "sympy", "torch", "zarr")
 class _Modules:
     """A finder of the modules that are loaded already, which a program does not see until it imports them.
 
-    They are in groups, each of which one import has loaded: what imports one of them has all.
+    They are in groups: those of one package that one import has loaded. What imports one of them has all of its group.
     """
 
     def __init__(self) -> None:
-        self.groups: dict[str, dict[str, ModuleType]] = {}
-        """By the import that has loaded them."""
+        self.groups: dict[tuple[str, str], dict[str, ModuleType]] = {}
+        """By the import that has loaded them, and their package."""
         self._needed: dict[str, list[str]] = {}
-        self._shown: set[str] = set()
+        self._shown: set[tuple[str, str]] = set()
 
     def load(self, name: str, needed: Sequence[str]) -> None:
-        """Import a module, if it is installed; ``needed``: the groups of the modules that it would import itself.
+        """Import a module, if it is installed; ``needed``: the imports before it that it would make itself.
 
         All modules of rltrace are one group.
         """
         before = set(sys.modules)
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
-        new = {k: v for k, v in sys.modules.items() if k not in before and k.partition(".")[0] in HIDDEN}
-        key = "rltrace" if name.startswith("rltrace.") else name
-        self.groups.setdefault(key, {}).update(new)
-        self._needed[key] = list(needed)
+        name = "rltrace" if name.startswith("rltrace.") else name
+        self._needed[name] = list(needed)
+        for each, module in sys.modules.items():
+            package = each.partition(".")[0]
+            if each not in before and package in HIDDEN:
+                self.groups.setdefault((name, package), {})[each] = module
 
     def hide(self) -> None:
         for group in self.groups.values():
             for name, module in group.items():
                 del sys.modules[name]
                 parent, _, child = name.rpartition(".")
-                if parent not in group and getattr(self._parent(parent), child, None) is module:
-                    delattr(self._parent(parent), child)
+                if parent not in group and getattr(self._loaded(parent), child, None) is module:
+                    delattr(self._loaded(parent), child)
         sys.meta_path.insert(0, self)
 
-    def _parent(self, name: str) -> ModuleType | None:
+    def _loaded(self, name: str) -> ModuleType | None:
         return next((group[name] for group in self.groups.values() if name in group), None)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        module = self._parent(name)
+        module = self._loaded(name)
         if module is None:
             return None
         spec = copy(module.__spec__)
@@ -207,22 +262,30 @@ class _Modules:
 
     def show_with(self, module: ModuleType) -> None:
         """Let a program see a module, those of its group, and what these need."""
-        for name, group in self.groups.items():
+        for key, group in self.groups.items():
             if module in group.values():
-                self._show(name)
+                self._show(*key)
 
-    def _show(self, name: str) -> None:
-        if name in self._shown:
+    def _show(self, name: str, package: str) -> None:
+        if (name, package) in self._shown or (name, package) not in self.groups:
             return
-        self._shown.add(name)
-        for needed in self._needed[name]:
-            self._show(needed)
-        group = self.groups[name]
+        self._shown.add((name, package))
+        for needed in self._needed[name] if _is_own(name, package) else [package]:
+            self._show(needed, needed.partition(".")[0])
+        group = self.groups[name, package]
+        if name != package and package == "torch":  # whoever waits for such an import has to see it
+            for each, module in group.items():
+                if each not in sys.modules and getattr(module.__spec__, "name", "") == each:
+                    importlib.import_module(each)
         sys.modules.update(group)
         for each, module in group.items():
             parent, _, child = each.rpartition(".")
             if parent in sys.modules and parent not in group:
                 setattr(sys.modules[parent], child, module)
+        for other, of in self.groups:  # parts of other packages that an import has loaded
+            has_run = (other, other.partition(".")[0]) in self._shown
+            if has_run and ((of, of) in self._shown or (of, of) not in self.groups):
+                self._show(other, of)
 
     def keep(self) -> None:
         """At the very end of a program, after all that it has registered: let its modules be as they are.
@@ -235,6 +298,10 @@ class _Modules:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
 
 
+def _is_own(name: str, package: str) -> bool:
+    return name.partition(".")[0] == package
+
+
 class _Loader:
     """Loads a module that is loaded already."""
 
@@ -245,7 +312,7 @@ class _Loader:
         return self._module
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__spec__ = self._spec
+        vars(module)["__spec__"] = self._spec  # some modules refuse new attributes
         self._modules.show_with(module)
 
 
@@ -258,16 +325,19 @@ MODULES = _Modules()
 _is_spare = False
 
 
-def _spare() -> socket.socket | None:
-    """Fork a process that waits to become another one; None: in that process, once it has."""
+def _spare() -> None:
+    """Fork a process that waits to become another one. In that process it returns once it has."""
     global _is_spare
     if _is_spare:
-        return None
+        return
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if os.fork():
         there.close()
-        return here
-    here.close()
+        _SparePopen.spares.append(here)
+        return
+    for each in (here, *_SparePopen.spares):
+        each.close()
+    _SparePopen.spares.clear()
     _is_spare = True
     message, streams, _, _ = socket.recv_fds(there, 1 << 20, 3)
     if not message:
@@ -278,7 +348,6 @@ def _spare() -> socket.socket | None:
     _is_spare = False
     become(json.loads(message))
     _is_spare = True
-    return None
 
 
 def _take_streams(streams: Sequence[int]) -> None:
@@ -295,11 +364,11 @@ class _SparePopen(subprocess.Popen):  # type: ignore[type-arg]
 
     def _execute_child(self, *arguments: Any) -> None:
         request = warm_request(*arguments)
-        if request is None or not self.spares or not _is_alike(request["process"]["environment"]):
+        if request is None or not self.spares or not _is_alike(request.process["environment"]):
             super()._execute_child(*arguments)  # type: ignore[misc]
             return
         spare = self.spares.pop()
-        socket.send_fds(spare, [json.dumps(request["process"]).encode()], request["streams"])
+        socket.send_fds(spare, [json.dumps(request.process).encode()], request.streams)
         self.pid = int(spare.recv(100))
         spare.close()
         self._child_created = True
@@ -312,10 +381,13 @@ STARTUP = (
 )
 """Starts of names of variables that are read as a process starts, or as libraries are loaded."""
 
+LATER = ("PYTHONPATH", "TORCHELASTIC_", "TORCH_NCCL_")
+"""Of these, the starts of those that are read anew, or by the program."""
+
 
 def startup_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Those that have to be equal in the warm Python; PYTHONPATH is read anew."""
-    return {k: v for k, v in environment.items() if k.startswith(STARTUP) and k != "PYTHONPATH"}
+    """Those that have to be equal in the warm Python."""
+    return {k: v for k, v in environment.items() if k.startswith(STARTUP) and not k.startswith(LATER)}
 
 
 IMPORTS = re.compile(r"\b(?:import (?:[^\n;#]*, ?)?|from )(torch|jax|stable_baselines3)\b")
@@ -330,50 +402,88 @@ def _is_alike(environment: Mapping[str, str]) -> bool:
     return startup_variables(environment) == startup_variables(os.environ)
 
 
+def options_of(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """A command line of Python without its first word: its options, and the words from the program on."""
+    options, rest = [], list(words[1:])
+    while rest[:1] in (["-u"], ["-P"]):
+        options.append(rest.pop(0))
+    return options, rest
+
+
 def program_of(words: Sequence[str], folder: str) -> str:
     """The text of the program of a command line of Python; "" where it names no script and has no code."""
-    if words[1:2] == ["-c"]:
-        return words[2]
+    if words[:1] == ["-c"]:
+        return words[1]
     try:
-        with open(os.path.join(folder, words[1]), encoding="utf-8") as file:  # noqa: PTH118, PTH123
-            return file.read() if words[1].endswith(".py") else ""
+        with open(os.path.join(folder, words[0]), encoding="utf-8") as file:  # noqa: PTH118, PTH123
+            text = file.read()
     except (OSError, IndexError, UnicodeDecodeError):
         return ""
+    return text if words[0].endswith(".py") or re.match("#!.*python", text) else ""
 
 
-def warm_request(*arguments: Any) -> dict[str, Any] | None:
-    """What a call of ``Popen._execute_child`` asks for; None: a new interpreter has to run it."""
+class Request(NamedTuple):
+    """What a call of ``Popen._execute_child`` asks for."""
+
+    process: dict[str, Any]
+    streams: list[int]
+
+
+def warm_request(*arguments: Any) -> Request | None:
+    """None: a new process has to run it."""
     words, executable, preexec, _, passed, cwd, environment, _, _, shell = arguments[:10]
     read, _, _, write, _, error = arguments[10:16]
     group, groups, user, umask, session, process_group = arguments[17:23]
-    others = executable, passed, shell, group, groups, user, session
+    others = executable, passed, shell, group, groups, user
     if any(others) or umask >= 0 or process_group not in (None, -1) or not isinstance(words, (list, tuple)):
-        return None
-    words = [os.fspath(word) for word in words]
-    environment = dict(os.environ if environment is None else environment)
-    program = shutil.which(words[0], path=environment.get("PATH"))
-    words[:1] = [sys.executable, RLTRACE] if program == RLTRACE else words[:1]
-    if words[1:4] == ["-P", "-m", "rltrace"]:
-        del words[1]
-    if words[1:3] == ["-m", "rltrace"]:
-        words[1:3] = [RLTRACE]
-    folder = os.getcwd() if cwd is None else os.fspath(cwd)  # noqa: PTH109  pathlib is not loaded at this point
-    if program not in (RLTRACE, sys.executable):
-        return None
-    text = program_of(words, folder)
-    if words[1:2] != [RLTRACE] and (IMPORTS.search(text) is None or SETS_UP.search(text) is not None):
         return None
     if preexec is not None and getattr(getattr(preexec, "func", None), "__name__", "") != "_before_exec":
         return None
-    streams = [0 if read == -1 else read, 1 if write == -1 else write, 2 if error == -1 else error]
-    return {"process": {"words": words, "cwd": folder, "environment": environment}, "streams": streams}
+    words = [os.fspath(word) for word in words]
+    environment = dict(os.environ if environment is None else environment)
+    folder = os.getcwd() if cwd is None else os.fspath(cwd)  # noqa: PTH109  pathlib is not loaded at this point
+    programs = []
+    for added, each in _together(words) or [({}, words)]:
+        program = _warm_program(each, folder, environment)
+        if program is None:
+            return None
+        programs.append((added, program))
+    process = {"programs": programs, "cwd": folder, "environment": environment, "session": session}
+    return Request(process, [0 if read == -1 else read, 1 if write == -1 else write, 2 if error == -1 else error])
+
+
+RANKS_OF_A_SHELL = re.compile(r"(RANK=[^&;|<>$'\"]+[&;] *)+wait")
+
+
+def _together(words: Sequence[str]) -> list[tuple[dict[str, str], list[str]]]:
+    """Programs that a shell is to start at the same time, each with its variables, and to wait for; else none."""
+    if len(words) != 3 or words[:2] != ["sh", "-c"] or RANKS_OF_A_SHELL.fullmatch(words[2]) is None:
+        return []
+    commands = [command.split() for command in re.split("[&;]", words[2])[:-1]]
+    return [({"RANK": first.removeprefix("RANK=")}, rest) for first, *rest in commands]
+
+
+def _warm_program(words: list[str], folder: str, environment: Mapping[str, str]) -> list[str] | None:
+    """The words of a program of Python that a warm one can become."""
+    program = shutil.which(words[0], path=environment.get("PATH"))
+    if program is not None and program.startswith(os.path.dirname(RLTRACE)) and program != sys.executable:  # noqa: PTH120
+        words = [sys.executable, program, *words[1:]]
+    elif program != sys.executable:
+        return None
+    _, rest = options_of(words)
+    if rest[:2] == ["-m", "rltrace"]:
+        words, rest = [sys.executable, RLTRACE, *rest[2:]], [RLTRACE]
+    if rest[0] == RLTRACE or (rest[0] == "-m" and rest[1].startswith("rltrace.")):
+        return words
+    text = program_of(rest, folder)
+    return None if IMPORTS.search(text) is None or SETS_UP.search(text) is not None else words
 
 
 # --- the warm Python --------------------------------------------------------------------------------------------------
 
 
-def serve(control: socket.socket) -> None:
-    """Fork for each request; returns in the forks."""
+def serve(listener: socket.socket) -> None:
+    """Fork for each request of those that connect, until the last has gone; returns in the forks."""
     atexit.register(MODULES.keep)  # the first to be registered is the last to run
     for name, needed in json.loads(os.environ[LOADED]).items():
         MODULES.load(name, needed)
@@ -386,9 +496,9 @@ def serve(control: socket.socket) -> None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(waking, warn_on_full_buffer=False)
     replies: dict[int, socket.socket] = {}
-    control.send(b"ready")
+    controls: list[socket.socket] = []
     while True:
-        ready, _, _ = select.select([control, woken], [], [])
+        ready, _, _ = select.select([listener, woken, *controls], [], [])
         if woken in ready:
             with contextlib.suppress(BlockingIOError):
                 os.read(woken, 1 << 16)
@@ -399,17 +509,23 @@ def serve(control: socket.socket) -> None:
                 with contextlib.suppress(OSError):
                     replies[pid].send(str(status).encode())
                 replies.pop(pid).close()
-        if control in ready:
+        if listener in ready:
+            controls.append(listener.accept()[0])
+        for control in (each for each in ready if each in controls):
             message, passed, _, _ = socket.recv_fds(control, 1 << 20, 4)
             if not message:
-                os._exit(0)
+                controls.remove(control)
+                control.close()
+                if not controls:
+                    os._exit(0)
+                continue
             *streams, number = passed
             reply = socket.socket(fileno=number)
             pid = os.fork()
             if not pid:
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                for each in (control, reply, *replies.values()):
+                for each in (listener, reply, *controls, *replies.values()):
                     each.close()
                 os.close(woken)
                 os.close(waking)
