@@ -189,14 +189,16 @@ class JaxRecording:
         if rows is not None and self.in_window(0):
             self._writer.window(rows.number, 0, self.options.end_step, 0)
         mark_children()
-        self._committer.start()
         self._endings.install()
         atexit.register(self._at_exit)
 
     def first_call_ended(self) -> None:
-        """Record the facts that are known only once JAX has computed something."""
+        """Record the facts that are known only once JAX has computed something, and begin to commit: JAX has threads of
+        its own by now, so that Python warns of a fork with or without this one."""
         self._facts = {**self._facts, **programs.facts()}
         self._writer.facts(self.options.level, JAX_ENGINE, self._facts)
+        if not self.is_over:
+            self._committer.start()
 
     def note(self, fact: str, text: str) -> None:
         """Add to a fact about the functions of the program."""

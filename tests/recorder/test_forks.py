@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -186,6 +188,7 @@ def test_a_part_that_cannot_be_made_is_said(tmp_path: Path) -> None:
     """The child computes on, and the trace says why it is not recorded."""
     with rltrace.record(tmp_path / "a.zarr"):
         torch.ones(3)
+        session.current.session._committer.flush()  # else the parent would, before it forks
         (tmp_path / "a.zarr" / "processes").rename(tmp_path / "elsewhere")
         assert forked(lambda: torch.ones(2).cos()) == 0
         (tmp_path / "elsewhere").rename(tmp_path / "a.zarr" / "processes")
@@ -224,3 +227,82 @@ def test_a_child_that_no_pattern_matches_is_left_out(tmp_path: Path) -> None:
     trace = open_trace(tmp_path / "a.zarr")
     assert len(trace.processes) == 1
     assert [(one.name.partition(":")[0], one.state) for one in trace.unrecorded] == [("rank0/fork", "left-out")]
+
+
+FORKING = """
+import multiprocessing, os, sys
+import torch
+
+def threads():
+    return len(os.listdir("/proc/self/task"))
+
+def look():
+    print(where, threads(), flush=True)
+
+def fork(child=lambda: None):
+    pid = os.fork()
+    if pid == 0:
+        child()
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+
+def step():
+    torch.ones(3).sin()
+    if sys.argv[1] == "step":
+        weight.grad = torch.ones(2)
+        optimizer.step()
+
+def steps():
+    fork()
+    fork()
+    step()
+    print(where, "goes on", threads(), flush=True)
+    fork()
+
+def worker():
+    global where
+    where = "worker"
+    steps()
+
+where = "main"
+weight = torch.ones(2, requires_grad=True)
+optimizer = torch.optim.SGD([weight])
+os.register_at_fork(after_in_parent=look)
+steps()
+process = multiprocessing.get_context("fork").Process(target=worker)
+process.start()
+process.join()
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="threads of a process are counted in Linux's files")
+@pytest.mark.parametrize("level", ["op", "step"])
+def test_a_program_without_threads_forks_without_threads(tmp_path: Path, level: str) -> None:
+    """Python counts threads at a fork, and may warn: the recorder's pause, and go on with what follows."""
+    (tmp_path / "fork.py").write_text(FORKING)
+    line = [sys.executable, "-m", "rltrace", "record", "--quiet", "--level", level, "-o", "a.zarr", "--"]
+    result = subprocess.run(
+        [*line, sys.executable, "fork.py", level],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    # the worker has a thread for its parent's request to commit, too
+    main, worker = (
+        [f"{where} 1", f"{where} 1", f"{where} goes on {n}", f"{where} 1"] for where, n in (("main", 2), ("worker", 3))
+    )
+    assert result.stdout.splitlines() == [*main, "main 1", *worker]
+    trace = open_trace(tmp_path / "a.zarr")
+    assert {process.state for process in trace.processes} == {"complete"}
+    if level == "op":
+        assert [(name, ops[-1]) for name, ops in ops_of(trace).items()] == [
+            ("rank0/main", "sin"),
+            ("rank0/worker", "sin"),
+        ]
+    else:
+        steps = {process.name: len(process.steps) for process in trace.processes}
+        assert (steps["rank0/main"], steps["rank0/worker:1"]) == (1, 1)

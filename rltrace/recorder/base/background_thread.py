@@ -9,7 +9,12 @@ interpreter does not wait for it at shutdown. The function that runs in it must 
 from __future__ import annotations
 
 import _thread
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+_TASKS = Path("/proc/self/task")
+"""A folder for each thread of the process, on Linux."""
 
 
 class BackgroundThread:
@@ -19,6 +24,7 @@ class BackgroundThread:
         self._work = work
         self._running = _thread.allocate_lock()
         self._ident = 0
+        self._native_id = 0
 
     def start(self) -> None:
         """Raises RuntimeError where no thread can be started anymore."""
@@ -38,10 +44,33 @@ class BackgroundThread:
             self._running.release()
         return ended
 
+    @property
+    def is_running(self) -> bool:
+        return self._running.locked()
+
+    def vanish(self, seconds: float) -> bool:
+        """``join``, and wait until the operating system does not count it among the threads of the process either."""
+        until = time.monotonic() + seconds
+        if not self.join(seconds):
+            return False
+        while (_TASKS / str(self._native_id)).exists():
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.0001)
+        return True
+
     def _run(self) -> None:
-        self._ident = _thread.get_ident()
+        self._ident, self._native_id = _thread.get_ident(), _thread.get_native_id()
         try:
             self._work()
         finally:
             self._ident = 0
             self._running.release()
+
+
+def are_all_others(threads: Iterable[BackgroundThread]) -> bool:
+    """Whether the process has no threads beside the calling one and these; where that cannot be told, True."""
+    try:
+        return sum(1 for _ in _TASKS.iterdir()) == 1 + sum(thread.is_running for thread in threads)
+    except OSError:
+        return True

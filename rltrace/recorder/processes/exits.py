@@ -143,6 +143,8 @@ class CommitServer:
         self._trace = trace
         self._socket: socket.socket | None = None
         self._pid = os.getpid()
+        self._commit: Callable[[], None] | None = None
+        self.thread: BackgroundThread | None = None
 
     def listen(self) -> None:
         """From now on a request waits for an answer."""
@@ -157,7 +159,21 @@ class CommitServer:
     def serve(self, commit: Callable[[], None]) -> None:
         """Answer each request after a ``commit``; nothing where it does not listen."""
         if self._socket is not None:
-            BackgroundThread(functools.partial(self._serve, self._socket, commit)).start()
+            self._commit = commit
+            self.thread = BackgroundThread(functools.partial(self._serve, self._socket, commit))
+            self.thread.start()
+
+    def pause(self) -> None:
+        """End its thread, until ``resume``: a parent that terminates the worker meanwhile does not wait."""
+        if self._socket is not None and self.thread is not None:
+            self.end()
+            self.thread.vanish(EXIT_SECONDS)
+
+    def resume(self) -> None:
+        """After ``pause``; nothing where it had not served."""
+        if self._socket is None and self._commit is not None:
+            self.listen()
+            self.serve(self._commit)
 
     def end(self) -> None:
         """Stop. In a forked child the parent's server goes on."""

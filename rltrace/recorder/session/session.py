@@ -25,6 +25,7 @@ import torch
 from rltrace import fingerprint
 from rltrace.digest import ALGORITHM
 from rltrace.masking import home_as_tilde, masked_arguments
+from rltrace.recorder.base.background_thread import are_all_others
 from rltrace.recorder.base.dispatch_mode import DispatchEngine, Engine
 from rltrace.recorder.base.isolation import EagerStance, compiler_exclusion
 from rltrace.recorder.base.options import RecordOptions
@@ -39,7 +40,7 @@ from rltrace.recorder.core.process_state import FULL_STACK, ProcessState
 from rltrace.recorder.digests.backend import facts as device_facts
 from rltrace.recorder.integrations.install import Integrations
 from rltrace.recorder.processes import exits
-from rltrace.recorder.processes.exits import TERMINATION_SECONDS, CommitServer, Endings, Terminations
+from rltrace.recorder.processes.exits import EXIT_SECONDS, TERMINATION_SECONDS, CommitServer, Endings, Terminations
 from rltrace.recorder.processes.forks import Inheritance, forks
 from rltrace.recorder.session import window
 from rltrace.recorder.session.arming import ArmedWindow, Arming, EndLook, Wakening, WarmUp
@@ -130,6 +131,7 @@ class Session:
         self._profiler = self._make_profiler()
         self._series = SeriesSampler(self._process.tables, self._streams.position_here, self._committer.request_commit)
         self._committer.series = self._series
+        self._committer.on_resume = self._commit_server.resume
         self._scalers = Scalers(self._series, self.fail)
         self._item_reads = ItemReads(self._series, self._process.sites, self.fail)
         self.window = OpWindow(
@@ -522,9 +524,14 @@ class Session:
         return None if self._failure else Inheritance(self.options, name, names, engine, self._extend)
 
     def before_fork(self) -> None:
-        """The process is about to fork: a child cannot use the parent's profiler."""
+        """The process is about to fork: a child cannot use the parent's profiler, and Python counts threads."""
         if self._profiler is not None:
             self._profiler.pause("the process was being forked")
+        committer, server = self._committer, self._commit_server
+        own = [thread for thread in (committer.thread, server.thread) if thread is not None]
+        if committer.is_running and are_all_others(own):
+            committer.pause(EXIT_SECONDS)
+            server.pause()
 
     def inherit(self, module_names: ModuleNames) -> None:
         """Take over the names of the modules that the parent process has created."""

@@ -2,7 +2,8 @@
 
 Owns that thread and the moment of each commit: when a stream has SEGMENT_ROWS rows, and at the latest COMMIT_SECONDS
 after a row was written. Only the committer removes rows from a stream, and only finished ones, so a recording thread
-never waits for it unless it is MAX_PENDING_SEGMENTS behind.
+never waits for it unless it is MAX_PENDING_SEGMENTS behind. A process without threads of its own forks without this one
+too, as Python warns of a fork among threads: the thread ends before, and begins again with the next row or step.
 """
 
 from __future__ import annotations
@@ -88,6 +89,8 @@ class Committer:
         """Called with a stream's number and its rows as they are committed, by the thread that commits."""
         self.on_full: Callable[[RowBuffer], None] | None = None
         """Called with a stream that has SEGMENT_ROWS rows, by its thread, inside an op."""
+        self.on_resume: Callable[[], None] | None = None
+        """Called when the thread begins again after ``pause``."""
         self._process = process
         self._writer = writer
         self._fail = fail
@@ -100,7 +103,9 @@ class Committer:
         self._progress = threading.Condition()
         self._commits = threading.Lock()
         self._stopping = False
-        self._thread: BackgroundThread | None = None
+        self._paused = False
+        self._resuming = threading.Lock()
+        self.thread: BackgroundThread | None = None
 
     def take_from(self, captures: Captures) -> None:
         """Commit what these captures hold; before the thread starts."""
@@ -120,16 +125,48 @@ class Committer:
         self._streams.append((stream, number))
 
     def start(self) -> None:
-        self._stopping = False
-        self._thread = BackgroundThread(self._run)
-        self._thread.start()
+        self._stopping = self._paused = False
+        self.thread = BackgroundThread(self._run)
+        self.thread.start()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its thread runs, and goes on."""
+        return self.thread is not None and self.thread.is_running and not self._stopping
+
+    def pause(self, seconds: float) -> None:
+        """Commit all finished rows and end the thread, until the next row or step; waits at most so long."""
+        if self.thread is None or not self.is_running:
+            return
+        self._paused = True
+        self._wake.set()
+        self.thread.vanish(seconds)
+        for stream, _ in list(self._streams):
+            stream.limit = 0  # its next row wakes
+
+    def _resume(self) -> None:
+        """Start the thread again after ``pause``, unless another caller does, or it has not ended yet."""
+        if self.thread is not None and self._resuming.acquire(blocking=False):
+            try:
+                if self._paused and not self._stopping and self.thread.join(0):
+                    self.start()
+                    if self.on_resume is not None:
+                        self.on_resume()
+            except Exception as error:
+                self._fail(error)
+            finally:
+                self._resuming.release()
 
     def add_step(self, step: StepRecord) -> None:
         """An optimizer attempt has ended."""
         self._steps.append(step)
+        if self._paused:
+            self._resume()
 
     def wake(self, stream: RowBuffer) -> None:
-        """``stream`` has SEGMENT_ROWS rows; waits only when the disk is far behind."""
+        """``stream`` has SEGMENT_ROWS rows, or the first after a pause; waits only when the disk is far behind."""
+        if self._paused:
+            self._resume()
         if self.on_full is not None:
             self.on_full(stream)
         self._wake.set()
@@ -146,6 +183,8 @@ class Committer:
     def request_commit(self) -> None:
         """Commit all finished rows soon, not only full segments."""
         self._commit_requested = True
+        if self._paused:
+            self._resume()
         self._wake.set()
 
     def _wait_for(self, queue: ValueQueue | ActivationQueue) -> None:
@@ -162,8 +201,8 @@ class Committer:
     def end_thread(self) -> None:
         """Give up, and wait for the thread."""
         self.give_up()
-        if self._thread is not None:
-            self._thread.join(30)
+        if self.thread is not None:
+            self.thread.join(30)
 
     def stop(self) -> None:
         """End the thread and commit what is left, in the calling thread."""
@@ -203,12 +242,15 @@ class Committer:
     def _run(self) -> None:
         try:
             while not self._stopping:
-                self._wake.wait(COMMIT_SECONDS)
-                full_only = self._wake.is_set() and not self._commit_requested
-                self._commit_requested = False
+                woken = self._wake.wait(COMMIT_SECONDS)
                 self._wake.clear()
+                requested, self._commit_requested = self._commit_requested, False
+                pausing = self._paused  # read after the event is cleared: what is requested later wakes again
+                full_only = woken and not requested and not pausing
                 if not self._stopping:
                     self._round(full_only)
+                if pausing:
+                    break
         except Exception as error:
             self._fail(error)
         finally:
