@@ -95,6 +95,8 @@ def test_the_planted_setting_gives_the_other_bits(explained: Explained, op: str,
 
 def test_two_that_only_together_give_them(explained: Explained) -> None:
     """A batch norm is summed by its threads and by its instructions: neither alone is what the other run had."""
+    if torch.backends.cpu.get_cpu_capability() == "DEFAULT":
+        pytest.skip("this processor has no other instructions than the other run")
     found = explained("native_batch_norm", "ATEN_CPU_CAPABILITY=default", "threads=2", then_pairs=True)
     assert [str(one.setting) for one in found if one.gives("b")] == ["ATEN_CPU_CAPABILITY=default and threads=2"]
 

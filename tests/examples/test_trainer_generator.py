@@ -21,11 +21,13 @@ def test_page(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     shown = {one.command: one for one in shown_on(PAGES / "trainer_generator.md")}
     recording, comparing, again, requiring, _ = shown
     now = {command: run(command, folder) for command in (recording, comparing)}
+    printed = [float(mean) for mean in re.findall(r"difference\| (\S+)", now[recording].output)]
+    if not any(printed):
+        pytest.skip("on this processor the attention of both shapes comes to the same bits")
     for command, one in now.items():
         page, found = without_numbers(shown[command].output), without_numbers(one.output)
         assert not differs(page, found), differs(page, found)
     assert now[comparing].status == 1
-    printed = [float(mean) for mean in re.findall(r"difference\| (\S+)", now[recording].output)]
     apart = re.search(r"\|A - B\|  (\S+) mean", now[comparing].output)
     assert apart is not None and min(printed) <= float(apart[1]) <= max(printed)
     monkeypatch.chdir(folder)

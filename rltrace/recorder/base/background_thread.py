@@ -69,7 +69,7 @@ class BackgroundThread:
 
 
 def are_all_others(threads: Iterable[BackgroundThread]) -> bool:
-    """Whether the process has no threads beside the calling one and these; where that cannot be told, True."""
+    """Whether the process has no threads beside the calling one and these; True where that is not known."""
     try:
         return sum(1 for _ in _TASKS.iterdir()) == 1 + sum(thread.is_running for thread in threads)
     except OSError:
