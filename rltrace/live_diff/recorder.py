@@ -112,7 +112,8 @@ class LiveCells:
         """The row with its links, for a comparison with A's."""
         row = self._row
         links = row.process.calls.structure_sizes[fixed[1]]
-        return LiveRow(row.row, row.process.step, fixed, row.links[-links:].tobytes() if links else b"", content)
+        cells = row.links[-links:].tobytes() if links else b""
+        return LiveRow(row.row, row.process.step, fixed, cells, row.notes_here().tobytes(), content)
 
 
 # --- rerun ------------------------------------------------------------------------------------------------------------

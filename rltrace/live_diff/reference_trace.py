@@ -273,3 +273,7 @@ class RowPartners:
         """The row of the program matched with row ``a`` of A; None: unmatched so far."""
         shifts = {shift for shift in self._shifts if shift is not None}
         return next((a - shift for shift in shifts if a >= shift and self.of(a - shift) == a), None)
+
+    def partner_in_a(self, row: int) -> int | None:
+        """The row of A matched with ``row`` of the program; None: unmatched."""
+        return self.of(row)

@@ -20,9 +20,10 @@ from rltrace.errors import HoleError
 from rltrace.live_diff.reference_trace import Content, RowPartners
 from rltrace.recorder.base.intern_tables import Tables
 from rltrace.recorder.core.hooks import FixedCells
+from rltrace.recorder.core.row_buffer import NOTE_CELLS
 from rltrace.trace.format.records import LinkFault
 from rltrace.trace.format.rows import Rows
-from rltrace.trace.format.schema import Column, Kind, Origin, RowFlag, pack_link
+from rltrace.trace.format.schema import Column, Kind, LinkNote, Origin, RowFlag, pack_link
 from rltrace.trace.read.names import Words
 from rltrace.trace.read.stream import TABLE_COLUMNS
 
@@ -49,6 +50,8 @@ class LiveRow(NamedTuple):
     step: int
     fixed: FixedCells
     links: bytes
+    notes: bytes
+    """Of its links: cells of ``RowBuffer.link_notes``."""
     content: Content
 
     def harmless_difference(self, rows: Rows, i: int) -> Difference | None:
@@ -76,7 +79,9 @@ class LiveRow(NamedTuple):
         what = bits >> 24, op, structure, site, module, scalars, self.step, bits >> 16 & 0xFF, kernel, settings
         columns = np.array([*what, bits & 0xFFFF, *map(len, cells)], np.uint32)
         columns[list(TABLE_COLUMNS)] += OWN_IDS
-        return Rows(self.row, columns[None], *cells)
+        notes = np.frombuffer(self.notes, np.int64).reshape(-1, NOTE_CELLS)[:, 1:]
+        links, integers, floats, digests = cells
+        return Rows(self.row, columns[None], links, integers, floats, digests, notes)
 
 
 class LiveWords(Words):
@@ -96,6 +101,9 @@ class LiveWords(Words):
 
     def arguments(self, op: int) -> list[str]:
         return self._a.arguments(op) if op < OWN_IDS else self._own.arguments(op - OWN_IDS)
+
+    def results(self, op: int) -> list[str]:
+        return self._a.results(op) if op < OWN_IDS else self._own.results(op - OWN_IDS)
 
 
 class LiveView(StreamView):
@@ -140,7 +148,8 @@ class LiveView(StreamView):
         columns[:, Column.STEP] += np.uint32(self._step_shift % (1 << 32))
         # the distances of its links count rows of A, not of the program
         links = np.where(one.links >> 12 > 0, one.links & LINK_BITS | pack_link(Origin.UNKNOWN, 0), one.links)
-        return Rows(index, columns, links, one.integers, one.floats, one.digests), 0
+        notes = one.link_notes[one.link_notes[:, 1] == LinkNote.STORAGE_OFFSET]  # the others count rows of A, too
+        return Rows(index, columns, links, one.integers, one.floats, one.digests, notes), 0
 
     def read(self, start: int, stop: int) -> RowRange:
         raise HoleError(f"rows {start} to {stop - 1} of {self.name} are being recorded")

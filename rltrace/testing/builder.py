@@ -30,6 +30,7 @@ from rltrace.trace.format.schema import (
     Column,
     Generator,
     Kind,
+    LinkNote,
     Origin,
     Phase,
     RowFlag,
@@ -78,6 +79,19 @@ class In:
     origin: Origin = Origin.OUTSIDE
     sent: int = SLOT_UNKNOWN
     """Of outside data: the collective before it that received it from other processes, 1 the last one."""
+    offset: int = 0
+    """Its storage offset."""
+    last_writer: int | None = None
+    """Of several writers: the row of the last one; None: not known."""
+    from_outside: bool = False
+    """Of several writers: the elements that no op wrote came from outside."""
+
+    def notes(self, at: int) -> list[tuple[int, int]]:
+        """(``LinkNote``, value) of each note on its link, as seen from row ``at``."""
+        offset = [(int(LinkNote.STORAGE_OFFSET), self.offset)] if self.offset else []
+        if self.last_writer is None:
+            return offset
+        return [*offset, (int(LinkNote.LAST_WRITER), (at - self.last_writer) << 1 | self.from_outside)]
 
     def link(self, at: int) -> int:
         """The link cell, as seen from row ``at``."""
@@ -335,6 +349,7 @@ class StreamBuilder(CaptureBuilder):
         self._first = 0
         self._columns: list[list[int]] = []
         self._cells: tuple[list[Any], list[Any], list[Any], list[Any]] = ([], [], [], [])
+        self._notes: list[tuple[int, int, int]] = []
         self._steps: list[StepRecord] = []
         self._samples: list[list[int]] = []
 
@@ -397,6 +412,8 @@ class StreamBuilder(CaptureBuilder):
         row[Column.FLOATS], row[Column.DIGESTS] = len(floats), len(digests)
         self._columns.append(row)
         cells: tuple[list[Any], ...] = ([link.link(self.rows) for link in links], integers, floats, digests)
+        for place, link in enumerate(links, len(self._cells[0])):
+            self._notes += [(place, *note) for note in link.notes(self.rows)]
         for section, more in zip(self._cells, cells, strict=True):
             section.extend(more)
         self.rows += 1
@@ -491,11 +508,12 @@ class StreamBuilder(CaptureBuilder):
             np.array(integers, np.int64),
             np.array(floats, np.float64),
             np.array(digests, np.uint64),
+            np.array(self._notes, np.int64).reshape(-1, 3),
         )
         tables, steps = self.process.tables, self._steps
         entries, tables.new = tables.new, []
         values, activations = self._take_captures()
-        self._columns, self._cells, self._steps = [], ([], [], [], []), []
+        self._columns, self._cells, self._notes, self._steps = [], ([], [], [], []), [], []
         samples, self._samples = np.array(self._samples, np.uint64).reshape(-1, len(Sample)), []
         self._first = self.rows
         self.process.writer.commit(

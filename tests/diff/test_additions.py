@@ -253,7 +253,13 @@ def compares_only(made: str, extra: Callable[[Tensor], None] | None) -> None:
 @pytest.mark.parametrize("extra", HIDDEN, ids=lambda extra: extra.__name__)
 @pytest.mark.parametrize("made", ["outside", "same step", "earlier step", "written in part"])
 def test_an_effect_that_nothing_shows(tmp_path: Path, made: str, extra: Callable[[Tensor], None]) -> None:
-    """Other bytes went into an op of both sides, whose result happens to be the same: never the same values."""
+    """Other bytes went into an op of both sides, whose result happens to be the same: an op of one side alone, which
+    nobody says to affect results; where both sides digested the other bytes, they are a difference."""
     record = recorder(tmp_path)
     a, b = [record(lambda e=e: compares_only(made, e)) for e in (None, extra)]
-    assert compare(a.path, b.path).verdict is not Verdict.SAME_VALUES
+    found = compare(a.path, b.path)
+    assert found.verdict is (Verdict.SAME_VALUES if found.first_value is None else Verdict.DIVERGED)
+    assert (found.first_value is None) == (first_difference(a, b) is None)
+    assert found.first is not None
+    if found.first_value is None:
+        assert "affects results" not in found.first.explanation

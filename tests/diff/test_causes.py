@@ -300,7 +300,7 @@ WROTE = In(1, "v")
         (("v", "v"), (WROTE, ("outside", "w")), Cause.UNTRACKED_WRITE),
         (("w", "w"), (("outside", "w"), WROTE), Cause.BEFORE_WINDOW),
         (("w", "w"), (WROTE, ("outside", "w")), Cause.BEFORE_WINDOW),
-        (("x", "x"), (("outside", "w"), WROTE), Cause.OUTSIDE),
+        (("x", "x"), (("outside", "w"), WROTE), Cause.ARGUMENTS),
     ],
 )
 def test_what_a_window_began_with(

@@ -152,9 +152,9 @@ def sent(digest: str, origin: Origin = Origin.OUTSIDE) -> In:
             [reading(outputs="p"), reading(outputs="q"), reading(In(0, digest="p"))],
             [reading(outputs="p"), reading(outputs="q"), reading(In(1, digest="q"))],
             None,
-            Cause.CONTROL_FLOW,
-            f"{INPUT} was last written by aten.mm.default at train.py:12 (train) in A (row 0) and by aten.mm.default "
-            "at train.py:12 (train) in B (row 1)",
+            Cause.ARGUMENTS,
+            f"it was called on another tensor: {INPUT} is what the 1st call of aten.mm.default at train.py:12 (train) "
+            "wrote (row 0) in A, and what the 2nd call wrote (row 1) in B",
         ),
         (
             [reading(outputs="q"), reading(("mixed", "p"))],

@@ -63,7 +63,8 @@ def forking(path: Path, ops: list[str], beside: str = "") -> Path:
     """A stream of these ops, each of what the one before gave; ``beside``: from which row on others ran beside it."""
     builder = TraceBuilder(path)
     for number, op in enumerate(ops):
-        builder.op(f"aten.{op}.default", inputs=[number - 1] if number else [], outputs=[f"{op}{number}"])
+        given = [number - 1] if number else []
+        builder.op(f"aten.{op}.default", inputs=given, outputs=[" ".join(ops[: number + 1])])
     if beside:
         builder.fact("threads.beside", beside)
     return builder.finish()

@@ -11,7 +11,7 @@ from views import context_of, view_of
 
 from rltrace.diff.base.findings import RowAt, row_at
 from rltrace.diff.base.view import StreamView
-from rltrace.diff.causes import untracked
+from rltrace.diff.causes import inputs, untracked
 from rltrace.diff.causes.inputs import match_inputs
 from rltrace.diff.causes.untracked import (
     changes_text,
@@ -93,9 +93,9 @@ def test_views_that_cannot_be_searched(tmp_path: Path, monkeypatch: pytest.Monke
         trace.op(**op(In(0, digest)))
 
     a, b = (view_of(tmp_path / f"{side}.zarr", lambda t, d=d: build(t, d)) for side, d in (("a", "z"), ("b", None)))
-    monkeypatch.setattr(untracked, "MAX_SCANNED", 5)
+    monkeypatch.setattr(inputs, "MAX_SCANNED", 5)
     assert changes(a, b) == [("A", 0)]
-    monkeypatch.setattr(untracked, "MAX_SCANNED", 4)
+    monkeypatch.setattr(inputs, "MAX_SCANNED", 4)
     assert changes(a, b) == []
     monkeypatch.undo()
     (tmp_path / "a.zarr" / "processes" / "0" / a.stream.segments[3].files[0].key).unlink()

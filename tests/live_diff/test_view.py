@@ -90,7 +90,8 @@ def row_of(rows: Any, i: int, ids: Ids) -> tuple[LiveRow, tuple[int, int]]:
     numbers = (part.tobytes() for part in (cells.integers, cells.floats, cells.digests))
     content = Content((ids.of("structures", structure), ids.of("scalars", scalars)), *numbers)
     fixed = op, structure, site, module, scalars, kind << 24 | phase << 16 | flags, digests
-    return LiveRow(i, step, fixed, cells.links.tobytes(), content), (ids.of("ops", op), ids.of("sites", site))
+    notes = np.insert(cells.link_notes, 0, i, axis=1).tobytes()
+    return LiveRow(i, step, fixed, cells.links.tobytes(), notes, content), (ids.of("ops", op), ids.of("sites", site))
 
 
 def whole(process: ProcessTrace, rows: Any, i: int) -> tuple[object, ...]:

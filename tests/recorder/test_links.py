@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -236,6 +237,56 @@ def test_a_whole_write_ends_the_mixture(record: Record) -> None:
 
     got = record(program)
     assert [sources(row) for row in got.named("sum")] == [["MIXED"], [got.one("mul_").index]]
+
+
+@pytest.mark.parametrize("verify", [False, True])
+def test_a_part_has_its_offset(tmp_path: Path, engine: str, verify: bool) -> None:
+    """Which part of what was written an op reads; nothing is noted of a view, or of a tensor that begins where its
+    storage does."""
+    window: Any = {"verify_inputs": True, "steps": (0, None)} if verify else {}
+    with rltrace.record(tmp_path / "a.zarr", engine=engine, **window):
+        whole = torch.randn(8, 4)
+        mean, log_std = whole.chunk(2, -1)
+        mean.sin()
+        torch.add(log_std, whole[3])
+        whole[2:][1].cos()
+    got = Recorded(tmp_path / "a.zarr")
+    assert [i.offset for i in got.one("sin").inputs] == [0]
+    assert [i.offset for i in got.one("add").inputs] == [2, 12]
+    assert [i.offset for i in got.one("cos").inputs] == [12]
+    assert len(got.raw.link_notes) == 3
+
+
+def test_an_op_that_raises_leaves_no_note(record: Record) -> None:
+    """The row after it has the number that it would have had."""
+
+    def program() -> None:
+        x = torch.randn(4)
+        with pytest.raises(RuntimeError):
+            torch.mm(x[1:], x[2:])
+        x.sin()
+
+    got = record(program)
+    assert got.ops == ["randn", "slice", "slice", "sin"]
+    assert len(got.raw.link_notes) == 0
+
+
+def test_the_last_of_several_writers_is_noted(tmp_path: Path, engine: str) -> None:
+    """Whether or not a reader is the first one; and what no op wrote came from outside only where no op had it."""
+    array = np.ones((4, 3), np.float32)
+    with rltrace.record(tmp_path / "a.zarr", engine=engine):
+        own, outside = torch.zeros(4, 3), torch.from_numpy(array)
+        for buffer in (own, outside):
+            buffer[1].fill_(2.0)
+            buffer[2].fill_(3.0)
+            buffer.sum()
+        outside.mul_(2.0)
+        outside[0].fill_(1.0)
+        outside.sum()
+    got = Recorded(tmp_path / "a.zarr")
+    fills = [row.index for row in got.named("fill_")]
+    seen = [(row.inputs[0].origin, row.inputs[0].last_writer, row.inputs[0].from_outside) for row in got.named("sum")]
+    assert seen == [(Origin.MIXED, fills[1], False), (Origin.MIXED, fills[3], True), (Origin.MIXED, fills[4], False)]
 
 
 def test_batch_norm_writes_its_running_statistics(record: Record) -> None:

@@ -86,7 +86,10 @@ def _row_differences(process: ProcessTrace, s: StreamTrace, t: StreamTrace) -> l
     ops = process.tables["ops"].payloads
     differing = np.argwhere(a.columns != b.columns)
     found = [f"row {i}, {ops[a.columns[i, Column.OP]]}: {Column(c).name}" for i, c in differing[:5]]
-    cells = [(name, getattr(a, name).tobytes(), getattr(b, name).tobytes()) for name in ("links", "integers", "floats")]
+    cells = [
+        (name, getattr(a, name).tobytes(), getattr(b, name).tobytes())
+        for name in ("links", "link_notes", "integers", "floats")
+    ]
     found += [name for name, first, second in cells if first != second]
     owners = np.repeat(np.arange(s.rows), np.diff(a.digest_offsets))
     unmarked = (a.columns[owners, Column.FLAGS] & RowFlag.MARKED) == 0

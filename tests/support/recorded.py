@@ -27,6 +27,12 @@ class Input:
     known: bool
     digest: int | None
     """Digest of what this row read; None: not read here."""
+    offset: int = 0
+    """Its storage offset."""
+    last_writer: int | None = None
+    """Of several writers: the row of the last one; None: not known."""
+    from_outside: bool = False
+    """Of several writers: elements that none of them wrote came from outside."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +102,9 @@ class Recorded:
                 link.slot,
                 link.known,
                 link.digest,
+                link.offset,
+                i - link.last_writer if link.last_writer else None,
+                link.from_outside,
             )
             for link in raw.inputs(i)
         ]

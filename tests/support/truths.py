@@ -74,7 +74,7 @@ def truth(
         moved=len(pairs_before) - _longest_increasing([j for _, j in pairs_before]),
         one_sided=(alone[0][0] if alone[0] else None, alone[1][0] if alone[1] else None),
         harmful=any(m.done[r].state for m, rows in ((a, before[0]), (b, before[1])) for r in rows)
-        or any(_uses(a.done[i], b.done[j], before) for i, j in pairs_before),
+        or (value is not None and _uses(a.done[value[0]], b.done[value[1]], before)),
         value=value,
         cause=None if value is None else _cause(a.done[value[0]], b.done[value[1]], partner),
     )
@@ -146,10 +146,14 @@ def _cause(a: Done, b: Done, partner: dict[int, int]) -> Cause:
     if a.state != b.state:
         return Cause.RNG
     unequal = [(x, y) for x, y in zip(a.reads, b.reads, strict=True) if x.value != y.value]
-    if any(x.outside or y.outside for x, y in unequal):
+    if any(x.outside and y.outside for x, y in unequal):
         return Cause.OUTSIDE
-    if any(x.writer is not None and partner.get(x.writer) != y.writer for x, y in unequal):
-        return Cause.CONTROL_FLOW
+    unequal.sort(key=lambda pair: not (pair[0].outside or pair[1].outside))
+    other = [(x, y) for x, y in unequal if (None if x.writer is None else partner.get(x.writer)) != y.writer]
+    if other:
+        x, y = other[0]
+        ran_on_both = x.writer in {None, *partner} and y.writer in {None, *partner.values()}
+        return Cause.ARGUMENTS if ran_on_both else Cause.CONTROL_FLOW
     if unequal:
         return Cause.UNTRACKED_WRITE
     if (a.do.shape, a.do.floats) != (b.do.shape, b.do.floats):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,44 @@ def rows(tmp_path: Path) -> Rows:
         "aten.mm.default", integers=[95], floats=[9.5], inputs=[("mixed", "m")], outputs=["y"], flags=RowFlag.MARKED
     )
     return open_trace(builder.finish()).processes[0].streams[0].read(0, len(VALUES) + 3)
+
+
+@pytest.fixture
+def noted(tmp_path: Path) -> Rows:
+    """Rows whose inputs are parts of memory, written by several ops in part."""
+    builder = TraceBuilder(tmp_path / "notes.zarr")
+    first = builder.op("aten.mm.default", outputs=["x"])
+    builder.op("aten.mm.default", inputs=["unknown", In(first, offset=16)], outputs=["y"])
+    builder.op("aten.mm.default", outputs=["z"])
+    mixed = In(origin=Origin.MIXED, offset=3, last_writer=first, from_outside=True)
+    builder.op("aten.mm.default", inputs=[first, "unknown", mixed, In(first, offset=(1 << 40) - 1)], outputs=["w"])
+    return open_trace(builder.finish()).processes[0].streams[0].read(0, 4)
+
+
+def seen(rows: Rows, i: int) -> list[tuple[int, int, bool]]:
+    return [(link.offset, link.last_writer, link.from_outside) for link in rows.inputs(i)]
+
+
+def test_notes_on_links(noted: Rows) -> None:
+    """They are read back with their inputs, also in rows that are cut and joined again."""
+    wanted = [
+        [],
+        [(0, 0, False), (16, 0, False)],
+        [],
+        [(0,) * 2 + (False,)] * 2 + [(3, 3, True), ((1 << 40) - 1, 0, False)],
+    ]
+    assert [seen(noted, i) for i in range(4)] == wanted
+    for cut in range(1, 4):
+        parts = [noted.cut(0, cut), noted.cut(cut, 4)]
+        assert [seen(part, i) for part in parts for i in range(len(part))] == wanted
+        joined = Rows.join(parts)
+        assert np.array_equal(joined.link_notes, noted.link_notes)
+
+
+def test_notes_are_no_part_of_a_row(noted: Rows) -> None:
+    """A note of a newer format is passed over."""
+    newer = replace(noted, link_notes=noted.link_notes + np.array([0, 2, 0]))
+    assert seen(newer, 1) == [(0, 0, False)] * 2
 
 
 def test_numbers(rows: Rows) -> None:

@@ -76,6 +76,16 @@ class Matching:
             return None
         return self._in_order(at, offset) if run.reordered else run.b + offset
 
+    def partner_in_a(self, row: int) -> int | None:
+        """The row of A matched with B's ``row``; None: unmatched, or not known."""
+        if row < self.base:
+            return row
+        for at, run in enumerate(self._runs):
+            if run.b <= row < run.b + run.rows:
+                found = range(run.rows) if run.reordered else (row - run.b,)
+                return next((self._starts[at] + n for n in found if self.partner(self._starts[at] + n) == row), None)
+        return None
+
     def _in_order(self, at: int, offset: int) -> int | None:
         if at not in self._paired:
             if self._pair is None:
@@ -95,6 +105,9 @@ class Partners(Protocol):
 
     def partner(self, row: int) -> int | None:
         """The row of B matched with A's ``row``; None: unmatched, or not known."""
+
+    def partner_in_a(self, row: int) -> int | None:
+        """The row of A matched with B's ``row``; None: unmatched, or not known."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,17 @@ from rltrace.diff.base.row_diff import Difference, arguments_text, input_text, s
 from rltrace.diff.base.view import StreamView
 from rltrace.diff.causes.carried_state import carried_input
 from rltrace.diff.causes.collectives import ranks_of, receiving_collective
-from rltrace.diff.causes.inputs import Input, combine, input_is_equal, match_inputs, origin_of
+from rltrace.diff.causes.inputs import (
+    Input,
+    combine,
+    first_read,
+    input_is_equal,
+    is_same_part,
+    match_inputs,
+    origin_of,
+    source_of,
+)
+from rltrace.diff.causes.operands import another_operand
 from rltrace.diff.causes.rng import generators_text
 from rltrace.diff.causes.uninitialised import garbage_writers
 from rltrace.diff.causes.untracked import (
@@ -169,8 +179,8 @@ def judge(context: DiffContext, a: RowAt, b: RowAt, difference: Difference) -> C
     unequal = [operand for operand in inputs if operand.match is InputsMatch.DIFFER]
     if unequal:
         outside = [e for e in unequal if Origin.OUTSIDE in (e.a.distance, e.b.distance)]
-        return Classification(a, b, _input_judgement(context, a, b, (outside or unequal)[0]))
-    unmatched = _written_by_unmatched_ops(context, a, b, inputs)
+        return Classification(a, b, _input_judgement(context, a, b, (outside or unequal)[0], difference))
+    unmatched = _written_by_unmatched_ops(context, a, b, inputs, difference)
     if unmatched is not None:
         return Classification(a, b, unmatched)
     if difference.structure or difference.arguments:
@@ -181,7 +191,7 @@ def judge(context: DiffContext, a: RowAt, b: RowAt, difference: Difference) -> C
 # --- inputs ---------------------------------------------------------------------------------------------------------
 
 
-def _input_judgement(context: DiffContext, a: RowAt, b: RowAt, operand: Input) -> Judgement:
+def _input_judgement(context: DiffContext, a: RowAt, b: RowAt, operand: Input, difference: Difference) -> Judgement:
     """The cause where an input's bytes differ though every earlier matched op is equal."""
     what = input_text(a, operand.place)
     x, y = operand.a, operand.b
@@ -199,6 +209,9 @@ def _input_judgement(context: DiffContext, a: RowAt, b: RowAt, operand: Input) -
         if predates_window(context, a, x, b, y):
             why = f"{what} dates from before the recording of ops began on one side, and differs"
             return Judgement(Cause.BEFORE_WINDOW, InputsMatch.DIFFER, why)
+        another = another_operand(context, a, b, operand, difference)
+        if another is not None:
+            return another
         why = f"{what} came from outside (no recorded op wrote it) and differs"
         if _returns_equal(a, b):
             why += ", though what the op returned is equal: it may not have used the elements that differ"
@@ -208,9 +221,14 @@ def _input_judgement(context: DiffContext, a: RowAt, b: RowAt, operand: Input) -
     opening = _from_opening_row(a, x, b, y, what)
     if opening is not None:
         return opening
-    writers = _writers(context, a, x, b, y)
-    if writers is not None:
-        return Judgement(Cause.CONTROL_FLOW, InputsMatch.DIFFER, f"{what} was last written by {writers}")
+    another = another_operand(context, a, b, operand, difference)
+    if another is not None:
+        return another
+    if difference.structure and not is_same_part(a, x, b, y, operand.place) and source_of(a, x) and source_of(b, y):
+        return Judgement(Cause.ARGUMENTS, InputsMatch.DIFFER, arguments_text(a, b, difference))
+    if all(found is not None and found[1].from_outside for found in (first_read(a, x), first_read(b, y))):
+        why = f"{what} differs in elements that no recorded op wrote: they came from outside"
+        return Judgement(Cause.OUTSIDE, InputsMatch.DIFFER, why)
     several = _several_writers(x.distance, y.distance)
     if several is not None:
         return Judgement(Cause.CONTROL_FLOW, InputsMatch.DIFFER, f"{what} was last written by {several}")
@@ -261,24 +279,16 @@ def _from_opening_row(a: RowAt, x: Link, b: RowAt, y: Link, what: str) -> Judgem
     return Judgement(Cause.BEFORE_WINDOW, InputsMatch.DIFFER, why)
 
 
-def _writers(context: DiffContext, a: RowAt, x: Link, b: RowAt, y: Link) -> str | None:
-    """The writers of an input, where they are not matched ops; None otherwise."""
-    writer_a, writer_b = writer_of(a, x), writer_of(b, y)
-    if writer_a is None or writer_b is None or context.matching.partner(writer_a.index) == writer_b.index:
-        return None
-    wrote_a, wrote_b = (writer.rows.outputs(writer.place) for writer in (writer_a, writer_b))
-    if wrote_a and wrote_a == wrote_b:  # one of two equal ops: both wrote the same
-        return None
-    return f"{writer_a} in A (row {writer_a.index:,}) and by {writer_b} in B (row {writer_b.index:,})"
-
-
-def _written_by_unmatched_ops(context: DiffContext, a: RowAt, b: RowAt, inputs: list[Input]) -> Judgement | None:
+def _written_by_unmatched_ops(
+    context: DiffContext, a: RowAt, b: RowAt, inputs: list[Input], difference: Difference
+) -> Judgement | None:
     """The cause where an input was not read on both sides, and unmatched ops wrote it last; None otherwise."""
     for operand in inputs:
         if operand.match is InputsMatch.UNKNOWN and not input_is_equal(context, a, b, operand.place):
-            writers = _writers(context, a, operand.a, b, operand.b)
-            if writers is None:
-                writers = _several_writers(origin_of(a, operand.a), origin_of(b, operand.b))
+            another = another_operand(context, a, b, operand, difference)
+            if another is not None:
+                return another
+            writers = _several_writers(origin_of(a, operand.a), origin_of(b, operand.b))
             if writers is not None:
                 why = f"{input_text(a, operand.place)} was last written by {writers}"
                 return Judgement(Cause.CONTROL_FLOW, InputsMatch.UNKNOWN, why)

@@ -1,7 +1,7 @@
 """Whether the inputs of a matched pair of rows were equal, and how that is known.
 
-Follows links through rows that read the same view, to the row that wrote the bytes. The verdict rests on this, so
-inputs count as equal only if facts of both sides prove it.
+Follows links through rows that read the same view, to the row that wrote the bytes: which of its results an input is,
+and which part of that. The verdict rests on this, so inputs count as equal only if facts of both sides prove it.
 """
 
 from __future__ import annotations
@@ -21,11 +21,18 @@ from rltrace.diff.causes.no_op_writes import (
     writes_in_place,
     written_layout,
 )
+from rltrace.errors import HoleError
 from rltrace.trace.format.rows import Link
-from rltrace.trace.format.schema import Column, Kind, Origin
+from rltrace.trace.format.schema import Column, Kind, Origin, RowFlag
 
 MAX_TRAIL = 64
 """Rows that are followed back from an input, each of which only read it or left it unchanged."""
+
+MAX_SCANNED = 1 << 16
+"""Rows between a write and a read that are searched for views, at most."""
+
+SAME_LAYOUT = frozenset({"aten.detach.default", "aten.alias.default", "aten.lift_fresh.default"})
+"""Views that look at memory as the tensor does that they are made of."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +65,7 @@ def combine(inputs: list[Input]) -> InputsMatch:
 
 
 def _match(context: DiffContext, a: RowAt, x: Link, b: RowAt, y: Link, place: int) -> InputsMatch:
-    found = _match_links(context, a, x, b, y)
+    found = _match_links(context, a, x, b, y, place)
     both_read = _digest(a, x) is not None and _digest(b, y) is not None
     if both_read or found is InputsMatch.INFERRED or not is_shifted(context.a.process, context.b.process):
         return found
@@ -88,19 +95,19 @@ def _is_opening(row: RowAt) -> bool:
     return int(row.rows.columns[row.place, Column.KIND]) == Kind.WINDOW
 
 
-def _match_links(context: DiffContext, a: RowAt, x: Link, b: RowAt, y: Link) -> InputsMatch:
+def _match_links(context: DiffContext, a: RowAt, x: Link, b: RowAt, y: Link, place: int) -> InputsMatch:
     read_a, read_b = _digest(a, x), _digest(b, y)
     if read_a is not None and read_b is not None:
         if read_a != read_b:
             return InputsMatch.DIFFER
         return InputsMatch.READ if x.digest is not None and y.digest is not None else InputsMatch.INFERRED
     if x.distance <= 0 or y.distance <= 0 or x.known or y.known:
-        return InputsMatch.UNKNOWN
+        return _match_bytes(KnownBytes.of(a, x, place), KnownBytes.of(b, y, place))
     matched = context.matching.partner(a.index - x.distance) == b.index - y.distance
     target_a, target_b = reach(a, x.distance), reach(b, y.distance)
     if target_a is None or target_b is None:
         return InputsMatch.UNKNOWN
-    if not same_bytes(target_a, x.slot, target_b, y.slot):
+    if not same_bytes(target_a, x.slot, target_b, y.slot) or not is_same_part(a, x, b, y, place):
         return InputsMatch.DIFFER
     same_step = target_a.step == a.step and target_b.step == b.step
     proven = matched or bool(
@@ -115,6 +122,15 @@ def _match_links(context: DiffContext, a: RowAt, x: Link, b: RowAt, y: Link) -> 
     return InputsMatch.INFERRED
 
 
+def _match_bytes(a: KnownBytes, b: KnownBytes) -> InputsMatch:
+    """How the bytes of an input match by digests, of which one or both are of what the input's writer left."""
+    if a.digest is None or b.digest is None:
+        return InputsMatch.UNKNOWN
+    if a.digest == b.digest:
+        return InputsMatch.INFERRED
+    return InputsMatch.DIFFER if a.is_of_input and b.is_of_input else InputsMatch.UNKNOWN
+
+
 def input_is_equal(context: DiffContext, a: RowAt, b: RowAt, place: int) -> bool:
     """Whether input ``place`` of a matched pair is proven to hold the same bytes, whatever ops wrote them."""
     x, y = _link(a, place), _link(b, place)
@@ -124,12 +140,75 @@ def input_is_equal(context: DiffContext, a: RowAt, b: RowAt, place: int) -> bool
     if read_a is not None and read_b is not None:
         return read_a == read_b
     writers_a, writers_b = _writers(a, x), _writers(b, y)
-    pairs = [(one, other) for one in writers_a for other in writers_b]
-    if context.a.shortcuts.links and any(_are_matched(context, *pair) for pair in pairs):
-        return True
-    bytes_a = [_as_read(a, place, read_a), *(writer.bytes for writer in writers_a)]
-    bytes_b = [_as_read(b, place, read_b), *(writer.bytes for writer in writers_b)]
-    return any(_is_same(one, other) for one in bytes_a for other in bytes_b)
+    if is_same_part(a, x, b, y, place):
+        pairs = [(one, other) for one in writers_a for other in writers_b]
+        if context.a.shortcuts.links and any(_are_matched(context, *pair) for pair in pairs):
+            return True
+        if any(_is_same(one.bytes, other.bytes) for one, other in pairs):
+            return True
+    return any(
+        reads_whole(row, link, place) and any(_is_same(read, writer.bytes) for writer in writers)
+        for read, row, link, writers in (
+            (_as_read(a, place, read_a), b, y, writers_b),
+            (_as_read(b, place, read_b), a, x, writers_a),
+        )
+    )
+
+
+# --- parts ------------------------------------------------------------------------------------------------------------
+#
+# A link names the op that wrote a tensor, and which of its results; the storage offset and the layout of the tensor say
+# which part of that it is.
+
+
+@dataclass(frozen=True)
+class StoragePart:
+    """The elements of a storage that a tensor consists of, in their order."""
+
+    dtype: str
+    dimensions: tuple[tuple[int, int], ...]
+    """(length, stride) of each dimension longer than 1; adjacent ones that are one run of memory are one."""
+    offset: int
+    """The first element, counted from the first one that its last writer wrote; where several ops wrote, from the
+    start of the storage."""
+
+
+def part_of(row: RowAt, link: Link, place: int) -> StoragePart | None:
+    """The part of what was written last that an input is; None: its layout is not known."""
+    layouts = layouts_of(row)
+    if place >= len(layouts) or layouts[place][2] is None:
+        return None
+    dtype, shape, strides = layouts[place]
+    source = None if origin_of(row, link) == Origin.MIXED else source_of(row, link)
+    offset = link.offset - (0 if source is None else source.offset)
+    return StoragePart(dtype, _merged(shape, strides or ()), offset)
+
+
+def is_same_part(a: RowAt, x: Link, b: RowAt, y: Link, place: int) -> bool:
+    """Whether an input is the same part of what was written last on both sides."""
+    parts = part_of(a, x, place), part_of(b, y, place)
+    return x.offset == y.offset if None in parts else parts[0] == parts[1]
+
+
+def reads_whole(row: RowAt, link: Link, place: int) -> bool:
+    """Whether an input begins where its last writer began, with its elements in memory in their order."""
+    layouts, part = layouts_of(row), part_of(row, link, place)
+    return part is not None and part.offset == 0 and is_plain(layouts[place])
+
+
+def _merged(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    merged: list[tuple[int, int]] = []
+    for length, stride in zip(shape, strides, strict=True):
+        if length == 1:
+            continue
+        if merged and merged[-1][1] == length * stride:
+            merged[-1] = merged[-1][0] * length, stride
+        else:
+            merged.append((length, stride))
+    return tuple(merged)
+
+
+# --- bytes ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -150,12 +229,86 @@ class StoredOutput:
     slot: int | None
 
     @property
+    def offset(self) -> int:
+        """Storage offset of the tensor that was written; 0 where the op returned a new one."""
+        links = list(self.row.rows.inputs(self.row.place))
+        if not writes_in_place(
+            self.row
+        ):  # the arguments that an op only writes (``out=``), in the order of its outputs
+            links = [link for link in links if link.distance == Origin.OVERWRITTEN]
+        slot = self.slot or 0
+        return links[slot].offset if slot < len(links) else 0
+
+    @property
     def bytes(self) -> Bytes:
         """Its bytes; a library's workspace has no digest."""
         outputs = self.row.rows.outputs(self.row.place)
         slot = 0 if self.slot is None and len(outputs) == 1 else self.slot
         digest = outputs[slot] or None if slot is not None and slot < len(outputs) else None
         return Bytes(digest, written_layout(self.row, slot or 0))
+
+
+@dataclass(frozen=True)
+class KnownBytes:
+    """What the digests of one side say of an input's bytes."""
+
+    digest: int | None
+    """None: not known."""
+    is_of_input: bool
+    """Whether it is of the tensor as the op read it; else of all that its last writer wrote, maybe in another shape."""
+
+    @staticmethod
+    def of(row: RowAt, link: Link, place: int) -> KnownBytes:
+        """As an op of the same step read it, or else as its last writer left it in the same step."""
+        read, source = _digest(row, link), source_of(row, link)
+        if read is not None:
+            return KnownBytes(read, is_of_input=True)
+        if source is None or source.row.step != row.step:
+            return KnownBytes(None, is_of_input=False)
+        as_written = is_viewed_as_written(row, link, place, source)
+        known = as_written or reads_whole(row, link, place)
+        return KnownBytes(source.bytes.digest if known else None, as_written)
+
+
+def is_viewed_as_written(row: RowAt, link: Link, place: int, source: StoredOutput) -> bool:
+    """Whether an input is all that its last writer wrote, in that layout, so that their digests can be compared."""
+    written, layouts = source.bytes.layout, layouts_of(row)
+    if link.offset != source.offset:
+        return False
+    return _is_unviewed(row, source.row) if written is None else place < len(layouts) and layouts[place] == written
+
+
+def _is_unviewed(row: RowAt, writer: RowAt) -> bool:
+    """Whether no view that changes the layout was made of what ``writer`` returned, before ``row`` read it."""
+    first = writer.index + 1
+    if row.index - first > MAX_SCANNED:
+        return False
+    try:
+        between = row.view.read(first, row.index).rows
+    except HoleError:
+        return False
+    for place in range(len(between)):
+        if not between.flags(place) & RowFlag.VIEW:
+            continue
+        seen = RowAt(row.view, between, place)
+        if seen.op not in SAME_LAYOUT and any(
+            link.distance > 0 and seen.index - link.distance == writer.index for link in between.inputs(place)
+        ):
+            return False
+    return True
+
+
+def source_of(row: RowAt, link: Link) -> StoredOutput | None:
+    """What an input is a part of: the last op that wrote in its memory, and which of its outputs; None: not known."""
+    found = first_read(row, link)
+    if found is None:
+        return None
+    reader, read = found
+    if read.distance == Origin.MIXED:
+        writer = reach(reader, read.last_writer)
+        return None if writer is None else StoredOutput(writer, None)
+    target = reach(reader, read.distance)
+    return None if target is None else StoredOutput(target, read.slot)
 
 
 def _as_read(row: RowAt, place: int, digest: int | None) -> Bytes:
@@ -183,19 +336,24 @@ def _writers(row: RowAt, link: Link) -> list[StoredOutput]:
     return found
 
 
-def _past_readers(row: RowAt, link: Link) -> tuple[RowAt, int | None] | None:
-    """The row that wrote an input, and the number of the output, through rows that only read the same view."""
+def first_read(row: RowAt, link: Link) -> tuple[RowAt, Link] | None:
+    """The first row that read the same view as a link, with its own link; None: not known."""
     for _ in range(MAX_TRAIL):
-        target = reach(row, link.distance)
-        if target is None:
-            return None
         if not link.known:
-            return target, link.slot
-        earlier = None if link.slot is None else _link(target, link.slot)
-        if earlier is None:
+            return row, link
+        target = reach(row, link.distance)
+        earlier = None if target is None or link.slot is None else _link(target, link.slot)
+        if target is None or earlier is None:
             return None
         row, link = target, earlier
     return None
+
+
+def _past_readers(row: RowAt, link: Link) -> tuple[RowAt, int | None] | None:
+    """The row that wrote an input, and the number of the output, through rows that only read the same view."""
+    found = first_read(row, link)
+    target = None if found is None else reach(found[0], found[1].distance)
+    return None if found is None or target is None else (target, found[1].slot)
 
 
 def _left_unchanged(written: StoredOutput, before: Link) -> bool:
@@ -241,13 +399,8 @@ def _is_same(one: Bytes, other: Bytes) -> bool:
 
 def origin_of(row: RowAt, link: Link) -> int:
     """Distance or ``Origin`` of an input, through rows that only read the same view."""
-    for _ in range(MAX_TRAIL):
-        target = reach(row, link.distance) if link.known and link.slot is not None else None
-        earlier = None if target is None or link.slot is None else _link(target, link.slot)
-        if target is None or earlier is None:
-            break
-        row, link = target, earlier
-    return link.distance
+    found = first_read(row, link)
+    return link.distance if found is None else found[1].distance
 
 
 def _digest(row: RowAt, link: Link) -> int | None:

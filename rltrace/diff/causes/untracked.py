@@ -14,19 +14,11 @@ from rltrace.diff.base.findings import RowAt, row_at, writer_of
 from rltrace.diff.base.model import InputsMatch
 from rltrace.diff.base.row_diff import input_text
 from rltrace.diff.base.view import StreamView
-from rltrace.diff.causes.inputs import Input, StoredOutput
-from rltrace.diff.causes.no_op_writes import layouts_of
+from rltrace.diff.causes.inputs import Input, StoredOutput, is_viewed_as_written
 from rltrace.errors import HoleError
 from rltrace.trace.format.records import MAX_LINK_FAULTS, FaultKind, LinkFault
 from rltrace.trace.format.rows import Link
 from rltrace.trace.format.schema import RowFlag
-
-MAX_SCANNED = 1 << 16
-"""Rows between a write and a read that are searched for views, at most."""
-
-SAME_LAYOUT = frozenset({"aten.detach.default", "aten.alias.default", "aten.lift_fresh.default"})
-"""Views that look at memory as the tensor does that they are made of."""
-
 
 EXACT = frozenset(
     f"aten.{name}{ending}"
@@ -172,33 +164,10 @@ def _differs_from_written(row: RowAt, link: Link, place: int, writer: RowAt) -> 
     slot = link.slot
     if slot is None:
         return False
-    written = StoredOutput(writer, slot).bytes
-    if written.digest is None or written.digest == link.digest:
+    written = StoredOutput(writer, slot)
+    if written.bytes.digest is None or written.bytes.digest == link.digest:
         return False
-    if written.layout is not None:
-        layouts = layouts_of(row)
-        return place < len(layouts) and layouts[place] == written.layout
-    return _is_unviewed(row, writer)
-
-
-def _is_unviewed(row: RowAt, writer: RowAt) -> bool:
-    """Whether no view that changes the layout was made of what ``writer`` returned, before ``row`` read it."""
-    first = writer.index + 1
-    if row.index - first > MAX_SCANNED:
-        return False
-    try:
-        between = row.view.read(first, row.index).rows
-    except HoleError:
-        return False
-    for place in range(len(between)):
-        if not between.flags(place) & RowFlag.VIEW:
-            continue
-        seen = RowAt(row.view, between, place)
-        if seen.op not in SAME_LAYOUT and any(
-            link.distance > 0 and seen.index - link.distance == writer.index for link in between.inputs(place)
-        ):
-            return False
-    return True
+    return is_viewed_as_written(row, link, place, written)
 
 
 def _words(row: RowAt) -> str:

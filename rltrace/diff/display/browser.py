@@ -331,3 +331,12 @@ class PartnerLookup(Matching):
             return None
         found = np.flatnonzero(piece.lines.a == row)
         return int(piece.lines.b[found[0]]) if len(found) and piece.lines.b[found[0]] >= 0 else None
+
+    def partner_in_a(self, row: int) -> int | None:
+        piece = self._browser.pieces[self._browser.piece_of("b", row)]
+        if piece.is_aligned:
+            return row - piece.b0 + piece.a0
+        if piece.lines is None:
+            return None
+        found = np.flatnonzero(piece.lines.b == row)
+        return int(piece.lines.a[found[0]]) if len(found) and piece.lines.a[found[0]] >= 0 else None

@@ -25,7 +25,7 @@ from rltrace.diff.base.sequences import Indices, Tokens
 from rltrace.diff.base.view import RowRange, StreamView
 from rltrace.diff.causes.carried_state import carried_generator
 from rltrace.diff.causes.classify import judge
-from rltrace.diff.causes.extra_ops import bytes_used_by_matched, control_flow
+from rltrace.diff.causes.extra_ops import control_flow, one_sided_writer
 from rltrace.diff.causes.rng import DRAWS, Draws
 from rltrace.diff.causes.uninitialised import MarkedRows, unused_rows
 from rltrace.diff.stream.hunks import HunkCounter
@@ -143,7 +143,6 @@ class StreamWalk:
         self.matched = self.equal = self.base
         self.done = (self.base, self.base)
         self.draws = Draws(self.a, self.b)
-        self._block_one_sided: tuple[list[Indices], list[Indices]] = ([], [])
         self._all_one_sided: tuple[list[Indices], list[Indices]] = ([], [])
         self._chunks_spent = 0
 
@@ -221,14 +220,12 @@ class StreamWalk:
             self.a.cache(a)
             self.b.cache(b)
             return False
-        self._block_one_sided = ([], [])
         self._add_window(a, b, found, (len(a), len(b)), final=False)
         return True
 
     # --- one block --------------------------------------------------------------------------------------------
 
     def _walk_windows(self, block: Block) -> None:
-        self._block_one_sided = ([], [])
         at = block.a0, block.b0
         while at != (block.a1, block.b1) and self.value is None and self.undecided is None:
             if not block.ended and self._one_has_ended(at):
@@ -288,7 +285,6 @@ class StreamWalk:
             only_a, only_b = self._without_trailing(a, b, (at_a, at_b, moved), (only_a, only_b))
         self._structure(a, b, (at_a, at_b, moved), (only_a, only_b))
         self._count(a, at_a, b, at_b)
-        self._check_use(a, at_a, b, at_b, self._block_one_sided)
         if unequal is not None:
             pair = found.a[inside][unequal], found.b[inside][unequal]
             self._found_value(a, int(pair[0]), b, int(pair[1]))
@@ -311,8 +307,8 @@ class StreamWalk:
         before = self.equal
         if origin.a.index < row_a.index:  # an earlier marked op is the origin
             before = min(before, origin.a.index)
-        if judgement.cause is Cause.CONTROL_FLOW:  # it reads what a one-sided op wrote: that op is harmful
-            self._check_use(a, np.array([i]), b, np.array([j]), self._all_one_sided)
+        if judgement.cause is Cause.CONTROL_FLOW:
+            self._check_use(row_a, row_b)
         self.value = make_finding(origin.a, origin.b, judgement, before)
         self.first = self.first or self.value
 
@@ -328,9 +324,8 @@ class StreamWalk:
         self.hunks.one_sided("only-a", a.first + only_a, opposite_a)
         self.hunks.one_sided("only-b", b.first + only_b, opposite_b)
         self.hunks.moved(a.first + at_a[moved], b.first + at_b[moved])
-        for one_sided_places in (self._block_one_sided, self._all_one_sided):
-            one_sided_places[0].append(a.first + only_a)
-            one_sided_places[1].append(b.first + only_b)
+        self._all_one_sided[0].append(a.first + only_a)
+        self._all_one_sided[1].append(b.first + only_b)
         if self.first is None and (len(only_a) or len(only_b)):
             self.first = self._one_sided_finding(a, b, (only_a, only_b), (opposite_a, opposite_b), at_a, "")
 
@@ -386,22 +381,12 @@ class StreamWalk:
         if first and harmful and (first.a_index, first.b_index) == (harmful.a_index, harmful.b_index):
             self.first = harmful
 
-    def _check_use(
-        self,
-        a: RowRange,
-        at_a: Indices,
-        b: RowRange,
-        at_b: Indices,
-        one_sided_rows: tuple[list[Indices], list[Indices]],
-    ) -> None:
-        """Note a one-sided op whose bytes a matched op reads."""
-        if self.harmful is not None:
-            return
-        one_sided_places = tuple(np.concatenate([np.empty(0, np.int64), *rows]) for rows in one_sided_rows)
-        used = bytes_used_by_matched(self.context, (a, at_a), (b, at_b), (one_sided_places[0], one_sided_places[1]))
-        if used is not None:
-            writer, user = used
+    def _check_use(self, a: RowAt, b: RowAt) -> None:
+        """Note the one-sided op that wrote what the first matched op that differs reads."""
+        writer = None if self.harmful is not None else one_sided_writer(self.context, a, b, self._one_sided)
+        if writer is not None:
             on_a = writer.view is self.a
+            user = a if on_a else b
             harm = f"{user} (row {user.index:,}), which both sides run, computes with what it wrote"
             judgement = control_flow("A" if on_a else "B", writer, "B" if on_a else "A", None, harm)
             row_a, row_b = (writer, None) if on_a else (None, writer)

@@ -370,6 +370,7 @@ void bind_recorder(py::module_& m) {
       .def_property_readonly("integers", [](R& self) -> auto& { return self.integers; }, internal)
       .def_property_readonly("floats", [](R& self) -> auto& { return self.floats; }, internal)
       .def_property_readonly("digests", [](R& self) -> auto& { return self.digests; }, internal)
+      .def_property_readonly("link_notes", [](R& self) -> auto& { return self.link_notes; }, internal)
       .def_property("row", [](R& self) { return self.row.load(); }, [](R& self, i64 row) { self.row = row; })
       .def_property("limit", [](R& self) { return self.limit.load(); }, [](R& self, i64 row) { self.limit = row; })
       .def_readwrite("phase", &R::phase)
@@ -474,9 +475,9 @@ PYBIND11_MODULE(RLTRACE_MODULE, m) {
     all["BACKWARD"] = C::BACKWARD;
     all["TORCH_GENERATOR"] = C::TORCH_GENERATOR;
     all["SLOT_UNKNOWN"] = C::SLOT_UNKNOWN;
+    all["STORAGE_OFFSET"] = C::STORAGE_OFFSET;
     all["OUTSIDE"] = C::OUTSIDE;
     all["OUTSIDE_READ"] = C::OUTSIDE_READ;
-    all["MIXED"] = C::MIXED;
     all["UNKNOWN"] = C::UNKNOWN;
     all["OVERWRITTEN"] = C::OVERWRITTEN;
     return all;

@@ -34,8 +34,8 @@ struct Constants {
   static constexpr u32 PHASE = 0xFFu << 16, BACKWARD = 5u << 16 | 1u << 24;
   static constexpr u32 TORCH_GENERATOR = 1u << 10;
   static constexpr i64 SLOT_UNKNOWN = 1023;
+  static constexpr i64 STORAGE_OFFSET = 0;
   static constexpr i64 OUTSIDE = SLOT_UNKNOWN << 2, OUTSIDE_READ = OUTSIDE | 1;
-  static constexpr i64 MIXED = (-1LL << 12) | SLOT_UNKNOWN << 2;
   static constexpr i64 UNKNOWN = (-2LL << 12) | SLOT_UNKNOWN << 2;
   static constexpr i64 OVERWRITTEN = (-3LL << 12) | SLOT_UNKNOWN << 2;
 };
@@ -121,12 +121,14 @@ struct Scratch {
   Words stack, words;
   std::vector<c10::intrusive_ptr<TensorImpl>> kept;
   std::vector<u64> addresses;
+  std::vector<i64> link_notes;
 
   void clear() {
     arguments.clear();
     stack.clear();
     kept.clear();
     addresses.clear();
+    link_notes.clear();
   }
 };
 
@@ -233,6 +235,7 @@ class Recorder {
         integers(state->mutex),
         floats(state->mutex),
         digests(state->mutex),
+        link_notes(state->mutex),
         state(std::move(state)),
         writers(std::move(writers)),
         number_(number),
@@ -244,6 +247,7 @@ class Recorder {
   Cells<i64> links, integers;
   Cells<double> floats;
   Cells<u64> digests;
+  Cells<i64> link_notes;
   std::shared_ptr<State> state;
   std::shared_ptr<Writers> writers;
   std::atomic<i64> row{0}, limit{0};

@@ -154,6 +154,11 @@ struct Recorder::Row {
         link = call->is_view ? view_link(address) : input_link(place, address);
       recorder.links.values.push_back(link);
       ++links_added;
+      if (call->is_view || address == 0) continue;
+      const i64 offset = tensors()[place]->storage_offset();
+      if (offset != 0)
+        scratch.link_notes.insert(scratch.link_notes.end(),
+                                  {number, static_cast<i64>(place), Constants::STORAGE_OFFSET, offset});
     }
   }
 
@@ -180,11 +185,9 @@ struct Recorder::Row {
     const std::pair<i64, i64> view(tensor.storage_offset(), layout.id);
     const i64* writer = recorder.writers->earlier.find(address);
     if (special != nullptr) {
-      if ((*special)->is_plainly_foreign() && (writer != nullptr || is_alone()) && add_digest_of(tensor, layout)) {
-        if (writer == nullptr) return Constants::OUTSIDE_READ;
-        const bool is_whole = !(*special)->partial || *(*special)->partial == view;
-        return (is_whole ? here() - *writer : Constants::MIXED) | 1;
-      }
+      const bool is_whole = writer == nullptr ? is_alone() : !(*special)->partial || *(*special)->partial == view;
+      if ((*special)->is_plainly_foreign() && is_whole && add_digest_of(tensor, layout))
+        return writer == nullptr ? Constants::OUTSIDE_READ : (here() - *writer) | 1;
     } else {
       const Read* read = state().reads.find(address, view.first, view.second);
       if (read != nullptr && read->stream == recorder.number_ && read->row != number) return here() - read->packed;
@@ -300,6 +303,7 @@ struct Recorder::Row {
                          call->scalars,
                          flags,
                          static_cast<u32>(recorder.digested)};
+    append(recorder.link_notes.values, scratch.link_notes);
     recorder.fixed.values.insert(recorder.fixed.values.end(), std::begin(cells), std::end(cells));
     recorder.row = number + 1;
     if (number >= recorder.limit) {

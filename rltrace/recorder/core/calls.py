@@ -314,6 +314,8 @@ class Calls:
             plan = self._plans[id(func)] = make_plan(self._op(name), func)
             if plan.schema and plan.arguments:
                 schema = {"op": plan.id, "arguments": list(plan.arguments)}
+                if plan.results:
+                    schema["results"] = list(plan.results)
                 self._tables.intern("schemas", self._tables.key_of("ops", plan.id), schema)
         return plan
 

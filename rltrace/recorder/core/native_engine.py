@@ -76,7 +76,7 @@ class NativeRecorder(OpRecorder):
         self.native = native = library.Recorder(tables, maps, number, get_ident())
         process.sites.on_clear, process.settings.on_new_flags = tables.forget_sites, tables.forget_settings
         modules = NativeModuleStack(process.module_names, _Anchors(native), native)
-        cells = native.fixed, native.links, native.integers, native.floats, native.digests
+        cells = native.fixed, native.links, native.integers, native.floats, native.digests, native.link_notes
         super().__init__(process, number, name, committer, BufferTables(*cells, maps, modules))
 
     @property

@@ -229,6 +229,8 @@ class OpPlan:
     """Which of several returns are arguments that it wrote; empty where none is."""
     scratch: tuple[int, ...]
     """Which of several returns are workspaces."""
+    results: tuple[str, ...]
+    """Names of several returned values that are no arguments, "" for one without a name; empty where none has one."""
     schema: str
     """``aten::addmm``; empty for a higher-order operator."""
     shape_only: bool = False
@@ -241,6 +243,11 @@ class OpPlan:
     def named(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
         """The arguments of one call by name."""
         return {**dict(zip(self.arguments, args, strict=False)), **(kwargs or {})}
+
+
+def _names_of_results(schema: torch.FunctionSchema) -> tuple[str, ...]:
+    names = tuple(r.name or "" for r in schema.returns if r.alias_info is None or not r.alias_info.is_write)
+    return names if len(names) > 1 and any(names) else ()
 
 
 def plan_of_call(
@@ -303,6 +310,7 @@ def make_plan(op_id: int, func: OpOverload) -> OpPlan:
             returns_new=region is None or region.returns_new,
             aliased=(),
             scratch=(),
+            results=(),
             schema="",
             is_launch=region is not None and bool(region.written),
         )
@@ -336,6 +344,7 @@ def make_plan(op_id: int, func: OpOverload) -> OpPlan:
         returns_new=not arriving and (not writes or bool(hidden) or not all(aliased)),
         aliased=aliased if len(aliased) > 1 and any(aliased) else (),
         scratch=SCRATCH.get(schema.name, ()),
+        results=_names_of_results(schema),
         schema=schema.name,
         shape_only=not SHAPE_ONLY.isdisjoint((schema.name, f"{schema.name}.{schema.overload_name}")),
         is_custom=schema.name.partition("::")[0] not in OF_TORCH,

@@ -50,7 +50,7 @@ from rltrace.recorder.core.storages import SWEEP_EVERY, View, overlaps_another, 
 from rltrace.recorder.core.torchscript_threads import is_symbolic, is_torchscript_thread
 from rltrace.recorder.digests.layouts import data_address
 from rltrace.recorder.digests.readback import Pending
-from rltrace.trace.format.schema import GENERATOR_SHIFT, SLOT_UNKNOWN, Phase, RowFlag
+from rltrace.trace.format.schema import GENERATOR_SHIFT, SLOT_UNKNOWN, LinkNote, Phase, RowFlag
 
 Tensor = torch.Tensor
 
@@ -58,6 +58,7 @@ MAX_SEPARATE_READS = 4
 """The inputs on a device of ops with more tensors than this are digested together."""
 
 _MARKED, _RNG, _VIEW = int(RowFlag.MARKED), int(RowFlag.RNG), int(RowFlag.VIEW)
+_OFFSET_NOTE = int(LinkNote.STORAGE_OFFSET)
 _ALLOCATION, _OVERLAPPING = int(RowFlag.ALLOCATION), int(RowFlag.OVERLAPPING)
 _BACKWARD = phase_bits(Phase.BACKWARD)
 
@@ -66,6 +67,7 @@ _get_frame = sys._getframe
 _get_ident = get_ident
 _is_inference = torch.is_inference_mode_enabled
 _has_onednn = torch._C._get_mkldnn_enabled
+_storage_offset = torch.Tensor.storage_offset
 _storage_address = torch._C._storage_address  # type: ignore[attr-defined]
 _has_torch_function = has_torch_function
 _data_address = data_address
@@ -158,6 +160,8 @@ class OpRecorder(RowBuffer):
                     links += 1
                 for place in call.overwritten:
                     self.links[place - links] = OVERWRITTEN
+                if not is_view and any(map(_storage_offset, tensors)):
+                    self._note_offsets(tensors)
 
             flags = 0
             if plan.draws:
@@ -366,6 +370,7 @@ class OpRecorder(RowBuffer):
         ):
             if count:
                 del cells[-count:]
+        self._drop_notes()
         self.drop_deferred(self.row)
         self._writers.relayed.pop(self.row, None)
         for tensor in tensors:
@@ -478,7 +483,7 @@ class OpRecorder(RowBuffer):
             if read is not None and read[0] == self.number and read[1] != row:  # twice in one op: read twice
                 return (row << 12) - read[2]
         if layout.later and self.process.readback.is_shut(tensor.device):
-            return UNKNOWN if writer is None else (row << 12) - writer if whole else MIXED
+            return UNKNOWN if writer is None else self._written_link(place, address, writer, whole)
         if layout.later:
             self._add_digest(self._read_later(call, tensors, place))
         else:
@@ -487,10 +492,21 @@ class OpRecorder(RowBuffer):
         if trusted:
             storages.reads.add(address, view, self.number, row, pack_read(row, place))
         if writer is not None:
-            return ((row << 12) - writer if whole else MIXED) | 1
+            return self._written_link(place, address, writer, whole) | 1
         if storages.written_elsewhere(address):
             return self._elsewhere_link(address)
         return OUTSIDE_READ if external else self._outside_link(address)
+
+    def _written_link(self, place: int, address: int, writer: int, whole: bool) -> int:
+        """The link of an input with a last writer; ``whole``: that op wrote all of it."""
+        return (self.row << 12) - writer if whole else self._mixed_link(place, address, writer)
+
+    def _note_offsets(self, tensors: list[Tensor]) -> None:
+        """Note the storage offset of each input of the current op where it is not 0."""
+        for place, tensor in enumerate(tensors):
+            offset = int(tensor.storage_offset())
+            if offset:
+                self.link_notes.extend((self.row, place, _OFFSET_NOTE, offset))
 
     def _read_later(self, call: Call, tensors: list[Tensor], place: int) -> int:
         """The digest of an input on a device. For an op with many inputs (an optimizer's), the digests of all that will
@@ -597,6 +613,8 @@ class OpRecorder(RowBuffer):
             special = storages.special.get(address)
             nbytes = tensor.untyped_storage().nbytes()
             whole = layout.dense and layout.nbytes >= nbytes
+            if not whole and (special is None or special.partial is None):
+                storages.record_rest(self._writers, address)
             plain = special is None and whole and not self._marked
             storages.record_write(self._writers, address, pack_writer(self.row, min(slot, SLOT_UNKNOWN)), plain)
             if plain:

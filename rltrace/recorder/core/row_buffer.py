@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from threading import get_ident
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from rltrace.recorder.base.settings import NO_SNAPSHOT
 from rltrace.recorder.base.torch_function import Overrides
@@ -22,13 +24,15 @@ from rltrace.recorder.core import torchscript_threads
 from rltrace.recorder.core.hooks import OpHook
 from rltrace.recorder.core.modules import ModuleStack
 from rltrace.recorder.core.process_state import ProcessState
-from rltrace.recorder.core.storages import WriterMaps, address_of
+from rltrace.recorder.core.storages import WriterMaps, address_of, row_of
 from rltrace.recorder.digests.layouts import Layout, data_address, is_compound
 from rltrace.recorder.digests.readback import Pending
-from rltrace.trace.format.schema import Kind, Origin, Phase, pack_link
+from rltrace.trace.format.schema import Kind, LinkNote, Origin, Phase, pack_link
 
 FIXED = 7
 """Numbers per row in ``fixed``: op, structure, site, module, scalars, flags with phase and kind above them, digests."""
+NOTE_CELLS = 4
+"""Numbers per note in ``link_notes``: row, place, ``LinkNote``, value."""
 Tensor = torch.Tensor
 
 PHASE_SHIFT = 16
@@ -82,6 +86,7 @@ class BufferTables:
     integers: array[int]
     floats: array[float]
     digests: array[int]
+    link_notes: array[int]
     writer_maps: WriterMaps
     modules: ModuleStack
 
@@ -89,7 +94,7 @@ class BufferTables:
     def of(process: ProcessState) -> BufferTables:
         """Tables in Python."""
         maps, modules = process.storages.tables.new_writer_maps(), ModuleStack(process.module_names, [])
-        return BufferTables(array("I"), array("q"), array("q"), array("d"), array("Q"), maps, modules)
+        return BufferTables(array("I"), array("q"), array("q"), array("d"), array("Q"), array("q"), maps, modules)
 
 
 class RowBuffer:
@@ -116,6 +121,8 @@ class RowBuffer:
         """For each op that raised, the row that it would have had; None: not noted."""
         self.fixed, self.links, self.digests = tables.fixed, tables.links, tables.digests
         self.integers, self.floats = tables.integers, tables.floats
+        self.link_notes = tables.link_notes
+        """Notes on links, flat: row, place among the tensor arguments, ``LinkNote``, value."""
         self.later: deque[DeferredDigest] = deque()
         """Digests that are not known yet, in order: of the rows that are not committed, and the current one."""
         self._prefetched: dict[int, Pending | None] = {}
@@ -182,6 +189,25 @@ class RowBuffer:
             self._writers.relayed[self.row] = arrival
             return OUTSIDE_READ
         return pack_link(Origin.OUTSIDE, self._arrivals - arrival[1] + 1, read=True)
+
+    def _mixed_link(self, place: int, address: int, writer: int) -> int:
+        """The link of an input that several ops wrote; notes the last one, and whether other bytes are from outside."""
+        value = (self.row - row_of(writer)) << 1 | self.process.storages.is_from_outside(address)
+        self.link_notes.extend((self.row, place, int(LinkNote.LAST_WRITER), value))
+        return MIXED
+
+    def notes_here(self) -> NDArray[np.int64]:
+        """The notes of the current row, shape [n, NOTE_CELLS]."""
+        notes, count = self.link_notes, 0
+        while count < len(notes) and notes[-count - NOTE_CELLS] >= self.row:
+            count += NOTE_CELLS
+        return np.frombuffer(notes[len(notes) - count :], np.int64).reshape(-1, NOTE_CELLS)
+
+    def _drop_notes(self) -> None:
+        """Drop the notes of the current row."""
+        count = self.notes_here().size
+        if count:
+            del self.link_notes[-count:]
 
     def _elsewhere_link(self, address: int) -> int:
         """The link of an input that another stream wrote; it names the row in which other processes sent what that

@@ -291,6 +291,8 @@ class Storages:
         self._arrived: dict[int, tuple[int, int]] = {}
         """By address, where no op has written since: the stream to which other processes sent it, and the number of
         that row among the stream's rows with arrivals."""
+        self._from_outside: set[int] = set()
+        """Addresses of storages whose elements that no op has written came from outside, of those written in part."""
         self._in_flight: dict[int, list[Flight]] = {}
         """By address: flights that have not ended."""
         self._writers: list[Writers] = []
@@ -462,6 +464,17 @@ class Storages:
             writers.current.pop(address, None)
             writers.earlier[address] = writer
 
+    def record_rest(self, writers: Writers, address: int) -> None:
+        """An op is about to write a part of a storage, of which no other part was written since a whole write."""
+        if writers.of(address) is None and not self.written_elsewhere(address):
+            self._from_outside.add(address)
+        else:
+            self._from_outside.discard(address)
+
+    def is_from_outside(self, address: int) -> bool:
+        """Whether the elements of a storage written in part that no op has written came from outside."""
+        return address in self._from_outside
+
     def end_step(self) -> None:
         self.reads.clear()
         for writers in self._writers:
@@ -476,6 +489,7 @@ class Storages:
         for address in dead:
             self.special.pop(address, None)
             self._arrived.pop(address, None)
+            self._from_outside.discard(address)
             self._in_flight.pop(address, None)
             self._unseen_writes.discard(address)
 
@@ -484,6 +498,7 @@ class Storages:
         self.tables.clear()
         self.special.clear()
         self._arrived.clear()
+        self._from_outside.clear()
         self._in_flight.clear()
         self._unseen_writes.clear()
 

@@ -19,8 +19,8 @@ from rltrace.fingerprint import Facts
 from rltrace.masking import masked_text
 from rltrace.native.library import LoadedLibrary, load
 from rltrace.recorder.base.options import RecordOptions
-from rltrace.recorder.core.row_buffer import MIXED, OUTSIDE, OUTSIDE_READ, OVERWRITTEN, PHASE_BITS, UNKNOWN, phase_bits
-from rltrace.trace.format.schema import GENERATOR_SHIFT, SLOT_UNKNOWN, Phase, RowFlag
+from rltrace.recorder.core.row_buffer import OUTSIDE, OUTSIDE_READ, OVERWRITTEN, PHASE_BITS, UNKNOWN, phase_bits
+from rltrace.trace.format.schema import GENERATOR_SHIFT, SLOT_UNKNOWN, LinkNote, Phase, RowFlag
 
 CONSTANTS = {
     **{name: int(RowFlag[name]) for name in ("MARKED", "RNG", "VIEW")},
@@ -29,9 +29,9 @@ CONSTANTS = {
     "BACKWARD": phase_bits(Phase.BACKWARD),
     "TORCH_GENERATOR": 1 << GENERATOR_SHIFT,
     "SLOT_UNKNOWN": SLOT_UNKNOWN,
+    "STORAGE_OFFSET": int(LinkNote.STORAGE_OFFSET),
     "OUTSIDE": OUTSIDE,
     "OUTSIDE_READ": OUTSIDE_READ,
-    "MIXED": MIXED,
     "UNKNOWN": UNKNOWN,
     "OVERWRITTEN": OVERWRITTEN,
 }

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +21,7 @@ from rltrace.recorder.base.background_thread import BackgroundThread
 from rltrace.recorder.base.settings import NO_SNAPSHOT
 from rltrace.recorder.capture.captures import Captures
 from rltrace.recorder.core.process_state import ProcessState
-from rltrace.recorder.core.row_buffer import FIXED, KIND_SHIFT, PHASE_SHIFT, DeferredDigest, RowBuffer
+from rltrace.recorder.core.row_buffer import FIXED, KIND_SHIFT, NOTE_CELLS, PHASE_SHIFT, DeferredDigest, RowBuffer
 from rltrace.recorder.digests.readback import ReadBack
 from rltrace.recorder.streams.series import SeriesSampler
 from rltrace.trace.format.rows import Rows, StepRecord
@@ -237,6 +238,8 @@ class Committer:
             links, integers, floats, digests = counts.sum(axis=0, dtype=np.int64).tolist()
             del stream.fixed[count * FIXED :], stream.links[links:], stream.integers[integers:]
             del stream.floats[floats:], stream.digests[digests:]
+            kept = _notes_before(stream, stream.row)
+            del stream.link_notes[kept.size :]
             stream.drop_deferred(stream.row)
 
     def _run(self) -> None:
@@ -317,9 +320,14 @@ class Committer:
             floats=np.frombuffer(stream.floats[:floats], dtype=np.float64),
             digests=np.frombuffer(stream.digests[:digests], dtype=np.uint64),
         )
+        notes = _notes_before(stream, end)
+        if len(notes):
+            row, place, kind, value = notes.T
+            of_links = np.stack([rows.link_offsets[row - first] + place, kind, value], axis=1)
+            rows = replace(rows, link_notes=of_links[np.lexsort(of_links[:, 1::-1].T)])
         write_digests(rows, settled)
         del stream.fixed[: count * FIXED], stream.links[:links], stream.integers[:integers]
-        del stream.floats[:floats], stream.digests[:digests]
+        del stream.floats[:floats], stream.digests[:digests], stream.link_notes[: notes.size]
         self._committed[number] = first + count
         stream.limit = min(max(first + count + SEGMENT_ROWS - 1, stream.row), stream.wake_by)
         return rows
@@ -372,6 +380,12 @@ class Committer:
         ids = np.array(kernels, dtype=np.uint32)[inverse]
         ids[idle] = 0
         return ids
+
+
+def _notes_before(stream: RowBuffer, end: int) -> NDArray[np.int64]:
+    """The notes on links of a stream's rows before ``end``, shape [n, NOTE_CELLS]."""
+    notes = np.frombuffer(stream.link_notes[:], dtype=np.int64).reshape(-1, NOTE_CELLS)
+    return notes[: np.searchsorted(notes[:, 0], end)]
 
 
 def _spread(changes: list[tuple[int, int]], first: int, count: int) -> NDArray[np.uint32]:

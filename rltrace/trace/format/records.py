@@ -87,7 +87,8 @@ def parse_segment(record: Record, *, sliced: bool) -> Segment:
     stream, index, first = number(record, "stream"), number(record, "segment"), number(record, "first")
     rows = number(record, "rows", SEGMENT_ROWS)
     sections = tuple(number({"sections": count}, "sections", SEGMENT_CELLS) for count in record["sections"])
-    if rows == 0 or len(sections) != 4 or sum(sections) > SEGMENT_CELLS:
+    notes = number({"link_notes": 0} | record, "link_notes", SEGMENT_CELLS)
+    if rows == 0 or len(sections) != 4 or sum(sections) + notes > SEGMENT_CELLS:
         raise ValueError("no segment can have its sizes")
     files: tuple[ChunkFile, ...] = ()
     if record["files"] or not sliced:
@@ -103,7 +104,7 @@ def parse_segment(record: Record, *, sliced: bool) -> Segment:
     if [mark[0] for mark in marks] != expected_marks(first, rows):
         raise ValueError("its marks are misplaced")
     links, integers, floats, digests = sections
-    return Segment(index, first, rows, (links, integers, floats, digests), marks, files)
+    return Segment(index, first, rows, (links, integers, floats, digests), marks, files, notes)
 
 
 def parse_generators(record: Record) -> tuple[int, ...] | None:

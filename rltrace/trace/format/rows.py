@@ -5,10 +5,11 @@ Owns the columns of rows and their ragged cells. NumPy only; no I/O, no torch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from itertools import accumulate
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ from rltrace.trace.format.schema import (
     VALUE_FLAGS,
     Column,
     Kind,
+    LinkNote,
     Origin,
     RowFlag,
 )
@@ -45,6 +47,21 @@ class Link(NamedTuple):
     """Whether the target row read the same view instead of writing it."""
     digest: int | None
     """Digest of the bytes; None: this row did not digest them."""
+    offset: int = 0
+    """Elements in the storage before the tensor's first one (``Tensor.storage_offset()``); 0 for a view's input."""
+    last_writer: int = 0
+    """Of ``Origin.MIXED``: rows back to the op that wrote in the storage last; 0: not known."""
+    from_outside: bool = False
+    """Of ``Origin.MIXED``: whether the elements that no op wrote came from outside."""
+
+
+def noted(link: Link, kind: int, value: int) -> Link:
+    """A link with what a note says of it; as it is, where the note is of a newer format."""
+    if kind == LinkNote.STORAGE_OFFSET:
+        return link._replace(offset=value)
+    if kind == LinkNote.LAST_WRITER:
+        return link._replace(last_writer=value >> 1, from_outside=bool(value & 1))
+    return link
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +76,8 @@ class Rows:
     integers: NDArray[np.int64]
     floats: NDArray[np.float64]
     digests: NDArray[np.uint64]
+    link_notes: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 3), np.int64))
+    """Shape [m, 3]: place among ``links``, ascending; ``LinkNote``; value."""
 
     def __len__(self) -> int:
         return len(self.columns)
@@ -130,13 +149,26 @@ class Rows:
     def inputs(self, i: int) -> Iterator[Link]:
         """The tensor inputs of row ``i`` (counted from ``first``), in argument order."""
         read_at = int(self.digest_offsets[i])
-        for cell in self.links[self.link_offsets[i] : self.link_offsets[i + 1]].tolist():
+        first, stop = self.link_offsets[i : i + 2].tolist()
+        notes: Mapping[int, list[tuple[int, int]]] = self._notes_between(first, stop) if len(self.link_notes) else {}
+        for at, cell in enumerate(self.links[first:stop].tolist(), first):
             slot = (cell >> 2) & SLOT_UNKNOWN
             digest = None
             if cell & 1:
                 digest = int(self.digests[read_at])
                 read_at += 1
-            yield Link(cell >> 12, None if slot == SLOT_UNKNOWN else slot, bool(cell & 2), digest)
+            link = Link(cell >> 12, None if slot == SLOT_UNKNOWN else slot, bool(cell & 2), digest)
+            for kind, value in notes.get(at, ()):
+                link = noted(link, kind, value)
+            yield link
+
+    def _notes_between(self, first: int, stop: int) -> dict[int, list[tuple[int, int]]]:
+        """(``LinkNote``, value) of each note, by place among ``links``."""
+        own = slice(*np.searchsorted(self.link_notes[:, 0], (first, stop)))
+        found: dict[int, list[tuple[int, int]]] = {}
+        for at, kind, value in self.link_notes[own].tolist():
+            found.setdefault(at, []).append((kind, value))
+        return found
 
     def rng(self, i: int) -> int | None:
         """Digest of the RNG state before row ``i``; None where it drew nothing."""
@@ -168,6 +200,8 @@ class Rows:
 
     def cut(self, start: int, stop: int) -> Rows:
         """Rows ``start`` to ``stop``, counted from ``first``."""
+        cut = self.link_offsets[start], self.link_offsets[stop]
+        own = slice(*np.searchsorted(self.link_notes[:, 0], cut))
         return Rows(
             first=self.first + start,
             columns=self.columns[start:stop],
@@ -175,11 +209,13 @@ class Rows:
             integers=self.integers[self.integer_offsets[start] : self.integer_offsets[stop]],
             floats=self.floats[self.float_offsets[start] : self.float_offsets[stop]],
             digests=self.digests[self.digest_offsets[start] : self.digest_offsets[stop]],
+            link_notes=self.link_notes[own] - np.array((cut[0], 0, 0)),
         )
 
     @staticmethod
     def join(parts: list[Rows]) -> Rows:
         """Concatenate adjacent rows."""
+        shifts = [np.array((n, 0, 0)) for n in accumulate((len(p.links) for p in parts[:-1]), initial=0)]
         return Rows(
             first=parts[0].first,
             columns=np.concatenate([p.columns for p in parts]),
@@ -187,6 +223,7 @@ class Rows:
             integers=np.concatenate([p.integers for p in parts]),
             floats=np.concatenate([p.floats for p in parts]),
             digests=np.concatenate([p.digests for p in parts]),
+            link_notes=np.concatenate([p.link_notes + shift for p, shift in zip(parts, shifts, strict=True)]),
         )
 
 
@@ -255,10 +292,31 @@ class Segment:
     """(row, structure, values, marked), ascending, including the end of the segment."""
     files: tuple[ChunkFile, ...]
     """Of ``rows`` and ``cells``; empty: left out of a slice."""
+    link_notes: int = 0
+    """Their number."""
 
     @property
     def stop(self) -> int:
         return self.first + self.rows
+
+
+NOTE_BITS: Final = 40
+"""Bits of the value of a note."""
+NOTE_KIND_BITS: Final = 2
+
+
+def pack_notes(rows: Rows) -> NDArray[np.uint64]:
+    """The cells of the notes on links. What a training loop repeats has the same cells each time."""
+    places, kinds, values = rows.link_notes.T
+    cells: NDArray[np.int64] = (np.diff(places, prepend=0) << NOTE_KIND_BITS | kinds) << NOTE_BITS | values
+    return cells.view(np.uint64)
+
+
+def unpack_notes(cells: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """The inverse of ``pack_notes``, shape [m, 3]."""
+    heads, values = cells.view(np.int64) >> NOTE_BITS, cells.view(np.int64) & ((1 << NOTE_BITS) - 1)
+    kinds = heads & ((1 << NOTE_KIND_BITS) - 1)
+    return np.stack([np.cumsum(heads >> NOTE_KIND_BITS), kinds, values], axis=1)
 
 
 def expected_marks(first: int, rows: int) -> list[int]:
@@ -280,13 +338,12 @@ def empty_rows(first: int) -> Rows:
 
 def assemble(segment: Segment, columns: NDArray[np.uint32], cells: NDArray[np.uint64]) -> Rows:
     """The rows of decoded chunks. Raises UnreadableError where they do not match the journal, or each other."""
-    used = sum(segment.sections)
+    used = sum(segment.sections) + segment.link_notes
     if segment.rows * 2 < columns.shape[1]:
         columns = columns[:, : segment.rows].copy()
     if used * 2 < len(cells):
         cells = cells[:used].copy()
-    cuts = np.cumsum(segment.sections)
-    links, integers, floats, digests = np.split(cells[:used], cuts[:-1])
+    links, integers, floats, digests, notes = np.split(cells[:used], np.cumsum(segment.sections))
     rows = Rows(
         segment.first,
         columns[:, : segment.rows].T,
@@ -294,7 +351,10 @@ def assemble(segment: Segment, columns: NDArray[np.uint32], cells: NDArray[np.ui
         integers.view(np.int64),
         floats.view(np.float64),
         digests,
+        unpack_notes(notes),
     )
+    if len(notes) and not 0 <= rows.link_notes[-1, 0] < len(links):
+        raise UnreadableError("its notes on links are of no link")
     for column, count in zip(
         (Column.LINKS, Column.INTEGERS, Column.FLOATS, Column.DIGESTS), segment.sections, strict=True
     ):

@@ -27,7 +27,8 @@ of ``cells``. A commit of fewer rows leaves the rest of its chunk as padding, wh
 the journal, never in ``array.shape``.
 
 The cells of a segment are four consecutive sections, each in row order: links, integers, floats, digests. The journal's
-commit record holds the length of each section; the four count columns of a row hold its number of cells in each.
+commit record holds the length of each section; the four count columns of a row hold its number of cells in each. After
+them are the notes on links, which no column counts.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from collections.abc import Mapping
 from enum import IntEnum, IntFlag
 from typing import Final
 
-FORMAT: Final = (4, 1)
+FORMAT: Final = (4, 2)
 """(major, minor). Readers refuse a newer major version, and ignore unknown fields."""
 OLDEST: Final = 3
 """The oldest major version that is read."""
@@ -188,6 +189,23 @@ def pack_link(distance: int, slot: int = SLOT_UNKNOWN, *, known: bool = False, r
     return (distance << 12) | (min(slot, SLOT_UNKNOWN) << 2) | (known << 1) | int(read)
 
 
+# --- notes on links: one cell for each, ascending by link -------------------------------------------------------------
+#
+#   bits 0..39   value
+#   bits 40..41  LinkNote
+#   bits 42..    links from the one of the note before to its own; of the first note from the segment's first link
+#
+# They are evidence, and in no hash. An older trace has none.
+
+
+class LinkNote(IntEnum):
+    """What a note says of an input."""
+
+    STORAGE_OFFSET = 0  # elements in its storage before its first one, where that is not 0; not of a view's input
+    LAST_WRITER = 1  # of Origin.MIXED: rows back to the last op that wrote in its storage, times two; plus 1 where the
+    # elements that no op wrote came from outside
+
+
 # --- engines ----------------------------------------------------------------------------------------------------------
 
 JAX_ENGINE: Final = "jax-iterations/2"
@@ -250,7 +268,8 @@ CALLS_BACK: Final = "jax.calls_back"
 TABLES: Final = (
     "ops",  # "aten.addmm.default"; of a launch row "triton.KERNEL", "ctypes.LIBRARY.FUNCTION" or
     # "extension.MODULE.FUNCTION"
-    "schemas",  # {"op": id in "ops", "arguments": [names]}: those that may be positional, in order; the key is the op's
+    "schemas",  # {"op": id in "ops", "arguments": [names]}: those that may be positional, in order; the key is the
+    # op's. Of an op with several results that have names also "results": [names], "" for one without
     "layouts",  # [dtype, shape, strides, device], e.g. ["float32", [64, 4], [4, 1], "cpu"]; of a tensor that is
     # distributed over processes, or by JAX over devices, also its mesh: {"names": ["tp"], "sizes": [2],
     # "placements": ["Shard(0)"]}
@@ -485,9 +504,9 @@ RECORD_TYPES: Final = {
     "asleep": "first_step, end_step: steps of which nothing but their optimizer is recorded, as the run was not armed"
     " for them",
     "tables": "chunk: number of the first, entries: {table: entries so far}, files",
-    "commit": "stream, segment (number of the chunk), first, rows, sections: cells of each kind, marks: [[row,"
-    " structure, values, marked], …], end: [structure, values, marked], files: those of rows and cells; in a slice []"
-    " where the rows were left out",
+    "commit": "stream, segment (number of the chunk), first, rows, sections: cells of each kind, link_notes: number of"
+    " notes on links (none: 0), marks: [[row, structure, values, marked], …], end: [structure, values, marked], files:"
+    " those of rows and cells; in a slice [] where the rows were left out",
     "steps": "first, steps (number of them), and either chunk and files, or rows: base64 of a chunk of just these",
     "series": "first, samples (number of them), and either chunk and files, or rows, as of steps",
     "value_request": "before the first of values: selectors, inputs (whether inputs are recorded), limit in bytes",
@@ -537,3 +556,4 @@ RECORD_TYPES: Final = {
 # 4.0  values of small fields of events, among their evidence; series of kind "item"; values of kinds 8 to 10, for
 #      rltrace rerun; traces of 3.x are read too
 # 4.1  record type "interleaving": the order of JAX's rows and torch's in one thread
+# 4.2  notes on links, after the cells of a segment

@@ -65,10 +65,17 @@ class Words:
 
     def arguments(self, op: int) -> list[str]:
         """Names of the arguments of an op that may be positional, in order; empty where they were not recorded."""
+        return self._of_schema(op, "arguments")
+
+    def results(self, op: int) -> list[str]:
+        """Names of the several results of an op, "" for one without; empty where none has one."""
+        return self._of_schema(op, "results")
+
+    def _of_schema(self, op: int, key: str) -> list[str]:
         for number in range(self.size("schemas")):
             payload = self.payload("schemas", number)
             if payload and payload["op"] == op:
-                return [str(name) for name in payload["arguments"]]
+                return [str(name) for name in payload.get(key, ())]
         return []
 
     def module(self, number: int) -> str:

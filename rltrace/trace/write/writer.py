@@ -38,7 +38,7 @@ from rltrace.trace.format.journal import JournalWriter, first_digest
 from rltrace.trace.format.process_start import STARTS, this_process
 from rltrace.trace.format.root import JOURNAL, PROCESSES, name_file, record_error
 from rltrace.trace.format.row_hashes import Chains, Digests
-from rltrace.trace.format.rows import Rows, StepRecord, TableEntry
+from rltrace.trace.format.rows import Rows, StepRecord, TableEntry, pack_notes
 from rltrace.trace.format.schema import MARK_ROWS, SEGMENT_CELLS, SEGMENT_ROWS, STEP_CHUNK, Step
 from rltrace.trace.format.tables import KeyTables, pack_lines, table_line
 from rltrace.trace.write.packers import PendingSteps, SamplePacker, StepPacker
@@ -60,6 +60,7 @@ def split_segments(rows: Rows) -> list[Rows]:
     if len(rows) <= SEGMENT_ROWS and _cells(rows) <= SEGMENT_CELLS:
         return [rows]
     cells = rows.link_offsets + rows.integer_offsets + rows.float_offsets + rows.digest_offsets
+    cells = cells + np.searchsorted(rows.link_notes[:, 0], rows.link_offsets)
     parts, start = [], 0
     while start < len(rows):
         fits = int(np.searchsorted(cells, cells[start] + SEGMENT_CELLS, side="right")) - 1
@@ -72,7 +73,7 @@ def split_segments(rows: Rows) -> list[Rows]:
 
 
 def _cells(rows: Rows) -> int:
-    return len(rows.links) + len(rows.integers) + len(rows.floats) + len(rows.digests)
+    return len(rows.links) + len(rows.integers) + len(rows.floats) + len(rows.digests) + len(rows.link_notes)
 
 
 # --- claims -----------------------------------------------------------------------------------------------------------
@@ -337,9 +338,10 @@ class ProcessWriter:
         segment = self._segments[stream]
         folder = f"streams/{stream}"
         sections = [rows.links, rows.integers, rows.floats, rows.digests]
+        notes = pack_notes(rows)
         files = [
             self._write_chunk(f"{folder}/rows", ROWS, segment, self._fill_columns(rows)),
-            self._write_chunk(f"{folder}/cells", CELLS, segment, self._fill_cells(sections)),
+            self._write_chunk(f"{folder}/cells", CELLS, segment, self._fill_cells([*sections, notes])),
         ]
         marks = self._advance(stream, rows)
         self._segments[stream] += 1
@@ -350,6 +352,7 @@ class ProcessWriter:
             "first": rows.first,
             "rows": len(rows),
             "sections": [len(section) for section in sections],
+            **({"link_notes": len(notes)} if len(notes) else {}),
             "marks": [[row, *_hex(digests)] for row, digests in marks],
             "end": _hex(chains.digests()),
             "files": files,

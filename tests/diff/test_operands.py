@@ -1,0 +1,230 @@
+"""An op that is called on another tensor: another part of one, another result, what another call wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from views import context_of, view_of
+
+import rltrace
+from rltrace.diff import compare
+from rltrace.diff.base.findings import row_at
+from rltrace.diff.base.model import Cause, Comparison, InputsMatch, Verdict
+from rltrace.diff.base.row_diff import Difference
+from rltrace.diff.causes.inputs import match_inputs
+from rltrace.diff.causes.operands import another_operand
+from rltrace.testing import In, TraceBuilder
+from rltrace.trace.format.schema import Origin
+
+Tensors = Sequence[torch.Tensor]
+
+
+def normalized() -> Tensors:
+    x = torch.randn(4, 4, requires_grad=True)
+    norm = torch.nn.LayerNorm(4)
+    torch.nn.init.normal_(norm.weight)
+    norm(x).square().sum().backward()
+    assert norm.weight.grad is not None and norm.bias.grad is not None
+    return norm.weight.grad, norm.bias.grad
+
+
+def projected() -> Tensors:
+    q, k, v = torch.nn.Linear(4, 12)(torch.randn(2, 3, 4)).view(2, 3, 3, 4).unbind(2)
+    return q, k, v
+
+
+def written_in_part() -> Tensors:
+    buffer = torch.zeros(2, 4)
+    buffer[0] = torch.rand(4)
+    buffer[1] = torch.rand(4)
+    return buffer[:, :2], buffer[:, 2:]
+
+
+def x() -> torch.Tensor:
+    return torch.rand(8, 4)
+
+
+KINDS: dict[str, tuple[Callable[[], Tensors], str, str]] = {
+    "split": (lambda: x().split(4), "elements 0 to 15 of what aten.rand", "elements 16 to 31 in B"),
+    "unbind": (lambda: x().unbind(), "elements 0 to 3 of what aten.rand", "elements 4 to 7 in B"),
+    "as_strided": (
+        lambda: (lambda y: [y.as_strided((4,), (1,), 0), y.as_strided((4,), (1,), 4)])(x()),
+        "elements 0 to 3 of what aten.rand",
+        "elements 4 to 7 in B",
+    ),
+    "chunk": (
+        lambda: torch.nn.Linear(4, 4)(x()).chunk(2, -1),
+        "columns 0 to 1 of what aten.addmm",
+        "columns 2 to 3 in B",
+    ),
+    "tensor_split": (lambda: x().tensor_split(2), "elements 0 to 15 of what aten.rand", "elements 16 to 31 in B"),
+    "column": (lambda: (lambda y: [y[:, 1], y[:, 3]])(x()), "column 1 of what aten.rand", "column 3 in B"),
+    "rows of columns": (
+        lambda: (lambda y: [y[2:4, :2], y[4:6, 1:3]])(x()),
+        "columns 0 to 1 of rows 2 to 3 of what aten.rand",
+        "columns 1 to 2 of rows 4 to 5 in B",
+    ),
+    "one element": (lambda: (lambda y: [y[0, 0], y[1, 2]])(x()), "element 0 of what aten.rand", "element 6 in B"),
+    "projection": (projected, "columns 0 to 3 of what aten.addmm", "columns 4 to 7 in B"),
+    "var_mean": (lambda: torch.var_mean(x(), dim=0), "result 0 of aten.var_mean", "result 1 in B"),
+    "aminmax": (lambda: torch.aminmax(x(), dim=0), "result 0 (min) of aten.aminmax", "result 1 (max) in B"),
+    "foreach": (lambda: torch._foreach_mul([x(), x()], 2.0), "result 0 of aten._foreach_mul", "result 1 in B"),
+    "qr": (lambda: torch.linalg.qr(torch.rand(4, 4)), "result 0 (Q) of aten.linalg_qr", "result 1 (R) in B"),
+    "layer norm": (normalized, "result 1 of aten.native_layer_norm_backward", "result 2 in B"),
+    "loop": (
+        lambda: [torch.rand(4).exp() for _ in range(2)],
+        "what the 1st call of aten.exp.default",
+        "and what the 2nd call wrote (row 3) in B",
+    ),
+    "lines": (
+        lambda: [
+            torch.rand(4),
+            torch.ones(4) * 3,
+        ],
+        "what aten.rand.default at",
+        "and what aten.mul.Tensor at",
+    ),
+    "written in part": (
+        written_in_part,
+        "columns 0 to 1 of what several ops wrote in, the last of them",
+        "columns 2 to 3 in B",
+    ),
+    "from outside": (
+        lambda: [torch.rand(4), torch.from_numpy(np.arange(4, dtype=np.float32))],
+        "is what aten.rand.default at",
+        "wrote in A, and came from outside in B",
+    ),
+}
+
+
+def compared(folder: Path, way: str, run: Callable[[int], object]) -> Comparison:
+    """``run(0)`` against ``run(1)``."""
+    paths = []
+    options: Any = {"verify_inputs": True, "steps": (0, None)} if way == "verified" else {"engine": way}
+    for k, side in enumerate("ab"):
+        torch.manual_seed(0)
+        paths.append(folder / f"{side}.zarr")
+        with rltrace.record(paths[-1], **options):
+            run(k)
+    return compare(*paths)
+
+
+def runs(folder: Path, made: Callable[[], Tensors], way: str) -> Comparison:
+    """``exp`` of the first tensor in A, of the second one in B."""
+    return compared(folder, way, lambda k: made()[k].exp())
+
+
+@pytest.fixture(params=["mode", "native", "verified"])
+def way(request: pytest.FixtureRequest) -> str:
+    """Both engines, the native one only where its library is there; and with every input digested, in Python."""
+    if request.param == "native":
+        request.getfixturevalue("native_library")
+    return str(request.param)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_another_tensor(tmp_path: Path, kind: str, way: str) -> None:
+    """The op is found, and which tensor it was given on each side is said."""
+    made, in_a, in_b = KINDS[kind]
+    found = runs(tmp_path, made, way)
+    value = found.first_value
+    assert found.verdict is Verdict.DIVERGED and value is not None
+    assert (value.op, value.cause, value.inputs_match) == ("aten.exp.default", Cause.ARGUMENTS, InputsMatch.DIFFER)
+    assert value.explanation.startswith("it was called on another tensor: input 0 (float32[")
+    assert in_a in value.explanation and in_b in value.explanation, value.explanation
+
+
+def test_another_layout(tmp_path: Path, way: str) -> None:
+    """A transposed view holds other bytes than what it is a view of: its layout is the argument that differs."""
+    value = runs(tmp_path, lambda: (lambda y: [y, y.t()])(torch.rand(4, 4)), way).first_value
+    assert value is not None and value.cause is Cause.ARGUMENTS
+    assert "called with different tensors: float32[4,4] " in value.explanation, value.explanation
+
+
+@pytest.mark.parametrize("row", [3, 5])
+def test_a_buffer_from_outside(tmp_path: Path, way: str, row: int) -> None:
+    """Torch wrote one row of it, and another one came from outside with other numbers."""
+
+    def run(k: int) -> None:
+        array = np.arange(32, dtype=np.float32).reshape(8, 4)
+        array[row, 1] += k
+        buffer = torch.from_numpy(array)
+        buffer[0].fill_(1.0)
+        buffer.exp()
+
+    value = compared(tmp_path, way, run).first_value
+    assert value is not None and value.cause is Cause.OUTSIDE
+    why = "input 0 (float32[8,4]) differs in elements that no recorded op wrote: they came from outside"
+    assert value.explanation == why
+
+
+def test_equal_bytes_in_another_shape(tmp_path: Path, way: str) -> None:
+    """Copied on one side, and read from outside on the other, as a column: no value that both computed differs."""
+
+    def run(k: int) -> None:
+        numbers = torch.from_numpy(np.arange(8))
+        (numbers if k else numbers.clone())[:, None].float().exp()
+
+    found = compared(tmp_path, way, run)
+    assert found.verdict is Verdict.SAME_VALUES and found.first is not None
+    assert "affects results" not in found.first.explanation
+
+
+# --- what is said of the writers --------------------------------------------------------------------------------------
+
+
+MM = "aten.mm.default"
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "pairs", "cause", "why"),
+    [
+        (In(0), In(0), [(0, 0)], None, ""),
+        (In(0, offset=2), In(0), [(0, 0)], Cause.ARGUMENTS, "elements 2 to 5 of what aten.mm.default at"),
+        (In(0, slot=1), In(0), [(0, 0)], Cause.ARGUMENTS, "is result 1 of aten.mm.default at"),
+        (In(1), In(0), [(0, 0), (1, 1)], Cause.ARGUMENTS, "what the 2nd call of aten.mm.default at"),
+        (In(1), In(0), [(0, 0)], Cause.CONTROL_FLOW, "in A (row 1), which only A runs, and by aten.mm.default at"),
+        (In(0), In(1), [(0, 0)], Cause.CONTROL_FLOW, "in B (row 1), which only B runs"),
+        (
+            In(1),
+            In(1),
+            [],
+            Cause.CONTROL_FLOW,
+            "in A (row 1) and by aten.mm.default at train.py:12 (train) in B (row 1)",
+        ),
+        (In(1), "outside", [(1, 1)], Cause.ARGUMENTS, "(row 1) wrote in A, and came from outside in B"),
+        ("outside", In(1), [], Cause.CONTROL_FLOW, "(row 1), which only B runs, and came from outside in A"),
+        ("outside", "outside", [], None, ""),
+        ("unknown", In(0), [(0, 0)], None, ""),
+        ("mixed", "mixed", [(0, 0)], None, ""),
+        (
+            In(origin=Origin.MIXED, last_writer=1),
+            In(0),
+            [(0, 0), (1, 1)],
+            Cause.ARGUMENTS,
+            "what the 2nd call of aten.mm.default at",
+        ),
+        (In(origin=Origin.MIXED, last_writer=1), In(0), [(0, 0)], Cause.CONTROL_FLOW, "which only A runs"),
+    ],
+)
+def test_who_wrote_it(
+    tmp_path: Path, a: Any, b: Any, pairs: list[tuple[int, int]], cause: Cause | None, why: str
+) -> None:
+    """Where both sides run both ops, it is another argument; where one side alone runs one of them, control flow."""
+
+    def build(trace: TraceBuilder, read: Any, side: str) -> None:
+        trace.op(MM, outputs=["x", "y"])
+        trace.op(MM, outputs=[f"z {side if not pairs else ''}"])
+        trace.op(MM, inputs=[read], outputs=[side])
+
+    views = [view_of(tmp_path / f"{s}.zarr", lambda t, r=r, s=s: build(t, r, s)) for r, s in ((a, "a"), (b, "b"))]
+    rows, context = (row_at(views[0], 2), row_at(views[1], 2)), context_of(*views, pairs)
+    (operand,) = match_inputs(context, *rows)
+    found = another_operand(context, *rows, operand, Difference(outputs=True))
+    assert (found and found.cause) == cause
+    assert found is None or why in found.explanation, found.explanation
