@@ -168,8 +168,8 @@ def _equal(evidence: Evidence) -> tuple[Verdict, str]:
     if any(r.drew_one_sided for r in evidence.streams):
         drew = "unmatched ops left all generators of both sides in the same state"
     return Verdict.SAME_VALUES, (
-        f"every matched op has equal values ({evidence.matched:,} matched ops); {drew}, and no matched op depends "
-        "on them"
+        f"every matched op has equal values ({evidence.matched:,} matched ops); {drew}, and no value that both sides "
+        "computed differs after them"
     )
 
 

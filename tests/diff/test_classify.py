@@ -154,7 +154,8 @@ def sent(digest: str, origin: Origin = Origin.OUTSIDE) -> In:
             None,
             Cause.ARGUMENTS,
             f"it was called on another tensor: {INPUT} is what the 1st call of aten.mm.default at train.py:12 (train) "
-            "wrote (row 0) in A, and what the 2nd call wrote (row 1) in B",
+            "wrote (row 0) in A, and what the 2nd call wrote (row 1) in B; PYTHONHASHSEED is not set, so a set of "
+            "strings has another order in each process",
         ),
         (
             [reading(outputs="q"), reading(("mixed", "p"))],

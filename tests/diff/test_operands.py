@@ -16,6 +16,7 @@ from rltrace.diff import compare
 from rltrace.diff.base.findings import row_at
 from rltrace.diff.base.model import Cause, Comparison, InputsMatch, Verdict
 from rltrace.diff.base.row_diff import Difference
+from rltrace.diff.causes.classify import judge
 from rltrace.diff.causes.inputs import match_inputs
 from rltrace.diff.causes.operands import another_operand
 from rltrace.testing import In, TraceBuilder
@@ -173,6 +174,35 @@ def test_equal_bytes_in_another_shape(tmp_path: Path, way: str) -> None:
     found = compared(tmp_path, way, run)
     assert found.verdict is Verdict.SAME_VALUES and found.first is not None
     assert "affects results" not in found.first.explanation
+
+
+def test_equal_bytes_at_another_offset(tmp_path: Path) -> None:
+    """A kernel may take another path there: it is said beside the cause, and is none."""
+
+    def build(trace: TraceBuilder, side: str) -> None:
+        trace.op(MM, inputs=[In(digest="x", offset=3 if side == "b" else 0)], outputs=[side])
+
+    a, b = (view_of(tmp_path / f"{side}.zarr", lambda t, s=side: build(t, s)) for side in "ab")
+    rows = row_at(a, 0), row_at(b, 0)
+    found = judge(context_of(a, b, [(0, 0)]), *rows, Difference(outputs=True)).judgement
+    assert (found.cause, found.inputs_match) == (Cause.COMPUTATION, InputsMatch.READ)
+    assert "input 0 (float32[4]) begins at storage offset 0 in A, 3 in B, and kernels choose" in found.explanation
+
+
+def test_a_loop_over_a_set_of_strings(tmp_path: Path) -> None:
+    """Modules made in another order get each other's numbers: each call is paired with that of its own module, and the
+    first op that computes with other weights is found, with the setting that orders the set."""
+
+    def run(k: int) -> None:
+        names = ("left", "right")
+        heads = torch.nn.ModuleDict({name: torch.nn.Linear(4, 2) for name in (names[::-1] if k else names)})
+        given = torch.ones(3, 4)
+        torch.cat([heads[name](given) for name in names])
+
+    value = compared(tmp_path, "mode", run).first_value
+    assert value is not None and (value.op, value.cause) == ("aten.addmm.default", Cause.ARGUMENTS)
+    assert value.module == "ModuleDict.left" or str(value.module).endswith("left"), value.module
+    assert "PYTHONHASHSEED" in value.explanation
 
 
 # --- what is said of the writers --------------------------------------------------------------------------------------

@@ -175,7 +175,7 @@ def _match_permuted(a: RowRange, b: RowRange, alignment: Alignment) -> Alignment
     rows_b = np.sort(np.concatenate([alignment.b[unequal], alignment.only_b]))
     if not len(rows_a) or not len(rows_b):
         return alignment
-    at_a, at_b, group = _permuted(a, b, rows_a, rows_b)
+    at_a, at_b, group = _permuted(a, b, rows_a, rows_b, _call_tokens(a, b))
     if not len(at_a) or len(at_a) > MAX_MARKED:
         return alignment
     more = rematch_marked(a, b, alignment, _partners(alignment, at_a, at_b), int(group.max()) + 1)
@@ -198,11 +198,14 @@ def _unequal(a: RowRange, b: RowRange, alignment: Alignment) -> NDArray[np.bool_
     return unequal
 
 
-def _permuted(a: RowRange, b: RowRange, rows_a: Indices, rows_b: Indices) -> tuple[Indices, Indices, Indices]:
+def _permuted(
+    a: RowRange, b: RowRange, rows_a: Indices, rows_b: Indices, calls: tuple[Tokens, Tokens]
+) -> tuple[Indices, Indices, Indices]:
     """Pairs by content, and their groups, of every site and op whose differing rows compute the same on both sides."""
-    place_a, place_b, count = codes_of(a.tokens.identity[rows_a], b.tokens.identity[rows_b])
+    place_a, place_b, count = codes_of(calls[0][rows_a], calls[1][rows_b])
     counts_a, counts_b = np.bincount(place_a, minlength=count), np.bincount(place_b, minlength=count)
-    fits = (counts_a == counts_b) & (counts_a > 1)
+    of_module = calls[0] != a.tokens.identity
+    fits = (counts_a == counts_b) & ((counts_a > 1) | np.isin(np.arange(count), place_a[of_module[rows_a]]))
     keep_a, keep_b = fits[place_a], fits[place_b]
     rows_a, rows_b, place_a, place_b = rows_a[keep_a], rows_b[keep_b], place_a[keep_a], place_b[keep_b]
     content_a, content_b = _results(a)[rows_a], _results(b)[rows_b]
@@ -211,6 +214,21 @@ def _permuted(a: RowRange, b: RowRange, rows_a: Indices, rows_b: Indices) -> tup
     wrong = place_a[order_a][content_a[order_a] != content_b[order_b]]
     right = ~np.isin(place_a[order_a], wrong)
     return rows_a[order_a][right], rows_b[order_b][right], place_a[order_a][right]
+
+
+def _call_tokens(a: RowRange, b: RowRange) -> tuple[Tokens, Tokens]:
+    """A token of each row's call: its site and op; and its module, where both sides call them in the same modules, each
+    equally often. Such calls are not one another's, whatever they compute."""
+    identity = a.tokens.identity, b.tokens.identity
+    own = [
+        mix(tokens, stretch.view.keys("modules", stretch.rows.column(Column.MODULE)))
+        for tokens, stretch in zip(identity, (a, b), strict=True)
+    ]
+    code_a, code_b, count = codes_of(*own)
+    unlike = np.bincount(code_a, minlength=count) != np.bincount(code_b, minlength=count)
+    mixed = np.concatenate([identity[0][unlike[code_a]], identity[1][unlike[code_b]]])
+    tokens = [np.where(np.isin(site, mixed), site, call) for site, call in zip(identity, own, strict=True)]
+    return tokens[0], tokens[1]
 
 
 def _results(stretch: RowRange) -> Tokens:
@@ -305,8 +323,7 @@ class _Calls:
     """The same with what it computed."""
 
     @staticmethod
-    def of(stretch: RowRange) -> _Calls:
-        site = stretch.tokens.identity
+    def of(stretch: RowRange, site: Tokens) -> _Calls:
         results = mix(site, _results(stretch))
         inputs = mix(site, _input_tokens(stretch, results))
         return _Calls(site, inputs, mix(results, inputs))
@@ -391,7 +408,8 @@ def _match_around_change(a: RowRange, b: RowRange, found: Alignment) -> Alignmen
         return found
     if _is_event(a)[found.only_a].any() or _is_event(b)[found.only_b].any():
         return found  # after one more step of an environment, each row reads what the next one did
-    own, other = _Calls.of(a), _Calls.of(b)
+    calls = _call_tokens(a, b)
+    own, other = _Calls.of(a, calls[0]), _Calls.of(b, calls[1])
     first = int(np.concatenate([found.a[unequal], alone]).min())
     if not (alone == first).any() and own.inputs[first] == other.inputs[found.b[unequal[0]]]:
         return found

@@ -54,15 +54,15 @@ from rltrace.trace.kernels.evidence import LAUNCH_ROWS, TRITON, kernel_text
 # --- memory alignment -------------------------------------------------------------------------------------------------
 #
 # Inputs that are aligned differently in memory, by which kernels choose their loops; known for rows whose inputs were
-# recorded. It is a hint, not a cause: MKL's dot and matrix-vector products give different bits where an input begins 4
-# or 8 bytes past a multiple of 16 (docs/internals/findings.md).
+# recorded, of others only where they begin in their storage. It is a hint, not a cause: MKL's dot and matrix-vector
+# products give different bits where an input begins 4 or 8 bytes past a multiple of 16 (docs/internals/findings.md).
 
 
 def alignments_text(a: RowAt, b: RowAt) -> str:
     """``; input 0 … is aligned to 64 bytes in A, to 4 in B, …``; "" where that is equal, or not known."""
     on_a, on_b = a.view.alignments(a.index), b.view.alignments(b.index)
     if on_a is None or on_b is None:
-        return ""
+        return _offsets_text(a, b)
     places = sorted({*on_a, *on_b})
     found = [place for place in places if on_a.get(place, PLACEMENT_ALIGNMENT) != on_b.get(place, PLACEMENT_ALIGNMENT)]
     if not found:
@@ -70,6 +70,15 @@ def alignments_text(a: RowAt, b: RowAt) -> str:
     x, y = (side.get(found[0], PLACEMENT_ALIGNMENT) for side in (on_a, on_b))
     what = f"{input_text(a, found[0])} is aligned to {x} bytes in A, to {y} in B"
     return f"; {what}, and kernels choose their loops by alignment"
+
+
+def _offsets_text(a: RowAt, b: RowAt) -> str:
+    """``; input 0 … begins at storage offset 0 in A, 3 in B, …``; "" where no offset differs."""
+    for place, (x, y) in enumerate(zip(a.rows.inputs(a.place), b.rows.inputs(b.place), strict=False)):
+        if x.offset != y.offset:
+            what = f"{input_text(a, place)} begins at storage offset {x.offset:,} in A, {y.offset:,} in B"
+            return f"; {what}, and kernels choose their loops by alignment"
+    return ""
 
 
 # --- opening rows -----------------------------------------------------------------------------------------------------

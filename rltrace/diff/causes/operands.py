@@ -166,7 +166,24 @@ def _calls_text(a: ReadTensor, b: ReadTensor) -> str:
     if None in numbers or numbers[0] == numbers[1]:
         return f"what {rows[0]} wrote{places[0]} in A, and what it wrote{places[1]} in B"
     calls = [f"the {ordinal(number)} call" for number in numbers if number is not None]
-    return f"what {calls[0]} of {rows[0]} wrote{places[0]} in A, and what {calls[1]} wrote{places[1]} in B"
+    text = f"what {calls[0]} of {rows[0]} wrote{places[0]} in A, and what {calls[1]} wrote{places[1]} in B"
+    return text + _hash_seed_text(*rows)
+
+
+HASH_SEED = "env.PYTHONHASHSEED"
+
+
+def _hash_seed_text(a: RowAt, b: RowAt) -> str:
+    """A clause on what orders a set of strings, over which one line may be called; "" where it is the same."""
+    seeds = [str(row.view.process.facts.get(HASH_SEED) or "") for row in (a, b)]
+    if seeds[0] != seeds[1]:
+        a_is, b_is = (seed or "not set" for seed in seeds)
+        return f"; PYTHONHASHSEED, which orders a set of strings, is {a_is} in A, {b_is} in B"
+    return (
+        ""
+        if seeds[0].isdigit()
+        else "; PYTHONHASHSEED is not set, so a set of strings has another order in each process"
+    )
 
 
 def _call_number(row: RowAt) -> int | None:
