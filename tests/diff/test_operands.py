@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import operand_programs
 import pytest
 import torch
+from operand_programs import fault
 from views import context_of, view_of
 
 import rltrace
@@ -203,6 +205,14 @@ def test_a_loop_over_a_set_of_strings(tmp_path: Path) -> None:
     assert value is not None and (value.op, value.cause) == ("aten.addmm.default", Cause.ARGUMENTS)
     assert value.module == "ModuleDict.left" or str(value.module).endswith("left"), value.module
     assert "PYTHONHASHSEED" in value.explanation
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("seed", range(36))
+def test_random_programs(tmp_path: Path, seed: int) -> None:
+    """One op on one of two tensors: where they hold other bytes, no cause says that its inputs match."""
+    found, is_equal = operand_programs.compared(seed, tmp_path)
+    assert found is None or fault(found, is_equal) == ""
 
 
 # --- what is said of the writers --------------------------------------------------------------------------------------

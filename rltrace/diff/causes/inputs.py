@@ -173,20 +173,26 @@ class StoragePart:
     start of the storage."""
 
 
-def part_of(row: RowAt, link: Link, place: int) -> StoragePart | None:
-    """The part of what was written last that an input is; None: its layout is not known."""
+def part_of(row: RowAt, link: Link, place: int, *, of_storage: bool = False) -> StoragePart | None:
+    """The part of what was written last that an input is, or of its storage; None: its layout is not known."""
     layouts = layouts_of(row)
     if place >= len(layouts) or layouts[place][2] is None:
         return None
     dtype, shape, strides = layouts[place]
-    source = None if origin_of(row, link) == Origin.MIXED else source_of(row, link)
+    source = None if of_storage or origin_of(row, link) == Origin.MIXED else source_of(row, link)
     offset = link.offset - (0 if source is None else source.offset)
     return StoragePart(dtype, _merged(shape, strides or ()), offset)
 
 
+def parts_of(a: RowAt, x: Link, b: RowAt, y: Link, place: int) -> tuple[StoragePart | None, StoragePart | None]:
+    """``part_of`` both sides: of the storage, where one side reads more than what was written last."""
+    of_storage = Origin.MIXED in (origin_of(a, x), origin_of(b, y))
+    return part_of(a, x, place, of_storage=of_storage), part_of(b, y, place, of_storage=of_storage)
+
+
 def is_same_part(a: RowAt, x: Link, b: RowAt, y: Link, place: int) -> bool:
     """Whether an input is the same part of what was written last on both sides."""
-    parts = part_of(a, x, place), part_of(b, y, place)
+    parts = parts_of(a, x, b, y, place)
     return x.offset == y.offset if None in parts else parts[0] == parts[1]
 
 

@@ -14,7 +14,7 @@ from rltrace.diff.base.context import DiffContext
 from rltrace.diff.base.findings import Judgement, RowAt
 from rltrace.diff.base.model import Cause, InputsMatch
 from rltrace.diff.base.row_diff import Difference, input_text
-from rltrace.diff.causes.inputs import Input, StoragePart, StoredOutput, is_same_part, origin_of, part_of, source_of
+from rltrace.diff.causes.inputs import Input, StoragePart, StoredOutput, is_same_part, origin_of, parts_of, source_of
 from rltrace.errors import HoleError
 from rltrace.trace.format.schema import Column, Origin
 from rltrace.wording import ordinal
@@ -50,8 +50,9 @@ def another_operand(
     source_a, source_b = source_of(a, x), source_of(b, y)
     partner = None if source_a is None else context.matching.partner(source_a.row.index)
     partner_in_a = None if source_b is None else context.matching.partner_in_a(source_b.row.index)
-    on_a = ReadTensor(a, source_a, part_of(a, x, operand.place), origin_of(a, x), _before(partner, b))
-    on_b = ReadTensor(b, source_b, part_of(b, y, operand.place), origin_of(b, y), _before(partner_in_a, a))
+    part_a, part_b = parts_of(a, x, b, y, operand.place)
+    on_a = ReadTensor(a, source_a, part_a, origin_of(a, x), _before(partner, b))
+    on_b = ReadTensor(b, source_b, part_b, origin_of(b, y), _before(partner_in_a, a))
     if not on_a.is_known or not on_b.is_known or (source_a is None and source_b is None):
         return None
     if source_a is None or source_b is None:
@@ -92,8 +93,8 @@ def _of_one_op(what: str, a: ReadTensor, b: ReadTensor, operand: Input, *, same_
         parts = [_part_text(side.part) for side in (a, b)]
         if parts[0] == parts[1]:
             return None
-        wrote = "what several ops wrote in, the last of them" if a.origin == Origin.MIXED else "what"
-        wrote += f" {writer}" + ("" if a.origin == Origin.MIXED else " wrote")
+        several = Origin.MIXED in (a.origin, b.origin)
+        wrote = f"what several ops wrote in, the last of them {writer}" if several else f"what {writer} wrote"
         why = f"{what} is {parts[0]} of {wrote} in A, {parts[1]} in B"
     else:
         return None
