@@ -47,6 +47,10 @@ class OpInput:
     """``row``, ``outside``, ``mixed`` or ``unknown``."""
     digest: str | None
     """16 hex digits, where this op's inputs were hashed."""
+    result: int | None = None
+    """Which of the producer's results it is, or a part of; null: not known, or it wrote none."""
+    storage_offset: int = 0
+    """Elements in its storage before its first one."""
 
 
 @dataclass(frozen=True)
@@ -194,6 +198,8 @@ def _inputs(rows: Rows, i: int, words: Words) -> tuple[OpInput, ...]:
                 producer=rows.first + i - distance if distance > 0 else None,
                 origin="row" if distance > 0 else Origin(distance).name.lower(),
                 digest=None if link is None or link.digest is None else f"{link.digest:016x}",
+                result=None if link is None or link.known or distance <= 0 else link.slot,
+                storage_offset=0 if link is None else link.offset,
             )
         )
     return tuple(inputs)

@@ -107,7 +107,15 @@ def test_json_says_where_inputs_came_from(trace: Path, capsys: pytest.CaptureFix
     outside, noise = found["inputs"]
     assert (outside["origin"], outside["producer"]) == ("outside", None)
     assert len(outside["digest"]) == 16
-    assert noise == {"layout": "float32[4]", "origin": "row", "producer": 0, "digest": None}
+    noise_is = {
+        "layout": "float32[4]",
+        "origin": "row",
+        "producer": 0,
+        "digest": None,
+        "result": 0,
+        "storage_offset": 0,
+    }
+    assert noise == noise_is
     assert [frame["function"] for frame in found["stack"]] == ["PPO.train", "main"]
     assert found["kernel"] == "MKL AVX2, 2 threads"
 

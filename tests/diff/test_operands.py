@@ -142,6 +142,24 @@ def test_another_tensor(tmp_path: Path, kind: str, way: str) -> None:
     assert in_a in value.explanation and in_b in value.explanation, value.explanation
 
 
+@pytest.mark.parametrize("windows", [((1, 2), (1, 2)), (None, (1, 2)), ((1, None), None)])
+def test_in_a_window(tmp_path: Path, windows: tuple[Any, Any]) -> None:
+    """Of a step that both sides recorded, whatever they recorded besides."""
+    paths = []
+    for k, (side, steps) in enumerate(zip("ab", windows, strict=True)):
+        torch.manual_seed(0)
+        paths.append(tmp_path / f"{side}.zarr")
+        net = torch.nn.Linear(4, 4)
+        with rltrace.record(paths[-1], steps=steps):
+            for step in range(3):
+                means = net(torch.ones(2, 4) * step).chunk(2, -1)
+                means[k if step == 1 else 0].exp()
+                rltrace.step()
+    value = compare(*paths).first_value
+    assert value is not None and (value.step, value.op, value.cause) == (1, "aten.exp.default", Cause.ARGUMENTS)
+    assert "columns 0 to 1 of what aten.addmm" in value.explanation and "columns 2 to 3 in B" in value.explanation
+
+
 def test_another_layout(tmp_path: Path, way: str) -> None:
     """A transposed view holds other bytes than what it is a view of: its layout is the argument that differs."""
     value = runs(tmp_path, lambda: (lambda y: [y, y.t()])(torch.rand(4, 4)), way).first_value

@@ -13,6 +13,7 @@ from textual.content import Content
 from rltrace.diff.base.model import Pair
 from rltrace.diff.metrics.distances import LISTED, Bin, Distances, ElementPair
 from rltrace.query.op_pair import OpPair, PairedInput
+from rltrace.query.ops import OpInput
 from rltrace.query.values import OpValues, ValuePair
 from rltrace.report.document import distances_text
 from rltrace.trace.read.names import Site
@@ -44,11 +45,21 @@ def input_text(entry: PairedInput) -> str:
     if shown.origin == "overwritten":
         return f"  input {entry.place}  {shown.layout}  only written"
     sides = [side for side in (entry.a, entry.b) if side is not None]
-    origins = list(dict.fromkeys(f"op {s.producer:,}" if s.producer is not None else s.origin for s in sides))
+    origins = list(dict.fromkeys(_origin_text(side, sides) for side in sides))
     digests = list(dict.fromkeys(s.digest for s in sides if s.digest))
     hashes = f"  {' | '.join(digests)}" if digests else ""
     layouts = " | ".join(dict.fromkeys(s.layout for s in sides))
     return f"{glyph} input {entry.place}  {layouts}  from {' | '.join(origins)}{hashes}  {what}".rstrip()
+
+
+def _origin_text(given: OpInput, sides: Sequence[OpInput]) -> str:
+    """``op 12``; with the result, and the element at which it begins, where that is not the first or differs."""
+    text = given.origin if given.producer is None else f"op {given.producer:,}"
+    if given.result is not None and (given.result or len({side.result for side in sides}) > 1):
+        text += f" result {given.result}"
+    if given.storage_offset or len({side.storage_offset for side in sides}) > 1:
+        text += f" from element {given.storage_offset:,}"
+    return text
 
 
 def op_lines(pair: OpPair, width: int) -> Lines:
