@@ -6,15 +6,16 @@ An extra op is harmful if it drew from a generator, or if it wrote what the firs
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rltrace.diff.base.context import DiffContext
 from rltrace.diff.base.findings import Judgement, RowAt, row_at
 from rltrace.diff.base.model import Cause, InputsMatch
 from rltrace.diff.base.sequences import Indices
-from rltrace.diff.base.view import StreamView
+from rltrace.diff.base.view import RowRange, StreamView
 from rltrace.diff.causes.inputs import input_is_equal, source_of
 from rltrace.diff.causes.no_op_writes import writes_in_place
-from rltrace.trace.format.schema import Origin
+from rltrace.trace.format.schema import VALUE_FLAGS, Column, Kind, Origin, RowFlag
 
 MAX_TRIED = 256
 """One-sided rows that are searched for the writer of a part of a tensor."""
@@ -49,6 +50,15 @@ def one_sided_writer(context: DiffContext, a: RowAt, b: RowAt, one_sided: tuple[
             if found is not None:
                 return found
     return None
+
+
+def without_results(stretch: RowRange) -> NDArray[np.bool_]:
+    """Which rows are ops that compute, and have no results of their own: those that send to other processes."""
+    rows = stretch.rows
+    outputs = rows.column(Column.DIGESTS) - rows.reads - stretch.flags(RowFlag.RNG)
+    idle = stretch.flags(RowFlag.VIEW | RowFlag.ALLOCATION | VALUE_FLAGS) | (rows.column(Column.KIND) != Kind.OP)
+    found: NDArray[np.bool_] = (outputs == 0) & ~idle
+    return found
 
 
 def _last_writer_in_place(view: StreamView, before: int, one_sided: Indices) -> RowAt | None:

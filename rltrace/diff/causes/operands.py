@@ -12,7 +12,7 @@ import numpy as np
 
 from rltrace.diff.base.context import DiffContext
 from rltrace.diff.base.findings import Judgement, RowAt
-from rltrace.diff.base.model import Cause, InputsMatch
+from rltrace.diff.base.model import Cause
 from rltrace.diff.base.row_diff import Difference, input_text
 from rltrace.diff.causes.inputs import Input, StoragePart, StoredOutput, is_same_part, origin_of, parts_of, source_of
 from rltrace.errors import HoleError
@@ -27,19 +27,40 @@ MAX_COUNTED = 1 << 16
 class ReadTensor:
     """An input of a row on one side."""
 
-    row: RowAt
+    side: str
+    """``A`` or ``B``."""
+    reader: RowAt
     source: StoredOutput | None
     """The last op that wrote in its memory; None: no recorded op, or it is not known."""
     part: StoragePart | None
     origin: int
     """Distance of its link, or ``Origin``."""
     counterpart: int | None
-    """The other side's row that is matched with ``source``, where it precedes the other side's reader."""
+    """The other side's row that is matched with ``source``."""
+    other_reader: int
+    """The other side's row that is matched with ``reader``."""
 
     @property
     def is_known(self) -> bool:
-        """Whether it is known which op wrote it, or that none did."""
-        return self.source is not None or self.origin == Origin.OUTSIDE
+        """Whether it is known which op wrote it since the comparison begins, or that none did."""
+        if self.source is None:
+            return self.origin == Origin.OUTSIDE
+        return self.source.row.index >= self.reader.view.start
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the other side has run the op that wrote it, too, by the time it reads."""
+        return self.counterpart is not None and self.counterpart < self.other_reader
+
+    def writer_text(self) -> str:
+        """``aten.exp.default at train.py:12 (f) (row 5), which only A runs``."""
+        assert self.source is not None
+        text = f"{self.source.row} (row {self.source.row.index:,})"
+        if self.is_shared:
+            return text
+        if self.counterpart is None:
+            return f"{text}, which only {self.side} runs"
+        return f"{text}, which {'B' if self.side == 'A' else 'A'} runs only after it"
 
 
 def another_operand(
@@ -51,27 +72,29 @@ def another_operand(
     partner = None if source_a is None else context.matching.partner(source_a.row.index)
     partner_in_a = None if source_b is None else context.matching.partner_in_a(source_b.row.index)
     part_a, part_b = parts_of(a, x, b, y, operand.place)
-    on_a = ReadTensor(a, source_a, part_a, origin_of(a, x), _before(partner, b))
-    on_b = ReadTensor(b, source_b, part_b, origin_of(b, y), _before(partner_in_a, a))
-    if not on_a.is_known or not on_b.is_known or (source_a is None and source_b is None):
+    on_a = ReadTensor("A", a, source_a, part_a, origin_of(a, x), partner, b.index)
+    on_b = ReadTensor("B", b, source_b, part_b, origin_of(b, y), partner_in_a, a.index)
+    written = [side for side in (on_a, on_b) if side.source is not None]
+    if not on_a.is_known or not on_b.is_known or not written:
         return None
-    if source_a is None or source_b is None:
-        return _of_one_side(what, on_a, on_b, operand.match)
-    if partner == source_b.row.index or _wrote_equal(source_a, source_b):
+    if source_a and source_b and (partner == source_b.row.index or _wrote_equal(source_a, source_b)):
         if difference.structure:  # its shape or layout is another: the cause says so
             return None
-        return _of_one_op(what, on_a, on_b, operand, same_part=is_same_part(a, x, b, y, operand.place))
-    missing = [side for side, own in (("A", on_a), ("B", on_b)) if own.counterpart is None]
-    if missing:
-        return Judgement(
-            Cause.CONTROL_FLOW, operand.match, f"{what} was last written by {_writers_text(on_a, on_b, missing)}"
-        )
-    why = f"it was called on another tensor: {what} is {_calls_text(on_a, on_b)}"
-    return Judgement(Cause.ARGUMENTS, operand.match, why)
+        why = _of_one_op(on_a, on_b, same_part=is_same_part(a, x, b, y, operand.place))
+        return None if why is None else Judgement(Cause.ARGUMENTS, operand.match, f"{ANOTHER}: {what} is {why}")
+    if not all(side.is_shared for side in written):
+        return Judgement(Cause.CONTROL_FLOW, operand.match, f"{what} {_written_text(on_a)}, and {_written_text(on_b)}")
+    why = _of_one_side(*written) if len(written) == 1 else _calls_text(on_a, on_b)
+    return Judgement(Cause.ARGUMENTS, operand.match, f"{ANOTHER}: {what} is {why}")
 
 
-def _before(row: int | None, reader: RowAt) -> int | None:
-    return row if row is not None and row < reader.index else None
+ANOTHER = "it was called on another tensor"
+
+
+def _written_text(given: ReadTensor) -> str:
+    """``in A was last written by …``."""
+    by = "came from outside" if given.source is None else f"was last written by {given.writer_text()}"
+    return f"in {given.side} {by}"
 
 
 def _wrote_equal(a: StoredOutput, b: StoredOutput) -> bool:
@@ -83,22 +106,18 @@ def _wrote_equal(a: StoredOutput, b: StoredOutput) -> bool:
 # --- one op -----------------------------------------------------------------------------------------------------------
 
 
-def _of_one_op(what: str, a: ReadTensor, b: ReadTensor, operand: Input, *, same_part: bool) -> Judgement | None:
-    """The cause where the same op wrote what both sides read, but they read another result or part of it."""
+def _of_one_op(a: ReadTensor, b: ReadTensor, *, same_part: bool) -> str | None:
+    """What the same op wrote that both sides read; None where it is the same result, and the same part of it."""
     assert a.source is not None and b.source is not None
     writer = f"{a.source.row} (row {a.source.row.index:,})"
     if a.source.slot != b.source.slot and None not in (a.source.slot, b.source.slot):
-        why = f"{what} is {_result_text(a.source)} of {writer} in A, {_result_text(b.source)} in B"
-    elif not same_part:
-        parts = [_part_text(side.part) for side in (a, b)]
-        if parts[0] == parts[1]:
-            return None
-        several = Origin.MIXED in (a.origin, b.origin)
-        wrote = f"what several ops wrote in, the last of them {writer}" if several else f"what {writer} wrote"
-        why = f"{what} is {parts[0]} of {wrote} in A, {parts[1]} in B"
-    else:
+        return f"{_result_text(a.source)} of {writer} in A, {_result_text(b.source)} in B"
+    parts = [_part_text(side.part) for side in (a, b)]
+    if same_part or parts[0] == parts[1]:
         return None
-    return Judgement(Cause.ARGUMENTS, operand.match, f"it was called on another tensor: {why}")
+    several = Origin.MIXED in (a.origin, b.origin)
+    wrote = f"what several ops wrote in, the last of them {writer}" if several else f"what {writer} wrote"
+    return f"{parts[0]} of {wrote} in A, {parts[1]} in B"
 
 
 def _result_text(output: StoredOutput) -> str:
@@ -131,28 +150,10 @@ def _part_text(part: StoragePart | None) -> str:
 # --- several ops ------------------------------------------------------------------------------------------------------
 
 
-def _of_one_side(what: str, a: ReadTensor, b: ReadTensor, match: InputsMatch) -> Judgement:
-    """The cause where a recorded op wrote an input on one side only."""
-    own, side, opposite = (a, "A", "B") if a.source is not None else (b, "B", "A")
-    assert own.source is not None
-    writer = f"{own.source.row} (row {own.source.row.index:,})"
-    if own.counterpart is None:
-        why = f"{what} was last written by {writer}, which only {side} runs, and came from outside in {opposite}"
-        return Judgement(Cause.CONTROL_FLOW, match, why)
-    why = (
-        f"it was called on another tensor: {what} is what {writer} wrote in {side}, and came from outside in {opposite}"
-    )
-    return Judgement(Cause.ARGUMENTS, match, why)
-
-
-def _writers_text(a: ReadTensor, b: ReadTensor, missing: list[str]) -> str:
-    """The writers of an input, at least one of which the other side does not run."""
-    texts = []
-    for side, own in (("A", a), ("B", b)):
-        assert own.source is not None
-        only = f", which only {side} runs" if missing == [side] else ""
-        texts.append(f"{own.source.row} in {side} (row {own.source.row.index:,}){only}")
-    return f"{texts[0]}{',' if missing == ['A'] else ''} and by {texts[1]}"
+def _of_one_side(written: ReadTensor) -> str:
+    """What a recorded op wrote on one side, and none on the other."""
+    opposite = "B" if written.side == "A" else "A"
+    return f"what {written.writer_text()} wrote in {written.side}, and came from outside in {opposite}"
 
 
 def _calls_text(a: ReadTensor, b: ReadTensor) -> str:
@@ -180,11 +181,9 @@ def _hash_seed_text(a: RowAt, b: RowAt) -> str:
     if seeds[0] != seeds[1]:
         a_is, b_is = (seed or "not set" for seed in seeds)
         return f"; PYTHONHASHSEED, which orders a set of strings, is {a_is} in A, {b_is} in B"
-    return (
-        ""
-        if seeds[0].isdigit()
-        else "; PYTHONHASHSEED is not set, so a set of strings has another order in each process"
-    )
+    if seeds[0].isdigit():
+        return ""
+    return "; PYTHONHASHSEED is not set, so a set of strings has another order in each process"
 
 
 def _call_number(row: RowAt) -> int | None:

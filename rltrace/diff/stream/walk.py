@@ -25,7 +25,7 @@ from rltrace.diff.base.sequences import Indices, Tokens
 from rltrace.diff.base.view import RowRange, StreamView
 from rltrace.diff.causes.carried_state import carried_generator
 from rltrace.diff.causes.classify import judge
-from rltrace.diff.causes.extra_ops import control_flow, one_sided_writer
+from rltrace.diff.causes.extra_ops import control_flow, one_sided_writer, without_results
 from rltrace.diff.causes.rng import DRAWS, Draws
 from rltrace.diff.causes.uninitialised import MarkedRows, unused_rows
 from rltrace.diff.stream.hunks import HunkCounter
@@ -144,6 +144,7 @@ class StreamWalk:
         self.done = (self.base, self.base)
         self.draws = Draws(self.a, self.b)
         self._all_one_sided: tuple[list[Indices], list[Indices]] = ([], [])
+        self._sent: tuple[RowAt, RowAt] | None = None
         self._chunks_spent = 0
 
     def run(self) -> StreamWalk:
@@ -285,6 +286,7 @@ class StreamWalk:
             only_a, only_b = self._without_trailing(a, b, (at_a, at_b, moved), (only_a, only_b))
         self._structure(a, b, (at_a, at_b, moved), (only_a, only_b))
         self._count(a, at_a, b, at_b)
+        self._check_sent(a, at_a, b, at_b)
         if unequal is not None:
             pair = found.a[inside][unequal], found.b[inside][unequal]
             self._found_value(a, int(pair[0]), b, int(pair[1]))
@@ -309,6 +311,8 @@ class StreamWalk:
             before = min(before, origin.a.index)
         if judgement.cause is Cause.CONTROL_FLOW:
             self._check_use(row_a, row_b)
+        elif judgement.received is not None and self._sent is not None:
+            self._check_use(*self._sent)
         self.value = make_finding(origin.a, origin.b, judgement, before)
         self.first = self.first or self.value
 
@@ -381,8 +385,18 @@ class StreamWalk:
         if first and harmful and (first.a_index, first.b_index) == (harmful.a_index, harmful.b_index):
             self.first = harmful
 
+    def _check_sent(self, a: RowRange, at_a: Indices, b: RowRange, at_b: Indices) -> None:
+        """Note the first matched op without results, as one is that sends, that reads what a one-sided op wrote."""
+        if self._sent is not None or not any(map(len, self._one_sided)):
+            return
+        for k in np.flatnonzero(without_results(a)[at_a]).tolist():
+            pair = RowAt(self.a, a.rows, int(at_a[k])), RowAt(self.b, b.rows, int(at_b[k]))
+            if one_sided_writer(self.context, *pair, self._one_sided) is not None:
+                self._sent = pair
+                return
+
     def _check_use(self, a: RowAt, b: RowAt) -> None:
-        """Note the one-sided op that wrote what the first matched op that differs reads."""
+        """Note the one-sided op that wrote what a matched op reads: the first that differs, or one that sends."""
         writer = None if self.harmful is not None else one_sided_writer(self.context, a, b, self._one_sided)
         if writer is not None:
             on_a = writer.view is self.a
