@@ -34,7 +34,7 @@ from rltrace.diff.causes.inputs import (
     is_same_part,
     match_inputs,
     origin_of,
-    source_of,
+    producer_of,
 )
 from rltrace.diff.causes.operands import another_operand
 from rltrace.diff.causes.rng import generators_text
@@ -233,7 +233,7 @@ def _input_judgement(context: DiffContext, a: RowAt, b: RowAt, operand: Input, d
     another = another_operand(context, a, b, operand, difference)
     if another is not None:
         return another
-    if difference.structure and not is_same_part(a, x, b, y, operand.place) and source_of(a, x) and source_of(b, y):
+    if difference.structure and not is_same_part(a, x, b, y, operand.place) and producer_of(a, x) and producer_of(b, y):
         return Judgement(Cause.ARGUMENTS, InputsMatch.DIFFER, arguments_text(a, b, difference))
     if all(found is not None and found[1].from_outside for found in (first_read(a, x), first_read(b, y))):
         why = f"{what} differs in elements that no recorded op wrote: they came from outside"

@@ -13,7 +13,7 @@ from rltrace.diff.base.findings import Judgement, RowAt, row_at
 from rltrace.diff.base.model import Cause, InputsMatch
 from rltrace.diff.base.sequences import Indices
 from rltrace.diff.base.view import RowRange, StreamView
-from rltrace.diff.causes.inputs import input_is_equal, source_of
+from rltrace.diff.causes.inputs import input_is_equal, producer_of
 from rltrace.diff.causes.no_op_writes import writes_in_place
 from rltrace.trace.format.schema import VALUE_FLAGS, Column, Kind, Origin, RowFlag
 
@@ -43,9 +43,9 @@ def one_sided_writer(context: DiffContext, a: RowAt, b: RowAt, one_sided: tuple[
         for own, link, rows, one_has_several in zip(
             (a, b), links, one_sided, (mixed[0] > mixed[1], mixed[1] > mixed[0]), strict=True
         ):
-            source = source_of(own, link)
-            if source is not None and np.isin(source.row.index, rows):
-                return source.row
+            producer = producer_of(own, link)
+            if producer is not None and np.isin(producer.row.index, rows):
+                return producer.row
             found = _last_writer_in_place(own.view, own.index, rows) if one_has_several else None
             if found is not None:
                 return found

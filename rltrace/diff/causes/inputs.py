@@ -179,8 +179,8 @@ def part_of(row: RowAt, link: Link, place: int, *, of_storage: bool = False) -> 
     if place >= len(layouts) or layouts[place][2] is None:
         return None
     dtype, shape, strides = layouts[place]
-    source = None if of_storage or origin_of(row, link) == Origin.MIXED else source_of(row, link)
-    offset = link.offset - (0 if source is None else source.offset)
+    producer = None if of_storage or origin_of(row, link) == Origin.MIXED else producer_of(row, link)
+    offset = link.offset - (0 if producer is None else producer.offset)
     return StoragePart(dtype, _merged(shape, strides or ()), offset)
 
 
@@ -266,22 +266,22 @@ class KnownBytes:
     @staticmethod
     def of(row: RowAt, link: Link, place: int) -> KnownBytes:
         """As an op of the same step read it, or else as its last writer left it in the same step."""
-        read, source = _digest(row, link), source_of(row, link)
+        read, producer = _digest(row, link), producer_of(row, link)
         if read is not None:
             return KnownBytes(read, is_of_input=True)
-        if source is None or source.row.step != row.step:
+        if producer is None or producer.row.step != row.step:
             return KnownBytes(None, is_of_input=False)
-        as_written = is_viewed_as_written(row, link, place, source)
+        as_written = is_viewed_as_written(row, link, place, producer)
         known = as_written or reads_whole(row, link, place)
-        return KnownBytes(source.bytes.digest if known else None, as_written)
+        return KnownBytes(producer.bytes.digest if known else None, as_written)
 
 
-def is_viewed_as_written(row: RowAt, link: Link, place: int, source: StoredOutput) -> bool:
+def is_viewed_as_written(row: RowAt, link: Link, place: int, producer: StoredOutput) -> bool:
     """Whether an input is all that its last writer wrote, in that layout, so that their digests can be compared."""
-    written, layouts = source.bytes.layout, layouts_of(row)
-    if link.offset != source.offset:
+    written, layouts = producer.bytes.layout, layouts_of(row)
+    if link.offset != producer.offset:
         return False
-    return _is_unviewed(row, source.row) if written is None else place < len(layouts) and layouts[place] == written
+    return _is_unviewed(row, producer.row) if written is None else place < len(layouts) and layouts[place] == written
 
 
 def _is_unviewed(row: RowAt, writer: RowAt) -> bool:
@@ -304,7 +304,7 @@ def _is_unviewed(row: RowAt, writer: RowAt) -> bool:
     return True
 
 
-def source_of(row: RowAt, link: Link) -> StoredOutput | None:
+def producer_of(row: RowAt, link: Link) -> StoredOutput | None:
     """What an input is a part of: the last op that wrote in its memory, and which of its outputs; None: not known."""
     found = first_read(row, link)
     if found is None:

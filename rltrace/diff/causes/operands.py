@@ -14,7 +14,7 @@ from rltrace.diff.base.context import DiffContext
 from rltrace.diff.base.findings import Judgement, RowAt
 from rltrace.diff.base.model import Cause
 from rltrace.diff.base.row_diff import Difference, input_text
-from rltrace.diff.causes.inputs import Input, StoragePart, StoredOutput, is_same_part, origin_of, parts_of, source_of
+from rltrace.diff.causes.inputs import Input, StoragePart, StoredOutput, is_same_part, origin_of, parts_of, producer_of
 from rltrace.errors import HoleError
 from rltrace.trace.format.schema import Column, Origin
 from rltrace.wording import ordinal
@@ -30,22 +30,22 @@ class ReadTensor:
     side: str
     """``A`` or ``B``."""
     reader: RowAt
-    source: StoredOutput | None
+    producer: StoredOutput | None
     """The last op that wrote in its memory; None: no recorded op, or it is not known."""
     part: StoragePart | None
     origin: int
     """Distance of its link, or ``Origin``."""
     counterpart: int | None
-    """The other side's row that is matched with ``source``."""
+    """The other side's row that is matched with ``producer``."""
     other_reader: int
     """The other side's row that is matched with ``reader``."""
 
     @property
     def is_known(self) -> bool:
         """Whether it is known which op wrote it since the comparison begins, or that none did."""
-        if self.source is None:
+        if self.producer is None:
             return self.origin == Origin.OUTSIDE
-        return self.source.row.index >= self.reader.view.start
+        return self.producer.row.index >= self.reader.view.start
 
     @property
     def is_shared(self) -> bool:
@@ -54,8 +54,8 @@ class ReadTensor:
 
     def writer_text(self) -> str:
         """``aten.exp.default at train.py:12 (f) (row 5), which only A runs``."""
-        assert self.source is not None
-        text = f"{self.source.row} (row {self.source.row.index:,})"
+        assert self.producer is not None
+        text = f"{self.producer.row} (row {self.producer.row.index:,})"
         if self.is_shared:
             return text
         if self.counterpart is None:
@@ -68,16 +68,16 @@ def another_operand(
 ) -> Judgement | None:
     """The cause where an input is another tensor than on the other side; None: it is the same one, or not known."""
     x, y, what = operand.a, operand.b, input_text(a, operand.place)
-    source_a, source_b = source_of(a, x), source_of(b, y)
-    partner = None if source_a is None else context.matching.partner(source_a.row.index)
-    partner_in_a = None if source_b is None else context.matching.partner_in_a(source_b.row.index)
+    producer_a, producer_b = producer_of(a, x), producer_of(b, y)
+    partner = None if producer_a is None else context.matching.partner(producer_a.row.index)
+    partner_in_a = None if producer_b is None else context.matching.partner_in_a(producer_b.row.index)
     part_a, part_b = parts_of(a, x, b, y, operand.place)
-    on_a = ReadTensor("A", a, source_a, part_a, origin_of(a, x), partner, b.index)
-    on_b = ReadTensor("B", b, source_b, part_b, origin_of(b, y), partner_in_a, a.index)
-    written = [side for side in (on_a, on_b) if side.source is not None]
+    on_a = ReadTensor("A", a, producer_a, part_a, origin_of(a, x), partner, b.index)
+    on_b = ReadTensor("B", b, producer_b, part_b, origin_of(b, y), partner_in_a, a.index)
+    written = [side for side in (on_a, on_b) if side.producer is not None]
     if not on_a.is_known or not on_b.is_known or not written:
         return None
-    if source_a and source_b and (partner == source_b.row.index or _wrote_equal(source_a, source_b)):
+    if producer_a and producer_b and (partner == producer_b.row.index or _wrote_equal(producer_a, producer_b)):
         if difference.structure:  # its shape or layout is another: the cause says so
             return None
         why = _of_one_op(on_a, on_b, same_part=is_same_part(a, x, b, y, operand.place))
@@ -93,7 +93,7 @@ ANOTHER = "it was called on another tensor"
 
 def _written_text(given: ReadTensor) -> str:
     """``in A was last written by …``."""
-    by = "came from outside" if given.source is None else f"was last written by {given.writer_text()}"
+    by = "came from outside" if given.producer is None else f"was last written by {given.writer_text()}"
     return f"in {given.side} {by}"
 
 
@@ -108,10 +108,10 @@ def _wrote_equal(a: StoredOutput, b: StoredOutput) -> bool:
 
 def _of_one_op(a: ReadTensor, b: ReadTensor, *, same_part: bool) -> str | None:
     """What the same op wrote that both sides read; None where it is the same result, and the same part of it."""
-    assert a.source is not None and b.source is not None
-    writer = f"{a.source.row} (row {a.source.row.index:,})"
-    if a.source.slot != b.source.slot and None not in (a.source.slot, b.source.slot):
-        return f"{_result_text(a.source)} of {writer} in A, {_result_text(b.source)} in B"
+    assert a.producer is not None and b.producer is not None
+    writer = f"{a.producer.row} (row {a.producer.row.index:,})"
+    if a.producer.slot != b.producer.slot and None not in (a.producer.slot, b.producer.slot):
+        return f"{_result_text(a.producer)} of {writer} in A, {_result_text(b.producer)} in B"
     parts = [_part_text(side.part) for side in (a, b)]
     if same_part or parts[0] == parts[1]:
         return None
@@ -158,8 +158,8 @@ def _of_one_side(written: ReadTensor) -> str:
 
 def _calls_text(a: ReadTensor, b: ReadTensor) -> str:
     """The calls that wrote an input, both of which both sides run; what they have in common is said once."""
-    assert a.source is not None and b.source is not None
-    rows = a.source.row, b.source.row
+    assert a.producer is not None and b.producer is not None
+    rows = a.producer.row, b.producer.row
     numbers = [_call_number(row) for row in rows]
     modules = [f" in {row.module}" if row.module and rows[0].module != rows[1].module else "" for row in rows]
     places = [f"{module} (row {row.index:,})" for row, module in zip(rows, modules, strict=True)]
