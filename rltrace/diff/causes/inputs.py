@@ -269,7 +269,7 @@ class KnownBytes:
         read, producer = _digest(row, link), producer_of(row, link)
         if read is not None:
             return KnownBytes(read, is_of_input=True)
-        if producer is None or producer.row.step != row.step:
+        if producer is None or producer.row.step != row.step or origin_of(row, link) == Origin.MIXED:
             return KnownBytes(None, is_of_input=False)
         as_written = is_viewed_as_written(row, link, place, producer)
         known = as_written or reads_whole(row, link, place)
