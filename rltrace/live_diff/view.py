@@ -123,6 +123,7 @@ class LiveView(StreamView):
         ``step_shift``: the program's number of a step minus A's.
         """
         self.process, self.stream = a.process, a.stream
+        self.start = 0
         self.words = LiveWords(a.words, tables.words)
         self.opening_digests = opening_digests
         self._a = a

@@ -369,8 +369,8 @@ def test_a_write_more_that_matters(held: Held) -> None:
 
     sides = held(program)
     assert (sides.first.op, sides.first.cause) == ("aten.exp.default", Cause.CONTROL_FLOW)
-    assert "input 0 (float32[3]) was last written by aten.ones.default" in sides.first.explanation
-    assert "and by aten.add_.Tensor at" in sides.first.explanation
+    assert "input 0 (float32[3]) in A was last written by aten.ones.default" in sides.first.explanation
+    assert "and in B was last written by aten.add_.Tensor at" in sides.first.explanation
     other = sides.compared().decisive
     assert other is not None
     assert (other.op, other.b_index) == ("aten.add_.Tensor", 1)

@@ -236,7 +236,7 @@ def _input_judgement(context: DiffContext, a: RowAt, b: RowAt, operand: Input, d
     if difference.structure and not is_same_part(a, x, b, y, operand.place) and producer_of(a, x) and producer_of(b, y):
         return Judgement(Cause.ARGUMENTS, InputsMatch.DIFFER, arguments_text(a, b, difference))
     if all(found is not None and found[1].from_outside for found in (first_read(a, x), first_read(b, y))):
-        why = f"{what} differs in elements that no recorded op wrote: they came from outside"
+        why = f"{what} differs, though the ops that wrote a part of it are equal: what came from outside is another"
         return Judgement(Cause.OUTSIDE, InputsMatch.DIFFER, why)
     several = _several_writers(x.distance, y.distance)
     if several is not None:
