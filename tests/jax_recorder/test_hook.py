@@ -336,3 +336,25 @@ def test_another_number_of_a_compiled_function_is_found(runs: Runs) -> None:
     ]
     differ = [sides[0][at][0] for at in sides[0] if sides[0][at] != sides[1][at]]
     assert differ == ["compiled", "compiled"]
+
+
+OTHER_RESULT = """
+import sys
+import jax, jax.numpy as jnp
+both = jax.jit(lambda x: (jnp.sin(x), jnp.cos(x)))
+double = jax.jit(lambda x: x * 2)
+double(both(jnp.arange(4.0))[int(sys.argv[1])]).block_until_ready()
+"""
+
+
+def test_another_result_of_a_call(tmp_path: Path) -> None:
+    """A function that is called on the second result of another one, and on the first before, was called otherwise."""
+    (tmp_path / "program.py").write_text(OTHER_RESULT)
+    for which in ("0", "1"):
+        command = sys.executable, "-m", "rltrace", "record", "--quiet", "-o", f"{which}.zarr", "--", sys.executable
+        environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+        subprocess.run([*command, "program.py", which], cwd=tmp_path, env=environment, check=True, timeout=200)
+    found = compare(*(open_trace(tmp_path / f"{which}.zarr") for which in ("0", "1"))).first_value
+    assert found is not None and found.cause is Cause.ARGUMENTS
+    assert "input 0 (float32[4]) is result 0 of jit.<lambda> at program.py:6" in found.explanation
+    assert found.explanation.endswith("in A, result 1 in B")
