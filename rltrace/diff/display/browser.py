@@ -324,19 +324,20 @@ class PartnerLookup(Matching):
         self._browser = browser
 
     def partner(self, row: int) -> int | None:
-        piece = self._browser.pieces[self._browser.piece_of("a", row)]
-        if piece.is_aligned:
-            return row - piece.a0 + piece.b0
-        if piece.lines is None:
-            return None
-        found = np.flatnonzero(piece.lines.a == row)
-        return int(piece.lines.b[found[0]]) if len(found) and piece.lines.b[found[0]] >= 0 else None
+        return self._matched("a", row)
 
     def partner_in_a(self, row: int) -> int | None:
-        piece = self._browser.pieces[self._browser.piece_of("b", row)]
+        return self._matched("b", row)
+
+    def _matched(self, side: str, row: int) -> int | None:
+        """The other side's row that is matched with a row of ``side``; None: unmatched, or not known."""
+        piece = self._browser.pieces[self._browser.piece_of(side, row)]
+        order = 1 if side == "a" else -1
         if piece.is_aligned:
-            return row - piece.b0 + piece.a0
+            start, other_start = (piece.a0, piece.b0)[::order]
+            return row - start + other_start
         if piece.lines is None:
             return None
-        found = np.flatnonzero(piece.lines.b == row)
-        return int(piece.lines.a[found[0]]) if len(found) and piece.lines.a[found[0]] >= 0 else None
+        own, others = (piece.lines.a, piece.lines.b)[::order]
+        found = others[own == row]
+        return int(found[0]) if len(found) and found[0] >= 0 else None

@@ -387,11 +387,13 @@ class StreamWalk:
 
     def _check_sent(self, a: RowRange, at_a: Indices, b: RowRange, at_b: Indices) -> None:
         """Note the first matched op without results, as one is that sends, that reads what a one-sided op wrote."""
-        if self._sent is not None or not any(map(len, self._one_sided)):
+        sending = np.flatnonzero(without_results(a)[at_a]).tolist() if self._sent is None else []
+        if not sending:
             return
-        for k in np.flatnonzero(without_results(a)[at_a]).tolist():
+        alone = self._one_sided
+        for k in sending if any(map(len, alone)) else ():
             pair = RowAt(self.a, a.rows, int(at_a[k])), RowAt(self.b, b.rows, int(at_b[k]))
-            if one_sided_writer(self.context, *pair, self._one_sided) is not None:
+            if one_sided_writer(self.context, *pair, alone) is not None:
                 self._sent = pair
                 return
 

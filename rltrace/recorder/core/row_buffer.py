@@ -197,11 +197,12 @@ class RowBuffer:
         return MIXED
 
     def notes_here(self) -> NDArray[np.int64]:
-        """The notes of the current row, shape [n, NOTE_CELLS]."""
+        """The notes of the current row, by place, shape [n, NOTE_CELLS]."""
         notes, count = self.link_notes, 0
         while count < len(notes) and notes[-count - NOTE_CELLS] >= self.row:
             count += NOTE_CELLS
-        return np.frombuffer(notes[len(notes) - count :], np.int64).reshape(-1, NOTE_CELLS)
+        found = np.frombuffer(notes[len(notes) - count :], np.int64).reshape(-1, NOTE_CELLS)
+        return found[np.argsort(found[:, 1], kind="stable")]
 
     def _drop_notes(self) -> None:
         """Drop the notes of the current row."""

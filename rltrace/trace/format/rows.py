@@ -353,7 +353,7 @@ def assemble(segment: Segment, columns: NDArray[np.uint32], cells: NDArray[np.ui
         digests,
         unpack_notes(notes),
     )
-    if len(notes) and not 0 <= rows.link_notes[-1, 0] < len(links):
+    if not _notes_ascend(rows):
         raise UnreadableError("its notes on links are of no link")
     for column, count in zip(
         (Column.LINKS, Column.INTEGERS, Column.FLOATS, Column.DIGESTS), segment.sections, strict=True
@@ -377,6 +377,12 @@ def _links_lead_back(rows: Rows) -> bool:
         return True
     owners = np.searchsorted(rows.link_offsets, far, side="right") - 1
     return bool((distances[far] <= rows.first + owners).all())
+
+
+def _notes_ascend(rows: Rows) -> bool:
+    """Whether the notes are of links of these rows, in their order."""
+    at = rows.link_notes[:, 0]
+    return not len(at) or bool(at[0] >= 0 and at[-1] < len(rows.links) and (np.diff(at) >= 0).all())
 
 
 def _has_own_cells(rows: Rows) -> bool:
