@@ -60,6 +60,21 @@ def new_processes(warm_starts: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocess, "Popen", PLAIN_POPEN)
 
 
+@pytest.fixture
+def capsys(capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest) -> pytest.CaptureFixture[str]:
+    """pytest's; what a test has read from it is shown, too, where the test fails."""
+    read = capsys.readouterr
+
+    def readouterr() -> Any:
+        captured = read()
+        request.node.add_report_section("call", "stdout, read by the test", captured.out[-10_000:])
+        request.node.add_report_section("call", "stderr, read by the test", captured.err[-10_000:])
+        return captured
+
+    capsys.readouterr = readouterr  # type: ignore[method-assign]
+    return capsys
+
+
 @pytest.fixture(scope="session")
 def native_library() -> Any:
     """The native engine's library; a test that needs it is skipped where it is not there."""

@@ -93,7 +93,7 @@ def runs(new_cli: Callable[[], Any]) -> Runs:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         ranks = [f"RANK={rank} {sys.executable} {PROGRAM} {' '.join(planted)}" for rank in (0, 1)]
-        command = f"{ranks[1]} & {ranks[0]}; wait"
+        command = f"{ranks[1]} & other=$!; {ranks[0]} && wait $other"
         where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
         where["MALLOC_PERTURB_"] = "17" if name == "a" else "66"  # what empty memory holds
         checks = {"b": ("--check-links", "--rerunnable", "all"), RERUN: ("--rerunnable", "all")}.get(name, ())

@@ -18,6 +18,7 @@ from torch import nn
 
 from rltrace.commands.main import main
 from rltrace.errors import UsageError
+from rltrace.recorder.capture.memory import NumberedStorages
 from rltrace.recorder.core.op_info import OpPlan
 from rltrace.rerun_op import op_sequence as sequences
 from rltrace.rerun_op.op_sequence import RecordedMemory, SequenceRun, op_sequence, ops_not_run
@@ -97,6 +98,25 @@ def test_what_is_read_in_flight_is_no_difference(record: Record) -> None:
     assert (result.bitwise, result.differing, result.unsettled) == (False, 2, 1)
     assert result.first is not None
     assert result.first.op == "aten.exp.default"
+
+
+def test_memory_that_changes_while_it_is_recorded(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a collective in flight changes it: the bytes in the trace are those that it has the digest of."""
+    memory, read = np.zeros(64, np.uint8), NumberedStorages.read
+
+    def change_after(storages: NumberedStorages, raw: torch.UntypedStorage) -> Any:
+        found = read(storages, raw)
+        memory[:] += 1
+        return found
+
+    def program() -> None:
+        tensor = torch.from_numpy(memory)
+        for _ in range(5):
+            tensor.sum()
+
+    monkeypatch.setattr(NumberedStorages, "read", change_after)
+    values = record(program, rerunnable="all").process.values
+    assert values.read_all() == len(values) > 4
 
 
 def nobody_recorded(way: Callable[[torch.Tensor], object]) -> Program:

@@ -204,8 +204,10 @@ class MemoryCapture(OpHook[OpMemory]):
 
     def _use(self, storage: NumberedStorage, raw: torch.UntypedStorage) -> StorageUse:
         digest, layout, whole = self._storages.read(raw)
-        content = bytes_of(whole, layout) if digest != storage.digest else None
-        return StorageUse(storage, digest, layout, content, storage.digest)
+        if digest == storage.digest:
+            return StorageUse(storage, digest, layout, None, digest)
+        content = bytes_of(whole, layout)  # a collective in flight may have written more since the digest was taken
+        return StorageUse(storage, digest_buffer(content, layout.seed), layout, content, storage.digest)
 
     def _arrived(self, op: OpMemory) -> tuple[int, ...]:
         """Add to the uses of an op what collectives have received by now."""
