@@ -82,6 +82,19 @@ def test_a_kept_trace_names_the_folder_it_is_of(checked: tuple[Path, subprocess.
         assert json.loads(shown.stdout)["launch"]["cwd"] == str(folder)
 
 
+def test_a_run_that_reads_another_part(folder: Path) -> None:
+    """Of what an op returned: the finding says which, and which the other runs read."""
+    halves = "torch.arange(6.0).chunk(2)[odd and step == 1]"
+    (folder / "train.py").write_text(PROGRAM.replace("(3.0 if odd and step == 1 else 2.0)", halves))
+    result = check(folder, "-n", "3", "--format", "json")
+    assert result.returncode == 1, result.stderr
+    found = json.loads(result.stdout)
+    finding = found["tree"]["finding"]
+    assert (found["groups"], finding["cause"], finding["op"]) == ([[1, 2], [3]], "arguments", "aten.mul.Tensor")
+    assert "elements 0 to 2 of what aten.arange" in finding["explanation"]
+    assert "elements 3 to 5 in B" in finding["explanation"]
+
+
 def test_no_more_traces_are_on_the_disk_than_groups_and_the_run_at_work(folder: Path) -> None:
     """A run is compared as it ends; one that merely logs more than an earlier one leaves no trace either."""
     program = folder / "train.py"

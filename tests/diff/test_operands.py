@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,34 @@ def test_in_a_window(tmp_path: Path, windows: tuple[Any, Any]) -> None:
     value = compare(*paths).first_value
     assert value is not None and (value.step, value.op, value.cause) == (1, "aten.exp.default", Cause.ARGUMENTS)
     assert "columns 0 to 1 of what aten.addmm" in value.explanation and "columns 2 to 3 in B" in value.explanation
+
+
+def test_in_a_resumed_run(tmp_path: Path) -> None:
+    """The step has a number on either side, and the part is the one that each read."""
+    held: dict[str, Any] = {}
+
+    def train(k: int) -> None:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(2, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        if k:
+            model.load_state_dict(held["model"])
+            optimizer.load_state_dict(held["optimizer"])
+        for step in range(3 * k, 6):
+            if step == 3 and not k:
+                held.update(copy.deepcopy({"model": model.state_dict(), "optimizer": optimizer.state_dict()}))
+            torch.manual_seed(step)
+            halves = model[0](x()).chunk(2, -1)
+            optimizer.zero_grad()
+            model[1](halves[k and step == 4]).square().sum().backward()
+            optimizer.step()
+
+    found = compared(tmp_path, "mode", train)
+    assert found.shift is not None and found.decisive is not None
+    assert (found.shift.a_step, found.shift.b_step) == (3, 0)
+    assert (found.decisive.cause, found.decisive.step, found.decisive.b_step) == (Cause.ARGUMENTS, 4, 1)
+    assert "columns 0 to 1 of what aten.addmm" in found.decisive.explanation
+    assert "columns 2 to 3 in B" in found.decisive.explanation
 
 
 def test_another_layout(tmp_path: Path, way: str) -> None:

@@ -33,7 +33,7 @@ data = torch.rand(8, 1 << 17)
 weight = torch.zeros(8, requires_grad=True)
 optimizer = torch.optim.SGD([weight], lr=0.5)
 for step in range(5):
-    target = torch.stack([row.dot(row) for row in data]) if step >= 2 else data[:, step]
+    target = torch.stack([row.dot(row) for row in data]) if step >= 2 else data[:, :2].unbind(1)[step]
     optimizer.zero_grad()
     ((weight - target) ** 2 * 0.5).sum().backward()
     optimizer.step()
@@ -173,6 +173,16 @@ def test_another_source_line(folder: Path) -> None:
     assert ops is not None and ops.decisive is not None
     assert (ops.decisive.op, ops.decisive.cause, ops.decisive.step) == ("aten.mul.Tensor", "arguments", 3)
     assert (folder / "train.py").read_text() == edited
+
+
+def test_a_line_that_reads_another_part(folder: Path) -> None:
+    """The op is named that was called on it, with what it read in the locked run."""
+    edit(folder, "unbind(1)[step]", "unbind(1)[0]")
+    ops = check_lock(plan_of(folder, "out")).ops
+    assert ops is not None and ops.decisive is not None
+    assert (ops.decisive.op, ops.decisive.cause, ops.decisive.step) == ("aten.sub.Tensor", "arguments", 1)
+    assert "column 1 of what aten.rand" in ops.decisive.explanation
+    assert "column 0 in B" in ops.decisive.explanation
 
 
 def test_a_difference_from_before_the_window(folder: Path) -> None:
