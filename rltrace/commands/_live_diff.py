@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Event
 from time import monotonic, thread_time
@@ -11,77 +10,29 @@ from typing import Final
 
 from rltrace.commands.console import ExitCode, narrate, write_json
 from rltrace.diff.base.model import Finding
-from rltrace.errors import RltraceError, UsageError
+from rltrace.errors import UsageError
 from rltrace.live_diff.follower import Follower, Reach, may_grow
+from rltrace.live_diff.result import LiveOutcome, word_of
 from rltrace.recorder.base.options import RecordOptions
+from rltrace.replay.plan import window_of
 from rltrace.trace.format.arming import EndRequest, write_end_request
 from rltrace.trace.format.location import Location, TraceURL
 from rltrace.wording import counted
 
 
-def live_options(options: RecordOptions, a: Location, *, stop: bool) -> RecordOptions:
-    """The options of a run that is compared with ``a``: op by op as it runs where A is finished, in a folder, and then
-    with the same steps; else by the launcher. Raises UsageError."""
+def live_options(options: RecordOptions, a: Location, *, stop: bool, as_in_a: bool) -> RecordOptions:
+    """The options of a run that the launcher compares with ``a``; ``as_in_a``: with its level and steps, where it has
+    ended. Raises UsageError."""
     if not isinstance(a, TraceURL) and os.path.realpath(a) == os.path.realpath(options.trace):
         raise UsageError(f"{a} is the trace to compare with; give the recording another name")
-    if isinstance(a, TraceURL) or may_grow(a):
-        return options._replace(growing=str(a if isinstance(a, TraceURL) else a.absolute()), stop=stop)
-    from rltrace.replay.plan import window_of
-    from rltrace.trace.read.reader import open_trace
-
-    level, first, end = window_of(open_trace(a))
-    path = os.path.abspath(a)  # noqa: PTH100  links stay
-    return options._replace(level=level, first_step=first, end_step=end, against=path, stop=stop)
-
-
-def live_report(a: Location, trace: Path, result: Path | None, *, quiet: bool) -> Callable[[], bool]:
-    """A function that reports the result when the run is over; a difference is no failure."""
-
-    def report() -> bool:
-        from rltrace.live_diff.result import read_results
-        from rltrace.report.live_diff import against_json, against_lines, commands
+    location = str(a if isinstance(a, TraceURL) else a.absolute())
+    if not isinstance(a, TraceURL) and not may_grow(a) and as_in_a:
         from rltrace.trace.read.reader import open_trace
 
-        found = read_results(open_trace(trace))
-        if not quiet:
-            lines = "\n".join(against_lines(found, str(a), str(trace)))
-            narrate(lines, hint="\n        ".join(commands(found, str(a), str(trace))))
-        if result is not None:
-            write_json(result, against_json(found, {"a": str(a), "trace": str(trace)}))
-        return True
-
-    return report
-
-
-def live_status(a: Location, trace: Location, ended: int) -> int:
-    """The exit status of ``--exit-code``: 0 the same as A, 1 not, 125 not known: for ``git bisect run``.
-
-    ``ended``: the status of the recording.
-    Where ops ran on one side only, it takes a comparison of the whole traces to say.
-    """
-    from rltrace.diff.compare import compare
-    from rltrace.live_diff.result import LiveOutcome, read_results, word_of
-    from rltrace.trace.read.reader import open_trace
-
-    try:
-        word = word_of(read_results(open_trace(trace)))
-        agrees = (
-            compare(a, trace).agrees
-            if word is LiveOutcome.ONE_SIDED
-            else {LiveOutcome.DIFFERS: False, LiveOutcome.EQUAL: True}.get(word)
-        )
-    except RltraceError:
-        return ExitCode.RLTRACE_FAILED
-    return _status(agrees, ended)
-
-
-def _status(agrees: bool | None, ended: int) -> int:
-    if agrees is False:
-        return ExitCode.DIVERGED
-    return ExitCode.IDENTICAL if agrees and ended == 0 else ExitCode.RLTRACE_FAILED
-
-
-# --- a trace that grows -----------------------------------------------------------------------------------------------
+        trace = open_trace(a)
+        level, first, end = window_of(trace) if trace.has_rows else (trace.level, 0, None)
+        options = options._replace(level=level, first_step=first, end_step=end)
+    return options._replace(against=location, stop=stop)
 
 
 LOOK_SECONDS: Final = 1.0
@@ -98,11 +49,11 @@ AHEAD_SECONDS: Final = 10.0
 behind."""
 
 
-class GrowingComparison:
+class LiveComparison:
     """Compares the run with a trace that may still grow, in the launcher."""
 
-    def __init__(self, a: Location, trace: Path, command: Sequence[str], *, stop: bool, quiet: bool) -> None:
-        self._a, self._trace, self._command = str(a), trace, command
+    def __init__(self, a: Location, trace: Path, *, stop: bool, quiet: bool) -> None:
+        self._a, self._trace = str(a), trace
         self._stop, self._quiet = stop, quiet
         self._follower = Follower(a, trace)
         self._pause = REMOTE_SECONDS if isinstance(a, TraceURL) else LOOK_SECONDS
@@ -126,7 +77,7 @@ class GrowingComparison:
 
     def report(self, result: Path | None) -> bool:
         """Report the result, the run being over; a difference is no failure."""
-        from rltrace.report.live_diff import against_json, growing_commands, growing_lines
+        from rltrace.report.live_diff import against_json, against_lines, commands
 
         follower = self._follower
         if not self._failure:
@@ -135,10 +86,9 @@ class GrowingComparison:
         trouble = self._failure or follower.trouble
         if not self._quiet:
             said = follower.finding is not None and follower.finding == self._said
-            lines = growing_lines(
-                found, self._a, str(self._trace), reach.value, trouble or follower.undecided, said=said
-            )
-            hints = growing_commands(found, self._a, str(self._trace), self._command, reach.value)
+            why = trouble or follower.undecided
+            lines = against_lines(found, self._a, str(self._trace), reach.value, why, said=said)
+            hints = commands(found, self._a, str(self._trace), reach.value)
             narrate("\n".join(lines), hint="\n        ".join(hints))
         if result is not None:
             where = {"a": self._a, "trace": str(self._trace), "a_state": reach.value}
@@ -146,12 +96,17 @@ class GrowingComparison:
         return not self._failure
 
     def status(self, ended: int) -> int:
-        """The exit status of ``--exit-code``, as ``live_status`` has it; not known where A goes on."""
+        """The exit status of ``--exit-code``: 0 the same as A, 1 not, 125 not known: for ``git bisect run``.
+
+        ``ended``: the status of the recording. It is not known where A goes on.
+        """
         follower = self._follower
         found = follower.result()
-        has_all = follower.reach is Reach.ENDED and bool(found and found[0].counts.matched)
-        is_known = follower.finding is not None or has_all
-        return _status(follower.is_equal if is_known else None, ended)
+        has_all = follower.reach is Reach.ENDED and word_of(found) is not LiveOutcome.NOTHING
+        agrees = follower.is_equal if follower.finding is not None or has_all else None
+        if agrees is False:
+            return ExitCode.DIVERGED
+        return ExitCode.IDENTICAL if agrees and ended == 0 else ExitCode.RLTRACE_FAILED
 
     def _say(self) -> None:
         """Narrate what is new: how far A is, and the first difference."""
@@ -162,10 +117,10 @@ class GrowingComparison:
         if self._quiet:
             return
         if follower.finding is not None:
-            from rltrace.report.live_diff import growing_lines
+            from rltrace.report.live_diff import against_lines
 
             self._said = follower.finding
-            narrate("\n".join(growing_lines(follower.result(), self._a, str(self._trace), self._reach.value, "")))
+            narrate("\n".join(against_lines(follower.result(), self._a, str(self._trace), self._reach.value, "")))
         elif self._reach is not before:
             step = f"; the first {counted(follower.equal_steps, 'step')} are equal" if follower.equal_steps > 1 else ""
             match self._reach:

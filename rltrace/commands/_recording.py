@@ -193,7 +193,7 @@ def _extent(options: RecordOptions) -> str:
         what += ", its links checked"
     if options.replay:
         what += ", with values injected"
-    if options.against or options.growing:
+    if options.against:
         what += ", compared with another trace"
     if options.values:
         what += f", with values of {' or '.join(options.values)}"

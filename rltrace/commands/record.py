@@ -205,13 +205,10 @@ def command(
     --asleep only counts optimizer steps, which takes microseconds a step. While the program runs, rltrace arm TRACE
     wakes it for the steps that you choose then.
 
-    --against A compares every op as it runs: at the first one that differs from A, its inputs and results are recorded,
-    it is re-executed on the same inputs to see whether it is deterministic, and CMD continues (or ends: --stop).
-    --exit-code ends with 0 if the run is the same as A, 1 if not and 125 if that is not known, as git bisect run reads
-    it.
-
-    A may still be recorded, not exist yet, or be at a URL: then the launcher compares what both have committed, behind
-    CMD, which records as ever. Both of two jobs may be started so, each against the other's trace.
+    --against A compares the run with A as it goes, in another process than CMD's: what both have committed. A may have
+    ended (then the run records A's steps), still be recorded, not exist yet, or be at a URL; each of two jobs may be
+    started against the other's trace. At the first op that differs CMD continues, or ends: --stop. --exit-code ends
+    with 0 if the run is the same as A, 1 if not and 125 if that is not known, as git bisect run reads it.
     """
     if not command:
         raise UsageError("nothing to record: name a command, as in rltrace record -- python train.py")
@@ -261,18 +258,14 @@ def command(
     )
     _check_combination(options, by if steps is not None else "")
     on_recorded: Callable[[], bool] | None = None
-    meanwhile = growing = None
+    meanwhile = comparison = None
     if against is not None:
-        from rltrace.commands._live_diff import GrowingComparison, live_options, live_report
+        from rltrace.commands._live_diff import LiveComparison, live_options
 
-        options = live_options(options, against, stop=stop)
-        if options.growing:
-            growing = GrowingComparison(against, trace, command, stop=stop, quiet=quiet)
-            on_recorded, meanwhile = partial(growing.report, result), growing.run
-        elif values or rows or steps is not None or level == "step":
-            raise UsageError(f"--against records the ops that A has: leave out --values, --rows, {by} and --level")
-        else:
-            on_recorded = live_report(against, trace, result, quiet=quiet)
+        as_in_a = steps is None and context.get_parameter_source("level") is click.core.ParameterSource.DEFAULT
+        options = live_options(options, against, stop=stop, as_in_a=as_in_a)
+        comparison = LiveComparison(against, trace, stop=stop, quiet=quiet)
+        on_recorded, meanwhile = partial(comparison.report, result), comparison.run
     if options.kernels is not None:
         on_recorded = query_after(on_recorded, trace, options.kernels, quiet=quiet)
     if check_links:
@@ -290,13 +283,7 @@ def command(
         url=url,
         meanwhile=meanwhile,
     )
-    if against is None or not exit_code:
-        return status
-    if growing is not None:
-        return growing.status(status)
-    from rltrace.commands._live_diff import live_status
-
-    return live_status(against, trace if url is None or trace.exists() else url, status)
+    return comparison.status(status) if comparison is not None and exit_code else status
 
 
 def _read_within(traces: Sequence[Location]) -> tuple[str, ...]:

@@ -48,7 +48,6 @@ from rltrace.diff.finding_order import Order, OrderedFinding
 from rltrace.diff.metrics.curves import LOOK_AHEAD, TOLERANCE, attempt_tables, compare_series, drift_of, ordered
 from rltrace.diff.metrics.series import ITEM, Series, chosen_segments, item_series, recorded_series
 from rltrace.diff.notes import (
-    add_repeat_evidence,
     equal_in,
     equal_steps_note,
     last_parameters,
@@ -428,7 +427,7 @@ class _Comparer:
                 view_a, view_b = StreamView(a, stream, self.shortcuts), StreamView(b, other, self.shortcuts)
                 begin(view_a, view_b)
                 found = downgrade_for_torchscript(compare_streams(view_a, view_b, settings, self.progress, self.watch))
-                compared.append(add_repeat_evidence(found))
+                compared.append(found)
         self.notes += filter(None, [within_note(a, b) if self.within else None])
         groups = find_worker_groups(a, b, compared) if self.shift is None else []
         self.task_threads = self.task_threads.union(*(group.streams for group in groups))

@@ -6,9 +6,7 @@ profiler saw (``launched_calls``). Another kernel alone is no difference.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +15,6 @@ from rltrace.command_lines import line
 from rltrace.diff.base.coverage import FINISHED
 from rltrace.diff.base.kernels import kernel_differences
 from rltrace.diff.base.model import Cause, Finding, OtherKernel, Pair
-from rltrace.diff.causes.classify import NOT_RERUN, rerun_text
 from rltrace.diff.stream.compare import StreamResult
 from rltrace.diff.stream.steps import bare_finding, compare_steps
 from rltrace.errors import HoleError
@@ -118,47 +115,6 @@ def same_bits_note(found: Sequence[OtherKernel], a: str, b: str) -> str | None:
     examples = "; ".join(dict.fromkeys(f"{one.op}: {', '.join(one.differences)}" for one in same[:MAX_EXAMPLES]))
     kinds = "1 kind of call" if len(same) == 1 else f"{len(same):,} kinds of call"
     return f"different kernels, same bits: {kinds} ({examples}); {line('kernels', a, b)} lists them"
-
-
-# --- repeated ops -----------------------------------------------------------------------------------------------------
-#
-# Whether an op gave the same bits when a live comparison called it again on the same inputs (journal record
-# ``against``).
-
-
-FINDINGS = ("first", "value", "harmful")
-
-
-def add_repeat_evidence(result: StreamResult) -> StreamResult:
-    """The result, with whether the op of each ``same-kernel`` finding repeats, where it was called again."""
-    sides = ((result.a.process, result.a.stream.name, "a_index"), (result.b.process, result.b.stream.name, "b_index"))
-    known: dict[int, Finding] = {}
-    for name in FINDINGS:
-        finding: Finding | None = getattr(result, name)
-        if finding is None or finding.cause is not Cause.SAME_KERNEL:
-            continue
-        for process, stream, index in sides:
-            rerun = _rerun_record(process, stream, getattr(finding, index))
-            if rerun is not None:
-                setattr(result, name, known.setdefault(id(finding), _with_rerun(finding, rerun)))
-    return result
-
-
-def _with_rerun(finding: Finding, rerun: Mapping[str, Any]) -> Finding:
-    times, repeats = int(rerun["times"]), bool(rerun["repeats"])
-    because = finding.explanation.replace(NOT_RERUN, rerun_text(times, repeats))
-    return replace(finding, repeats=repeats, explanation=because)
-
-
-def _rerun_record(process: ProcessTrace, stream: str, row: int | None) -> Mapping[str, Any] | None:
-    """The journal entry on a row that was called again; None: there is none."""
-    for record in process.journal.records:
-        first = record.get("first") if record["type"] == "against" else None
-        if isinstance(first, dict) and (first.get("stream"), first.get("b_index")) == (stream, row):
-            rerun = first.get("again")
-            if isinstance(rerun, dict) and {"times", "repeats"} <= rerun.keys() and int(rerun["times"]) > 1:
-                return rerun
-    return None
 
 
 # --- steps ------------------------------------------------------------------------------------------------------------

@@ -61,7 +61,6 @@ NOT_THERE = {
     "state": "--state",
     "kernels": "--kernels",
     "check_links": "--check-links",
-    "against": "--against",
     "asleep": "--asleep",
     "rerun": "rerun",
 }

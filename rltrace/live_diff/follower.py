@@ -1,4 +1,4 @@
-"""Two traces compared as both grow: ``record --against`` of a trace that is not finished, or at a URL.
+"""Two traces compared as both grow: ``record --against`` of a trace that has ended, or goes on, or does not exist yet.
 
 Owns what is compared at each look, and when a difference is final. Compares what both have committed, in another
 process than either program: neither waits. No torch.
@@ -44,9 +44,6 @@ COMPARED = (
     Step.DEVICE_GENERATORS,
 )
 """Cells of a step that are equal where nothing differs up to its end."""
-
-
-COMPARED_LATER = "it was compared after it had run"
 
 
 class Reach(StrEnum):
@@ -188,6 +185,8 @@ class Follower:
             marked=done.marked.differing,
             unused=done.marked.unused,
         )
+        if found is None and not counts.matched:
+            counts.steps = self.equal_steps
         if found is None:
             counts.unchecked = max(done.b.ops - counts.matched - counts.only_b, 0)
         names = [process.name for process in done.b.processes]
@@ -382,6 +381,4 @@ def _live_finding(found: Finding) -> LiveFinding:
         found.explanation,
         found.kernel,
         found.outputs,
-        None,
-        COMPARED_LATER if found.op else "",
     )

@@ -1,21 +1,12 @@
-"""The result of a live comparison with A, in the journal and in memory.
-
-Owns the record ``against`` that each process writes, and the outcome of all processes. No torch.
-"""
+"""The result of a live comparison with A: the first difference, how many ops it rests on, and the outcome. No torch."""
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from rltrace.diff.base.model import Cause, InputsMatch, Pair
-from rltrace.json import JsonError, from_json, to_json
-from rltrace.trace.format.journal import Record
 from rltrace.trace.read.names import Site
-from rltrace.trace.read.reader import Trace
-
-TYPE = "against"
 
 
 class LiveOutcome(StrEnum):
@@ -25,29 +16,6 @@ class LiveOutcome(StrEnum):
     EQUAL = "equal"
     ONE_SIDED = "one-sided"  # all matched ops are equal; some ops are on one side only
     NOTHING = "nothing-compared"
-
-
-@dataclass(frozen=True)
-class RepeatedResult:
-    """What some of the calls gave."""
-
-    digests: tuple[str, ...]
-    count: int
-
-
-@dataclass(frozen=True)
-class Repetition:
-    """The results of calling the op that differs again, on its inputs."""
-
-    times: int
-    repeats: bool
-    """Every call gave the same."""
-    results: tuple[RepeatedResult, ...]
-    """In the order in which they were first seen."""
-    of_a: int
-    """Calls that gave A's results."""
-    of_b: int
-    """Calls that gave those that this run went on with."""
 
 
 @dataclass(frozen=True)
@@ -69,15 +37,14 @@ class LiveFinding:
     explanation: str
     kernel: Pair[str]
     outputs: tuple[Pair[str], ...]
-    again: Repetition | None = None
-    """None: it was not called again, for the reason ``why_not``."""
-    why_not: str = ""
 
 
 @dataclass
 class LiveCounts:
     """Counts of the ops of one process."""
 
+    steps: int = 0
+    """Steps of which all digests are equal, where no ops were compared."""
     matched: int = 0
     """Ops that A has, and that gave the same."""
     only_b: int = 0
@@ -106,24 +73,9 @@ class LiveResult:
     def word(self) -> LiveOutcome:
         if self.first is not None:
             return LiveOutcome.DIFFERS
-        if not self.counts.matched:
+        if not self.counts.matched and not self.counts.steps:
             return LiveOutcome.NOTHING
         return LiveOutcome.ONE_SIDED if self.counts.only_b or self.counts.only_a else LiveOutcome.EQUAL
-
-
-def to_record(found: LiveResult) -> Record:
-    return {"type": TYPE, **to_json(found)}
-
-
-def read_results(trace: Trace) -> list[LiveResult]:
-    """Of every process that left its record, in the order of the trace's processes."""
-    found = []
-    for process in trace.processes:
-        for record in process.journal.records:
-            if record["type"] == TYPE:
-                with suppress(JsonError):
-                    found.append(from_json(LiveResult, {**record, "process": process.name}))
-    return found
 
 
 def word_of(found: list[LiveResult]) -> LiveOutcome:

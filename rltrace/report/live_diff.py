@@ -8,7 +8,6 @@ from typing import Any
 
 from rltrace.command_lines import line
 from rltrace.live_diff.result import LiveCounts, LiveFinding, LiveOutcome, LiveResult, word_of
-from rltrace.trace.kernels.evidence import LAUNCH_ROWS
 from rltrace.wording import counted
 
 SCHEMA = "rltrace.against/1"
@@ -19,8 +18,30 @@ def against_json(found: Sequence[LiveResult], where: Mapping[str, str]) -> dict[
     return {"schema": SCHEMA, "verdict": word_of(list(found)), **where, "processes": found}
 
 
-def against_lines(found: Sequence[LiveResult], a: str, trace: str) -> Iterator[str]:
-    """The verdict and its evidence."""
+def against_lines(
+    found: Sequence[LiveResult], a: str, trace: str, a_state: str = "ended", why: str = "", *, said: bool = False
+) -> Iterator[str]:
+    """The verdict and its evidence. ``a_state``: how far A is; ``why`` the result is not final; ``said``: whether the
+    finding was narrated already."""
+    if not found:
+        yield f"nothing could be compared with {a}: {why or 'it does not exist'}"
+        return
+    if said:
+        yield f"differs from {a}, as said above"
+    else:
+        yield from _verdict_lines(found, a, trace)
+    going = {"growing": f"{a} is still being recorded", "killed": f"{a} was killed"}.get(a_state, "")
+    if why or (going and not said):
+        yield f"  {'; '.join(filter(None, (going, why)))}"
+
+
+def commands(found: Sequence[LiveResult], a: str, trace: str, a_state: str) -> list[str]:
+    """Commands to run next, ready to paste."""
+    differs = any(one.first is not None for one in found)
+    return [line("diff", a, trace)] if differs or a_state == "growing" else []
+
+
+def _verdict_lines(found: Sequence[LiveResult], a: str, trace: str) -> Iterator[str]:
     firsts = [one.first for one in found if one.first is not None]
     for first in firsts:
         yield from _first_lines(first, a)
@@ -33,37 +54,10 @@ def against_lines(found: Sequence[LiveResult], a: str, trace: str) -> Iterator[s
         case LiveOutcome.ONE_SIDED:
             yield f"all {tally.matched:,} matched ops give the same as {a}; {_counts(tally)}"
             yield f"  to see whether those matter: {line('diff', a, trace)}"
+        case _ if not tally.matched:
+            yield f"equal to {a}: the digests of {counted(tally.steps, 'step')} are the same"
         case _:
             yield f"equal to {a}: all {tally.matched:,} ops give the same{_rest(tally)}"
-
-
-def growing_lines(
-    found: Sequence[LiveResult], a: str, trace: str, a_state: str, why: str = "", *, said: bool = False
-) -> Iterator[str]:
-    """The same where A may still grow; ``a_state``: how far it is, ``why`` the result is not final, ``said``: whether
-    the finding was narrated already."""
-    if not found:
-        yield f"nothing could be compared with {a}: {why or 'it does not exist'}"
-        return
-    if said:
-        yield f"differs from {a}, as said above"
-    else:
-        yield from against_lines(found, a, trace)
-    going = {"growing": f"{a} is still being recorded", "killed": f"{a} was killed"}.get(a_state, "")
-    if why or (going and not said):
-        yield f"  {'; '.join(filter(None, (going, why)))}"
-
-
-def growing_commands(
-    found: Sequence[LiveResult], a: str, trace: str, command: Sequence[str], a_state: str
-) -> list[str]:
-    """Commands to run next, ready to paste: the second one runs up to that op again, and records its values."""
-    first = next((one.first for one in found if one.first is not None), None)
-    lines = [line("diff", a, trace)] if first is not None or a_state == "growing" else []
-    if first is not None and first.op and a_state != "growing" and "://" not in a:
-        again = f"{trace.removesuffix('.zarr')}-again.zarr"
-        lines.append(line("record", "-o", again, "--against", a, "--stop", "--", *command))
-    return lines
 
 
 def _first_lines(first: LiveFinding, a: str) -> Iterator[str]:
@@ -79,19 +73,6 @@ def _first_lines(first: LiveFinding, a: str) -> Iterator[str]:
     if first.site is not None:
         yield f"  {first.site.file}:{first.site.line} in {first.site.function}: {first.site.source}"
     yield f"  {first.cause.value}: {first.explanation}"
-    if first.again is None and first.why_not:
-        yield f"  it was not re-executed: {first.why_not}"
-
-
-def commands(found: Sequence[LiveResult], a: str, trace: str) -> list[str]:
-    """Commands to run next, ready to paste."""
-    first = next((one.first for one in found if one.first is not None), None)
-    if first is None:
-        return []
-    lines = [line("diff", a, trace)]
-    if first.again is not None and not first.op.startswith(LAUNCH_ROWS):
-        lines.append(line("repro", trace, "--at", f"{first.stream}:{first.b_index}", "--against", a))
-    return lines
 
 
 def _sum(found: Sequence[LiveResult]) -> LiveCounts:

@@ -188,7 +188,7 @@ def operator_of(process: ProcessTrace, rows: Rows) -> tuple[OpOverload, OpPlan]:
     if name.startswith(LAUNCH_ROWS):
         raise UsageError(
             f"{where}, {name}, is a call of code outside torch, which is not in the trace: it cannot be re-executed by "
-            "itself; record --against calls a Triton kernel again while the program runs"
+            "itself"
         )
     func = find_operator(name)
     plan = make_plan(0, func)

@@ -13,7 +13,7 @@ from rltrace.diff.base.findings import RowAt, row_at
 from rltrace.diff.base.model import Cause, InputsMatch, NamedDifference
 from rltrace.diff.base.row_diff import difference
 from rltrace.diff.base.view import StreamView
-from rltrace.diff.causes.classify import NOT_RERUN, Classification, alignments_text, judge, rerun_text
+from rltrace.diff.causes.classify import NOT_RERUN, Classification, alignments_text, judge
 from rltrace.testing import In, TraceBuilder
 from rltrace.trace.format.schema import PLACEMENT_SHIFT, Kind, Origin, RowFlag, ValueKind
 from rltrace.trace.read.reader import open_trace
@@ -351,14 +351,6 @@ def test_an_op_whose_inputs_match(
     found = judged(tmp_path, [reading(outputs="w"), pair[0]], [reading(outputs="w"), pair[1]], settings=settings)
     assert (found.judgement.cause, found.judgement.inputs_match) == (cause, known)
     assert found.judgement.explanation == why
-
-
-def test_re_executed() -> None:
-    """The clause says how often, and what came of it."""
-    assert rerun_text(1_000, True).startswith("re-executed 1,000 times") and rerun_text(2, True).endswith(
-        "it is deterministic"
-    )
-    assert rerun_text(2, False).endswith("it is nondeterministic")
 
 
 @pytest.mark.parametrize(

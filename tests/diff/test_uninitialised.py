@@ -6,7 +6,6 @@ import ctypes
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,8 +19,6 @@ from rltrace.diff.base.findings import row_at
 from rltrace.diff.base.model import Cause, Comparison, Verdict
 from rltrace.diff.causes.inputs import match_inputs
 from rltrace.diff.causes.uninitialised import MarkedRows, count_marked, garbage_writers
-from rltrace.live_diff.result import LiveOutcome, LiveResult
-from rltrace.live_diff.start import against_block
 from rltrace.testing import TraceBuilder
 from rltrace.trace.format.schema import Kind, RowFlag
 from rltrace.trace.read.reader import Trace, open_trace
@@ -408,62 +405,3 @@ def test_memory_that_matters_is_the_finding(matters: dict[bool, list[Path]], nam
     assert found.first.cause is (Cause.UNINITIALISED if checks else Cause.UNKNOWN)
     assert found.first.op == "aten.mul.Tensor"
     assert "computes with what it returned" in found.first.explanation
-
-
-# --- while the run is recorded ----------------------------------------------------------------------------------------
-
-
-def live(a: Path, folder: Path, program: Callable[[], None]) -> LiveResult:
-    """The program compared with ``a`` while it runs, with other bytes in all fresh memory than ``a`` had."""
-    with memory_filled(0x42):
-        torch.manual_seed(0)
-        with against_block(a, folder / "live.zarr") as run:
-            program()
-    assert run.found is not None
-    [found] = run.found
-    return found
-
-
-def test_memory_that_is_dropped_is_no_finding_of_a_live_comparison(
-    garbage: dict[str, list[Path]], tmp_path: Path
-) -> None:
-    """Each op that computes with it is held back until a step of an optimizer ends, and given up then."""
-    a = garbage["plain"][0]
-    found = live(a, tmp_path, lambda: in_threads(GARBAGE))
-    assert (found.word, found.first) == (LiveOutcome.EQUAL, None)
-    assert found.counts.unused == compare(a, tmp_path / "live.zarr").marked.unused > 40
-
-
-@pytest.mark.parametrize("name", MATTERS)
-def test_memory_that_matters_is_the_finding_of_a_live_comparison(tmp_path: Path, name: str) -> None:
-    """With the cause that a comparison of both whole traces names, and the same op that read the memory."""
-
-    def program() -> None:
-        in_threads({name: MATTERS[name]}, ends=False)
-
-    with memory_filled(0x11):
-        torch.manual_seed(0)
-        a = recorder(tmp_path)(program).path
-    found, other = live(a, tmp_path, program).first, compare(a, tmp_path / "live.zarr").first
-    assert found is not None and other is not None
-    assert found.cause is other.cause is Cause.UNKNOWN
-    assert f"written by row {other.b_index}," in found.explanation
-
-
-def test_another_difference_of_the_step_is_the_finding_of_a_live_comparison(tmp_path: Path) -> None:
-    """What was held back before it is not, as in a comparison of both whole traces."""
-
-    def program(factor: float) -> None:
-        used_twice(torch.empty(64))
-        torch.ones(3).mul(factor)
-        train()
-
-    def run(factor: float) -> None:
-        in_threads({"probe": partial(program, factor)}, ends=False)
-
-    with memory_filled(0x11):
-        a = recorder(tmp_path)(partial(run, 2.0)).path
-    found, other = live(a, tmp_path, partial(run, 3.0)).first, compare(a, tmp_path / "live.zarr").first
-    assert found is not None and other is not None
-    assert (found.b_index, found.op, found.cause) == (other.b_index, other.op, other.cause)
-    assert (found.op, found.cause) == ("aten.mul.Tensor", Cause.ARGUMENTS)

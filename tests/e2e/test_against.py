@@ -1,4 +1,4 @@
-"""``record --against``: under another kernel setting a program is stopped at the very op that a comparison names."""
+"""``record --against`` a trace that has ended: what is said at the end of the run is what a comparison says."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import sys
 from typing import Any
 
 import pytest
+
+from rltrace.trace.read.reader import open_trace
 
 PROGRAM = """
 import torch
@@ -22,9 +24,19 @@ torch.randn(100).mul(2)
 """
 
 
+STEPS = """
+import torch
+weight = torch.ones(3, requires_grad=True)
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for step in range(3):
+    (weight * step).sum().backward()
+    optimizer.step()
+"""
+
+
 @pytest.mark.processor
 def test_another_kernel(cli: Any, kernel_setting: str) -> None:
-    """It ends there, with the op called again: it repeats itself, and never gives A's result."""
+    """The finding of a comparison of both traces, named at the end of the run, and in its exit status."""
     program = cli.folder / "train.py"
     program.write_text(PROGRAM)
     for trace, setting in (("a.zarr", ""), ("b.zarr", kernel_setting)):
@@ -32,19 +44,29 @@ def test_another_kernel(cli: Any, kernel_setting: str) -> None:
     wanted = cli.diff("a.zarr", "b.zarr")[1]["first_value"]
     if wanted is None:
         pytest.skip(f"{kernel_setting} changes none of these ops on this processor")
-    asked = ("record", "-o", "c.zarr", "--against", "a.zarr", "--stop", "--result", "found.json")
+    asked = ("record", "-o", "c.zarr", "--against", "a.zarr", "--exit-code", "--result", "found.json")
     done = cli.rltrace(*asked, "--", sys.executable, program, setting=kernel_setting)
-    told = json.loads((cli.folder / "found.json").read_text())
-    first = told["processes"][0]["first"]
-    assert told["verdict"] == "differs"
+    result = json.loads((cli.folder / "found.json").read_text())
+    first = result["processes"][0]["first"]
+    assert (result["verdict"], done.returncode) == ("differs", 1)
     names = ("a_index", "b_index", "stream", "op", "cause", "inputs_match", "outputs")
     assert [first[name] for name in names] == [wanted[name] for name in names]
-    assert (first["again"]["repeats"], first["again"]["of_a"]) == (True, 0)
-    assert first["again"]["of_b"] == first["again"]["times"]
-    assert done.returncode == 0
     assert f"rltrace: differs from a.zarr at op {first['b_index']:,} of rank0/main" in done.stderr
-    assert f"rltrace repro c.zarr --at rank0/main:{first['b_index']} --against a.zarr" in done.stderr
-    assert cli.diff("a.zarr", "c.zarr")[1]["b"]["ops"] == first["b_index"] + 1
+    assert "rltrace diff a.zarr c.zarr" in done.stderr
+
+
+@pytest.mark.parametrize("level", ["op", "step"])
+def test_a_trace_that_has_ended(cli: Any, level: str) -> None:
+    """The run records the level and the steps of A, and is equal."""
+    steps = ("--steps", "1:2") if level == "op" else ()
+    program = ("-c", STEPS)
+    cli.rltrace("record", "-o", "a.zarr", "--level", level, *steps, "--", sys.executable, *program)
+    asked = ("record", "-o", "b.zarr", "--against", "a.zarr", "--exit-code")
+    done = cli.rltrace(*asked, "--", sys.executable, *program)
+    assert (done.returncode, "equal to a.zarr" in done.stderr) == (0, True), done.stderr
+    a, b = (open_trace(cli.folder / name) for name in ("a.zarr", "b.zarr"))
+    assert (b.level, b.processes[0].windows) == (a.level, a.processes[0].windows)
+    assert [stream.rows for stream in b.processes[0].streams] == [stream.rows for stream in a.processes[0].streams]
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,11 @@
-"""What a recording that was held against another trace says, word by word."""
+"""What a recording that was compared with another trace says, word by word."""
 
 from __future__ import annotations
 
 from rltrace.diff.base.model import Cause, InputsMatch, Pair
 from rltrace.json import to_json
-from rltrace.live_diff.result import LiveCounts, LiveFinding, LiveResult, RepeatedResult, Repetition
-from rltrace.report.live_diff import against_json, against_lines, commands, growing_commands, growing_lines
+from rltrace.live_diff.result import LiveCounts, LiveFinding, LiveResult
+from rltrace.report.live_diff import against_json, against_lines, commands
 from rltrace.trace.read.names import Site
 
 SITE = Site("train.py", 12, "update", "loss = f(x)")
@@ -20,6 +20,7 @@ def lines(tally: LiveCounts, first: LiveFinding | None = None) -> list[str]:
 def test_equal() -> None:
     """How many ops that rests on, and what it does not rest on."""
     assert lines(LiveCounts(matched=1200)) == ["equal to a.zarr: all 1,200 ops give the same"]
+    assert lines(LiveCounts(steps=3)) == ["equal to a.zarr: the digests of 3 steps are the same"]
     (line,) = lines(LiveCounts(matched=1200, marked=2, unchecked=30))
     assert "30 more ops are in steps that A does not have" in line
     assert "2 of them not counted" in line
@@ -43,57 +44,34 @@ def test_nothing_compared() -> None:
 
 def test_the_first_difference() -> None:
     """Where, on both sides, what and why; and what to look at next."""
-    again = Repetition(100, False, (RepeatedResult(("aa",), 60), RepeatedResult(("bb",), 40)), 60, 40)
-    first = LiveFinding(*PLACE, Cause.SAME_KERNEL, InputsMatch.INFERRED, "because", NONE, (Pair("aa", "bb"),), again)
+    first = LiveFinding(*PLACE, Cause.SAME_KERNEL, InputsMatch.INFERRED, "because", NONE, (Pair("aa", "bb"),))
     assert lines(LiveCounts(matched=1290), first) == [
         "differs from a.zarr at op 1,300 of rank0/main (1,234 in A), step 7: aten.mm.default",
         "  train.py:12 in update: loss = f(x)",
         "  same-kernel: because",
     ]
     found = [LiveResult("rank0/main", LiveCounts(), first)]
-    assert commands(found, "a.zarr", "b.zarr") == [
-        "rltrace diff a.zarr b.zarr",
-        "rltrace repro b.zarr --at rank0/main:1300 --against a.zarr",
-    ]
-    told = to_json(against_json(found, {"a": "a.zarr", "trace": "b.zarr"}))["processes"][0]["first"]
-    assert (told["a_index"], told["b_index"], told["inputs_match"]) == (1234, 1300, "inferred")
-    assert told["again"]["results"] == [{"digests": ["aa"], "count": 60}, {"digests": ["bb"], "count": 40}]
-
-
-def test_an_op_that_was_not_called_again() -> None:
-    """Why, and no script of it is offered."""
-    first = LiveFinding(
-        *PLACE, Cause.RNG, InputsMatch.UNKNOWN, "because", NONE, (), None, "its inputs differ from those in A"
-    )
-    assert lines(LiveCounts(), first)[-1] == "  it was not re-executed: its inputs differ from those in A"
-    assert commands([LiveResult("rank0/main", LiveCounts(), first)], "a.zarr", "b.zarr") == [
-        "rltrace diff a.zarr b.zarr"
-    ]
+    assert commands(found, "a.zarr", "b.zarr", "ended") == ["rltrace diff a.zarr b.zarr"]
+    shown = to_json(against_json(found, {"a": "a.zarr", "trace": "b.zarr"}))["processes"][0]["first"]
+    assert (shown["a_index"], shown["b_index"], shown["inputs_match"]) == (1234, 1300, "inferred")
 
 
 def test_a_trace_that_grows() -> None:
     """How far it is stands below; what was narrated while the program ran is not repeated."""
-    first = LiveFinding(*PLACE, Cause.OUTSIDE, InputsMatch.DIFFER, "because", NONE, (), None, "it had run")
+    first = LiveFinding(*PLACE, Cause.OUTSIDE, InputsMatch.DIFFER, "because", NONE, ())
     found = [LiveResult("rank0/main", LiveCounts(matched=1290), first)]
-    assert list(growing_lines(found, "a.zarr", "b.zarr", "ended", said=True)) == ["differs from a.zarr, as said above"]
-    assert list(growing_lines(found, "a.zarr", "b.zarr", "killed", "why"))[-1] == "  a.zarr was killed; why"
-    assert list(growing_lines([], "a.zarr", "b.zarr", "missing")) == [
+    assert list(against_lines(found, "a.zarr", "b.zarr", "ended", said=True)) == ["differs from a.zarr, as said above"]
+    assert list(against_lines(found, "a.zarr", "b.zarr", "killed", "why"))[-1] == "  a.zarr was killed; why"
+    assert list(against_lines([], "a.zarr", "b.zarr", "missing")) == [
         "nothing could be compared with a.zarr: it does not exist"
     ]
     equal = [LiveResult("", LiveCounts(matched=5))]
-    assert list(growing_lines(equal, "a.zarr", "b.zarr", "growing")) == [
+    assert list(against_lines(equal, "a.zarr", "b.zarr", "growing")) == [
         "equal to a.zarr: all 5 ops give the same",
         "  a.zarr is still being recorded",
     ]
-    again = "rltrace record -o b-again.zarr --against a.zarr --stop -- python t.py"
-    assert growing_commands(found, "a.zarr", "b.zarr", ["python", "t.py"], "ended") == [
-        "rltrace diff a.zarr b.zarr",
-        again,
-    ]
-    assert growing_commands(found, "s3://a.zarr", "b.zarr", ["python", "t.py"], "ended") == [
-        "rltrace diff s3://a.zarr b.zarr"
-    ]
-    assert growing_commands(equal, "a.zarr", "b.zarr", [], "ended") == []
+    assert commands(equal, "a.zarr", "b.zarr", "growing") == ["rltrace diff a.zarr b.zarr"]
+    assert commands(equal, "a.zarr", "b.zarr", "ended") == []
 
 
 def test_a_difference_without_an_op() -> None:

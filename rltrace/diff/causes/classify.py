@@ -149,12 +149,6 @@ SCRIPT_OBJECT = "ScriptObject"
 NOT_RERUN = "whether it is deterministic was not tried"
 
 
-def rerun_text(times: int, repeats: bool) -> str:
-    """The clause that replaces ``NOT_RERUN`` for an op that was called again while it was recorded."""
-    words = "is deterministic" if repeats else "is nondeterministic"
-    return f"re-executed {times:,} times on its inputs while it was recorded, it {words}"
-
-
 @dataclass(frozen=True)
 class Classification:
     """The origin of a difference, and its cause."""

@@ -202,8 +202,6 @@ def _start_recorder(start_record: StartRecord, options: str, library: str) -> No
             from rltrace.parity.patching.start import start
         elif recording.replay or recording.rerun:
             from rltrace.replay.start import start
-        elif recording.against:
-            from rltrace.live_diff.start import start
         else:
             from rltrace.recorder.session.session import start
         start(recording, start_record.token)

@@ -131,12 +131,9 @@ class RecordOptions(NamedTuple):
     """Absolute path of a file that maps modules of that trace to modules of this run; empty: matched by name."""
 
     against: str = ""
-    """Absolute path of the trace that the run is compared with as it goes; empty: none."""
-    growing: str = ""
-    """Where a trace is that may still grow, without credentials: the launcher compares the run with it; empty: none."""
+    """Where the trace is, without credentials, that the launcher compares the run with as it goes; empty: none."""
     stop: bool = False
-    """End the program, as Ctrl-C would, at the first op that differs from either; from one that grows, once the
-    launcher has found it, with the step that the program is in then."""
+    """End the program, as Ctrl-C would, once the launcher has found a difference, with the step that it is in then."""
 
     rerun: str = ""
     """Absolute path of the trace whose steps the program runs again, with the memory that it holds; empty: none."""
@@ -160,7 +157,6 @@ class RecordOptions(NamedTuple):
             "--values": self.values,
             "--rerunnable": self.rerunnable,
             "--rows": self.rows,
-            "--against": self.against,
             "replay": self.replay,
             "rerun": self.rerun,
         }
@@ -205,8 +201,6 @@ class RecordOptions(NamedTuple):
             extras |= {"by_rows": True, "weights": self.weights}
         if self.against:
             extras |= {"against": home_as_tilde(self.against), "stop": self.stop}
-        if self.growing:
-            extras |= {"against": home_as_tilde(self.growing), "stop": self.stop, "growing": True}
         if self.rerun:
             extras |= {"rerun": home_as_tilde(self.rerun), "process": self.process, "warm_up": self.warm_up}
         return extras

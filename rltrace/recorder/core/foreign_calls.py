@@ -53,8 +53,6 @@ METHODS: Final = ("instancemethod", "method_descriptor", "wrapper_descriptor", "
 
 EXTENSION: Final = "extension."
 
-HAS_STATE: Final = "a function of a library may have state, so it is not called again"
-
 
 # --- addresses --------------------------------------------------------------------------------------------------------
 
@@ -170,7 +168,6 @@ class ForeignCalls:
                 RegionName(name, {word: value for word, value in evidence.items() if value}, settings),
                 dict.fromkeys(map(str, forms), False),
                 self._storages,
-                why_not_again=HAS_STATE,
                 returns_new=True,
             )
         return launch

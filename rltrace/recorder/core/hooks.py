@@ -15,7 +15,6 @@ from torch._ops import OpOverload
 from rltrace.recorder.base.dispatch_mode import Observer
 from rltrace.recorder.base.torch_function import OpWrapper, Overrides, any_torch_function
 from rltrace.recorder.core.calls import Call
-from rltrace.recorder.core.events import EventForm
 from rltrace.recorder.core.torchscript_threads import is_torchscript_thread
 
 FixedCells = tuple[int, int, int, int, int, int, int]
@@ -59,17 +58,10 @@ class OpHook(Generic[State]):
     def drop(self) -> None:
         """An interrupt came: the current row is dropped."""
 
-    def event(self, form: EventForm, cells: EventCells, scalars: int, row: int, site: int) -> None:
-        """An event has been written as ``row``; ``scalars`` is the id of its form in table "scalars"."""
-
     def window_row(
         self, cells: FixedCells, row: int, name: str, owner: str, digests: list[int], tensor: torch.Tensor | None
     ) -> None:
         """The digest of a tensor at the beginning of a window has been written as ``row``; None: of a generator."""
-
-
-EventCells = tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[float]]
-"""Cells of an event: evidence (counts, then digests), digests, integers, floats."""
 
 
 class HookedStream(Observer, Protocol):

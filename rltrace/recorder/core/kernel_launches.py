@@ -27,7 +27,7 @@ from rltrace.recorder.core.kernel_source import KernelSource, read_source
 from rltrace.recorder.core.process_state import ProcessState
 from rltrace.recorder.core.regions import BRACKET, Region, RegionName
 from rltrace.recorder.core.storages import Storages, address_of
-from rltrace.trace.kernels.evidence import TRITON, Evidence
+from rltrace.trace.kernels.evidence import TRITON
 
 # --- arguments --------------------------------------------------------------------------------------------------------
 
@@ -57,17 +57,12 @@ class KernelLaunch(Region):
         written: Mapping[str, bool],
         storages: Storages,
         *,
-        again: Callable[[Evidence, Mapping[str, Any]], Any] | None = None,
-        why_not_again: str = "",
         returns_new: bool = False,
     ) -> None:
-        """``written``: the arguments that it may write, False for each. ``again``: calls the kernel in a configuration,
-        on other tensors; None: see ``why_not_again``."""
+        """``written``: the arguments that it may write, False for each."""
         super().__init__(name, writes=True, draws=False, forget_reads=storages.reads.clear)
         self.written = written
         self.returns_new = returns_new
-        self.why_not_again = why_not_again
-        self._again = again
         self._storages = storages
         self._program = threading.local()
 
@@ -90,22 +85,12 @@ class KernelLaunch(Region):
                 self._program.call = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        call, self._program.call = getattr(self._program, "call", None), None
-        if call is None:
-            return self.configured(self.name.evidence)(**kwargs)
+        call, self._program.call = self._program.call, None
         try:
             return call()
         except BaseException:  # there will be no row, and any tensor may have been written
             self._storages.record_unseen_write([address_of(tensor) for tensor in op_tensors(args, kwargs)])
             raise
-
-    def configured(self, evidence: Evidence) -> Callable[..., Any]:
-        """The kernel in the configuration of ``evidence``, to be called on other tensors. Only without
-        ``why_not_again``."""
-        if self._again is None:
-            raise RuntimeError(self.why_not_again)
-        again = self._again
-        return lambda **arguments: again(evidence, arguments)
 
 
 # --- Triton -----------------------------------------------------------------------------------------------------------
@@ -117,8 +102,6 @@ AUTOTUNER: Final = "triton.runtime.autotuner"
 
 UNSEEN: Final = "launches.unseen"
 """A fact: calls of code outside torch without rows, as their arguments could not be read."""
-
-NO_COPIES: Final = "not all of its arguments can be made again"
 
 
 class _Kernel(NamedTuple):
@@ -173,7 +156,7 @@ class TritonLaunches:
         if callable(kwargs["grid"]):
             kwargs["grid"] = kwargs["grid"](bound)  # once, as Triton would; it is part of the row
         try:
-            launch, arguments = self._launch(original, jit, kernel, bound, kwargs)
+            launch, arguments = self._launch(jit, kernel, bound, kwargs)
         except Exception as error:  # an invalid call, which is Triton's to refuse, or another version
             return self._unseen(error, jit, original, args, kwargs)
         return launch.run(lambda: original(jit, *args, **kwargs), (), arguments)
@@ -196,7 +179,7 @@ class TritonLaunches:
         return found
 
     def _launch(
-        self, original: Any, jit: Any, kernel: _Kernel, bound: dict[str, Any], kwargs: dict[str, Any]
+        self, jit: Any, kernel: _Kernel, bound: dict[str, Any], kwargs: dict[str, Any]
     ) -> tuple[KernelLaunch, dict[str, Any]]:
         chosen = self._chosen(kernel, jit)
         options = {name: value for name, value in kwargs.items() if name not in ("grid", "warmup", *kernel.parameters)}
@@ -208,14 +191,10 @@ class TritonLaunches:
         launch = self._launches.get(key)
         if launch is None:
             evidence = {"library": TRITON, **configuration, "code": kernel.source.fingerprint}
-            again = _again(original, jit)
-            why_not = "" if all(_is_plain(value) for value in bound.values()) else NO_COPIES
             launch = self._launches[key] = KernelLaunch(
                 RegionName(f"triton.{kernel.name}", evidence, ()),
                 dict.fromkeys([name for name in arguments if name in kernel.source.written], False),
                 self._storages,
-                again=again,
-                why_not_again=why_not,
             )
         return launch, arguments
 
@@ -281,19 +260,3 @@ def _plain(value: Any) -> Any:
         return str(value)
     name = getattr(value, "__name__", None)
     return name if isinstance(name, str) else value
-
-
-def _is_plain(value: Any) -> bool:
-    """Whether it is passed on as a row has it."""
-    return value is None or isinstance(without_address(value), (torch.Tensor, bool, int, float, str))
-
-
-def _again(original: Any, jit: Any) -> Callable[[Evidence, Mapping[str, Any]], Any]:
-    """Calls the kernel in the configuration of some evidence."""
-
-    def again(evidence: Evidence, arguments: Mapping[str, Any]) -> Any:
-        configuration = {name: value for name, value in evidence.items() if name not in ("library", "code", "grid")}
-        grid = tuple(int(side) for side in str(evidence["grid"]).split("×"))
-        return original(jit, **arguments, **configuration, grid=grid, warmup=False)
-
-    return again

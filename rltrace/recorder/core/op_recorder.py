@@ -786,8 +786,6 @@ class OpRecorder(RowBuffer):
             raise
         if row >= self.limit:
             self._committer.wake(self)
-        for hook in self.hooks:
-            hook.event(form, (evidence, digests, integers, floats), scalars, row, site)
 
     def _intern(self, form: EventForm, evidence: int) -> tuple[int, int, int, int, int]:
         calls = self.process.calls

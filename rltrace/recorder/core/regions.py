@@ -75,8 +75,6 @@ class Region:
     written: Mapping[str, bool] = MappingProxyType({})
     """Names of the arguments that it writes, as ``OpPlan.writes``."""
     returns_new = True
-    why_not_again = "compiled code is not called again"
-    """Why it cannot be called on other tensors; empty: it can."""
 
     def __init__(self, name: RegionName, *, writes: bool, draws: bool, forget_reads: Callable[[], None]) -> None:
         self.name = name

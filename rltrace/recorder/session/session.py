@@ -87,7 +87,7 @@ class Session:
             self._commit_server.listen()
         self._extend = extend
         self._pid = os.getpid()
-        self._end_look = EndLook(options.trace) if options.growing and options.stop else None
+        self._end_look = EndLook(options.trace) if options.against and options.stop else None
         self._arming: Wakening | None = None
         if options.asleep:
             self._arming = WarmUp(options) if options.rerun else Arming(options.trace, token)

@@ -530,8 +530,6 @@ RECORD_TYPES: Final = {
     "memory": "in a process that ran recorded steps again: reached, written, missed, unwritten, answered, refused: what"
     " it got of their memory",
     "patching": "in a process of a replay of activation rows: modules, the counts for each module and op",
-    "against": "in a live comparison: counts (ops matched, on one side only, marked, not compared), first: the first op"
-    " that differed, or null",
     "shards": "step, optimizer: its ordinal, rank, world_size, tensors: [{kind, name, key, shape (of the whole),"
     " digest (of the value) or why there is none, placements, mesh, coordinate}, …]: what the rank held of parameters,"
     " gradients and optimizer state at a step",
