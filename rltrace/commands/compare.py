@@ -6,12 +6,11 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
 
-from rltrace.commands._attribution import CommandLast, contribute, contribution_options, parse_contribution
 from rltrace.commands._output_files import check_output, write_output
 from rltrace.commands._parity_result import ParityResult
 from rltrace.commands._state_comparison import check_state_options, compare_state, state_options
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from rltrace.parity.requirements import Requirement
 
 
-@click.command(name="compare", cls=CommandLast)
+@click.command(name="compare")
 @click.argument("traces", nargs=-1, required=True, metavar="T1[:STREAM] [T2[:STREAM]]")
 @click.option("--a", "only_a", multiple=True, metavar="SELECTOR", help="A's calls of modules.  [repeatable]")
 @click.option("--b", "only_b", multiple=True, metavar="SELECTOR", help="B's calls of modules.  [repeatable]")
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
 @click.option("--pad", type=int, metavar="ID", help="Padding token, if no mask marks it.  [default: found]")
 @click.option("--logprobs", metavar="SELECTOR", help="Log-probabilities as both computed them; A-SEL::B-SEL for each.")
 @click.option("--routing", metavar="SELECTOR", help="Ops that choose experts.  [default: each topk in a model]")
-@contribution_options
 @state_options
 @click.option(
     "--require",
@@ -74,7 +72,6 @@ def command(
     reference: str | None,
     summands: int | None,
     precision: str | None,
-    **contributing: Any,
 ) -> int:
     """Compare two programs that should compute the same, row by row: the first module whose inputs agree and whose
     outputs do not, and within it the op on each side.
@@ -97,7 +94,6 @@ def command(
       rltrace record --rows all --values 'module=*' -o grpo.zarr -- python grpo.py
       rltrace compare grpo.zarr
       rltrace compare generator.zarr trainer.zarr --require bitwise
-      rltrace compare generator.zarr trainer.zarr --contributions -- python trainer.py
       rltrace compare single.zarr tp2.zarr --state
     """
     own_options = {"reference": reference, "summands": summands, "precision": precision}
@@ -111,7 +107,6 @@ def command(
     from rltrace.parity.inputs import open_ranges
     from rltrace.parity.requirements import parse_requirement
 
-    contribution = parse_contribution(ctx, contributing)
     arguments = _trace_arguments(traces, only_a, only_b)
     requirements = [parse_requirement(text) for text in required]
     options = _parity_options(map_file, rows_by, pad)
@@ -122,13 +117,10 @@ def command(
     def judge() -> ParityResult:
         compared = compare(*ranges, options)
         effects = effects_of(compared, logprobs, routing)
-        if contribution is not None:
-            shares = contribute(contribution, compared, effects, arguments, ranges, options, logprobs, routing)
-            effects = replace(effects, contributions=shares)
         return _result(compared, effects, arguments, requirements)
 
     has_form = ctx.get_parameter_source("form") is ParameterSource.COMMANDLINE
-    if can_open() and not (no_tui or has_form or output is not None or contribution is not None):
+    if can_open() and not (no_tui or has_form or output is not None):
         shown = show_parity(arguments, judge)
         return ExitCode.INTERRUPTED if shown is None else shown.status
     result = judge()

@@ -159,12 +159,6 @@ def _within(call: ModuleCall, around: ModuleCall) -> bool:
     return around.first_row <= call.first_row and call.end_row <= around.end_row
 
 
-def first_shared_step(a: CallRange, b: CallRange) -> int | None:
-    """The first of several steps that both have calls of; None: they share one step, or none."""
-    common = sorted(set(a.steps) & set(b.steps))
-    return common[0] if len(common) > 1 else None
-
-
 def inputs_of(call: ModuleCall) -> tuple[ActivationRows, ...]:
     return tuple(tensor for tensor in call.tensors if tensor.part is Part.INPUT)
 
@@ -187,15 +181,6 @@ def came_from(tensor: ActivationRows, earlier: ActivationRows) -> bool:
 def row_shape(tensor: ActivationRows) -> tuple[int, ...]:
     """Lengths of the axes of one row."""
     return tuple(size for axis, size in enumerate(tensor.shape) if axis not in tensor.axes)
-
-
-def works_itself(call_range: CallRange, path: str) -> bool:
-    """Whether a module returns a tensor that no module within it returned."""
-    for call in call_range.modules.get(path, ()):
-        inner = {tensor.whole for one in all_inner(call_range, call) for tensor in outputs_of(one)}
-        if any(tensor.whole not in inner for tensor in outputs_of(call)):
-            return True
-    return False
 
 
 def all_inner(call_range: CallRange, call: ModuleCall, skip: ModuleCall | None = None) -> Iterator[ModuleCall]:

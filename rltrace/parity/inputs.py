@@ -67,15 +67,6 @@ def open_ranges(a: TraceArgument, b: TraceArgument) -> tuple[CallRange, CallRang
     )
 
 
-def open_rerun(b: TraceArgument, path: Location, *, one_trace: bool) -> CallRange:
-    """B's call range in the trace of another run of its program. Raises UsageError.
-
-    ``one_trace``: A and B are of the same trace.
-    """
-    selects, what = (CallRange.has_gradient, WITH) if one_trace else (None, "calls")
-    return _call_range("b", open_trace(path), replace(b, path=path), selects, what)
-
-
 Selects = Callable[[CallRange, ModuleCall], bool]
 
 

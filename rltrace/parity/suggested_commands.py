@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rltrace.command_lines import file_name, folder_of, in_folder, line, program, record
+from rltrace.command_lines import file_name, line, record
 from rltrace.parity.model import Parity, ParityVerdict
 from rltrace.selectors import escape
 from rltrace.trace.read.reader import Trace
@@ -29,15 +29,7 @@ def _commands(parity: Parity, a: Trace, b: Trace) -> Iterator[str]:
         for trace, path in [(b, paths[1])] if a is b else [(a, paths[0]), (b, paths[1])]:
             yield _record(trace, path)
     if first is not None and first.path.b is not None:
-        yield _contributions(a, b)
         yield line("ops", b.path, f"module={escape(first.path.b)}")
-
-
-def _contributions(a: Trace, b: Trace) -> str:
-    """How much of what differs at the end each module brings."""
-    folder = folder_of(b)
-    paths = [trace.path.resolve() if folder else trace.path for trace in ((a,) if a is b else (a, b))]
-    return in_folder(folder, {}, line("compare", *paths, "--contributions", "--", *program(b)))
 
 
 def _has_rows_of_ops(*traces: Trace) -> bool:

@@ -1,1 +1,1 @@
-"""What differences amount to: log-probabilities, routing, the contribution of each module."""
+"""What differences amount to: log-probabilities and routing."""

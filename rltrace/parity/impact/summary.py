@@ -9,15 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rltrace.errors import UsageError
-from rltrace.parity.call_range import CallRange
-from rltrace.parity.compare import Compared, ParityOptions
-from rltrace.parity.impact.attribution import Contributions
+from rltrace.parity.compare import Compared
 from rltrace.parity.impact.chosen_logprobs import gap_of_selected, parse_both
 from rltrace.parity.impact.logprobs import Gap, Policy, gap_of_logits
 from rltrace.parity.impact.routing import DEFAULT, Routing, routing_of
-from rltrace.parity.matching.key_choice import choose_keys, match_steps
-from rltrace.parity.matching.row_keying import Keying
-from rltrace.parity.matching.row_pairs import partners
 
 Names = Sequence[tuple[str, str]]
 
@@ -32,16 +27,6 @@ class Effects:
     """Of each router, in the order of A's first decisions."""
     routing_notes: tuple[str, ...] = ()
     """Routing that was not compared, and why."""
-    contributions: Contributions | None = None
-    """Of each module to the gap; None: not measured."""
-
-
-def gap_between(a: CallRange, b: CallRange, options: ParityOptions, logprobs: str | None, names: Names) -> Gap | str:
-    """The gap between two call ranges; ``names``: as of ``names_of``."""
-    a, b, _ = match_steps(a, b)
-    known = choose_keys(a, b, options.rows_by, options.pad)
-    ranks = partners(known.a, known.b, dict(names))
-    return _gap(Policy(Keying(a, known.a), ranks), Policy(Keying(b, known.b)), logprobs, names)
 
 
 def names_of(compared: Compared) -> Names:

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from rltrace.parity.impact.logprobs import Gap
 from rltrace.parity.impact.routing import Flip, Routing
 from rltrace.parity.impact.summary import Effects
-from rltrace.parity.report.attribution import contribution_lines
 from rltrace.report.diff_text import wrapped
 from rltrace.report.style import Style
 from rltrace.wording import cut, sentence
@@ -25,10 +24,8 @@ NAME = 36
 def effects_texts(effects: Effects, *, color: bool = False) -> list[str]:
     """The sections that are not empty."""
     style = Style(color)
-    parts = effects.contributions
     sections = [
         _gap(effects.gap, style),
-        () if parts is None else contribution_lines(parts, style),
         _routing(effects.routing, effects.routing_notes, style),
     ]
     return [text for text in ("\n".join(section) for section in sections) if text]

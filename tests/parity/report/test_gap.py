@@ -1,15 +1,13 @@
-"""The gap, the routing and the contributions, as text and as JSON."""
+"""The gap and the routing, as text and as JSON."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from math import inf
 
 import numpy as np
 import pytest
 
-from rltrace.parity.impact.attribution import Contributions, PatchTrial, Routed, Share
 from rltrace.parity.impact.logprobs import measure
 from rltrace.parity.impact.routing import Decisions, compare_decisions
 from rltrace.parity.impact.summary import Effects
@@ -32,23 +30,11 @@ ROUTING = compare_decisions(
     ["token 3 of sequence 0", "token 4 of sequence 0"],
     [7, 8],
 )
-PARTS = Contributions(
-    ("python", "train.py"),
-    0.5,
-    PatchTrial(0.5, 1.0),
-    (
-        Share("Policy.layers.0", PatchTrial(0.2, 0.3), PatchTrial(0.2, 0.3)),
-        Share("Policy.layers.1", PatchTrial(0.1, 0.1), PatchTrial(0.0, 0.0)),
-    ),
-    PatchTrial(0.0, 0.0),
-    Routed(PatchTrial(0.25, 0.5), PatchTrial(None, None, "not all rows could be injected: it was never called")),
-    ("Policy.head",),
-)
 
 
 def test_text() -> None:
     """Every section in full, at 80 columns."""
-    gap, parts, routing = effects_texts(Effects(GAP, (ROUTING,), ("layers.1.gate chose experts in A only",), PARTS))
+    gap, routing = effects_texts(Effects(GAP, (ROUTING,), ("layers.1.gate chose experts in A only",)))
     assert gap.splitlines() == [
         "Log-probabilities of 4 sampled tokens or actions",
         "  equal    1 (25.0%)",
@@ -71,23 +57,6 @@ def test_text() -> None:
         "      5.0e-02, B 1.2e-01)",
         "  Layers.1.gate chose experts in A only.",
     ]
-    assert parts.splitlines() == [
-        "Contribution of each module (mean absolute difference, A's rows injected)",
-        "                                             alone   removes    in turn   removes",
-        "    nothing injected                      5.00e-01",
-        "    layers.0                              2.00e-01       60%   2.00e-01       60%",
-        "    layers.1                              1.00e-01       80%   0.00e+00       40%",
-        "    routing: experts only                 2.50e-01       50%",
-        "    with weights                                 ?         ?",
-        "  alone: rows of this module only. in turn: with those of all modules above it,",
-        "  so that the reduction is that of this module and of what runs between the two",
-        "  Together they remove 100% of the gap; the shares alone add up to 140%, more:",
-        "  the rows of one module include what came in from those before it. They",
-        "  interact: only the shares in turn add up.",
-        "  Routing: not all rows could be injected: it was never called.",
-        "  Not tried (--most): head; their contribution counts, in turn, for the next",
-        "  module that was tried.",
-    ]
 
 
 def test_no_gap_says_why_and_no_routing_says_nothing() -> None:
@@ -96,27 +65,9 @@ def test_no_gap_says_why_and_no_routing_says_nothing() -> None:
     assert text.splitlines() == ["Log-probabilities", "  No token ids of A are known."]
 
 
-@pytest.mark.parametrize(
-    ("parts", "told"),
-    [
-        (replace(PARTS, control=PatchTrial(0.4)), "it is not deterministic, or was not run in the same way"),
-        (
-            replace(PARTS, together=PatchTrial(None, None, "it broke")),
-            "What all of them remove together is unknown: it",
-        ),
-        (replace(PARTS, shares=(PARTS.shares[0],), together=PatchTrial(0.2)), "add up to 60%, the same"),
-        (replace(PARTS, step=3), "All of this is for optimizer step 3 only"),
-    ],
-)
-def test_what_the_parts_do_not_rest_on_is_told(parts: Contributions, told: str) -> None:
-    """A trainer that does not repeat itself, a run that told nothing, parts that add up, later steps left out."""
-    text = " ".join(effects_texts(Effects(GAP, (), (), parts))[1].split())
-    assert told in text
-
-
 def test_json() -> None:
     """The same numbers; infinities as text, so that any reader can read it."""
-    found = json.loads(json.dumps(effects_json(Effects(GAP, (ROUTING,), ("a note",), PARTS)), allow_nan=False))
+    found = json.loads(json.dumps(effects_json(Effects(GAP, (ROUTING,), ("a note",))), allow_nan=False))
     assert found["gap"]["furthest"][0] == {"place": "token 4 of sequence 1", "token": 9, "a": "-inf", "b": -4.0}
     assert (found["gap"]["n"], found["gap"]["equal"], found["gap"]["unmeasured"]) == (4, 1, 1)
     (routing,) = found["routing"]
@@ -124,8 +75,4 @@ def test_json() -> None:
     assert routing["margins_a"]["quantiles"][0] == pytest.approx(0.05)
     assert routing["flips"][0]["margin_b"] == 0.125
     assert found["routing_notes"] == ["a note"]
-    parts = found["contributions"]
-    assert parts["shares"][1]["in_turn"] == {"gap": 0.0, "largest": 0.0, "why": "", "removed": pytest.approx(0.2)}
-    assert parts["routing"]["weights"]["removed"] is None
-    assert parts["add_up"] is False
     assert effects_json(Effects("why", ()))["gap"] == {"why": "why"}
