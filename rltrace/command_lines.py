@@ -16,8 +16,6 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from rltrace.trace.format.schema import EQUATION
-
 if TYPE_CHECKING:
     from rltrace.trace.read.reader import Trace
 
@@ -65,7 +63,6 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 
 def record(trace: Trace, file: str, *options: object, variables: Mapping[str, str] | None = None) -> str:
     """Record the program of a trace again."""
-    options = ("--level", EQUATION, *options) if trace.level == EQUATION else options
     return in_folder(folder_of(trace), variables or {}, line("record", *options, "-o", file, "--", *program(trace)))
 
 

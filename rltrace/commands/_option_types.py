@@ -149,10 +149,13 @@ def parse_size(option: str, text: str) -> int:
     return int(float(found[1]) * (1024 if found[3] else 1000) ** " KMGT".index(found[2].upper() or " "))
 
 
-def level_option(*more: str, help: str = "Every op, or one digest a step.") -> Callable[[F], F]:
-    """``--level``; ``more``: levels besides those that every program has."""
-    return click.option("--level", type=click.Choice(["step", "op", *more]), default="op", show_default=True, help=help)
-
+level_option = click.option(
+    "--level",
+    type=click.Choice(["step", "op"]),
+    default="op",
+    show_default=True,
+    help="Every op, or one digest a step.",
+)
 
 values_option = click.option(
     "--values",

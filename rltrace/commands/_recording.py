@@ -180,8 +180,6 @@ def _extent(options: RecordOptions) -> str:
         what = "asleep"
     elif options.level == "step":
         what = "one digest a step"
-    elif options.level == "equation":
-        what = "every equation of JAX, one by one: another program's bits"
         what += f", of steps {steps_text((options.first_step, options.end_step))}" if options.windowed else ""
     elif options.windowed:
         what = f"ops of steps {options.first_step}:{'' if options.end_step is None else options.end_step}"

@@ -75,7 +75,7 @@ def parse_arm_steps(text: str) -> ArmSteps:
     metavar="A:B",
     help="Steps to record: A to B (B left out); +A is A steps from now, +B is how many.",
 )
-@level_option()
+@level_option
 @values_option
 @values_inputs_option
 @values_limit_option

@@ -44,11 +44,7 @@ from rltrace.wording import counted
 @click.option(
     "-o", "--output", type=TraceLocation(), metavar="TRACE", help="Trace to write, or its URL; default: a new name."
 )
-@level_option(
-    "equation",
-    help="Every op, or one digest a step; equation: of a JAX program every equation, run one by one, whose bits are"
-    " another program's.",
-)
+@level_option
 @click.option(
     "--steps",
     metavar="A:B",

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from rltrace.command_lines import difference, file_name, line, program, record, record_both
+from rltrace.command_lines import difference, line, program, record_both
 from rltrace.diff import suggested_commands
 from rltrace.diff.align.blocks import first_unequal_step, match_steps
 from rltrace.diff.base.bisect import OnProbe
@@ -69,7 +69,7 @@ from rltrace.diff.unpaired_streams import (
 )
 from rltrace.errors import UsageError
 from rltrace.trace.format.location import Location
-from rltrace.trace.format.schema import BITS, EQUATION, RowFlag, Step, StepFlag, is_within
+from rltrace.trace.format.schema import RowFlag, Step, StepFlag, is_within
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace, open_both
 from rltrace.trace.read.stream import AHEAD, StreamTrace
@@ -328,13 +328,6 @@ def _run_again(trace: Trace, other: Trace) -> Trace:
 def _check(a: Trace, b: Trace) -> None:
     if a.path.resolve() == b.path.resolve():
         raise UsageError(f"{a.path} and {b.path} are the same trace; give two recordings")
-    if a.level != b.level and EQUATION in (a.level, b.level):
-        one, other = (a, b) if a.level == EQUATION else (b, a)
-        raise UsageError(
-            f"{one.path} was recorded at level {EQUATION}, whose bits are another program's, and {other.path} at level"
-            f" {other.level}: they cannot be compared; record both at one level, as with"
-            f" {record(other, file_name(other, EQUATION), '--level', EQUATION)}"
-        )
     algorithms = [{text for p in t.processes if (text := fact_text(p.facts, DIGEST_FACT))} for t in (a, b)]
     if algorithms[0] and algorithms[1] and algorithms[0] != algorithms[1]:
         names = [", ".join(sorted(found)) for found in algorithms]
@@ -406,7 +399,6 @@ class _Comparer:
         a, b = self.a, self.b
         if a.has_rows and b.has_rows:
             if a.engine == b.engine:
-                self.notes += dict.fromkeys(str(p.facts[BITS]) for p in a.processes if BITS in p.facts)
                 return "op"
             self.notes.append(
                 f"the ops were intercepted by two engines ({a.engine} and {b.engine}), so they are not compared row by"

@@ -17,7 +17,6 @@ from rltrace.fingerprint.host import FILE_LISTS, is_recorded
 from rltrace.masking import MASK
 from rltrace.replay.plan import compile_of, loops_of
 from rltrace.trace.format.root import is_trace
-from rltrace.trace.format.schema import EQUATION
 from rltrace.trace.read.reader import Trace
 
 MACHINE = ("host.cpu", "host.isa", "host.machine", "cuda.gpus", "cuda.driver")
@@ -92,9 +91,8 @@ def check_runs_alone(trace: Trace) -> None:
 
 def _options(trace: Trace) -> tuple[str, ...]:
     compile_, loops = compile_of(trace), loops_of(trace)
-    level = ("--level", EQUATION) if trace.level == EQUATION else ()
     compiled = () if compile_ is None else ("--compile", compile_)
-    return (*level, *compiled, *(("--loops", ",".join(loops)) if loops else ()))
+    return (*compiled, *(("--loops", ",".join(loops)) if loops else ()))
 
 
 def _command(trace: Trace, option: str) -> tuple[str, ...]:

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from rltrace.errors import RecordError
 from rltrace.jax_recorder import programs
 from rltrace.jax_recorder.digest_log import LOG, DigestLog, LogLibrary, log_library
-from rltrace.jax_recorder.equations import Evaluator
 from rltrace.jax_recorder.loops import CannotCutError, Cut, LoopRule, check_placement
 from rltrace.jax_recorder.programs import ArrayLayout, Program
 from rltrace.jax_recorder.read_calls import (
@@ -112,12 +111,8 @@ class DrivenLoop:
         args: Sequence[Any],
         inputs: Sequence[Operand],
         site: int,
-        evaluator: Evaluator | None,
     ) -> list[Any]:
-        """What the function returns; rows for what precedes its loop, its iterations and what follows.
-
-        ``evaluator``: evaluates the iterations of the window equation by equation.
-        """
+        """What the function returns; rows for what precedes its loop, its iterations and what follows."""
         cut, parts = self.cut, self.parts
         constants, xs, rest, carry = cut.split_first(parts.before.call(recording, args, inputs))
         first = [*constants, *xs, *rest, *_unshared(carry, cut.in_place, args)]
@@ -127,13 +122,6 @@ class DrivenLoop:
         ys, done = cut.empty_outputs(), 0
         while done < cut.length:
             recording.guarded(partial(rows.open_window, carry), None)
-            if evaluator is not None and recording.in_window(recording.step):
-                evaluated = self._iterate(recording, evaluator, rows, done, (constants, carry, xs, ys))
-                if evaluated is not None:
-                    carry, ys = evaluated
-                    recording.stop_after_until()
-                    done += 1
-                    continue
             stop = rows.next_stop(done)
             moved = cut.split(carry)
             piece = np.int32(done), np.int32(stop), rows.log_address
@@ -148,28 +136,6 @@ class DrivenLoop:
         final = parts.after.call(recording, [*rest, *results], rows.last_inputs)
         recording.guarded(partial(rows.after, final), None)
         return final
-
-    def _iterate(
-        self, recording: JaxRecording, evaluator: Evaluator, rows: _LoopRows, done: int, arrays: Sequence[list[Any]]
-    ) -> tuple[list[Any], list[Any]] | None:
-        """Evaluate an iteration equation by equation: its carry and the stacked outputs; None: it cannot be."""
-        cut, (constants, carry, xs, ys) = self.cut, arrays
-        if recording.is_over:
-            return None
-        iteration = None
-        try:
-            iteration = evaluator.iteration(cut.scan, programs.lines_here())
-            at = cut.rows_written(done, done + 1).start
-            whole, written = iteration.iterate(*cut.body_inputs(constants, carry), xs, at)
-        except Exception as error:
-            if iteration is not None and iteration.has_effects:
-                raise
-            recording.fail(error)
-            return None
-        ys = cut.stack(ys, written, np.int32(at))
-        carry = _unshared(cut.moving(whole), cut.in_place, [*constants, *xs])
-        recording.guarded(partial(rows.evaluated, at, carry, ys), None)
-        return carry, ys
 
 
 class _LoopRows:
@@ -210,13 +176,6 @@ class _LoopRows:
         """An iteration begins with this carry, and perhaps the window with it."""
         if self._recording.opens_window():
             self._state = self._recording.open_window(self._cut.carry_names, self._loop_site, carry)
-
-    def evaluated(self, at: int, carry: Sequence[Any], ys: Sequence[Any]) -> None:
-        """An iteration has been evaluated whose equations are rows; it has written the rows of index ``at``."""
-        recording, op = self._recording, self._loop.op
-        self._state = recording.operands(carry)
-        recording.add_stacked(op, self._cut.stacked_names, ys, {0: at})
-        recording.end_iteration(op, self._state)
 
     def next_stop(self, done: int) -> int:
         """The iteration before which the host looks next; until then, the program writes its log."""

@@ -29,8 +29,7 @@ from rltrace.jax_recorder import cached_calls, programs
 from rltrace.jax_recorder.cached_calls import CachedCall
 from rltrace.jax_recorder.callback_errors import ServedCalls, as_unrecorded
 from rltrace.jax_recorder.driven_loops import DrivenLoop, address_of
-from rltrace.jax_recorder.equations import CannotEvaluateError, Evaluation, Evaluator
-from rltrace.jax_recorder.loops import CannotCutError, check_placement, has_gradient, has_loop, has_while
+from rltrace.jax_recorder.loops import CannotCutError, has_gradient, has_loop, has_while
 from rltrace.jax_recorder.read_calls import ReadProgram, read_function
 from rltrace.jax_recorder.recording import FAILED, JaxRecording, MakeHook
 from rltrace.jax_recorder.rows import Operand, RowTemplate
@@ -38,7 +37,7 @@ from rltrace.jax_recorder.series import watch_callbacks
 from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.base.patching import Patches
 from rltrace.recorder.base.weak_id_dict import WeakIdDict
-from rltrace.trace.format.schema import BOUNDARY_ONLY, CALLS_BACK, EQUATION
+from rltrace.trace.format.schema import BOUNDARY_ONLY, CALLS_BACK
 
 Original = Callable[..., Any]
 
@@ -101,7 +100,7 @@ def start(options: RecordOptions, token: str, make_hook: MakeHook | None = None)
     patches.wrap(jax.stages.Traced, "lower", calls.note_lowered)
     patches.wrap(jax.stages.Lowered, "compile", calls.note_compiled)
     patches.wrap(jax.stages.Compiled, "__call__", calls.call_compiled)
-    is_late = make_hook is None and not options.values and options.level != EQUATION
+    is_late = make_hook is None and not options.values
     if is_late and hasattr(api, cached_calls.HOOK_STATE):  # else arrays are wanted when they are made
         patches.wrap(pjit, CREATE, calls.create)
         patches.replace(ArrayImpl, "delete", calls.delete(ArrayImpl.delete))
@@ -166,8 +165,6 @@ class JaxCalls:
         """Of what it has compiled, and called: what its rows have in common, the constants that it holds, and whether
         it computes a gradient."""
         self._recording: JaxRecording | None = None
-        self._evaluator: Evaluator | None = None
-        """At level equation."""
         self._has_called = False
 
     def pass_on(self, original: Original, *args: Any, **params: Any) -> Any:
@@ -182,8 +179,6 @@ class JaxCalls:
             return original(*args, **params)
         self._busy.now = True
         try:
-            if recording.options.level == EQUATION:
-                return self._evaluated(recording, original, args, params)
             return self._recorded(recording, original, args, params)
         except (jax.errors.JaxRuntimeError, ValueError) as error:
             raised: Exception = error
@@ -335,8 +330,7 @@ class JaxCalls:
             return original(*args, **params)
         cached = None
         if function.loop is not None:
-            evaluator = self._evaluator_of(recording) if recording.options.level == EQUATION else None
-            results = function.loop.call(recording, args, inputs, site, evaluator)
+            results = function.loop.call(recording, args, inputs, site)
             results = _give_away(args, params["donated_invars"], results)
             if args is not given:
                 _delete_donated(given, args, params["donated_invars"])
@@ -427,50 +421,6 @@ class JaxCalls:
                 recording.note(BOUNDARY_ONLY, f"{template.op}: the program compiles it itself")
         return found
 
-    def _evaluated(self, recording: JaxRecording, original: Original, args: Sequence[Any], params: Any) -> Any:
-        """Call a function equation by equation."""
-        try:
-            evaluation = self._evaluation(recording, args, params)
-        except (CannotCutError, CannotEvaluateError) as error:
-            recording.note(BOUNDARY_ONLY, f"jit.{params['name']}: {error}")
-            evaluation = None
-        except Exception as error:
-            recording.fail(error)
-            return original(*args, **params)
-        if evaluation is None:
-            return self._recorded(recording, original, args, params)
-        try:
-            results = _give_away(args, params["donated_invars"], evaluation.run(args))
-            if not self._busy.is_bound and _is_update(recording, params):
-                recording.guarded(partial(recording.end_update, f"jit.{params['name']}", results), None)
-        except Exception as error:
-            if evaluation.has_effects:
-                raise
-            returned = original(*args, **params)  # which raises what the program raises
-            recording.fail(error)
-            return returned
-        self._end_call(recording)
-        return results, None, None, []
-
-    def _evaluation(self, recording: JaxRecording, args: Sequence[Any], params: Any) -> Evaluation | None:
-        """The evaluation of a call; None: it begins before or after the window, and may stay compiled.
-
-        Raises CannotCutError and CannotEvaluateError where it cannot be evaluated.
-        """
-        closed = params["jaxpr"]
-        if not recording.in_window(recording.step):
-            function = self._function(closed, args, params)
-            self._prepare(recording, function, closed, args, params)
-            if function.loop is not None or not has_loop(closed.jaxpr, recording.loop_rule(params["name"])):
-                return None
-        check_placement(args, params)
-        return self._evaluator_of(recording).begin(params["name"], closed, programs.lines_here())
-
-    def _evaluator_of(self, recording: JaxRecording) -> Evaluator:
-        if self._evaluator is None:
-            self._evaluator = Evaluator(recording, lambda: self._busy.compiled)
-        return self._evaluator
-
     def _called(self, original: Original, args: Sequence[Any], params: Any, caller: _Caller) -> Any:
         """What ``original`` returns; where that is possible, the function is called as an inner one is: from C++, once
         it is compiled, in half the time."""
@@ -511,15 +461,8 @@ class JaxCalls:
             if has_while(closed.jaxpr):
                 raise CannotCutError("its loop is a while_loop")
         except CannotCutError as error:
-            if recording.options.level != EQUATION:
-                recording.note(BOUNDARY_ONLY, f"{function.op}: {error}")
+            recording.note(BOUNDARY_ONLY, f"{function.op}: {error}")
         function.read = read_function(recording, function.op, closed, args, params)
-
-
-def _is_update(recording: JaxRecording, params: Any) -> bool:
-    """Whether a call that was evaluated equation by equation ends a step: its iterations do not."""
-    jaxpr = params["jaxpr"].jaxpr
-    return has_gradient(jaxpr) and not has_loop(jaxpr, recording.loop_rule(params["name"]))
 
 
 def _hide_frames() -> None:

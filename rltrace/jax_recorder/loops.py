@@ -209,7 +209,6 @@ class Cut:
         """Of the scan."""
         self.loop = self.loop_with(self.body)
         self.unchanging = jax.jit(self._unchanging)
-        self.stack = jax.jit(self._stack, donate_argnums=0)
 
     def _find_parts(self, at: int) -> None:
         jaxpr = self._closed.jaxpr
@@ -329,19 +328,9 @@ class Cut:
         outer = self._evaluate((), values, [*self._consts, *(self._init[i] for i in self._fixed)])
         return outer[: len(self._consts)], outer[len(self._consts) :]
 
-    def body_inputs(self, inputs: Sequence[Array], carry: Sequence[Array]) -> tuple[list[Array], list[Array]]:
-        """What the scan's function takes in an iteration, but for rows: its constants, and its whole carry."""
-        consts, fixed = self.unchanging(inputs)
-        places = dict(zip([*self._fixed, *self._moving], [*fixed, *carry], strict=True))
-        return consts, [places[i] for i in range(len(places))]
-
     def moved(self) -> dict[int, int]:
         """Of the results of the body, which of the moving carry each is."""
         return {i: number for number, i in enumerate(self._moving)}
-
-    def moving(self, carry: Sequence[Array]) -> list[Array]:
-        """Of the whole carry what iterations change."""
-        return [carry[i] for i in self._moving]
 
     def _stack(self, stacked: Sequence[Array], rows: Sequence[Array], place: Array) -> list[Array]:
         return [

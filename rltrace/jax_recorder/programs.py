@@ -107,12 +107,6 @@ def program_of(jaxpr: Jaxpr, line: str = "") -> Program:
     return Program(f"{fingerprint:016x}", tuple(named[:MAX_NUMBERS]), tuple(hashed[:MAX_LINES]))
 
 
-def parameters_of(eqn: Any, most: int) -> tuple[str, ...]:
-    """Of an equation ``name=value`` of each parameter that is given, no function, and of at most so many letters."""
-    given = ((k, v) for k, v in sorted(eqn.params.items()) if v is not None and not _holds_function(v))
-    return tuple(text for k, v in given if len(text := f"{k}={_stable(v)}") <= most)
-
-
 def _words(
     jaxpr: Jaxpr, line: str, numbers: dict[str, list[float]], lines: dict[str, list[object]]
 ) -> Iterator[object]:

@@ -66,7 +66,7 @@ from rltrace.recorder.core.call_sites import Sites
 from rltrace.recorder.processes.exits import Endings, interrupt_program, stay_interrupted
 from rltrace.trace.format.process_start import note_failure
 from rltrace.trace.format.rows import StepRecord
-from rltrace.trace.format.schema import BITS, EQUATION, JAX_ENGINE, Kind, Phase, within_stream
+from rltrace.trace.format.schema import JAX_ENGINE, Kind, within_stream
 from rltrace.trace.write.writer import ProcessWriter
 
 T = TypeVar("T")
@@ -90,12 +90,6 @@ UNUSED: Final = 3
 
 MAX_BYTES: Final = 1 << 36
 """Bytes of the carries of a loop that are digested, outside of the window: 64 GiB, some 10 s."""
-
-OTHER_BITS: Final = (
-    "these are the bits of another program: each equation was compiled alone, where XLA fuses several and may round"
-    " otherwise; what diverges here need not diverge, or not first, in the program as it is"
-)
-"""What is said of level equation."""
 
 MAX_STACKS: Final = 1 << 16
 """Stacks of which what JAX makes of them is kept."""
@@ -179,8 +173,6 @@ class JaxRecording:
 
     def start(self) -> None:
         self._facts = {"digest": ALGORITHM, **fingerprint.start()}
-        if self.options.level == EQUATION:
-            self._facts |= {BITS: OTHER_BITS}
         self._writer.facts(self.options.level, JAX_ENGINE, self._facts)
         if self._values is not None:
             self._writer.request_values(self._values.queue.request)
@@ -418,15 +410,13 @@ class JaxRecording:
         site: int,
         inputs: list[Operand],
         arrays: Sequence[Any],
-        module: str = "",
-        phase: Phase = Phase.OTHER,
     ) -> Sequence[Any]:
         """What the call of a row is to take: ``arrays``, but for what is injected; ``inputs`` are corrected."""
         rows = self.rows_here()
         if self._hook is None or rows is None:
             return arrays
         taken = list(arrays)
-        self._hook.begin(rows.place(op, site, self.step, self._attempt, module, phase), inputs, taken)
+        self._hook.begin(rows.place(op, site, self.step, self._attempt), inputs, taken)
         return taken
 
     def finish_row(
@@ -694,13 +684,6 @@ class JaxRecording:
             self.add_within(within, steps, np.concatenate([constant, before, values], 1))
         last = [Producer(rows.number, rows.row - 1, i) if recorded else None for i in range(len(state))]
         return [Operand(*each) for each in zip(layouts, carry[-1].tolist(), last, strict=False)]
-
-    def end_iteration(self, loop: str, carry: Sequence[Operand]) -> None:
-        """An iteration of a loop has ended, whose equations are rows; it passes on this carry."""
-        rows = self.rows_here()
-        assert rows is not None, "the loop has rows"
-        with self._lock:
-            self._end_steps(loop, [1], rows.number, [rows.row], [_digest_of([each.digest for each in carry])])
 
     def end_update(self, name: str, results: Sequence[Any]) -> None:
         """A call of a function of this name has ended, and with it a step, as it has computed a gradient."""

@@ -203,13 +203,11 @@ def row_template(
     module: str = "",
     phase: Phase = Phase.OTHER,
     names: Sequence[str] = (),
-    parameters: Sequence[str] = (),
 ) -> RowTemplate:
-    """``names``: of what a row writes, "" where there is none; ``parameters``: of an equation, as ``name=value``."""
+    """``names``: of what a row writes, "" where there is none."""
     numbers = () if program is None else program.numbers
     words: list[object] = ["carry"] if kind is Kind.WINDOW else []
     words += [] if program is None else [f"program={program.fingerprint}"]
-    words += parameters
     words += [[f"{name}=", "f"] for name, _ in numbers]
     words += [] if program is None else [{LINES: [list(line) for line in program.lines]}]
     words += [{WRITES: list(names)}] if any(names) else []

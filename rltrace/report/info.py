@@ -19,7 +19,7 @@ from rltrace.trace.format.arming import sleeping_process
 from rltrace.trace.format.location import Location
 from rltrace.trace.format.records import LeftOut, add_up
 from rltrace.trace.format.root import RUNNING
-from rltrace.trace.format.schema import BITS, BOUNDARY_ONLY, JAX_ENGINE, READS_WITHIN, Step
+from rltrace.trace.format.schema import BOUNDARY_ONLY, JAX_ENGINE, READS_WITHIN, Step
 from rltrace.trace.kernels.evidence import LAUNCH_ROWS
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace
@@ -190,8 +190,6 @@ def head_lines(info: Mapping[str, Any]) -> Iterator[str]:
     yield f"recorded  level {info['level']}, engine {info['engine']}" + _options(launch.get("options") or {})
     if (engine := _engine_text([process["facts"] for process in info["processes"]])) is not None:
         yield f"engine    {engine}"
-    if bits := next((process["facts"][BITS] for process in info["processes"] if BITS in process["facts"]), None):
-        yield f"bits      {bits}"
     yield f"ops       {info['ops']:,}"
     if size is not None:  # else the server lists no files
         per_op = f", {size['bytes_per_op']} bytes an op" if size["bytes_per_op"] is not None else ""

@@ -141,11 +141,3 @@ def test_a_loop_that_is_named_is_a_training_loop(runs: Runs) -> None:
     trace = runs.recorded("loops", "--loops", "return*")
     assert len(steps_of(trace)) == 13 + 6 * 4
     assert ops_of(trace).count("jit.returns.iteration") == 6 * 4
-
-
-def test_equations_of_an_update_are_a_step(runs: Runs) -> None:
-    """At level equation too, where the window is evaluated and the rest compiled."""
-    trace = runs.recorded("equations", "--level", "equation", "--steps", "2:4", "--until", "4")
-    assert len(steps_of(trace)) == 5
-    assert {line.step for line in lines_of(trace)} == {2, 3}
-    assert {"dot_general", "tanh"} <= set(ops_of(trace))

@@ -192,12 +192,6 @@ def _start_recorder(start_record: StartRecord, options: str, library: str) -> No
             else:
                 hook.start(recording, start_record.token)
             return
-        if recording.level == "equation":
-            if "jax" in sys.modules:  # whose calls are recorded
-                return
-            from rltrace.errors import RecordError
-
-            raise RecordError("--level equation is for programs that compute with JAX: record torch at --level op")
         if recording.by_rows:
             from rltrace.parity.patching.start import start
         elif recording.replay or recording.rerun:

@@ -52,7 +52,7 @@ class RecordOptions(NamedTuple):
     trace: str
     """Absolute path of the trace; the launcher has created it."""
     level: str = "op"
-    """"step", "op" or, of a JAX program, "equation"."""
+    """"step" or "op"."""
     first_step: int = 0
     """First step whose ops are rows."""
     end_step: int | None = None

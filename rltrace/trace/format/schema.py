@@ -212,13 +212,6 @@ JAX_ENGINE: Final = "jax-iterations/2"
 """Engine of a process whose rows are calls of functions that JAX compiled, and iterations of their outermost scan. Its
 attempts are these iterations, and the "class" of an optimizer is the function with the loop."""
 
-EQUATION: Final = "equation"
-"""Level of a process of that engine whose rows are the equations of its functions, which the host evaluated one by one:
-a fusion of XLA may round otherwise, so these are the bits of another program, compared only with their like."""
-
-BITS: Final = "jax.bits"
-"""Fact of such a process: a sentence that says so."""
-
 WRITES: Final = "writes"
 """Key of a word in a skeleton of that engine: the names of what the row writes, "" where there is none."""
 

@@ -116,7 +116,7 @@ class Trace:
 
     @property
     def level(self) -> str:
-        """ "step", "op" or, of a JAX program, "equation"."""
+        """ "step" or "op"."""
         options = self.launch.get("options")
         requested = options.get("level") if isinstance(options, dict) else None
         levels = [p.level for p in self.processes if p.level]  # of a run that was armed, not all may be the same
