@@ -20,6 +20,19 @@ if TYPE_CHECKING:
     from rltrace.diff.base.model import Pair
     from rltrace.experiment.ray_cluster import RayCluster
 
+
+class TraceFirst(click.Command):
+    """Takes A before the options, which click does not allow for arguments, as CMD has options too."""
+
+    def parse_args(self, context: click.Context, arguments: list[str]) -> list[str]:
+        if arguments and not arguments[0].startswith("-"):
+            arguments = ["--trace-a", *arguments]
+        return super().parse_args(context, arguments)
+
+    def collect_usage_pieces(self, context: click.Context) -> list[str]:
+        return ["A", *super().collect_usage_pieces(context)]
+
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 

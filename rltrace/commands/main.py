@@ -8,48 +8,74 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import groupby
 from typing import IO, Any
 
 import click
 
 from rltrace.commands.console import ExitCode, complain, output_errors
 from rltrace.errors import RltraceError
+from rltrace.extension import Verb, extensions
 
-VERBS = {
-    "record": "Run a command and record every op it runs.",
-    "arm": "Have a running program that was started asleep record steps.",
-    "diff": "Compare two traces: where they first differ, and why.",
-    "compare": "Compare two programs that should compute the same, row by row: generator and trainer.",
-    "replay": "Run a command with values of another run injected.",
-    "confirm": "Run two traces' programs again: is where they first differ the cause?",
-    "capture": "Run a trace's program again, with its values in one file for another machine.",
-    "check": "Run a command several times, and group the runs that computed the same.",
-    "lock": "Run a command, and write the digests of its steps into a file to commit.",
-    "repro": "Write one recorded op as a small script that runs it.",
-    "rerun": "Run the ops of a recorded step again, alone, on what the step read.",
-    "explain": "Run one recorded op under every setting of this machine, to find whose bits it gives.",
-    "report": "Write a comparison as a page or Markdown, to attach to an issue.",
-    "show": "Look through one trace in the terminal: steps, curves, ops.",
-    "info": "What a trace holds: machine, versions, streams, states.",
-    "ops": "List the recorded ops, one line each.",
-    "kernels": "What ran for each kind of call, as oneDNN and MKL report it; of one run or two.",
-    "series": "Logged scalars, learning rates and gradient scalers over time; of one run or two.",
-    "doctor": "What selects kernels here, and sources of nondeterminism.",
-    "verify": "Check every byte of a trace.",
-    "slice": "Cut a window out of a trace, to copy elsewhere.",
-    "push": "Upload a trace to an object store.",
-    "build-engine": "Compile the native engine, which records small ops in about half the time.",
+GROUPS: Mapping[str, Mapping[str, str]] = {
+    "Record": {
+        "record": "Run a command and record every op it runs.",
+        "arm": "Have a running program that was started asleep record steps.",
+    },
+    "Compare": {
+        "diff": "Compare two traces: where they first differ, and why.",
+        "check": "Run a command several times, and group the runs that agree.",
+        "lock": "Write the digests of a run's steps into a file to commit.",
+    },
+    "Prove": {
+        "confirm": "Run both programs again: is the first difference the cause?",
+        "replay": "Run a command with values of another run injected.",
+        "rerun": "Run the ops of a recorded step again, by themselves.",
+        "explain": "Run one op under every setting: whose bits does it give?",
+        "repro": "Write one recorded op as a small script that runs it.",
+        "capture": "Run a program again, with its values in one file.",
+    },
+    "Look": {
+        "show": "Look through one trace in the terminal: steps, curves, ops.",
+        "info": "What a trace holds: machine, versions, streams, states.",
+        "ops": "List the recorded ops, one line each.",
+        "kernels": "What ran for each kind of call; of one run or two.",
+        "series": "Logged scalars, learning rates, scalers; of one run or two.",
+        "report": "Write a comparison as a page or Markdown, for an issue.",
+        "doctor": "What selects kernels here, and sources of nondeterminism.",
+    },
+    "Keep and move": {
+        "verify": "Check every byte of a trace.",
+        "slice": "Cut a window out of a trace, to copy elsewhere.",
+        "push": "Upload a trace to an object store.",
+        "build-engine": "Compile the native engine, which halves the cost of small ops.",
+    },
 }
-"""The help line of each verb, a module of this package with a click command named ``command``."""
+"""The core's verbs, each a module of this package with a click command named ``command``: by group, the help lines."""
+
+RUN_COMMANDS = frozenset({"record", "replay"})
+"""Those of the core that run a command, as which they end."""
 
 
-def _module(verb: str) -> str:
-    return f"rltrace.commands.{verb.replace('-', '_')}"
+def _all_verbs() -> dict[str, Verb]:
+    """The core's verbs and those of the extensions, group by group."""
+    found = {
+        name: Verb(group, text, f"rltrace.commands.{name.replace('-', '_')}", name in RUN_COMMANDS)
+        for group, verbs in GROUPS.items()
+        for name, text in verbs.items()
+    }
+    for extension in extensions():
+        found |= extension.verbs
+    order = [*GROUPS, *(verb.group for verb in found.values())]
+    return dict(sorted(found.items(), key=lambda item: order.index(item[1].group)))
+
+
+VERBS = _all_verbs()
 
 
 class ReaderLeftError(Exception):
@@ -69,12 +95,12 @@ class Verbs(click.Group):
     """A group whose commands are modules, imported on use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [verb for verb in VERBS if find_spec(_module(verb)) is not None]
+        return [name for name, verb in VERBS.items() if find_spec(verb.module) is not None]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.list_commands(ctx):
             return None
-        command = import_module(_module(cmd_name)).command
+        command = import_module(VERBS[cmd_name].module).command
         assert isinstance(command, click.Command)
         return command
 
@@ -88,11 +114,16 @@ class Verbs(click.Group):
             more = f" Did you mean {likely[0]}?" if likely else ""
             raise click.UsageError(f"{error.message}{more}", ctx) from None
 
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The verbs alone: the two options are in the line of usage."""
+        self.format_commands(ctx, formatter)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        verbs = self.list_commands(ctx)
-        if verbs:
-            with formatter.section("Commands"):
-                formatter.write_dl([(verb, VERBS[verb]) for verb in verbs])
+        names = self.list_commands(ctx)
+        widest = max(map(len, names))
+        for group, own in groupby(names, key=lambda name: VERBS[name].group):
+            with formatter.section(group):
+                formatter.write_dl([(name.ljust(widest), VERBS[name].help) for name in own])
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
         with _pipe_errors():
@@ -112,12 +143,16 @@ def _print_version(ctx: click.Context, _parameter: click.Parameter, requested: b
     ctx.exit()
 
 
-@click.command(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.command(
+    cls=Verbs,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    options_metavar="[--version | --help]",
+    subcommand_metavar="VERB …",
+)
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show it.")
 def rltrace() -> None:
-    """Find the first op at which two runs of a training program diverge, and why.
-
-    \b
+    """\b
+    Find the first op at which two runs of a training program diverge, and why.
       rltrace record -o a.zarr -- python train.py
       rltrace record -o b.zarr -- python train.py
       rltrace diff a.zarr b.zarr
@@ -127,7 +162,8 @@ def rltrace() -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line (default: that of the process) and return the exit status."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    failed = ExitCode.RLTRACE_FAILED if _verb(arguments) in ("record", "replay") else ExitCode.TROUBLE
+    verb = VERBS.get(_verb(arguments))
+    failed = ExitCode.RLTRACE_FAILED if verb is not None and verb.runs_command else ExitCode.TROUBLE
     return guarded(lambda: rltrace.main(args=arguments, prog_name="rltrace", standalone_mode=False), failed)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rltrace.commands._option_types import TraceLocation
+from rltrace.commands._option_types import TraceFirst, TraceLocation
 from rltrace.commands._recording import distinct_paths, record_command
 from rltrace.commands.console import complain, narrate, write_json
 from rltrace.errors import UsageError
@@ -18,34 +18,13 @@ if TYPE_CHECKING:
     from rltrace.replay.plan import InjectionPlan
 
 
-class _TraceFirst(click.Command):
-    """Takes A before the options, which click does not allow for arguments, as CMD has options too."""
-
-    def parse_args(self, context: click.Context, arguments: list[str]) -> list[str]:
-        if arguments and not arguments[0].startswith("-"):
-            arguments = ["--trace-a", *arguments]
-        return super().parse_args(context, arguments)
-
-    def collect_usage_pieces(self, context: click.Context) -> list[str]:
-        return ["A", *super().collect_usage_pieces(context)]
-
-
-@click.command(cls=_TraceFirst, context_settings={"allow_interspersed_args": False})
+@click.command(cls=TraceFirst, context_settings={"allow_interspersed_args": False})
 @click.option("--trace-a", "a", hidden=True, type=TraceLocation(only_folder=True))
 @click.option("--inject", multiple=True, metavar="SELECTOR", help="Inject A's values at these ops; repeatable.")
 @click.option("--lockstep", is_flag=True, help="Inject at every op, so that the run stays on A's path.")
 @click.option("--kinds", type=click.Path(path_type=Path), metavar="FILE", help="Only at ops of the kinds listed there.")
 @click.option("--only", type=click.Path(path_type=Path), metavar="FILE", help="Only at the ops of A listed there.")
 @click.option("--origins", is_flag=True, help="Only at ops whose inputs are those of A.")
-@click.option("--rows", is_flag=True, help="Inject activation rows, each at the same token, in batches of any shape.")
-@click.option("--weights", is_flag=True, help="With --rows: with a choice (topk), inject its values, too.")
-@click.option(
-    "--map",
-    "names",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="With --rows: lines of A-GLOB = GLOB of modules.",
-)
 @click.option(
     "-o", "--output", type=TraceLocation(written=True), metavar="TRACE", help="Trace to write; default: a new name."
 )
@@ -68,9 +47,6 @@ def command(
     kinds: Path | None,
     only: Path | None,
     origins: bool,
-    rows: bool,
-    weights: bool,
-    names: Path | None,
     output: Path | None,
     step: Path | None,
     process: str | None,
@@ -91,10 +67,6 @@ def command(
     difference hides a later one: it reports every kind of op that gives different results here, and whether the run
     equals A.
 
-    With --rows A may be another program that computes the same tokens in batches of other shapes: each activation row
-    of A that SELECTOR matches (of an op, or of the modules' outputs if it names none) replaces the program's row of the
-    same token; A must hold rows and values (rltrace record --rows SELECTOR --values SELECTOR).
-
     With --rerun STEP the program runs recorded steps again on their memory, as one process, as with rltrace rerun STEP;
     A may be such a run. Collectives are answered as recorded in STEP, so no values are injected there.
 
@@ -113,23 +85,11 @@ def command(
         inject = inject or ("all",)
     if not inject:
         raise UsageError(f"give the ops with --inject SELECTOR, {usage}")
-    if (weights or names is not None) and not rows:
-        raise UsageError("--weights and --map need --rows")
-    if rows and (lockstep or origins or kinds is not None or only is not None):
-        raise UsageError("--rows injects what SELECTOR finds: leave out --lockstep, --origins, --kinds and --only")
-    if rows and step is not None:
-        raise UsageError("--rerun injects whole values: leave out --rows")
     if step is None and (process is not None or warm_up is not None):
         raise UsageError("--process and --warm-up are for steps that run again: name their trace with --rerun")
     if not command:
         raise UsageError(f"nothing to run: name a command, {usage}")
     source = a
-    if rows:
-        from rltrace.commands._replay_activations import PatchArguments, replay_rows
-
-        trace = output if output is not None else fresh_trace(Path(), trace_stem(command))
-        arguments = PatchArguments(source, trace, inject, until, result, names, weights=weights)
-        return replay_rows(command, arguments, force=force and output is not None, quiet=quiet)
     trace_a = open_trace(source)
     window = window_of(trace_a)
     if origins and not trace_a.has_all_inputs:

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 
+from rltrace.extension import recorders
 from rltrace.fingerprint import LAUNCHER_FACTS, Fact
 from rltrace.fingerprint.sources import git_revision
 from rltrace.launch.signals import waiting_for_children
@@ -96,6 +97,9 @@ BOOTSTRAP = Path(__file__).parent / "bootstrap"
 STARTS_VARIABLE = "RLTRACE_STARTS"
 """Folder for start records; not among the options, as the bootstrap reads it without parsing."""
 
+RECORDERS = "RLTRACE_RECORDERS"
+"""``library=module:function …``: what starts the recorder of each library, once it is imported."""
+
 ORIGIN = "RLTRACE_ORIGIN"
 """The original of the current folder where an experiment runs a command in a copy; recorded in its place."""
 
@@ -111,6 +115,7 @@ def child_environment(
     options.to_environment(child)
     child[LAUNCHER_FACTS] = json.dumps(dict(facts))
     child[STARTS_VARIABLE] = os.fspath(Path(options.trace) / "starts")
+    child[RECORDERS] = " ".join(f"{library}={start}" for library, start in recorders(options).items())
     bootstrap = os.fspath(BOOTSTRAP)
     before = [entry for entry in child.get("PYTHONPATH", "").split(os.pathsep) if entry != bootstrap]
     child["PYTHONPATH"] = os.pathsep.join([bootstrap, *before]) if before != [""] else bootstrap
@@ -121,7 +126,7 @@ def recording_variables(environment: Mapping[str, str] = os.environ) -> dict[str
     """Variables of ``environment`` that a process needs to be recorded too; empty outside of a recording."""
     if VARIABLE not in environment:
         return {}
-    names = (VARIABLE, STARTS_VARIABLE, LAUNCHER_FACTS, DEPTH, PARENT_RANK, CACHE_VARIABLE, "PYTHONPATH")
+    names = (VARIABLE, STARTS_VARIABLE, RECORDERS, LAUNCHER_FACTS, DEPTH, PARENT_RANK, CACHE_VARIABLE, "PYTHONPATH")
     return {name: environment[name] for name in names if name in environment}
 
 

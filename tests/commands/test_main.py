@@ -14,6 +14,7 @@ from rltrace.commands import console
 from rltrace.commands.console import ExitCode
 from rltrace.commands.main import VERBS, guarded, main
 from rltrace.errors import NotATraceError, UsageError
+from rltrace.extension import Verb
 from rltrace.testing import TraceBuilder
 
 RLTRACE = Path(sys.executable).parent / "rltrace"
@@ -42,7 +43,7 @@ def test_help_lists_the_verbs_that_are_there(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A verb whose file is missing is left out; the others stay usable."""
-    monkeypatch.setitem(VERBS, "no-such-verb", "Does nothing.")
+    monkeypatch.setitem(VERBS, "no-such-verb", Verb("Look", "Does nothing.", "rltrace.commands.no_such_verb"))
     assert main(["--help"]) == 0
     shown = capsys.readouterr().out
     assert "record" in shown

@@ -18,7 +18,6 @@ from rltrace.commands.main import main
 from rltrace.errors import UsageError
 from rltrace.launch.summary import RecordingSummary
 from rltrace.recorder.base.options import RecordOptions
-from rltrace.testing import TraceBuilder
 from rltrace.trace.format.records import ActivationRequest, ValueRequest
 from rltrace.trace.read.reader import open_trace
 
@@ -476,14 +475,6 @@ def test_values_that_cannot_be_asked_for(
     assert main(["record", "-o", str(folder / "a.zarr"), *arguments, "--", "true"]) == 125
     assert words in capsys.readouterr().err
     assert not (folder / "a.zarr").exists()
-
-
-def test_rows_beside_a_comparison_with_a_finished_trace(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Refused: ops are recorded as in that trace."""
-    finished = TraceBuilder(folder / "b.zarr").finish()
-    again = ["record", "-o", str(folder / "a.zarr"), "--rows", "all", "--against", str(finished), "--", "true"]
-    assert main(again) == 125
-    assert "leave out --values, --rows" in capsys.readouterr().err
 
 
 def test_rows_of_a_script(folder: Path) -> None:

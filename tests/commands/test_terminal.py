@@ -7,15 +7,12 @@ import pty
 import select
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from programs import Do, recorded, training
-from spoken_traces import spoken_traces
 
 from rltrace.commands import _terminal
-from rltrace.commands._parity_result import ParityResult
 from rltrace.commands.main import main
 from rltrace.diff import Comparison, compare
 from rltrace.diff.base.model import Pair
@@ -73,28 +70,6 @@ def test_show(
         opens = at_a_terminal and not option
         assert opened == [traces[0]] if opens else capsys.readouterr().out == as_info
     assert main(["show", str(traces[0].parent / "none.zarr")]) == 2
-
-
-@pytest.mark.parametrize("option", [["--no-tui"], ["--format", "text"], ["-o", "report.txt"], []])
-def test_compare(
-    tmp_path: Path, option: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Two programs open at a terminal, and leaving ends as the report would have. On request it is printed."""
-    programs = [str(path) for path in spoken_traces(tmp_path)]
-    monkeypatch.chdir(tmp_path)
-    opened: list[object] = []
-
-    def show(given: object, judge: Callable[[], ParityResult]) -> ParityResult:
-        opened.append(given)
-        return judge()
-
-    monkeypatch.setattr(_terminal, "can_open", lambda: True)
-    monkeypatch.setattr(_terminal, "show_parity", show)
-    assert main(["compare", *programs, *option]) == 1
-    told = (tmp_path / "report.txt").read_text() if "-o" in option else capsys.readouterr().out
-    assert (not opened and told.startswith("DIFFERS")) if option else (len(opened) == 1 and not told)
-    monkeypatch.setattr(_terminal, "show_parity", lambda *_: None)
-    assert main(["compare", *programs]) == 130
 
 
 def test_left_before_the_verdict(traces: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:

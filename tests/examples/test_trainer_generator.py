@@ -17,9 +17,9 @@ LEAST = "--group 2 --new-tokens 3"
 @pytest.mark.processor
 def test_page(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The attention is named, with both shapes, and the gap is the one that the program prints; required to be bitwise
-    equal, it fails, and the variant passes. What each module brings takes nine runs, and is tested elsewhere."""
+    equal, it fails, and the variant passes."""
     shown = {one.command: one for one in shown_on(PAGES / "trainer_generator.md")}
-    recording, comparing, again, requiring, _ = shown
+    recording, comparing, again, requiring = shown
     now = {command: run(command, folder) for command in (recording, comparing)}
     printed = [float(mean) for mean in re.findall(r"difference\| (\S+)", now[recording].output)]
     if not any(printed):

@@ -329,7 +329,7 @@ def test_other_variables_are_kept() -> None:
     child = child_environment(RecordOptions("/somewhere/t.zarr"), {}, {"A": "1", "PATH": "/bin"})
     added = {name for name in child if name not in ("A", "PATH")}
     assert (child["A"], child["PATH"]) == ("1", "/bin")
-    assert added == {"PYTHONPATH", "RLTRACE_RECORD", "RLTRACE_STARTS", "RLTRACE_FACTS"}
+    assert added == {"PYTHONPATH", "RLTRACE_RECORD", "RLTRACE_RECORDERS", "RLTRACE_STARTS", "RLTRACE_FACTS"}
 
 
 # --- processes of torch's compiler ------------------------------------------------------------------------------------

@@ -11,8 +11,8 @@ import mixture
 import torch
 from mixture import Policy, Rollout, Trained, train
 
-from rltrace.parity.patching.start import rows_block
-from rltrace.parity.patching.tally import ModuleRows, RowAccount
+from rltrace.extensions.parity.patching.start import rows_block
+from rltrace.extensions.parity.patching.tally import ModuleRows, RowAccount
 from rltrace.trace.read.reader import open_trace
 
 NOISE = 0.2

@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.digest import digest_buffer, seed_of
-from rltrace.parity.call_range import CallRange
-from rltrace.parity.impact.logprobs import Policy
-from rltrace.parity.matching.forward_passes import forwards_of
-from rltrace.parity.matching.row_keying import Keying
-from rltrace.parity.matching.row_pairs import partners
-from rltrace.parity.matching.token_grids import token_grids
+from rltrace.extensions.parity.call_range import CallRange
+from rltrace.extensions.parity.impact.logprobs import Policy
+from rltrace.extensions.parity.matching.forward_passes import forwards_of
+from rltrace.extensions.parity.matching.row_keying import Keying
+from rltrace.extensions.parity.matching.row_pairs import partners
+from rltrace.extensions.parity.matching.token_grids import token_grids
 from rltrace.trace.format.activation_rows import ActivationRows, ModuleCall, Part
 from rltrace.trace.read.values import Value
 

@@ -10,10 +10,12 @@ from unittest.mock import patch
 
 import click
 
+from rltrace.commands.main import VERBS
+
 
 def command_of(verb: str) -> click.Command:
     """The click command of a verb."""
-    found = import_module(f"rltrace.commands.{verb.replace('-', '_')}").command
+    found = import_module(VERBS[verb].module).command
     assert isinstance(found, click.Command)
     return found
 

@@ -40,7 +40,7 @@ JAX: Modules = {
     "jax.numpy": ("jax",),
     "rltrace.commands.main": ("numpy",),
     "rltrace.commands.record": ("numpy",),
-    "rltrace.jax_recorder.hook": ("numpy",),
+    "rltrace.extensions.jax.hook": ("numpy",),
 }
 
 

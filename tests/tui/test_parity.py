@@ -14,9 +14,9 @@ from tui_support import press, screen_text, settled
 
 from rltrace.diff.base.view import StreamView
 from rltrace.errors import UsageError
-from rltrace.parity.compare import compare
-from rltrace.parity.inputs import open_ranges, parse_given
-from rltrace.parity.report.text import render_parity
+from rltrace.extensions.parity.compare import compare
+from rltrace.extensions.parity.inputs import open_ranges, parse_given
+from rltrace.extensions.parity.report.text import render_parity
 from rltrace.trace.read.reader import open_trace
 from rltrace_tui.failure import FailureScreen
 from rltrace_tui.module_screen import ModuleScreen

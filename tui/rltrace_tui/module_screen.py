@@ -1,6 +1,6 @@
 """One module of two programs: its tensors, their rows, and the op at which it diverges.
 
-Draws results of ``rltrace.parity``; computes nothing.
+Draws results of ``rltrace.extensions.parity``; computes nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from textual.screen import Screen
 from textual.widgets import Footer, Static
 from textual.widgets.option_list import Option
 
-from rltrace.parity.model import ModuleResult
+from rltrace.extensions.parity.model import ModuleResult
 from rltrace_tui import diff_text, parity_text
 from rltrace_tui.app_protocol import KeyGuard, copy, host
 from rltrace_tui.option_list import Choices

@@ -1,6 +1,6 @@
 """The first screen of two programs: the verdict, and every module in execution order.
 
-Draws results of ``rltrace.parity``; computes nothing.
+Draws results of ``rltrace.extensions.parity``; computes nothing.
 """
 
 from __future__ import annotations

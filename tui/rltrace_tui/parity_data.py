@@ -1,6 +1,6 @@
 """Data of the screens of two programs: the result of comparing them by row, and the streams of their ops.
 
-Owns the lookup of ops. The two streams are not aligned: ``rltrace.parity`` matches their ops.
+Owns the lookup of ops. The two streams are not aligned: ``rltrace.extensions.parity`` matches their ops.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rltrace.diff.base.findings import RowAt
 from rltrace.diff.base.model import Finding, Pair
 from rltrace.diff.base.view import StreamView
 from rltrace.diff.display.browser import Browser
-from rltrace.parity.model import ModuleOrigin, ModuleResult, Parity, Required
+from rltrace.extensions.parity.model import ModuleOrigin, ModuleResult, Parity, Required
 from rltrace.query.op_pair import OpPairs
 from rltrace.query.values import selector_of
 from rltrace.trace.read.reader import Trace

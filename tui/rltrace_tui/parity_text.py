@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from textual.content import Content
 
 from rltrace.diff.base.model import Pair
-from rltrace.parity.model import (
+from rltrace.extensions.parity.model import (
     ModuleOrigin,
     ModuleResult,
     Parity,
@@ -20,7 +20,7 @@ from rltrace.parity.model import (
     Required,
     TensorResult,
 )
-from rltrace.parity.report.text import CAUSES, HEADLINES, distance_text
+from rltrace.extensions.parity.report.text import CAUSES, HEADLINES, distance_text
 from rltrace.wording import counted, sentence
 from rltrace_tui.diff_text import Lines, labelled, pair_lines, plain, text_lines
 

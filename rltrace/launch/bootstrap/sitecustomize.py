@@ -1,8 +1,8 @@
 """Runs in every Python process of a recorded program, before the program: starts the recorder after ``import torch``.
 
 This folder is first on PYTHONPATH, so the interpreter imports this file when it starts. It writes a start record, waits
-for ``import torch`` or ``import jax`` to finish, and runs the user's sitecustomize, which it hides. Until then nothing
-else of rltrace is loaded. Errors become a note in the trace: the program never notices.
+for ``import torch``, or that of another library with a recorder, to finish, and runs the user's sitecustomize, which it
+hides. Until then nothing else of rltrace is loaded. Errors become a note in the trace: the program never notices.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ OPTIONS = "RLTRACE_RECORD"
 STARTS_VARIABLE = "RLTRACE_STARTS"
 """Variable with the folder for start records (``rltrace.launch.command.STARTS_VARIABLE``)."""
 
-LIBRARIES = ("torch", "jax")
-"""Modules whose import starts a recorder."""
+RECORDERS = "RLTRACE_RECORDERS"
+"""Variable with the libraries whose import starts a recorder, and what starts it: ``torch=module:function …``
+(``rltrace.launch.command.RECORDERS``)."""
 
 HELPERS = ("resource_tracker", "forkserver", "spawn")
 """Modules of multiprocessing that it starts with ``python -c``."""
@@ -89,20 +90,21 @@ class StartRecord:
 
 
 class ImportWatch:
-    """A finder that starts a recorder, once each, when ``import torch`` or ``import jax`` has finished.
+    """A finder that starts a recorder, once each, when the import of its library has finished.
 
     The import system sets a flag on a module's spec while it runs the module; the spec of torch gets a class that
     notices when the flag is cleared. So the traceback of a failing import has no frame of rltrace, the loader stays the
     same, and torch counts as imported, for other threads too, when the recorder starts. A module made by hand from the
     spec is missed.
 
-    JAX's recorder begins with its first call. A program with both libraries has two recorders.
+    A program with several such libraries has as many recorders.
     """
 
-    def __init__(self, start_record: StartRecord, options: str) -> None:
+    def __init__(self, start_record: StartRecord, options: str, recorders: dict[str, str]) -> None:
+        """``recorders``: by library, what starts its recorder."""
         self.start_record = start_record
         self.options = options
-        self.awaited = {name for name in LIBRARIES if name not in sys.modules}
+        self.awaited = {name: start for name, start in recorders.items() if name not in sys.modules}
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name not in self.awaited:
@@ -144,14 +146,14 @@ class ImportWatch:
         """A library has been imported: start its recorder, and remove this finder after the last one."""
         if self not in sys.meta_path or name not in self.awaited:
             return
-        self.awaited.discard(name)
+        start = self.awaited.pop(name)
         if not self.awaited:
             sys.meta_path.remove(self)
-        start_recorder(self.start_record, self.options, name)
+        start_recorder(self.start_record, self.options, start)
 
 
-def start_recorder(start_record: StartRecord, options: str, library: str = "torch") -> None:
-    """Start the recorder of what this library computes; an error becomes a note, and the program goes on.
+def start_recorder(start_record: StartRecord, options: str, start: str) -> None:
+    """Start the recorder of a library, by ``module:function``; an error becomes a note, and the program goes on.
 
     Its allocations stay; if they were counted, the garbage collector would traverse all of torch's objects once more at
     the program's first op (70 ms).
@@ -161,13 +163,13 @@ def start_recorder(start_record: StartRecord, options: str, library: str = "torc
     enabled = gc.isenabled()
     gc.disable()
     try:
-        _start_recorder(start_record, options, library)
+        _start_recorder(start_record, options, start)
     finally:
         if enabled:
             gc.enable()
 
 
-def _start_recorder(start_record: StartRecord, options: str, library: str) -> None:
+def _start_recorder(start_record: StartRecord, options: str, start: str) -> None:
     try:
         if os.getpid() != start_record.pid:  # forked since, by a helper that had not imported torch
             start_record = StartRecord(start_record.folder)
@@ -182,29 +184,16 @@ def _start_recorder(start_record: StartRecord, options: str, library: str) -> No
 
             if is_left_out(recording, start_record.token):
                 return
-        if library == "jax":
-            from rltrace.jax_recorder import hook
+        from importlib import import_module
 
-            if recording.replay and not recording.by_rows:
-                from rltrace.replay.arrays import start_injecting
-
-                start_injecting(recording, start_record.token)
-            else:
-                hook.start(recording, start_record.token)
-            return
-        if recording.by_rows:
-            from rltrace.parity.patching.start import start
-        elif recording.replay or recording.rerun:
-            from rltrace.replay.start import start
-        else:
-            from rltrace.recorder.session.session import start
-        start(recording, start_record.token)
+        module, _, function = start.partition(":")
+        getattr(import_module(module), function)(recording, start_record.token)
     except Exception as error:
         start_record.note_failure(error)
 
 
 def begin() -> None:
-    """Write the start record and wait for torch or JAX; does nothing outside a recording, or a second time."""
+    """Write the start record and wait for the libraries; does nothing outside a recording, or a second time."""
     options, folder = os.environ.get(OPTIONS), os.environ.get(STARTS_VARIABLE)
     if not options or not folder or ALIAS in sys.modules or _serves_compiler():
         return
@@ -215,9 +204,10 @@ def begin() -> None:
     except OSError as error:  # the trace is gone or cannot be written: nothing can be recorded
         start_record.note_failure(error)
         return
-    sys.meta_path.insert(0, ImportWatch(start_record, options))
+    recorders = dict(pair.split("=") for pair in os.environ.get(RECORDERS, "").split())
+    sys.meta_path.insert(0, ImportWatch(start_record, options, recorders))
     if "torch" in sys.modules:  # a .pth file of site-packages can import it before us
-        start_recorder(start_record, options)
+        start_recorder(start_record, options, recorders["torch"])
 
 
 def _serves_compiler() -> bool:

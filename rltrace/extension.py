@@ -1,0 +1,66 @@
+"""Extensions: packages beside the core that add verbs, and recorders of other libraries.
+
+An extension is a package in ``rltrace.extensions`` with a constant ``EXTENSION``. The core finds it by listing that
+folder and knows none by name; without the folder all else works. Importing the package itself imports nothing else of
+it, so that finding extensions costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rltrace.recorder.base.options import RecordOptions
+
+
+@dataclass(frozen=True)
+class Verb:
+    """A verb of the command line."""
+
+    group: str
+    """The heading under which ``rltrace --help`` lists it."""
+    help: str
+    module: str
+    """The module with its click command, named ``command``."""
+    runs_command: bool = False
+    """Whether it runs a command, as which it ends."""
+
+
+def no_recorders(options: RecordOptions) -> Mapping[str, str]:
+    """An extension that records nothing."""
+    return {}
+
+
+@dataclass(frozen=True)
+class Extension:
+    """What one package adds to the core."""
+
+    verbs: Mapping[str, Verb]
+    recorders: Callable[[RecordOptions], Mapping[str, str]] = no_recorders
+    """By library whose import starts a recorder, the function that starts it with the options and the process's token:
+    ``module:function``. It goes before the core's of the same library."""
+
+
+@cache
+def extensions() -> tuple[Extension, ...]:
+    """All extensions, in the order of their names."""
+    try:
+        package = import_module("rltrace.extensions")
+    except ModuleNotFoundError:
+        return ()
+    names = sorted(module.name for module in iter_modules(package.__path__) if module.ispkg)
+    return tuple(import_module(f"rltrace.extensions.{name}").EXTENSION for name in names)
+
+
+def recorders(options: RecordOptions) -> dict[str, str]:
+    """By library whose import starts a recorder under these options, the function that starts it."""
+    again = options.replay or options.rerun
+    found = {"torch": f"rltrace.{'replay.start' if again else 'recorder.session.session'}:start"}
+    for extension in extensions():
+        found |= extension.recorders(options)
+    return found

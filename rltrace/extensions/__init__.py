@@ -1,0 +1,1 @@
+"""Extensions of the core, which knows none of them by name (``rltrace.extension``)."""

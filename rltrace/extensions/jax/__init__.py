@@ -1,0 +1,27 @@
+"""Recording JAX: from a concrete call of a compiled function to rows.
+
+The *hook* (``hook.py``) sees each such call, with those that JAX's C++ cache serves (``cached_calls.py``). A *cut*
+(``loops.py``) takes a compiled function apart at its outermost scan, so that the host can drive it
+(``driven_loops.py``); a *log* (``digest_log.py``) holds digests that a program takes itself, of the carry of a loop and
+of what it has in memory within a call (``read_calls.py``, ``fusions.py``). ``programs.py`` says what was compiled, and
+the *recording* (``recording.py``) owns rows, steps and the trace of one process. As in ``rltrace.recorder``, nothing
+here changes what the program computes, prints or returns. No module of this package imports torch, and none is imported
+before the program has imported JAX.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from rltrace.extension import Extension
+
+if TYPE_CHECKING:
+    from rltrace.recorder.base.options import RecordOptions
+
+
+def _recorders(options: RecordOptions) -> dict[str, str]:
+    injects = options.replay and not options.by_rows
+    return {"jax": f"rltrace.extensions.jax.{'arrays:start_injecting' if injects else 'hook:start'}"}
+
+
+EXTENSION: Final = Extension({}, _recorders)

@@ -1,0 +1,32 @@
+"""A trainer and a generator that should compute the same: matched token by token, down to the first op that differs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from rltrace.extension import Extension, Verb
+
+if TYPE_CHECKING:
+    from rltrace.recorder.base.options import RecordOptions
+
+
+def _recorders(options: RecordOptions) -> dict[str, str]:
+    return {"torch": "rltrace.extensions.parity.patching.start:start"} if options.by_rows else {}
+
+
+EXTENSION: Final = Extension(
+    {
+        "compare": Verb(
+            "Compare",
+            "Compare two programs row by row: generator and trainer.",
+            "rltrace.extensions.parity.commands.compare",
+        ),
+        "replay-rows": Verb(
+            "Prove",
+            "Run a command with another program's rows injected.",
+            "rltrace.extensions.parity.commands.replay_rows",
+            runs_command=True,
+        ),
+    },
+    _recorders,
+)

@@ -1,0 +1,49 @@
+"""Opening of the terminal interface on two programs that are compared by row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rltrace.extensions.parity.call_range import RecordedStream
+    from rltrace.extensions.parity.commands._parity_result import ParityResult
+    from rltrace.extensions.parity.inputs import TraceArgument
+    from rltrace_tui.parity_data import ParityData
+
+
+def show_parity(traces: tuple[TraceArgument, TraceArgument], judge: Callable[[], ParityResult]) -> ParityResult | None:
+    """Open the interface on two programs that are compared by row; None if it was left before the result.
+
+    ``judge`` compares them, and is called once. Raises its errors.
+    """
+    from rltrace_tui.parity_app import ParityApp
+
+    results: list[ParityResult] = []
+
+    def find() -> ParityData:
+        results.append(judge())
+        return _parity_data(results[0])
+
+    app = ParityApp((traces[0].path.name, traces[1].path.name), find)
+    app.run()
+    if not results and app.failure is not None:
+        raise app.failure
+    return results[0] if results else None
+
+
+def _parity_data(result: ParityResult) -> ParityData:
+    from rltrace.diff.base.view import StreamView
+    from rltrace.extensions.parity.report.gap import effects_texts
+    from rltrace.extensions.parity.report.text import render_parity
+    from rltrace_tui.parity_data import ParityData
+
+    def view(recorded: RecordedStream | None) -> StreamView:
+        assert recorded is not None  # that of a trace always is
+        return StreamView(recorded.process, recorded.stream)
+
+    compared = result.compared
+    views = view(compared.a.call_range.recorded), view(compared.b.call_range.recorded)
+    more = tuple(effects_texts(result.effects))
+    report = render_parity(result.parity, result.required, more)
+    return ParityData(result.parity, result.required, views, result.traces, report, more)

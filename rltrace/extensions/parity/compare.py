@@ -1,0 +1,188 @@
+"""Two call ranges compared by activation row: from calls to a verdict.
+
+Owns the order of the work and the rule of the verdict. Never prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rltrace.extensions.parity.call_range import CallRange
+from rltrace.extensions.parity.distances import Counted, RowValues, count
+from rltrace.extensions.parity.matching.key_choice import KeyChoice, choose_keys, match_steps, select_models
+from rltrace.extensions.parity.matching.row_keying import KeyedRows, Keying
+from rltrace.extensions.parity.matching.row_pairs import Missing, disagreeing, missing, partners
+from rltrace.extensions.parity.matching.token_grids import TokenGrid
+from rltrace.extensions.parity.model import Disagreement, Parity, ParitySide, ParityVerdict, RowsBy
+from rltrace.extensions.parity.module_names import MapLine, Naming, apply_map, match_names
+from rltrace.extensions.parity.module_pairs import pair_modules
+from rltrace.extensions.parity.origins import origins_of
+from rltrace.token_keys import NO_KEY, Numbers
+from rltrace.trace.format.activation_rows import Part
+
+# --- verdict ----------------------------------------------------------------------------------------------------------
+
+
+ENOUGH = 0.5
+"""Share of the modules of the smaller side that must be compared for the verdict BITWISE."""
+
+
+def verdict_of(
+    counted: Sequence[Counted], a: CallRange, b: CallRange, never_computed: int, known: KeyChoice
+) -> tuple[ParityVerdict, str]:
+    """The verdict and one sentence. ``never_computed``: rows of B that A lacks and that need a partner."""
+    compared = [one.result for one in counted if one.result.rows]
+    differing = [result for result in compared if result.differing]
+    if differing:
+        return ParityVerdict.DIFFERS, f"rows of {len(differing):,} of the {len(compared):,} compared modules differ"
+    widened = [result for result in compared if result.dtype is not None]
+    if widened:
+        return ParityVerdict.DIFFERS, f"{len(widened):,} modules have different dtypes; the numbers are the same"
+    why = _undecided_reason(len(compared), a, b, never_computed, known)
+    if why:
+        return ParityVerdict.UNDECIDED, why
+    total = sum(result.rows for result in compared)
+    return ParityVerdict.BITWISE, f"all {total:,} rows of {len(compared):,} modules are bitwise equal"
+
+
+def _undecided_reason(compared: int, a: CallRange, b: CallRange, never_computed: int, known: KeyChoice) -> str:
+    """Why the verdict is UNDECIDED where nothing differs; empty: it is BITWISE."""
+    if not known.shared:
+        what = "sequence of A matches one of B: the two had other tokens"
+        return f"no {what if known.by is RowsBy.TOKENS else 'row of A matches one of B'}"
+    if not compared:
+        return "no module of A matches one of B by name; give the pairs with --map"
+    if never_computed:
+        return f"A never computed {never_computed:,} of the rows of B; all that both computed are equal"
+    smaller = min(len(a.modules), len(b.modules))
+    if compared < ENOUGH * smaller:
+        return f"only {compared:,} of {smaller:,} modules could be compared; their rows are all equal"
+    holes = [*a.holes, *b.holes]
+    return f"parts of the traces cannot be read; everything compared is equal: {holes[0]}" if holes else ""
+
+
+def side_of(call_range: CallRange, grids: Sequence[TokenGrid], lacks: Missing) -> ParitySide:
+    unknown = sum(_unknown(grid) for grid in grids)
+    return ParitySide(
+        path=call_range.path,
+        stream=call_range.stream,
+        what=call_range.what,
+        calls=len(call_range.calls),
+        modules=len(call_range.modules),
+        passes=len(grids),
+        rows=sum(grid.known for grid in grids),
+        unknown=unknown,
+        missing=lacks.rows,
+        excused=lacks.rows - lacks.counted,
+    )
+
+
+def _unknown(grid: TokenGrid) -> int:
+    without = grid.keys == NO_KEY
+    return int(without.sum() if grid.pads is None else (without & (grid.pads == 0)).sum())
+
+
+def assumed(*keyings: Keying) -> list[str]:
+    """One sentence for each kind of assumption about tensors."""
+    found: dict[str, list[str]] = {}
+    for keying in keyings:
+        for call in keying.call_range.calls:
+            for rows in keying.of(call):
+                if isinstance(rows, KeyedRows) and rows.assumed:
+                    found.setdefault(rows.assumed, []).append(f"{rows.tensor.name or 'the output'} of {call.module}")
+    return [f"{names[0]} is {text}" + _more(len(set(names)) - 1) for text, names in found.items()]
+
+
+def _more(count: int) -> str:
+    return f", and so {'is 1 other tensor' if count == 1 else f'are {count} others'}" if count else ""
+
+
+def disagreements(counted: Sequence[Counted]) -> list[Disagreement]:
+    """For each side, the first module with a row that was computed several times with different results."""
+    found = []
+    for side in ("a", "b"):
+        for one in counted:
+            tables = [getattr(tensor, side) for tensor in one.paired.tensors if tensor.part is Part.OUTPUT]
+            at = next(((table, rows) for table in tables if len(rows := disagreeing(table))), None)
+            if at is not None:
+                table, rows = at
+                calls = list(dict.fromkeys(table.sources[k][0].number for k in table.source[rows].tolist()))
+                what = f"call {calls[0]} against call {calls[-1]}" if len(calls) > 1 else f"within call {calls[0]}"
+                path = getattr(one.paired.path, side)
+                found.append(Disagreement(side, str(path), len(np.unique(table.keys[rows])), what))
+                break
+    return found
+
+
+# --- compare ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ParityOptions:
+    """How to compare."""
+
+    rows_by: RowsBy | None = None
+    """None: by tokens where ids are recorded, else by inputs."""
+    pad: int | None = None
+    lines: tuple[MapLine, ...] = ()
+    """Of a map file."""
+    map_name: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Compared:
+    """The result, and the rows behind it."""
+
+    parity: Parity
+    a: Keying
+    b: Keying
+    ranks: Numbers
+    """For each sequence of A the number of its partner in B."""
+    modules: tuple[Counted, ...]
+
+
+def compare(a: CallRange, b: CallRange, options: ParityOptions | None = None) -> Compared:
+    """Compare two call ranges by row. Raises UsageError where the options do not fit the traces."""
+    options = options or ParityOptions()
+    a, b, steps = match_steps(a, b)
+    known = choose_keys(a, b, options.rows_by, options.pad)
+    keyed_a, keyed_b = Keying(a, known.a), Keying(b, known.b)
+    naming = _naming(a, b, options)
+    ranks = partners(known.a, known.b, dict(naming.pairs))
+    known = select_models(known, naming.pairs)
+    counted = count(pair_modules(keyed_a, keyed_b, naming.pairs, ranks), RowValues(a), RowValues(b))
+    lacks = missing(known.a, known.b), missing(known.b, known.a)
+    origins = origins_of(counted, keyed_a, keyed_b, ranks)
+    notes = [*known.notes, *steps, *naming.ambiguous, *assumed(keyed_a, keyed_b)]
+    verdict, why = verdict_of(counted, a, b, lacks[1].counted, known)
+    parity = Parity(
+        verdict=verdict,
+        why=why,
+        a=side_of(a, known.a, lacks[0]),
+        b=side_of(b, known.b, lacks[1]),
+        rows_by=known.by,
+        how=known.how,
+        modules=tuple(one.result for one in counted),
+        origins=tuple(origins),
+        only_a=_unmatched(a, {pair[0] for pair in naming.pairs}),
+        only_b=_unmatched(b, {pair[1] for pair in naming.pairs}),
+        renamed=naming.renamed,
+        disagreements=tuple(disagreements(counted)),
+        holes=tuple(dict.fromkeys([*a.holes, *b.holes])),
+        notes=tuple(dict.fromkeys(notes)),
+        advice=(),
+    )
+    return Compared(parity, keyed_a, keyed_b, ranks, tuple(counted))
+
+
+def _naming(a: CallRange, b: CallRange, options: ParityOptions) -> Naming:
+    paths = list(a.modules), list(b.modules)
+    mapped = apply_map(options.lines, options.map_name, *paths) if options.lines else None
+    return match_names(*paths, mapped)
+
+
+def _unmatched(call_range: CallRange, matched: set[str]) -> tuple[str, ...]:
+    return tuple(path for path in call_range.modules if path not in matched)

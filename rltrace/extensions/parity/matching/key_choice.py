@@ -1,0 +1,272 @@
+"""The choice of keys by which rows of A and B are matched: tokens, inputs, or order.
+
+Owns the choice, the errors where there is none, and which optimizer steps are compared.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+import numpy as np
+
+from rltrace.errors import UsageError
+from rltrace.extensions.parity.call_range import CallRange, inputs_of, outputs_of
+from rltrace.extensions.parity.matching.forward_passes import Forward, forwards_of
+from rltrace.extensions.parity.matching.token_grids import EarlierOutputs, TokenGrid, token_grids
+from rltrace.extensions.parity.model import RowsBy
+from rltrace.extensions.parity.module_names import root_of
+from rltrace.token_keys import NO_KEY, Keys
+from rltrace.trace.format.activation_rows import ActivationRows, ModuleCall
+
+
+@dataclass(frozen=True, eq=False)
+class KeyChoice:
+    """The keys of both sides."""
+
+    by: RowsBy
+    a: tuple[TokenGrid, ...]
+    b: tuple[TokenGrid, ...]
+    how: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def shared(self) -> int:
+        """Different keys that both sides have."""
+        shared = np.intersect1d(_keys(self.a), _keys(self.b))
+        return int((shared != NO_KEY).sum())
+
+
+def _keys(grids: Sequence[TokenGrid]) -> Keys:
+    return np.concatenate([np.zeros(0, np.uint64), *(grid.keys for grid in grids)])
+
+
+# --- observations -----------------------------------------------------------------------------------------------------
+
+
+SHARED = 0.5
+"""Share of the smaller side's different rows that the other must have too, for an input to identify rows."""
+
+
+def observation_grids(a: CallRange, b: CallRange) -> tuple[tuple[TokenGrid, ...], tuple[TokenGrid, ...]]:
+    """Grids by the inputs of which the two sides share the most rows; none where they share too few."""
+    inputs = _observations(a), _observations(b)
+    every = [_distinct(side) for side in inputs]
+    chosen = [_chosen(side, other) for side, other in zip(inputs, reversed(every), strict=True)]
+    return _grids(inputs[0], chosen[0]), _grids(inputs[1], chosen[1])
+
+
+Observations = Mapping[tuple[str, str], list[tuple[ModuleCall, ActivationRows]]]
+"""By module path and name of the input."""
+
+
+def _observations(call_range: CallRange) -> Observations:
+    """Inputs of outermost calls that no earlier call returned."""
+    found: dict[tuple[str, str], list[tuple[ModuleCall, ActivationRows]]] = {}
+    earlier = EarlierOutputs()
+    for call in call_range.outermost:
+        for tensor in inputs_of(call):
+            if tensor.digests.size and tensor.axes and not earlier.hold(call.module, tensor.digests):
+                found.setdefault((call.module, tensor.name), []).append((call, tensor))
+        for tensor in outputs_of(call):
+            earlier.add(call.module, tensor.digests)
+    return found
+
+
+def _distinct(inputs: Observations) -> Keys:
+    digests = (tensor.digests.ravel() for calls in inputs.values() for _, tensor in calls)
+    return np.unique(np.concatenate([np.zeros(0, np.uint64), *digests]))
+
+
+def _chosen(inputs: Observations, others: Keys) -> Mapping[str, str]:
+    """For each module the input of which the other side has the most rows."""
+    best: dict[str, tuple[int, str]] = {}
+    for (module, name), calls in inputs.items():
+        own = np.unique(np.concatenate([tensor.digests.ravel() for _, tensor in calls]))
+        shared = int(np.isin(own, others).sum())
+        if shared >= SHARED * min(len(own), len(others)) and shared > best.get(module, (0, ""))[0]:
+            best[module] = (shared, name)
+    return {module: name for module, (_, name) in best.items()}
+
+
+def _grids(inputs: Observations, chosen: Mapping[str, str]) -> tuple[TokenGrid, ...]:
+    found = [
+        TokenGrid.of_inputs(call, tensor.digests)
+        for (module, name), calls in inputs.items()
+        for call, tensor in calls
+        if chosen.get(module) == name
+    ]
+    return tuple(sorted(found, key=lambda grid: grid.anchor.number))
+
+
+def counted_grids(call_range: CallRange) -> tuple[TokenGrid, ...]:
+    """Grids by order: the key of a row is its number among all rows of the outermost module."""
+    counts: dict[str, int] = {}
+    grids = []
+    for call in call_range.outermost:
+        tensor = _counted_tensor(call)
+        if tensor is None:
+            continue
+        first = counts.get(call.module, 0)
+        counts[call.module] = first + tensor.digests.size
+        keys = np.arange(first + 1, counts[call.module] + 1).astype(np.uint64)
+        grids.append(TokenGrid.of_keys(call, tensor.digests.shape, keys))
+    return tuple(grids)
+
+
+def _counted_tensor(call: ModuleCall) -> ActivationRows | None:
+    """The tensor whose rows are counted: the first input of numbers, else the first output."""
+    tensors: Sequence[ActivationRows] = [t for t in (*inputs_of(call), *outputs_of(call)) if t.axes and t.digests.size]
+    numbers = [tensor for tensor in tensors if "float" in tensor.dtype]
+    return next(iter(numbers or tensors), None)
+
+
+# --- padding ----------------------------------------------------------------------------------------------------------
+#
+# Padding at the end of a sequence changes no key, padding at its beginning changes all of them. So, without masks, ids
+# with which sequences begin are tried as padding: the one counts that makes more keys of both sides equal.
+
+
+TRIED = 3
+"""Ids of each side that are tried as padding."""
+
+
+def grids_of(a: Sequence[Forward], b: Sequence[Forward], pad: int | None) -> KeyChoice:
+    """Grids of token ids on both sides. ``pad``: the padding token, if known."""
+    if pad is not None:
+        return _keys_by_tokens(a, b, pad, pad, f"token {pad} is padding, as given")
+    pairs = product((None, *_first_ids(a)), (None, *_first_ids(b)))
+    masks = _describe_masks(a, b)
+    tried = (_keys_by_tokens(a, b, x, y, _describe_padding(x, y) or masks) for x, y in pairs)
+    return max(tried, key=lambda choice: choice.shared)
+
+
+def _keys_by_tokens(
+    a: Sequence[Forward], b: Sequence[Forward], pad_a: int | None, pad_b: int | None, how: str
+) -> KeyChoice:
+    return KeyChoice(RowsBy.TOKENS, token_grids(a, pad_a), token_grids(b, pad_b), how)
+
+
+def _describe_masks(a: Sequence[Forward], b: Sequence[Forward]) -> str:
+    sides = [name for name, side in (("A", a), ("B", b)) if any(f.mask is not None for f in side)]
+    return f"masks of {' and '.join(sides)} mark the padding" if sides else ""
+
+
+def _first_ids(forwards: Sequence[Forward]) -> list[int]:
+    """Ids with which sequences without a mask begin, the most frequent first."""
+    firsts: Counter[int] = Counter()
+    for forward in forwards:
+        if forward.mask is None and forward.ids.shape[1:] > (1,):
+            firsts.update(forward.ids[:, 0].tolist())
+    return [token for token, _ in firsts.most_common(TRIED)]
+
+
+def _describe_padding(a: int | None, b: int | None) -> str:
+    tokens = [f"token {token} of {side}" for side, token in (("A", a), ("B", b)) if token is not None]
+    return f"{' and '.join(tokens)} taken as padding: without it the sequences agree" if tokens else ""
+
+
+# --- the choice -------------------------------------------------------------------------------------------------------
+
+
+SHOWN = 16
+"""Tokens of a sequence that are shown."""
+
+
+def choose_keys(a: CallRange, b: CallRange, rows_by: RowsBy | None, pad: int | None) -> KeyChoice:
+    """Keys by tokens, else by inputs, or as requested. Raises UsageError."""
+    if rows_by is RowsBy.ORDER:
+        return KeyChoice(
+            RowsBy.ORDER,
+            counted_grids(a),
+            counted_grids(b),
+            "the k-th row of A is matched with the k-th of B, as requested",
+        )
+    if rows_by is not RowsBy.INPUTS:
+        found = forwards_of(a), forwards_of(b)
+        if all(found):
+            return _choose_tokens(*found, pad)
+        if rows_by is RowsBy.TOKENS or any(found):
+            side = "A" if not found[0] else "B"
+            raise UsageError(
+                f"no token ids of {side} are known: no call of an embedding, or with input_ids, was recorded; "
+                "--rows-by inputs, or order, compares without them"
+            )
+    grids = observation_grids(a, b)
+    if all(grids):
+        return KeyChoice(RowsBy.INPUTS, *grids, "rows with the same input are matched")
+    if rows_by is RowsBy.INPUTS:
+        raise UsageError("the outermost modules of the two sides share too few input rows")
+    raise UsageError(
+        "the rows cannot be matched: neither side looks token ids up, and the inputs of their outermost modules "
+        "differ; use --rows-by order if the k-th row of A is the k-th of B"
+    )
+
+
+def _choose_tokens(a: Sequence[Forward], b: Sequence[Forward], pad: int | None) -> KeyChoice:
+    for name, side in (("A", a), ("B", b)):
+        if not any(forward.ids.size for forward in side):
+            raise UsageError(
+                f"the values of {name}'s token ids were not recorded, or cannot be read, so its rows are "
+                "unidentified; --rows-by inputs, or order, compares without them"
+            )
+    known = grids_of(a, b, pad)
+    how = "; ".join(filter(None, ["rows with the same tokens so far are matched", known.how]))
+    return replace(known, how=how, notes=() if known.shared else _first_tokens(a, b))
+
+
+def _first_tokens(a: Sequence[Forward], b: Sequence[Forward]) -> tuple[str, ...]:
+    """Notes with the first sequence of each side, where the two share no key."""
+    shown = []
+    for name, side in (("A", a), ("B", b)):
+        first = next((forward.ids[0] for forward in side if forward.ids.size), np.zeros(0, np.int64))
+        rest = " …" if len(first) > SHOWN else ""
+        shown.append(f"the first tokens of {name} were {' '.join(map(str, first[:SHOWN].tolist()))}{rest}")
+    return tuple(shown)
+
+
+def match_steps(a: CallRange, b: CallRange) -> tuple[CallRange, CallRange, list[str]]:
+    """Both sides without calls of steps that only one side has: the weights differ between steps.
+
+    Where no step is on both sides, all calls, as if of one step. The third value are notes.
+    """
+    common = set(a.steps) & set(b.steps)
+    if not common:
+        calls = " and ".join(f"{side.side.upper()}'s calls are of {_steps(side.steps)}" for side in (a, b))
+        return _without_steps(a), _without_steps(b), [f"{calls}: steps do not show whether the weights are the same"]
+    notes = []
+    for side in (a, b):
+        others = [step for step in side.steps if step not in common]
+        if others:
+            left = sum(call.step in others for call in side.outermost)
+            notes.append(
+                f"{left:,} outermost calls of {side.side.upper()}, of {_steps(others)}, are left out: the other "
+                "side has none of these steps, and each optimizer step changes the weights"
+            )
+    return _of_steps(a, common), _of_steps(b, common), notes
+
+
+def _of_steps(call_range: CallRange, steps: set[int]) -> CallRange:
+    return replace(call_range, calls=tuple(call for call in call_range.calls if call.step in steps))
+
+
+def _without_steps(call_range: CallRange) -> CallRange:
+    return replace(call_range, calls=tuple(replace(call, step=0) for call in call_range.calls))
+
+
+def _steps(steps: Sequence[int]) -> str:
+    return f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
+
+
+def select_models(known: KeyChoice, names: Sequence[tuple[str, str]]) -> KeyChoice:
+    """Without forward passes of models that have no partner, such as a reference model of one side."""
+    if not names:
+        return known
+    roots = [{root_of(pair[side]) for pair in names} for side in (0, 1)]
+    a, b = (
+        tuple(grid for grid in grids if root_of(grid.anchor.module) in own)
+        for grids, own in zip((known.a, known.b), roots, strict=True)
+    )
+    return replace(known, a=a, b=b)

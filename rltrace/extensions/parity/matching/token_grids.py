@@ -1,0 +1,188 @@
+"""Token grids: the keys of the tokens of one forward pass, in the shape of the program's ids.
+
+Owns the keys, the sequence of each token and its place there; padding has no key. ``layouts`` owns which activation
+row belongs to which token.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rltrace.extensions.parity.matching.forward_passes import HIGHEST_FIRST_POSITION, Forward
+from rltrace.extensions.parity.module_names import root_of
+from rltrace.token_keys import NO_KEY, Keys, Numbers, Sequences, token_keys
+from rltrace.trace.format.activation_rows import ModuleCall
+
+UNKNOWN = -1
+
+
+@dataclass(frozen=True, eq=False)
+class TokenGrid:
+    """The tokens, or observations, of one forward pass; flat arrays."""
+
+    anchor: ModuleCall
+    """The call that was given them."""
+    shape: tuple[int, ...]
+    """[sequences, tokens], or the lengths of the axes of observations."""
+    keys: Keys
+    """NO_KEY: padding, or unknown."""
+    sequences: Numbers
+    """Number of the sequence within the call range, from 0; UNKNOWN: none."""
+    places: Numbers
+    """Place in the sequence, without padding; UNKNOWN: none."""
+    ids: Numbers | None = None
+    """Token ids; None: of observations."""
+    pads: Numbers | None = None
+    """Nonzero at padding; None: unknown."""
+
+    @classmethod
+    def of_keys(cls, anchor: ModuleCall, shape: tuple[int, ...], keys: Keys) -> TokenGrid:
+        """The grid of rows that are no tokens: they have keys, but no sequences."""
+        unknown = np.full(len(keys), UNKNOWN)
+        return cls(anchor, shape, keys, unknown, unknown)
+
+    @classmethod
+    def of_inputs(cls, anchor: ModuleCall, digests: Keys) -> TokenGrid:
+        """The grid of rows that are identified by their input: the keys are its digests."""
+        return cls.of_keys(anchor, digests.shape, np.where(digests == NO_KEY, np.uint64(1), digests).ravel())
+
+    @property
+    def known(self) -> int:
+        return int((self.keys != NO_KEY).sum())
+
+
+def token_grids(forwards: Sequence[Forward], pad: int | None = None) -> tuple[TokenGrid, ...]:
+    """A grid for each forward pass, in order. ``pad``: the padding token, for forward passes without a mask."""
+    followers: dict[str, SequenceFollower] = {}
+    offset = first_position(forwards)
+    grids = []
+    for forward in forwards:
+        follower = followers.setdefault(forward.call.module, SequenceFollower(pad, offset))
+        grids.append(follower.grid(forward))
+    return _numbered(grids)
+
+
+def first_position(forwards: Iterable[Forward]) -> int:
+    """The position of the first token of a sequence: 0, in some models 1 or 2."""
+    lowest = min((int(f.positions.min()) for f in forwards if f.positions is not None and f.positions.size), default=0)
+    return lowest if 0 < lowest <= HIGHEST_FIRST_POSITION else 0
+
+
+class SequenceFollower:
+    """Follows the sequences of one model from call to call."""
+
+    def __init__(self, pad: int | None, offset: int) -> None:
+        self._sequences = Sequences()
+        self._pad = pad
+        self.offset = offset
+        self._count = 0
+        self._current: Numbers = np.zeros(0, np.int64)
+        self._places: Numbers = np.zeros(0, np.int64)
+        self._shift: Numbers = np.zeros(0, np.int64)
+        """Position of the first token of each sequence."""
+
+    def grid(self, forward: Forward) -> TokenGrid:
+        """Sequences are numbered from 0 for each model."""
+        ids, positions, mask = forward.ids, forward.positions, forward.mask
+        if not ids.size:
+            return TokenGrid.of_keys(forward.call, forward.shape, np.zeros(0, np.uint64))
+        if positions is not None:
+            positions = self._shifted(np.broadcast_to(positions - self.offset, ids.shape), mask)
+        if mask is None and self._pad is not None:
+            mask, positions = (~padding(ids, self._pad)).astype(np.int64), None
+        keys = self._sequences.keys(ids, positions, mask)
+        sequences, places = self._follow(ids, keys)
+        pads = None if mask is None else (mask[:, mask.shape[1] - ids.shape[1] :] == 0).astype(np.int64)
+        flat = None if pads is None else pads.ravel()
+        return TokenGrid(
+            forward.call, forward.shape, keys.ravel(), sequences.ravel(), places.ravel(), ids.ravel(), flat
+        )
+
+    def _shifted(self, positions: Numbers, mask: Numbers | None) -> Numbers:
+        """Positions from the first token of each sequence: some libraries count padding on the left too."""
+        if mask is not None and 1 < positions.shape[1] == mask.shape[1]:  # all sequences begin here
+            self._shift = positions[np.arange(len(mask)), np.argmax(mask != 0, axis=1)]
+        return positions - self._shift[:, None] if len(self._shift) == len(positions) else positions
+
+    def _follow(self, ids: Numbers, keys: Keys) -> tuple[Numbers, Numbers]:
+        """(sequences, places) of the tokens; UNKNOWN where one has no key."""
+        if len(self._current) != len(ids):
+            self._current = np.full(len(ids), UNKNOWN)
+            self._places = np.zeros(len(ids), np.int64)
+        sequences, places = np.full(ids.shape, UNKNOWN), np.full(ids.shape, UNKNOWN)
+        starts = token_keys(ids.reshape(-1, 1), np.zeros(ids.size, np.uint64)).reshape(ids.shape)
+        for row in range(len(ids)):
+            for start, end in _runs(keys[row], keys[row] == starts[row]):
+                if keys[row, start] == starts[row, start]:
+                    self._current[row], self._places[row] = self._count, 0
+                    self._count += 1
+                first = self._places[row]
+                sequences[row, start:end] = self._current[row]
+                own = keys[row, start:end] != NO_KEY
+                places[row, start:end] = np.where(own, first + np.cumsum(own) - 1, UNKNOWN)
+                sequences[row, start:end][~own] = UNKNOWN
+                self._places[row] = first + int(own.sum())
+        return sequences, places
+
+
+def _runs(keys: Keys, begins: NDArray[np.bool_]) -> Iterable[tuple[int, int]]:
+    """(first, end) of the tokens with a key, cut where a sequence begins."""
+    own = np.flatnonzero(keys != NO_KEY)
+    if not len(own):
+        return
+    cuts = [int(own[0]), *(int(k) for k in own[1:] if begins[k]), int(own[-1]) + 1]
+    yield from pairwise(cuts)
+
+
+def padding(ids: Numbers, pad: int) -> NDArray[np.bool_]:
+    """Which tokens are padding: the runs of ``pad`` at the beginning and end of each sequence."""
+    others = ids != pad
+    from_left = np.logical_or.accumulate(others, axis=1)
+    from_right = np.logical_or.accumulate(others[:, ::-1], axis=1)[:, ::-1]
+    found: NDArray[np.bool_] = ~(from_left & from_right)
+    return found
+
+
+def _numbered(grids: Sequence[TokenGrid]) -> tuple[TokenGrid, ...]:
+    """Number the sequences of several models consecutively."""
+    counts: dict[str, int] = {}
+    for grid in grids:
+        module = grid.anchor.module
+        counts[module] = max(counts.get(module, 0), int(grid.sequences.max(initial=UNKNOWN)) + 1)
+    offsets = dict(zip(counts, accumulate(counts.values(), initial=0), strict=False))
+    return tuple(
+        replace(g, sequences=np.where(g.sequences < 0, UNKNOWN, g.sequences + offsets[g.anchor.module])) for g in grids
+    )
+
+
+# --- observations -----------------------------------------------------------------------------------------------------
+
+
+EARLIER = 16
+"""Outputs of the outermost calls of a model that a later input is compared with."""
+
+
+class EarlierOutputs:
+    """Rows that the outermost calls of each model returned last.
+
+    An input whose rows are all among them is no observation: where the modules of a policy are called one by one, a
+    call continues the forward pass of the call before.
+    """
+
+    def __init__(self) -> None:
+        self._digests: dict[str, deque[Keys]] = {}
+
+    def add(self, module: str, digests: Keys) -> None:
+        self._digests.setdefault(root_of(module), deque(maxlen=EARLIER)).append(digests.ravel())
+
+    def hold(self, module: str, digests: Keys) -> bool:
+        return any(np.isin(digests, earlier).all() for earlier in self._digests.get(root_of(module), ()))
+
+    def forget(self, module: str) -> None:
+        self._digests.pop(root_of(module), None)

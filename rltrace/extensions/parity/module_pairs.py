@@ -1,0 +1,158 @@
+"""Modules of A paired with modules of B, tensor by tensor, row by row; and which of those rows are equal.
+
+Owns which tensors of two modules are compared (those of the same name, else in order), and which rows cannot be.
+Measures no distances.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rltrace.diff.base.model import Pair
+from rltrace.extensions.parity.matching.row_keying import KeyedRows, Keying, Unkeyed
+from rltrace.extensions.parity.matching.row_pairs import KeyedTable, Pairs, pair, table_of
+from rltrace.extensions.parity.model import UncomparedTensor
+from rltrace.token_keys import Keys, Numbers
+from rltrace.trace.format.activation_rows import ModuleCall, Part
+
+Name = tuple[Part, str]
+Sources = Mapping[Name, list[tuple[ModuleCall, KeyedRows]]]
+
+
+@dataclass(frozen=True, eq=False)
+class PairedTensor:
+    """One tensor of a module on both sides."""
+
+    part: Part
+    name: Pair[str]
+    a: KeyedTable
+    b: KeyedTable
+    pairs: Pairs
+    equal: NDArray[np.bool_]
+    """[pairs]: whether their digests are equal."""
+
+    @cached_property
+    def dtype(self) -> Pair[str]:
+        """Dtypes of the paired rows of each side, joined by ``/``."""
+        return Pair(*(_dtypes(table, at) for table, at in ((self.a, self.pairs.a), (self.b, self.pairs.b))))
+
+    @property
+    def differing(self) -> Numbers:
+        """Pairs whose digests differ."""
+        return np.flatnonzero(~self.equal)
+
+
+@dataclass(frozen=True, eq=False)
+class PairedModule:
+    """A module of A and its partner in B."""
+
+    path: Pair[str]
+    kind: Pair[str]
+    calls: Pair[int]
+    tensors: tuple[PairedTensor, ...]
+    uncompared: tuple[UncomparedTensor, ...]
+
+    def of(self, part: Part) -> tuple[PairedTensor, ...]:
+        return tuple(tensor for tensor in self.tensors if tensor.part is part)
+
+
+def pair_modules(a: Keying, b: Keying, names: Iterable[tuple[str, str]], ranks: Numbers) -> list[PairedModule]:
+    """The modules of ``names`` in the order in which A's first calls ended. ``ranks``: as of ``row_pairs.partners``."""
+    partners = dict(names)
+    calls_a, calls_b = a.call_range.modules, b.call_range.modules
+    return [
+        _pair_module(a, b, Pair(path, partners[path]), calls_a[path], calls_b[partners[path]], ranks)
+        for path in calls_a
+        if path in partners
+    ]
+
+
+def _pair_module(
+    a: Keying, b: Keying, path: Pair[str], own: Sequence[ModuleCall], other: Sequence[ModuleCall], ranks: Numbers
+) -> PairedModule:
+    (sources_a, uncompared_a), (sources_b, uncompared_b) = _sources(a, own, "a"), _sources(b, other, "b")
+    tensors, uncompared = [], [*uncompared_a, *uncompared_b]
+    for name_a, name_b in _tensor_names(sources_a, sources_b):
+        found = _pair_tensor(name_a, name_b, table_of(sources_a[name_a], ranks), table_of(sources_b[name_b]))
+        tensors += [found] if len(found.pairs.ids) else []
+        if not len(found.pairs.ids) and len(found.a) and len(found.b):
+            why = "none of its rows was computed by both sides in the same length"
+            uncompared.append(UncomparedTensor(name_a[0].name.lower(), name_a[1], "both", len(own), why))
+    return PairedModule(
+        path, Pair(own[0].kind, other[0].kind), Pair(len(own), len(other)), tuple(tensors), _merged(uncompared)
+    )
+
+
+def _sources(keying: Keying, calls: Sequence[ModuleCall], side: str) -> tuple[Sources, list[UncomparedTensor]]:
+    """The rows of each tensor over all calls of a module; and the tensors without identified rows."""
+    found: dict[Name, list[tuple[ModuleCall, KeyedRows]]] = {}
+    unkeyed: dict[tuple[Name, str], int] = {}
+    for call in calls:
+        for rows in keying.of(call):
+            name = rows.tensor.part, rows.tensor.name
+            if isinstance(rows, Unkeyed):
+                unkeyed[name, rows.why] = unkeyed.get((name, rows.why), 0) + 1
+            else:
+                found.setdefault(name, []).append((call, rows))
+    return found, [
+        UncomparedTensor(name[0].name.lower(), name[1], side, count, why) for (name, why), count in unkeyed.items()
+    ]
+
+
+def _merged(uncompared: Sequence[UncomparedTensor]) -> tuple[UncomparedTensor, ...]:
+    """One for each tensor of a side, with the first reason."""
+    found: dict[tuple[str, str, str], UncomparedTensor] = {}
+    for one in uncompared:
+        key = one.part, one.name, one.side
+        before = found.get(key)
+        found[key] = one if before is None else UncomparedTensor(*key, before.calls + one.calls, before.why)
+    return tuple(found.values())
+
+
+def _tensor_names(a: Sources, b: Sources) -> list[tuple[Name, Name]]:
+    """Tensors of the same name, and the others in order among those of the same width."""
+    found = [(name, name) for name in a if name in b]
+    left_a, left_b = [name for name in a if name not in b], [name for name in b if name not in a]
+    for name in left_a:
+        fitting = [other for other in left_b if other[0] is name[0] and _width(b[other]) == _width(a[name])]
+        if fitting:
+            found.append((name, fitting[0]))
+            left_b.remove(fitting[0])
+    return sorted(found, key=lambda both: both[0][0])
+
+
+def _width(sources: Sequence[tuple[ModuleCall, KeyedRows]]) -> tuple[int, ...]:
+    return sources[0][1].width
+
+
+def _pair_tensor(name_a: Name, name_b: Name, a: KeyedTable, b: KeyedTable) -> PairedTensor:
+    pairs = pair(a, b)
+    pairs = pairs.where(_widths(a, pairs.a) == _widths(b, pairs.b))
+    equal = a.digests[pairs.a] == b.digests[pairs.b]
+    sure = _sure(a, pairs.a, equal) & _sure(b, pairs.b, equal)
+    return PairedTensor(name_a[0], Pair(name_a[1], name_b[1]), a, b, pairs.where(sure), equal[sure])
+
+
+def _sure(table: KeyedTable, at: Numbers, equal: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Which pairs are compared: where the layout of a call's rows is assumed, at least one of them must be equal."""
+    doubtful = np.array([bool(rows.assumed) for _, rows in table.sources] + [False])[table.source[at]]
+    agree = np.zeros(len(table.sources) + 1, bool)
+    agree[table.source[at[equal]]] = True
+    found: NDArray[np.bool_] = ~doubtful | agree[table.source[at]]
+    return found
+
+
+def _widths(table: KeyedTable, at: Numbers) -> Keys:
+    """A number for the width of each of these rows, the same in every table."""
+    kinds = [hash(rows.width) for _, rows in table.sources]
+    return np.array([*kinds, 0], np.int64).view(np.uint64)[table.source[at]]
+
+
+def _dtypes(table: KeyedTable, at: Numbers) -> str:
+    used = dict.fromkeys(table.source[at].tolist())
+    return "/".join(dict.fromkeys(table.sources[k][1].tensor.dtype for k in used))

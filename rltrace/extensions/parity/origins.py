@@ -1,0 +1,486 @@
+"""Origins: the modules whose inputs agree and whose outputs differ, and the op within them.
+
+Owns which modules are origins: none whose submodule is one, but also those whose own ops diverge between submodules
+(attention between its projections). Where no module's outputs diverge first, the origin is the module around the first
+inputs that differ, or the program's inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+
+from rltrace.diff.base.findings import RowAt
+from rltrace.diff.base.kernels import kernel_differences
+from rltrace.diff.base.model import Pair
+from rltrace.diff.base.row_diff import call_text
+from rltrace.diff.base.sequences import BudgetExceededError, SearchBudget, longest_common
+from rltrace.diff.base.view import StreamView
+from rltrace.errors import HoleError
+from rltrace.extensions.parity.call_range import CallRange, inputs_of
+from rltrace.extensions.parity.distances import Counted, calls_of, describe_row
+from rltrace.extensions.parity.matching.row_keying import Keyed, KeyedRows, Keying
+from rltrace.extensions.parity.matching.row_pairs import pair, table_of
+from rltrace.extensions.parity.model import ModuleOrigin, ModuleResult, ParityOp, Reason
+from rltrace.extensions.parity.module_pairs import PairedTensor
+from rltrace.portable_keys import portable_key
+from rltrace.token_keys import Keys, Numbers
+from rltrace.trace.format.activation_rows import ModuleCall, OpRows, Part
+from rltrace.trace.format.rows import Link, Rows
+from rltrace.trace.format.schema import Column, Kind, RowFlag
+from rltrace.trace.kernels.evidence import Evidence, kernel_text
+
+# --- ops of a call, without those of submodules -----------------------------------------------------------------------
+
+
+# fmt: off
+MOVES = frozenset({
+    "cat", "clone", "copy", "copy_", "stack", "index", "index_select", "select_scatter", "slice_scatter", "gather",
+    "repeat", "repeat_interleave", "roll", "flip", "pad", "constant_pad_nd", "fill_", "zero_",
+    "arange", "scalar_tensor", "full", "full_like", "zeros", "zeros_like", "ones", "ones_like",
+})
+# fmt: on
+"""Ops that copy or create values: a difference in them is one of code, not of numbers."""
+
+Layout = tuple[str, tuple[int, ...]]
+"""dtype and shape."""
+
+Known = tuple[str, int] | None
+"""What was hashed (``read`` or ``written``), and the digest; None: unknown."""
+
+
+@dataclass(frozen=True, eq=False)
+class OwnOp:
+    """One op of a module."""
+
+    op: ParityOp
+    inputs: tuple[Layout, ...]
+    weights: tuple[Known, ...]
+    """Identity of each input; None unless it was written before the forward pass."""
+    floats: tuple[str, ...]
+    """Floats among its other arguments."""
+    call: str
+    """All arguments: ``(T, [16], T, T, 1e-05)``."""
+    draws: bool
+    """From a random number generator."""
+    evidence: Evidence
+    rows: OpRows | None
+
+    @property
+    def name(self) -> str:
+        return short_name(self.op.op)
+
+    @property
+    def shown(self) -> str:
+        """The name in a sentence, without torch's leading underscores."""
+        return self.name.lstrip("_")
+
+
+def short_name(op: str) -> str:
+    """``addmm`` of ``aten.addmm.default``; others keep their namespace: ``mylib.attention``."""
+    parts = op.split(".")
+    if len(parts) < 3:
+        return op
+    return parts[1] if parts[0] == "aten" else ".".join(parts[:2])
+
+
+def own_ops(call_range: CallRange, call: ModuleCall) -> list[OwnOp]:
+    """Ops of a call, without those of submodules, views and allocations, in order. Raises HoleError."""
+    if call_range.recorded is None:
+        return []
+    view = StreamView(call_range.recorded.process, call_range.recorded.stream)
+    rows = view.read(call.first_row, min(call.end_row, view.rows)).rows
+    outer = (call, *call_range.around(call))[-1]
+    found = []
+    for i in range(len(rows)):
+        computes = not (rows.has(i, int(RowFlag.VIEW)) or rows.has(i, int(RowFlag.ALLOCATION)))
+        if rows.columns[i, Column.KIND] == Kind.OP and computes and view.module(rows, i) == call.module:
+            found.append(_own_op(call_range, view, rows, i, call, outer))
+    return found
+
+
+def computing(ops: Sequence[OwnOp]) -> list[OwnOp]:
+    """Without ops that only copy values or make masks; all of them where there are no others."""
+    return [op for op in ops if op.name not in MOVES and any(map(_holds_numbers, op.inputs))] or list(ops)
+
+
+def _holds_numbers(layout: Layout) -> bool:
+    dtype, shape = layout
+    return bool(shape) and ("float" in dtype or "complex" in dtype)
+
+
+def _own_op(call_range: CallRange, view: StreamView, rows: Rows, i: int, call: ModuleCall, outer: ModuleCall) -> OwnOp:
+    row = rows.first + i
+    layouts = [(dtype, tuple(shape)) for dtype, shape, *_ in view.tensors(rows, i)]
+    shapes = {_flattened(tensor.shape) for tensor in inputs_of(call)}
+    op = call_range.ops.get(row)
+    recorded = [] if op is None else [t.whole for t in op.tensors if t.part is Part.INPUT]
+    weights: list[Known] = []
+    for place, ((dtype, shape), link) in enumerate(zip(layouts, rows.inputs(i), strict=False)):
+        before = link.distance <= 0 or row - link.distance < outer.first_row
+        is_weight = before and "float" in dtype and _flattened(shape) not in shapes
+        read: Known = ("read", recorded[place]) if len(recorded) == len(layouts) else None
+        weights.append(read or _identity(view, row, link) if is_weight else None)
+    stack = view.stack(rows, i)
+    evidence = view.kernel(rows, i)
+    parity_op = ParityOp(
+        row=row,
+        op=view.op(rows, i),
+        layouts=tuple(f"{dtype}[{','.join(map(str, shape))}]" for dtype, shape in layouts),
+        kernel=kernel_text(evidence) or "",
+        site=stack[0] if stack else None,
+    )
+    floats = tuple(map(repr, rows.floats[rows.float_offsets[i] : rows.float_offsets[i + 1]].tolist()))
+    called = call_text(RowAt(view, rows, i))
+    draws = rows.has(i, int(RowFlag.RNG)) and not _is_without_dropout(parity_op.op, view, rows, i)
+    return OwnOp(parity_op, tuple(layouts), tuple(weights), floats, called, draws, evidence, op)
+
+
+def _is_without_dropout(op: str, view: StreamView, rows: Rows, i: int) -> bool:
+    """Whether it is attention without dropout, which torch marks as drawing: the only float among its positional
+    arguments is the probability of dropout, omitted where it is 0."""
+    if "scaled_dot_product" not in op:
+        return False
+    floats = rows.floats[rows.float_offsets[i] : rows.float_offsets[i + 1]]
+    return not ("f" in view.skeleton(rows, i) and len(floats) and float(floats[0]) > 0)
+
+
+def _flattened(shape: Sequence[int]) -> tuple[int, int]:
+    return (prod(shape[:-1]), shape[-1]) if shape else (1, 1)
+
+
+def _identity(view: StreamView, row: int, link: Link, followed: int = 4) -> Known:
+    """The digest of an input as it was read, or else as the op that wrote it returned it."""
+    if link.digest is not None:
+        return "read", link.digest
+    if link.distance <= 0 or link.slot is None:
+        return None
+    try:
+        rows, i = view.row(row - link.distance)
+    except HoleError:
+        return None
+    if link.known:
+        before = list(rows.inputs(i))
+        known = followed > 0 and link.slot < len(before)
+        return _identity(view, row - link.distance, before[link.slot], followed - 1) if known else None
+    outputs = rows.outputs(i)
+    return ("written", outputs[link.slot]) if link.slot < len(outputs) else None
+
+
+# --- reasons ----------------------------------------------------------------------------------------------------------
+
+
+def reason_of(own: OwnOp, other: OwnOp) -> tuple[Reason, str]:
+    """Why two ops of the same name return different rows from equal ones, and one sentence; the first that holds."""
+    if own.draws or other.draws:
+        return Reason.RNG, f"{own.shown} draws random numbers"
+    places = list(zip(own.inputs, other.inputs, strict=False))
+    dtypes = next(((x[0], y[0]) for x, y in places if x[0] != y[0]), None)
+    shapes = next(((x[1], y[1]) for x, y in places if x[1] != y[1]), None)
+    over = "" if shapes is None else f" over {' against '.join(_extents(*shapes))}"
+    if dtypes is not None:
+        return Reason.DTYPE, f"{own.shown}{over} in {dtypes[0]} against {dtypes[1]}"
+    if own.floats != other.floats or (shapes is None and own.call != other.call):
+        return Reason.ARGUMENTS, f"{own.shown}{over} called with {own.call} against {other.call}"
+    kernels = kernel_differences(own.evidence, other.evidence)
+    if kernels:
+        return Reason.KERNEL, f"{own.shown}{over}, run by another kernel: {kernels[0]}"
+    if shapes is not None:
+        return Reason.SHAPE, f"{own.shown}{over}"
+    return (
+        Reason.COMPUTATION,
+        f"{own.shown} over the same shapes, by the same kernel as far as known, gave different bits",
+    )
+
+
+def _extents(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[str, str]:
+    """``4 rows`` and ``80 rows``; whole shapes where more than the rows differ."""
+    if max(len(a), len(b)) <= 2 and a[-1:] == b[-1:]:
+        return _counted(prod(a[:-1])), _counted(prod(b[:-1]))
+    return f"[{','.join(map(str, a))}]", f"[{','.join(map(str, b))}]"
+
+
+def _counted(rows: int) -> str:
+    return "1 row" if rows == 1 else f"{rows:,} rows"
+
+
+# --- the first op that diverges within a module -----------------------------------------------------------------------
+
+
+ALIGN_BUDGET = 4_000_000
+"""Steps that aligning two modules' ops may take."""
+
+
+@dataclass(frozen=True)
+class FirstOp:
+    """The first op of a module that diverges."""
+
+    op: Pair[ParityOp]
+    several: tuple[Pair[ParityOp], ...]
+    reason: Reason
+    explanation: str
+
+
+@dataclass(frozen=True, eq=False)
+class _Item:
+    """An op that both sides ran, or the unmatched ops between two of them."""
+
+    a: tuple[OwnOp, ...]
+    b: tuple[OwnOp, ...]
+    both: bool
+    differs: bool | None = None
+    """Whether a row of both differs; None: unknown."""
+
+
+def first_op(a: Keying, call_a: ModuleCall, b: Keying, call_b: ModuleCall, ranks: Numbers, diverging: Keys) -> FirstOp:
+    """The first of the module's ops whose rows differ, in a call of A and one of B that computed the same row.
+
+    ``diverging``: keys of the rows whose inputs agree; other rows of an op may differ.
+    """
+    try:
+        every = own_ops(a.call_range, call_a), own_ops(b.call_range, call_b)
+    except HoleError as error:
+        return _unknown(f"its ops cannot be read: {error}")
+    if not any(every):
+        return _unknown("none of its own ops was recorded")
+    items = list(_aligned(*map(computing, every)))
+    for item in items:
+        if item.both and _other_weights(item.a[0], item.b[0]):
+            name = item.a[0].shown
+            return _found(item, Reason.WEIGHTS, f"{name} uses different weights on the two sides")
+    items = [_compared(item, a, call_a, b, call_b, ranks, diverging) for item in items]
+    return _first_of(_suspects(items), any(item.differs is not None for item in items))
+
+
+def _unknown(because: str) -> FirstOp:
+    return FirstOp(Pair(None, None), (), Reason.UNKNOWN, because)
+
+
+def _found(item: _Item, reason: Reason, because: str) -> FirstOp:
+    return FirstOp(_ops(item), (), reason, because)
+
+
+def _ops(item: _Item) -> Pair[ParityOp]:
+    return Pair(item.a[0].op if item.a else None, item.b[0].op if item.b else None)
+
+
+def _suspects(items: Sequence[_Item]) -> list[_Item]:
+    """From the last op with equal rows before the first difference, without it, up to that difference."""
+    end = next((k for k, item in enumerate(items) if item.differs), len(items) - 1)
+    start = max((k + 1 for k in range(end) if items[k].differs is False), default=0)
+    suspects = list(items[start : end + 1])
+    return suspects if any(item.differs is not False for item in suspects) else list(items)
+
+
+def _first_of(suspects: Sequence[_Item], rows_known: bool) -> FirstOp:
+    if len(suspects) == 1 and suspects[0].both:
+        return _found(suspects[0], *reason_of(suspects[0].a[0], suspects[0].b[0]))
+    reasons = [reason_of(item.a[0], item.b[0]) for item in suspects if item.both]
+    other = next((item for item in suspects if not item.both and not _only_casts(item)), None)
+    cast = next((one for one in reasons if one[0] is Reason.DTYPE), None)
+    if other is None and cast is not None:
+        at = [item for item in suspects if item.both][reasons.index(cast)]
+        return _found(at, *cast)
+    if other is not None or not reasons:
+        other = other or suspects[0]
+        because = f"{_chain(other.a)} in A, {_chain(other.b)} in B"
+        drawing = next((op.shown for op in (*other.a, *other.b) if op.draws), None)
+        if drawing is not None:
+            return _found(other, Reason.RNG, f"{because}: {drawing} draws random numbers")
+        return _found(other, Reason.OPERATOR, because)
+    suspects = [item for item in suspects if item.both]
+    order = (Reason.RNG, Reason.DTYPE, Reason.ARGUMENTS, Reason.KERNEL, Reason.SHAPE)
+    chosen = next((one for wanted in order for one in reasons if one[0] is wanted), (Reason.UNKNOWN, ""))
+    names = ", ".join(dict.fromkeys(item.a[0].shown for item in suspects))
+    why = "their rows have other lengths" if rows_known else "record rows of ops to find which"
+    because = f"one of {len(suspects)} ops ({names}; {why}){': ' if chosen[1] else ''}{chosen[1]}"
+    return FirstOp(Pair(None, None), tuple(map(_ops, suspects)), chosen[0], because)
+
+
+def _only_casts(item: _Item) -> bool:
+    """Whether all ops only convert dtypes."""
+    return all(op.name in ("_to_copy", "to") for op in (*item.a, *item.b))
+
+
+def _chain(ops: Sequence[OwnOp], limit: int = 4) -> str:
+    names = [op.shown for op in ops]
+    return ", ".join(names[:limit]) + (", …" if len(names) > limit else "") or "nothing"
+
+
+def _aligned(ops_a: Sequence[OwnOp], ops_b: Sequence[OwnOp]) -> Iterator[_Item]:
+    try:
+        in_a, in_b = longest_common(_names(ops_a), _names(ops_b), SearchBudget(ALIGN_BUDGET))
+    except BudgetExceededError:
+        yield _Item(tuple(ops_a), tuple(ops_b), both=False)
+        return
+    at_a = at_b = 0
+    for i, j in [*zip(in_a.tolist(), in_b.tolist(), strict=True), (len(ops_a), len(ops_b))]:
+        if i > at_a or j > at_b:
+            yield _Item(tuple(ops_a[at_a:i]), tuple(ops_b[at_b:j]), both=False)
+        if i < len(ops_a):
+            yield _Item((ops_a[i],), (ops_b[j],), both=True)
+        at_a, at_b = i + 1, j + 1
+
+
+def _names(ops: Sequence[OwnOp]) -> Keys:
+    return np.array([portable_key("op", op.op.op) for op in ops], np.uint64)
+
+
+def _other_weights(own: OwnOp, other: OwnOp) -> bool:
+    """Whether a weight in the same place and of the same shape differs."""
+    return any(
+        x is not None and y is not None and x[0] == y[0] and x != y and own.inputs[k] == other.inputs[k]
+        for k, (x, y) in enumerate(zip(own.weights, other.weights, strict=False))
+    )
+
+
+# --- rows of ops ------------------------------------------------------------------------------------------------------
+
+
+def _compared(
+    item: _Item, a: Keying, call_a: ModuleCall, b: Keying, call_b: ModuleCall, ranks: Numbers, diverging: Keys
+) -> _Item:
+    if not item.both or item.a[0].rows is None or item.b[0].rows is None:
+        return item
+    rows_a, rows_b = _outputs(a.of_op(call_a, item.a[0].rows)), _outputs(b.of_op(call_b, item.b[0].rows))
+    return replace(item, differs=_differs(rows_a, rows_b, call_a, call_b, ranks, diverging))
+
+
+def _outputs(tensors: Sequence[Keyed]) -> list[Keyed]:
+    return [one for one in tensors if one.tensor.part is Part.OUTPUT]
+
+
+def _differs(
+    of_a: Sequence[Keyed],
+    of_b: Sequence[Keyed],
+    call_a: ModuleCall,
+    call_b: ModuleCall,
+    ranks: Numbers,
+    diverging: Keys,
+) -> bool | None:
+    compared = False
+    for rows_a, rows_b in zip(of_a, of_b, strict=False):
+        if not (isinstance(rows_a, KeyedRows) and isinstance(rows_b, KeyedRows)) or rows_a.width != rows_b.width:
+            return None
+        table_a, table_b = table_of([(call_a, rows_a)], ranks), table_of([(call_b, rows_b)])
+        found = pair(table_a, table_b)
+        own = np.isin(table_b.keys[found.b], diverging)
+        compared = compared or bool(own.any())
+        if np.any(own & (table_a.digests[found.a] != table_b.digests[found.b])):
+            return True
+    return False if compared else None
+
+
+# --- origins ----------------------------------------------------------------------------------------------------------
+
+
+EPSILONS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+"""From 1 to the next number."""
+MAX_EPSILONS = 1000.0
+"""Largest distance, in epsilons and relative to the largest number of a row, that another order of sums explains …"""
+MAX_SHARE = 0.1
+"""… but at most this, in dtypes of few digits."""
+
+
+def origins_of(modules: Sequence[Counted], a: Keying, b: Keying, ranks: Numbers) -> list[ModuleOrigin]:
+    """The origins, the first one first. ``modules`` in the order in which they ended."""
+    candidates = {counted.result.path.a: counted for counted in modules if len(counted.diverging)}
+    below = _submodules(a.call_range)
+    found = []
+    for path, counted in candidates.items():
+        inside = below.get(str(path), frozenset())
+        if not any(other in inside for other in candidates):
+            found.append(_origin(counted, a, b, ranks, own=bool(inside)))
+    return found or _input_origins(modules, a, b, ranks)
+
+
+def _submodules(call_range: CallRange) -> Mapping[str, frozenset[str]]:
+    """For each module, the modules that are called within its calls."""
+    found: dict[str, set[str]] = {}
+    for call in call_range.calls:
+        for above in call_range.around(call):
+            if above.module != call.module:
+                found.setdefault(above.module, set()).add(call.module)
+    return {path: frozenset(inside) for path, inside in found.items()}
+
+
+def _origin(counted: Counted, a: Keying, b: Keying, ranks: Numbers, *, own: bool) -> ModuleOrigin:
+    tensor, at = _first_row(counted)
+    calls = calls_of(tensor, at)
+    diverging = tensor.b.keys[tensor.pairs.b[np.isin(tensor.pairs.ids, counted.diverging)]]
+    first = _check_distance(first_op(a, calls[0], b, calls[1], ranks, diverging), counted.result)
+    counts = len(counted.diverging), counted.agreeing
+    return _module_origin(counted.result.path, counts, calls, (tensor, at), first, own=own)
+
+
+def _module_origin(
+    path: Pair[str],
+    counts: tuple[int, int],
+    calls: tuple[ModuleCall, ModuleCall],
+    place: tuple[PairedTensor, int],
+    first: FirstOp,
+    *,
+    own: bool,
+) -> ModuleOrigin:
+    row = describe_row(place[0].b, int(place[0].pairs.b[place[1]]))
+    numbers = Pair(calls[0].number, calls[1].number)
+    return ModuleOrigin(path, *counts, numbers, row, own, first.op, first.several, first.reason, first.explanation)
+
+
+def _check_distance(first: FirstOp, result: ModuleResult) -> FirstOp:
+    """``first``, unless its reason is another shape and the distance exceeds that of another order of sums."""
+    share = None if result.distance is None else result.distance.share
+    dtype = result.outputs[0].dtype.b if result.outputs else None
+    if first.reason is not Reason.SHAPE or result.inputs_differing or share is None or dtype not in EPSILONS:
+        return first
+    if share <= min(MAX_EPSILONS * EPSILONS[dtype], MAX_SHARE):
+        return first
+    because = (
+        f"{first.explanation}. {share:.0%} of the largest number is more than the order of sums explains: what else it "
+        "computes with (a mask, a cache, other rows of the batch) probably differs"
+    )
+    return replace(first, reason=Reason.BESIDE, explanation=because)
+
+
+def _first_row(counted: Counted) -> tuple[PairedTensor, int]:
+    """(output, index of the pair) of the first row of B that diverges."""
+    for tensor, equal in zip(counted.paired.tensors, counted.same, strict=True):
+        at = np.flatnonzero(np.isin(tensor.pairs.ids, counted.diverging) & ~equal)
+        if tensor.part is Part.OUTPUT and len(at):
+            return tensor, int(at[0])
+    raise AssertionError  # a row diverges because an output of it differs
+
+
+# --- inputs that differ before any output -----------------------------------------------------------------------------
+
+
+def _input_origins(modules: Sequence[Counted], a: Keying, b: Keying, ranks: Numbers) -> list[ModuleOrigin]:
+    """The first inputs that differ, where no module's outputs differ before them."""
+    by_path = {str(counted.result.path.a): counted for counted in modules}
+    for path in dict.fromkeys(call.module for call in a.call_range.calls):
+        counted = by_path.get(path)
+        if counted is None:
+            continue
+        for tensor, equal in zip(counted.paired.tensors, counted.same, strict=True):
+            differing = np.flatnonzero(~equal)
+            if tensor.part is Part.INPUT and len(differing):
+                return [_input_origin(counted, tensor, int(differing[0]), len(differing), a, b, ranks)]
+    return []
+
+
+def _input_origin(
+    counted: Counted, tensor: PairedTensor, at: int, rows: int, a: Keying, b: Keying, ranks: Numbers
+) -> ModuleOrigin:
+    calls, place, counts = calls_of(tensor, at), (tensor, at), (rows, len(tensor.pairs.ids))
+    outer = a.call_range.parent(calls[0]), b.call_range.parent(calls[1])
+    name, path = tensor.name.b or "its input", counted.result.path
+    if outer[0] is None or outer[1] is None:
+        text = f"{name} of {path.b}, which the program passes in, differs between the two sides"
+        first = FirstOp(Pair(None, None), (), Reason.INPUTS, text)
+        return _module_origin(path, counts, calls, place, first, own=False)
+    first = first_op(a, outer[0], b, outer[1], ranks, tensor.b.keys[tensor.pairs.b[at : at + 1]])
+    first = replace(first, explanation=f"{name}, which it passes to {path.b}, already differs: {first.explanation}")
+    return _module_origin(Pair(outer[0].module, outer[1].module), counts, (outer[0], outer[1]), place, first, own=True)

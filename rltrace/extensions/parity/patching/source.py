@@ -1,0 +1,360 @@
+"""A's activation rows for injection, read from the module calls and ops of its trace, with their keys.
+
+Owns what a selector finds, and the errors where the trace lacks something.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rltrace.command_lines import line
+from rltrace.digest.activation_rows import row_digests
+from rltrace.errors import HoleError, UsageError
+from rltrace.extensions.parity.call_range import CallRange, RecordedStream, inputs_of, outputs_of
+from rltrace.extensions.parity.matching.forward_passes import forwards_of
+from rltrace.extensions.parity.matching.layouts import (
+    RowLayout,
+    RowPlacement,
+    common_layouts,
+    layouts_along,
+    place_rows,
+)
+from rltrace.extensions.parity.matching.row_keying import KeyedRows, Keying, fold
+from rltrace.extensions.parity.matching.token_grids import TokenGrid, token_grids
+from rltrace.extensions.parity.patching.forward_tracker import ForwardPass, ForwardTracker, TrackedCall
+from rltrace.extensions.parity.patching.row_table import CHOICES, NONE, OUTPUT, RowSource, RowTable, TensorPlace
+from rltrace.extensions.parity.selection import around, finds_call, ops_in
+from rltrace.selectors import OP_KEYS, Selector
+from rltrace.token_keys import NO_KEY
+from rltrace.trace.format import dtypes
+from rltrace.trace.format.activation_rows import ActivationRows, ModuleCall, Part
+from rltrace.trace.format.schema import Column, Phase
+from rltrace.trace.read.process import ProcessTrace
+from rltrace.trace.read.reader import Trace
+from rltrace.trace.read.stream import StreamTrace
+
+# --- forward passes ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CountedOp:
+    """An op of which occurrences are counted."""
+
+    row: int
+    name: str
+    module: str
+    step: int
+
+
+@dataclass(frozen=True)
+class RecordedPasses:
+    """The forward passes of a recorded stream, by the rule of the running program."""
+
+    grids: list[TokenGrid]
+    calls: dict[int, TrackedCall]
+    """By number."""
+    ops: list[tuple[CountedOp, TokenGrid, int]]
+    """With the forward pass and the occurrence in it, from 0."""
+
+
+def numbered_grids(call_range: CallRange, first: int) -> list[TokenGrid]:
+    """Its forward passes over tokens, the sequences numbered from ``first`` on."""
+    return [
+        replace(grid, sequences=np.where(grid.sequences < 0, NONE, grid.sequences + first))
+        for grid in token_grids(forwards_of(call_range))
+        if len(grid.keys)
+    ]
+
+
+def follow(call_range: CallRange, grids: Sequence[TokenGrid] | None, ops: Iterable[CountedOp]) -> RecordedPasses:
+    """``grids`` of the forward passes over tokens; None: they are over observations. ``ops`` in order of rows."""
+    by_anchor = {grid.anchor.number: grid for grid in grids or ()}
+    tracker = ForwardTracker({grid.anchor.module for grid in grids or ()})
+    found = RecordedPasses([] if grids is None else list(grids), {}, [])
+    pending = deque(ops)
+
+    def run_ops(end: int | None) -> None:
+        while pending and (end is None or pending[0].row < end):
+            op = pending.popleft()
+            traversal = tracker.traversal_of(op.module)
+            if traversal is not None:
+                found.ops.append((op, traversal.forward_pass.grid, traversal.count(op.module, op.name)))
+
+    def new(call: ModuleCall, tracked: TrackedCall) -> ForwardPass | None:
+        grid = by_anchor.get(call.number)
+        if grids is None:
+            inputs = (tensor.digests for tensor in inputs_of(call) if _has_rows(tensor))
+            digests = tracker.observation(tracked, inputs)
+            if digests is not None:
+                grid = TokenGrid.of_inputs(call, digests)
+                found.grids.append(grid)
+        return None if grid is None else ForwardPass(call.number, grid, grid.sequences)
+
+    for call, part in call_range.moments:
+        if call.phase == "backward":  # recomputed: the trace holds it twice
+            continue
+        if part is Part.INPUT:
+            run_ops(call.first_row)
+            tracked = found.calls[call.number] = TrackedCall(call.module, call.module)
+            tracker.begin(tracked, partial(new, call, tracked))
+        else:
+            run_ops(call.end_row)
+            tracker.end(found.calls[call.number])
+            tracker.add_outputs(
+                found.calls[call.number], (tensor.digests for tensor in outputs_of(call) if _has_rows(tensor))
+            )
+    run_ops(None)
+    return found
+
+
+def _has_rows(tensor: ActivationRows) -> bool:
+    return "float" in tensor.dtype and bool(tensor.axes) and tensor.digests.size > 0
+
+
+# --- selected tensors -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    """A selected tensor."""
+
+    process: ProcessTrace
+    place: TensorPlace
+    tensor: ActivationRows
+    grid: TokenGrid
+    step: int
+    order: int
+    grad: bool
+    keyed: Callable[[], KeyedRows | None]
+    """Its rows by content, where its shape does not identify them."""
+
+
+@dataclass
+class _Found:
+    """What all streams hold."""
+
+    tensors: list[_Tensor] = field(default_factory=list)
+    grids: list[TokenGrid] = field(default_factory=list)
+    axes: tuple[int, ...] | None = None
+    recorded: bool = False
+    """Whether any rows were recorded."""
+    observed: bool = False
+    """Whether keys are of observations, not tokens."""
+
+
+def read_table(trace: Trace, selector: Selector, texts: Sequence[str], *, weights: bool = False) -> RowTable:
+    """The rows of all tensors of ``trace`` that the selector finds. ``texts``: the text of the selector.
+
+    ``weights``: of ops that choose, the values as well as the indices. Raises UsageError where the trace lacks
+    something, HoleError where it is damaged.
+    """
+    found = _Found(observed=not _has_tokens(trace))
+    for process in trace.processes:
+        if not process.activations:
+            continue
+        found.recorded = True
+        found.axes = None if process.activations.request is None else process.activations.request.axes
+        for stream in process.streams:
+            call_range = _call_range(process, stream)
+            _read_stream(call_range, process, selector, found, weights=weights)
+            if call_range.holes:
+                raise HoleError(call_range.holes[0])
+    _check(trace, found, texts)
+    return _table(trace, found, texts)
+
+
+def _call_range(process: ProcessTrace, stream: StreamTrace) -> CallRange:
+    calls, ops = process.activations.calls(stream.index), process.activations.ops(stream.index)
+    return CallRange("a", tuple(calls), ops=ops, find=process.values.get, recorded=RecordedStream(process, stream))
+
+
+def _has_tokens(trace: Trace) -> bool:
+    """Whether any forward pass is over tokens."""
+    return any(
+        forwards_of(_call_range(process, stream))
+        for process in trace.processes
+        if process.activations
+        for stream in process.streams
+    )
+
+
+def _read_stream(
+    call_range: CallRange, process: ProcessTrace, selector: Selector, found: _Found, *, weights: bool
+) -> None:
+    first = max((int(grid.sequences.max(initial=NONE)) + 1 for grid in found.grids), default=0)
+    selected = dict(ops_in(call_range, selector.filter_clauses(lambda keys: not OP_KEYS.isdisjoint(keys))))
+    grids = None if found.observed else numbered_grids(call_range, first)
+    passes = follow(call_range, grids, _ops(call_range, process, set(selected.values())))
+    found.grids += passes.grids
+    keying = cache(lambda: Keying(call_range, passes.grids))
+    found.tensors += _of_calls(call_range, process, selector, passes, keying)
+    found.tensors += _of_ops(call_range, process, passes, selected, weights=weights)
+
+
+def _of_calls(
+    call_range: CallRange,
+    process: ProcessTrace,
+    selector: Selector,
+    passes: RecordedPasses,
+    keying: Callable[[], Keying],
+) -> Iterator[_Tensor]:
+    """Outputs of the module calls that clauses without conditions of ops select."""
+    for call in call_range.calls:
+        tracked = passes.calls.get(call.number)
+        if tracked is None or tracked.traversal is None or tracked.nth is None:
+            continue
+        grid = tracked.traversal.forward_pass.grid
+        if finds_call(selector, call_range, call):
+            for tensor in outputs_of(call):
+                place = TensorPlace(call.module, OUTPUT, tracked.nth, tensor.name)
+                keyed = partial(_by_evidence, keying, call, tensor, grid)
+                grad = call_range.has_gradient(call)
+                yield _Tensor(process, place, tensor, grid, call.step, call.number, grad, keyed)
+
+
+def _by_evidence(
+    keying: Callable[[], Keying], call: ModuleCall, tensor: ActivationRows, grid: TokenGrid
+) -> KeyedRows | None:
+    for keyed in keying().of(call):
+        if (keyed.tensor.part, keyed.tensor.name) == (tensor.part, tensor.name):
+            return keyed if isinstance(keyed, KeyedRows) and keyed.grid is grid and not keyed.assumed else None
+    return None
+
+
+def _ops(call_range: CallRange, process: ProcessTrace, selected: set[str]) -> Iterator[CountedOp]:
+    """All ops of these names outside of backward passes."""
+    if not selected:
+        return
+    assert call_range.recorded is not None
+    words = process.words
+    numbers = [number for number in range(words.size("ops")) if words.op(number) in selected]
+    for segment in call_range.recorded.stream.segments:
+        rows = call_range.recorded.stream.read_segment(segment)
+        may = np.isin(rows.column(Column.OP), numbers) & (rows.column(Column.PHASE) != Phase.BACKWARD)
+        for i in np.flatnonzero(may).tolist():
+            op, module = words.op(int(rows.columns[i, Column.OP])), words.module(int(rows.columns[i, Column.MODULE]))
+            yield CountedOp(rows.first + i, op, module, int(rows.columns[i, Column.STEP]))
+
+
+def _of_ops(
+    call_range: CallRange, process: ProcessTrace, passes: RecordedPasses, selected: Collection[int], *, weights: bool
+) -> Iterator[_Tensor]:
+    """Results of the ops that clauses with conditions of ops select."""
+    for op, grid, nth in passes.ops:
+        if op.row not in selected:
+            continue
+        only = None if weights else CHOICES.get(op.name)
+        for tensor in call_range.ops[op.row].tensors:
+            if tensor.part is Part.OUTPUT and only in (None, tensor.name):
+                place = TensorPlace(op.module, op.name, nth, tensor.name)
+                grad = (call := around(call_range, op.row)) is not None and call_range.has_gradient(call)
+                yield _Tensor(process, place, tensor, grid, op.step, op.row, grad, lambda: None)
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+
+def _check(trace: Trace, found: _Found, texts: Sequence[str]) -> None:
+    """Raise UsageError where the trace lacks something."""
+    record = _record_command(texts)
+    if not found.recorded:
+        raise UsageError(f"{trace.path} holds no activation rows; record it again: {record}")
+    if not found.grids:
+        raise UsageError(
+            f"{trace.path} does not identify its rows: it holds no call of a module with token ids or observations "
+            f"as input; record it again: {record}"
+        )
+    if not found.tensors:
+        raise UsageError(
+            f"the selector finds nothing in {trace.path} whose rows were recorded within a forward pass over "
+            f"tokens; record it again: {record}"
+        )
+    lacking = [one for one in found.tensors if one.tensor.whole not in one.process.values]
+    if lacking:
+        raise UsageError(
+            f"{trace.path} lacks the values of {len(lacking):,} of the {len(found.tensors):,} tensors whose rows "
+            f"are to be injected; the first is of {lacking[0].place.module}; record it again: {record}"
+        )
+
+
+def _record_command(texts: Sequence[str]) -> str:
+    rows = ["all"] if "all" in texts else ["module=*", *texts]
+    given = [("--rows", text) for text in rows], [("--values", text) for text in texts]
+    return line("record", *(word for pairs in given for pair in pairs for word in pair), "--", "CMD")
+
+
+def _table(trace: Trace, found: _Found, texts: Sequence[str]) -> RowTable:
+    usual = _usual(found)
+    sampled = {(one.place.module, one.place.op) for one in found.tensors if not one.grad}
+    sources = []
+    for one in found.tensors:
+        if one.grad and (one.place.module, one.place.op) in sampled:  # of the trainer
+            continue
+        source = _source(one, found.axes, usual.get(_tensor_of(one.place), frozenset()))
+        if source is not None:
+            sources.append(source)
+    if not any(len(source.keys) for source in sources):
+        first = found.tensors[0]
+        raise UsageError(
+            f"no tensor that the selector finds in {trace.path} has a row for each token: {first.place.module} "
+            f"returns {first.tensor.dtype}{list(first.tensor.shape)}, for {list(first.grid.shape)} tokens"
+        )
+    keys = np.concatenate([grid.keys for grid in found.grids])
+    sequences = np.concatenate([grid.sequences for grid in found.grids])
+    own = (keys != NO_KEY) & (sequences != NONE)
+    anchors = {grid.anchor.module for grid in found.grids}
+    steps = np.concatenate([np.full(len(grid.keys), grid.anchor.step) for grid in found.grids])
+    tokens = keys[own], sequences[own], steps[own]
+    return RowTable(sources, anchors, tokens, found.axes, usual, observed=found.observed)
+
+
+def _tensor_of(place: TensorPlace) -> tuple[str, str, str]:
+    return place.module, place.op, place.name
+
+
+def _usual(found: _Found) -> dict[tuple[str, str, str], frozenset[RowLayout]]:
+    """For each tensor of a module the layouts that the shapes of all its calls allow."""
+    allowed = (
+        (_tensor_of(one.place), layouts_along(one.tensor.shape, one.grid.shape, found.axes)[1]) for one in found.tensors
+    )
+    return common_layouts((tensor, layouts) for tensor, layouts in allowed if layouts)
+
+
+def _source(one: _Tensor, axes: tuple[int, ...] | None, usual: frozenset[RowLayout]) -> RowSource | None:
+    """The rows of one tensor; None: they are not identified."""
+    tensor, grid = one.tensor, one.grid
+    placed = place_rows(tensor.shape, grid.shape, axes, usual)
+    if placed is None and (keyed := one.keyed()) is not None:
+        placed = keyed.tensor.axes, RowPlacement(keyed.tensor_rows, keyed.tokens)
+    if placed is None:
+        return None
+    own_axes, placement = placed
+    own = grid.keys[placement.tokens] != NO_KEY
+    tensor_rows, tokens = placement.tensor_rows[own], placement.tokens[own]
+    digests = tensor.digests if own_axes == tensor.axes else _digests(one, own_axes)
+    return RowSource(
+        one.place,
+        tensor.whole,
+        tensor.dtype,
+        tensor.shape,
+        own_axes,
+        grid.keys[tokens],
+        tensor_rows,
+        fold(digests.ravel()[tensor_rows]),
+        grid.sequences[tokens],
+        one.step,
+        one.order,
+        one.process.values.get,
+    )
+
+
+def _digests(one: _Tensor, axes: tuple[int, ...]) -> NDArray[np.uint64]:
+    value = one.process.values.get(one.tensor.whole)
+    assert value is not None  # by ``_check``
+    return row_digests(value.data, value.dtype, value.shape, dtypes.itemsize(value.dtype) or 1, axes)

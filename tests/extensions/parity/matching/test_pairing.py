@@ -1,0 +1,92 @@
+"""Rows of two sides that are the same row: by key within a step, several of one key by how their sequences go on."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rltrace.extensions.parity.matching.forward_passes import Forward
+from rltrace.extensions.parity.matching.layouts import RowLayout, placement
+from rltrace.extensions.parity.matching.row_keying import KeyedRows
+from rltrace.extensions.parity.matching.row_pairs import LAST, KeyedTable, disagreeing, pair, partners, table_of
+from rltrace.extensions.parity.matching.token_grids import TokenGrid, token_grids
+from rltrace.trace.format.activation_rows import ActivationRows, ModuleCall, Part
+
+Tokens = list[list[int]]
+SEQUENCES = st.lists(st.lists(st.integers(1, 3), min_size=2, max_size=4), min_size=1, max_size=5)
+
+
+def grid_of(row: list[int], number: int = 0, step: int = 0) -> TokenGrid:
+    call = ModuleCall(number, None, "M.embed", "Embedding", step, "forward", False, 0, 0, ())
+    ids = np.array([row], np.int64)
+    return token_grids([Forward(call, ids.shape, ids, None, None)])[0]
+
+
+def grids_of(sequences: Tokens) -> list[TokenGrid]:
+    """Each sequence in a call of its own, numbered through."""
+    calls = [ModuleCall(k, None, "M.embed", "Embedding", 0, "forward", False, 0, 0, ()) for k in range(len(sequences))]
+    arrays = [np.array([row], np.int64) for row in sequences]
+    return list(token_grids([Forward(c, ids.shape, ids, None, None) for c, ids in zip(calls, arrays, strict=True)]))
+
+
+def table(grids: list[TokenGrid], ranks: np.ndarray | None = None, salt: int = 0) -> KeyedTable:  # type: ignore[type-arg]
+    """Rows whose digest is their place in their sequence, plus ``salt``."""
+    sources = []
+    for grid in grids:
+        placed = placement(grid.shape, grid.shape, RowLayout.PLAIN)
+        digests = (grid.places + salt).astype(np.uint64).reshape(grid.shape)
+        tensor = ActivationRows(Part.OUTPUT, "", "float32", (*grid.shape, 4), (0, 1), digests, 0)
+        sources.append((grid.anchor, KeyedRows(tensor, grid, placed.tokens, placed.tensor_rows)))
+    return table_of(sources, ranks)
+
+
+@settings(max_examples=60, deadline=None)
+@given(SEQUENCES, SEQUENCES)
+def test_rows_pair_only_with_rows_of_the_same_tokens(a: Tokens, b: Tokens) -> None:
+    """As often as both sides have a prefix; what is left over is of no key of the other side, or computed again."""
+    own, other = grids_of(a), grids_of(b)
+    x, y = table(own, partners(own, other)), table(other)
+    pairs = pair(x, y)
+    prefixes = [[tuple(row[: k + 1]) for row in side for k in range(len(row))] for side in (a, b)]
+    common = sum(min(prefixes[0].count(p), prefixes[1].count(p)) for p in set(prefixes[0]))
+    assert len(pairs.ids) == len(set(pairs.ids.tolist())) == common
+    assert np.array_equal(x.keys[pairs.a], y.keys[pairs.b])
+    assert len(pairs.only_a) == sum(p not in prefixes[1] for p in prefixes[0])
+    assert len(x) == common + len(pairs.only_a) + pairs.again_a
+    assert len(y) == common + len(pairs.only_b) + pairs.again_b
+
+
+@settings(max_examples=60, deadline=None)
+@given(SEQUENCES, st.randoms())
+def test_sequences_pair_with_those_that_go_on_alike(sequences: Tokens, random: Random) -> None:
+    """A generator's sequences, each but for its last token, in another order: every row of theirs is one of the same
+    text, so that what begins alike is not mixed up.
+    """
+    order = list(range(len(sequences)))
+    random.shuffle(order)
+    own, other = grids_of([[*row, 0] for row in sequences]), grids_of([[*sequences[k], 0, 0] for k in order])
+    ranks = partners(own, other)
+    texts = [tuple(sequences[k]) for k in order]
+    assert [texts[rank] for rank in ranks.tolist()] == [tuple(row) for row in sequences]
+    x, y = table(own, ranks), table(other)
+    pairs = pair(x, y)
+    at = dict(zip(ranks.tolist(), range(len(ranks)), strict=True))
+    assert [at[k] for k in y.sequences[pairs.b].tolist()] == x.sequences[pairs.a].tolist()
+
+
+def test_a_sequence_that_nobody_goes_on_with_has_no_partner() -> None:
+    assert partners(grids_of([[1, 2], [3, 4]]), grids_of([[3, 4, 5]])).tolist() == [LAST, 0]
+
+
+def test_a_row_that_came_out_in_two_ways() -> None:
+    """Computed twice by one side: equal ones are no news."""
+    twice = [grid_of([1, 2]), grid_of([1, 2], number=1)]
+    assert len(disagreeing(table(twice))) == 0
+    both = table([*twice])
+    other = KeyedTable(**{**vars(both), "digests": np.array([0, 1, 0, 9], np.uint64)})
+    assert disagreeing(other).tolist() == [1, 3]
+    steps = KeyedTable(**{**vars(other), "steps": np.array([0, 0, 1, 1])})
+    assert len(disagreeing(steps)) == 0

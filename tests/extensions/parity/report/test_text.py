@@ -1,0 +1,172 @@
+"""What is said of two programs compared by row: pinned as text, and as JSON that holds all of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+
+from rltrace.diff.base.model import Pair
+from rltrace.extensions.parity.model import (
+    Disagreement,
+    Distance,
+    ModuleOrigin,
+    ModuleResult,
+    Parity,
+    ParityOp,
+    ParitySide,
+    ParityVerdict,
+    Reason,
+    Required,
+    RowsBy,
+    TensorResult,
+    UncomparedTensor,
+)
+from rltrace.extensions.parity.report.json import parity_json
+from rltrace.extensions.parity.report.text import SHOWN, render_parity
+from rltrace.trace.read.names import Site
+
+GOLDEN = Path(__file__).parent / "golden"
+SITE = Site("policy.py", 31, "Attention.forward", "return self.out(weights @ values)")
+FAR = Distance(2.5e-6, 3.1e-4, 1_024, 40, 1.0e-6, "token 9 of sequence 2")
+
+
+def module(path: str, differing: int = 0, other: str = "", **more: object) -> ModuleResult:
+    distance = FAR if differing else None
+    output = TensorResult("output", Pair("", "0"), Pair("float32", "float32"), 80, 80 - differing, differing, distance)
+    plain: dict[str, object] = {
+        "path": Pair(path, other or path),
+        "kind": Pair("Linear", "Linear"),
+        "calls": Pair(20, 1),
+        "rows": 80,
+        "equal": 80 - differing,
+        "differing": differing,
+        "inputs_differing": 0,
+        "missing_a": 4,
+        "missing_b": 0,
+        "tensors": (output,),
+        "uncompared": (),
+        "distance": distance,
+        "dtype": None,
+    }
+    return ModuleResult(**{**plain, **more})  # type: ignore[arg-type]
+
+
+def op(row: int, rows: int, kernel: str = "MKL, 2 threads") -> ParityOp:
+    return ParityOp(row, "aten.addmm.default", ("float32[64]", f"float32[{rows},64]", "float32[64,64]"), kernel, SITE)
+
+
+ORIGIN = ModuleOrigin(
+    path=Pair("Policy.layers.0.out", "Trainer.policy.layers.0.out"),
+    rows=40,
+    of=80,
+    call=Pair(7, 131),
+    row="token 3 of sequence 0",
+    own=False,
+    op=Pair(op(61, 4), op(1_204, 80)),
+    several=(),
+    reason=Reason.SHAPE,
+    explanation="addmm over 4 rows against 80 rows",
+)
+
+DIFFERS = Parity(
+    verdict=ParityVerdict.DIFFERS,
+    why="rows of 2 of the 3 compared modules differ",
+    a=ParitySide("generator.zarr", "rank0/main", "calls", 60, 3, 20, 80, 2, 0, 0),
+    b=ParitySide("trainer.zarr", "rank0/main", "phase=forward", 3, 3, 1, 84, 0, 4, 4),
+    rows_by=RowsBy.TOKENS,
+    how="rows with the same tokens so far are matched; masks of A mark the padding",
+    modules=(
+        module("Policy.embed", other="Trainer.policy.embed"),
+        module("Policy.layers.0.out", 40, "Trainer.policy.layers.0.out"),
+        module(
+            "Policy.head",
+            40,
+            "Trainer.policy.head",
+            dtype=Pair("bfloat16", "float32"),
+            uncompared=(
+                UncomparedTensor("output", "cache", "a", 20, "its 4 x 8 x 9 rows are not the 4 x 1 rows of the pass"),
+            ),
+        ),
+    ),
+    origins=(ORIGIN, replace(ORIGIN, path=Pair("Policy.head", "Trainer.policy.head"), rows=2)),
+    only_a=(),
+    only_b=("Trainer", "Trainer.value"),
+    renamed=(Pair("Policy", "Trainer.policy"),),
+    disagreements=(Disagreement("a", "Policy.layers.0.out", 3, "call 7 against call 90"),),
+    holes=("rows 5 to 9 of rank0/main cannot be read",),
+    notes=("3 outermost calls of B, of step 1, are left out",),
+    advice=("rltrace ops trainer.zarr",),
+)
+BITWISE = replace(
+    DIFFERS,
+    verdict=ParityVerdict.BITWISE,
+    why="all 160 rows of 2 modules are bitwise equal",
+    modules=(module("Policy.embed"), module("Policy")),
+    origins=(),
+    only_b=(),
+    renamed=(),
+    disagreements=(),
+    holes=(),
+    notes=(),
+    advice=(),
+)
+REQUIRED = (Required("bitwise", False, DIFFERS.why), Required("logprob<0.001", None, "no logits were found"))
+
+
+@pytest.mark.parametrize(
+    ("name", "parity", "required"),
+    [("differs", DIFFERS, REQUIRED), ("bitwise", BITWISE, ())],
+    ids=["differs", "bitwise"],
+)
+def test_the_text_is_pinned(name: str, parity: Parity, required: tuple[Required, ...]) -> None:
+    """Word by word; at most 80 columns, commands to paste aside."""
+    text = render_parity(parity, required, color=False)
+    assert text + "\n" == (GOLDEN / f"compare-{name}.txt").read_text()
+    commands = (
+        {f"  next: {parity.advice[0]}", *(f"  {command}" for command in parity.advice)} if parity.advice else set()
+    )
+    assert all(len(line) <= 80 for line in text.splitlines() if line not in commands)
+
+
+def test_colour_changes_no_word() -> None:
+    colored = render_parity(DIFFERS, REQUIRED, color=True)
+    assert "\x1b[1;31mDIFFERS\x1b[0m" in colored
+    assert colored.replace("\x1b[1;31m", "").replace("\x1b[1m", "").replace("\x1b[0m", "") == render_parity(
+        DIFFERS, REQUIRED
+    )
+
+
+def test_of_many_modules_those_are_shown_where_something_changes() -> None:
+    """Two hundred equal ones, then the first that diverges: those around it, the first and the last are listed."""
+    many = [module(f"Policy.layers.{k}") for k in range(200)]
+    many += [module("Policy.layers.0.out", 40), *(module(f"Policy.after.{k}", 40) for k in range(200))]
+    text = render_parity(replace(DIFFERS, modules=tuple(many)))
+    listed = [line for line in text.splitlines() if line[:4] in ("  = ", "  x ", "  ! ") and line[4] != " "]
+    assert 3 < len(listed) <= SHOWN
+    assert [line.split()[1] for line in listed] == ["layers.0", "layers.199", "layers.0.out", "after.0", "after.199"]
+    assert text.count("… 198 more") == 2
+
+
+def test_json_has_every_field() -> None:
+    """All that a comparison found, whatever the text leaves out; numbers that JSON lacks are text."""
+    found = parity_json(DIFFERS, REQUIRED, False)
+    assert found["schema"] == "rltrace.compare/1"
+    assert {field.name for field in fields(Parity)} <= set(found)
+    first = found["modules"][1]
+    told = {field.name for field in fields(ModuleResult)}
+    assert set(first) == told
+    assert (first["missing_a"], first["missing_b"]) == (4, 0)
+    assert set(first["distance"]) == {field.name for field in fields(Distance)}
+    assert found["first"] == found["origins"][0]
+    assert found["first"]["op"]["b"]["site"]["source"] == SITE.source
+    endless = replace(DIFFERS, modules=(module("M", 40, distance=replace(FAR, absolute=float("inf"))),))
+    text = json.dumps(parity_json(endless, (), None), allow_nan=False)
+    assert json.loads(text)["modules"][0]["distance"]["absolute"] == "inf"
+
+
+def test_values_that_were_not_kept_are_said_to_be_unknown() -> None:
+    parity = replace(DIFFERS, modules=(module("Policy", 40, distance=None),))
+    assert "The outputs of Policy differ in 40 of 80 rows." in render_parity(parity)

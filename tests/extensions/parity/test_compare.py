@@ -1,0 +1,549 @@
+"""Two programs compared by row, from recordings: what parts is found, and what agrees is not said to part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+import torch
+from agreeing import LAYERS, WIDTH, Dense, Policy, generate, padded, policy, train
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import rltrace
+from rltrace.errors import UsageError
+from rltrace.extensions.parity.compare import Compared, ParityOptions, compare
+from rltrace.extensions.parity.inputs import open_ranges, parse_given
+from rltrace.extensions.parity.model import Parity, ParityVerdict, Reason, RowsBy
+
+SEQUENCES = [[3, 4, 5, 6, 7, 8], [9, 4, 5, 11, 12], [3, 4, 13, 14, 15, 16, 17]]
+PROMPTS = [2, 3, 2]
+FED = 17
+"""Tokens that the generator is fed: all but the last of the longest sequence; the others' ends go on with padding."""
+
+
+def record(path: Path, program: Callable[[], object], *, rows: str = "all", values: str = "module=*") -> Path:
+    with rltrace.record(path, rows=rows, values=values):  # type: ignore[operator]
+        program()
+    return path
+
+
+def compared(a: Path, b: Path | None = None, asked: ParityOptions | None = None) -> Compared:
+    return compare(*open_ranges(parse_given(str(a), [], "a"), parse_given(str(b or a), [], "b")), asked)
+
+
+def of_one_trace(path: Path, model: Policy, sequences: list[list[int]] = SEQUENCES) -> Parity:
+    """The model's generator and its trainer, one after the other."""
+
+    def program() -> None:
+        generate(model, SEQUENCES, PROMPTS)
+        train(model, sequences)
+
+    return compared(record(path / "t.zarr", program)).parity
+
+
+def test_programs_that_agree_are_bitwise_equal(tmp_path: Path) -> None:
+    """A generator with a cache, padded on the left, and a trainer of whole sequences in another order: every token that
+    both computed is compared in every module, and the last of each sequence, that was never fed, needs no partner.
+    """
+    parity = of_one_trace(tmp_path, policy(), SEQUENCES[::-1])
+    assert (parity.verdict, parity.origins, parity.holes) == (ParityVerdict.BITWISE, (), ())
+    assert {module.rows for module in parity.modules} == {FED}
+    assert {str(module.path.a) for module in parity.modules} >= {
+        "Policy",
+        "Policy.place",
+        "Policy.layers.1.attention.out",
+    }
+    assert (parity.b.missing, parity.b.excused) == (1, 1)
+    assert (parity.a.missing, parity.a.excused) == (2, 2)
+    assert parity.disagreements == ()
+
+
+@pytest.mark.parametrize(
+    ("at", "twist", "reason", "words"),
+    [
+        ("layers.1.up", "operators", Reason.OPERATOR, "addmm in A, mm, mul, add in B"),
+        ("layers.0.down", "arguments", Reason.ARGUMENTS, "alpha=1.0009765625"),
+        ("layers.1.down", "dtype", Reason.DTYPE, "in float32 against bfloat16"),
+        ("layers.0.attention.value", "shape", Reason.OPERATOR, "add"),
+        ("layers.1.attention", "own", Reason.OPERATOR, "abs, mul in B"),
+    ],
+)
+def test_the_module_that_parts_is_named(tmp_path: Path, at: str, twist: str, reason: Reason, words: str) -> None:
+    """The first whose inputs agree and outputs do not; not those that hand it on, nor those around it."""
+    parity = of_one_trace(tmp_path, policy(twist=twist, at=at))
+    assert parity.verdict is ParityVerdict.DIFFERS
+    assert [origin.path.b for origin in parity.origins] == [f"Policy.{at}"]
+    first = parity.origins[0]
+    assert first.reason is reason
+    assert words in first.explanation
+    assert first.own is (at == "layers.1.attention")
+    before = next(module for module in parity.modules if module.path.a == f"Policy.{at}")
+    assert before.inputs_differing == 0
+    assert before.distance is not None
+    assert before.distance.absolute
+    assert "agreeing.py" in str((first.op.b or first.several[0].b).site)  # type: ignore[union-attr]
+
+
+def test_the_same_numbers_in_another_dtype_are_not_bitwise_equal(tmp_path: Path) -> None:
+    """A head in bfloat16 on one side, which holds whole numbers below 256 exactly."""
+    parity = of_one_trace(tmp_path, policy(twist="dtype", at="head"))
+    head = next(module for module in parity.modules if module.path.a == "Policy.head")
+    assert head.dtype is not None
+    assert (head.dtype.a, head.dtype.b) == ("float32", "bfloat16")
+    assert (head.rows, head.differing) == (FED, 0)
+    assert (parity.verdict, parity.why) == (
+        ParityVerdict.DIFFERS,
+        "2 modules have different dtypes; the numbers are the same",
+    )
+
+
+@pytest.mark.parametrize("on", ["both sides", "one side"])
+def test_dropout_that_was_left_on_is_named(tmp_path: Path, on: str) -> None:
+    """Random numbers are the cause, whether one side draws them or both."""
+
+    def program() -> None:
+        model = policy()
+        model.keep = nn.Dropout(0.5)  # type: ignore[assignment]
+        model.train(on == "both sides")
+        generate(model, SEQUENCES, PROMPTS)
+        train(model.train(), SEQUENCES)
+
+    parity = compared(record(tmp_path / "t.zarr", program)).parity
+    assert parity.first is not None
+    assert (parity.first.path.a, parity.first.reason) == ("Policy.keep", Reason.RNG)
+    assert "draws random numbers" in parity.first.explanation
+
+
+def test_two_programs_with_other_names(tmp_path: Path) -> None:
+    """The trainer holds the policy, another object of the same weights, in a trace of its own."""
+
+    class Trainer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.policy = policy()
+
+        def forward(self, *given: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.policy(*given)
+            return out
+
+    a = record(tmp_path / "a.zarr", lambda: generate(policy(), SEQUENCES, PROMPTS))
+    b = record(tmp_path / "b.zarr", lambda: train(Trainer(), SEQUENCES))
+    parity = compared(a, b).parity
+    assert parity.verdict is ParityVerdict.BITWISE
+    assert [(pair.a, pair.b) for pair in parity.renamed] == [("Policy", "Trainer.policy")]
+    assert parity.only_b == ("Trainer",)
+
+
+def test_other_weights_are_the_cause(tmp_path: Path) -> None:
+    """One number of one layer is another, as where a generator was not given the last update."""
+
+    def trainer() -> None:
+        model = policy()
+        with torch.no_grad():
+            model.layers[1].up.weight[0, 0] += 1
+        train(model, SEQUENCES)
+
+    a = record(tmp_path / "a.zarr", lambda: generate(policy(), SEQUENCES, PROMPTS))
+    parity = compared(a, record(tmp_path / "b.zarr", trainer)).parity
+    assert parity.first is not None
+    assert (parity.first.path.a, parity.first.reason) == ("Policy.layers.1.up", Reason.WEIGHTS)
+
+
+def test_what_the_programs_hand_in_is_compared_too(tmp_path: Path) -> None:
+    """Positions that begin elsewhere: no module parts by itself, and the inputs are named."""
+
+    def program() -> None:
+        model = policy()
+        generate(model, SEQUENCES, PROMPTS)
+        ids = torch.tensor([SEQUENCES[0]])
+        mask = torch.ones_like(ids)
+        model(ids, mask, torch.arange(ids.shape[1])[None] * 2).sum().backward()
+
+    parity = compared(record(tmp_path / "t.zarr", program)).parity
+    assert parity.verdict is ParityVerdict.DIFFERS
+    assert parity.first is not None
+    assert (parity.first.reason, parity.first.path.b) == (Reason.INPUTS, "Policy")
+    assert "positions" in parity.first.explanation
+
+
+def test_sequences_that_see_each_other_are_no_matter_of_shape(tmp_path: Path) -> None:
+    """A trainer packs its sequences into one row and forgets to keep them apart: their tokens are found all the same,
+    and that they lie far apart is not put down to the order of sums.
+    """
+
+    def program() -> None:
+        model = policy()
+        generate(model, SEQUENCES, PROMPTS)
+        ids = torch.cat([torch.tensor(row) for row in SEQUENCES])[None]
+        positions = torch.cat([torch.arange(len(row)) for row in SEQUENCES])[None]
+        model(ids, torch.ones_like(ids), positions).sum().backward()
+
+    parity = compared(record(tmp_path / "t.zarr", program)).parity
+    assert {module.rows for module in parity.modules} == {FED}
+    assert parity.first is not None
+    assert (parity.first.path.a, parity.first.reason) == ("Policy.layers.0.attention", Reason.BESIDE)
+    assert parity.first.row == "token 0 of sequence 1"
+
+
+def test_sequences_whose_beginning_was_not_recorded_are_counted(tmp_path: Path) -> None:
+    """Recording begins while the generator decodes: what it decodes is not known, and nothing is guessed."""
+    model = policy()
+    past: dict[nn.Module, torch.Tensor] = {}
+    with torch.no_grad():
+        model(torch.tensor([[3, 4]]), torch.ones(1, 2), torch.tensor([[0, 1]]), past)
+
+    def program() -> None:
+        with torch.no_grad():
+            model(torch.tensor([[5]]), torch.ones(1, 3), torch.tensor([[2]]), past)
+        generate(model, SEQUENCES, PROMPTS)
+        train(model, SEQUENCES)
+
+    parity = compared(record(tmp_path / "t.zarr", program)).parity
+    assert (parity.verdict, parity.a.unknown) == (ParityVerdict.BITWISE, 1)
+
+
+class Experts(nn.Module):
+    """Each expert is handed the tokens that are its own, gathered into one tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = policy()
+        self.body.head = Dense(WIDTH, WIDTH)
+        self.experts = nn.ModuleList(Dense(WIDTH, WIDTH) for _ in range(2))
+
+    def forward(self, *given: Any) -> torch.Tensor:
+        hidden = self.body(*given).reshape(-1, WIDTH)
+        mine = hidden.sum(-1).remainder(2) == 0
+        out = torch.zeros_like(hidden)
+        for expert, own in zip(self.experts, (mine, ~mine), strict=True):
+            out[own] = expert(hidden[own])
+        return out
+
+
+def test_what_a_router_hands_to_an_expert_is_known_by_its_content(tmp_path: Path) -> None:
+    """Another number of tokens in each call, in no shape that tells whose they are: all of them are found."""
+
+    def program() -> None:
+        model = Experts()
+        generate(model, SEQUENCES, PROMPTS)
+        twisted: Any = model.experts[1]
+        twisted.twist = "operators"
+        train(model, SEQUENCES)
+
+    parity = compared(record(tmp_path / "t.zarr", program)).parity
+    rows = [module.rows for module in parity.modules if str(module.path.a).startswith("Experts.experts.")]
+    assert sum(rows) == FED
+    assert [origin.path.a for origin in parity.origins] == ["Experts.experts.1"]
+
+
+class Sorted(nn.Module):
+    """One expert that is handed every token, in an order of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.expert = policy(), Dense(WIDTH, WIDTH)
+        self.body.head = Dense(WIDTH, WIDTH)
+
+    def forward(self, *given: Any) -> torch.Tensor:
+        hidden = self.body(*given).reshape(-1, WIDTH)
+        out = torch.empty_like(hidden)
+        order = hidden.sum(-1).argsort(stable=True)
+        out[order] = self.expert(hidden[order])
+        return out
+
+
+def test_as_many_rows_as_tokens_are_not_taken_for_them_in_order(tmp_path: Path) -> None:
+    """The shape would allow it; the content says that they stand in another order, on each side in its own."""
+
+    def program() -> None:
+        model = Sorted()
+        generate(model, SEQUENCES, PROMPTS)
+        train(model, SEQUENCES[::-1])
+
+    parity = compared(record(tmp_path / "t.zarr", program)).parity
+    expert = next(module for module in parity.modules if module.path.a == "Sorted.expert")
+    assert (parity.verdict, expert.rows > 0) == (ParityVerdict.BITWISE, True)
+
+
+def test_a_reference_model_is_nobodys_generator(tmp_path: Path) -> None:
+    """Same class, other weights, the same sequences: it has no partner, and takes none of the generator's rows."""
+
+    def program() -> None:
+        model, reference = policy(), policy(seed=1)
+        with torch.no_grad():
+            reference(*padded(SEQUENCES, left=False))
+        generate(model, SEQUENCES, PROMPTS)
+        train(model, SEQUENCES)
+
+    parity = compared(record(tmp_path / "t.zarr", program)).parity
+    assert (parity.verdict, parity.disagreements) == (ParityVerdict.BITWISE, ())
+    assert all(path.startswith("Policy#2") for path in parity.only_a)
+    assert parity.a.rows == FED + 2  # and padding, fed after a sequence had ended
+
+
+def test_rows_that_a_never_computed_leave_it_undecided(tmp_path: Path) -> None:
+    """The trainer has a sequence that the generator has not: all else is equal, and that is not enough."""
+
+    def program() -> None:
+        model = policy()
+        generate(model, SEQUENCES[:2], PROMPTS[:2])
+        train(model, SEQUENCES)
+
+    parity = compared(record(tmp_path / "t.zarr", program)).parity
+    assert parity.verdict is ParityVerdict.UNDECIDED
+    assert "A never computed 5 of the rows of B" in parity.why  # its first two tokens begin another sequence as well
+    assert all(module.differing == 0 for module in parity.modules)
+
+
+def test_another_tokenisation_shows_both_first_sequences(tmp_path: Path) -> None:
+    def program() -> None:
+        model = policy()
+        generate(model, SEQUENCES, PROMPTS)
+        train(model, [[19, 18, 17, 16]])
+
+    parity = compared(record(tmp_path / "t.zarr", program)).parity
+    assert parity.verdict is ParityVerdict.UNDECIDED
+    assert "the two had other tokens" in parity.why
+    assert any("the first tokens of B were 19 18 17 16" in note for note in parity.notes)
+
+
+def test_calls_of_other_steps_have_other_weights(tmp_path: Path) -> None:
+    """What was called after an optimizer's step is not held against what was called before."""
+
+    def program() -> None:
+        model = policy()
+        optimizer = torch.optim.SGD(model.parameters(), 1.0)
+        generate(model, SEQUENCES, PROMPTS)
+        train(model, SEQUENCES)
+        optimizer.step()
+        train(model, SEQUENCES)
+
+    parity = compared(record(tmp_path / "t.zarr", program)).parity
+    assert parity.verdict is ParityVerdict.BITWISE
+    assert any("1 outermost calls of B, of step 1, are left out" in note for note in parity.notes)
+
+
+def test_a_side_that_disagrees_with_itself(tmp_path: Path) -> None:
+    """Gradient accumulation computes a sequence a second time, and it comes out otherwise."""
+
+    def program() -> None:
+        model = policy(twist="operators", at="layers.0.up")
+        generate(model, SEQUENCES, PROMPTS)
+        twisted: Any = model.get_submodule("layers.0.up")
+        twisted.twist = ""
+        train(model, SEQUENCES)
+        twisted.twist = "operators"
+        train(model, SEQUENCES)
+
+    parity = compared(record(tmp_path / "t.zarr", program)).parity
+    assert parity.verdict is ParityVerdict.BITWISE  # the first of B with the first of A
+    assert [(one.side, one.module) for one in parity.disagreements] == [("b", "Policy.layers.0.up")]
+
+
+def test_logits_of_the_last_token_alone(tmp_path: Path) -> None:
+    """The generator's head sees one position of the prompt; whose it is, its content tells: nothing is assumed."""
+
+    def program() -> None:
+        model = policy()
+        generate(model, SEQUENCES, PROMPTS, last=1)
+        train(model, SEQUENCES)
+
+    parity = compared(record(tmp_path / "t.zarr", program)).parity
+    assert parity.verdict is ParityVerdict.BITWISE
+    head = next(module for module in parity.modules if module.path.a == "Policy.head")
+    assert head.rows == FED - sum(PROMPTS) + len(PROMPTS)
+    assert parity.notes == ()
+
+
+class Scores(nn.Module):
+    """A policy of observations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.body, self.head = nn.Linear(3, 4), nn.Linear(4, 2)
+        with torch.no_grad():
+            for weight in self.parameters():
+                weight.copy_(weight.mul(8).round())
+
+    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.head(torch.relu(self.body(observations)))
+        return out
+
+
+def test_rows_without_tokens_are_known_by_what_was_handed_in(tmp_path: Path) -> None:
+    """Observations, met one by one, and then in a shuffled batch that has one more."""
+    observations = torch.arange(24).reshape(8, 3).float()
+
+    def program() -> None:
+        model = Scores()
+        with torch.no_grad():
+            for one in observations[:7]:
+                model(one[None])
+        model(observations.flip(0)).sum().backward()
+
+    path = record(tmp_path / "t.zarr", program)
+    parity = compared(path).parity
+    assert (parity.rows_by, parity.verdict) == (RowsBy.INPUTS, ParityVerdict.UNDECIDED)
+    assert {module.rows for module in parity.modules} == {7}
+    assert "A never computed 1 of the rows of B" in parity.why
+    assert (
+        compared(path, asked=ParityOptions(RowsBy.ORDER)).parity.verdict is ParityVerdict.DIFFERS
+    )  # the order is another
+
+
+class RotaryEmbedding(nn.Module):
+    """Named like an embedding, and looks nothing up."""
+
+    def forward(self, x: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
+        return x * position_ids[..., None]
+
+
+class Embedded(Scores):
+    """A model that is given embedded tokens, and where they stand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rotary = RotaryEmbedding()
+
+    def forward(self, observations: torch.Tensor, position_ids: torch.Tensor | None = None) -> torch.Tensor:
+        assert position_ids is not None
+        return super().forward(observations) + self.rotary(observations, position_ids)[..., :2]
+
+
+def test_positions_are_no_token_ids(tmp_path: Path) -> None:
+    """A model that is given embedded tokens looks none up: the positions that all its sequences share are not taken for
+    their tokens, which would make rows of one sequence rows of another."""
+    embedded = torch.arange(24).reshape(2, 4, 3).float()
+    positions = torch.arange(4)[None]
+
+    def program() -> None:
+        model = Embedded()
+        with torch.no_grad():
+            for sequence in embedded:
+                model(sequence[None], positions)
+        model(embedded.flip(0), positions).sum().backward()
+
+    parity = compared(record(tmp_path / "t.zarr", program)).parity
+    assert (parity.rows_by, parity.verdict) == (RowsBy.INPUTS, ParityVerdict.BITWISE)
+    assert next(module for module in parity.modules if module.path.a == "Embedded.head").rows == 8
+
+
+def test_a_part_called_for_another_row_is_no_part_of_the_pass_before(tmp_path: Path) -> None:
+    """After its rollout the generator asks the body alone about one more observation, which the trainer never sees:
+    that is no second result for the last one."""
+    observations = torch.arange(24).reshape(8, 3).float()
+
+    def program() -> None:
+        model = Scores()
+        with torch.no_grad():
+            for one in observations[:7]:
+                model(one[None])
+            model.body(observations[7:])
+        model(observations[:7].flip(0)).sum().backward()
+
+    parity = compared(record(tmp_path / "t.zarr", program)).parity
+    assert (parity.rows_by, parity.verdict) == (RowsBy.INPUTS, ParityVerdict.BITWISE)
+    assert parity.disagreements == ()
+
+
+def test_rows_in_a_declared_order(tmp_path: Path) -> None:
+    """What is handed in is drawn anew on each side, so only its order tells."""
+
+    def program() -> None:
+        model = Scores()
+        with torch.no_grad():
+            for at in range(4):
+                model(torch.full((2, 3), float(at)))
+        model(torch.arange(4.0).repeat_interleave(2)[:, None].expand(8, 3) + 0.0).sum().backward()
+
+    parity = compared(record(tmp_path / "t.zarr", program), asked=ParityOptions(RowsBy.ORDER)).parity
+    assert (parity.rows_by, parity.verdict) == (RowsBy.ORDER, ParityVerdict.BITWISE)
+
+
+def test_rows_that_cannot_be_told_are_an_error(tmp_path: Path) -> None:
+    def program() -> None:
+        model = Scores()
+        with torch.no_grad():
+            model(torch.zeros(2, 3))
+        model(torch.ones(8, 3)).sum().backward()
+
+    with pytest.raises(UsageError, match="--rows-by order"):
+        compared(record(tmp_path / "t.zarr", program))
+
+
+def test_streams_that_could_both_be_meant_are_named(tmp_path: Path) -> None:
+    """Two threads train: which of them B is has to be said."""
+
+    def program() -> None:
+        model = policy()
+        generate(model, SEQUENCES, PROMPTS)
+        for name in ("one", "two"):
+            thread = Thread(target=train, args=(model, SEQUENCES), name=name)
+            thread.start()
+            thread.join()
+
+    path = record(tmp_path / "t.zarr", program)
+    with pytest.raises(UsageError, match=r"B could be any of the streams .*thread:one, .*thread:two"):
+        compared(path)
+    given = parse_given(str(path), [], "a"), parse_given(f"{path}:*thread:two", [], "b")
+    assert compare(*open_ranges(*given)).parity.verdict is ParityVerdict.BITWISE
+
+
+def test_a_trace_without_rows_says_how_to_record_them(tmp_path: Path) -> None:
+    with rltrace.record(tmp_path / "t.zarr"):  # type: ignore[operator]
+        generate(policy(), SEQUENCES, PROMPTS)
+    with pytest.raises(UsageError, match="rltrace record --rows all"):
+        compared(tmp_path / "t.zarr")
+
+
+def test_without_calls_with_gradient_the_sides_are_asked_for(tmp_path: Path) -> None:
+    path = record(tmp_path / "t.zarr", lambda: generate(policy(), SEQUENCES, PROMPTS))
+    with pytest.raises(UsageError, match="no calls with gradient"):
+        compared(path)
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_sequences_in_any_batches(tmp_path: Path, data: st.DataObject) -> None:
+    """Random sequences, some of which begin alike, in the trainer's own batches and order: equal where nothing was
+    changed, and the changed module where one was.
+    """
+    tokens = st.integers(1, 19)
+    sequences = data.draw(st.lists(st.lists(tokens, min_size=3, max_size=7), min_size=1, max_size=4))
+    prompts = [data.draw(st.integers(1, len(row) - 1)) for row in sequences]
+    order = data.draw(st.permutations(range(len(sequences))))
+    cut = data.draw(st.integers(0, len(sequences)))
+    at = data.draw(
+        st.sampled_from(["", "head", *(f"layers.{k}.{name}" for k in range(LAYERS) for name in ("up", "down"))])
+    )
+
+    def program() -> None:
+        model = policy(data.draw(st.integers(0, 99)), "operators" if at else "", at)
+        generate(model, sequences, prompts)
+        for part in (order[:cut], order[cut:]):
+            if part:
+                train(model, [sequences[k] for k in part])
+
+    folder = tmp_path / str(len(list(tmp_path.iterdir())))
+    parity = compared(record(folder, program)).parity
+    if parity.verdict is not ParityVerdict.DIFFERS:
+        assert parity.verdict is ParityVerdict.BITWISE
+        assert all(module.rows for module in parity.modules)
+    else:
+        assert [origin.path.b for origin in parity.origins] == [f"Policy.{at}"]
+    assert at == "" or parity.verdict is ParityVerdict.DIFFERS or all(m.differing == 0 for m in parity.modules)
+
+
+def test_token_ids_whose_values_are_not_there(tmp_path: Path) -> None:
+    """Calls are known, their ids are not: that is said, and not taken for other tokens."""
+    path = record(tmp_path / "t.zarr", lambda: (generate(policy(), SEQUENCES, PROMPTS), train(policy(), SEQUENCES)))
+    a, b = open_ranges(parse_given(str(path), [], "a"), parse_given(str(path), [], "b"))
+    with pytest.raises(UsageError, match="values of B's token ids were not recorded"):
+        compare(a, replace(b, find=lambda _digest: None))
