@@ -24,7 +24,8 @@ import torch
 
 import rltrace
 from rltrace.errors import RecordError
-from rltrace.launch.command import BOOTSTRAP, STARTS_VARIABLE
+from rltrace.extension import recorders
+from rltrace.launch.command import BOOTSTRAP, RECORDERS, STARTS_VARIABLE
 from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.session import session  # noqa: F401  imported once, for all children
 from rltrace.recorder.streams import committer
@@ -63,6 +64,7 @@ def child(folder: Path, case: dict[str, int]) -> NoReturn:
     options = RecordOptions(trace, values=("all",) if draw.random() < 0.5 else ())
     options.to_environment(os.environ)
     os.environ[STARTS_VARIABLE] = f"{trace}/starts"
+    os.environ[RECORDERS] = " ".join(f"{library}={start}" for library, start in recorders(options).items())
     FAULTS.faults_calls(trace.encode(), case["call"], case["error"], case["ever"])
     FAULTS.faults_short(case["call"] if case["short"] else 0)
     FAULTS.faults_log(os.fspath(folder / "log").encode() if case["log"] else None)
@@ -120,7 +122,7 @@ def end(trace: Path, case: dict[str, int]) -> str:
 
 def main() -> None:
     out, cases = Path(sys.argv[1]), json.load(sys.stdin)
-    for name in ("RLTRACE_RECORD", STARTS_VARIABLE):
+    for name in ("RLTRACE_RECORD", STARTS_VARIABLE, RECORDERS):
         os.environ.pop(name, None)
     FAULTS.faults_allocated.restype = FAULTS.faults_counted.restype = ctypes.c_long
     FAULTS.faults_calls.argtypes = (ctypes.c_char_p, ctypes.c_long, ctypes.c_int, ctypes.c_int)

@@ -157,15 +157,26 @@ def python_for(process: Mapping[str, Any]) -> WarmPython | None:
     with _asking:
         if key not in WarmPopen.pythons:
             found = connected(key)
-            if found is None and key not in _asked:
-                _asked.add(key)
+            if found is None and _is_first(key):
                 return None
             plain = {k: v for k, v in os.environ.items() if not k.startswith((*warm.STARTUP, "RLTRACE"))}
             WarmPopen.pythons[key] = found or started(key, modules, {**plain, **startup})
         return WarmPopen.pythons[key]
 
 
-_asked: set[tuple[str, ...]] = set()
+def _is_first(key: Sequence[str]) -> bool:
+    """Whether no worker has asked for this kind: the name of a socket, which this one keeps, says so to the others."""
+    asked = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        asked.bind(f"{_name(key)}-asked")
+    except OSError:
+        asked.close()
+        return False
+    _asked.append(asked)
+    return True
+
+
+_asked: list[socket.socket] = []
 _asking = threading.Lock()
 
 
@@ -180,3 +191,5 @@ def _uses_jax(process: Mapping[str, Any]) -> bool:
 def end_all() -> None:
     while WarmPopen.pythons:
         WarmPopen.pythons.popitem()[1].end()
+    while _asked:
+        _asked.pop().close()
