@@ -254,6 +254,20 @@ def test_a_loop_over_a_set_of_strings(tmp_path: Path) -> None:
     assert "PYTHONHASHSEED" in value.explanation
 
 
+def test_the_first_of_a_set_of_strings(tmp_path: Path) -> None:
+    """What one line wrote in another module: the setting that orders the set is named there, too."""
+
+    def run(k: int) -> None:
+        model = torch.nn.ModuleDict({name: torch.nn.Linear(4, 2) for name in ("left", "right")})
+        heads = [model[name](torch.ones(3, 4)) for name in (("right", "left") if k else ("left", "right"))]
+        torch.tanh(heads[0])
+
+    value = compared(tmp_path, "mode", run).first_value
+    assert value is not None and (value.op, value.cause) == ("aten.tanh.default", Cause.ARGUMENTS)
+    assert "ModuleDict.left" in value.explanation and "ModuleDict.right" in value.explanation
+    assert "PYTHONHASHSEED" in value.explanation
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("seed", range(36))
 def test_random_programs(tmp_path: Path, seed: int) -> None:

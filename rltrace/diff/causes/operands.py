@@ -165,10 +165,11 @@ def _calls_text(a: ReadTensor, b: ReadTensor) -> str:
     places = [f"{module} (row {row.index:,})" for row, module in zip(rows, modules, strict=True)]
     if str(rows[0]) != str(rows[1]):
         return f"what {rows[0]} wrote{places[0]} in A, and what {rows[1]} wrote{places[1]} in B"
-    if None in numbers or numbers[0] == numbers[1]:
-        return f"what {rows[0]} wrote{places[0]} in A, and what it wrote{places[1]} in B"
     calls = [f"the {ordinal(number)} call" for number in numbers if number is not None]
-    text = f"what {calls[0]} of {rows[0]} wrote{places[0]} in A, and what {calls[1]} wrote{places[1]} in B"
+    if len(set(calls)) < 2:
+        text = f"what {rows[0]} wrote{places[0]} in A, and what it wrote{places[1]} in B"
+    else:
+        text = f"what {calls[0]} of {rows[0]} wrote{places[0]} in A, and what {calls[1]} wrote{places[1]} in B"
     return text + _hash_seed_text(*rows)
 
 
