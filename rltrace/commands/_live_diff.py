@@ -36,13 +36,16 @@ def live_options(options: RecordOptions, a: Location, *, stop: bool, as_in_a: bo
 
 
 LOOK_SECONDS: Final = 1.0
-"""Between two looks at traces in folders; processes commit at least every five seconds."""
+"""Between two looks at traces in folders."""
 
 REMOTE_SECONDS: Final = 5.0
 """The same where a trace is at a URL, as each look is some requests."""
 
 SHARE: Final = 20
-"""Looks take one part in so many of a processor's time at most."""
+"""Looks take one part in so many of a processor's time, about: the next after a commit that cost much comes later."""
+
+COMMIT_SECONDS: Final = 5.0
+"""Between two commits; looks between them cost next to nothing."""
 
 AHEAD_SECONDS: Final = 10.0
 """Several processes end after one common step, that they reach so much later; commits and looks are some seconds
@@ -73,7 +76,7 @@ class LiveComparison:
             except Exception as error:  # the command must not notice
                 self._failure = f"{type(error).__name__}: {error}"
                 return
-            pause = max(self._pause, SHARE * (thread_time() - began))
+            pause = max(self._pause, SHARE * (thread_time() - began) - COMMIT_SECONDS)
 
     def report(self, result: Path | None) -> bool:
         """Report the result, the run being over; a difference is no failure."""
