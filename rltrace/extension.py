@@ -31,17 +31,12 @@ class Verb:
     """Whether it runs a command, as which it ends."""
 
 
-def no_recorders(options: RecordOptions) -> Mapping[str, str]:
-    """An extension that records nothing."""
-    return {}
-
-
 @dataclass(frozen=True)
 class Extension:
     """What one package adds to the core."""
 
     verbs: Mapping[str, Verb]
-    recorders: Callable[[RecordOptions], Mapping[str, str]] = no_recorders
+    recorders: Callable[[RecordOptions], Mapping[str, str]]
     """By library whose import starts a recorder, the function that starts it with the options and the process's token:
     ``module:function``. It goes before the core's of the same library."""
 

@@ -13,7 +13,7 @@ from rltrace.diff.base.model import Finding
 from rltrace.errors import UsageError
 from rltrace.live_diff.follower import Follower, Reach, may_grow
 from rltrace.live_diff.result import LiveOutcome, word_of
-from rltrace.recorder.base.options import RecordOptions
+from rltrace.recorder.base.options import COMMIT_SECONDS, RecordOptions
 from rltrace.replay.plan import window_of
 from rltrace.trace.format.arming import EndRequest, write_end_request
 from rltrace.trace.format.location import Location, TraceURL
@@ -26,7 +26,8 @@ def live_options(options: RecordOptions, a: Location, *, stop: bool, as_in_a: bo
     if not isinstance(a, TraceURL) and os.path.realpath(a) == os.path.realpath(options.trace):
         raise UsageError(f"{a} is the trace to compare with; give the recording another name")
     location = str(a if isinstance(a, TraceURL) else a.absolute())
-    if not isinstance(a, TraceURL) and not may_grow(a) and as_in_a:
+    has_ended = not isinstance(a, TraceURL) and not may_grow(a)
+    if has_ended and as_in_a:
         from rltrace.trace.read.reader import open_trace
 
         trace = open_trace(a)
@@ -42,10 +43,7 @@ REMOTE_SECONDS: Final = 5.0
 """The same where a trace is at a URL, as each look is some requests."""
 
 SHARE: Final = 20
-"""Looks take one part in so many of a processor's time, about: the next after a commit that cost much comes later."""
-
-COMMIT_SECONDS: Final = 5.0
-"""Between two commits; looks between them cost next to nothing."""
+"""Looks take one part in so many of a processor's time, about: those between two commits cost next to nothing."""
 
 AHEAD_SECONDS: Final = 10.0
 """Several processes end after one common step, that they reach so much later; commits and looks are some seconds

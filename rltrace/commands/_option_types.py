@@ -162,6 +162,25 @@ def parse_size(option: str, text: str) -> int:
     return int(float(found[1]) * (1024 if found[3] else 1000) ** " KMGT".index(found[2].upper() or " "))
 
 
+def injecting_options(command: F) -> F:
+    """Add what both verbs that inject into a command take after their own options, and the command."""
+    parameters = (
+        click.option("--until", type=click.IntRange(min=0), metavar="STEP", help="End the program after this step."),
+        click.option(
+            "--result",
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="Write a report on the injections as JSON.",
+        ),
+        click.option("--force", is_flag=True, help="Replace an existing trace."),
+        click.option("--quiet", is_flag=True, help="No narration; errors are still shown."),
+        click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] CMD …"),
+    )
+    for parameter in reversed(parameters):
+        command = parameter(command)
+    return command
+
+
 level_option = click.option(
     "--level",
     type=click.Choice(["step", "op"]),

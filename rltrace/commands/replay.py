@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rltrace.commands._option_types import TraceFirst, TraceLocation
+from rltrace.commands._option_types import TraceFirst, TraceLocation, injecting_options
 from rltrace.commands._recording import distinct_paths, record_command
 from rltrace.commands.console import complain, narrate, write_json
 from rltrace.errors import UsageError
@@ -33,13 +33,7 @@ if TYPE_CHECKING:
 )
 @click.option("--process", metavar="NAME", help="With --rerun: the process, as in rank1/main; default: the only one.")
 @click.option("--warm-up", type=click.IntRange(min=0), metavar="STEPS", help="With --rerun: steps made before.")
-@click.option("--until", type=click.IntRange(min=0), metavar="STEP", help="End the program after this step.")
-@click.option(
-    "--result", type=click.Path(path_type=Path), metavar="FILE", help="Write a report on the injections as JSON."
-)
-@click.option("--force", is_flag=True, help="Replace an existing trace.")
-@click.option("--quiet", is_flag=True, help="No narration; errors are still shown.")
-@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] CMD …")
+@injecting_options
 def command(
     a: Path | None,
     inject: tuple[str, ...],

@@ -60,7 +60,7 @@ from rltrace.masking import home_as_tilde, masked_arguments
 from rltrace.portable_keys import portable_key
 from rltrace.recorder.base.background_thread import BackgroundThread
 from rltrace.recorder.base.intern_tables import Tables
-from rltrace.recorder.base.options import RecordOptions
+from rltrace.recorder.base.options import COMMIT_SECONDS, RecordOptions
 from rltrace.recorder.base.process_names import mark_children, recorded_name
 from rltrace.recorder.core.call_sites import Sites
 from rltrace.recorder.processes.exits import Endings, interrupt_program, stay_interrupted
@@ -70,8 +70,6 @@ from rltrace.trace.format.schema import JAX_ENGINE, Kind, within_stream
 from rltrace.trace.write.writer import ProcessWriter
 
 T = TypeVar("T")
-
-COMMIT_SECONDS: Final = 5.0
 
 MAX_ITERATIONS: Final = 4_096
 """Iterations of a loop that are steps, unless they are in the window; of a longer loop, every second, third …"""

@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping, MutableMapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from rltrace.errors import UsageError
 from rltrace.masking import home_as_tilde
@@ -23,6 +23,8 @@ DEPTH = "RLTRACE_DEPTH"
 PARENT_RANK = "RLTRACE_PARENT_RANK"
 """Variable with the rank of the one directly above; a worker that a launcher of ranks starts has another."""
 
+COMMIT_SECONDS: Final = 5.0
+"""After which rows that are there are committed, at the latest."""
 
 STEPS_DEFAULT, PROCESSES_DEFAULT, LOOPS_DEFAULT = "RLTRACE_STEPS", "RLTRACE_PROCESSES", "RLTRACE_LOOPS"
 """Variables that set ``--steps`` and ``--processes`` of ``rltrace record`` where the command line does not."""

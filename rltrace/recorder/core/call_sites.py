@@ -192,4 +192,4 @@ def _is_recorder(code: CodeType) -> bool:
 _RESUME_FUNCTION = re.compile(r"\btorch_dynamo_resume_in_(.+)_at_\d+\b")
 """The name that torch's compiler gives the rest of a function past a graph break: it contains a line number."""
 
-_RECORDER_FOLDERS = tuple(f"{Path(__file__).resolve().parents[2] / name}/" for name in ("recorder", "extensions/jax"))
+_RECORDER_FOLDERS = tuple(f"{Path(__file__).resolve().parents[2] / name}/" for name in ("recorder", "extensions"))

@@ -14,9 +14,7 @@ from dataclasses import dataclass
 from threading import get_ident
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from rltrace.recorder.base.settings import NO_SNAPSHOT
 from rltrace.recorder.base.torch_function import Overrides
@@ -196,19 +194,11 @@ class RowBuffer:
         self.link_notes.extend((self.row, place, int(LinkNote.LAST_WRITER), value))
         return MIXED
 
-    def notes_here(self) -> NDArray[np.int64]:
-        """The notes of the current row, by place, shape [n, NOTE_CELLS]."""
-        notes, count = self.link_notes, 0
-        while count < len(notes) and notes[-count - NOTE_CELLS] >= self.row:
-            count += NOTE_CELLS
-        found = np.frombuffer(notes[len(notes) - count :], np.int64).reshape(-1, NOTE_CELLS)
-        return found[np.argsort(found[:, 1], kind="stable")]
-
     def _drop_notes(self) -> None:
         """Drop the notes of the current row."""
-        count = self.notes_here().size
-        if count:
-            del self.link_notes[-count:]
+        notes = self.link_notes
+        while notes and notes[-NOTE_CELLS] >= self.row:
+            del notes[-NOTE_CELLS:]
 
     def _elsewhere_link(self, address: int) -> int:
         """The link of an input that another stream wrote; it names the row in which other processes sent what that

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.recorder.base.background_thread import BackgroundThread
+from rltrace.recorder.base.options import COMMIT_SECONDS
 from rltrace.recorder.base.settings import NO_SNAPSHOT
 from rltrace.recorder.capture.captures import Captures
 from rltrace.recorder.core.process_state import ProcessState
@@ -70,7 +71,6 @@ def write_digests(rows: Rows, settled: list[DeferredDigest]) -> None:
 # --- commit -----------------------------------------------------------------------------------------------------------
 
 
-COMMIT_SECONDS: Final = 5.0
 MAX_PENDING_SEGMENTS: Final = 4
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from rltrace.commands._option_types import TraceFirst, TraceLocation
+from rltrace.commands._option_types import TraceFirst, TraceLocation, injecting_options
 from rltrace.commands._recording import distinct_paths, record_command
 from rltrace.commands.console import complain, narrate, write_json
 from rltrace.errors import UsageError
@@ -22,13 +22,7 @@ from rltrace.errors import UsageError
 @click.option(
     "-o", "--output", type=TraceLocation(written=True), metavar="TRACE", help="Trace to write; default: a new name."
 )
-@click.option("--until", type=click.IntRange(min=0), metavar="STEP", help="End the program after this step.")
-@click.option(
-    "--result", type=click.Path(path_type=Path), metavar="FILE", help="Write a report on the injections as JSON."
-)
-@click.option("--force", is_flag=True, help="Replace an existing trace.")
-@click.option("--quiet", is_flag=True, help="No narration; errors are still shown.")
-@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] CMD …")
+@injecting_options
 def command(
     a: Path | None,
     inject: tuple[str, ...],
