@@ -103,17 +103,18 @@ def loaded(name: str) -> str | None:
 
 
 def _driver_files() -> Facts:
+    """What the driver writes to ``/proc``, of which a container may have a part or nothing."""
     root = Path("/proc/driver/nvidia")
-    if not root.is_dir():
-        return {}
-    first = (root / "version").read_text().splitlines()[0]
-    models = [_model(folder / "information") for folder in sorted((root / "gpus").iterdir())]
-    return {"cuda.driver": " ".join(first.partition(":")[2].split()), "cuda.gpus": "; ".join(filter(None, models))}
+    version = " ".join(_value_of("NVRM version", root / "version").split())
+    models = [_value_of("Model", information) for information in sorted(root.glob("gpus/*/information"))]
+    facts = {"cuda.driver": version, "cuda.gpus": "; ".join(filter(None, models))}
+    return {name: value for name, value in facts.items() if value}
 
 
-def _model(information: Path) -> str:
-    for line in information.read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name.strip() == "Model":
-            return value.strip()
-    return ""
+def _value_of(name: str, file: Path) -> str:
+    """The value of ``name: value`` in a file; "" where there is none, or no file."""
+    try:
+        pairs = (line.partition(":") for line in file.read_text(errors="replace").splitlines())
+        return next((value.strip() for key, _, value in pairs if key.strip() == name), "")
+    except OSError:
+        return ""

@@ -27,7 +27,7 @@ from torch._C._profiler import _RecordFunctionFast
 from rltrace.recorder.profiler.launch_matching import BRACKET, ProfilerEvent
 
 END: Final = "rltrace ends"
-"""Last event of a profile; events that end later were still open."""
+"""Last event of a profile; events that end later were still open. torch 2.11 leaves those out."""
 
 DEVICES: Final = ("cuda", "xpu")
 """Kinds of devices that are profiled, where torch can and the program uses one."""
@@ -85,13 +85,15 @@ def start(kinds: Collection[str]) -> None:
 
 def stop(kinds: Collection[str]) -> tuple[list[ProfilerEvent], list[str]]:
     """Stop, in the thread that started; returns the events, and the names of those that were still open."""
-    if not is_captured():
-        for kind in kinds:
-            _wait_for(kind)
-    with _RecordFunctionFast(END):
-        pass
-    with _silent():
-        result = _disable()
+    try:
+        if not is_captured():
+            for kind in kinds:
+                _wait_for(kind)
+    finally:  # also where a device has failed: a session that is left running would profile the rest of the program
+        with _RecordFunctionFast(END):
+            pass
+        with _silent():
+            result = _disable()
     events = events_of(result)
     ends = [event.end for event in events if event.name == END]
     is_open = [event.name for event in events if ends and not event.device and event.end > ends[-1]]
@@ -211,8 +213,8 @@ def _other(event: Any, kind: str) -> ProfilerEvent | None:
     linked = event.linked_correlation_id()
     if on_host:
         calls = kind in HOST_CALLS if kind else bool(linked or re.match(r"(?:cuda|cu|hip)[A-Z]", name))
-        if not calls and kind:
-            return None  # the profiler's overhead and the like
+        if not calls and (kind or not correlation):
+            return None  # the profiler's overhead and the like: torch's ids of ops begin at 1
         thread = event.device_resource_id()
         return ProfilerEvent(name, start, end, thread, correlation, linked if calls else 0, runtime=calls)
     if kind not in ON_DEVICE if kind else event.is_user_annotation():

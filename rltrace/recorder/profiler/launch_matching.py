@@ -9,7 +9,8 @@ is worse than none.
 How Kineto ties both sides: an op has an id of torch, a call of the CUDA runtime and what it started on the device share
 an id of CUPTI, and both name the innermost op around the call (``linked``). The two kinds of ids overlap. A call that
 should have started something of which the profile has nothing on the device (captured into a CUDA graph, or lost) makes
-its row's launches unknown. The code for devices has not been run on one.
+its row's launches unknown; but a copy or memset does not where something else of the row was seen, since cuBLASLt and
+cuDNN also call these with 0 bytes, for which the device does nothing. The code for devices has not been run on one.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ DETACH: Final = "aten::detach"
 """Called by autograd it reaches the mode without a bracket, or not at all. It launches nothing."""
 
 STARTS: Final = re.compile(
-    r"(?:cuda|hip|cu)(?:Ext)?(?:Module)?(?:Launch(?:Cooperative)?Kernel|Mem(?:cpy|set)\w*Async|GraphLaunch)"
+    r"(?:cuda|hip|cu)(?:Ext)?(?:Module)?"
+    r"(?:Launch(?:Cooperative)?Kernel|GraphLaunch|(?P<move>Mem(?:cpy\w*(?:Async|WithStream)|set)))"
 )
 """Calls of a runtime or driver that start something on the device."""
 
@@ -282,9 +284,9 @@ class _Profile:
                 call.launch(operator, event)
         known = {event.correlation for event in self._device} | self._inner_calls
         for event in self._calls:
-            if event.correlation not in known and STARTS.match(event.name):
+            if event.correlation not in known and (start := STARTS.match(event.name)):
                 call, _ = self._owners.get(self._ops.get(event.correlation, 0), (None, -1))
-                if call is not None:
+                if call is not None and not (start["move"] and call.launched):
                     call.lost = True
 
     def strays(self) -> tuple[tuple[str, str, int], ...]:
