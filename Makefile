@@ -8,13 +8,13 @@ STAMP := $(VENV)/.complete
 VERDICTS := .venv-verdicts
 OLDEST := .venv-oldest
 FOR ?= 3.12
-CARRY := zarr numcodecs google-crc32c xxhash click textual numpy pytest pytest-timeout hypothesis
+CARRY := zarr numcodecs google-crc32c donfig textual linkify-it-py mdit-py-plugins platformdirs uc-micro-py
 GPU_TESTS = $(shell grep -rl "mark.gpu" tests --include="test_*.py")
 PROCESSOR_TESTS = $(shell grep -rl "mark.processor" tests --include="test_*.py")
 PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder
 AVX2 := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2
 
-.PHONY: help set-up engine demo test test-oldest check bench verdicts test-gpu carry clean
+.PHONY: help set-up engine demo test test-oldest check bench verdicts test-gpu capture-profile carry clean
 
 help:
 	@echo "make set-up    .venv, which every other target makes where it is missing, and the native engine where a compiler is"
@@ -25,6 +25,7 @@ help:
 	@echo "make bench     the benchmarks of docs/internals/benchmarks.md"
 	@echo "make verdicts  runs of many RL and fine-tuning libraries against themselves (docs/internals/verdicts.md); 2 GB, half an hour"
 	@echo "make test-gpu  the tests that need a CUDA device (docs/guide/kernels.md)"
+	@echo "make capture-profile  what its profiler writes of a small program, for a test"
 
 # Compiled on all processors, and not by pip on one; what nothing here imports is left to whoever does, and so is what is
 # written for a later Python.
@@ -122,18 +123,26 @@ $(VERDICTS)/.complete: pyproject.toml constraints.txt constraints-verdicts.txt
 	$(VERDICTS)/bin/python -m pip install --quiet -c constraints-verdicts.txt -e '.[verdicts]'
 	@touch $@
 
-# A machine with a GPU often has its own Python with torch, and no network. `make carry` fills a folder with all the rest
-# for a Python of that version; there, `make test-gpu PYTHON=python3 CARRIED=carried` installs nothing.
+# A machine with a GPU often has its own Python with torch, numpy, pytest, click, rich and xxhash, and no network. `make
+# carry` fills a folder with the rest (42 MB) for a Python of that version; there, `make test-gpu PYTHON=python3
+# CARRIED=carried` installs nothing.
 ifdef CARRIED
-test-gpu:
-	@PYTHONPATH=$(abspath $(CARRIED)):$(CURDIR):$(CURDIR)/tui $(PYTHON) -m pytest -q -m gpu $(GPU_TESTS)
+ON_GPU := PYTHONPATH=$(abspath $(CARRIED)):$(CURDIR):$(CURDIR)/tui $(PYTHON)
 else
-test-gpu: $(STAMP)
-	@$(BIN)/python -m pytest -q -m gpu $(GPU_TESTS)
+ON_GPU := $(BIN)/python
+test-gpu capture-profile: $(STAMP)
 endif
 
+test-gpu:
+	@$(ON_GPU) -m pytest -q -m gpu $(GPU_TESTS)
+
+# What that machine's profiler writes, for the tests of joining launches to rows.
+capture-profile:
+	@$(ON_GPU) scripts/capture_profile.py -o tests/recorder/data/profile-$$(date +%Y-%m-%d).json.gz
+
 carry:
-	$(PYTHON) -m pip install --quiet --upgrade --target carried -c constraints.txt --only-binary=:all: --implementation cp \
+	$(PYTHON) -m pip install --quiet --upgrade --no-compile --no-deps --target carried -c constraints.txt --only-binary=:all: \
+		--implementation cp \
 		--python-version $(FOR) --platform manylinux2014_x86_64 --platform manylinux_2_28_x86_64 $(CARRY)
 
 clean:

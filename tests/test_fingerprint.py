@@ -241,3 +241,16 @@ def test_reduced_precision_of_products_is_a_truth_value() -> None:
 def test_variables_that_choose_kernels_are_written_down_and_places_are_not(name: str, recorded: bool) -> None:
     """Where a file lies is nobody's business, though its name begins as theirs do."""
     assert host.is_recorded(name) is recorded
+
+
+def test_a_container_with_a_part_of_the_drivers_files_has_the_facts_of_that_part(tmp_path: Path) -> None:
+    """One missing file of ``/proc`` loses its own fact only."""
+    assert gpu.driver_facts(tmp_path) == {}
+    (tmp_path / "gpus" / "0000:3b:00.0").mkdir(parents=True)
+    assert gpu.driver_facts(tmp_path) == {}
+    (tmp_path / "version").write_text(
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06\nGCC version:  gcc 13\n"
+    )
+    assert gpu.driver_facts(tmp_path) == {"cuda.driver": "NVIDIA UNIX x86_64 Kernel Module 580.65.06"}
+    (tmp_path / "gpus" / "0000:3b:00.0" / "information").write_text("Model: \t\t NVIDIA H100\nIRQ:   \t\t 64\n")
+    assert gpu.driver_facts(tmp_path)["cuda.gpus"] == "NVIDIA H100"

@@ -21,9 +21,9 @@ def cuda() -> Facts:
     """GPUs, driver, and loaded libraries."""
     torch = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "version") or not torch.cuda.is_initialized():
-        return _driver_files()
+        return driver_facts()
     gpus = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
-    found = _driver_files()
+    found = driver_facts()
     found["cuda.devices"] = "; ".join(f"{gpu.name} (sm_{gpu.major}{gpu.minor})" for gpu in gpus)
     found["cuda.multiprocessors"] = "; ".join(str(gpu.multi_processor_count) for gpu in gpus)
     for name, read in _FACTS.items():
@@ -102,9 +102,11 @@ def loaded(name: str) -> str | None:
     return None
 
 
-def _driver_files() -> Facts:
+DRIVER = Path("/proc/driver/nvidia")
+
+
+def driver_facts(root: Path = DRIVER) -> Facts:
     """What the driver writes to ``/proc``, of which a container may have a part or nothing."""
-    root = Path("/proc/driver/nvidia")
     version = " ".join(_value_of("NVRM version", root / "version").split())
     models = [_value_of("Model", information) for information in sorted(root.glob("gpus/*/information"))]
     facts = {"cuda.driver": version, "cuda.gpus": "; ".join(filter(None, models))}

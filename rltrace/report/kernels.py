@@ -16,7 +16,7 @@ from rltrace.errors import HoleError
 from rltrace.trace.format.schema import Column
 from rltrace.trace.kernels.evidence import kernel_text, launches
 from rltrace.trace.kernels.library_reports import LibraryReports, ReportedCall
-from rltrace.trace.kernels.names import read_name
+from rltrace.trace.kernels.names import distinct_names
 from rltrace.trace.read.launched_calls import MAX_ROWS_READ, SeenCall, seen_calls
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace
@@ -46,8 +46,9 @@ def launched_lines(process: ProcessTrace) -> Iterator[str]:
     if strays:
         total = sum(count for _, count in strays)
         yield f"  launched outside any row: {total:,}"
-        for (name, launcher), count in strays[:MAX_STRAYS]:
-            yield f"      {read_name(name).short} ×{count:,}{f', by {launcher}' if launcher else ''}"
+        names = distinct_names([name for (name, _), _ in strays[:MAX_STRAYS]])
+        for name, ((_, launcher), count) in zip(names, strays, strict=False):
+            yield f"      {name} ×{count:,}{f', by {launcher}' if launcher else ''}"
         if len(strays) > MAX_STRAYS:
             yield f"      and {len(strays) - MAX_STRAYS:,} more"
     for why, rows in unknown_rows(process).items():

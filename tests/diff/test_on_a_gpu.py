@@ -44,9 +44,9 @@ ADD = (
 )
 
 
-def on_gpu(*names: str, blocks: int = 8) -> Kernel:
+def on_gpu(*names: str, blocks: int = 8, threads: int = 256) -> Kernel:
     """Evidence as a profiler saw it."""
-    grids = [[[blocks, 1, 1], [256, 1, 1]] for _ in names]
+    grids = [[[blocks, 1, 1], [threads, 1, 1]] for _ in names]
     return (("device", "cuda"), ("names", list(names)), ("launches", grids))
 
 
@@ -116,9 +116,7 @@ def test_a_scan_that_is_seen_as_another_action(record: Record) -> None:
     found = compared(record, "aten.cumsum.default", scan, scan, then="aten.searchsorted.Tensor")
     first = first_of(found)
     assert (first.cause, first.op) == (Cause.SAME_KERNEL, "aten.cumsum.default")
-    assert (
-        first.kernel.a == first.kernel.b == "DeviceScanInitKernel<float>, DeviceScanKernel<DeviceScanPolicy plus float>"
-    )
+    assert first.kernel.a == first.kernel.b == "DeviceScanInitKernel<float>, DeviceScanKernel<plus float>"
     assert first.kernel_names.a == SCAN
     assert found.first == first and not found.unordered
     said = [note for note in found.notes if "does not guarantee" in note]
@@ -145,6 +143,23 @@ def test_random_numbers_on_another_grid(record: Record) -> None:
     assert first.kernel.a is not None and first.kernel.a.endswith("in 160 blocks of 256 threads")
     assert first.kernel.b is not None and first.kernel.b.endswith("in 348 blocks of 256 threads")
     assert first.kernel_names.a == first.kernel_names.b == (NORMAL,)
+
+
+def test_blocks_of_another_size_are_not_chosen_by_the_number_of_multiprocessors(record: Record) -> None:
+    """That chooses how many blocks there are; a warp of 64 threads makes other blocks, as on GPUs of AMD."""
+    found = compared(
+        record,
+        "aten.native_layer_norm.default",
+        on_gpu(NORMAL, threads=128),
+        on_gpu(NORMAL, threads=256),
+        noise="",
+        facts_a={"cuda.devices": "NVIDIA H100 (sm_90)", "cuda.multiprocessors": "132"},
+        facts_b={"cuda.devices": "AMD Instinct MI300X (sm_94)", "cuda.multiprocessors": "304"},
+    )
+    first = first_of(found)
+    assert first.cause is Cause.KERNEL
+    assert "the same kernel ran in blocks of another size" in first.explanation
+    assert "multiprocessors" not in first.explanation and "which cuda.devices chooses" in first.explanation
 
 
 def test_tf32_by_its_flag(record: Record) -> None:
@@ -186,7 +201,7 @@ def test_kernels_that_were_seen_to_be_the_same(record: Record) -> None:
     first = first_of(compared(record, "aten.scatter_add.default", scatter, scatter, facts_a=facts, facts_b=other))
     assert first.cause is Cause.SAME_KERNEL
     assert first.explanation.endswith(
-        "(_scatter_gather_elementwise_kernel<128>); whether it is deterministic was not tried"
+        "(_scatter_gather_elementwise_kernel<128 8>); whether it is deterministic was not tried"
     )
     newer = {**other, "torch.version": "2.12.0"}
     first = first_of(compared(record, "aten.scatter_add.default", scatter, scatter, facts_a=facts, facts_b=newer))

@@ -155,6 +155,39 @@ def test_a_failure_of_the_profiler_costs_the_names_and_nothing_else(
     assert sum(entry.rows for entry in got.process.launches.unknown) == len(got.rows)
 
 
+def test_a_device_that_failed_does_not_leave_the_profiler_on(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waiting for it raises; the session is ended all the same, and the program may run a profiler of its own."""
+    pretend(monkeypatch, rows=50)
+
+    def failed(kind: str) -> None:
+        raise RuntimeError("CUDA error: device-side assert triggered")
+
+    monkeypatch.setattr(kineto, "_wait_for", failed)
+    got = record(lambda: updates(3), kernels=ALL)
+    assert got.process.state == "complete" and not torch._C._autograd._profiler_enabled()
+    assert all("device-side assert" in entry.why for entry in got.process.launches.unknown)
+
+
+class EventOf211:
+    """An event as torch 2.11 hands it out: without the kind of activity."""
+
+    def __init__(self, name: str, correlation: int, linked: int = 0) -> None:
+        self.name = lambda: name
+        self.correlation_id = lambda: correlation
+        self.linked_correlation_id = lambda: linked
+        self.device_type = lambda: torch._C._autograd.DeviceType.CPU
+        self.start_ns, self.end_ns, self.device_resource_id = (lambda: 10), (lambda: 20), (lambda: 0)
+
+
+def test_the_profilers_own_overhead_is_no_op_on_torch_2_11() -> None:
+    """There its events have no kind: they are known by having no id, since torch's begin at 1."""
+    assert kineto._other(EventOf211("Lazy Function Loading", 0), "") is None
+    op = kineto._other(EventOf211("aten::mm", 7), "")
+    call = kineto._other(EventOf211("cuLaunchKernelEx", 9, linked=7), "")
+    assert op is not None and (op.name, op.runtime, op.linked) == ("aten::mm", False, 0)
+    assert call is not None and (call.name, call.runtime, call.linked) == ("cuLaunchKernelEx", True, 7)
+
+
 def test_rows_of_other_threads_are_told_of(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
     """The profiler does not see them: they keep what they have, with the reason."""
     pretend(monkeypatch)

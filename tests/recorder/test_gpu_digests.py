@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,7 +40,9 @@ def _outputs(found: Recorded, name: str) -> list[int]:
 
 @contextmanager
 def _synchronisation_is_an_error() -> Iterator[None]:
-    torch.cuda.set_sync_debug_mode("error")
+    with warnings.catch_warnings():  # that it is a prototype
+        warnings.simplefilter("ignore")
+        torch.cuda.set_sync_debug_mode("error")
     try:
         yield
     finally:
@@ -123,6 +126,7 @@ def test_no_op_waits_for_the_device(record: Record) -> None:
     assert not any(row.marked for row in found.rows if row.name not in ("empty", "new_empty_strided", "empty_strided"))
 
 
+@pytest.mark.filterwarnings("ignore:Profiler clears events")  # torch 2.11, at its first use
 def test_the_runtime_is_not_asked_to_wait_in_between(record: Record) -> None:
     """As the profiler sees it, which waits itself as it ends: no call that waits more than without the recorder."""
     from torch.profiler import ProfilerActivity, profile

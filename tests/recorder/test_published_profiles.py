@@ -1,10 +1,11 @@
 """Launches joined to rows on real profiles of GPUs that others have published: what Kineto writes down there.
 
-Two stretches, as facts (names, ids, microseconds): one step of a two-layer network on a Tesla V100, May 2021, from the
-tests of Kineto's viewer (pytorch/kineto, tb_plugin/test/gpu_metrics_input.json), and a product in a backward pass on a
+Three stretches, as facts (names, ids, microseconds): one step of a two-layer network on a Tesla V100, May 2021, from
+the tests of Kineto's viewer (pytorch/kineto, tb_plugin/test/gpu_metrics_input.json); a product in a backward pass on a
 card that runs kernels for Ampere, October 2022, from those of Holistic Trace Analysis
-(facebookresearch/HolisticTraceAnalysis, tests/data/call_stack/backward_thread.json). Nobody recorded these programs, so
-the brackets of a dispatch mode are put around the ops that it would have seen; all else is as it was written.
+(facebookresearch/HolisticTraceAnalysis, tests/data/call_stack/backward_thread.json); and a product of BERT on an H100,
+from those of TraceLens (AMD-AGI/TraceLens, tests/traces/h100). Nobody recorded these programs, so the brackets of a
+dispatch mode are put around the ops that it would have seen; all else is as it was written.
 """
 
 from __future__ import annotations
@@ -232,3 +233,42 @@ def test_a_product_in_a_backward_pass_on_ampere() -> None:
     assert joined.launches == ((Launch(CUTLASS, (32, 1, 2), (128, 1, 1)),),)
     assert (joined.lost, joined.strays) == (frozenset(), ())
     assert distinct_names([CUTLASS]) == ["cutlass 128×128 tf32"]
+
+
+PRODUCT = "void cutlass::Kernel2<cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_32x32_128x2_tn_align8>(Params)"
+
+
+def product(*, captured: bool = False) -> list[ProfilerEvent]:
+    """An ``addmm`` on the H100: cuBLASLt clears 0 bytes, for which the device does nothing, and launches a kernel."""
+    thread, op = 19_392, 49
+    calls = (
+        ("cudaDeviceGetAttribute", 8365, 848.9, 0.6),
+        ("cudaMemsetAsync", 8367, 850.7, 0.3),
+        ("cuLaunchKernel", 8368, 851.3, 7.6),
+    )
+    runtime = [
+        host(name, thread, start, took, id_)._replace(linked=op, runtime=True) for name, id_, start, took in calls
+    ]
+    kernel = host(PRODUCT, 0, 860.4, 5.8, 8368)._replace(linked=op, device=True, grid=(40, 2, 1), block=(128, 1, 1))
+    around = [
+        host(BRACKET, thread, 821.6, 39.8),
+        host("aten::addmm", thread, 821.8, 39.4, op),
+        host("aten::empty", thread, 831, 3.2, 50),
+    ]
+    return [*around, *runtime, *([] if captured else [kernel])]
+
+
+def test_a_memset_of_nothing_does_not_lose_the_kernel_of_a_product() -> None:
+    """The row has the kernel that was seen; where that is captured into a graph, nothing of the row is known."""
+    joined = join(product(), ["aten.addmm.default"])
+    assert joined.launches == ((Launch(PRODUCT, (40, 2, 1), (128, 1, 1)),),)
+    assert (joined.why, joined.lost, joined.strays) == ("", frozenset(), ())
+    assert join(product(captured=True), ["aten.addmm.default"]).lost == {0}
+
+
+def test_a_copy_that_is_missing_beside_nothing_else_is_lost() -> None:
+    """A row of which only a copy or memset is expected has nothing if that is not on the device."""
+    for name in ("cudaMemcpyAsync", "cudaMemsetAsync", "hipMemcpyWithStream", "hipMemset"):
+        call = host(name, PROGRAM, 12, 3, 7)._replace(runtime=True)
+        events = [host(BRACKET, PROGRAM, 9, 20), host("aten::copy_", PROGRAM, 10, 10, 3), call]
+        assert join(events, ["aten.copy_.default"]).lost == {0}, name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rltrace.diff.base.kernels import is_another_grid, kernel_differences, same_launches
+from rltrace.diff.base.kernels import in_equal_blocks, is_another_grid, kernel_differences, same_launches
 from rltrace.trace.kernels.evidence import geometry_text, kernel_text, kernel_texts, launches
 
 GUESS = {"library": "oneDNN", "isa": "auto", "threads": 2}
@@ -79,9 +79,10 @@ def on_a_grid(blocks: int, *more: list[object]) -> dict[str, object]:
 def test_the_same_kernel_on_another_grid() -> None:
     """Its name is the same, and how it was launched is evidence of its own; both sides tell their grid."""
     a, b = on_a_grid(160), on_a_grid(232)
-    name = "distribution_elementwise_grid_stride_kernel<float>"
+    name = "distribution_elementwise_grid_stride_kernel<float 4>"
     assert kernel_differences(a, b) == [f"{name} in 160 blocks of 256 threads against 232 blocks of 256 threads"]
     assert is_another_grid(a, b) and not is_another_grid(a, a)
+    assert in_equal_blocks(a, b) and not in_equal_blocks(on_a_grid(1, [[2], [32]]), on_a_grid(1, [[2], [64]]))
     assert not is_another_grid(a, {**b, "device": "xpu"})
     assert kernel_texts(a, b) == (f"{name} in 160 blocks of 256 threads", f"{name} in 232 blocks of 256 threads")
     assert kernel_texts(a, a) == (name, name)

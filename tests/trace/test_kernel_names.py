@@ -135,15 +135,6 @@ PRODUCTS = [
         "fp16",
     ),
     (
-        "void cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<flash::CollectiveMainloopFwd"
-        "Sm90<2, cute::tuple<cute::C<1>, cute::C<1>, cute::C<1> >, cute::tuple<cute::C<128>, cute::C<176>,"
-        " cute::C<128> >, 128, cutlass::bfloat16_t, float, cutlass::arch::Sm90, false> > > >(flash::Params)",
-        "flash attention",
-        "sm90",
-        "128×176",
-        "bf16",
-    ),
-    (
         "Cijk_Alik_Bljk_HHS_BH_Bias_HA_S_SAV_UserArgs_MT64x64x32_MI16x16x1_SN_LDSB0_AFC1_GSUAMB_GLS0_ISA1201_IU1_K1",
         "Tensile",
         "gfx1201",
@@ -151,20 +142,106 @@ PRODUCTS = [
         "fp16",
     ),
     ("Cijk_Ailk_Bljk_SB_MT16x16x16_SE_AF0EM1_GSU1_ISA000_K1_WGM1", "Tensile", "", "16×16", "fp32"),
+    ("cutlass_80_tensorop_s16816gemm_bgrada_f16_64x64_32x6_nn_align8", "cutlass", "sm80", "64×64", "fp16"),
+    ("cutlass_80_tensorop_s16816gemm_bgradb_bf16_64x64_32x6_nn_align8", "cutlass", "sm80", "64×64", "bf16"),
+    ("cutlass_75_tensorop_s1688gemm_planar_complex_f16_64x64_nn_align1", "cutlass", "sm75", "64×64", "complex fp16"),
+    ("cutlass_80_tensorop_z884gemm_64x32_16x4_nt_align1", "cutlass", "sm80", "64×32", "complex fp64"),
+    ("ampere_gcgemm_64x64_nt", "cuBLAS", "ampere", "64×64", "complex fp32"),
+    ("volta_sgemm_fp16_32x128_tn", "cuBLAS", "volta", "32×128", "fp16"),
+    ("cudnn_infer_volta_scudnn_128x64_relu_medium_nn_v1", "cuDNN", "volta", "128×64", "fp32"),
+    (
+        "sm89_xmma_gemm_e4m3e5m2bf16_e4m3e5m2f32_f32_tn_n_tilesize128x128x64_stage3_warpsize2x2x1_tensor16x8x32",
+        "cuBLAS",
+        "sm89",
+        "128×128",
+        "fp8",
+    ),
+    ("sm90_xmma_gemm_i8i32_i8i32_i32_tn_n_tilesize128x128x128_cgasize1x1x1", "cuBLAS", "sm90", "128×128", "int8"),
+    (
+        "sm90_xmma_gemm_cbf16cbf16_bf16f32_cf32_nc_n_tilesize64x64x64_cgasize1x1x1_planar_complex",
+        "cuBLAS",
+        "sm90",
+        "64×64",
+        "complex bf16",
+    ),
+    (
+        "cutlass3x_sm100_bstensorop_s128x128x32gemm_block_scaled_ue8m0xe4m3_ue8m0xe4m3_f32_bf16_bf16_128x128x128_0_nnn",
+        "cutlass",
+        "sm100",
+        "128×128",
+        "block-scaled fp8",
+    ),
+    (
+        "cutlass3x_sm100_tensorop_s128x128x32gemm_f8_f8_f32_bf16_bf16_128x128x128_0_nnn_align16_1sm_bias_bf16_gelu",
+        "cutlass",
+        "sm100",
+        "128×128",
+        "fp8",
+    ),
+    (
+        "cutlass3x_sm100_tensorop_c128x64x16_9xbf16gemm_cf32_cf32_cf32_cf32_cf32_128x64x32_0_thn_align2_1sm_stream_k",
+        "cutlass",
+        "sm100",
+        "128×64",
+        "9xbf16",
+    ),
+    (
+        "cutlass3x_sm100_tensorop_s128x256x16implicit_gemm_wgrad_f16_f16_f32_void_f16_f32_128x256x64_dyn_cga_align8_2sm",
+        "cuDNN",
+        "sm100",
+        "128×256",
+        "fp16",
+    ),
+    (
+        "_ZN7cutlass6KernelINS_4gemm6kernel11GemmGroupedINS1_11threadblock12MmaPipelinedINS1_9GemmShapeILi128ELi128ELi8"
+        "EEENS_10bfloat16_tEEEEEEvNT_6ParamsE",
+        "cutlass",
+        "",
+        "128×128",
+        "bf16",
+    ),
+]
+
+ATTENTION = [
+    (
+        "void cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<flash::CollectiveMainloopFwd"
+        "Sm90<2, cute::tuple<cute::C<1>, cute::C<1>, cute::C<1> >, cute::tuple<cute::C<128>, cute::C<176>,"
+        " cute::C<128> >, 128, cutlass::bfloat16_t, float, cutlass::arch::Sm90, false> > > >(flash::Params)",
+        "flash attention forward head-128 128×176 bf16",
+        "sm90",
+    ),
     (
         "fmha_cutlassF_f32_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel<float>::Params)",
-        "memory-efficient attention",
+        "memory-efficient attention forward 64×64 fp32",
         "sm80",
-        "64×64",
-        "fp32",
+    ),
+    (
+        "fmha_cutlassB_bf16_aligned_128x64_k96_sm80(PyTorchMemEffAttention::AttentionBackwardKernel::Params)",
+        "memory-efficient attention backward head≤96 128×64 bf16",
+        "sm80",
     ),
     (
         "void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<64, 128, 128, 4, false, false,"
         " cutlass::bfloat16_t>, false, true>(pytorch_flash::Flash_fwd_params)",
-        "flash attention",
+        "flash attention forward head-64 128×128 bf16",
         "",
-        "128×128",
-        "bf16",
+    ),
+    (
+        "void pytorch_flash::flash_fwd_splitkv_kernel<Flash_fwd_kernel_traits<128, 64, 128, 4, false, false,"
+        " cutlass::half_t>, false, false>(pytorch_flash::Flash_fwd_params)",
+        "flash attention forward split-KV head-128 64×128 fp16",
+        "",
+    ),
+    (
+        "void pytorch_flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<Flash_bwd_kernel_traits<64, 64, 128, 8, 2, 4,"
+        " 4, true, false, cutlass::bfloat16_t>, false, false>(pytorch_flash::Flash_bwd_params)",
+        "flash attention backward head-64 64×128 bf16",
+        "",
+    ),
+    (
+        "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x128_4x1x1_kernel0_0",
+        "cuDNN attention forward 64×128",
+        "sm90",
     ),
 ]
 
@@ -191,14 +268,14 @@ OTHERS = [
     (
         "void cublasLt::splitKreduce_kernel<32, 16, int, float, float, float, float, true, true, false>"
         "(cublasLt::cublasSplitKParams<float>, float const*)",
-        "splitKreduce_kernel<32 float>",
+        "splitKreduce_kernel<32 float 16 1 1 0>",
         "cuBLAS",
     ),
     (
         "std::enable_if<!(false), void>::type internal::gemvx::kernel<int, int, __nv_bfloat16, __nv_bfloat16,"
         " __nv_bfloat16, float, false, true, true, false, 6, false, cublasGemvParamsEx<int, cublasGemvTensorStrided"
         "Batched<__nv_bfloat16 const>, float> >(cublasGemvParamsEx<int, cublasGemvTensorStridedBatched<float> >)",
-        "gemvx::kernel<bfloat16>",
+        "gemvx::kernel<bfloat16 0 1 1 0 6 0>",
         "cuBLAS",
     ),
     (
@@ -225,14 +302,72 @@ OTHERS = [
         "void at_cuda_detail::cub::DeviceScanKernel<at_cuda_detail::cub::DeviceScanPolicy<float, std::plus<float> >::"
         "Policy900, float const*, float*, at_cuda_detail::cub::ScanTileState<float, true>, std::plus<float>,"
         " at_cuda_detail::cub::NullType, int, float, false>(float const*, float*, int)",
-        "DeviceScanKernel<DeviceScanPolicy plus float>",
+        "DeviceScanKernel<plus float>",
         "CUB",
     ),
     (  # torch 2.11; libstdc++ cannot demangle it
         "_ZN2at6native32tensor_kernel_scan_innermost_dimIdZZZNS0_31launch_logcumsumexp_cuda_kernelERKNS_10TensorBaseES4_l"
         "ENKUlvE_clEvENKUlvE_clEvEUlddE_EEvPT_PKS8_jjjS8_T0_",
-        "tensor_kernel_scan_innermost_dim",
+        "tensor_kernel_scan_innermost_dim<laun…cumsumexp_cuda_kernel>",
         "ATen",
+    ),
+    (
+        "std::enable_if<(((8)>(0)))&&vllm::_typeConvert<c10::BFloat16>::exists, void>::type vllm::"
+        "fused_add_rms_norm_kernel<c10::BFloat16, 8>(c10::BFloat16*, long, c10::BFloat16 const*, float, int, int)",
+        "fused_add_rms_norm_kernel<bfloat16 8>",
+        "",
+    ),
+    (
+        "void moe::dev::finalize::finalizeKernelVecLoad<moe::dev::finalize::KernelParams<cutlass::bfloat16_t,"
+        " cutlass::bfloat16_t, 4, true> >(moe::dev::finalize::KernelParams<cutlass::bfloat16_t, 4, true>)",
+        "finalizeKernelVecLoad<bfloat16>",
+        "",
+    ),
+    (
+        "void at::native::vectorized_elementwise_kernel<4, at::native::AUnaryFunctor<float, float, float, at::native::"
+        "binary_internal::MulFunctor<float> >, at::detail::Array<char*, 2> >(int, float)",
+        "vectorized_elementwise_kernel<4 AUnary MulFunctor float>",
+        "ATen",
+    ),
+    (
+        "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<long>, at::detail::Array<char*, 1> >"
+        "(int, at::native::FillFunctor<long>, at::detail::Array<char*, 1>)",
+        "vectorized_elementwise_kernel<4 FillFunctor long>",
+        "ATen",
+    ),
+    (
+        "void cub::DeviceRadixSortOnesweepKernel<cub::DeviceRadixSortPolicy<long, float, int>::Policy800, false, long,"
+        " float, int, int>(int*, int*, int*, int const*, long*, long const*, float*, float const*, int, int, int)",
+        "DeviceRadixSortOnesweepKernel<long float 0>",
+        "CUB",
+    ),
+    (
+        "void rocprim::ROCPRIM_400200_NS::detail::trampoline_kernel<rocprim::ROCPRIM_400200_NS::detail::"
+        "wrapped_scan_config<rocprim::ROCPRIM_400200_NS::default_config, long>, (rocprim::ROCPRIM_400200_NS::detail::"
+        "target_arch)942, rocprim::ROCPRIM_400200_NS::detail::scan_impl<long, std::plus<long> >(void*)>(long)",
+        "scan_impl<plus long> ~4edf",
+        "rocPRIM",
+    ),
+    (
+        "void fbgemm_gpu::permute_2D_data_kernel<false, int, int, decltype(nullptr)>(int, int, decltype(nullptr)*)",
+        "permute_2D_data_kernel<int 0>",
+        "",
+    ),
+    (
+        "_ZN5aiter24add_rmsnorm_quant_kernelIDF16bDF16bLi256ELi16ELb0ELb0ELb1ELi1EEEvPT0_PT_PfS4_S4_S4_diiiiiiib",
+        "add_rmsnorm_quant_kernel<bfloat16 256 16 0 0 1 1>",
+        "",
+    ),
+    (
+        "_ZN7ck_tile6kentryILi1ENS_12Rmsnorm2dFwdINS_27Rmsnorm2dFwdPipelineOnePassINS_27Rmsnorm2dFwdPipelineProblemIDF16b"
+        "DF16bfNS_18Rmsnorm2dFwdTraitsILb1ELNS_21Rmsnorm2dFusedAddEnumE0EEEEEEEEEJNSM_5KargsEEEEvDpT1_",
+        "Rmsnorm2dFwd<Rmsnorm2dFwdPipelineOnePass bfloat16> ~703e",
+        "Composable Kernel",
+    ),
+    (
+        "triton_red_fused_add_addmm_mul_native_layer_norm_split_unsqueeze_view_18",
+        "triton_red_fused_add_addmm_mul_…plit_unsqueeze_view_18 ~d86f",
+        "Inductor",
     ),
     ("[CUDA memcpy HtoD]", "[CUDA memcpy HtoD]", "memory"),
     ("__amd_rocclr_fillBufferAligned", "__amd_rocclr_fillBufferAligned", "memory"),
@@ -267,15 +402,82 @@ def test_what_is_left_of_templates(full: str, short: str, library: str) -> None:
     assert (name.short, name.library, name.words) == (short, library, short)
 
 
-def test_in_no_more_words_than_tell_them_apart() -> None:
-    """Two that read alike are told by their short names, and these by the whole, where they have to be."""
+@pytest.mark.parametrize(("full", "words", "architecture"), ATTENTION)
+def test_attention_is_named_with_its_direction_and_head_size(full: str, words: str, architecture: str) -> None:
+    """Where the name has them; a head size that is only a bound is written as one."""
+    name = read_name(full)
+    assert (name.words, name.architecture) == (words, architecture)
+    assert len(name.words) <= MAX_SHORT
+
+
+def test_a_convolution_of_cudnn_is_not_called_a_product_of_cublas() -> None:
+    """Both have kernels whose names begin alike; a depthwise convolution's three sizes are no tile of a product."""
+    name = read_name(
+        "sm80_xmma_depthwise_convolution_fprop_tiling_f16f16_f16f16_f16_nhwckrsc_nhwc_tilesize1x10x10_1x3x3"
+    )
+    assert (name.library, name.tile, name.precision) == ("cuDNN", "", "fp16 summed in fp16")
+    assert (
+        read_name("sm90_xmma_fprop_image_first_layer_f16f16_f32_f16_nhwckrsc_nhwc_hmma_k16c4r3s3").words == "cuDNN fp16"
+    )
+    wgrad = "void cutlass_cudnn_train::Kernel<cutlass_cudnn_train::reduction::kernel::ReduceSplitK<float> >(int)"
+    assert read_name(wgrad).library == "cuDNN" and read_name(wgrad).short.startswith("ReduceSplitK<float>")
+    copy = "void magma_sgemmEx_kernel<float, float, float, true, false, 6, 4, 6, 3, 4>(int, cublasLtEpilogue_t, int)"
+    assert read_name(copy).words == "cuBLAS (MAGMA) fp32"
+
+
+def test_each_name_in_its_shortest_form_that_is_distinct() -> None:
+    """Words, then words with the architecture, then the short name, then what only one of those alike has."""
     other = TF32.replace("16x6_tn", "16x6_nn")
+    older = TF32.replace("cutlass_80", "cutlass_75")
     assert distinct_names([TF32, FP32]) == ["cutlass 128×64 tf32", "cutlass 128×128 fp32"]
     assert distinct_names([TF32, TF32, FP32]) == ["cutlass 128×64 tf32", "cutlass 128×64 tf32", "cutlass 128×128 fp32"]
-    assert distinct_names([TF32, other])[1] == "cutlass_80_tensorop_s1688gemm_128x64_16x6_nn_align4"
-    alike = ["void f<at::native::A<1>>(int)", "void f<at::native::A<2>>(int)"]
-    assert distinct_names(alike) == alike
+    assert distinct_names([TF32, older]) == ["cutlass 128×64 tf32 sm80", "cutlass 128×64 tf32 sm75"]
+    assert distinct_names([TF32, other, FP32]) == [
+        "cutlass_80_tensorop_s1688gemm_128x64_16x6_tn_align4",
+        "cutlass_80_tensorop_s1688gemm_128x64_16x6_nn_align4",
+        "cutlass 128×128 fp32",
+    ]
     assert distinct_names([]) == []
+
+
+REDUCTION = (
+    "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<bool, at::native::func_wrapper_t<bool, at::native::"
+    "and_kernel_cuda(at::TensorIterator&)::{lambda()#1}>, unsigned int, bool, 4> >(at::native::ReduceOp<bool>)"
+)
+
+ALIKE = [
+    (REDUCTION, REDUCTION.replace("bool, 4> >(", "bool, 4, 4> >("), "", " (… 4)"),
+    ("void f<at::native::A<1>>(int)", "void f<at::native::A<2>>(int)", " (… A 1)", " (… A 2)"),
+    (
+        "Cijk_Alik_Bljk_BBS_BH_MT32x32x256_MI16x16x1_SN_GSUAMBSK_ISA942_NTA0_NEPBS8_K1",
+        "Cijk_Alik_Bljk_BBS_BH_MT32x32x256_MI16x16x1_SN_GSUAMBSK_ISA942_NTA4_NEPBS16_K1",
+        " (… NTA0 NEPBS8)",
+        " (… NTA4 NEPBS16)",
+    ),
+    (
+        "_ZN7ck_tile6kentryILi1ENS_12Rmsnorm2dFwdILNS_21Rmsnorm2dFusedAddEnumE0EEEEEvDpT1_",
+        "_ZN7ck_tile6kentryILi1ENS_12Rmsnorm2dFwdILNS_21Rmsnorm2dFusedAddEnumE1EEEEEvDpT1_",
+        " (… Rmsnorm2dFusedAddEnum 0)",
+        " (… Rmsnorm2dFusedAddEnum 1)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("a", "b", "tail_a", "tail_b"), ALIKE)
+def test_names_that_differ_in_their_tail_show_what_differs(a: str, b: str, tail_a: str, tail_b: str) -> None:
+    """And never the whole names, which may have thousands of characters."""
+    shown = distinct_names([a, b])
+    assert shown[0].endswith(tail_a) and shown[1].endswith(tail_b) and shown[0] != shown[1]
+    assert shown[0].removesuffix(tail_a) == shown[1].removesuffix(tail_b)
+    assert max(map(len, shown)) <= MAX_SHORT
+
+
+def test_names_that_differ_in_more_than_there_is_room_for_have_checksums() -> None:
+    """Also then no two of a trace look alike, in at most as many characters."""
+    names = [f"k_{'x' * 40}_{'y' * 30}{n}_{'z' * 40}" for n in range(40)]
+    shown = distinct_names(names)
+    assert len(set(shown)) == len(names) and max(map(len, shown)) <= MAX_SHORT
+    assert distinct_names(names) == shown
 
 
 def test_a_difference_of_kernels_in_a_sentence() -> None:
@@ -298,13 +500,13 @@ MANGLED = [
     (
         "_Z17gemv2T_kernel_valIiiffffLi128ELi16ELi4ELi4ELb0ELb1E18cublasGemvParamsExIi30cublasGemvTensorStridedBatched"
         "IKfES3_S1_IfEfEEvT11_T4_S7_",
-        "gemv2T_kernel_val<float>",
+        "gemv2T_kernel_val<float 128 16 4 4 0 1>",
     ),
     (
         "_ZN3cub16DeviceScanKernelINS_15AgentScanPolicyILi128ELi15EiLNS_18BlockLoadAlgorithmE2ELNS_17CacheLoadModifierE0E"
         "LNS_19BlockStoreAlgorithmE2ELNS_18BlockScanAlgorithmE2ENS_15MemBoundScalingILi128ELi15EiEEEEPKiPiNS_13ScanTile"
         "StateIiLb1EEENS_3SumEiiEEvT0_T1_T2_iT3_T4_T5_",
-        "DeviceScanKernel<AgentScanPolicy BlockLoadAlgorithm>",
+        "DeviceScanKernel<Sum int>",
     ),
 ]
 
@@ -335,7 +537,7 @@ PAIRS = [
     (
         "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x128_4x1x1_kernel0_0",
         "fmha_cutlassF_bf16_aligned_64x128_rf_sm80(PyTorchMemEffAttention::AttentionKernel<cutlass::bfloat16_t>::Params)",
-        "cuDNN attention 64×128 against memory-efficient attention 64×128 bf16",
+        "cuDNN attention forward 64×128 against memory-efficient attention forward 64×128 bf16",
     ),
     (
         "Cijk_Ailk_Bljk_BBS_BH_Bias_MT128x128x16_ISA1201_K1",

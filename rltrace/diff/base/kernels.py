@@ -37,6 +37,11 @@ def is_another_grid(a: Evidence, b: Evidence) -> bool:
     return whole_names(a) == whole_names(b) and len(kernel_differences(a, b)) == len(list(_grids(a, b))) == 1
 
 
+def in_equal_blocks(a: Evidence, b: Evidence) -> bool:
+    """Whether all blocks have as many threads as on the other side."""
+    return [block for _, block in launches(a) or ()] == [block for _, block in launches(b) or ()]
+
+
 def identifies_kernel(evidence: Evidence) -> bool:
     """Whether the evidence names a kernel, and not only a device."""
     return bool(evidence.keys() - {"device"})
@@ -189,7 +194,7 @@ IN_EVIDENCE = ("cpu.capability", "torch.threads")
 PROCESSOR = ("host.cpu", "host.isa")
 
 BY_MULTIPROCESSORS = ("cuda.multiprocessors", "cuda.devices")
-"""Facts that choose the grid of a kernel."""
+"""Facts that choose how many blocks of a kernel start; not how many threads a block has."""
 
 CHANGE_KERNEL_CODE = (
     "torch.version",
@@ -232,7 +237,7 @@ def _starts(op: str, a: Evidence, b: Evidence) -> Iterable[str]:
     devices = {str(evidence["device"]) for evidence in (a, b) if evidence.get("device")}
     if devices:
         name = op.split(".")[1] if op.count(".") >= 2 else op
-        if is_another_grid(a, b):
+        if is_another_grid(a, b) and in_equal_blocks(a, b):
             yield from BY_MULTIPROCESSORS
         for operators, starts in ON_A_GPU:
             if name.startswith(operators):

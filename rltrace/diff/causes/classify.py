@@ -14,6 +14,7 @@ from rltrace.diff.base.kernels import (
     choice_text,
     code_settings,
     identifies_kernel,
+    in_equal_blocks,
     is_another_grid,
     kernel_differences,
     same_launches,
@@ -450,7 +451,10 @@ def _kernel_difference(context: DiffContext, a: RowAt, b: RowAt) -> str | None:
     differences = kernel_differences(a.kernel, b.kernel) if a.kernel and b.kernel else []
     by_settings = settings_text(a.op, (a.kernel, b.kernel), settings_differences(a.settings, b.settings))
     if differences:
-        what = "the same kernel ran on another grid" if is_another_grid(a.kernel, b.kernel) else "another kernel ran"
+        what = "another kernel ran"
+        if is_another_grid(a.kernel, b.kernel):
+            on = "on another grid" if in_equal_blocks(a.kernel, b.kernel) else "in blocks of another size"
+            what = f"the same kernel ran {on}"
         chosen = choice_text(a.op, a.kernel, b.kernel, context.settings)
         return f"{what} ({', '.join(differences)}){chosen}" + (f"; {by_settings}" if by_settings else "")
     if by_settings and not same_launches(a.kernel, b.kernel):

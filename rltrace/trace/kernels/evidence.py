@@ -43,8 +43,11 @@ ATEN = "ATen"
 REORDER = "oneDNN reorder "
 
 
-def kernel_text(evidence: Evidence) -> str | None:
-    """``oneDNN AVX2, 4 threads``, or the names that libraries or a profiler reported, in order; None: no evidence."""
+def kernel_text(evidence: Evidence, words: Mapping[str, str] | None = None) -> str | None:
+    """``oneDNN AVX2, 4 threads``, or the names that libraries or a profiler reported, in order; None: no evidence.
+
+    ``words``: how names are shown that a profiler reported; others so that those of this evidence are distinct.
+    """
     if not evidence:
         return None
     names = evidence.get("names")
@@ -54,8 +57,9 @@ def kernel_text(evidence: Evidence) -> str | None:
     if isinstance(names, list) and names:
         from rltrace.trace.kernels.names import distinct_names  # many patterns, which a recorder does not need
 
-        made_for = evidence.get("vectors")
-        return joined(distinct_names(list(map(str, names)))) + (f", made for {made_for}" if made_for else "")
+        made_for, full = evidence.get("vectors"), list(map(str, names))
+        shown = [words[name] for name in full] if words and words.keys() >= {*full} else distinct_names(full)
+        return joined(shown) + (f", made for {made_for}" if made_for else "")
     words = " ".join(str(evidence[key]) for key in ("library", "isa", "device") if evidence.get(key) is not None)
     unlisted = (*KNOWN, *DETAILS, CODE)
     rest = [_threads(v) if k == "threads" else f"{k} {v}" for k, v in evidence.items() if k not in unlisted]

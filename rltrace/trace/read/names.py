@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
+from itertools import chain
 from typing import Any, ClassVar
 
 from rltrace.trace.format.schema import LINES, WRITES, Phase
-from rltrace.trace.kernels.evidence import Evidence, kernel_names, kernel_text
+from rltrace.trace.kernels.evidence import LAUNCHES, Evidence, kernel_names, kernel_text, whole_names
 
 Payloads = Mapping[str, Any]
 """Payloads of each table, by the table's name, then by id."""
@@ -145,7 +146,18 @@ class Words:
         return tuple(map(layout_text, self.tensors(structure)))
 
     def _kernel(self, kernel: int) -> str | None:
-        return kernel_text(self.evidence(kernel))
+        return kernel_text(self.evidence(kernel), self._launched)
+
+    @cached_property
+    def _launched(self) -> Mapping[str, str]:
+        """How the kernels that a profiler saw are shown, so that no two of the process look alike."""
+        evidence = map(self.evidence, range(self.size("kernels")))
+        names = dict.fromkeys(chain.from_iterable(whole_names(one) or () for one in evidence if LAUNCHES in one))
+        if not names:
+            return {}
+        from rltrace.trace.kernels.names import distinct_names  # many patterns, which a recorder does not need
+
+        return dict(zip(names, distinct_names(list(names)), strict=True))
 
     def _user_frames(self, site: int) -> list[int]:
         return [frame for frame in self.payload("sites", site) or () if self._is_user_frame(frame)]
