@@ -1,14 +1,16 @@
 """Mutation testing: one place of a module is changed, the tests that reach it run, and one of them should fail.
 
-python scripts/mutants.py trace|diff [--mutants 250] [--seed 0] [--only MUTANT …] [--not-of LOG …] [--tests PATH …]
+python scripts/mutants.py trace|diff|kernels [--mutants 250] [--seed 0] [--only MUTANT …] [--not-of LOG …]
+    [--tests PATH …]
 
-``trace``: format and reader, by tests/trace. ``diff``: alignment, causes and what they rest on, by tests/diff. What
-survives goes to further tests that reach it in this process. Prints the share that was killed, by folder, and each
-mutant that survived both. Tests are collected once; each mutant is a forked child in which the code of one function is
-replaced, and in which the tests that reach its line run up to the first that fails: those of the module's own test file
-first, then the fastest. ``--only``: mutants by file, line and kind; ``--not-of`` leaves out those that logs of earlier
-runs list; ``--tests`` takes other tests. Module-level code is not mutated, and a process that a test starts runs the
-code as it is: a mutant that only such a process would notice counts as survived.
+``trace``: format and reader, by tests/trace. ``diff``: alignment, causes and what they rest on, by tests/diff.
+``kernels``: names of kernels, and launches joined to rows. What survives goes to further tests that reach it in this
+process. Prints the share that was killed, by folder, and each mutant that survived both. Tests are collected once; each
+mutant is a forked child in which the code of one function is replaced, and in which the tests that reach its line run
+up to the first that fails: those of the module's own test file first, then the fastest. ``--only``: mutants by file,
+line and kind; ``--not-of`` leaves out those that logs of earlier runs list; ``--tests`` takes other tests. Module-level
+code is not mutated, and a process that a test starts runs the code as it is: a mutant that only such a process would
+notice counts as survived.
 """
 
 from __future__ import annotations
@@ -52,6 +54,20 @@ TARGETS = {
     "diff": (
         ["rltrace/diff/align", "rltrace/diff/causes", "rltrace/diff/base"],
         (["tests/diff", "tests/trace/test_evidence.py", "tests/trace/test_kernel_names.py"], FURTHER),
+    ),
+    "kernels": (
+        ["rltrace/trace/kernels/names.py", "rltrace/recorder/profiler/launch_matching.py"],
+        (
+            [
+                f"tests/{name}.py"
+                for name in ("trace/test_kernel_names", "trace/test_names", "recorder/test_launch_matching")
+            ],
+            [
+                "tests/recorder/test_published_profiles.py",
+                "tests/trace/test_evidence.py",
+                "tests/diff/test_on_a_gpu.py",
+            ],
+        ),
     ),
 }
 """Folders with mutants; tests for all of them, and for those that survive."""

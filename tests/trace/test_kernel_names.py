@@ -103,7 +103,7 @@ PRODUCTS = [
     (
         "void cutlass::device_kernel<at::cuda::detail::enable_3x_kernel_for_sm9x<cutlass::gemm::kernel::GemmUniversal<"
         "cute::tuple<int, int, int>, cutlass::gemm::collective::CollectiveMma<cutlass::gemm::MainloopSm90TmaGmmaWarp"
-        "Specialized<2, cute::tuple<cute::C<2>, cute::C<1>, cute::C<1> > >, cute::tuple<cute::C<128>, cute::C<256>,"
+        "Specialized<2, cute::tuple<cute::C<16>, cute::C<1>, cute::C<1> > >, cute::tuple<cute::C<128>, cute::C<256>,"
         " cute::C<64> >, cutlass::bfloat16_t> > > >(at::cuda::detail::Params)",
         "cutlass",
         "sm90",
@@ -146,6 +146,8 @@ PRODUCTS = [
     ("cutlass_80_tensorop_s16816gemm_bgradb_bf16_64x64_32x6_nn_align8", "cutlass", "sm80", "64×64", "bf16"),
     ("cutlass_75_tensorop_s1688gemm_planar_complex_f16_64x64_nn_align1", "cutlass", "sm75", "64×64", "complex fp16"),
     ("cutlass_80_tensorop_z884gemm_64x32_16x4_nt_align1", "cutlass", "sm80", "64×32", "complex fp64"),
+    ("cutlass3x_sm90_simt_sgemm_f32_f32_f32_f32_f32_128x64x8_1x1x1_0_tnn_align1", "cutlass", "sm90", "128×64", "fp32"),
+    ("ampere_s1688gemm_128x128_ldg4_stages_32x3_nn", "cuBLAS", "ampere", "128×128", "tf32"),
     ("ampere_gcgemm_64x64_nt", "cuBLAS", "ampere", "64×64", "complex fp32"),
     ("volta_sgemm_fp16_32x128_tn", "cuBLAS", "volta", "32×128", "fp16"),
     ("cudnn_infer_volta_scudnn_128x64_relu_medium_nn_v1", "cuDNN", "volta", "128×64", "fp32"),
@@ -393,6 +395,9 @@ def test_what_a_product_tells(full: str, library: str, architecture: str, tile: 
     assert (name.library, name.architecture, name.tile, name.precision) == (library, architecture, tile, precision)
     assert name.full == full and name.words == f"{library} {tile} {precision}"
     assert len(name.short) <= MAX_SHORT
+    assert ("~" in name.short) == (
+        "<" in name.short or library == "Tensile" or (len(full) > MAX_SHORT and "::" not in full)
+    )
 
 
 @pytest.mark.parametrize(("full", "short", "library"), OTHERS)
@@ -440,6 +445,41 @@ def test_each_name_in_its_shortest_form_that_is_distinct() -> None:
     assert distinct_names([]) == []
 
 
+TENSILE = "Cijk_Alik_Bljk_BBS_BH_MT32x32x256_MI16x16x1_SN_GSUAMBSK_ISA942_NTA0_NEPBS8_K1"
+
+SHORT = [
+    (TENSILE, "Tensile gfx942 BBS MT32x32x256 MI16x16 SK ~0000"),
+    ("Cijk_Ailk_Bljk_SB_MT16x16x16_SE_AF0EM1_GSU1_ISA000_K1_WGM1", "Tensile SB MT16x16x16 ~0000"),
+    ("k" * MAX_SHORT, "k" * MAX_SHORT),
+    ("k" * (MAX_SHORT + 1), f"{'k' * 31}…{'k' * 22} ~0000"),
+    ("void f<(((8)>(0))), at::native::AddFunctor<float> >(int)", "f<AddFunctor float>"),
+    ("void f<at::native::AddFunctor<float", "f<AddFunctor float>"),
+    (
+        "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)::"
+        "{lambda()#3}::operator()() const::{lambda(long)#1}, 4, at::native::memory::LoadWithCast<1>,"
+        " at::native::memory::StoreWithCast<1> >(int)",
+        "unrolled_elementwise_kernel<direct_co…uda LoadWithCast long>",
+    ),
+]
+
+
+@pytest.mark.parametrize(("full", "short"), SHORT)
+def test_a_short_name_keeps_what_tells_kernels_apart(full: str, short: str) -> None:
+    """Where much is left out it ends with a checksum; a name that was cut off is read as far as it goes."""
+    shown = read_name(full).short
+    assert shown[-4:].isalnum() if short.endswith("~0000") else "~" not in shown
+    assert shown.replace(shown[-4:], "0000") == short if short.endswith("~0000") else shown == short
+    assert len(shown) <= MAX_SHORT
+
+
+def test_a_precision_that_is_not_clear_is_not_said() -> None:
+    """Two types that the name does not tie to the operands, or none at all."""
+    assert read_name("cutlass_80_tensorop_s16816gemm_x_f16_bf16_64x64_nn").precision == ""
+    assert read_name("sm80_xmma_gemm_execute_tilesize64x64x32").words == "cuBLAS 64×64"
+    both = "void cutlass::device_kernel<G<cutlass::half_t, cutlass::bfloat16_t> >(int)"
+    assert read_name(both).precision == ""
+
+
 REDUCTION = (
     "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<bool, at::native::func_wrapper_t<bool, at::native::"
     "and_kernel_cuda(at::TensorIterator&)::{lambda()#1}>, unsigned int, bool, 4> >(at::native::ReduceOp<bool>)"
@@ -448,12 +488,7 @@ REDUCTION = (
 ALIKE = [
     (REDUCTION, REDUCTION.replace("bool, 4> >(", "bool, 4, 4> >("), "", " (… 4)"),
     ("void f<at::native::A<1>>(int)", "void f<at::native::A<2>>(int)", " (… A 1)", " (… A 2)"),
-    (
-        "Cijk_Alik_Bljk_BBS_BH_MT32x32x256_MI16x16x1_SN_GSUAMBSK_ISA942_NTA0_NEPBS8_K1",
-        "Cijk_Alik_Bljk_BBS_BH_MT32x32x256_MI16x16x1_SN_GSUAMBSK_ISA942_NTA4_NEPBS16_K1",
-        " (… NTA0 NEPBS8)",
-        " (… NTA4 NEPBS16)",
-    ),
+    (TENSILE, TENSILE.replace("NTA0_NEPBS8", "NTA4_NEPBS16"), " (… NTA0 NEPBS8)", " (… NTA4 NEPBS16)"),
     (
         "_ZN7ck_tile6kentryILi1ENS_12Rmsnorm2dFwdILNS_21Rmsnorm2dFusedAddEnumE0EEEEEvDpT1_",
         "_ZN7ck_tile6kentryILi1ENS_12Rmsnorm2dFwdILNS_21Rmsnorm2dFusedAddEnumE1EEEEEvDpT1_",

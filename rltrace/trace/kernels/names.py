@@ -51,7 +51,7 @@ _PRODUCT = re.compile(
 )
 
 
-def _gemm_precision(full: str, *, tensor_cores: bool) -> str:
+def _gemm_precision(full: str) -> str:
     """Precision of a name with ``[type_]s16816gemm[_type]`` or ``sgemm`` in it."""
     found = _PRODUCT.search(full)
     if found is None:
@@ -59,7 +59,7 @@ def _gemm_precision(full: str, *, tensor_cores: bool) -> str:
     letter, shape, inside, planar, after = found.groups()
     before = re.search(rf"_({_NAMED})_$", full[: found.start(1)])
     named = inside or after or (before[1] if before else "")
-    if not named and letter == "s" and (shape == "1688" or (shape is not None and tensor_cores)):
+    if not named and letter == "s" and shape is not None:  # on tensor cores
         others = {*re.findall(rf"(?<![a-z0-9])({_NAMED})(?![a-z0-9])", full)}
         if len(others) > 1:
             return ""
@@ -157,8 +157,7 @@ Reader = Callable[[str, "re.Match[str]"], Fields]
 def _cutlass(full: str, found: re.Match[str]) -> Fields:
     library = "cuDNN" if "cudnn" in full[: found.start()] else "cutlass"
     architecture = f"sm{found['arch']}" if found["arch"] else ""
-    precision = _gemm_precision(found[0], tensor_cores="tensorop" in found[0])
-    return Fields(library, architecture, _tile(found["tile"]), precision)
+    return Fields(library, architecture, _tile(found["tile"]), _gemm_precision(found[0]))
 
 
 def _cutlass_3(full: str, found: re.Match[str]) -> Fields:
@@ -176,9 +175,7 @@ def _cutlass_3(full: str, found: re.Match[str]) -> Fields:
 
 def _of_maker(library: str) -> Reader:
     """``ampere_sgemm_128x64_tn``."""
-    return lambda full, found: Fields(
-        library, found["arch"], _tile(found["tile"]), _gemm_precision(full, tensor_cores=False)
-    )
+    return lambda full, found: Fields(library, found["arch"], _tile(found["tile"]), _gemm_precision(full))
 
 
 def _xmma(full: str, found: re.Match[str]) -> Fields:
@@ -203,8 +200,7 @@ _TENSILE = {"H": "fp16", "B": "bf16", "S": "fp32", "D": "fp64", "F8": "fp8", "B8
 def _tensile(full: str, found: re.Match[str]) -> Fields:
     """``Cijk_Alik_Bljk_HHS_BH_…_MT64x64x32_…_ISA1201_…``: types, the tile of a work group, the instruction set."""
     tile = re.search(r"_MT(\d+x\d+)", full)
-    kind = _TENSILE.get(found["types"][:2]) or _TENSILE.get(found["types"][:1], "")
-    return Fields("Tensile", _instruction_set(full), _tile(tile and tile[1]), kind)
+    return Fields("Tensile", _instruction_set(full), _tile(tile and tile[1]), _TENSILE[found["types"]])
 
 
 def _instruction_set(full: str) -> str:
@@ -442,7 +438,7 @@ def _shortened(full: str) -> tuple[str, bool]:
     if base == "kernel":  # distinct only with its namespace
         base = "::".join(head.split("::")[-2:])
     procedural = re.match(r"cutlass\w+(?!\w|::)", inside)
-    if base in _WRAPPERS and procedural is not None:  # the one argument is the name
+    if procedural is not None:  # the one argument is the name
         return procedural[0], False
     first, *literals = _literals(inside) or [""]
     if not re.match(r"\s*(?:\(\w+\)|\w+=)?\d", inside):
@@ -506,7 +502,7 @@ def _mangled_tokens(mangled: str) -> tuple[str, list[str]]:
     while at < len(mangled):
         found = _MANGLED.match(mangled, at)
         if found is None:
-            is_inside = is_inside or (mangled[at] == "I" and bool(base))
+            is_inside = bool(base)
             at += 1
             continue
         at = found.end()
@@ -534,7 +530,7 @@ def _function(name: str) -> str:
             continue
         elif letter == "<":
             depth += 1
-        elif letter == ">" and name[at - 1] != "-":
+        elif letter == ">":
             depth -= 1
         elif depth == 0 and letter == "(":
             return name[:at] if name[:at].rstrip() != name[:at] else name[start:at]
@@ -549,7 +545,7 @@ def _closing(text: str) -> int:
         if letter in "()":
             nested += 1 if letter == "(" else -1
         elif not nested:
-            depth += (letter == "<") - (letter == ">" and text[at - 1] != "-")
+            depth += (letter == "<") - (letter == ">")
         if depth == 0:
             return at
     return len(text)
