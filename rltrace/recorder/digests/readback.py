@@ -280,28 +280,29 @@ class ReadBack:
         Waits only for space in the buffers.
         """
         device = tensors[0].device
-        if self.is_shut(device):
-            return [unread() for _ in tensors]
-        words = [condensed_words(layout.nbytes) for layout in layouts]
-        stream = self._accelerators[device.type].stream(device)
-        if stream is None or max(words) > self._sizes[1] or device in self._full or self._lock._is_owned():
-            return None
-        with self._lock:
-            try:
-                return self._defer(device, stream, tensors, layouts, words)
-            except torch.OutOfMemoryError:
-                if device not in self._devices:
-                    self._full.add(device)
-                    return None
-                return [unread() for _ in tensors]  # no memory for temporary tensors
-            except RuntimeError:
-                if not self._accelerators[device.type].has_failed(device):
-                    raise
-                if device in self._devices:  # the program gets the error at its next call
-                    self._devices[device].fail()
+        with self.gate.inside() as allowed:  # no other thread begins a capture while work is enqueued
+            if not allowed or self._accelerators[device.type].is_captured(device):
                 return [unread() for _ in tensors]
+            words = [condensed_words(layout.nbytes) for layout in layouts]
+            stream = self._accelerators[device.type].stream(device)
+            if stream is None or max(words) > self._sizes[1] or device in self._full or self._lock._is_owned():
+                return None
+            with self._lock:
+                try:
+                    return self._enqueue(device, stream, tensors, layouts, words)
+                except torch.OutOfMemoryError:
+                    if device not in self._devices:
+                        self._full.add(device)
+                        return None
+                    return [unread() for _ in tensors]  # no memory for temporary tensors
+                except RuntimeError:
+                    if not self._accelerators[device.type].has_failed(device):
+                        raise
+                    if device in self._devices:  # the program gets the error at its next call
+                        self._devices[device].fail()
+                    return [unread() for _ in tensors]
 
-    def _defer(
+    def _enqueue(
         self,
         device: torch.device,
         stream: int,

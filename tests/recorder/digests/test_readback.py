@@ -169,6 +169,32 @@ def test_a_capture_begins_when_nobody_waits_for_the_device() -> None:
         assert may
 
 
+def test_a_capture_begins_only_after_the_work_of_another_thread_is_enqueued() -> None:
+    """A thread that is about to capture waits for one that is between the check and its last call to the device."""
+    accelerator = HostAccelerator()
+    readback = ReadBack({"cpu": accelerator}, buffers=2, words=100)
+    copying, captured = threading.Event(), SimpleQueue[str]()
+
+    def capture() -> None:
+        readback.gate.shut()
+        captured.put("began")
+        readback.gate.open()
+
+    def memory(device: torch.device, words: int) -> tuple[torch.Tensor, torch.Tensor]:
+        thread.start()
+        while captured.empty() and not readback.gate.is_shut:
+            copying.wait(0.001)
+        assert captured.empty()
+        return HostAccelerator.memory(accelerator, device, words)
+
+    thread = threading.Thread(target=capture)
+    accelerator.memory = memory  # type: ignore[method-assign]
+    pending = _put(readback, torch.ones(3))
+    thread.join()
+    assert captured.get() == "began" and not pending[0].unread
+    assert _put(readback, torch.ones(3))[0].buffer is not None
+
+
 @pytest.mark.parametrize("where", ["put", "close"])
 def test_ctrl_c_within_the_device_s_calls_loses_nothing_else(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An exception from outside in the midst of it: what was put off before and after has its digest."""
