@@ -19,6 +19,7 @@ from rltrace.diff.base.model import Comparison, Verdict
 from rltrace.launch import summary
 from rltrace.recorder import current_session
 from rltrace.recorder.base.options import RecordOptions
+from rltrace.recorder.processes import exits
 from rltrace.recorder.processes.forks import forks
 from rltrace.recorder.session import arming
 from rltrace.recorder.session.api import recording
@@ -48,7 +49,8 @@ At = Mapping[int, Callable[[], object]]
 
 @pytest.fixture(autouse=True)
 def look_at_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arming, "LOOK_SECONDS", 0.0)
+    for module in (arming, exits):
+        monkeypatch.setattr(module, "LOOK_SECONDS", 0.0)
     monkeypatch.setattr(arming, "WRITE_SHARE", 0)
 
 
@@ -260,7 +262,7 @@ def test_the_program_ends_asleep(tmp_path: Path) -> None:
 def test_the_end_is_requested(tmp_path: Path) -> None:
     """Once, with the step that is requested or the one after; a damaged request is none."""
     (tmp_path / "starts").mkdir()
-    look = arming.EndLook(str(tmp_path))
+    look = exits.EndLook(str(tmp_path))
     assert look.due(3) == ""
     Path(end_path(tmp_path)).write_bytes(b"{}")
     assert look.due(4) == ""

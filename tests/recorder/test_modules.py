@@ -515,7 +515,7 @@ def test_an_error_of_the_recorder_in_a_module_call_stays_its_own(
     got = record(lambda: results.append(float(Block()(torch.zeros(1)))))
     assert len(results) == 1
     assert set(modules(got.rows)) == {""}
-    assert got.process.facts[UNKNOWN_MODULES] == "Block (RuntimeError), Exp (RuntimeError), Sin (RuntimeError)"
+    assert got.process.facts[UNKNOWN_MODULES] == "Block (RuntimeError); Exp (RuntimeError); Sin (RuntimeError)"
 
 
 def test_calls_are_unwatched_after_the_recording(record: Record) -> None:

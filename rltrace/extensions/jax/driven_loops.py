@@ -98,12 +98,12 @@ class DrivenLoop:
         check_placement(args, params)
         self.parts = _compiled_parts(recording, op, self.cut, closed, args, library_of(recording))
         where = "by the host" if self.cut.library is None else "within the program"
-        recording.note(LOOPS, f"{op}: {self.cut.length:,} iterations, digested {where}")
+        recording.life.note(LOOPS, f"{op}: {self.cut.length:,} iterations, digested {where}")
         compares, donated = options.level == "op" and not options.replay, donated_of(params)
         if compares or donated:  # JAX warns of arrays that are donated in vain where it lowers the whole function
             whole = jax.jit(jaxpr_as_fun(closed), donate_argnums=donated).lower(*args)
             if compares:
-                recording.note(CODE, f"{op}: {_comparison(whole, self.parts)}")
+                recording.life.note(CODE, f"{op}: {_comparison(whole, self.parts)}")
 
     def call(
         self,
@@ -117,24 +117,24 @@ class DrivenLoop:
         constants, xs, rest, carry = cut.split_first(parts.before.call(recording, args, inputs))
         first = [*constants, *xs, *rest, *_unshared(carry, cut.in_place, args)]
         rows = _LoopRows(recording, self, site, (len(constants) + len(xs), len(rest)))
-        recording.guarded(lambda: rows.before(inputs, first), None)
+        recording.life.guarded(lambda: rows.before(inputs, first), None)
         constants, xs, rest, carry = cut.split_first(first)
         ys, done = cut.empty_outputs(), 0
         while done < cut.length:
-            recording.guarded(partial(rows.open_window, carry), None)
+            recording.life.guarded(partial(rows.open_window, carry), None)
             stop = rows.next_stop(done)
             moved = cut.split(carry)
             piece = np.int32(done), np.int32(stop), rows.log_address
             carry, ys, log = parts.loop.program(*piece, constants, *moved, ys, xs)
-            recording.guarded(partial(rows.piece, done, stop, carry, ys, log), None)
-            recording.stop_after_until()
+            recording.life.guarded(partial(rows.piece, done, stop, carry, ys, log), None)
+            recording.end_program_if_due()
             done = stop
         results = [*carry, *ys]
-        recording.guarded(partial(rows.end, carry, ys), None)
+        recording.life.guarded(partial(rows.end, carry, ys), None)
         if parts.after is None:
             return cut.final(results)
         final = parts.after.call(recording, [*rest, *results], rows.last_inputs)
-        recording.guarded(partial(rows.after, final), None)
+        recording.life.guarded(partial(rows.after, final), None)
         return final
 
 

@@ -37,6 +37,7 @@ from rltrace.extensions.jax.series import watch_callbacks
 from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.base.patching import Patches
 from rltrace.recorder.base.weak_id_dict import WeakIdDict
+from rltrace.trace.format.process_start import note_failure
 from rltrace.trace.format.schema import BOUNDARY_ONLY, CALLS_BACK
 
 Original = Callable[..., Any]
@@ -81,7 +82,7 @@ def start(options: RecordOptions, token: str, make_hook: MakeHook | None = None)
     asked = next((option for name, option in NOT_THERE.items() if getattr(options, name)), None)
     session = recorder.current_session()
     if asked is not None and session is not None:
-        session.note_missing(NOT_RECORDED, f"{asked} is not there for what JAX computes")
+        session.recording.note(NOT_RECORDED, f"{asked} is not there for what JAX computes")
         return
     if asked is not None:
         raise RecordError(f"{asked} is not there for JAX programs, whose calls and iterations are recorded")
@@ -165,7 +166,7 @@ class JaxCalls:
         """Of what it has compiled, and called: what its rows have in common, the constants that it holds, and whether
         it computes a gradient."""
         self._recording: JaxRecording | None = None
-        self._has_called = False
+        self._has_called = self._is_refused = False
 
     def pass_on(self, original: Original, *args: Any, **params: Any) -> Any:
         """Call a compiled function, recorded."""
@@ -211,7 +212,7 @@ class JaxCalls:
         """Arrays are put on devices: their bytes have the producers that they had."""
         copies, recording = original(*arrays, **params), self._recording
         if recording is not None:
-            recording.guarded(lambda: recording.know_copies(arrays, copies), None)
+            recording.life.guarded(lambda: recording.know_copies(arrays, copies), None)
         return copies
 
     def note_lowered(self, original: Original, traced: Any, *args: Any, **options: Any) -> Any:
@@ -252,14 +253,14 @@ class JaxCalls:
         def delete(array: Any) -> Any:
             recording = self._recording
             if recording is not None:
-                recording.guarded(partial(recording.operands, [array]), None)
+                recording.life.guarded(partial(recording.operands, [array]), None)
             return original(array)
 
         return delete
 
     @property
     def is_over(self) -> bool:
-        return self._recording is not None and self._recording.is_over
+        return self._recording is not None and self._recording.life.is_over
 
     def take_cached(self) -> CachedCall | None:
         cached, self._busy.cached = self._busy.cached, None
@@ -268,46 +269,50 @@ class JaxCalls:
 
     def digest_donated(self, given: Sequence[Any]) -> None:
         recording = self._recording
-        if recording is None or recording.is_over:
+        if recording is None or recording.life.is_over:
             return
         try:
             recording.digest_donated(given, is_within=self._busy.now)
         except Exception as error:
-            recording.fail(error)
+            recording.life.fail(error)
 
     def add_cached(self, call: CachedCall, arguments: Sequence[Any], results: Sequence[Any]) -> None:
         recording = self._recording
-        if recording is None or recording.is_over or self._busy.now:
+        if recording is None or recording.life.is_over or self._busy.now:
             return
         try:
             recording.add_cached(call, arguments, results, _served_caller)
         except Exception as error:
-            recording.fail(error)
+            recording.life.fail(error)
         if call.update:
-            recording.stop_after_until()
+            recording.end_program_if_due()
 
     def call_back(self, callback: Any, arrays: Sequence[Any]) -> None:
         """The program is about to be called back."""
         recording = self._recording
         if recording is not None:
-            recording.guarded(lambda: recording.add_given(callback, arrays), None)
+            recording.life.guarded(lambda: recording.add_given(callback, arrays), None)
 
     def _here(self) -> JaxRecording | None:
         """The recording; None where calls of this thread are not recorded."""
         recording = self._recording or self._started()
-        rows = None if recording.is_over else recording.rows_here()
-        if rows is None:
+        rows = None if recording is None or recording.life.is_over else recording.rows_here()
+        if recording is None or rows is None:
             return None
         recording.find_torch(rows)
         rows.begin_call()
         return recording
 
-    def _started(self) -> JaxRecording:
-        """The recording, which begins with the first call."""
+    def _started(self) -> JaxRecording | None:
+        """The recording, which begins with the first call; None: it cannot, and the trace says why."""
         with self._lock:
-            if self._recording is None:
-                self._recording = JaxRecording(self._options, self._token, self._make_hook)
-                self._recording.start()
+            if self._recording is None and not self._is_refused:
+                try:
+                    self._recording = JaxRecording(self._options, self._token, self._make_hook)
+                    self._recording.start()
+                except Exception as error:
+                    self._is_refused = True
+                    note_failure(self._options.trace, self._token, f"{type(error).__name__}: {error}")
             return self._recording
 
     def _recorded(self, recording: JaxRecording, original: Original, args: Sequence[Any], params: Any) -> Any:
@@ -404,8 +409,8 @@ class JaxCalls:
         """A call has ended, perhaps the first."""
         if not self._has_called:
             self._has_called = True
-            recording.first_call_ended()
-        recording.stop_after_until()
+            recording.life.guarded(recording.first_call_ended, None)
+        recording.end_program_if_due()
 
     def _of_compiled(self, recording: JaxRecording, compiled: Any) -> tuple[RowTemplate, list[Any], bool]:
         """What is known of what the program has compiled; of what it has loaded, what its code says."""
@@ -418,7 +423,7 @@ class JaxCalls:
             is_update = closed is not None and has_gradient(closed.jaxpr)
             found = self._compiled[compiled] = template, constants, is_update
             if closed is not None and (has_loop(closed.jaxpr) or has_while(closed.jaxpr)):
-                recording.note(BOUNDARY_ONLY, f"{template.op}: the program compiles it itself")
+                recording.life.note(BOUNDARY_ONLY, f"{template.op}: the program compiles it itself")
         return found
 
     def _called(self, original: Original, args: Sequence[Any], params: Any, caller: _Caller) -> Any:
@@ -449,7 +454,7 @@ class JaxCalls:
         function.is_prepared = True
         called_back = programs.callbacks_of(closed.jaxpr)
         if called_back:
-            recording.note(CALLS_BACK, f"{function.op}: {', '.join(called_back)}")
+            recording.life.note(CALLS_BACK, f"{function.op}: {', '.join(called_back)}")
             function.served = None if closed.effects else ServedCalls()
         try:
             rule = recording.loop_rule(params["name"])
@@ -461,7 +466,7 @@ class JaxCalls:
             if has_while(closed.jaxpr):
                 raise CannotCutError("its loop is a while_loop")
         except CannotCutError as error:
-            recording.note(BOUNDARY_ONLY, f"{function.op}: {error}")
+            recording.life.note(BOUNDARY_ONLY, f"{function.op}: {error}")
         function.read = read_function(recording, function.op, closed, args, params)
 
 
@@ -488,9 +493,9 @@ def _fail(recording: JaxRecording, error: Exception, op: str, args: Sequence[Any
     """End the recording; where the error is the program's, in what it takes or has computed, leave out this row."""
     is_gone = any(isinstance(arg, jax.Array) and arg.is_deleted() for arg in args)
     if is_gone or isinstance(error, jax.errors.JaxRuntimeError):
-        recording.note(FAILED, f"{op}: {str(error).partition(chr(10))[0]}")
+        recording.life.note(FAILED, f"{op}: {str(error).partition(chr(10))[0]}")
     else:
-        recording.fail(error)
+        recording.life.fail(error)
 
 
 _JAX_FILES = frozenset((pjit.__file__, traceback_util.__file__))

@@ -70,7 +70,7 @@ class ReadValues:
         for value, result in block.returned.tolist():
             if result in results and not np.array_equal(read[:, value], results[result]):
                 self._is_wrong = True
-                recording.note(VALUES, f"{self.op}: {MISREAD}")
+                recording.life.note(VALUES, f"{self.op}: {MISREAD}")
         return not self._is_wrong
 
     def of_thread(self, recording: JaxRecording, operands: Iterable[ArrayLayout]) -> Within:
@@ -95,10 +95,10 @@ def chosen_program(
         program = None if choice is None else lowered(choice.reading, True).compile()
     except Exception as error:  # private parts of JAX have moved: calls are recorded all the same
         choice, program, why_not = None, None, f": {type(error).__name__}: {error}"
-    recording.note(VALUES, f"{op}: {'no values within are read' if choice is None else choice}{why_not}")
+    recording.life.note(VALUES, f"{op}: {'no values within are read' if choice is None else choice}{why_not}")
     if choice is None:
         return None
-    recording.note(READS_WITHIN, " ".join([op, *map(str, sorted(choice.values))]))
+    recording.life.note(READS_WITHIN, " ".join([op, *map(str, sorted(choice.values))]))
     return choice, program
 
 
@@ -113,14 +113,14 @@ class ReadProgram:
 
     def call(self, recording: JaxRecording, args: Sequence[Any], inputs: Sequence[Operand]) -> list[Any]:
         """What the function returns; rows for what is within, and none for the call. ``inputs``: of ``args`` first."""
-        if recording.is_over or not recording.in_window(recording.step):
+        if recording.life.is_over or not recording.in_window(recording.step):
             return list(self.program(*args, NO_LOG))[:-1]
         log = DigestLog(self._library)
         log.begin(1, 0, 1, True)
         *results, passed_on = self.program(*args, log.address)
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # the program's, which the results have, too
             jax.block_until_ready(passed_on)
-            recording.guarded(partial(self._add_rows, recording, inputs, log, results), None)
+            recording.life.guarded(partial(self._add_rows, recording, inputs, log, results), None)
         return list(results)
 
     def _add_rows(

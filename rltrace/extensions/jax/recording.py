@@ -6,18 +6,14 @@ recorded: there XLA runs callbacks of the program, at a moment that nothing fixe
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import os
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from pathlib import Path
 from sys import getrefcount
 from types import FrameType
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 from weakref import getweakrefcount
 
 import jax
@@ -26,8 +22,8 @@ from jax._src.array import ArrayImpl
 from jax._src.lib import xla_client
 from numpy.typing import NDArray
 
-from rltrace import fingerprint, recorder
-from rltrace.digest import ALGORITHM, digest_buffer, digest_page
+from rltrace import recorder
+from rltrace.digest import digest_buffer, digest_page
 from rltrace.errors import RecordError
 from rltrace.extensions.jax import programs
 from rltrace.extensions.jax.cached_calls import CachedCall, is_forming
@@ -56,26 +52,19 @@ from rltrace.extensions.jax.rows import (
 )
 from rltrace.extensions.jax.series import JaxSeries
 from rltrace.extensions.jax.values import ArrayValues
-from rltrace.masking import home_as_tilde, masked_arguments
+from rltrace.fingerprint import Facts
 from rltrace.portable_keys import portable_key
-from rltrace.recorder.base.background_thread import BackgroundThread
+from rltrace.recorder.base.background_thread import CommitThread
 from rltrace.recorder.base.intern_tables import Tables
-from rltrace.recorder.base.options import COMMIT_SECONDS, RecordOptions
+from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.base.process_names import mark_children, recorded_name
 from rltrace.recorder.core.call_sites import Sites
-from rltrace.recorder.processes.exits import Endings, interrupt_program, stay_interrupted
-from rltrace.trace.format.process_start import note_failure
+from rltrace.recorder.processes.recording import Part, ProcessRecording
 from rltrace.trace.format.rows import StepRecord
 from rltrace.trace.format.schema import JAX_ENGINE, Kind, within_stream
-from rltrace.trace.write.writer import ProcessWriter
-
-T = TypeVar("T")
 
 MAX_ITERATIONS: Final = 4_096
 """Iterations of a loop that are steps, unless they are in the window; of a longer loop, every second, third …"""
-
-MAX_NOTES: Final = 20
-"""Functions that one fact names."""
 
 FAILED: Final = "jax.failed"
 """Fact: calls without a row, as what they took was deleted before, or what they computed failed."""
@@ -117,15 +106,15 @@ class JaxRecording:
     """The recording of one process."""
 
     def __init__(self, options: RecordOptions, token: str, make_hook: MakeHook | None = None) -> None:
+        """Raises RecordError where the trace cannot be written."""
         self.options, self._is_windowed = options, options.windowed
         self.step = 0
         """Iterations of all loops so far."""
         self.running: Callable[[], int] = lambda: 0
         """How many more have ended in the piece of a loop that runs now."""
-        self._trace, self._token = Path(options.trace), token
-        start = {"token": token, "pid": os.getpid(), "parent": os.getppid(), "argv": masked_arguments(sys.argv)}
-        start |= {"executable": home_as_tilde(sys.executable), "jax": jax.__version__}
-        self._writer = ProcessWriter.open(self._trace, {"name": recorded_name(options.trace, "jax"), **start})
+        name = recorded_name(options.trace, "jax")
+        self.life = ProcessRecording(options, token, name, JAX_ENGINE, {"jax": jax.__version__})
+        self._writer = self.life.writer
         self._tables = Tables()
         self._sites = Sites(self._tables)
         self._stacks: dict[Any, int] = {}
@@ -156,22 +145,27 @@ class JaxRecording:
         self._attempt: tuple[int, int] | None = None
         self._values = ArrayValues(options, self._tables) if options.values else None
         self._hook = self._values if make_hook is None else make_hook(self._writer.name, self._tables)
-        self.is_over = False
-        """Whether it has ended or failed, or this is a forked child."""
-        self._failure: str | None = None
-        self._finished = self._stopped = self._is_forked = False
-        os.register_at_fork(after_in_child=self._forked)  # asking for the process each time takes as long as a digest
-        self._facts: dict[str, fingerprint.Fact] = {}
-        self._notes: dict[str, list[str]] = {}
-        self._wake = threading.Event()
-        self._committer = BackgroundThread(self._commit_regularly)
-        self._endings = Endings(self.finish, self._exec)
+        self._facts: Facts = {}
+        """Those of JAX, once it has computed something."""
+        self._commits = CommitThread(lambda _: self.commit(), self.life.fail)
 
     # --- life -------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        self._facts = {"digest": ALGORITHM, **fingerprint.start()}
-        self._writer.facts(self.options.level, JAX_ENGINE, self._facts)
+        """Begin to record."""
+        commits, hook = self._commits, self._hook
+        part = Part(
+            install=self._begin,
+            sleep=commits.end,
+            stop=commits.give_up,
+            commit=self.commit,
+            facts=lambda: self._facts | (programs.autotuning() if self.life.is_over else {}),
+            records=(lambda: ()) if hook is None else hook.records,
+        )
+        self.life.start([part])
+        os.register_at_fork(after_in_child=self.life.forked)  # is_over asks nobody: that takes as long as a digest
+
+    def _begin(self) -> None:
         if self._values is not None:
             self._writer.request_values(self._values.queue.request)
             self._values.queue.request_commit = self._values.queue.wait_for_commit = self.commit
@@ -179,92 +173,13 @@ class JaxRecording:
         if rows is not None and self.in_window(0):
             self._writer.window(rows.number, 0, self.options.end_step, 0)
         mark_children()
-        self._endings.install()
-        atexit.register(self._at_exit)
 
     def first_call_ended(self) -> None:
         """Record the facts that are known only once JAX has computed something, and begin to commit: JAX has threads of
         its own by now, so that Python warns of a fork with or without this one."""
-        self._facts = {**self._facts, **programs.facts()}
-        self._writer.facts(self.options.level, JAX_ENGINE, self._facts)
-        if not self.is_over:
-            self._committer.start()
-
-    def note(self, fact: str, text: str) -> None:
-        """Add to a fact about the functions of the program."""
-        noted = self._notes.setdefault(fact, [])
-        if text not in noted and len(noted) < MAX_NOTES:
-            noted.append(text)
-            self._writer.facts(self.options.level, JAX_ENGINE, {fact: "; ".join(noted)})
-
-    def finish(self) -> None:
-        """Commit what is left, and record how the process ended. Safe to call twice."""
-        if self._finished or self._is_forked:
-            return
-        self._finished = self.is_over = True
-        atexit.unregister(self._at_exit)
-        self._endings.uninstall()
-        self._wake.set()
-        self._committer.join(30)
-        if self._failure is not None:
-            return
-        try:
-            self.commit()
-            for record in () if self._hook is None else self._hook.records():
-                self._writer.append(record)
-            facts = self._facts | fingerprint.facts(self._facts) | programs.autotuning()
-            self._writer.facts(self.options.level, JAX_ENGINE, facts)
-            error = getattr(sys, "last_value", None)
-            ending = {"exception": type(error).__name__} if error is not None else {}
-            if self._stopped:
-                ending["why"] = f"--until {self.options.until} ended it"
-            self._writer.close("stopped" if self._stopped else "complete", ending)
-        except Exception as error:
-            self.fail(error)
-
-    def fail(self, error: Exception) -> None:
-        """An internal error of the recorder: the recording ends, the program goes on."""
-        if self._failure is not None:
-            return
-        self._failure, self.is_over = f"{type(error).__name__}: {error}", True
-        if os.environ.get("RLTRACE_DEBUG"):
-            import traceback
-
-            traceback.print_exception(error)
-        self._wake.set()
-        why = f"the recorder failed: {self._failure}"
-        with contextlib.suppress(Exception):
-            self._writer.close("damaged", {"why": why})
-        if not self._writer.ended and not self._is_forked:
-            note_failure(self._trace, self._token, why)
-
-    def guarded(self, action: Callable[[], T], otherwise: T) -> T:
-        """What ``action`` returns; where it fails, the recording ends, and the program goes on with ``otherwise``."""
-        if self.is_over:
-            return otherwise
-        try:
-            return action()
-        except Exception as error:
-            self.fail(error)
-            return otherwise
-
-    def _forked(self) -> None:
-        self._is_forked = self.is_over = True
-
-    def _at_exit(self) -> None:
-        self.finish()
-        stay_interrupted()
-
-    def _exec(self, program: str | None) -> None:
-        """``exec`` of ``program`` is about to replace this process; None: it failed."""
-        if self.is_over:
-            return
-        try:
-            self.commit()
-            state = None if program is None else "complete"
-            self._writer.append({"type": "provisional_end", "state": state, "exit": {"exec": program}})
-        except Exception as error:
-            self.fail(error)
+        self._facts = programs.facts()
+        self.life.write_facts()
+        self._commits.start()
 
     # --- commits ----------------------------------------------------------------------------------------------------
 
@@ -299,16 +214,6 @@ class JaxRecording:
             if row is not None:
                 record.parameters = _digest_of([cell[0] for cell in row[4]])
         return [record for record, _ in taken]
-
-    def _commit_regularly(self) -> None:
-        try:
-            while not self.is_over:
-                self._wake.wait(COMMIT_SECONDS)
-                self._wake.clear()
-                if not self.is_over:
-                    self.commit()
-        except Exception as error:
-            self.fail(error)
 
     # --- rows -------------------------------------------------------------------------------------------------------
 
@@ -400,7 +305,7 @@ class JaxRecording:
     @property
     def sees_arrays(self) -> bool:
         """Whether the arrays of rows are wanted now, besides their digests."""
-        return self._hook is not None and self.in_window(self.step) and not self.is_over
+        return self._hook is not None and self.in_window(self.step) and not self.life.is_over
 
     def begin_row(
         self,
@@ -563,7 +468,7 @@ class JaxRecording:
                 if cell[0] is None:
                     cell[0] = programs.digest_as(array, cell[3])
             except RuntimeError as error:  # the program's error, where it looks at it
-                self.note(FAILED, f"a result: {str(error).partition(chr(10))[0]}")
+                self.life.note(FAILED, f"a result: {str(error).partition(chr(10))[0]}")
                 cell[0] = 0
 
     def know(self, arrays: Sequence[Any], operands: Sequence[Operand]) -> None:
@@ -597,7 +502,7 @@ class JaxRecording:
         Of a carry of ``size`` bytes, and ``most`` iterations seen. Which iterations are seen depends on nothing but
         the loop, the window and the end asked for, so that two runs see the same; where the host looks does not matter.
         """
-        if self.is_over:
+        if self.life.is_over:
             return length, length
         options = self.options
         is_each = options.windowed and self.in_window(self.step)
@@ -746,7 +651,7 @@ class JaxRecording:
         if within.rows.held > 2 * MAX_ROWS:
             self.commit()
         elif within.rows.held > MAX_ROWS:
-            self._wake.set()
+            self._commits.wake()
 
     def _loop(self, name: str) -> int:
         """Id of a loop in table "optimizers"."""
@@ -761,11 +666,10 @@ class JaxRecording:
         """Which scans are training loops of a function of this name."""
         return every_scan if any(fnmatchcase(name, each) for each in self.options.loops) else computes_gradient
 
-    def stop_after_until(self) -> None:
+    def end_program_if_due(self) -> None:
         """End the program where its last step has ended."""
-        if not self.is_over and self.options.until is not None and self.step > self.options.until:
-            self._stopped = True
-            interrupt_program()
+        if not self.life.is_over:
+            self.life.step_ended(self.step - 1)
 
 
 def _digest_of(digests: Sequence[int] | NDArray[np.uint64]) -> int:

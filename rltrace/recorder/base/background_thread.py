@@ -1,17 +1,20 @@
-"""A thread of the recorder that the program does not see among its threads.
+"""A thread of the recorder that the program does not see among its threads, and the one of these that commits.
 
-Owns how it is started and joined. It is not a ``threading.Thread``: a program that waits until only its main thread is
-left would wait forever. So it is in none of ``threading``'s lists, runs under no trace or profile function, and the
-interpreter does not wait for it at shutdown. The function that runs in it must not call
-``threading.current_thread()``, which would add it to these lists, and must handle its own errors.
+Owns how such a thread is started and joined, and when a commit is due. It is not a ``threading.Thread``: a program that
+waits until only its main thread is left would wait forever. So it is in none of ``threading``'s lists, runs under no
+trace or profile function, and the interpreter does not wait for it at shutdown. The function that runs in it must not
+call ``threading.current_thread()``, which would add it to these lists, and must handle its own errors.
 """
 
 from __future__ import annotations
 
 import _thread
+import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+
+from rltrace.recorder.base.options import COMMIT_SECONDS
 
 _TASKS = Path("/proc/self/task")
 """A folder for each thread of the process, on Linux."""
@@ -74,3 +77,109 @@ def are_all_others(threads: Iterable[BackgroundThread]) -> bool:
         return sum(1 for _ in _TASKS.iterdir()) == 1 + sum(thread.is_running for thread in threads)
     except OSError:
         return True
+
+
+# --- commits ----------------------------------------------------------------------------------------------------------
+
+
+class CommitThread:
+    """Commits at the latest COMMIT_SECONDS after the last commit, and whenever it is woken.
+
+    ``pause`` ends it until the next request: Python warns of a fork among threads, so a process without threads of its
+    own forks without this one, too.
+    """
+
+    def __init__(
+        self,
+        commit: Callable[[bool], None],
+        fail: Callable[[Exception], None],
+        on_resume: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``commit``: called with whether only what is full is due; ``on_resume``: after a pause."""
+        self._commit, self._fail, self._on_resume = commit, fail, on_resume
+        self._wake = threading.Event()
+        self._progress = threading.Condition()
+        self._is_requested = False
+        self._resuming = threading.Lock()
+        self.is_paused = False
+        self.is_stopping = False
+        self.thread: BackgroundThread | None = None
+
+    def start(self) -> None:
+        self.is_stopping = self.is_paused = False
+        self.thread = BackgroundThread(self._run)
+        self.thread.start()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it runs, and goes on."""
+        return self.thread is not None and self.thread.is_running and not self.is_stopping
+
+    def pause(self, seconds: float) -> bool:
+        """Commit all that is finished, and end until the next request; waits at most so long. Whether it ran."""
+        if self.thread is None or not self.is_running:
+            return False
+        self.is_paused = True
+        self._wake.set()
+        self.thread.vanish(seconds)
+        return True
+
+    def resume(self) -> None:
+        """Start again after ``pause``, unless another caller does, or it has not ended yet."""
+        if not self.is_paused or self.thread is None or not self._resuming.acquire(blocking=False):
+            return
+        try:
+            if self.is_paused and not self.is_stopping and self.thread.join(0):
+                self.start()
+                self._on_resume()
+        except Exception as error:
+            self._fail(error)
+        finally:
+            self._resuming.release()
+
+    def wake(self) -> None:
+        """Commit what is full, soon."""
+        self._wake.set()
+
+    def request(self) -> None:
+        """Commit all that is finished, soon."""
+        self._is_requested = True
+        self.resume()
+        self._wake.set()
+
+    def progressed(self) -> None:
+        """Something has been committed."""
+        with self._progress:
+            self._progress.notify_all()
+
+    def wait_until(self, is_done: Callable[[], bool]) -> None:
+        """Block the program until the disk has caught up so far; a minute at most."""
+        with self._progress:
+            self._progress.wait_for(lambda: self.is_stopping or is_done(), timeout=60)
+
+    def give_up(self) -> None:
+        """End, whatever is uncommitted; may be called from any thread."""
+        self.is_stopping = True
+        self._wake.set()
+
+    def end(self) -> None:
+        """Give up, and wait for its end."""
+        self.give_up()
+        if self.thread is not None:
+            self.thread.join(30)
+
+    def _run(self) -> None:
+        try:
+            while not self.is_stopping:
+                woken = self._wake.wait(COMMIT_SECONDS)
+                self._wake.clear()
+                requested, self._is_requested = self._is_requested, False
+                pausing = self.is_paused  # read after the event is cleared: what is requested later wakes again
+                if not self.is_stopping:
+                    self._commit(woken and not requested and not pausing)
+                if pausing:
+                    break
+        except Exception as error:
+            self._fail(error)
+        finally:
+            self.progressed()

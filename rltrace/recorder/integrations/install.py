@@ -5,7 +5,7 @@ Owns the table of libraries. Imports none of them: a library is patched once the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -42,24 +42,28 @@ class _PatchedMethods(NamedTuple):
 
 
 class Integrations:
-    """Patches these libraries, from ``install`` to ``uninstall``."""
+    """Patches these libraries, from ``install`` to ``uninstall``; whatever is counted is counted anew each time."""
 
     def __init__(self, events: EventSink, digests: TensorDigests) -> None:
+        self._events, self._digests, self._fail = events, digests, events.fail
         self.steps = EnvironmentSteps(events.environment_passed)
-        self._generators = GeneratorStates()
+        self._patches: list[SubclassPatches] = []
+        self._undo: list[Callable[[], None]] = []
+
+    def install(self) -> None:
+        self.steps = EnvironmentSteps(self._events.environment_passed)
+        generators = GeneratorStates()
         context = IntegrationContext(
-            events,
-            ValueDigests(_digest_undispatched(digests)),
+            self._events,
+            ValueDigests(_digest_undispatched(self._digests)),
             self.steps,
             EnvironmentRegistry(),
-            self._generators,
+            generators,
             calls=CallDepth(),
             constructions=CallDepth(),
             seedings=CallDepth(),
         )
-        self._fail = events.fail
-        self._checkpoints = Checkpoints(context)
-        self._patches: list[SubclassPatches] = []
+        checkpoints = Checkpoints(context)
         construction = EnvironmentConstruction(context)
         environment = (
             _PatchedMethods(Environments(context).methods, context.calls, IN_EVENT),
@@ -79,17 +83,16 @@ class Integrations:
             "gym.spaces.space": ("Space", space),
         }
         on_import = {module: self._patch_on_import(*patched) for module, patched in roots.items()}
-        on_import["safetensors.torch"] = self._checkpoints.watch_safetensors
-        self._imported = ImportHook(on_import, self._fail)
-
-    def install(self) -> None:
-        self._generators.begin()
-        self._checkpoints.install()
-        self._imported.install()
+        on_import["safetensors.torch"] = checkpoints.watch_safetensors
+        imported = ImportHook(on_import, self._fail)
+        self._undo = [checkpoints.uninstall, imported.uninstall]
+        generators.begin()
+        checkpoints.install()
+        imported.install()
 
     def uninstall(self) -> None:
-        self._imported.uninstall()
-        self._checkpoints.uninstall()
+        while self._undo:
+            self._undo.pop()()
         while self._patches:
             self._patches.pop().uninstall()
 

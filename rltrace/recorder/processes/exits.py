@@ -17,10 +17,12 @@ import threading
 from collections.abc import Callable
 from multiprocessing import popen_fork
 from pathlib import Path
-from typing import Any, NoReturn
+from time import monotonic
+from typing import Any, Final, NoReturn
 
 from rltrace.recorder.base.background_thread import BackgroundThread
 from rltrace.recorder.base.patching import Patches
+from rltrace.trace.format.arming import EndRequest, end_path, read_end_request
 
 EXIT_SECONDS = 3.0
 """Longest delay of such an end."""
@@ -98,6 +100,33 @@ def _show_but_interrupts(show: Callable[..., None], kind: type[BaseException], *
     """``sys.excepthook`` of a program that the recorder ends: an interrupt is no error."""
     if not issubclass(kind, KeyboardInterrupt):
         show(kind, *rest)
+
+
+LOOK_SECONDS: Final = 0.05
+"""Between two looks for a request: a step may take microseconds, a look takes several."""
+
+
+class EndLook:
+    """The look for the launcher's request to end the program (``record --against --stop``)."""
+
+    def __init__(self, trace: str) -> None:
+        self._trace = trace
+        self._request: EndRequest | None = None
+        self._next_look = 0.0
+        self._is_over = False
+
+    def due(self, step: int) -> str:
+        """Why the program is to end, now that ``step`` is done; empty: it is not. Not empty only once."""
+        now = monotonic()
+        if self._request is None and now >= self._next_look and not self._is_over:
+            self._next_look = now + LOOK_SECONDS
+            with contextlib.suppress(OSError):
+                if os.access(end_path(self._trace), os.F_OK):
+                    self._request = read_end_request(self._trace)
+        if self._is_over or self._request is None or step < self._request.step:
+            return ""
+        self._is_over = True
+        return self._request.why
 
 
 # --- terminations -----------------------------------------------------------------------------------------------------

@@ -124,7 +124,7 @@ def recording(options: RecordOptions, *, force: bool, extend: Extend | None = No
     finally:
         if is_finalizing():  # never left: the session has ended at exit, and this module has lost its globals
             return  # noqa: B012  what ends here is the generator
-        session.finish()
+        session.recording.finish()
         if os.getpid() != owner:  # a forked child that leaves the block does not end the launch
             sessions.end()
         else:
@@ -132,7 +132,7 @@ def recording(options: RecordOptions, *, force: bool, extend: Extend | None = No
                 end_launch(trace, {"status": 0, "seconds": time.monotonic() - started, "library": True})
             except (RecordError, OSError) as error:  # an exception of the block comes first
                 failure = str(error)
-    failure = session.failure or failure
+    failure = session.recording.failure or failure
     if failure is not None:
         raise RecordError(f"the recording in {trace} failed: {failure}")
 

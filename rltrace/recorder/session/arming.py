@@ -1,7 +1,7 @@
-"""Requests to this process, read at the end of a step: which steps ``rltrace arm`` has requested, and to end.
+"""Requests to this process, read at the end of a step: which steps ``rltrace arm`` has requested.
 
-Owns the look for requests, twenty times a second at most, and the answers. Records nothing; the session wakes, falls
-asleep and ends the program.
+Owns the look for requests, twenty times a second at most, and the answers. Records nothing; the session wakes and falls
+asleep.
 """
 
 from __future__ import annotations
@@ -12,19 +12,8 @@ from time import monotonic
 from typing import Final, NamedTuple, Protocol
 
 from rltrace.recorder.base.options import RecordOptions
-from rltrace.trace.format.arming import (
-    Answer,
-    ArmRequest,
-    EndRequest,
-    SleepingProcess,
-    end_path,
-    read_end_request,
-    read_request,
-    request_path,
-)
-
-LOOK_SECONDS: Final = 0.05
-"""Between two looks for a request: a step may take microseconds, a look takes several."""
+from rltrace.recorder.processes.exits import LOOK_SECONDS
+from rltrace.trace.format.arming import Answer, ArmRequest, SleepingProcess, read_request, request_path
 
 WRITE_SHARE: Final = 2_000
 """The step that the process is in is written at a look, unless the last write took more than one part in so many of
@@ -145,26 +134,3 @@ class Arming:
     def _write(self) -> None:
         with suppress(OSError):  # a full disk: the process is armed all the same, and the answer is missing
             self._state.write(self._trace, self._token)
-
-
-class EndLook:
-    """The look for the launcher's request to end the program (``record --against --stop``)."""
-
-    def __init__(self, trace: str) -> None:
-        self._trace = trace
-        self._request: EndRequest | None = None
-        self._next_look = 0.0
-        self._is_over = False
-
-    def due(self, step: int) -> str:
-        """Why the program is to end, now that ``step`` is done; empty: it is not. Not empty only once."""
-        now = monotonic()
-        if self._request is None and now >= self._next_look and not self._is_over:
-            self._next_look = now + LOOK_SECONDS
-            with suppress(OSError):
-                if os.access(end_path(self._trace), os.F_OK):
-                    self._request = read_end_request(self._trace)
-        if self._is_over or self._request is None or step < self._request.step:
-            return ""
-        self._is_over = True
-        return self._request.why

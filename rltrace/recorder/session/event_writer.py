@@ -6,39 +6,23 @@ Owns whether a row can be written at that moment. Its callers know nothing of st
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING
 
 from rltrace.recorder.core.events import EventForm
-from rltrace.recorder.core.process_state import ProcessState
 from rltrace.recorder.session.window import OpWindow
-from rltrace.recorder.streams.threads import Streams
 from rltrace.trace.format.schema import Phase
-
-if TYPE_CHECKING:
-    from rltrace.recorder.profiler.cycles import Cycles
 
 
 class EventWriter:
     """Writes events into the stream of the thread in which they happen."""
 
-    def __init__(
-        self,
-        process: ProcessState,
-        streams: Streams,
-        window: OpWindow,
-        profiler: Cycles | None,
-        fail: Callable[[Exception], None],
-    ) -> None:
-        self._process = process
-        self._streams = streams
+    def __init__(self, window: OpWindow) -> None:
         self._window = window
-        self.stream = streams.between_ops
+        self.stream = window.streams.between_ops
         """The stream that an event of the calling thread would be written into now; None: no event can be written."""
-        self._profiler = profiler
-        self.fail = fail
+        self.fail = window.process.fail
 
     def write(
         self,
@@ -69,19 +53,18 @@ class EventWriter:
 
     def environment_passed(self, environment: str, frame: FrameType) -> bool:
         """The calling thread stepped or reset an environment in ``frame``; whether that belongs to an evaluation."""
-        if self._profiler is not None:
-            self._profiler.between_ops()
-        return self._process.phases.environment_event(self._window.stream_here(), environment, frame)
+        self._window.between_ops()
+        return self._window.process.phases.environment_event(self._window.stream_here(), environment, frame)
 
     @contextmanager
     def in_phase(self, phase: Phase) -> Iterator[None]:
         """``with rltrace.phase("rollout")``."""
-        process = self._process
+        process = self._window.process
         outer = process.phase
-        self._streams.set_phase(phase)
+        self._window.streams.set_phase(phase)
         process.phases.overrides += 1
         try:
             yield
         finally:
             process.phases.overrides -= 1
-            self._streams.set_phase(outer)
+            self._window.streams.set_phase(outer)

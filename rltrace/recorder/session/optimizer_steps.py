@@ -12,10 +12,10 @@ import sys
 import threading
 import weakref
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType, MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
@@ -28,25 +28,22 @@ from torch.optim import optimizer as torch_optimizer
 
 from rltrace.digest import digest_pages
 from rltrace.portable_keys import portable_key
-from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.base.patching import Patches
 from rltrace.recorder.base.torch_function import torch_function_disabled
 from rltrace.recorder.base.weak_id_dict import WeakIdDict
 from rltrace.recorder.capture.captures import PastAttempts
 from rltrace.recorder.core.compiled import CompiledSteps, goes_into_graph
 from rltrace.recorder.core.modules import ModuleCalls
-from rltrace.recorder.core.process_state import ProcessState
 from rltrace.recorder.core.row_buffer import phase_bits
 from rltrace.recorder.digests import rng_state
 from rltrace.recorder.digests.cuda_graphs import is_captured
 from rltrace.recorder.digests.rng_state import RngStates
-from rltrace.recorder.digests.tensor_digest import RepeatedDigests, TensorDigests
+from rltrace.recorder.digests.tensor_digest import RepeatedDigests
 from rltrace.recorder.integrations.install import Integrations
+from rltrace.recorder.processes.recording import ProcessRecording
 from rltrace.recorder.session.grad_scalers import Scalers
 from rltrace.recorder.session.window import OpWindow
-from rltrace.recorder.streams.committer import Committer
 from rltrace.recorder.streams.series import SeriesSampler
-from rltrace.recorder.streams.threads import Streams
 from rltrace.trace.format.records import OptimizerStart
 from rltrace.trace.format.rows import StepRecord
 from rltrace.trace.format.schema import Phase, Step
@@ -65,52 +62,39 @@ KEY: Final = "rltrace"
 """Key of the hooks in torch's tables, where other hooks have numbers."""
 
 
-class HookListener(Protocol):
-    """Receives the calls of the hooks."""
-
-    def step_begins(self, optimizer: Any, caller: FrameType) -> None:
-        """``caller`` is the frame that runs the step."""
-
-    def end_step(self, optimizer: Any) -> None:
-        """The step that began last has ended."""
-
-    def compiled_step_ends(self, optimizer: Any) -> None:
-        """A step has ended whose beginning was not reported."""
-
-
-_listeners: list[HookListener] = []
+_counters: list[StepCounter] = []
 
 
 def _before_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
     if not is_dynamo_compiling():
-        for listener in _listeners:
-            listener.step_begins(optimizer, sys._getframe(1))
+        for counter in _counters:
+            counter.step_begins(optimizer, sys._getframe(1))
 
 
 def _after_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
     if not is_dynamo_compiling():
-        for listener in _listeners:
-            listener.end_step(optimizer)
+        for counter in _counters:
+            counter.end_step(optimizer)
     elif not goes_into_graph(id(optimizer)):
         _after_compiled_step(optimizer)
 
 
 @_disable_dynamo  # a graph break
 def _after_compiled_step(optimizer: Any) -> None:
-    for listener in _listeners:
-        listener.compiled_step_ends(optimizer)
+    for counter in _counters:
+        counter.compiled_step_ends(optimizer)
 
 
-def add_listener(listener: HookListener) -> Callable[[], None]:
-    """Have ``listener`` called from now on; returns the function that ends that."""
-    _listeners.append(listener)
+def add_counter(counter: StepCounter) -> Callable[[], None]:
+    """Have ``counter`` called from now on; returns the function that ends that."""
+    _counters.append(counter)
     before: dict[Any, Any] = torch_optimizer._global_optimizer_pre_hooks
     after: dict[Any, Any] = torch_optimizer._global_optimizer_post_hooks
     before[KEY], after[KEY] = _before_step, _after_step
 
     def stop() -> None:
-        _listeners.remove(listener)
-        if not _listeners:
+        _counters.remove(counter)
+        if not _counters:
             before.pop(KEY, None)
             after.pop(KEY, None)
 
@@ -154,34 +138,6 @@ class Attempt:
     """The optimizer's parameter groups, with the learning rates of this attempt."""
 
 
-class AttemptListener(Protocol):
-    """Receives the attempts and backward passes of a process."""
-
-    def owner_of(self, parameters: Iterable[torch.Tensor]) -> str:
-        """Path of the module that has these parameters, for display."""
-
-    def before_attempt(self, caller: FrameType) -> None:
-        """An attempt begins; ``caller`` is the frame that runs it."""
-
-    def after_attempt(self, attempt: Attempt) -> None:
-        """An attempt has ended, or was skipped."""
-
-    def attempt_slept(self, optimizer: OptimizerState, skipped: int) -> None:
-        """The same while the counter is asleep; called after ``optimizer`` has counted it."""
-
-    def after_scaler(self, scaler: Any, optimizer: Any, attempt: Attempt) -> None:
-        """The attempt was made through this gradient scaler; called after ``after_attempt``."""
-
-    def backward_begins(self, frame: FrameType) -> bool:
-        """A backward pass begins, called from ``frame``; whether to call ``backward_ended``."""
-
-    def backward_ended(self) -> None:
-        """A backward pass has ended, or raised."""
-
-    def fail(self, error: Exception) -> None:
-        """An internal error of the recorder; the program must not notice."""
-
-
 class ManualSteps:
     """The optimizer of attempts that a program counts through ``rltrace.step()``."""
 
@@ -192,20 +148,14 @@ class ManualSteps:
 class StepCounter:
     """Counts the attempts of every optimizer of the process."""
 
-    def __init__(
-        self,
-        digests: TensorDigests,
-        listener: AttemptListener,
-        library: Any = None,
-        shards: ShardCapture | None = None,
-    ) -> None:
+    def __init__(self, writer: StepWriter, library: Any = None) -> None:
         """``library``: of the native engine, to read states with."""
-        self.is_asleep = False
+        self.is_asleep = True
         """Attempts are counted, and nothing is digested."""
-        self._digests = digests
-        self._shards = shards
+        self._digests = writer.process.digests
+        self._shards: ShardCapture | None = None
         self._generators = rng_state.GlobalGenerators(rng_state.first_states(), library)
-        self._listener = listener
+        self._writer = writer
         self._states: weakref.WeakKeyDictionary[Any, OptimizerState] = weakref.WeakKeyDictionary()
         self._repeated: WeakIdDict[Any, tuple[RepeatedDigests, RepeatedDigests]] = WeakIdDict()
         """Of parameters and of gradients, by optimizer."""
@@ -218,16 +168,13 @@ class StepCounter:
         self._backwards = 0
         self._stop_hooks: Callable[[], None] = lambda: None
         self._patches, self._backward_patches = Patches(), Patches()
-        self._compiled = CompiledSteps(self._around_compiled, listener.fail)
+        self._compiled = CompiledSteps(self._around_compiled, writer.fail)
 
-    def install(self, *, asleep: bool = False) -> None:
-        self._stop_hooks = add_listener(self)
+    def install(self) -> None:
+        """Count attempts; asleep until ``wake``."""
+        self._stop_hooks = add_counter(self)
         self._patches.wrap(grad_scaler.GradScaler, "step", self._around_scaler)
         self._compiled.install()
-        if asleep:
-            self.is_asleep = True
-        else:
-            self.wake()
 
     def remove(self) -> None:
         self._compiled.uninstall()
@@ -235,12 +182,12 @@ class StepCounter:
         self._patches.undo_all()
         self._stop_hooks()
 
-    def wake(self) -> None:
-        """Digest from the next attempt on."""
-        self.is_asleep, self._backwards = False, 0
+    def wake(self, shards: ShardCapture | None) -> None:
+        """Digest from the next attempt on; ``shards``: records state around attempts."""
+        self.is_asleep, self._backwards, self._shards = False, 0, shards
         self._backward_patches.wrap_all((graph, torch.autograd), "_engine_run_backward", self._around_backward)
         for optimizer, state in self._states.items():
-            state.owner = state.owner or self._listener.owner_of(_parameters(optimizer))
+            state.owner = state.owner or self._writer.owner_of(_parameters(optimizer))
 
     def fall_asleep(self) -> None:
         """Only count, from the next attempt on."""
@@ -266,13 +213,13 @@ class StepCounter:
 
     def _around_backward(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         self._backwards += 1
-        listener = self._listener
-        report_end = listener.backward_begins(sys._getframe())
+        writer = self._writer
+        report_end = writer.backward_begins(sys._getframe())
         try:
             return original(*args, **kwargs)
         finally:
             if report_end:
-                listener.backward_ended()
+                writer.backward_ended()
 
     def _around_scaler(
         self, original: Callable[..., Any], scaler: Any, optimizer: Any, *args: Any, **kwargs: Any
@@ -288,7 +235,7 @@ class StepCounter:
         finally:
             self._local.new_attempts = None
         if new and scaler.is_enabled():
-            self._listener.after_scaler(scaler, optimizer, new[-1])
+            self._writer.after_scaler(scaler, optimizer, new[-1])
         return result
 
     def _around_compiled(
@@ -312,9 +259,9 @@ class StepCounter:
             self._local.digest = self._digest(optimizer, gradients=True)
             if self._shards is not None:
                 self._shards.attempt_begins(optimizer)
-            self._listener.before_attempt(caller)
+            self._writer.before_attempt(caller)
         except Exception as error:
-            self._listener.fail(error)
+            self._writer.fail(error)
 
     def end_step(self, optimizer: Any) -> None:
         state = self._states.get(optimizer) if self.is_asleep else None
@@ -323,14 +270,14 @@ class StepCounter:
         else:  # the same as there, in fewer calls: the program has driven all of them out of the caches
             self.attempts += 1
             state.count += 1
-            self._listener.attempt_slept(state, _skipped_inside(optimizer))
+            self._writer.attempt_slept(state, _skipped_inside(optimizer))
 
     def compiled_step_ends(self, optimizer: Any) -> None:
         """A step ends that ran in compiled graphs: its end is in none of them, and its beginning was not seen."""
         try:
             self._local.digest = None if self.is_asleep else self._digest(optimizer, gradients=True)
         except Exception as error:
-            self._listener.fail(error)
+            self._writer.fail(error)
         self._finish(optimizer, _skipped_inside(optimizer))
 
     def _finish(self, optimizer: Any, skipped: int) -> None:
@@ -339,13 +286,13 @@ class StepCounter:
         try:
             state = self._states.get(optimizer)
             if state is None:
-                owner = "" if self.is_asleep else self._listener.owner_of(_parameters(optimizer))
+                owner = "" if self.is_asleep else self._writer.owner_of(_parameters(optimizer))
                 state = self._states[optimizer] = OptimizerState(self._optimizer_count, type(optimizer).__name__, owner)
                 self._optimizer_count += 1
             count = state.count
             state.count += 1
             if self.is_asleep:
-                self._listener.attempt_slept(state, skipped)
+                self._writer.attempt_slept(state, skipped)
                 return
             attempt = Attempt(
                 optimizer=state,
@@ -363,9 +310,9 @@ class StepCounter:
                 new.append(attempt)
             if self._shards is not None:
                 self._shards.attempt_ends(optimizer, state.ordinal)
-            self._listener.after_attempt(attempt)
+            self._writer.after_attempt(attempt)
         except Exception as error:
-            self._listener.fail(error)
+            self._writer.fail(error)
 
     def _start_of(self, optimizer: Any) -> OptimizerStart | None:
         """What the first attempt, which has just ended, began with."""
@@ -393,9 +340,10 @@ class StepCounter:
                 return None
             return digest_pages(self._digests.several(tensors), 0)
 
-    def last_parameters(self) -> dict[int, int]:
-        """By ordinal, the digest of the current parameters of every optimizer that is alive."""
-        found = {}
+    def last_state(self) -> dict[str, Any]:
+        """Current states of the global generators, and digests of the parameters of every optimizer that is alive, by
+        ordinal: arguments of ``ProcessWriter.close``."""
+        found: dict[int, int] = {}
         for ordinal, optimizer in self.optimizers():
             if optimizer is self._manual:
                 continue
@@ -403,7 +351,7 @@ class StepCounter:
                 digest = self._digest(optimizer)
                 if digest is not None:
                     found[ordinal] = digest
-        return found
+        return {"generators": self.generator_states(), "parameters": found}
 
     def generator_states(self) -> RngStates:
         """Current states of the global generators."""
@@ -436,96 +384,77 @@ def _skipped_inside(optimizer: Any) -> int:
 # --- step records -----------------------------------------------------------------------------------------------------
 
 
-class StepLife(Protocol):
-    """The session, as seen from its steps."""
-
-    options: RecordOptions
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing is recorded any more."""
-
-    def append(self, record: Mapping[str, object]) -> None:
-        """Append a record to the journal."""
-
-    def first_step_ended(self) -> None:
-        """Step 0 has been written."""
-
-    def step_ended(self, step: int) -> None:
-        """``step`` has been written; may end the program."""
-
-    def fail(self, error: Exception) -> None:
-        """An internal error of the recorder."""
-
-
 class StepWriter:
     """Writes a record of each attempt, and moves the window, the phases and the series to the next step."""
 
     def __init__(
         self,
-        process: ProcessState,
-        committer: Committer,
-        streams: Streams,
+        recording: ProcessRecording,
         window: OpWindow,
         integrations: Integrations,
         series: SeriesSampler,
         scalers: Scalers,
         modules: ModuleCalls,
-        session: StepLife,
+        step_ended: Callable[[int], None],
     ) -> None:
-        self._process = process
-        self._committer = committer
-        self._streams = streams
+        """``step_ended``: called once a step has been written, in its thread."""
+        self._recording = recording
         self._window = window
-        self.integrations = integrations
-        """Set anew where the run wakes."""
+        self._streams = window.streams
+        self.process = window.process
+        self._integrations = integrations
         self._series = series
         self._scalers = scalers
-        self._session = session
         self._slept: array[int] = array("I")
         """Of each attempt since the counter fell asleep: ordinal of its optimizer, and whether it was skipped."""
         self._slept_optimizers: dict[int, OptimizerState] = {}
         """Their optimizers, by ordinal."""
+        self._step_ended = step_ended
         self.owner_of = modules.owner_of
-        self.fail = session.fail
+        self.fail = self.process.fail
 
     def before_attempt(self, caller: FrameType) -> None:
+        """An attempt begins; ``caller`` is the frame that runs it."""
         stream = self._window.stream_here()
         if stream is not None:
             stream.phase = phase_bits(Phase.OPTIMIZER)
             stream.begin_attempt(caller)
 
     def after_attempt(self, attempt: Attempt) -> None:
-        if self._session.is_over:
+        """An attempt has ended, or was skipped."""
+        if self._recording.is_over:
             return
-        ended = self._process.step
+        ended = self.process.step
         try:
             with torch_function_disabled():
                 self._end_step(attempt)
         except Exception as error:
             self.fail(error)
-        self._session.step_ended(ended)
+        self._step_ended(ended)
 
     def attempt_slept(self, optimizer: OptimizerState, skipped: int) -> None:
-        process, ordinal = self._process, optimizer.ordinal
+        """The same while the counter is asleep; called after ``optimizer`` has counted it."""
+        if self._recording.is_over:
+            return
+        process, ordinal = self.process, optimizer.ordinal
         self._slept.append(ordinal << 2 | skipped)
         self._slept_optimizers[ordinal] = optimizer
         ended = process.step
         process.step = ended + 1
-        self._session.step_ended(ended)
+        self._step_ended(ended)
 
     def sleep_through(self, past: PastAttempts, states: Mapping[int, OptimizerState]) -> None:
         """Go on as if these attempts, and no others, had been made since the counter fell asleep."""
         attempts = zip(past.ordinals, past.skipped, strict=True)
         self._slept = array("I", [ordinal << 2 | skipped for ordinal, skipped in attempts])
         self._slept_optimizers = {ordinal: states[ordinal] for ordinal in set(past.ordinals)}
-        self._process.step = len(past.ordinals)
+        self.process.step = len(past.ordinals)
 
     def take_slept(self) -> NDArray[np.uint64]:
         """The attempts since the counter fell asleep or the last call, shape [n, len(Step)]."""
         slept, self._slept = np.frombuffer(self._slept, np.uint32), array("I")
         steps = np.zeros((len(slept), len(Step)), np.uint64)
-        steps[:, Step.STEP] = np.arange(self._process.step - len(slept), self._process.step)
+        steps[:, Step.STEP] = np.arange(self.process.step - len(slept), self.process.step)
         steps[:, Step.STREAM] = self._streams.main.number
         steps[:, Step.SKIPPED] = slept & 3
         for ordinal, optimizer in self._slept_optimizers.items():
@@ -534,24 +463,25 @@ class StepWriter:
             steps[own, Step.COUNT] = np.arange(optimizer.count - len(own), optimizer.count)
         if len(slept):
             ordinal = int(slept[-1]) >> 2
-            self._process.attempt = ordinal, self._slept_optimizers[ordinal].count - 1
+            self.process.attempt = ordinal, self._slept_optimizers[ordinal].count - 1
         self._slept_optimizers = {}
         return steps
 
     def after_scaler(self, scaler: Any, optimizer: Any, attempt: Attempt) -> None:
-        if self._session.is_over:
+        """The attempt was made through this gradient scaler; called after ``after_attempt``."""
+        if self._recording.is_over:
             return
         try:
-            ordinal, step = attempt.optimizer.ordinal, self._process.step - 1
+            ordinal, step = attempt.optimizer.ordinal, self.process.step - 1
             self._scalers.attempted(scaler, optimizer, ordinal, step, attempt.skipped)
         except Exception as error:
             self.fail(error)
 
     def backward_begins(self, frame: FrameType) -> bool:
-        """Every op of a backward pass has the stack of the call that started it."""
+        """A backward pass begins, called from ``frame``, the stack of all its ops; whether to report its end."""
         stream = self._window.backward_begins()
-        self._process.phases.backward_begins(stream)
-        self.integrations.steps.backward_begins()
+        self.process.phases.backward_begins(stream)
+        self._integrations.steps.backward_begins()
         if stream is None:
             return False
         stream.modules.begin_backward(frame)
@@ -563,13 +493,13 @@ class StepWriter:
             stream.modules.leave()
 
     def _end_step(self, attempt: Attempt) -> None:
-        process, current = self._process, self._streams.here()
+        process, current = self.process, self._streams.here()
         if current is not None:
             current.phase = phase_bits(process.phase)  # other, unless the program sets one
             current.end_attempt()
         stream = current or self._streams.main
         ended = process.step
-        self._committer.add_step(
+        self._streams.committer.add_step(
             StepRecord(
                 step=ended,
                 stream=stream.number,
@@ -586,26 +516,26 @@ class StepWriter:
             )
         )
         if attempt.start is not None:
-            self._session.append(_start_record(attempt.optimizer.ordinal, attempt.start))
+            self._recording.writer.append(_start_record(attempt.optimizer.ordinal, attempt.start))
         self._series.rates(attempt.optimizer.ordinal, attempt.groups, ended)
         process.step = ended + 1
         process.attempt = attempt.optimizer.ordinal, attempt.count
         process.storages.end_step()
         if ended == 0:
-            self._session.first_step_ended()
+            self._recording.write_facts()
         self._streams.step_began(ended + 1)
         self._window.move(ended + 1)
 
     def _environment_steps(self) -> int:
         """0, which means that their number is not known, where the run was started asleep."""
-        return 0 if self._session.options.asleep else self.integrations.steps.count
+        return 0 if self._recording.options.asleep else self._integrations.steps.count
 
     def _optimizer_id(self, optimizer: OptimizerState) -> int:
         if optimizer.id is not None:
             return optimizer.id
         identity = {"ordinal": optimizer.ordinal, "class": optimizer.name}
         payload = {**identity, "owner": optimizer.owner}
-        optimizer.id = self._process.tables.intern("optimizers", portable_key("optimizers", identity), payload)
+        optimizer.id = self.process.tables.intern("optimizers", portable_key("optimizers", identity), payload)
         return optimizer.id
 
 

@@ -17,7 +17,6 @@ from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.base.torch_function import torch_function_disabled
 from rltrace.recorder.core.modules import tensors_of
 from rltrace.recorder.core.op_recorder import OpRecorder
-from rltrace.recorder.core.process_state import ProcessState
 from rltrace.recorder.core.row_buffer import phase_bits
 from rltrace.recorder.digests.rng_state import RngStates
 from rltrace.recorder.digests.tensor_digest import TensorDigests
@@ -37,38 +36,40 @@ class OpWindow:
     def __init__(
         self,
         options: RecordOptions,
-        process: ProcessState,
         writer: ProcessWriter,
         streams: Streams,
         patches: TorchPatches,
         profiler: Cycles | None,
-        links: LinkChecks | None,
         write_state: Callable[[], None],
     ) -> None:
         """``write_state`` writes the WINDOW rows, where the window does not begin with the program."""
-        self.options = options
-        """Of the steps to record; set anew where a run is armed."""
-        self._process = process
+        self.streams = streams
+        self.process = streams.process
+        self._options = options
+        self._links: LinkChecks | None = None
         self._writer = writer
-        self._streams = streams
         self._patches = patches
         self._profiler = profiler
-        self._links = links
         self._write_state = write_state
         self.is_open = False
         """Whether ops become rows now."""
 
+    def wake(self, options: RecordOptions, links: LinkChecks | None) -> None:
+        """Record the steps of these options from now on; ``links``: the checks of links, where they request it."""
+        self._options, self._links = options, links
+        self.move(self.process.step)
+
     def stream_here(self) -> OpRecorder | None:
         """The stream of the calling thread, where its ops become rows."""
-        return self._streams.here() if self.is_open else None
+        return self.streams.here() if self.is_open else None
 
     def open(self) -> None:
         """Ops become rows from now on."""
         self.is_open = True
         self._patches.install()
-        main, step = self._streams.main, self._process.step
-        self._writer.window(main.number, step, self.options.end_step, main.row)
-        self._streams.enter()
+        main, step = self.streams.main, self.process.step
+        self._writer.window(main.number, step, self._options.end_step, main.row)
+        self.streams.enter()
         if step > 0:
             self._write_state()
         self._move_profiler(step)
@@ -83,13 +84,13 @@ class OpWindow:
             self._links.check_all()
             self._links.forget_all()
         self.is_open = False
-        self._streams.leave()
+        self.streams.leave()
         self._patches.uninstall()
-        self._process.storages.clear()
+        self.process.storages.clear()
 
     def move(self, step: int) -> None:
         """``step`` begins: open or close the window according to the options."""
-        options = self.options
+        options = self._options
         if options.level != "op":
             return
         if not self.is_open and options.first_step <= step and (options.end_step is None or step < options.end_step):
@@ -101,15 +102,19 @@ class OpWindow:
                 self._links.check_all()
             self._move_profiler(step)
 
-    def backward_begins(self) -> OpRecorder | None:
-        """A backward pass begins in the calling thread; return its stream, where its ops become rows."""
+    def between_ops(self) -> None:
+        """The calling thread may be between ops, where the profiler can begin anew."""
         if self._profiler is not None:
             self._profiler.between_ops()
+
+    def backward_begins(self) -> OpRecorder | None:
+        """A backward pass begins in the calling thread; return its stream, where its ops become rows."""
+        self.between_ops()
         return self.stream_here()
 
     def _move_profiler(self, step: int) -> None:
         """Between two steps: start, stop or continue the profiler."""
-        profiler, steps = self._profiler, self.options.kernels
+        profiler, steps = self._profiler, self._options.kernels
         if profiler is None or steps is None:
             return
         first, end = steps

@@ -1,9 +1,8 @@
 """Commits the rows of the streams to the trace, in a background thread.
 
-Owns that thread and the moment of each commit: when a stream has SEGMENT_ROWS rows, and at the latest COMMIT_SECONDS
-after a row was written. Only the committer removes rows from a stream, and only finished ones, so a recording thread
-never waits for it unless it is MAX_PENDING_SEGMENTS behind. A process without threads of its own forks without this one
-too, as Python warns of a fork among threads: the thread ends before, and begins again with the next row or step.
+A commit is due when a stream has SEGMENT_ROWS rows, and at the latest COMMIT_SECONDS after a row was written. Only the
+committer removes rows from a stream, and only finished ones, so a recording thread never waits for it unless it is
+MAX_PENDING_SEGMENTS behind. After a pause the thread begins again with the next row or step.
 """
 
 from __future__ import annotations
@@ -17,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rltrace.recorder.base.background_thread import BackgroundThread
-from rltrace.recorder.base.options import COMMIT_SECONDS
+from rltrace.recorder.base.background_thread import CommitThread
 from rltrace.recorder.base.settings import NO_SNAPSHOT
 from rltrace.recorder.capture.captures import Captures
 from rltrace.recorder.core.process_state import ProcessState
@@ -82,36 +80,29 @@ class Committer:
         process: ProcessState,
         writer: ProcessWriter,
         fail: Callable[[Exception], None],
-        captures: Captures,
+        on_resume: Callable[[], None] = lambda: None,
     ) -> None:
-        self.series: SeriesSampler | None = None
-        """Samples, committed with the rows of the first stream."""
+        """``on_resume``: see ``CommitThread``."""
         self.on_commit: Callable[[int, Rows], None] | None = None
         """Called with a stream's number and its rows as they are committed, by the thread that commits."""
         self.on_full: Callable[[RowBuffer], None] | None = None
         """Called with a stream that has SEGMENT_ROWS rows, by its thread, inside an op."""
-        self.on_resume: Callable[[], None] | None = None
-        """Called when the thread begins again after ``pause``."""
+        self.thread = CommitThread(self._round, fail, on_resume)
+        self.request_commit = self.thread.request
         self._process = process
         self._writer = writer
         self._fail = fail
-        self._commit_requested = False
-        self.take_from(captures)
+        self._values: ValueQueue | None = None
+        self._activations: ActivationQueue | None = None
+        self._series: SeriesSampler | None = None
         self._streams: list[tuple[RowBuffer, int]] = []
         self._committed: dict[int, int] = {}
         self._steps: list[StepRecord] = []
-        self._wake = threading.Event()
-        self._progress = threading.Condition()
         self._commits = threading.Lock()
-        self._stopping = False
-        self._paused = False
-        self._resuming = threading.Lock()
-        self.thread: BackgroundThread | None = None
 
-    def take_from(self, captures: Captures) -> None:
-        """Commit what these captures hold; before the thread starts."""
-        self._values = captures.values
-        self._activations = captures.activations
+    def take_from(self, captures: Captures, series: SeriesSampler) -> None:
+        """Commit what these hold, too, series with the rows of the first stream; before the thread starts."""
+        self._values, self._activations, self._series = captures.values, captures.activations, series
         for queue in (self._values, self._activations):
             if queue is not None:
                 queue.request_commit, queue.wait_for_commit = self.request_commit, partial(self._wait_for, queue)
@@ -125,90 +116,33 @@ class Committer:
         stream.limit = SEGMENT_ROWS - 1
         self._streams.append((stream, number))
 
-    def start(self) -> None:
-        self._stopping = self._paused = False
-        self.thread = BackgroundThread(self._run)
-        self.thread.start()
-
-    @property
-    def is_running(self) -> bool:
-        """Whether its thread runs, and goes on."""
-        return self.thread is not None and self.thread.is_running and not self._stopping
-
     def pause(self, seconds: float) -> None:
         """Commit all finished rows and end the thread, until the next row or step; waits at most so long."""
-        if self.thread is None or not self.is_running:
-            return
-        self._paused = True
-        self._wake.set()
-        self.thread.vanish(seconds)
-        for stream, _ in list(self._streams):
-            stream.limit = 0  # its next row wakes
-
-    def _resume(self) -> None:
-        """Start the thread again after ``pause``, unless another caller does, or it has not ended yet."""
-        if self.thread is not None and self._resuming.acquire(blocking=False):
-            try:
-                if self._paused and not self._stopping and self.thread.join(0):
-                    self.start()
-                    if self.on_resume is not None:
-                        self.on_resume()
-            except Exception as error:
-                self._fail(error)
-            finally:
-                self._resuming.release()
+        if self.thread.pause(seconds):
+            for stream, _ in list(self._streams):
+                stream.limit = 0  # its next row wakes
 
     def add_step(self, step: StepRecord) -> None:
         """An optimizer attempt has ended."""
         self._steps.append(step)
-        if self._paused:
-            self._resume()
+        self.thread.resume()
 
     def wake(self, stream: RowBuffer) -> None:
         """``stream`` has SEGMENT_ROWS rows, or the first after a pause; waits only when the disk is far behind."""
-        if self._paused:
-            self._resume()
+        self.thread.resume()
         if self.on_full is not None:
             self.on_full(stream)
-        self._wake.set()
+        self.thread.wake()
         stream.settings = NO_SNAPSHOT  # a program without steps changes them, too
         waiting = stream.row - self._committed[stream.number]
         stream.limit = stream.row + SEGMENT_ROWS // 16
         if waiting > MAX_PENDING_SEGMENTS * SEGMENT_ROWS and not self._process.readback.gate.is_shut:
-            with self._progress:
-                self._progress.wait_for(
-                    lambda: self._stopping or stream.row - self._committed[stream.number] <= 2 * SEGMENT_ROWS,
-                    timeout=60,
-                )
-
-    def request_commit(self) -> None:
-        """Commit all finished rows soon, not only full segments."""
-        self._commit_requested = True
-        if self._paused:
-            self._resume()
-        self._wake.set()
+            self.thread.wait_until(lambda: stream.row - self._committed[stream.number] <= 2 * SEGMENT_ROWS)
 
     def _wait_for(self, queue: ValueQueue | ActivationQueue) -> None:
         """Block the program until the disk has caught up with a queue."""
         self.request_commit()
-        with self._progress:
-            self._progress.wait_for(lambda: self._stopping or not queue.is_behind, timeout=60)
-
-    def give_up(self) -> None:
-        """End the thread, whatever is uncommitted; may be called from any thread."""
-        self._stopping = True
-        self._wake.set()
-
-    def end_thread(self) -> None:
-        """Give up, and wait for the thread."""
-        self.give_up()
-        if self.thread is not None:
-            self.thread.join(30)
-
-    def stop(self) -> None:
-        """End the thread and commit what is left, in the calling thread."""
-        self.end_thread()
-        self.flush()
+        self.thread.wait_until(lambda: not queue.is_behind)
 
     def flush(self) -> None:
         """Commit every finished row of every stream."""
@@ -242,24 +176,6 @@ class Committer:
             del stream.link_notes[kept.size :]
             stream.drop_deferred(stream.row)
 
-    def _run(self) -> None:
-        try:
-            while not self._stopping:
-                woken = self._wake.wait(COMMIT_SECONDS)
-                self._wake.clear()
-                requested, self._commit_requested = self._commit_requested, False
-                pausing = self._paused  # read after the event is cleared: what is requested later wakes again
-                full_only = woken and not requested and not pausing
-                if not self._stopping:
-                    self._round(full_only)
-                if pausing:
-                    break
-        except Exception as error:
-            self._fail(error)
-        finally:
-            with self._progress:
-                self._progress.notify_all()
-
     def _round(self, full_only: bool) -> None:
         with self._commits:
             for stream, number in list(self._streams):
@@ -281,14 +197,13 @@ class Committer:
         if rows is None and not steps and not entries and not beside:
             return False
         self._writer.commit(number, rows, entries, steps, values, samples, activations)
-        with self._progress:
-            self._progress.notify_all()
+        self.thread.progressed()
         return rows is not None
 
     def _samples(self) -> NDArray[np.uint64] | None:
         """Samples of series since the last call; None: none, or not now, since some may be on a device."""
         with self._process.readback.gate.inside() as may:
-            return self.series.take() if self.series is not None and (may or self._stopping) else None
+            return self._series.take() if self._series is not None and (may or self.thread.is_stopping) else None
 
     def _take_steps(self, number: int) -> list[StepRecord]:
         """Finished attempts of a stream whose rows are all committed."""
@@ -302,7 +217,7 @@ class Committer:
         """Remove finished rows, at most SEGMENT_ROWS. Each slice and each deletion is one atomic operation."""
         first = self._committed[number]
         end = min(stream.row, first + SEGMENT_ROWS)
-        end, settled = settle_digests(stream, end, self._process.readback, last=self._stopping)
+        end, settled = settle_digests(stream, end, self._process.readback, last=self.thread.is_stopping)
         count = end - first
         if count <= 0:
             return None

@@ -172,12 +172,11 @@ class Streams:
         committer: Committer,
         name: str,
         make_engine: Callable[[], Engine],
-        hooks: Sequence[MakeHook] = (),
         make_stream: MakeStream = OpRecorder,
     ) -> None:
-        self._process = process
-        self._hooks = hooks
-        self._committer = committer
+        self.process = process
+        self.committer = committer
+        self._hooks: Sequence[MakeHook] = ()
         self._name = name
         self._make_engine = make_engine
         self._make_stream = make_stream
@@ -238,7 +237,7 @@ class Streams:
         stream = self._local.stream
         thread = "" if stream is not None else self._threads.of(threading.current_thread())
         stream = stream or self.main
-        return StreamPosition(stream.number, self._process.step, stream.row, thread)
+        return StreamPosition(stream.number, self.process.step, stream.row, thread)
 
     def modules_here(self) -> ModuleStack | None:
         """The module stack of the calling thread; None where its ops are not recorded."""
@@ -296,7 +295,7 @@ class Streams:
                 stream.settings = NO_SNAPSHOT
 
     def set_phase(self, phase: Phase) -> None:
-        self._process.phase = phase
+        self.process.phase = phase
         stream = self.here()
         if stream is not None:
             stream.phase = phase_bits(phase)
@@ -352,13 +351,13 @@ class Streams:
         with self._lock:
             count = self._names[base] = self._names.get(base, 0) + 1
             name = base if count == 1 else f"{base}#{count}"
-            stream = self._make_stream(self._process, len(self._all), name, self._committer)
+            stream = self._make_stream(self.process, len(self._all), name, self.committer)
             stream.hooks = tuple(make_hook(stream) for make_hook in self._hooks)
-            first = Phase.OTHER if self._all or self._process.step else Phase.INIT
-            stream.phase = phase_bits(self._process.phase if self._process.phases.overrides else first)
-            stream.modules.on_outermost = functools.partial(self._process.phases.module_called, stream)
+            first = Phase.OTHER if self._all or self.process.step else Phase.INIT
+            stream.phase = phase_bits(self.process.phase if self.process.phases.overrides else first)
+            stream.modules.on_outermost = functools.partial(self.process.phases.module_called, stream)
             self._all.append(stream)
-            self._committer.add(stream)
+            self.committer.add(stream)
             return stream
 
 
