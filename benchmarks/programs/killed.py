@@ -56,9 +56,9 @@ def main() -> None:
         map(float, sys.argv[4:7]),
     )
     if "rltrace.recorder.session.session" in sys.modules:
-        from rltrace.recorder.streams import committer
+        from rltrace.recorder.base import background_thread
 
-        committer.COMMIT_SECONDS = commit_seconds  # type: ignore[misc]
+        background_thread.COMMIT_SECONDS = commit_seconds  # type: ignore[misc]
     generator, told = random.Random(sys.argv[7]), []
     for first in range(0, kills, at_once):
         children = [start(MOST, pause) for _ in range(min(at_once, kills - first))]

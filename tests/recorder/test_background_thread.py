@@ -61,7 +61,7 @@ def test_an_error_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_program_meets_no_thread_but_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor is one traced or profiled by what the program sets for its threads; rows are committed meanwhile."""
-    monkeypatch.setattr("rltrace.recorder.streams.committer.COMMIT_SECONDS", 0.01)
+    monkeypatch.setattr("rltrace.recorder.base.background_thread.COMMIT_SECONDS", 0.01)
     own, traced = threading.enumerate(), list[str]()
 
     def look(frame: Any, event: str, _argument: Any) -> None:
