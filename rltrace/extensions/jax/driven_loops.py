@@ -147,7 +147,7 @@ class _LoopRows:
         self._parts = loop.parts
         self._counts = counts
         lines = programs.lines_of(self._cut.scan)
-        self._loop_site = recording.site_of(lines) if lines else site
+        self._loop_site = recording.sites.intern_lines(lines) if lines else site
         names = self._cut.carry_names + self._cut.stacked_names
         self._template = recording.template(f"{loop.op}{ITERATION}", kernel=self._parts.loop.evidence, names=names)
         self._fixed: list[Operand] = []
@@ -174,19 +174,21 @@ class _LoopRows:
 
     def open_window(self, carry: Sequence[Any]) -> None:
         """An iteration begins with this carry, and perhaps the window with it."""
-        if self._recording.opens_window():
+        if self._recording.steps.opens_window():
             self._state = self._recording.open_window(self._cut.carry_names, self._loop_site, carry)
 
     def next_stop(self, done: int) -> int:
         """The iteration before which the host looks next; until then, the program writes its log."""
-        cut, most = self._cut, 1 if self._log is None or self._recording.sees_arrays else self._most
-        self._stride, stop = self._recording.next_piece(done, cut.length, cut.carry_bytes, most)
+        cut, recording, steps = self._cut, self._recording, self._recording.steps
+        most = 1 if self._log is None or recording.sees_arrays else self._most
+        if recording.life.is_over:
+            self._stride, stop = cut.length, cut.length
+        else:
+            self._stride, stop = steps.next_piece(done, cut.length, cut.carry_bytes, most)
         if self._log is not None:
-            recording = self._recording
-            reads = self._parts.loop.values is not None and self._stride == 1
-            self._looks_within = reads and recording.in_window(recording.step)
+            self._looks_within = self._parts.loop.values is not None and self._stride == 1 and steps.in_window
             self._log.begin(self._stride, done, stop, self._looks_within)
-            self._recording.running = self._log.ended
+            steps.running = self._log.ended
         self._began = perf_counter()
         return stop
 
@@ -213,12 +215,12 @@ class _LoopRows:
             table, within = table[:, within.block.written :], None
         if self._recording.sees_arrays:
             table = self._exchange(cut.rows_written(start, stop), carry, ys, layouts, table)
-        self._recording.running = lambda: 0
+        self._recording.steps.running = lambda: 0
         places = {end - 1 - start: cut.rows_written(end - 1, end).start for end in seen}
         self._recording.add_stacked(self._loop.op, cut.stacked_names, ys, places)
         reads = self._fixed, self._state
         self._state = self._recording.add_iterations(
-            self._loop.op, self._template, self._loop_site, *reads, counts, layouts, table, within
+            self._template, self._loop_site, reads, counts, layouts, table, within
         )
 
     def _rows_within(self) -> Within | None:
@@ -244,7 +246,7 @@ class _LoopRows:
         stacked = [programs.layout_of(row.dtype, row.shape, "cpu") for row in rows]
         outputs = [Operand(*each) for each in zip((*layouts[:count], *stacked), table[0].tolist(), strict=True)]
         arrays = [*carry, *rows]
-        step = recording.step + written.stop - written.start - 1
+        step = recording.steps.now + written.stop - written.start - 1
         recording.finish_row(self._template, self._loop_site, step, [*self._fixed, *self._state], outputs, arrays)
         carry[:] = arrays[:count]
         for i, (old, new) in enumerate(zip(rows, arrays[count:], strict=True)):
@@ -256,8 +258,8 @@ class _LoopRows:
 
     def end(self, carry: Sequence[Any], ys: Sequence[Any]) -> None:
         """The loop has ended."""
-        self._recording.know(carry, self._state)
-        self._state += [self._recording.know_mixed(y) for y in ys]
+        self._recording.known.add(carry, self._state)
+        self._state += [self._recording.known.add_mixed(y) for y in ys]
 
     @property
     def last_inputs(self) -> list[Operand]:
@@ -297,7 +299,7 @@ def _compiled_parts(
 
     preceding = _compiled_part(recording, f"{op}.before", before, args, library)
     found, own = None, f"{op}{ITERATION}"
-    if library is not None and cut.library is not None and recording.sees_each(cut.length, cut.carry_bytes):
+    if library is not None and cut.library is not None and recording.steps.sees_each(cut.length, cut.carry_bytes):
         found = chosen_program(recording, own, cut.body, library, lowered)
     if found is None:
         program = cut.loop.lower(*taken).compile()

@@ -212,7 +212,7 @@ class JaxCalls:
         """Arrays are put on devices: their bytes have the producers that they had."""
         copies, recording = original(*arrays, **params), self._recording
         if recording is not None:
-            recording.life.guarded(lambda: recording.know_copies(arrays, copies), None)
+            recording.life.guarded(lambda: recording.known.add_copies(arrays, copies), None)
         return copies
 
     def note_lowered(self, original: Original, traced: Any, *args: Any, **options: Any) -> Any:
@@ -253,7 +253,7 @@ class JaxCalls:
         def delete(array: Any) -> Any:
             recording = self._recording
             if recording is not None:
-                recording.life.guarded(partial(recording.operands, [array]), None)
+                recording.life.guarded(partial(recording.known.operands, [array]), None)
             return original(array)
 
         return delete
@@ -272,7 +272,8 @@ class JaxCalls:
         if recording is None or recording.life.is_over:
             return
         try:
-            recording.digest_donated(given, is_within=self._busy.now)
+            sees = not self._busy.now and recording.steps.in_window and recording.rows_here() is not None
+            recording.known.digest_donated(given, sees=sees)
         except Exception as error:
             recording.life.fail(error)
 
@@ -320,10 +321,10 @@ class JaxCalls:
         try:
             function = self._function(closed, args, params)
             arrays = [programs.array_of(arg, aval) for arg, aval in zip(args, closed.in_avals, strict=True)]
-            inputs = recording.operands([*arrays, *(programs.array_of(c, c) for c in closed.consts)])
-            recording.link_references([*args, *closed.consts], inputs)
+            inputs = recording.known.operands([*arrays, *(programs.array_of(c, c) for c in closed.consts)])
+            recording.known.link_references([*args, *closed.consts], inputs)
             caller = _caller(sys._getframe(3))
-            site = recording.call_site(caller.frame)
+            site = recording.sites.of_stack(caller.frame)
             self._prepare(recording, function, closed, args, params)
             given = args
             if recording.sees_arrays:
@@ -356,7 +357,7 @@ class JaxCalls:
                 if update:
                     recording.end_update(update, results)
                 if caller.is_seen and function.read is None:
-                    common = partial(recording.common, function.template)
+                    common = partial(recording.own_rows().common, function.template)
                     cached = cached_calls.cached_call(common, closed, compiled, inputs, results, update)
             except Exception as error:
                 _fail(recording, error, function.op)
@@ -381,9 +382,9 @@ class JaxCalls:
         try:
             template, constants, is_update = self._of_compiled(recording, compiled)
             arrays = list(map(programs.array_of, given, wanted))
-            inputs = recording.operands([*arrays, *constants])
-            recording.link_references(given, inputs)
-            site = recording.call_site(sys._getframe(3))
+            inputs = recording.known.operands([*arrays, *constants])
+            recording.known.link_references(given, inputs)
+            site = recording.sites.of_stack(sys._getframe(3))
             if recording.sees_arrays:
                 taken = recording.begin_row(template.op, site, inputs, arrays)
                 new = [each if new is old else new for each, old, new in zip(given, arrays, taken, strict=True)]
@@ -457,7 +458,7 @@ class JaxCalls:
             recording.life.note(CALLS_BACK, f"{function.op}: {', '.join(called_back)}")
             function.served = None if closed.effects else ServedCalls()
         try:
-            rule = recording.loop_rule(params["name"])
+            rule = recording.steps.loop_rule(params["name"])
             if has_loop(closed.jaxpr, rule):
                 function.loop = DrivenLoop(recording, function.op, function.program, closed, args, params, rule)
                 return
@@ -485,7 +486,7 @@ def _add_row(
     references = list(filter(programs.is_reference, args))
     written = [*results, *(reference[...] for reference in references)]
     count = len(written) - len(references)
-    recording.know(references, recording.add_row(template, site, inputs, written)[count:])
+    recording.known.add(references, recording.add_row(template, site, inputs, written)[count:])
     return written[:count]
 
 

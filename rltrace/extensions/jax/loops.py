@@ -273,24 +273,16 @@ class Cut:
         """The loop's program, with another body; ``reads``: it takes the log last, and returns it last."""
 
         def loop(*args: Any) -> Any:
-            return self._loop(body, reads, *args)
+            return self._loop(body, reads, args)
 
         return jax.jit(loop, donate_argnums=(5, 6))
 
-    def _loop(
-        self,
-        body: ClosedJaxpr,
-        reads: bool,
-        start: Array,
-        stop: Array,
-        log: Any,
-        inputs: Any,
-        carry: Any,
-        large: Any,
-        ys: Any,
-        xs: Any,
-    ) -> tuple[list[Array], list[Array], Any]:
-        """Iterations ``start`` to ``stop``: the carry after them, the stacked outputs so far, and the log."""
+    def _loop(self, body: ClosedJaxpr, reads: bool, args: Sequence[Any]) -> tuple[list[Array], list[Array], Any]:
+        """Iterations ``start`` to ``stop``: the carry after them, the stacked outputs so far, and the log.
+
+        ``args``: these two, the log, what every iteration reads, the carry (``split``), the stacked outputs and inputs.
+        """
+        start, stop, log, inputs, carry, large, ys, xs = args
         held = iter(large)
         carry = [next(held) if array is None else array for array in carry]
         params = self.scan.params

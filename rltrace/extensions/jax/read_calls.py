@@ -113,7 +113,7 @@ class ReadProgram:
 
     def call(self, recording: JaxRecording, args: Sequence[Any], inputs: Sequence[Operand]) -> list[Any]:
         """What the function returns; rows for what is within, and none for the call. ``inputs``: of ``args`` first."""
-        if recording.life.is_over or not recording.in_window(recording.step):
+        if recording.life.is_over or not recording.steps.in_window:
             return list(self.program(*args, NO_LOG))[:-1]
         log = DigestLog(self._library)
         log.begin(1, 0, 1, True)
@@ -131,10 +131,10 @@ class ReadProgram:
         if read.size != within.block.written:
             raise RecordError(f"{self._values.op} has digested {read.size:,} values, not {within.block.written:,}")
         numbers = list(self._values.choice.results.values())
-        digests = digests_of(recording.operands(results))
+        digests = digests_of(recording.known.operands(results))
         if self._values.are_right(recording, within.block, read[None], dict(enumerate(digests[:, None]))):
             given = np.concatenate([digests_of(inputs), digests[numbers], read])
-            recording.add_within(within, [recording.step], given[None])
+            recording.add_within(within, [recording.steps.now], given[None])
 
 
 def read_program(

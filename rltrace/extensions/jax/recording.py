@@ -1,6 +1,7 @@
-"""The recording of one process that runs JAX: its rows, its steps, its trace, from the first call to its end.
+"""The recording of one process that runs JAX: its rows and its trace, from the first call to its end.
 
-A step is an iteration of the outermost scan of a compiled function. Calls in threads that Python did not start are not
+Owns the rows of threads and of what is within calls, and what is committed of them; what is known of arrays is
+``known_arrays.py``'s, steps are those of ``steps.py``. Calls in threads that Python did not start are not
 recorded: there XLA runs callbacks of the program, at a moment that nothing fixes.
 """
 
@@ -10,40 +11,30 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from fnmatch import fnmatchcase
-from sys import getrefcount
 from types import FrameType
 from typing import Any, Final, NamedTuple
-from weakref import getweakrefcount
 
 import jax
 import numpy as np
-from jax._src.array import ArrayImpl
 from jax._src.lib import xla_client
 from numpy.typing import NDArray
 
 from rltrace import recorder
-from rltrace.digest import digest_buffer, digest_page
 from rltrace.errors import RecordError
 from rltrace.extensions.jax import programs
-from rltrace.extensions.jax.cached_calls import CachedCall, is_forming
+from rltrace.extensions.jax.cached_calls import CachedCall
 from rltrace.extensions.jax.fusions import Choice
 from rltrace.extensions.jax.inner_rows import Line, rows_within
-from rltrace.extensions.jax.loops import LoopRule, computes_gradient, every_scan
+from rltrace.extensions.jax.known_arrays import KnownArrays
 from rltrace.extensions.jax.programs import ArrayLayout
 from rltrace.extensions.jax.rows import (
     BACK,
-    SEVERAL,
-    UNKNOWN,
     ArrayHook,
-    Cell,
     InnerBlock,
     JaxRows,
-    KnownArrays,
     NewRow,
     Operand,
     Producer,
-    RowColumns,
     RowTemplate,
     cell_of,
     digests_of,
@@ -51,32 +42,19 @@ from rltrace.extensions.jax.rows import (
     unread_cell,
 )
 from rltrace.extensions.jax.series import JaxSeries
+from rltrace.extensions.jax.steps import LoopSteps, digest_of
 from rltrace.extensions.jax.values import ArrayValues
 from rltrace.fingerprint import Facts
-from rltrace.portable_keys import portable_key
 from rltrace.recorder.base.background_thread import CommitThread
 from rltrace.recorder.base.intern_tables import Tables
 from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.base.process_names import mark_children, recorded_name
 from rltrace.recorder.core.call_sites import Sites
 from rltrace.recorder.processes.recording import Part, ProcessRecording
-from rltrace.trace.format.rows import StepRecord
-from rltrace.trace.format.schema import JAX_ENGINE, Kind, within_stream
-
-MAX_ITERATIONS: Final = 4_096
-"""Iterations of a loop that are steps, unless they are in the window; of a longer loop, every second, third …"""
+from rltrace.trace.format.schema import ITERATION, JAX_ENGINE, within_stream
 
 FAILED: Final = "jax.failed"
 """Fact: calls without a row, as what they took was deleted before, or what they computed failed."""
-
-MAX_UNREAD: Final = 1 << 20
-"""Bytes of results that are kept until they are digested (``CachedCall.weight``)."""
-
-UNUSED: Final = 3
-"""References to a result that only the recorder holds: a list, a local variable, and the argument that is counted."""
-
-MAX_BYTES: Final = 1 << 36
-"""Bytes of the carries of a loop that are digested, outside of the window: 64 GiB, some 10 s."""
 
 MAX_STACKS: Final = 1 << 16
 """Stacks of which what JAX makes of them is kept."""
@@ -108,15 +86,11 @@ class JaxRecording:
     def __init__(self, options: RecordOptions, token: str, make_hook: MakeHook | None = None) -> None:
         """Raises RecordError where the trace cannot be written."""
         self.options, self._is_windowed = options, options.windowed
-        self.step = 0
-        """Iterations of all loops so far."""
-        self.running: Callable[[], int] = lambda: 0
-        """How many more have ended in the piece of a loop that runs now."""
         name = recorded_name(options.trace, "jax")
         self.life = ProcessRecording(options, token, name, JAX_ENGINE, {"jax": jax.__version__})
         self._writer = self.life.writer
         self._tables = Tables()
-        self._sites = Sites(self._tables)
+        self.sites = Sites(self._tables)
         self._stacks: dict[Any, int] = {}
         """Their ids, by what JAX makes of the stack of a thread: in C++, in a tenth of the time that a walk takes."""
         self.series = JaxSeries(self._tables)
@@ -129,20 +103,9 @@ class JaxRecording:
         self._of_thread = _OfThread()
         self._within: dict[str, JaxRows] = {}
         """Rows within calls and iterations, by the names of their streams."""
-        self._known = KnownArrays()
+        self.known = KnownArrays(lambda text: self.life.note(FAILED, text))
         """Arrays whose digest and producer are known."""
-        self._reads: deque[NewRow] = deque()
-        """The rows whose results are not digested yet."""
-        self._unread_bytes = 0
-        self._reading = threading.RLock()
-        self._steps: list[tuple[StepRecord, NewRow | None]] = []
-        """Each with the row whose results its digest is of, where they are not digested yet."""
-        self._has_opened = False
-        """Whether the window has begun within the run."""
-        self._loops: dict[str, int] = {}
-        """Ids in table "optimizers", by the name of the function with the loop."""
-        self._counts: dict[int, int] = {}
-        self._attempt: tuple[int, int] | None = None
+        self.steps = LoopSteps(options, self._tables)
         self._values = ArrayValues(options, self._tables) if options.values else None
         self._hook = self._values if make_hook is None else make_hook(self._writer.name, self._tables)
         self._facts: Facts = {}
@@ -170,7 +133,7 @@ class JaxRecording:
             self._writer.request_values(self._values.queue.request)
             self._values.queue.request_commit = self._values.queue.wait_for_commit = self.commit
         rows = self.rows_here()
-        if rows is not None and self.in_window(0):
+        if rows is not None and self.steps.in_window:
             self._writer.window(rows.number, 0, self.options.end_step, 0)
         mark_children()
 
@@ -188,9 +151,9 @@ class JaxRecording:
 
         Rows are added meanwhile: what is taken is written without the lock of the rows, in the order in which it was.
         """
-        self.read_results()
+        self.known.read_results()
         with self._lock:
-            streams, steps = [*self._within.values(), *self._streams], self._take_steps()
+            streams, steps = [*self._within.values(), *self._streams], self.steps.take()
             for rows in streams:
                 own = [step for step in steps if step.stream == rows.number]
                 moments, taken = rows.take_moments(), rows.take()
@@ -204,16 +167,6 @@ class JaxRecording:
                 if moments is not None:  # of these rows, so never after them
                     self._writer.append({"type": "interleaving", **moments})
                 self._writer.commit(*committed)
-
-    def _take_steps(self) -> list[StepRecord]:
-        """Remove and return the steps up to the first whose results are not digested yet."""
-        unread = (i for i, (_, row) in enumerate(self._steps) if row is not None and row[-1] is not None)
-        count = next(unread, len(self._steps))
-        taken, self._steps = self._steps[:count], self._steps[count:]
-        for record, row in taken:
-            if row is not None:
-                record.parameters = _digest_of([cell[0] for cell in row[4]])
-        return [record for record, _ in taken]
 
     # --- rows -------------------------------------------------------------------------------------------------------
 
@@ -236,67 +189,18 @@ class JaxRecording:
         self.find_torch(rows)
         return rows
 
+    def own_rows(self) -> JaxRows:
+        """The rows of the calling thread, which is known to have some."""
+        rows = self.rows_here()
+        assert rows is not None, "the caller has asked for them"
+        return rows
+
     def find_torch(self, rows: JaxRows) -> None:
         """Have the rows of the calling thread follow its torch ops, if it has any."""
         session = recorder.current_session() if rows.torch is None else None
         stream = None if session is None else session.op_stream_here()
         if stream is not None:
             rows.follow(stream)
-
-    def call_site(self, frame: FrameType) -> int:
-        """Id of the stack of the program, of which this is the innermost frame."""
-        return self._sites.of_stack(frame)
-
-    def site_of(self, lines: Sequence[tuple[str, str, int]]) -> int:
-        """Id of a stack that JAX kept of an equation."""
-        return self._sites.intern_lines(lines)
-
-    def operands(self, arrays: Sequence[Any]) -> list[Operand]:
-        """Arrays that a call takes, with their digests."""
-        self._read_among(arrays)
-        return [self._operand(array) for array in arrays]
-
-    def _operand(self, array: Any) -> Operand:
-        """An array that a call takes; JAX never writes one again."""
-        known = self._known.get(array)
-        if known is None:
-            known = Operand(*programs.digest(array), UNKNOWN if is_forming() else None)
-            if type(programs.data_of(array)) is ArrayImpl:
-                self._known[array] = known
-        return known
-
-    def digest_donated(self, given: Sequence[Any], *, is_within: bool) -> None:
-        """Digest the arrays of trees that a call is about to delete; ``is_within``: it is part of another one."""
-        known = self._known.cells
-        cells = list(map(known.get, map(id, given)))
-        if not all(cells):
-            given = list(map(programs.data_of, jax.tree.leaves(given)))
-            cells = list(map(known.get, map(id, given)))
-        sees = not is_within and self.in_window(self.step) and self.rows_here() is not None
-        with self._reading:
-            for array, cell in zip(given, cells, strict=True):
-                try:
-                    if cell is None:
-                        if sees and type(array) is ArrayImpl:
-                            self._operand(array)
-                    elif cell[0] is None:
-                        cell[0] = programs.digest_as(array, cell[3])
-                except RuntimeError:  # the program's error: it was deleted before
-                    pass
-
-    def common(self, template: RowTemplate, inputs: tuple[ArrayLayout, ...], count: int) -> RowColumns:
-        """What the rows of a program have in common (``JaxRows.common``)."""
-        rows = self.rows_here()
-        assert rows is not None, "the caller has asked for it"
-        return rows.common(template, inputs, count)
-
-    def link_references(self, args: Sequence[Any], inputs: list[Operand]) -> None:
-        """Of arguments that are references, correct the operands: the row that wrote them last, or others as well."""
-        for i, arg in enumerate(args):
-            if programs.is_reference(arg):
-                known, read = self._known.get(arg), inputs[i]
-                is_last = known is not None and known.digest == read.digest
-                inputs[i] = known if known is not None and is_last else read._replace(producer=Producer(0, SEVERAL, 0))
 
     def template(self, op: str, **more: Any) -> RowTemplate:
         """What the rows of a program have in common (``row_template``)."""
@@ -305,21 +209,15 @@ class JaxRecording:
     @property
     def sees_arrays(self) -> bool:
         """Whether the arrays of rows are wanted now, besides their digests."""
-        return self._hook is not None and self.in_window(self.step) and not self.life.is_over
+        return self._hook is not None and self.steps.in_window and not self.life.is_over
 
-    def begin_row(
-        self,
-        op: str,
-        site: int,
-        inputs: list[Operand],
-        arrays: Sequence[Any],
-    ) -> Sequence[Any]:
+    def begin_row(self, op: str, site: int, inputs: list[Operand], arrays: Sequence[Any]) -> Sequence[Any]:
         """What the call of a row is to take: ``arrays``, but for what is injected; ``inputs`` are corrected."""
         rows = self.rows_here()
         if self._hook is None or rows is None:
             return arrays
         taken = list(arrays)
-        self._hook.begin(rows.place(op, site, self.step, self._attempt), inputs, taken)
+        self._hook.begin(rows.place(op, site, self.steps.now, self.steps.attempt), inputs, taken)
         return taken
 
     def finish_row(
@@ -335,7 +233,7 @@ class JaxRecording:
         rows = self.rows_here()
         if self._hook is None or rows is None or not self.sees_arrays:
             return
-        place = rows.place(template.op, site, step, self._attempt, template.module, template.phase)
+        place = rows.place(template.op, site, step, self.steps.attempt, template.module, template.phase)
         self._hook.finish(place, template, inputs, outputs, arrays)
         rows.count(place)
 
@@ -347,18 +245,17 @@ class JaxRecording:
         Outside of the window there is no row, only the digests. Of a list of results, those that are injected replace
         items.
         """
-        rows = self.rows_here()
-        assert rows is not None, "the caller has asked for it"
-        outputs = [Operand(*self._operand(array)[:2]) for array in results]
+        rows, step = self.own_rows(), self.steps.now
+        outputs = [Operand(*self.known.operand(array)[:2]) for array in results]
         if template.op:  # a call, not the start of a window
-            self.finish_row(template, site, self.step, inputs, outputs, results)
+            self.finish_row(template, site, step, inputs, outputs, results)
         with self._lock:
-            row = rows.add(template, site, self.step, inputs, outputs) if self.in_window(self.step) else None
+            row = rows.add(template, site, step, inputs, outputs) if self.steps.in_window else None
         if row is not None:
             outputs = [Operand(o.layout, o.digest, Producer(rows.number, row, i)) for i, o in enumerate(outputs)]
         for array, operand in zip(results, outputs, strict=True):
             if isinstance(array, jax.Array):
-                self._known[array] = operand
+                self.known[array] = operand
         return outputs
 
     def add_cached(
@@ -368,21 +265,26 @@ class JaxRecording:
 
         ``innermost``: the innermost frame of the program.
         """
-        rows, step = self._of_thread.rows or self.rows_here(), self.step
+        rows, step, known = self._of_thread.rows or self.rows_here(), self.steps.now, self.known
         if rows is None:
             return
-        if self._is_windowed and not self.in_window(step):
+        cells = known.cells
+        if self._is_windowed and not self.steps.in_window:
             if call.update:
-                self._end_unseen_update(call, rows, results)
+                written = [unread_cell(layout) for _, layout in call.results]
+                cells.update(zip(map(id, results), written, strict=True))
+                new = [call.common, 0, step, [], written, (results, call.seeds)]
+                known.read_later(new, call.weight)
+                self._end_update(call.update, rows, new)
             return
-        cells, end, stream = self._known.cells, BACK * rows.row, rows.number
+        end, stream = BACK * rows.row, rows.number
         if call.constants:
             arguments = *arguments, *call.constants
         read: list[Any] = list(map(cells.get, map(id, arguments)))
         if len(read) != len(call.avals):
             raise RecordError(f"a call of a function of {len(call.avals)} arrays has {len(read)}")
         if not all(read):
-            read = [cell or self._cell(call, *each) for cell, each in zip(read, enumerate(arguments), strict=True)]
+            read = [cell or known.argument(call, *each) for cell, each in zip(read, enumerate(arguments), strict=True)]
         written = [[None, stream, end - slot, layout] for slot, layout in call.results]
         cells.update(zip(map(id, results), written, strict=True))
         stack = xla_client.Traceback.get_traceback()
@@ -390,171 +292,46 @@ class JaxRecording:
         if site is None or stack is None:
             if len(self._stacks) > MAX_STACKS:
                 self._stacks.clear()
-            site = self._stacks[stack] = self.call_site(innermost())
+            site = self._stacks[stack] = self.sites.of_stack(innermost())
         rows.begin_call()  # which calls nothing back
         new = [call.common, site, step, read, written, (results, call.seeds)]
-        self._reads.append(new)
         rows.append(new)
         if call.update:
             self._end_update(call.update, rows, new)
-        self._unread_bytes += call.weight
-        if self._unread_bytes >= MAX_UNREAD:
-            self.read_results()
+        if known.read_later(new, call.weight):
             with self._lock:
                 rows.close_block()
             self.find_torch(rows)
 
-    def _end_unseen_update(self, call: CachedCall, rows: JaxRows, results: Sequence[Any]) -> None:
-        """A call outside of the window has ended a step."""
-        written = [unread_cell(layout) for _, layout in call.results]
-        self._known.cells.update(zip(map(id, results), written, strict=True))
-        new = [call.common, 0, self.step, [], written, (results, call.seeds)]
-        self._reads.append(new)
-        self._end_update(call.update, rows, new)
-        self._unread_bytes += call.weight
-        if self._unread_bytes >= MAX_UNREAD:
-            self.read_results()
-
-    def _cell(self, call: CachedCall, place: int, array: Any) -> Cell:
-        """What is known of random keys, or of an argument of a call that nothing was known of."""
-        array = programs.data_of(array)
-        if type(array) is ArrayImpl:
-            return self._known.cell(array) or cell_of(self._operand(array))
-        dtype = call.avals[place].dtype
-        if type(array) is not np.ndarray or array.dtype != dtype:
-            array = np.asarray(array, dtype=dtype)
-        layout = call.arguments[place]
-        return cell_of(Operand(layout, programs.digest_as(array, layout)))
-
-    def _read_among(self, arrays: Sequence[Any]) -> None:
-        """Digest all results where one of these, or the data of random keys, is not digested yet."""
-        if self._reads and any((cell := self._known.cell(array)) and cell[0] is None for array in arrays):
-            self.read_results()
-
-    def read_results(self) -> None:
-        """Digest the results that are not digested yet; waits for them.
-
-        Never called with the lock of the rows: a callback of the program that computes one may wait for that lock.
-        """
-        reads, cells, arrays = self._reads, self._known.cells, []
-        with self._reading:
-            self._unread_bytes = 0
-            while reads:
-                new = reads[0]
-                if new[-1] is not None:
-                    results, seeds = new[-1]
-                    self._digest_results(new[4], results, seeds)
-                    arrays += results
-                    new[-1] = None
-                if reads and reads[0] is new:  # the program's code may run meanwhile, and come here
-                    reads.popleft()
-            for array in arrays:
-                if getrefcount(array) > UNUSED or getweakrefcount(array):
-                    self._known.keep(array)
-                else:
-                    cells.pop(id(array), None)
-
-    def _digest_results(self, cells: Sequence[Cell], results: Sequence[Any], seeds: Sequence[int]) -> None:
-        """Put the digests of results in their cells, but those that are there; 0 of what was not computed."""
-        try:
-            for cell, array, seed in zip(cells, results, seeds, strict=True):
-                if cell[0] is None:
-                    cell[0] = digest_page(array, seed)
-            return
-        except (BufferError, RuntimeError, ValueError):  # a dtype is no buffer's, one was not computed, or is large
-            pass
-        for cell, array in zip(cells, results, strict=True):
-            try:
-                if cell[0] is None:
-                    cell[0] = programs.digest_as(array, cell[3])
-            except RuntimeError as error:  # the program's error, where it looks at it
-                self.life.note(FAILED, f"a result: {str(error).partition(chr(10))[0]}")
-                cell[0] = 0
-
-    def know(self, arrays: Sequence[Any], operands: Sequence[Operand]) -> None:
-        """The digests and producers of arrays."""
-        for array, operand in zip(arrays, operands, strict=True):
-            self._known[array] = operand
-
-    def know_copies(self, arrays: Sequence[Any], copies: Sequence[Any]) -> None:
-        """Arrays that are others of this process on other devices."""
-        self._read_among(arrays)
-        for array, copy in zip(arrays, copies, strict=True):
-            known = self._known.get(array)
-            if known is not None:
-                self._known[copy] = known._replace(layout=programs.layout_here(copy))
-
-    def know_mixed(self, array: Any) -> Operand:
-        """An array that several iterations have written."""
-        operand = self._known[array] = Operand(*programs.digest(array), Producer(0, SEVERAL, 0))
-        return operand
-
     # --- steps ------------------------------------------------------------------------------------------------------
-
-    def in_window(self, step: int) -> bool:
-        """Whether the rows of a step are recorded."""
-        end = self.options.end_step
-        return step >= self.options.first_step and (end is None or step < end)
-
-    def next_piece(self, done: int, length: int, size: int, most: int) -> tuple[int, int]:
-        """Of a loop that has done so many iterations: every how many are seen next, and where the host is to look.
-
-        Of a carry of ``size`` bytes, and ``most`` iterations seen. Which iterations are seen depends on nothing but
-        the loop, the window and the end asked for, so that two runs see the same; where the host looks does not matter.
-        """
-        if self.life.is_over:
-            return length, length
-        options = self.options
-        is_each = options.windowed and self.in_window(self.step)
-        stride = 1 if is_each else _stride(length, size)
-        stop = min(length, (done // stride + most) * stride)
-        for step in (options.first_step, options.end_step, None if options.until is None else options.until + 1):
-            if step is not None and self.step < step < self.step + stop - done:
-                stop = done + step - self.step
-        return stride, stop
-
-    def sees_each(self, length: int, size: int) -> bool:
-        """Whether each iteration of a loop is seen, or each of the window; ``size``: of its carry, in bytes."""
-        return self.options.windowed or _stride(length, size) == 1
-
-    def opens_window(self) -> bool:
-        """Whether the window begins with the step that comes next, and not with the process."""
-        return self.options.first_step == self.step > 0 and not self._has_opened
 
     def open_window(self, names: Sequence[str], site: int, carry: Sequence[Any]) -> list[Operand]:
         """The window begins within a loop: a row for each array of its carry."""
-        rows = self.rows_here()
-        assert rows is not None, "the loop has rows"
-        self._has_opened = True
+        rows, opened = self.own_rows(), []
         self.commit()
         self._writer.window(rows.number, self.options.first_step, self.options.end_step, rows.row)
-        opened = []
         for name, array in zip(names, carry, strict=True):
-            opened += self.add_row(self.template("", kind=Kind.WINDOW, module=name), site, (), [array])
+            opened += self.add_row(self.template("", module=name), site, (), [array])
         return opened
 
     def add_given(self, callback: Any, arrays: Sequence[Any]) -> None:
         """The program is called back, on some thread of XLA."""
         with self._lock:
             rows = next(iter(self._streams), None)
-            step = self.step + self.running()
+            step = self.steps.now + self.steps.running()
         if rows is not None:
             self.series.add_given(callback, arrays, step, rows.number, rows.row)
 
     def add_stacked(self, loop: str, names: Sequence[str], arrays: Sequence[Any], places: Mapping[int, int]) -> None:
         """What iterations stacked that have ended; ``places``: of each, counted from now, its row in the arrays."""
-        rows = self.rows_here()
-        assert rows is not None, "the loop has rows"
-        steps = [self.step + each for each in places]
+        rows, steps = self.own_rows(), [self.steps.now + each for each in places]
         self.series.add_stacked(loop, names, arrays, [*places.values()], steps, rows.number, rows.row)
 
     def add_iterations(
         self,
-        loop: str,
         template: RowTemplate,
         site: int,
-        fixed: Sequence[Operand],
-        state: Sequence[Operand],
+        reads: tuple[Sequence[Operand], Sequence[Operand]],
         counts: Sequence[int],
         layouts: Sequence[ArrayLayout],
         digests: NDArray[np.uint64],
@@ -562,25 +339,25 @@ class JaxRecording:
     ) -> list[Operand]:
         """Iterations of a loop that have ended, each a row and a step; returns the carry after them.
 
-        Each reads ``fixed`` and the carry, first ``state``. ``counts``: of each that was seen, the iterations since the
-        one seen before; ``digests``: of what each wrote, shape [seen, arrays]: what was read within it, the carry, the
-        stacked outputs, of these two with their layouts.
+        ``reads``: what each reads, and the carry, which only the first one does. ``counts``: of each that was seen, the
+        iterations since the one seen before; ``digests``: of what each wrote, shape [seen, arrays]: what was read
+        within it, the carry, the stacked outputs, of these two with their layouts.
         """
-        self.read_results()
-        rows = self.rows_here()
-        assert rows is not None, "the loop has rows"
+        self.known.read_results()
+        rows, (fixed, state) = self.own_rows(), reads
         ends = np.cumsum(counts)
-        steps = (self.step + ends - 1).tolist()
+        steps = (self.steps.now + ends - 1).tolist()
         values, digests = np.split(digests, [0 if within is None else within.block.written], 1)
         carry = np.ascontiguousarray(digests[:, : len(state)])
         written = [Operand(*each) for each in zip(layouts, digests[0].tolist(), strict=True)]
         with self._lock:
-            first, recorded = rows.row, self.in_window(self.step)
+            first, recorded = rows.row, self.steps.in_window
             if recorded:
                 rows.add(template, site, steps[0], [*fixed, *state], written)
                 rows.repeat(steps[1:], fixed, digests)
             row_ends = [first + (i + 1 if recorded else 0) for i in range(len(ends))]
-            self._end_steps(loop, ends.tolist(), rows.number, row_ends, list(map(_digest_of, carry)))
+            loop = template.op.removesuffix(ITERATION)
+            self.steps.end(loop, ends.tolist(), rows.number, row_ends, list(map(digest_of, carry)))
         if within is not None:
             constant = np.tile(digests_of(fixed), (len(steps), 1))
             before = np.concatenate([digests_of(state)[None], carry[:-1]])
@@ -590,37 +367,21 @@ class JaxRecording:
 
     def end_update(self, name: str, results: Sequence[Any]) -> None:
         """A call of a function of this name has ended, and with it a step, as it has computed a gradient."""
-        rows = self.rows_here()
-        assert rows is not None, "the call has a row"
-        self._end_update(name, rows, [None, 0, self.step, (), list(map(cell_of, self.operands(results))), None])
+        written = list(map(cell_of, self.known.operands(results)))
+        self._end_update(name, self.own_rows(), [None, 0, self.steps.now, (), written, None])
 
     def _end_update(self, name: str, rows: JaxRows, row: NewRow) -> None:
         with self._lock:
-            self._end_steps(name, [1], rows.number, [rows.row], [0], row)
-        if self.opens_window():
+            self.steps.end(name, [1], rows.number, [rows.row], [0], row)
+        if self.steps.opens_window():
             self.open_window((), 0, ())
 
-    def _end_steps(
-        self,
-        loop: str,
-        ends: Sequence[int],
-        stream: int,
-        row_ends: Sequence[int],
-        digests: Sequence[int],
-        row: NewRow | None = None,
-    ) -> None:
-        """Iterations of a loop have ended, counted from the last one seen, each with the row after it and its digest.
+    def end_program_if_due(self) -> None:
+        """End the program where its last step has ended."""
+        if not self.life.is_over:
+            self.life.step_ended(self.steps.now - 1)
 
-        ``row``: of which the digest will be.
-        """
-        number = self._loop(loop)
-        count, begin, recorded = self._counts.get(number, 0), self.step, self.in_window(self.step)
-        for end, row_end, digest in zip(ends, row_ends, digests, strict=True):
-            done = (number, count + end - 1, 0, 0, 0, row_end, recorded, digest, 0, (0, 0, 0, 0))
-            self._steps.append((StepRecord(begin + end - 1, stream, *done), row))
-        self._counts[number] = count + ends[-1]
-        self._attempt = list(self._loops).index(loop), count + ends[-1] - 1
-        self.step = begin + ends[-1]
+    # --- within calls -------------------------------------------------------------------------------------------------
 
     def within(
         self,
@@ -634,15 +395,13 @@ class JaxRecording:
 
         ``arguments``: of the function, which of the operands of a call each is; ``lines``: frames of the call.
         """
-        rows = self.rows_here()
-        assert rows is not None, "the caller has asked for it"
-        name = within_stream(rows.name, op, choice.key)
+        name = within_stream(self.own_rows().name, op, choice.key)
         with self._lock:
             if name not in self._within:
                 self._within[name] = JaxRows(self._writer.stream(name), name, self._tables)
                 self._writer.window(self._within[name].number, self.options.first_step, self.options.end_step, 0)
             own = self._within[name]
-            return Within(own, rows_within(self._tables, self._sites, own, choice, arguments, operands, lines))
+            return Within(own, rows_within(self._tables, self.sites, own, choice, arguments, operands, lines))
 
     def add_within(self, within: Within, steps: Sequence[int], digests: NDArray[np.uint64]) -> None:
         """Rows within calls; ``steps``: those of the calls, ``digests``: see ``JaxRows.add_blocks``."""
@@ -652,31 +411,3 @@ class JaxRecording:
             self.commit()
         elif within.rows.held > MAX_ROWS:
             self._commits.wake()
-
-    def _loop(self, name: str) -> int:
-        """Id of a loop in table "optimizers"."""
-        loop = self._loops.get(name)
-        if loop is None:
-            identity = {"ordinal": len(self._loops), "class": name}
-            key = portable_key("optimizers", identity)
-            loop = self._loops[name] = self._tables.intern("optimizers", key, identity)
-        return loop
-
-    def loop_rule(self, name: str) -> LoopRule:
-        """Which scans are training loops of a function of this name."""
-        return every_scan if any(fnmatchcase(name, each) for each in self.options.loops) else computes_gradient
-
-    def end_program_if_due(self) -> None:
-        """End the program where its last step has ended."""
-        if not self.life.is_over:
-            self.life.step_ended(self.step - 1)
-
-
-def _digest_of(digests: Sequence[int] | NDArray[np.uint64]) -> int:
-    """Of what a step passes on, by the digests of its arrays."""
-    return digest_buffer(np.asarray(digests, np.uint64), 0)
-
-
-def _stride(length: int, size: int) -> int:
-    """Every how many iterations of a loop are seen, unless they are in the window."""
-    return -(-length // max(min(MAX_ITERATIONS, MAX_BYTES // max(size, 1)), 1))

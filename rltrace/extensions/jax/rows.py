@@ -12,12 +12,11 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
-from weakref import ref
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rltrace.extensions.jax.programs import ArrayLayout, Program, data_of
+from rltrace.extensions.jax.programs import ArrayLayout, Program
 from rltrace.portable_keys import portable_key
 from rltrace.recorder.base.intern_tables import Tables
 from rltrace.trace.format.interleaving import START, Moment, runs_of
@@ -91,38 +90,6 @@ def operand_of(cell: Cell) -> Operand:
         return Operand(layout, digest, None if origin == _OUTSIDE else Producer(0, SEVERAL, 0))
     row = -(-origin // BACK)
     return Operand(layout, digest, Producer(stream, row, _SLOTS.index(BACK * row - origin)))
-
-
-class KnownArrays:
-    """What is known of arrays, which JAX never writes twice. Random keys are known by their data."""
-
-    def __init__(self) -> None:
-        self.cells: dict[int, Cell] = {}
-        """By the id of an array, which ``keep`` has, or someone holds until it is removed."""
-        self._references: dict[int, ref[Any]] = {}
-
-    def __setitem__(self, array: Any, operand: Operand) -> None:
-        array = data_of(array)
-        self.cells[id(array)] = cell_of(operand)
-        self.keep(array)
-
-    def get(self, array: Any) -> Operand | None:
-        cell = self.cell(array)
-        return None if cell is None else operand_of(cell)
-
-    def cell(self, array: Any) -> Cell | None:
-        return self.cells.get(id(data_of(array)))
-
-    def keep(self, array: Any) -> None:
-        """Keep its cell until it dies."""
-        number, cells, references = id(array), self.cells, self._references
-
-        def forget(dead: ref[Any]) -> None:
-            if references.get(number) is dead:
-                del references[number]
-                cells.pop(number, None)
-
-        references[number] = ref(array, forget)
 
 
 class RowTemplate(NamedTuple):
@@ -199,12 +166,12 @@ def row_template(
     op: str,
     program: Program | None = None,
     kernel: Mapping[str, object] | None = None,
-    kind: Kind = Kind.OP,
     module: str = "",
     phase: Phase = Phase.OTHER,
     names: Sequence[str] = (),
 ) -> RowTemplate:
-    """``names``: of what a row writes, "" where there is none."""
+    """``op``: "" for what a window begins with. ``names``: of what a row writes, "" where there is none."""
+    kind = Kind.OP if op else Kind.WINDOW
     numbers = () if program is None else program.numbers
     words: list[object] = ["carry"] if kind is Kind.WINDOW else []
     words += [] if program is None else [f"program={program.fingerprint}"]
