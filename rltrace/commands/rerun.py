@@ -14,7 +14,7 @@ from rltrace.commands._option_types import parse_size, parse_steps, values_limit
 from rltrace.commands.console import ExitCode, color_option, emit, emit_json, readable_size, use_color
 from rltrace.errors import UsageError
 from rltrace.trace.format.location import Location
-from rltrace.trace.format.schema import JAX_ENGINE
+from rltrace.trace.format.schema import has_iterations
 
 if TYPE_CHECKING:
     from rltrace.rerun_op.op_sequence import RecordedMemory, SequenceOp
@@ -219,7 +219,7 @@ def find_program(location: Path, name: str | None) -> tuple[Trace, ProcessTrace]
 
 def check_ops_of_torch(trace: Location, processes: Iterable[ProcessTrace]) -> None:
     """Raise UsageError for processes with rows of JAX only: its calls, iterations and what is within them."""
-    if {process.engine for process in processes} == {JAX_ENGINE}:
+    if {has_iterations(process.engine) for process in processes} == {True}:
         raise UsageError(f"{trace} is of a JAX program: only ops of torch can be run again")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rltrace.command_lines import file_name, line, record_both, record_whole, rerun
 from rltrace.diff.base.model import Cause, Finding, Hole, Pair
 from rltrace.selectors import escape
-from rltrace.trace.format.schema import JAX_ENGINE
+from rltrace.trace.format.schema import has_iterations
 from rltrace.trace.kernels.evidence import LAUNCH_ROWS
 from rltrace.trace.read.reader import Trace
 
@@ -37,7 +37,7 @@ def confirm(a: Trace, b: Trace, finding: Finding) -> tuple[str, ...]:
 
 def explain(a: Trace, b: Trace, finding: Finding) -> tuple[str, ...]:
     """Run the op of a finding under other settings, where a trace holds its inputs."""
-    if not _can_be_explained(finding) or a.engine_of(finding.stream) == JAX_ENGINE:
+    if not _can_be_explained(finding) or has_iterations(a.engine_of(finding.stream)):
         return ()
     sides = (a, finding.a_index), (b, finding.b_index)
     if not any(row is not None and _holds_inputs(trace, finding.stream, row) for trace, row in sides):

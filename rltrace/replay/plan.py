@@ -19,7 +19,7 @@ from rltrace.replay.op_kinds import OpKinds, read_json, read_labels
 from rltrace.selectors import Key, Range, Selector, parse_selectors
 from rltrace.trace.format.collectives import brings_data
 from rltrace.trace.format.rows import Rows
-from rltrace.trace.format.schema import BOUNDARY_ONLY, JAX_ENGINE, LIMIT, Column, Origin, RowFlag, Step
+from rltrace.trace.format.schema import BOUNDARY_ONLY, LIMIT, Column, Origin, RowFlag, Step, has_iterations
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace
 from rltrace.trace.read.selector_mask import RowMask
@@ -152,7 +152,7 @@ def plans_of(
 
 def _whole_functions(trace: Trace) -> str:
     """Functions of a JAX trace whose loop was not driven, so that there are no iterations; "" where there are none."""
-    facts = [process.facts.get(BOUNDARY_ONLY) for process in trace.processes if process.engine == JAX_ENGINE]
+    facts = [process.facts.get(BOUNDARY_ONLY) for process in trace.processes if has_iterations(process.engine)]
     found = "; ".join(str(fact) for fact in facts if fact)
     return f"without iterations are {found}; op=jit.NAME selects what such a function returns" if found else ""
 
@@ -213,7 +213,7 @@ def _plan(process: ProcessTrace, selector: Selector, carried: Range | None, only
             if only.kinds is not None and _kind(kinds, injection) not in only.kinds:
                 continue
             begin = injection.step
-            if process.engine == JAX_ENGINE:  # of a long loop not every iteration is seen
+            if has_iterations(process.engine):  # of a long loop not every iteration is seen
                 begin = begins[bisect_right(begins, begin) - 1]
             if begin not in steps:
                 raise HoleError(f"the attempt that step {injection.step} of {stream.name} follows cannot be read")

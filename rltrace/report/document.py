@@ -36,7 +36,7 @@ from rltrace.diff.metrics.series import RATE
 from rltrace.diff.shift import from_text
 from rltrace.report.curves import curve_name, drift_summary, drift_text, growth_text
 from rltrace.report.phrases import shown_finding, step_word
-from rltrace.trace.format.schema import JAX_ENGINE
+from rltrace.trace.format.schema import has_iterations
 from rltrace.trace.read.names import Site
 from rltrace.wording import counted, ordinal, sentence
 
@@ -383,7 +383,7 @@ def when(finding: Finding, engine: str = "") -> str:
     is_first = is_before and finding.step == 0
     details = [] if finding.b_step is None else [f"B's step {finding.b_step:,}"]
     if finding.optimizer is not None:
-        unit = "iteration" if engine == JAX_ENGINE else "attempt"
+        unit = "iteration" if has_iterations(engine) else "attempt"
         has_count = not (is_first and finding.optimizer.count == 0)
         details.append(_attempt(finding.optimizer, unit, has_count=has_count))
     if finding.environment_step is not None and not is_before:  # the count is that at the end of the step
@@ -396,7 +396,7 @@ def when(finding: Finding, engine: str = "") -> str:
 
 def _precedes_loop(finding: Finding, engine: str) -> bool:
     """Whether a row of JAX is another call than that of the loop, or what the call computes before its loop."""
-    if engine != JAX_ENGINE or finding.optimizer is None or not str(finding.op).startswith("jit."):
+    if not has_iterations(engine) or finding.optimizer is None or not str(finding.op).startswith("jit."):
         return False
     loop = finding.optimizer.name
     return finding.op == f"{loop}.before" or not f"{finding.op}.".startswith(f"{loop}.")

@@ -19,7 +19,7 @@ from rltrace.trace.format.arming import sleeping_process
 from rltrace.trace.format.location import Location
 from rltrace.trace.format.records import LeftOut, add_up
 from rltrace.trace.format.root import RUNNING
-from rltrace.trace.format.schema import BOUNDARY_ONLY, JAX_ENGINE, READS_WITHIN, Step
+from rltrace.trace.format.schema import BOUNDARY_ONLY, READS_WITHIN, Step, has_iterations
 from rltrace.trace.kernels.evidence import LAUNCH_ROWS
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace
@@ -282,11 +282,11 @@ def _process_lines(process: Mapping[str, Any], engine: str, options: Facts) -> I
     for optimizer in process["optimizers"]:
         skipped = f", {optimizer['skipped']:,} skipped" if optimizer["skipped"] else ""
         name = f"{optimizer.get('class', '?')} #{optimizer.get('ordinal', '?')}"
-        unit = "iteration" if engine == JAX_ENGINE else "attempt"
+        unit = "iteration" if has_iterations(engine) else "attempt"
         yield f"  steps   {name}  {counted(optimizer['attempts'], unit)}{skipped}"
     if process["series"]:
         count, samples = process["series"]["count"], counted(process["series"]["samples"], "number")
-        others = "" if engine == JAX_ENGINE else ", and scalars read with .item()"
+        others = "" if has_iterations(engine) else ", and scalars read with .item()"
         yield f"  series  {count:,} recorded, {samples} (rltrace series draws them{others})"
     yield from _jax_lines(process["facts"])
     if process["compiled"]:

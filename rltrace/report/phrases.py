@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rltrace.diff.base.model import Comparison, Finding, Verdict
-from rltrace.trace.format.schema import JAX_ENGINE
+from rltrace.trace.format.schema import has_iterations
 
 HEADLINES = {
     Verdict.IDENTICAL: "IDENTICAL",
@@ -20,4 +20,4 @@ def shown_finding(comparison: Comparison) -> Finding | None:
 
 def step_word(engine: str) -> str:
     """What a step is in recordings of this engine."""
-    return "iteration" if engine == JAX_ENGINE else "optimizer step"
+    return "iteration" if has_iterations(engine) else "optimizer step"

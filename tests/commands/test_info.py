@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from rltrace.commands.main import main
+from rltrace.extensions.jax import JAX_ENGINE
 from rltrace.report.info import describe, info_text
 from rltrace.testing import TraceBuilder
-from rltrace.trace.format.schema import JAX_ENGINE
 from rltrace.trace.read.reader import open_trace
 
 

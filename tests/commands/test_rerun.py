@@ -10,8 +10,8 @@ from recorded import recorder
 from torch import nn
 
 from rltrace.commands.main import main
+from rltrace.extensions.jax import JAX_ENGINE
 from rltrace.testing import TraceBuilder
-from rltrace.trace.format.schema import JAX_ENGINE
 
 
 def training() -> None:

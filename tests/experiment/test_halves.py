@@ -23,9 +23,9 @@ from rltrace.experiment.confirm.setup import (
 )
 from rltrace.experiment.confirm.suggested_commands import advice_of
 from rltrace.experiment.outcome import Arm, ArmName, ArmState, ExperimentResult, OriginClass, Outcome, write_outcome
+from rltrace.extensions.jax import JAX_ENGINE
 from rltrace.report.confirm import outcome_headline
 from rltrace.testing import TraceBuilder
-from rltrace.trace.format.schema import JAX_ENGINE
 from rltrace.trace.read.reader import open_trace
 from rltrace.trace.tools.slice import slice_trace
 

@@ -29,13 +29,13 @@ from rltrace.diff.base.model import (
     Structure,
     UninitialisedCount,
 )
+from rltrace.extensions.jax import JAX_ENGINE
 from rltrace.report.diff_markdown import comparison_markdown
 from rltrace.report.diff_text import inline_text, render_comparison
 from rltrace.report.document import Form, Stack, streams_text, verdict_document, when
 from rltrace.report.html.page import html_page
 from rltrace.report.page_data import gather
 from rltrace.testing import TraceBuilder
-from rltrace.trace.format.schema import JAX_ENGINE
 from rltrace.trace.read.names import Site
 from rltrace_tui.diff_text import environment_lines, verdict_lines
 

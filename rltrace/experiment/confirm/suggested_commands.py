@@ -11,7 +11,7 @@ from rltrace.command_lines import line
 from rltrace.experiment.confirm.arms import CONTROLS, NOT_REPRODUCIBLE
 from rltrace.experiment.confirm.setup import ConfirmOptions, ExperimentSetup, capture_command
 from rltrace.experiment.outcome import ArmName, ArmState, ExperimentResult, Outcome
-from rltrace.trace.format.schema import JAX_ENGINE
+from rltrace.trace.format.schema import has_iterations
 from rltrace.trace.kernels.evidence import LAUNCH_ROWS
 
 RUNS = 5
@@ -52,7 +52,7 @@ def _one_op(outcome: ExperimentResult, setup: ExperimentSetup, runs: Path) -> tu
     if not needed:
         return ()
     first = min(needed, key=lambda found: (found.first_step or 0, found.first_row or 0))
-    if first.op.startswith(LAUNCH_ROWS) or setup.question.a.engine_of(first.stream) == JAX_ENGINE:
+    if first.op.startswith(LAUNCH_ROWS) or has_iterations(setup.question.a.engine_of(first.stream)):
         return ()
     return (line("repro", runs / "A0.zarr", "--at", f"{first.stream}:{first.first_row}"),)
 

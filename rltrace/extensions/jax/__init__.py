@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from rltrace.recorder.base.options import RecordOptions
 
 
+JAX_ENGINE: Final = "jax-iterations/2"
+"""Engine of what this package records: rows are calls of functions that JAX compiled, and iterations of their outermost
+scan."""
+
+
 def _recorders(options: RecordOptions) -> dict[str, str]:
     injects = options.replay and not options.by_rows
     return {"jax": f"rltrace.extensions.jax.{'arrays:start_injecting' if injects else 'hook:start'}"}

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rltrace.errors import HoleError, RecordError
-from rltrace.extensions.jax import hook
+from rltrace.extensions.jax import JAX_ENGINE, hook
 from rltrace.extensions.jax.programs import array_like, host_array
 from rltrace.extensions.jax.rows import Operand, RowPlace, RowTemplate
 from rltrace.recorder import current_session
@@ -20,7 +20,7 @@ from rltrace.replay.follower import InjectionFollower, NotInjectedError
 from rltrace.replay.op_kinds import OUTSIDE, RESULT, OpDistance, OpKinds
 from rltrace.replay.plan import Injection, plans_of
 from rltrace.replay.report import record_of
-from rltrace.trace.format.schema import JAX_ENGINE, Column
+from rltrace.trace.format.schema import Column
 from rltrace.trace.read.reader import open_trace
 from rltrace.trace.read.values import Value
 

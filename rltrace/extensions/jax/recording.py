@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from rltrace import recorder
 from rltrace.errors import RecordError
-from rltrace.extensions.jax import programs
+from rltrace.extensions.jax import JAX_ENGINE, programs
 from rltrace.extensions.jax.cached_calls import CachedCall
 from rltrace.extensions.jax.fusions import Choice
 from rltrace.extensions.jax.inner_rows import Line, rows_within
@@ -51,7 +51,7 @@ from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.base.process_names import mark_children, recorded_name
 from rltrace.recorder.core.call_sites import Sites
 from rltrace.recorder.processes.recording import Part, ProcessRecording
-from rltrace.trace.format.schema import ITERATION, JAX_ENGINE, within_stream
+from rltrace.trace.format.schema import ITERATION, within_stream
 
 FAILED: Final = "jax.failed"
 """Fact: calls without a row, as what they took was deleted before, or what they computed failed."""

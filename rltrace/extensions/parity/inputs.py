@@ -18,7 +18,7 @@ from rltrace.extensions.parity.selection import finds_call
 from rltrace.selectors import OP_KEYS, Selector, parse_selectors
 from rltrace.trace.format.activation_rows import ModuleCall
 from rltrace.trace.format.location import Location, parse_location
-from rltrace.trace.format.schema import JAX_ENGINE
+from rltrace.trace.format.schema import has_iterations
 from rltrace.trace.read.reader import Trace, open_trace
 
 RECORD = "record it with: rltrace record --rows all --values 'module=*' -- python …"
@@ -114,7 +114,7 @@ def _cut(call_range: CallRange, selects: Selects, what: str) -> CallRange:
 def _no_calls(side: str, trace: Trace, argument: TraceArgument, streams: Sequence[CallRange], what: str) -> str:
     """Message: this side has no calls."""
     name = side.upper()
-    if {process.engine for process in trace.processes} == {JAX_ENGINE}:
+    if {has_iterations(process.engine) for process in trace.processes} == {True}:
         return f"{argument.path} ({name}) is of a JAX program, of which no activation rows are recorded"
     if not any(process.activations for process in trace.processes):
         return f"{argument.path} ({name}) holds no activation rows to compare; {RECORD}"

@@ -208,18 +208,25 @@ class LinkNote(IntEnum):
 
 # --- engines ----------------------------------------------------------------------------------------------------------
 
-JAX_ENGINE: Final = "jax-iterations/2"
-"""Engine of a process whose rows are calls of functions that JAX compiled, and iterations of their outermost scan. Its
-attempts are these iterations, and the "class" of an optimizer is the function with the loop."""
+ITERATIONS: Final = "-iterations"
+"""End of the name, before its version, of an engine whose rows are no ops, but calls of functions that a library has
+compiled, and iterations of their loops: ``jax-iterations/2``. Its attempts are these iterations, and the "class" of an
+optimizer is the function with the loop."""
+
+
+def has_iterations(engine: str | None) -> bool:
+    """Whether rows of an engine are calls and iterations."""
+    return engine is not None and engine.partition("/")[0].endswith(ITERATIONS)
+
 
 WRITES: Final = "writes"
-"""Key of a word in a skeleton of that engine: the names of what the row writes, "" where there is none."""
+"""Key of a word in a skeleton of such an engine: the names of what the row writes, "" where there is none."""
 
 LINES: Final = "lines"
 """Key of another such word: [[line of the source, fingerprint of the equations from it], …] in their order."""
 
 ITERATION: Final = ".iteration"
-"""End of the op of a row of that engine that is an iteration: ``jit.train.iteration``."""
+"""End of the op of a row of such an engine that is an iteration: ``jit.train.iteration``."""
 
 
 def within_stream(stream: str, op: str, key: str) -> str:
@@ -244,8 +251,8 @@ def parse_within(stream: str) -> tuple[str, str] | None:
 _WITHIN: Final = re.compile(r"(.*)/(jit\.[^@/]*@[0-9a-f]{16})", re.DOTALL)
 
 READS_WITHIN: Final = "jax.reads_within"
-"""Fact of a process of that engine: of each program the values within it that are read, ``jit.train.before 12.0 15.1``:
-the number of the equation among those of the program, and which of its results."""
+"""Fact of a process of such an engine: of each program the values within it that are read, as in
+``jit.train.before 12.0 15.1``: the number of the equation among those of the program, and which of its results."""
 
 BOUNDARY_ONLY: Final = "jax.boundary_only"
 """Fact of a process of that engine: functions with a loop that is not driven, each with the reason."""

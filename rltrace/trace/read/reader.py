@@ -37,7 +37,7 @@ from rltrace.trace.format.process_start import MAX_START_BYTES, STARTS, UPLOAD, 
 from rltrace.trace.format.records import check_launch, check_slice, number
 from rltrace.trace.format.root import JOURNAL, KILLED, LEFT_OUT, NEVER_RECORDED, NODES, PROCESSES, RUNNING, name_file
 from rltrace.trace.format.rows import Segment
-from rltrace.trace.format.schema import FORMAT, JAX_ENGINE, OLDEST
+from rltrace.trace.format.schema import FORMAT, OLDEST, has_iterations
 from rltrace.trace.format.tables import Table
 from rltrace.trace.kernels.library_reports import LibraryReports
 from rltrace.trace.read.process import ProcessTrace, TraceHole
@@ -125,14 +125,14 @@ class Trace:
     @property
     def has_rows(self) -> bool:
         """Whether ops are rows, or of a JAX program, at each level, calls and iterations."""
-        return self.level == "op" or any(process.engine == JAX_ENGINE for process in self.processes)
+        return self.level == "op" or any(has_iterations(process.engine) for process in self.processes)
 
     @property
     def has_all_inputs(self) -> bool:
         """Whether rows have digests of all inputs: with ``record --verify-inputs``, and all rows of JAX."""
         options = self.launch.get("options")
         is_verified = isinstance(options, dict) and bool(options.get("verify_inputs"))
-        return is_verified or {process.engine for process in self.processes} == {JAX_ENGINE}
+        return is_verified or {has_iterations(process.engine) for process in self.processes} == {True}
 
     @property
     def rerun_of(self) -> str | None:
@@ -145,7 +145,7 @@ class Trace:
     def engine(self) -> str:
         """How ops were intercepted; rows of two engines are not compared. Of torch and JAX, that of which has steps."""
         engines = [p.engine for p in self.processes if p.engine]
-        if JAX_ENGINE in engines and len({*engines}) > 1:
+        if any(map(has_iterations, engines)) and len({*engines}) > 1:
             engines.sort(key=[p.engine for p in self.processes if len(p.steps)].count, reverse=True)
         return next((engine for engine in engines if engine != "none"), next(iter(engines), ""))
 

@@ -14,11 +14,11 @@ from pages import Node, losses, parse
 from programs import Do, recorded, training
 
 from rltrace.diff.base.model import Pair
+from rltrace.extensions.jax import JAX_ENGINE
 from rltrace.report.html.page import html_page, policy, style_sheet
 from rltrace.report.page_data import PageData, gather
 from rltrace.report.redaction import Disclosure
 from rltrace.testing import TraceBuilder
-from rltrace.trace.format.schema import JAX_ENGINE
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 HOSTILE = "</title><script>alert(1)</script><img src=x onerror=alert(2)>\"' --> \u202e \x00 &lt;"

@@ -13,9 +13,9 @@ from spoken_traces import spoken_traces
 
 import rltrace
 from rltrace.commands.main import main
+from rltrace.extensions.jax import JAX_ENGINE
 from rltrace.extensions.parity.commands._parity_result import ParityResult
 from rltrace.testing import TraceBuilder
-from rltrace.trace.format.schema import JAX_ENGINE
 
 SEQUENCES, PROMPTS = [[3, 4, 5, 6, 7], [9, 4, 5]], [2, 1]
 
