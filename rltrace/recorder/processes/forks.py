@@ -12,7 +12,7 @@ import multiprocessing.util
 import os
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch._ops import OpOverload
 
@@ -43,15 +43,9 @@ class Inheritance(NamedTuple):
     extend: Extend | None
 
 
-class Recording(Protocol):
-    """The session of a process."""
-
-    def stream_here(self) -> OpRecorder | None:
-        """The stream of the calling thread."""
-
-
-Start = Callable[[Inheritance, str, str | None, CommitServer], "Recording"]
-"""Starts to record, with the token of the start record, the name if there is one, and the server of a worker."""
+Start = Callable[[Inheritance, str, str | None, CommitServer], "OpRecorder | None"]
+"""Starts to record, with the token of the start record, the name if there is one, and the server of a worker. Returns
+the stream of the calling thread."""
 
 
 class ForkedChild:
@@ -83,8 +77,9 @@ class ForkedChild:
         elif not _is_forked_by("multiprocessing"):  # it could otherwise begin inside an optimizer step
             self.begin(self.inheritance.name)
 
-    def begin(self, name: str | None) -> Recording | None:
-        """Record from now on; None where that failed, which is noted, or where it has begun before.
+    def begin(self, name: str | None) -> OpRecorder | None:
+        """Record from now on, in the stream that is returned; None where that failed, which is noted, or where it has
+        begun before.
 
         ``name``: None: the one of multiprocessing.
         """
@@ -110,8 +105,7 @@ class ForkedChild:
         self.inheritance.engine.leave()
 
     def observe(self, by: Any, func: OpOverload, types: Any, args: tuple[Any, ...], kwargs: Any = None, /) -> Any:
-        session = self.begin(self.inheritance.name)
-        stream = session.stream_here() if session is not None else None
+        stream = self.begin(self.inheritance.name)
         if stream is None:
             return func(*args, **kwargs) if kwargs else func(*args)
         return observer_of(stream).observe(by, func, types, args, kwargs)

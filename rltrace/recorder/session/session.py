@@ -21,14 +21,13 @@ import torch
 
 from rltrace.fingerprint import Facts
 from rltrace.recorder.base.background_thread import are_all_others
-from rltrace.recorder.base.dispatch_mode import DispatchEngine, Engine
+from rltrace.recorder.base.dispatch_mode import DispatchEngine
 from rltrace.recorder.base.isolation import EagerStance, compiler_exclusion
 from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.base.process_names import Children, fork_name, is_worker, process_name, recorded_name
 from rltrace.recorder.base.stack_space import check_stack_space
 from rltrace.recorder.base.torch_function import torch_function_disabled
 from rltrace.recorder.capture.captures import Captures, Extend, PastAttempts, make_captures, remember_names
-from rltrace.recorder.core.modules import ModuleNames
 from rltrace.recorder.core.native_engine import NativeEngine, NativeRecorder
 from rltrace.recorder.core.op_recorder import OpRecorder
 from rltrace.recorder.core.process_state import FULL_STACK, ProcessState
@@ -64,10 +63,10 @@ class Session:
         token: str,
         name: str | None = None,
         extend: Extend | None = None,
-        engine: Engine | None = None,
+        inheritance: Inheritance | None = None,
         commit_server: CommitServer | None = None,
     ) -> None:
-        """``engine`` of the calling thread, ``commit_server`` of a worker: where there is one already."""
+        """``inheritance`` of a forked child; ``commit_server`` of a worker, where there is one already."""
         loaded = choose_library(options, extended=extend is not None)
         self._engine_facts = choice_facts(options, loaded)
         self._commit_server = commit_server or CommitServer(options.trace)
@@ -101,8 +100,9 @@ class Session:
             DispatchEngine if native is None else partial(NativeEngine, native),
             OpRecorder if native is None else partial(NativeRecorder, library=native),
         )
-        if engine is not None:
-            self._streams.adopt(engine)
+        if inheritance is not None:
+            self._streams.adopt(inheritance.engine)
+            self._process.module_names.inherit(inheritance.module_names)
         modules_here, with_calls = self._streams.modules_here, bool(options.rows)
         self._patches = TorchPatches(self._process, modules_here, self.fail, with_calls=with_calls, library=native)
         self._modules = self._patches.modules
@@ -158,7 +158,7 @@ class Session:
                 at_exit=terminations.install,  # multiprocessing ends its daemons after that
             ),
             Part(install=lambda: server.serve(recording.terminated), close=server.end),
-            Part(uninstall=self._leave),
+            Part(uninstall=current.clear),
         ]
         if options.compile:
             parts.insert(1, Part(install=stance.begin, uninstall=stance.end))
@@ -208,10 +208,6 @@ class Session:
         if memory is not None and values is not None:
             memory.expect(window.lasting_tensors(steps.optimizers(), self._modules.roots()), values, main)
         window.write_state(main, steps.optimizers(), self._modules.roots(), steps.generator_states())
-
-    def stream_here(self) -> OpRecorder | None:
-        """The stream of the calling thread, where its ops become rows."""
-        return self.window.stream_here()
 
     def op_stream_here(self) -> OpRecorder | None:
         """The stream of the calling thread, whether or not its ops become rows now; None: it has none yet."""
@@ -309,6 +305,8 @@ class Session:
     def start(self) -> None:
         """Install everything, and begin to record."""
         self.recording.start(self._parts, {**running_before(), **self._engine_facts})
+        if not self.recording.is_over:
+            current.session = self
 
     def _commit(self) -> None:
         self._committer.flush()
@@ -327,10 +325,6 @@ class Session:
     def _pause_before(self, program: str | None) -> None:
         if self._profiler is not None and program is not None:
             self._profiler.pause("another program was about to replace the process")
-
-    def _leave(self) -> None:
-        if current.session is self:
-            current.session = None
 
     def fail(self, error: Exception) -> None:
         """An internal error of the recorder: the recording ends, the program goes on.
@@ -373,15 +367,14 @@ class Session:
         name, names = fork_name(self.recording.writer.name, number), self._process.module_names
         return Inheritance(self.options, name, names, engine, self._extend) if is_recorded else None
 
-    def inherit(self, module_names: ModuleNames) -> None:
-        """Take over the names of the modules that the parent process has created."""
-        self._process.module_names.inherit(module_names)
-
 
 class _Current:
     """The session of this process."""
 
     session: Session | None = None
+
+    def clear(self) -> None:
+        self.session = None
 
 
 current = _Current()
@@ -396,7 +389,6 @@ def start(options: RecordOptions, token: str, extend: Extend | None = None) -> S
         name = None
     session = Session(options, token, name, extend)
     session.start()
-    current.session = None if session.recording.is_over else session
     return session
 
 
@@ -407,12 +399,12 @@ def end() -> None:
         current.session.recording.finish()
 
 
-def _start_forked(inheritance: Inheritance, token: str, name: str | None, commit_server: CommitServer) -> Session:
-    session = Session(inheritance.options, token, name, inheritance.extend, inheritance.engine, commit_server)
-    session.inherit(inheritance.module_names)
+def _start_forked(
+    inheritance: Inheritance, token: str, name: str | None, commit_server: CommitServer
+) -> OpRecorder | None:
+    session = Session(inheritance.options, token, name, inheritance.extend, inheritance, commit_server)
     session.start()
-    current.session = None if session.recording.is_over else session
-    return session
+    return session.window.stream_here()
 
 
 def _before_fork() -> None:

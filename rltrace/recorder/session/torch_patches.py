@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
 
 import torch
 
@@ -189,6 +189,14 @@ class Aliases:
 # --- all patches ------------------------------------------------------------------------------------------------------
 
 
+class Patched(Protocol):
+    """Something of torch that is patched while ops are recorded."""
+
+    def install(self) -> None: ...
+
+    def uninstall(self) -> None: ...
+
+
 class TorchPatches:
     """The patches of one process."""
 
@@ -205,35 +213,27 @@ class TorchPatches:
         engine."""
         self._process = process
         self.modules = ModuleCalls(process.module_names, modules_here, with_hooks=with_calls, library=library)
-        self._aliases = Aliases(process.storages, fail)
         self._subclasses = SubclassCalls()
-        self._composites = Composites()
-        self._compiled = CompiledCalls(process)
-        self._launches = (TritonLaunches(process), ForeignCalls(process))
-        self._sharding = ShardingPropagation(fail)
-        self._works = Works(process.storages, fail)
+        self._patches: Sequence[Patched] = (
+            self.modules,
+            Aliases(process.storages, fail),
+            Composites(),
+            CompiledCalls(process),
+            TritonLaunches(process),
+            ForeignCalls(process),
+            ShardingPropagation(fail),
+            Works(process.storages, fail),
+        )
 
     def install(self) -> None:
-        self.modules.install()
-        self._aliases.install()
         self._subclasses.install()  # until the end: a silenced mode interferes as much as an active one
-        self._composites.install()
-        self._compiled.install()
-        for launches in self._launches:
-            launches.install()
-        self._sharding.install()
-        self._works.install()
+        for patched in self._patches:
+            patched.install()
 
     def uninstall(self) -> None:
         """Until ``install`` is called again."""
-        self.modules.uninstall()
-        self._aliases.uninstall()
-        self._composites.uninstall()
-        self._compiled.uninstall()
-        for launches in self._launches:
-            launches.uninstall()
-        self._sharding.uninstall()
-        self._works.uninstall()
+        for patched in self._patches:
+            patched.uninstall()
 
     def remove(self, *, but_subclasses: bool = False) -> None:
         """Undo permanently. ``but_subclasses``: the subclass constructor stays patched."""
