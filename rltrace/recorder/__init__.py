@@ -2,8 +2,9 @@
 
 An *engine* intercepts ops (``base/dispatch_mode.py``), an *op recorder* turns each into a row
 (``core/op_recorder.py``), the *committer* writes rows to disk in the background (``streams/committer.py``), and the
-*session* owns all of it for one process (``session/session.py``). Nothing here may change what the recorded program
-computes, prints or returns: no random number is drawn, no tensor kept alive, no version counter touched.
+*session* composes all of it for one process (``session/session.py``), as parts of a *recording*, which begin and end
+together (``processes/recording.py``). Nothing here may change what the recorded program computes, prints or returns: no
+random number is drawn, no tensor kept alive, no version counter touched.
 """
 
 from __future__ import annotations

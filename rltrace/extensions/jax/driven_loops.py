@@ -117,24 +117,24 @@ class DrivenLoop:
         constants, xs, rest, carry = cut.split_first(parts.before.call(recording, args, inputs))
         first = [*constants, *xs, *rest, *_unshared(carry, cut.in_place, args)]
         rows = _LoopRows(recording, self, site, (len(constants) + len(xs), len(rest)))
-        recording.life.guarded(lambda: rows.before(inputs, first), None)
+        recording.life.guarded(lambda: rows.before(inputs, first))
         constants, xs, rest, carry = cut.split_first(first)
         ys, done = cut.empty_outputs(), 0
         while done < cut.length:
-            recording.life.guarded(partial(rows.open_window, carry), None)
+            recording.life.guarded(partial(rows.open_window, carry))
             stop = rows.next_stop(done)
             moved = cut.split(carry)
             piece = np.int32(done), np.int32(stop), rows.log_address
             carry, ys, log = parts.loop.program(*piece, constants, *moved, ys, xs)
-            recording.life.guarded(partial(rows.piece, done, stop, carry, ys, log), None)
+            recording.life.guarded(partial(rows.piece, done, stop, carry, ys, log))
             recording.end_program_if_due()
             done = stop
         results = [*carry, *ys]
-        recording.life.guarded(partial(rows.end, carry, ys), None)
+        recording.life.guarded(partial(rows.end, carry, ys))
         if parts.after is None:
             return cut.final(results)
         final = parts.after.call(recording, [*rest, *results], rows.last_inputs)
-        recording.life.guarded(partial(rows.after, final), None)
+        recording.life.guarded(partial(rows.after, final))
         return final
 
 

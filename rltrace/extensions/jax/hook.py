@@ -212,7 +212,7 @@ class JaxCalls:
         """Arrays are put on devices: their bytes have the producers that they had."""
         copies, recording = original(*arrays, **params), self._recording
         if recording is not None:
-            recording.life.guarded(lambda: recording.known.add_copies(arrays, copies), None)
+            recording.life.guarded(lambda: recording.known.add_copies(arrays, copies))
         return copies
 
     def note_lowered(self, original: Original, traced: Any, *args: Any, **options: Any) -> Any:
@@ -253,7 +253,7 @@ class JaxCalls:
         def delete(array: Any) -> Any:
             recording = self._recording
             if recording is not None:
-                recording.life.guarded(partial(recording.known.operands, [array]), None)
+                recording.life.guarded(partial(recording.known.operands, [array]))
             return original(array)
 
         return delete
@@ -269,13 +269,9 @@ class JaxCalls:
 
     def digest_donated(self, given: Sequence[Any]) -> None:
         recording = self._recording
-        if recording is None or recording.life.is_over:
-            return
-        try:
-            sees = not self._busy.now and recording.steps.in_window and recording.rows_here() is not None
-            recording.known.digest_donated(given, sees=sees)
-        except Exception as error:
-            recording.life.fail(error)
+        if recording is not None:
+            is_within = self._busy.now
+            recording.life.guarded(lambda: recording.digest_donated(given, is_within=is_within))
 
     def add_cached(self, call: CachedCall, arguments: Sequence[Any], results: Sequence[Any]) -> None:
         recording = self._recording
@@ -292,7 +288,7 @@ class JaxCalls:
         """The program is about to be called back."""
         recording = self._recording
         if recording is not None:
-            recording.life.guarded(lambda: recording.add_given(callback, arrays), None)
+            recording.life.guarded(lambda: recording.add_given(callback, arrays))
 
     def _here(self) -> JaxRecording | None:
         """The recording; None where calls of this thread are not recorded."""
@@ -410,7 +406,7 @@ class JaxCalls:
         """A call has ended, perhaps the first."""
         if not self._has_called:
             self._has_called = True
-            recording.life.guarded(recording.first_call_ended, None)
+            recording.life.guarded(recording.first_call_ended)
         recording.end_program_if_due()
 
     def _of_compiled(self, recording: JaxRecording, compiled: Any) -> tuple[RowTemplate, list[Any], bool]:

@@ -120,7 +120,7 @@ class ReadProgram:
         *results, passed_on = self.program(*args, log.address)
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # the program's, which the results have, too
             jax.block_until_ready(passed_on)
-            recording.life.guarded(partial(self._add_rows, recording, inputs, log, results), None)
+            recording.life.guarded(partial(self._add_rows, recording, inputs, log, results))
         return list(results)
 
     def _add_rows(

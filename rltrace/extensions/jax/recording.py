@@ -220,6 +220,11 @@ class JaxRecording:
         self._hook.begin(rows.place(op, site, self.steps.now, self.steps.attempt), inputs, taken)
         return taken
 
+    def digest_donated(self, given: Sequence[Any], *, is_within: bool) -> None:
+        """Arrays are about to be donated, in trees; ``is_within``: to a call that is part of another one."""
+        sees = not is_within and self.steps.in_window and self.rows_here() is not None
+        self.known.digest_donated(given, sees=sees)
+
     def finish_row(
         self,
         template: RowTemplate,

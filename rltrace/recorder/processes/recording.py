@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from rltrace import fingerprint
 from rltrace.digest import ALGORITHM
@@ -25,8 +25,6 @@ from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.processes.exits import TERMINATION_SECONDS, Endings, EndLook, interrupt_program, stay_interrupted
 from rltrace.trace.format.process_start import note_failure
 from rltrace.trace.write.writer import ProcessWriter
-
-T = TypeVar("T")
 
 MAX_NOTES: Final = 20
 """Entries of one fact that is a list."""
@@ -52,7 +50,7 @@ class Part(NamedTuple):
     uninstall: Callable[[], object] = _nothing
     """The recording ends, or this process is a forked child, where no lock may be taken and no thread waited for."""
     stop: Callable[[], object] = _nothing
-    """The recording has failed: take nothing more. Called in any thread."""
+    """The recording has failed: take nothing more. Called in any thread, in the order of the parts."""
     commit: Callable[[], object] = _nothing
     """Write all that is finished."""
     replace: Callable[[str | None], object] = _nothing
@@ -171,7 +169,7 @@ class ProcessRecording:
             import traceback
 
             traceback.print_exception(error)
-        for part in reversed(self._parts):
+        for part in self._parts:
             self._safely(part.stop)
         why = f"the recorder failed: {self.failure}"
         with contextlib.suppress(Exception):
@@ -186,15 +184,10 @@ class ProcessRecording:
         except Exception as error:
             self.fail(error)
 
-    def guarded(self, action: Callable[[], T], otherwise: T) -> T:
-        """What ``action`` returns; where it fails, the recording ends, and the program goes on with ``otherwise``."""
-        if self.is_over:
-            return otherwise
-        try:
-            return action()
-        except Exception as error:
-            self.fail(error)
-            return otherwise
+    def guarded(self, action: Callable[[], object]) -> None:
+        """Do this unless the recording is over; where it fails, the recording ends, and the program goes on."""
+        if not self.is_over:
+            self._safely(action)
 
     # --- other ends of a process --------------------------------------------------------------------------------------
 
@@ -233,13 +226,12 @@ class ProcessRecording:
 
     def _end_provisionally(self, state: str | None, ending: Mapping[str, object]) -> None:
         """Commit all rows, and record how the process ends if nothing follows; None: it goes on."""
-        if self.is_over:
-            return
-        try:
+
+        def write() -> None:
             self.commit()
             self.writer.append({"type": "provisional_end", "state": state, "exit": dict(ending)})
-        except Exception as error:
-            self.fail(error)
+
+        self.guarded(write)
 
     def _at_exit(self) -> None:
         self.finish()
@@ -272,7 +264,8 @@ class ProcessRecording:
     def note(self, fact: str, text: str) -> None:
         """Add an entry to a fact that is a list, at once: it is to be in the trace of a program that is killed."""
         noted = self._notes.setdefault(fact, [])
-        if self.is_over or text in noted or len(noted) >= MAX_NOTES:
+        is_closed = self.failure is not None or self._closed.is_set() or self.is_inherited
+        if is_closed or text in noted or len(noted) >= MAX_NOTES:
             return
         noted.append(text)
         self._safely(lambda: self.writer.facts(self.level, self.engine, {fact: "; ".join(noted)}))
