@@ -16,7 +16,6 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import jax
 from jax._src import api, dispatch, pjit, source_info_util, traceback_util
@@ -27,10 +26,10 @@ from rltrace import recorder
 from rltrace.errors import RecordError
 from rltrace.extensions.jax import cached_calls, programs
 from rltrace.extensions.jax.cached_calls import CachedCall
-from rltrace.extensions.jax.callback_errors import ServedCalls, as_unrecorded
-from rltrace.extensions.jax.driven_loops import DrivenLoop, address_of
-from rltrace.extensions.jax.loops import CannotCutError, has_gradient, has_loop, has_while
-from rltrace.extensions.jax.read_calls import ReadProgram, read_function
+from rltrace.extensions.jax.callback_errors import as_unrecorded
+from rltrace.extensions.jax.compiled_functions import CompiledFunctions
+from rltrace.extensions.jax.driven_loops import address_of
+from rltrace.extensions.jax.loops import has_gradient, has_loop, has_while
 from rltrace.extensions.jax.recording import FAILED, JaxRecording, MakeHook
 from rltrace.extensions.jax.rows import Operand, RowTemplate
 from rltrace.extensions.jax.series import watch_callbacks
@@ -38,7 +37,7 @@ from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.base.patching import Patches
 from rltrace.recorder.base.weak_id_dict import WeakIdDict
 from rltrace.trace.format.process_start import note_failure
-from rltrace.trace.format.schema import BOUNDARY_ONLY, CALLS_BACK
+from rltrace.trace.format.schema import BOUNDARY_ONLY
 
 Original = Callable[..., Any]
 
@@ -68,9 +67,6 @@ NOT_THERE = {
 
 NOT_RECORDED = "jax.not_recorded"
 """Fact of a process whose torch ops are recorded: why its calls of JAX are not."""
-
-CALLED = ("donated_invars", "in_shardings", "out_shardings", "in_layouts", "out_layouts", "compiler_options_kvs")
-"""Parameters of a call with which a function is compiled anew."""
 
 
 def start(options: RecordOptions, token: str, make_hook: MakeHook | None = None) -> None:
@@ -131,27 +127,6 @@ class _Caller(NamedTuple):
     """Whether each call of the function is seen, whatever JAX's cache has."""
 
 
-class _Function:
-    """What is known of one compiled function."""
-
-    def __init__(self, name: str, closed: Any) -> None:
-        self.op = f"jit.{name}"
-        self.program = programs.program_of(closed.jaxpr)
-        self.template: RowTemplate | None = None
-        """Of its rows, where it is recorded at its boundary."""
-        self.loop: DrivenLoop | None = None
-        self.read: ReadProgram | None = None
-        """Its program, where the values within it are read."""
-        self.computes_gradient = has_gradient(closed.jaxpr)
-        self.is_prepared = False
-        self.served: ServedCalls | None = None
-        """Of a function that calls back: which calls JAX's C++ cache would serve unrecorded; None: none."""
-
-    def update(self, counts: bool) -> str:
-        """What the steps are called that its calls end; "": they end none. ``counts``: whether they may."""
-        return self.op if counts and self.computes_gradient and self.loop is None else ""
-
-
 class JaxCalls:
     """Turns calls into rows."""
 
@@ -159,7 +134,7 @@ class JaxCalls:
         self._options, self._token, self._make_hook = options, token, make_hook
         self._busy = _Busy()
         self._lock = threading.Lock()
-        self._functions: WeakKeyDictionary[Any, dict[Any, _Function]] = WeakKeyDictionary()
+        self._functions = CompiledFunctions()
         self._lowered: WeakIdDict[Any, tuple[str, Any]] = WeakIdDict()
         """(name, traced function) of what the program lowers, and compiles, itself."""
         self._compiled: WeakIdDict[Any, tuple[RowTemplate, list[Any], bool]] = WeakIdDict()
@@ -184,7 +159,7 @@ class JaxCalls:
         except (jax.errors.JaxRuntimeError, ValueError) as error:
             raised: Exception = error
             with contextlib.suppress(Exception):  # another JAX: it has the recorder's frames in its text
-                served = self._function(params["jaxpr"], args, params).served
+                served = self._functions.of(params["jaxpr"], args, params).served
                 is_served = served is not None and served.note(args, returned=False)
                 raised = as_unrecorded(error, original, is_served=is_served)
         finally:
@@ -315,13 +290,13 @@ class JaxCalls:
     def _recorded(self, recording: JaxRecording, original: Original, args: Sequence[Any], params: Any) -> Any:
         closed = params["jaxpr"]
         try:
-            function = self._function(closed, args, params)
+            function = self._functions.of(closed, args, params)
             arrays = [programs.array_of(arg, aval) for arg, aval in zip(args, closed.in_avals, strict=True)]
             inputs = recording.known.operands([*arrays, *(programs.array_of(c, c) for c in closed.consts)])
             recording.known.link_references([*args, *closed.consts], inputs)
             caller = _caller(sys._getframe(3))
             site = recording.sites.of_stack(caller.frame)
-            self._prepare(recording, function, closed, args, params)
+            function.prepare(recording, closed, args, params)
             given = args
             if recording.sees_arrays:
                 op = function.op if function.loop is None else function.loop.before
@@ -432,39 +407,6 @@ class JaxCalls:
         returned = original(*args, **params)
         self._busy.compiled = returned[1]
         return returned
-
-    def _function(self, closed: Any, args: Sequence[Any], params: Any) -> _Function:
-        """What is known of a function as it is called: JAX traces it once, however its arguments are placed."""
-        kinds = self._functions.setdefault(closed, {})
-        how: tuple[Any, ...] = tuple(params[name] for name in CALLED)
-        if jax.device_count() > 1:
-            how += (frozenset(device for arg in args if isinstance(arg, jax.Array) for device in arg.devices()),)
-        found = kinds.get(how)
-        if found is None:
-            found = kinds[how] = _Function(params["name"], closed)
-        return found
-
-    def _prepare(self, recording: JaxRecording, function: _Function, closed: Any, args: Any, params: Any) -> None:
-        """Have its loop driven, where that is possible; of another function, where it is large, read values within."""
-        if function.is_prepared:
-            return
-        function.is_prepared = True
-        called_back = programs.callbacks_of(closed.jaxpr)
-        if called_back:
-            recording.life.note(CALLS_BACK, f"{function.op}: {', '.join(called_back)}")
-            function.served = None if closed.effects else ServedCalls()
-        try:
-            rule = recording.steps.loop_rule(params["name"])
-            if has_loop(closed.jaxpr, rule):
-                function.loop = DrivenLoop(recording, function.op, function.program, closed, args, params, rule)
-                return
-            if has_loop(closed.jaxpr):
-                raise CannotCutError(f"its loop computes no gradient (--loops {params['name']} records its iterations)")
-            if has_while(closed.jaxpr):
-                raise CannotCutError("its loop is a while_loop")
-        except CannotCutError as error:
-            recording.life.note(BOUNDARY_ONLY, f"{function.op}: {error}")
-        function.read = read_function(recording, function.op, closed, args, params)
 
 
 def _hide_frames() -> None:
