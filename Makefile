@@ -23,7 +23,7 @@ help:
 	@echo "make test-oldest  the tests of the recorder, the launcher and whole runs with torch 2.11; 5 GB"
 	@echo "make check     format, lint, types, import direction, tracked files"
 	@echo "make bench     the benchmarks of docs/internals/benchmarks.md"
-	@echo "make verdicts  runs of many RL and fine-tuning libraries against themselves (docs/internals/verdicts.md); 2 GB, half an hour"
+	@echo "make verdicts  runs of many RL and fine-tuning libraries against themselves (docs/internals/benchmarks.md); 2 GB, half an hour"
 	@echo "make test-gpu  the tests that need a CUDA device (docs/guide/kernels.md)"
 	@echo "make capture-profile  what its profiler writes of a small program, for a test"
 

@@ -6,7 +6,7 @@ The library's public surface; importing it imports neither torch nor zarr:
         ...
     rltrace.step()                      end a step, in a program without a torch optimizer
     with rltrace.phase("rollout"):      set the phase of the ops inside
-    rltrace.watch("return", total)      add a number to a series (docs/guide/series.md)
+    rltrace.watch("return", total)      add a number to a series (docs/guide/comparing.md)
     rltrace.environment()               variables that make a process started elsewhere part of this recording
 
 ``step``, ``phase`` and ``watch`` do nothing outside a recording, so they may stay in a program.

@@ -1,4 +1,4 @@
-"""Pictures for docs/guide/interface.md: the interface on the traces of ``make demo``, drawn by Textual's own export.
+"""Pictures for docs/guide/comparing.md: the interface on the traces of ``make demo``, drawn by Textual's own export.
 
 python scripts/pictures.py [FOLDER OF TRACES]
 

@@ -1,4 +1,4 @@
-"""``docs/guide/two-machines.md``, command by command: two folders and two CPU settings stand for two machines."""
+"""``docs/guide/proving.md``: its two machines, command by command, as two folders and two CPU settings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from shown import ROOT, differs, run, shown_on, without
 
-PAGE = ROOT / "docs" / "guide" / "two-machines.md"
+PAGE = ROOT / "docs" / "guide" / "proving.md"
 OF_THE_PROCESSOR = "Kinds of op that give different results (1)"
 """Instruction sets and distances."""
 
