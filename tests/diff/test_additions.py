@@ -137,13 +137,13 @@ def extra_thread(own: bool) -> None:
 
 @pytest.mark.parametrize(("own", "verdict"), [(True, Verdict.SAME_VALUES), (False, Verdict.DIVERGED)])
 def test_a_thread_that_draws(own: bool, verdict: Verdict) -> None:
-    """One that only one run starts is harmless while nobody else draws from its generator."""
+    """One that only one run starts is harmless while nothing else draws from its generator."""
     comparison, *_ = compared({(STEPS - 1, "end"): [lambda _: extra_thread(own)]})
     assert comparison.verdict is verdict, comparison.decisive or comparison.why
 
 
 def test_a_state_that_is_left_elsewhere() -> None:
-    """A seed that one side sets and nobody draws from changes no op: it is said, and is no difference."""
+    """A seed that one side sets and nothing draws from changes no op: it is reported, and is no difference."""
     comparison, *_ = compared({(STEPS - 1, "end"): [lambda _: torch.manual_seed(5)]})
     assert comparison.verdict is Verdict.IDENTICAL
     assert any("torch generator states differ as" in note for note in comparison.notes)
@@ -153,7 +153,7 @@ def test_a_state_that_is_left_elsewhere() -> None:
 
 @pytest.mark.parametrize(("seed", "verdict"), [(0, Verdict.IDENTICAL), (5, Verdict.DIVERGED)])
 def test_a_seed_that_is_set_again(seed: int, verdict: Verdict) -> None:
-    """Set where the program sets it anyway it changes nothing; else the next draw tells, with cause rng."""
+    """Set where the program sets it anyway it changes nothing; else the next draw differs, with cause rng."""
 
     def program(again: bool) -> None:
         torch.manual_seed(0)
@@ -254,7 +254,7 @@ def compares_only(made: str, extra: Callable[[Tensor], None] | None) -> None:
 @pytest.mark.parametrize("made", ["outside", "same step", "earlier step", "written in part"])
 def test_an_effect_that_nothing_shows(tmp_path: Path, made: str, extra: Callable[[Tensor], None]) -> None:
     """Other bytes went into an op of both sides, whose result happens to be the same: an op of one side alone, which
-    nobody says to affect results; where both sides digested the other bytes, they are a difference."""
+    is not known to affect results; where both sides digested the other bytes, they are a difference."""
     record = recorder(tmp_path)
     a, b = [record(lambda e=e: compares_only(made, e)) for e in (None, extra)]
     found = compare(a.path, b.path)

@@ -282,7 +282,7 @@ def test_the_first_block_is_a_batch(tmp_path: Path) -> None:
 def test_a_block_cut_down_to_rows_of_one_side(
     tmp_path: Path, a: Steps, b: Steps, start: int, expected: list[tuple[int, int, int, int]]
 ) -> None:
-    """It is aligned with the next one, as its rows may be those of it; not where it has rows of one side anyhow."""
+    """It is aligned with the next one, as its rows may be those of it; not where it has unmatched rows already."""
     views = side(tmp_path / "a.zarr", a), side(tmp_path / "b.zarr", b)
     for pair, columns in ((views, (0, 1, 2, 3)), (views[::-1], (2, 3, 0, 1))):
         found = ranges(one for batch in batches(*pair, start, is_aligned=False) for one in batch)

@@ -257,8 +257,8 @@ def test_one_trace_without_steps(record: Record) -> None:
     assert len(browser) == trace.streams[0].rows and browser.line(3).a == 3
 
 
-def test_a_row_of_which_nothing_tells_is_a_hole(tmp_path: Path) -> None:
-    """A row between two segments, whose commit the journal has lost, is told to be unreadable, and no other row is."""
+def test_a_row_without_a_record_is_a_hole(tmp_path: Path) -> None:
+    """A row between two segments, whose commit the journal has lost, is reported as unreadable, and no other row is."""
     trace = TraceBuilder(tmp_path / "whole.zarr")
     for part in range(3):
         trace.op("aten.mm.default", outputs=[f"x{part}"])

@@ -54,14 +54,14 @@ def shifted(
 def op(name: str = MM, **fields: Any) -> Do:
     """An op; texts that end in ``?`` are other ones on each side."""
 
-    def told(value: Any, side: str) -> Any:
+    def of_side(value: Any, side: str) -> Any:
         if isinstance(value, str):
             return value.replace("?", side)
         if isinstance(value, list | tuple) and not isinstance(value, In):
-            return type(value)(told(part, side) for part in value)
+            return type(value)(of_side(part, side) for part in value)
         return value
 
-    return lambda trace, side: trace.op(name, **{key: told(value, side) for key, value in fields.items()})
+    return lambda trace, side: trace.op(name, **{key: of_side(value, side) for key, value in fields.items()})
 
 
 def event(number: int, count: int, what: str = "environment 0") -> Do:
@@ -215,7 +215,7 @@ def test_the_state_of_an_optimizer(tmp_path: Path) -> None:
         ("weight of a", "weight of a", InputsMatch.INFERRED),
     ],
 )
-def test_a_window_tells_what_a_tensor_held(tmp_path: Path, opening: str, read: str | None, match: InputsMatch) -> None:
+def test_a_window_shows_what_a_tensor_held(tmp_path: Path, opening: str, read: str | None, match: InputsMatch) -> None:
     """Its opening row has the digest of what A's op wrote before the step: then the inputs are known to match."""
 
     def use(trace: TraceBuilder, side: str) -> None:
@@ -316,7 +316,7 @@ def test_an_environment_that_goes_on_elsewhere(tmp_path: Path, seen: str) -> Non
         (None, ("step",), [Step.GRADIENTS], ("data", "data of a loader or an environment"), "other data came in"),
     ],
 )
-def test_a_step_of_which_no_rows_tell(
+def test_a_step_of_which_no_rows_are_readable(
     tmp_path: Path, began: str | None, state: tuple[str, ...], unequal: list[Step], expected: tuple[str, str], why: str
 ) -> None:
     """By what the optimizers began with and which digests differ at its end."""

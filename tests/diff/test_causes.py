@@ -1,4 +1,4 @@
-"""Each cause, told from a program in which exactly that went wrong."""
+"""Each cause, found in a program in which exactly that went wrong."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_other_settings(tmp_path: Path, library: str, changed: dict[str, object]
 
 
 def test_other_settings_that_have_nothing_to_do_with_the_op(tmp_path: Path) -> None:
-    """A flag of cuDNN says nothing of an op on a CPU, nor one of oneDNN of an op of ATen: told, but no cause."""
+    """A flag of cuDNN says nothing of an op on a CPU, nor one of oneDNN of an op of ATen: reported, but no cause."""
     finding = found_under(tmp_path, "ATen", {"cudnn.benchmark": True, "mkldnn.enabled": False})
     assert finding.cause is Cause.SAME_KERNEL
     assert [(one.name, one.a, one.b) for one in finding.settings] == [
@@ -263,7 +263,7 @@ def test_values_that_become_equal_again(record: Record) -> None:
 
 
 def pair_of(tmp_path: Path, build: Callable[[TraceBuilder, str], None]) -> Comparison:
-    """Two traces that ``build`` makes, told which side it is making."""
+    """Two traces that ``build`` makes, called with the side."""
     paths = []
     for side in ("a", "b"):
         trace = TraceBuilder(tmp_path / f"{side}.zarr")
@@ -306,7 +306,7 @@ WROTE = In(1, "v")
 def test_what_a_window_began_with(
     tmp_path: Path, opening: tuple[str, str], reads: tuple[object, object], cause: Cause
 ) -> None:
-    """Its opening rows tell memory that changed since from data that came in, and from what differed before."""
+    """Its opening rows distinguish memory that changed since from data that came in, and from what differed before."""
 
     def build(trace: TraceBuilder, side: str) -> None:
         k = "ab".index(side)
@@ -347,7 +347,7 @@ def test_code_outside_torch(tmp_path: Path, op: str, library: str, inputs: list[
 
 
 def test_uninitialised(tmp_path: Path) -> None:
-    """A buffer that was not full is averaged: the op that read it is the origin; whether nobody wrote is not known."""
+    """A buffer that was not full is averaged: the op that read it is the origin, of unknown cause."""
 
     def build(trace: TraceBuilder, side: str) -> None:
         empty = trace.op("aten.empty.memory_format", outputs=[], flags=RowFlag.ALLOCATION)
@@ -415,7 +415,7 @@ def test_number_read_from_unwritten_memory(tmp_path: Path) -> None:
 
 
 def test_bytes_of_another_stream_are_not_guessed_at(tmp_path: Path) -> None:
-    """An input that another thread wrote and that differs has no cause that this stream could tell."""
+    """An input that another thread wrote and that differs has no cause that this stream could show."""
 
     def build(trace: TraceBuilder, side: str) -> None:
         trace.op("aten.mm.default", inputs=[In(origin=Origin.UNKNOWN, digest=f"x {side}")], outputs=[f"y {side}"])
@@ -479,7 +479,7 @@ def test_source_and_destination_overlap(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("evidence", ["rows", "settings", "none"])
 def test_another_kernel_explains_nothing_where_inputs_are_not_known(tmp_path: Path, evidence: str) -> None:
-    """Whether the inputs matched cannot be told: another kernel is a lead then, and the cause is not known."""
+    """Whether the inputs matched is not known: another kernel is a lead then, and the cause is not known."""
     other = {**KERNEL, "isa": "AVX512"} if evidence == "rows" else KERNEL
     for side, kernel in (("a", KERNEL), ("b", other)):
         isa = side if evidence == "settings" else "same"
@@ -510,7 +510,7 @@ def test_an_op_of_a_program_run_again_is_run_again_with_its_inputs(tmp_path: Pat
     assert look.startswith("rltrace ops")
 
 
-def test_a_label_for_the_profiler_is_told_as_its_line(record: Record) -> None:
+def test_a_label_for_the_profiler_is_reported_as_its_line(record: Record) -> None:
     """``optimizer.step()`` begins with an op that names it to the profiler: what a side goes on with is that line."""
     label = Do("profiler._record_function_enter_new.default", (), "", 29, source="optimizer.step()")
     program = [do for given in training() for do in ([label, given] if given.line == 30 else [given])]

@@ -24,7 +24,7 @@ Record = Callable[..., Machine]
 
 
 def after(program: list[Do], name: str, *extra: Do) -> list[Do]:
-    """The program with ``extra`` put in after every instruction of this name."""
+    """The program with ``extra`` inserted after every instruction of this name."""
     return [item for do in program for item in ([do, *extra] if do.name == name else [do])]
 
 
@@ -106,7 +106,7 @@ def test_ops_in_another_order(record: Record) -> None:
 
 
 def test_equal_structure_in_another_order(record: Record) -> None:
-    """The same, where only the values tell that two rows changed places."""
+    """The same, where only the values show that two rows changed places."""
 
     def program(names: str) -> list[Do]:
         done = [Do("aten.randn.default", (), f"w{n}", 1) for n in "ab"]
@@ -118,7 +118,7 @@ def test_equal_structure_in_another_order(record: Record) -> None:
 
 
 def test_swapped_numbers_are_no_permutation(record: Record) -> None:
-    """Two draws that come out the other way round stand in their generator's order: a difference."""
+    """Two draws that come out the other way round are in their generator's order: a difference."""
     program = [
         Do("aten.multinomial.default", ("o",), "x", 5, noise="0"),
         Do("aten.multinomial.default", ("o",), "y", 5, noise="1"),
@@ -441,7 +441,7 @@ def test_windows_of_the_same_steps(tmp_path: Path) -> None:
 
 
 def test_windows_after_the_step_that_differs(tmp_path: Path) -> None:
-    """Digests of the steps outside the window tell that the difference is older."""
+    """Digests of the steps outside the window show that the difference is older."""
     comparison = compare(windowed(tmp_path / "a.zarr", 4, 5), windowed(tmp_path / "b.zarr", 4, 5, "y"))
     assert comparison.first is not None
     assert (comparison.first.op, comparison.first.step) == (None, 3)

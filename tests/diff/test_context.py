@@ -40,7 +40,7 @@ def test_reordered_steps() -> None:
     assert matching.partner(0) == 101 and asked == [(0, 100, 3)]
 
 
-def test_an_order_that_nobody_can_compute() -> None:
+def test_an_order_that_cannot_be_computed() -> None:
     """Without a way to pair them, the rows of a reordered step are not known to be matched."""
     matching = Matching(0)
     matching.add_reordered(0, 0, 3)

@@ -43,7 +43,7 @@ def trace(path: Path, driver: bool = True, worker: bool = False, threads: str = 
 @pytest.mark.parametrize(
     ("driver", "worker", "said"), [(True, False, True), (True, True, False), (False, False, False)]
 )
-def test_workers_of_ray_that_nobody_recorded(tmp_path: Path, driver: bool, worker: bool, said: bool) -> None:
+def test_workers_of_ray_that_were_not_recorded(tmp_path: Path, driver: bool, worker: bool, said: bool) -> None:
     """A note of the comparison, in info as well, with what to do about it; none where a worker is there."""
     a, b = (trace(tmp_path / name, driver, worker) for name in "ab")
     found = compare(a, b)
@@ -53,7 +53,7 @@ def test_workers_of_ray_that_nobody_recorded(tmp_path: Path, driver: bool, worke
 
 
 def test_threads_that_ran_before(tmp_path: Path) -> None:
-    """Told once where both sides have the same ones."""
+    """Reported once where both sides have the same ones."""
     a, b = trace(tmp_path / "a", False, threads="work"), trace(tmp_path / "b", False, threads="work")
     (note,) = compare(a, b).notes
     assert "are not recorded (work)" in note
@@ -74,15 +74,15 @@ def test_ops_that_ran_beside_a_stream(tmp_path: Path) -> None:
     """A difference behind the first of them may be timing's alone, so it stays open and is shown; one before it, or
     in another stream, decides as ever, and equal rows are equal."""
     plain, other = ["ones", "sin", "cos", "tan"], ["ones", "sin", "exp", "tan"]
-    told = "rank0/main/thread:x from row 0, rank0/main from row {}"
-    a = forking(tmp_path / "a", plain, told.format(2))
-    found = compare(a, forking(tmp_path / "b", other, told.format(1)))
+    note = "rank0/main/thread:x from row 0, rank0/main from row {}"
+    a = forking(tmp_path / "a", plain, note.format(2))
+    found = compare(a, forking(tmp_path / "b", other, note.format(1)))
     assert found.verdict is Verdict.UNKNOWN and found.system == ()
     assert "beside rank0/main from row 1 on (torch.jit.fork)" in found.why
     assert found.first is not None and found.first.identical_before == 2
     assert "on separate threads" in info_text(describe(open_trace(a)))
-    assert compare(a, forking(tmp_path / "c", plain, told.format(3))).verdict is Verdict.IDENTICAL
-    late = [forking(tmp_path / name, ops, told.format(3)) for name, ops in (("d", plain), ("e", other))]
+    assert compare(a, forking(tmp_path / "c", plain, note.format(3))).verdict is Verdict.IDENTICAL
+    late = [forking(tmp_path / name, ops, note.format(3)) for name, ops in (("d", plain), ("e", other))]
     assert compare(*late).verdict is Verdict.DIVERGED
 
 

@@ -27,7 +27,7 @@ def series(values: list[float], steps: list[int] | None = None) -> Series:
 
 
 def test_the_first_bit_and_the_visible_step_are_two_points() -> None:
-    """A difference of one bit is told at once; seen it is where it is more than a hundredth of the curve's range."""
+    """A difference of one bit is reported at once; it is visible where it exceeds a hundredth of the curve's range."""
     a = [float(k) for k in range(101)]
     b = [value + (0 if k < 3 else 5e-12 * 10 ** (k // 8)) for k, value in enumerate(a)]
     drift = drift_of(series(a), series(b))
@@ -94,7 +94,7 @@ def test_a_flat_curve_is_not_magnified() -> None:
 
 
 def test_no_number_at_all() -> None:
-    """Empty series, and series without a common step, have nothing to tell."""
+    """Empty series, and series without a common step, have no difference."""
     for a, b in (([], []), ([], [1.0]), ([math.nan], [math.nan])):
         assert drift_of(series(a), series(b)).first is None
     apart = drift_of(series([1.0], [0]), series([2.0], [1]))
@@ -127,7 +127,7 @@ def test_numbers_belong_together_by_attempt(tmp_path: Path) -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), max_size=20), st.integers(0, 1 << 20))
 def test_pairing_is_what_a_dictionary_would_say(steps: list[tuple[int, int]], seed: int) -> None:
-    """The how-manieth number of a step in A is compared with the how-manieth of that step in B, and with no other."""
+    """Each occurrence in a step of A is compared with the same occurrence in that step of B, and with no other."""
     generator = np.random.default_rng(seed)
     sides = []
     for side in range(2):
@@ -160,7 +160,7 @@ def test_a_million_numbers_stay_arrays() -> None:
 
 
 def compared(tmp_path: Path, late: float = 0.0, noisy: bool = False, logged: float = 0.0) -> Comparison:
-    """Two runs whose losses part by ``late`` from step 10 on, after an op of step 4; what is logged by ``logged``."""
+    """Two runs whose losses differ by ``late`` from step 10 on, after an op of step 4; what is logged by ``logged``."""
     tmp_path.mkdir(exist_ok=True)
     paths = []
     for side in range(2):
@@ -183,8 +183,8 @@ def named(comparison: Comparison) -> dict[str, Drift]:
     return {drift.name: drift for drift in comparison.drift}
 
 
-def test_diff_tells_of_the_curves_that_differ(tmp_path: Path) -> None:
-    """What was read out from the first difference on, what was recorded from its beginning; visible ones first."""
+def test_diff_reports_the_curves_that_differ(tmp_path: Path) -> None:
+    """Logged scalars from the first difference on, watched ones from their beginning; visible ones first."""
     comparison = compared(tmp_path, late=1.0, noisy=True, logged=1e-9)
     assert [drift.name for drift in comparison.drift] == [PLACE[3], "return"]
     loss, logged = comparison.drift
@@ -241,7 +241,7 @@ def test_the_tolerance_is_the_readers(tmp_path: Path) -> None:
 
 
 def test_rows_far_from_the_difference_are_read_in_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A search stays a search: of a long rest some segments are read, and a step is then told as "at the latest"."""
+    """A search stays a search: of a long rest some segments are read, and a step is then given as "at the latest"."""
     module = import_module("rltrace.diff.compare")  # the package has a function of that name
     monkeypatch.setattr(module, "LOOK_AHEAD", 4)
     monkeypatch.setattr(module, "MAX_SEGMENTS", 3)

@@ -218,7 +218,7 @@ def spoilt_files(files: Files, damage: list[tuple[float, str, float]]) -> Files:
 
 
 def test_a_record_that_is_lost_leaves_it_open(launches: dict[str, Files], tmp_path: Path) -> None:
-    """Whatever a journal no longer tells of may be what differs: equal so far, and which record is said."""
+    """What a journal no longer describes may be what differs: equal so far, and the lost record is named."""
     whole = store(launches["a"], tmp_path / "whole.zarr")
     for base in bases(launches["same"]):
         for number in range(len(records(launches["same"], base))):
@@ -246,7 +246,7 @@ def test_both_sides_damaged(launches: dict[str, Files], tmp_path: Path) -> None:
 
 
 def test_a_process_that_left_nothing_but_its_start_record(launches: dict[str, Files], tmp_path: Path) -> None:
-    """Where the launch's end is not told, a worker that is gone may be one that recorded nothing: no difference."""
+    """Where the launch's end is not recorded, a worker that is gone may be one that recorded nothing: no difference."""
     files = rewrite(launches["same"], "", lambda record: record if record["type"] == "launch" else None)
     name = next(key for key in files if key.endswith(".name") and files[key].endswith(b"worker:1"))
     gone = {key: data for key, data in without(files, "processes/1").items() if key != name}

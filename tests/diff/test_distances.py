@@ -105,7 +105,7 @@ def test_what_has_no_distance() -> None:
 
 
 def test_signed_zeros() -> None:
-    """+0 and -0 are other bits at no distance: told, and in no bin."""
+    """+0 and -0 are other bits at no distance: reported, and in no bin."""
     found = measure("float64", np.array([0.0, 1.0]), np.array([-0.0, 1.0]))
     assert (found.differing, found.zeros, found.largest, found.histogram) == (1, 1, 0, ())
     assert (found.worst[0].a, found.worst[0].b) == ("0.0", "-0.0")
@@ -131,14 +131,14 @@ def test_complex() -> None:
 
 
 def test_unknown_dtype() -> None:
-    """Of a dtype without a known order it is told how many elements differ, and nothing that would be a guess."""
+    """Of a dtype without a known order the number of differing elements is reported, and no guess."""
     assert measure("qint8", np.array([1, 2], np.uint8), np.array([1, 3], np.uint8)) == Distances(
         "qint8", (2,), "bytes", 2, 1
     )
 
 
 def test_shapes() -> None:
-    """Places are told in the tensor's own shape; nothing is measured across shapes, and empty tensors are equal."""
+    """Places are reported in the tensor's own shape; nothing is measured across shapes, and empty tensors are equal."""
     a = np.zeros((2, 3), np.float32)
     b = a.copy()
     b[1, 2] = 1

@@ -1,4 +1,4 @@
-"""Renamed functions, moved files and edited lines: the op is the same one, and what is wrong with it is told there."""
+"""Renamed functions, moved files and edited lines: the op is the same one, and a difference is reported there."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_an_edited_line_fed_from_outside_alone(record: Record) -> None:
 
 
 def test_a_log_line_that_prints_another_tensor_is_two_ops(record: Record) -> None:
-    """The same op at the same place, on what other ops wrote, and nobody uses it: one op of either side."""
+    """The same op at the same place, on what other ops wrote, and unused: one op of either side."""
     program = training(3)
     first = next(k for k, do in enumerate(program) if do.name == "step")
     log = Do("aten.norm.default", ("l",), "log", 90, source="log(loss)")

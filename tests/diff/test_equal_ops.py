@@ -13,7 +13,7 @@ Record = Callable[..., Machine]
 
 ONE = Do("aten.mul.Tensor", ("w1",), "h", 40)
 MORE = Do("aten.mul.Tensor", ("w1",), "again", 40)
-"""The same line once more: which of the two is the extra one, nobody can tell."""
+"""The same line once more: which of the two is the extra one cannot be known."""
 
 
 def test_bytes_that_changed_unseen_are_no_business_of_equal_writers(record: Record) -> None:

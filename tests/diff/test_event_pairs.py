@@ -263,7 +263,7 @@ HAPPENED = st.lists(st.tuples(st.integers(0, 1), st.booleans(), st.booleans()), 
 def test_the_origin_among_events(events: list[tuple[int, bool, bool]], equal: bool) -> None:
     """The first event from which on all of its environment differ; else a single one that no seeded reset followed,
     where the shared generators are equal at the end. Whether events come forwards or backwards."""
-    told = [
+    events = [
         (
             of_environment(row, number, seeded=seeded, generators="pp" if equal or row + 1 < len(events) else "pq"),
             differs,
@@ -272,13 +272,13 @@ def test_the_origin_among_events(events: list[tuple[int, bool, bool]], equal: bo
     ]
     forwards: EventTracker[Pair] = EventTracker()
     backwards: EventTracker[Pair] = EventTracker()
-    for event, differs in told:
+    for event, differs in events:
         forwards.add(event, differs=differs)
-    for event, differs in reversed(told):
+    for event, differs in reversed(events):
         backwards.add(event, differs=differs, earlier=True)
     lasting, single, is_open = [], [], False
     for number in (0, 1):
-        own = [(event, differs) for event, differs in told if event.event_a.what.endswith(str(number))]
+        own = [(event, differs) for event, differs in events if event.event_a.what.endswith(str(number))]
         cut = len(own)
         while cut and own[cut - 1][1]:
             cut -= 1

@@ -31,7 +31,7 @@ Program = Callable[[bool], object]
 
 @pytest.fixture
 def compared(tmp_path: Path) -> Callable[[Program], Comparison]:
-    """A program recorded twice in this process, told which side it is, and compared."""
+    """A program recorded twice in this process, called with its side, and compared."""
 
     record: Record = recorder(tmp_path)
 
@@ -181,7 +181,7 @@ def test_an_environment_without_a_seed_says_so(compared: Any) -> None:
 
 
 def test_a_step_that_one_side_alone_makes_is_control_flow(compared: Any) -> None:
-    """A step too many in a callback: what the environment tells from then on differs, and that is why."""
+    """A step too many in a callback: what the environment returns from then on differs, and that is why."""
 
     def program(is_b: bool) -> None:
         env, agent = Walk(length=99), network()
@@ -281,7 +281,7 @@ def test_events_in_traces_that_are_out_of_step_are_matched_like_ops(tmp_path: Pa
     assert (found.first_value.op, found.first_value.event.count.b) == ("environment-step", 3)
 
 
-def test_generators_that_nobody_draws_from_are_no_difference(tmp_path: Path) -> None:
+def test_generators_without_a_draw_are_no_difference(tmp_path: Path) -> None:
     """Python's and NumPy's, unseeded, and an environment's own that it never asks: evidence alone, so ``identical``."""
     paths = []
     record = recorder(tmp_path)
@@ -304,7 +304,7 @@ def test_a_list_of_both_sides_shows_the_event_as_different(compared: Any) -> Non
     assert lines.relation[lines.a.tolist().index(row)] == Relation.DIFFERS
 
 
-def test_a_space_that_nobody_seeded_is_named_and_one_that_was_seeded_otherwise(compared: Any) -> None:
+def test_an_unseeded_space_is_named_and_one_with_another_seed(compared: Any) -> None:
     """The sentence that a person needs, whether the action goes into an environment or straight to an op."""
 
     def program(*, seeds: tuple[int, int] | None, steps: bool) -> Program:

@@ -1,4 +1,4 @@
-"""Parameters that were written after their last use: no op tells, but the state in which they were left does."""
+"""Parameters that were written after their last use: no op shows it, but their last state does."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rltrace.testing import TraceBuilder
 
 
 def train(end: str = "") -> None:
-    """A little training; ``end``: what becomes of the weights when nobody uses them any more."""
+    """A little training; ``end``: what happens to the weights after their last use."""
     torch.manual_seed(0)
     model = torch.nn.Linear(3, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -101,7 +101,7 @@ def test_an_optimizer_that_one_side_lost(tmp_path: Path) -> None:
     assert compare(a, b).verdict is Verdict.IDENTICAL
 
 
-def test_a_killed_run_tells_no_end(tmp_path: Path) -> None:
+def test_a_killed_run_has_no_end(tmp_path: Path) -> None:
     """There is no last state of a run that was killed; it stays equal so far."""
     a, b = made(tmp_path / "a.zarr", {0: "other"}), made(tmp_path / "b.zarr", {}, "killed")
     assert compare(a, b).verdict is Verdict.UNKNOWN

@@ -1,4 +1,4 @@
-"""Findings of several processes: collectives order them, and tell who received a difference from where it began."""
+"""Findings of several processes: collectives order them, and show which rank received a difference."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_message_orders_two_processes(tmp_path: Path, sender: int, ordered: bo
     ("waits", "reads", "ordered"), [(False, False, False), (False, True, True), (True, False, True)]
 )
 def test_what_is_on_its_way_orders_nothing_yet(tmp_path: Path, waits: bool, reads: bool, ordered: bool) -> None:
-    """A collective that returns at once is over when somebody has read what came with it."""
+    """A collective that returns at once is over when an op has read what came with it."""
 
     def program(path: Path, value: str) -> Path:
         built = Program(path)
@@ -159,7 +159,7 @@ def test_without_knowing_who_takes_part_nothing_is_ordered(tmp_path: Path, named
 
 
 def test_a_rank_that_one_side_lacks_is_a_finding(tmp_path: Path) -> None:
-    """Though it is the only one that is there: nobody else runs anything otherwise."""
+    """Though it is the only one that is there: no other rank runs anything else."""
 
     def program(path: Path, ranks: int) -> Path:
         built = Program(path, ranks)
@@ -205,7 +205,7 @@ def test_the_tables_are_the_recorders() -> None:
 
 @pytest.mark.parametrize("who", [{}, {"rank": [1]}, {"ranks": 7}, {"ranks": ["0", 1]}, {"group": [], "ranks": [0, 1]}])
 def test_a_group_that_makes_no_sense_orders_nothing(tmp_path: Path, who: dict[str, object]) -> None:
-    """A trace is data, whoever wrote it."""
+    """A trace is data, and may come from anywhere."""
 
     def program(path: Path, value: str) -> Path:
         built = Program(path)

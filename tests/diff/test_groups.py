@@ -59,12 +59,12 @@ def test_an_op_that_nothing_was_changed_for(tmp_path: Path) -> None:
     other = [replace(do, floats=(1.0,)) if k == LATER else do for k, do in enumerate(training())]
     found = grouped(tmp_path, [training(), with_noise((CRITIC, "x")), other])
     assert {finding.repeats for finding in findings_of(found.tree)} == {None}
-    told = {finding.cause: finding for finding in findings_of(mark_nondeterministic(found.tree))}
-    assert {cause: finding.repeats for cause, finding in told.items()} == {
+    by_cause = {finding.cause: finding for finding in findings_of(mark_nondeterministic(found.tree))}
+    assert {cause: finding.repeats for cause, finding in by_cause.items()} == {
         Cause.SAME_KERNEL: False,
         Cause.ARGUMENTS: None,
     }
-    assert told[Cause.SAME_KERNEL].explanation.endswith("; it is nondeterministic from run to run")
+    assert by_cause[Cause.SAME_KERNEL].explanation.endswith("; it is nondeterministic from run to run")
 
 
 def test_three_ways_at_one_op(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_three_ways_at_one_op(tmp_path: Path) -> None:
 
 
 def test_a_group_parts_again(tmp_path: Path) -> None:
-    """The second parting lies below the branch whose runs it parts, wherever that is."""
+    """The second divergence lies below the branch whose runs it divides, wherever that is."""
     programs = [
         training(),
         with_noise((CRITIC, "x")),
@@ -112,8 +112,8 @@ def test_one_run_is_a_group(tmp_path: Path) -> None:
 def test_groups_are_the_classes_of_equal_runs(
     tmp_path_factory: pytest.TempPathFactory, choices: list[list[str]]
 ) -> None:
-    """However runs choose at three places, those that chose alike are a group, and every parting is at a first choice
-    in which its branches differ."""
+    """However runs choose at three places, those that chose alike are a group, and every divergence is at a first
+    choice in which its branches differ."""
     program = training()
     places = [place for place, do in enumerate(program) if do.name == "aten.mean.default"][:3]
     programs = [with_noise(*zip(places, choice, strict=True)) for choice in choices]

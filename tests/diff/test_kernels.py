@@ -89,8 +89,8 @@ def test_what_chooses_the_kernel_of_an_op(
 def test_in_a_sentence() -> None:
     """The first of them; nothing where none is known to, or where it only says what the kernels say."""
     setting = NamedDifference("env.MKL_CBWR", None, "AVX2")
-    told = choice_text("aten.mm.default", {"library": "MKL"}, {"library": "MKL"}, [setting])
-    assert told == ", which MKL_CBWR chooses: unset against AVX2"
+    text = choice_text("aten.mm.default", {"library": "MKL"}, {"library": "MKL"}, [setting])
+    assert text == ", which MKL_CBWR chooses: unset against AVX2"
     assert choice_text("aten.add.Tensor", ATEN, ATEN, [setting]) == ""
     restated = NamedDifference("cpu.capability", "AVX2", "AVX512")
     assert choice_text("aten.add.Tensor", ATEN, ATEN, [restated]) == ""

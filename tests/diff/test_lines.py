@@ -40,8 +40,8 @@ def test_what_functions_and_files_are_called_does_not_matter(record: Record) -> 
     assert names.any and known(names, a) == [2, 1]
 
 
-def test_sites_that_say_the_same_are_told_by_their_functions_or_not_at_all(record: Record) -> None:
-    """Two functions with one text each, in a renamed file: known; both renamed as well: nobody knows which is which."""
+def test_sites_that_say_the_same_are_matched_by_their_functions_or_not_at_all(record: Record) -> None:
+    """Two functions with one text each, in a renamed file: known; both renamed as well: which is which is unknown."""
     a = process(record, [frame("x = y", "f")], [frame("x = y", "g")])
     moved = process(record, [frame("x = y", "g", "other.py")], [frame("x = y", "f", "other.py")])
     assert known(SiteNames(a, moved), a) == [2, 1]

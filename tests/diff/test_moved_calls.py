@@ -75,9 +75,9 @@ X, SAME, OTHER = row("x"), row("s"), row("o")
             [X, row("z", site="q"), row("t", 1, site="l"), row("v", 2)],
             [],
         ),
-        # or both rows before it have other sites as well, without inputs to tell by
+        # or both rows before it have other sites as well, without inputs to match by
         ([X, row("e", site="k"), row("y", site="p")], [X, row("e", site="l"), row("z", site="q")], []),
-        # draws have no inputs: a neighbour that is equal tells
+        # draws have no inputs: an equal neighbour decides
         ([X, row("y", site="p", draws="g"), SAME], [X, row("z", site="q", draws="h"), SAME], []),
         ([X, OTHER, row("y", site="p", draws="g"), OTHER], [X, SAME, row("z", site="q", draws="h"), SAME], [2]),
         ([row("t"), row("y", site="p", draws="g"), SAME], [row("o"), row("z", site="q", draws="h"), SAME], []),
@@ -124,7 +124,7 @@ def test_what_unmatched_rows_wrote(tmp_path: Path) -> None:
     ],
 )
 def test_consumers_after_the_range(tmp_path: Path, users_a: list[Row], users_b: list[Row], used: bool) -> None:
-    """Where the range holds none, rows after it that read the same input of the same site tell."""
+    """Where the range holds none, rows after it that read the same input of the same site decide."""
     first = [row("y", site="p"), row("k")], [row("z", site="q"), row("k")]
     views = sides(tmp_path, first[0] + users_a, first[1] + users_b)
     ranges = [view.read(1, 3) for view in views]

@@ -68,7 +68,7 @@ def test_other_causes_need_none(finding: Finding, cause: Cause) -> None:
 
 
 def test_on_a_gpu(finding: Finding) -> None:
-    """Another device has other ops; one without a deterministic form is told so."""
+    """Another device has other ops; one without a deterministic form is reported so."""
     cuda = replace(finding, op="aten.cumsum.default", kernel=Pair("cuda", "cuda"))
     text = advice_text(cuda)
     assert text is not None

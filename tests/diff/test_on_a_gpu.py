@@ -1,4 +1,4 @@
-"""Stories of GPUs, told from traces with the names that their kernels have: what is blamed, and on what evidence.
+"""Stories of GPUs, from traces with the names that their kernels have: what is blamed, and on what evidence.
 
 Names and grids are those of PyTorch's kernels on the GPUs of the reports (pytorch#75240, pytorch#194676,
 mujoco_playground#86); the grid of ``randn`` is what ``calc_execution_policy`` makes of a T4 and an L4.
@@ -163,7 +163,7 @@ def test_blocks_of_another_size_are_not_chosen_by_the_number_of_multiprocessors(
 
 
 def test_tf32_by_its_flag(record: Record) -> None:
-    """Story 11: the names tell the precision, and the flag that chose it is named with them."""
+    """Story 11: the names give the precision, and the flag that chose it is named with them."""
     found = compared(
         record,
         "aten.mm.default",

@@ -1,4 +1,4 @@
-"""Threads of a pool: their ops are compared without an order, and what cannot be told is not called a difference."""
+"""Threads of a pool: their ops are compared without an order, and what cannot be known is not called a difference."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_difference_outside_the_pool_is_found(tmp_path: Path) -> None:
     assert found.first_value == found.first and found.unordered == ()
 
 
-def test_a_difference_outside_is_told_beside_an_open_pool(tmp_path: Path) -> None:
+def test_a_difference_outside_is_reported_beside_an_open_pool(tmp_path: Path) -> None:
     """The finding stands, and a note says that the pool's ops differ as well."""
     found = compare(trace(tmp_path / "a", TASKS), trace(tmp_path / "b", TASKS[:1], main="y"))
     assert found.verdict is Verdict.DIVERGED
@@ -73,7 +73,7 @@ def test_a_difference_outside_is_told_beside_an_open_pool(tmp_path: Path) -> Non
     assert any("9 of A and 0 of B" in note for note in found.notes)
 
 
-def test_the_name_of_a_stream_tells_whose_it_is() -> None:
+def test_the_name_of_a_stream_says_whose_it_is() -> None:
     """A thread that is merely called pool is none."""
     assert is_pool("rank0/main/pool:ThreadPoolExecutor-0_1#2")
     assert not is_pool("rank0/main/thread:pool")

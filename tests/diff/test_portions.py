@@ -1,4 +1,4 @@
-"""What digests tell of whole steps, and many steps taken at once, never change what is found."""
+"""What digests say of whole steps, and many steps taken at once, never change what is found."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def found(
     a: Sequence[Do], b: Sequence[Do], *, digests: bool = True, look: bool = True, batches: bool = True
 ) -> Comparison:
     """The comparison of two programs. ``digests``: steps carry digests in any order; ``look``: the first steps that
-    these tell of are read all the same; ``batches``: steps may be taken together."""
+    these describe are read all the same; ``batches``: steps may be taken together."""
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         if not digests:
             patch.setattr(row_hashes, "MAX_STEP_ROWS", -1)
@@ -110,14 +110,14 @@ def cases(draw: st.DrawFn) -> tuple[list[Do], list[Do]]:
 def test_shortcuts_never_change_what_is_found(case: tuple[list[Do], list[Do]]) -> None:
     """With digests in any order and without, read or not, one by one or together: the same verdict and findings."""
     whole = found(*case, digests=False, batches=False)
-    told, unread = found(*case), found(*case, look=False)
-    assert facts(told) == facts(unread) == facts(whole) == facts(found(*case, digests=False))
-    assert told.structure.reordered == whole.structure.reordered
-    assert told.structure.reordered_steps == 0
+    read, unread = found(*case), found(*case, look=False)
+    assert facts(read) == facts(unread) == facts(whole) == facts(found(*case, digests=False))
+    assert read.structure.reordered == whole.structure.reordered
+    assert read.structure.reordered_steps == 0
     assert (unread.structure.reordered_steps > 0) <= (whole.structure.reordered > 0)
 
 
-def test_steps_in_another_order_are_told_without_reading_them() -> None:
+def test_steps_in_another_order_are_reported_without_reading_them() -> None:
     """Each step but the one where the runs diverge is known from its digest alone, which the report says."""
     steps = 40
     a, b = looped([range(ITEMS)] * steps), looped([[1, 0, 3, 2]] * steps)
@@ -137,7 +137,7 @@ def test_only_the_first_hunks_are_read() -> None:
     assert comparison.structure.reordered == 2 * 100
 
 
-def test_the_writer_of_an_input_is_found_in_a_step_that_nobody_read() -> None:
+def test_the_writer_of_an_input_is_found_in_a_step_that_was_not_read() -> None:
     """A difference behind reordered steps is judged as if they had been read."""
     a, b = looped([range(ITEMS)] * 5), looped([[3, 2, 1, 0]] * 5)
     last = max(p for p, do in enumerate(b) if do.line == 50)
@@ -150,7 +150,7 @@ def test_the_writer_of_an_input_is_found_in_a_step_that_nobody_read() -> None:
 
 
 def test_a_hole_in_a_reordered_step_hides_nothing(tmp_path: Path) -> None:
-    """Digests tell that it computes the same; damage there is named and changes no verdict."""
+    """Digests show that it computes the same; damage there is named and changes no verdict."""
     paths = []
     for name, orders in (("a.zarr", [[0, 1], [0, 1], [0, 1]]), ("b.zarr", [[1, 0], [1, 0], [0, 1]])):
         builder = TraceBuilder(tmp_path / name)

@@ -47,7 +47,7 @@ def test_who_came_first_is_no_difference(tmp_path: Path) -> None:
 
 
 def test_of_processes_started_alike_those_that_computed_alike_are_partners(tmp_path: Path) -> None:
-    """The one that is left differs, and is told of."""
+    """The one that is left differs, and is reported."""
     a = [(FIRST, "", "pq"), (SECOND, "", "rst"), (THIRD, "", "u")]
     b = [(FIRST, "", "u"), (SECOND, "", "rsx"), (THIRD, "", "pq")]
     found = compared(tmp_path, a, b)
@@ -57,7 +57,7 @@ def test_of_processes_started_alike_those_that_computed_alike_are_partners(tmp_p
 
 
 def test_what_was_started_otherwise_is_not_taken_for_a_partner(tmp_path: Path) -> None:
-    """Where nothing computed the same, the arguments tell."""
+    """Where nothing computed the same, the arguments decide."""
     a = [(FIRST, "seed=1", "pq"), (SECOND, "seed=2", "rst")]
     b = [(FIRST, "seed=2", "rsx"), (SECOND, "seed=1", "py")]
     found = compared(tmp_path, a, b)
@@ -113,7 +113,7 @@ def test_a_pools_process_that_left_nothing_but_its_start_record(
 
 
 def test_another_task_of_a_pools_process_leaves_it_open(tmp_path: Path) -> None:
-    """Whose task it is cannot be told."""
+    """Whose task it is cannot be known."""
     found = compare(pool(tmp_path / "a", "ac", "bd"), pool(tmp_path / "b", "ab", "cx"))
     assert found.verdict is Verdict.UNKNOWN
     assert "of the ops of rank0/pool, 2 of A and 2 of B" in found.why

@@ -33,7 +33,7 @@ HARMFUL = (
     ("overflow", "value", "outside", "log"),
     ("overflow", "draw", "rename", "alias"),
 )
-"""Kinds of edits that are made together. Others may hide each other: which of two equal ops moved, nobody can tell.
+"""Kinds of edits that are made together. Others may hide each other: which of two equal ops moved cannot be known.
 For the same reason the examples are always the same ones: of ten thousand others, a few are open to interpretation."""
 
 
@@ -71,7 +71,7 @@ def fewest(a: list[object], b: list[object]) -> tuple[int, int, int]:
 
 
 def holds(comparison: Comparison, truths: list[Truth], made: list[str]) -> None:
-    """The comparison says what is true, in one of the readings that nothing tells apart."""
+    """The comparison says what is true, in one of the readings that nothing distinguishes."""
     if is_ambiguous(comparison):
         return
     for expected in truths[1:]:
@@ -99,7 +99,7 @@ def holds_as_read(comparison: Comparison, expected: Truth, made: list[str]) -> N
     else:
         first = comparison.first
         assert first is not None and first.cause is Cause.CONTROL_FLOW
-        if "again" not in made:  # which of two equal ops is the extra one, nobody can tell
+        if "again" not in made:  # which of two equal ops is the extra one cannot be known
             on_a = first.a_index is not None
             assert (first.a_index if on_a else first.b_index) == expected.one_sided[0 if on_a else 1]
 
@@ -216,5 +216,5 @@ def test_a_change_in_a_loop_over_a_set(random: Random, change: str) -> None:
     value = comparison.first_value
     assert comparison.verdict is Verdict.DIVERGED and value is not None
     assert value.cause is expected.cause, value.explanation
-    if change != "other work":  # nobody can tell whether it is that op, or another one and one less
+    if change != "other work":  # it cannot be known whether it is that op, or another one and one less
         assert (value.a_index, value.b_index) == expected.value

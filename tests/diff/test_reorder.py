@@ -63,7 +63,7 @@ def matched(folder: Path, a: list[Row], b: list[Row]) -> tuple[list[int], list[b
             [MAKE[0], ("use", "v", (0,)), MAKE[1], ("use", "u", (2,))],
             [0, 1, 2, 3],
         ),
-        # read on both sides: by the bytes, whoever wrote them
+        # read on both sides: by the bytes, whichever op wrote them
         (
             [*MAKE, ("use", "u", (("outside", "p"),)), ("use", "v", (("outside", "q"),))],
             [*MAKE, ("use", "v", (("outside", "q"),)), ("use", "u", (("outside", "p"),))],
@@ -107,7 +107,7 @@ def matched(folder: Path, a: list[Row], b: list[Row]) -> tuple[list[int], list[b
             [*MAKE[::-1], ("use", "v", (("outside", "q"),)), ("use", "w", (("outside", "r"),))],
             [1, 0, 2, 3],
         ),
-        # rows that may hold unwritten memory are told apart by what they read
+        # rows that may hold unwritten memory are matched by what they read
         (
             [*MAKE, ("fill", "p?", (0,)), ("fill", "q?", (1,))],
             [*MAKE[::-1], ("fill", "q?", (0,)), ("fill", "p?", (1,))],
@@ -118,7 +118,7 @@ def matched(folder: Path, a: list[Row], b: list[Row]) -> tuple[list[int], list[b
             [*MAKE[::-1], ("fill", "q?", (1,)), ("fill", "p?", (0,))],
             [1, 0, 2, 3],
         ),
-        # beside others of their site that are told apart by what they compute, or read
+        # beside others of their site that are distinguished by what they compute, or read
         (
             [
                 *MAKE,
@@ -167,7 +167,7 @@ def test_rows_of_a_site_change_places(tmp_path: Path, a: list[Row], b: list[Row]
 def rows_of_items(order: Sequence[int], pending: int, side: str) -> list[Row]:
     """A loop over a set: a value for each item, then chains of ops of which each reads the one before.
 
-    The last two of a chain may hold unwritten memory, so that only what they read tells which is which.
+    The last two of a chain may hold unwritten memory, so that only what they read shows which is which.
     """
     rows: list[Row] = []
     made = {}
@@ -193,7 +193,7 @@ def test_a_loop_over_a_set(tmp_path: Path, seed: int) -> None:
 
 
 def test_marked_rows_in_a_chain(tmp_path: Path) -> None:
-    """A match of rows that may hold unwritten memory tells which of those that read them match, however many."""
+    """A match of rows that may hold unwritten memory decides which of those that read them match, however many."""
     a: list[Row] = [*MAKE]
     b: list[Row] = [MAKE[1], MAKE[0]]
     for part in range(5):

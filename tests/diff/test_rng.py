@@ -46,8 +46,8 @@ def test_equal_when_the_step_began(tmp_path: Path) -> None:
     assert found.explanation.endswith("; the torch, Python and NumPy generator states were equal as this step began")
 
 
-def test_one_that_nobody_seeded(tmp_path: Path) -> None:
-    """A generator that stood elsewhere is told apart from those that did not."""
+def test_an_unseeded_generator(tmp_path: Path) -> None:
+    """A generator in another state is distinguished from those in the same one."""
     a, b = [states("t", "p", "n")] * 2, [states("t", "p", "other")] * 2
     found = finding(tmp_path, 1, {"a": a, "b": b})
     assert found.explanation.endswith(
@@ -165,7 +165,7 @@ def place_of(found: Finding | None) -> tuple[int | None, int | None] | None:
 def test_draws_of_one_side(
     tmp_path: Path, a: str, b: str, more: dict[str, object], unsettled: tuple[int | None, int | None] | None
 ) -> None:
-    """Harmless where the generator is in the same state afterwards, or where nobody else ever draws from it."""
+    """Harmless where the generator is in the same state afterwards, or where nothing else ever draws from it."""
     draws, *_, alone = drawn(tmp_path, a, b, **more)
     found = draws.unsettled((alone[0], alone[1]), ends_of(draws))
     assert place_of(found) == unsettled

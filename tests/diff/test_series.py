@@ -79,11 +79,11 @@ def test_effective_rates(tmp_path: Path) -> None:
             builder.sample(f"optimizer:{ordinal}/group:0/lr", 0.5, "learning-rate")
         if step == 4:
             builder.sample("optimizer:0/group:0/lr", 0.25, "learning-rate")
-        told = {2: 1, 5: 2}.get(step, 0)
-        if told == 2:
+        skips = {2: 1, 5: 2}.get(step, 0)
+        if skips == 2:
             builder.sample("scaler:1/skipped:1", 1.0, "scaler")
-        builder.sample("scaler:0/skipped:0", float(told == 1), "scaler")
-        builder.end_step(ordinal=ordinal, skipped=told)
+        builder.sample("scaler:0/skipped:0", float(skips == 1), "scaler")
+        builder.end_step(ordinal=ordinal, skipped=skips)
     path = builder.finish()
     found = read(path)
     assert points(found["optimizer:0/group:0/effective-lr"]) == [(0, 0.5), (2, 0.0), (4, 0.25), (6, 0.25)]

@@ -1,4 +1,4 @@
-"""One trace by itself: what is told of its steps and its numbers."""
+"""One trace by itself: its steps and its numbers."""
 
 from __future__ import annotations
 

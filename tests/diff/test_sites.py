@@ -97,7 +97,7 @@ def test_a_renamed_function_and_an_edited_line(reference: Path, tmp_path: Path) 
 
 
 def test_code_without_source(reference: Path, tmp_path: Path) -> None:
-    """The file is gone: its lines cannot be told apart by their text, but what they compute can."""
+    """The file is gone: its lines cannot be distinguished by their text, but what they compute can."""
     comparison = compare(reference, run(tmp_path / "gone", PROGRAM, source=False))
     assert comparison.verdict is Verdict.SAME_VALUES, comparison.why
     assert not comparison.structure.hunks

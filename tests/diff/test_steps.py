@@ -61,7 +61,7 @@ def test_the_first_step_that_differs(tmp_path: Path, what: str) -> None:
     assert diff == ["rltrace", "diff", "a-window.zarr", "b-window.zarr"]
 
 
-def test_generators_that_nobody_seeded(tmp_path: Path) -> None:
+def test_unseeded_generators(tmp_path: Path) -> None:
     """Python's and NumPy's are seeded from the clock unless the program does it: named, and no difference."""
     comparison = compared(tmp_path, python=(0, "x"), numpy=(0, "x"))
     assert comparison.verdict is Verdict.IDENTICAL

@@ -1,4 +1,4 @@
-"""Every step at a glance, and the numbers both runs read: what the digests of steps and a few segments tell."""
+"""Every step at a glance, and the numbers both runs read: from the digests of steps and a few segments."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def states(a: Path, b: Path) -> list[StepState]:
     return list(found.states)
 
 
-def parted_in_step(step: int) -> list[Do]:
+def diverged_in_step(step: int) -> list[Do]:
     program = training()
     places = [k for k, do in enumerate(program) if do.name == "aten.mean.default"]
     return [replace(do, kernel=OTHER) if k == places[step] else do for k, do in enumerate(program)]
@@ -37,7 +37,7 @@ def parted_in_step(step: int) -> list[Do]:
 
 @pytest.mark.parametrize("level", ["op", "step"])
 def test_steps_differ_from_where_values_part(record: Record, level: str) -> None:
-    """At either level; of a loss alone, which nothing computes with, only the ops tell."""
+    """At either level; of a loss alone, which nothing computes with, only the ops show it."""
     program = training()
     changed = [replace(do, noise="x") if do.line == 24 and k > 30 else do for k, do in enumerate(program)]
     found = states(record(program, level=level).path, record(changed, level=level).path)
@@ -81,7 +81,7 @@ def test_a_run_that_goes_on(record: Record) -> None:
 
 def test_curves_of_both_sides(record: Record) -> None:
     """One curve for each place that reads a number, with the first step at which the two part."""
-    a, b = record(training()).path, record(parted_in_step(2)).path
+    a, b = record(training()).path, record(diverged_in_step(2)).path
     (curve,) = curves(open_trace(a), open_trace(b))
     assert (curve.name, curve.place) == ("losses.append(loss.item())", "train.py:23")
     assert [step for step, _ in curve.a] == [0, 1, 2, 3] and curve.whole
@@ -106,7 +106,7 @@ def test_a_long_trace_is_read_in_places(record: Record, monkeypatch: pytest.Monk
 
 
 def test_not_a_number_is_equal_to_itself(tmp_path: Path) -> None:
-    """NaN on both sides is no parting, NaN on one side is."""
+    """NaN on both sides is no difference, NaN on one side is."""
     paths = []
     for name, values in (("a", [float("nan"), 1.0]), ("b", [float("nan"), float("nan")])):
         trace = TraceBuilder(tmp_path / f"{name}.zarr")
@@ -134,7 +134,7 @@ def test_every_curve_is_there(tmp_path: Path) -> None:
 
 
 def test_recorded_series_are_curves(tmp_path: Path) -> None:
-    """What was watched, rates and scales are drawn beside what was read out; what never moves is left out."""
+    """What was watched, rates and scales are drawn beside logged scalars; what never moves is left out."""
     paths = []
     for side in range(2):
         builder = TraceBuilder(tmp_path / f"{side}.zarr")

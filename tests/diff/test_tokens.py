@@ -60,7 +60,7 @@ def test_tokens(tmp_path: Path) -> None:
 
 
 def test_rows_with_values(tmp_path: Path) -> None:
-    """A digest or a number; draws are told apart, and tokens of rows without a value equal no other."""
+    """A digest or a number; draws differ from each other, and tokens of rows without a value equal no other."""
     side = random_sides(tmp_path, Random(41), 60, 20)[0].read(0, 60)
     tokens = side.tokens
     for row in range(60):

@@ -1,4 +1,4 @@
-"""What rows settle of which nobody can read the sequel: before a hole, and where an unfinished trace breaks off."""
+"""What rows settle of which the sequel cannot be read: before a hole, and where an unfinished trace breaks off."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_difference_right_before_a_hole(tmp_path: Path, rows: int, what: str) 
 
 
 def test_a_round_more_may_be_what_lies_in_the_hole(tmp_path: Path) -> None:
-    """B runs a round more than A, and the rows that would tell which one it is cannot be read: not another value."""
+    """B runs a round more than A, and the rows that show which one it is cannot be read: not another value."""
     a, b = rounds("1", "2", "3"), rounds("1", "extra", "2", "3")
     found = before_hole(tmp_path, [[*SETUP, *a[:8]], [*a[8:], *end()]], [[*SETUP, *b[:8]], [*b[8:], *end()]])
     assert found.verdict is Verdict.UNKNOWN and found.first is None

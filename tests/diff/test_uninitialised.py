@@ -1,4 +1,4 @@
-"""Memory that nobody has written: what it holds is no difference, unless training uses it."""
+"""Uninitialised memory: what it holds is no difference, unless training uses it."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_the_order_in_which_memory_is_filled_is_no_difference(tmp_path: Path, or
 
 @pytest.mark.parametrize("order", [KEYS, *ORDERS], ids="-".join)
 def test_what_is_filled_in_elsewhere_is_found(tmp_path: Path, order: tuple[str, ...]) -> None:
-    """The same values, written under each other's key: whoever reads them computes something else."""
+    """The same values, written under each other's key: an op that reads them computes something else."""
     found = compared(tmp_path, lambda: replay(KEYS), lambda: replay(order, swap=("loc", "scale")))
     assert found.verdict is Verdict.DIVERGED
 
@@ -93,8 +93,8 @@ def test_who_reads_first_what_came_from_outside_is_no_difference(tmp_path: Path,
     assert compare(one, other).verdict is Verdict.DIVERGED
 
 
-@pytest.mark.parametrize("told", [False, True])
-def test_marked_rows_are_counted(tmp_path: Path, told: bool) -> None:
+@pytest.mark.parametrize("later_rows", [False, True])
+def test_marked_rows_are_counted(tmp_path: Path, later_rows: bool) -> None:
     """Those up to a row are added to those found behind it; the first of each kind is named."""
 
     def build(trace: TraceBuilder, side: str) -> None:
@@ -107,12 +107,12 @@ def test_marked_rows_are_counted(tmp_path: Path, told: bool) -> None:
         trace.op("aten.mm.default", outputs=["y"])
 
     views = [view_of(tmp_path / f"{side}.zarr", lambda trace, side=side: build(trace, side)) for side in "ab"]
-    later = MarkedRows(5, 1, "first op", 4, "first event") if told else MarkedRows()
+    later = MarkedRows(5, 1, "first op", 4, "first event") if later_rows else MarkedRows()
     found = count_marked(Bisection(*views), 10, later)
     site = "aten.clone.default at train.py:12 (train), row 2"
-    assert (found.ops, found.unequal_ops, found.unequal_events) == ((9, 3, 6) if told else (4, 2, 2))
+    assert (found.ops, found.unequal_ops, found.unequal_events) == ((9, 3, 6) if later_rows else (4, 2, 2))
     assert (found.first_op, found.first_event) == (site, "environment step of environment 0, row 7")
-    assert found.whole is not told
+    assert found.whole is not later_rows
     assert (found.marked.whole, found.events.differing) == (found.whole, found.unequal_events)
     assert count_marked(Bisection(*views), 2, later) is later
 
@@ -265,7 +265,7 @@ GARBAGE: dict[str, Callable[[], object]] = {
         )
     },
 }
-"""Programs that compute with memory that nobody has written, and drop what they got."""
+"""Programs that compute with uninitialised memory, and drop the result."""
 
 OPTIONS: dict[str, dict[str, object]] = {
     "plain": {},
@@ -335,7 +335,7 @@ def test_memory_that_is_dropped_is_no_finding(garbage: dict[str, list[Path]], na
 
 
 def test_memory_that_is_dropped_is_no_fault_of_a_link(garbage: dict[str, list[Path]]) -> None:
-    """No recorded op was missed: nobody wrote it."""
+    """No recorded op was missed: the memory is uninitialised."""
     assert [open_trace(path).processes[0].link_faults for path in garbage["checked links"]] == [[], []]
 
 
@@ -379,7 +379,7 @@ MATTERS: dict[str, Callable[[], object]] = {
     "in part in the next step": in_part_in_the_next_step,
     "in a weight": in_a_weight,
 }
-"""Programs of which the result depends on memory that nobody has written."""
+"""Programs of which the result depends on uninitialised memory."""
 
 
 @pytest.fixture(scope="module")
@@ -398,7 +398,7 @@ def matters(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, list[Path]]:
 @pytest.mark.parametrize("checks", [False, True], ids=["plain", "checked links"])
 @pytest.mark.parametrize("name", MATTERS)
 def test_memory_that_matters_is_the_finding(matters: dict[bool, list[Path]], name: str, checks: bool) -> None:
-    """At the op that read it first; that nobody wrote it is known where links were checked."""
+    """At the op that read it first; that it is uninitialised is known where links were checked."""
     found = compare(*(stream_of(path, name) for path in matters[checks]))
     assert found.verdict is Verdict.DIVERGED
     assert found.first is not None

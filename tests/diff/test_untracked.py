@@ -1,4 +1,4 @@
-"""Memory that no recorded op wrote: which change explains a difference, and how it is told."""
+"""Memory that no recorded op wrote: which change explains a difference, and how it is reported."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_found_by_the_recorder(tmp_path: Path, found: LinkFault, how: str | None
 
 
 def test_equal_changes_of_both_sides_explain_nothing(tmp_path: Path) -> None:
-    """Both wrote the same; with other bytes both are told. Of several the last one counts."""
+    """Both wrote the same; with other bytes both are reported. Of several the last one counts."""
     paths = iter(tmp_path / f"{number}.zarr" for number in range(9))
     of = lambda *digests: side(next(paths), *OPS, faults=tuple(fault(digest=d) for d in digests), checked=True)  # noqa: E731
     assert changes(of(5), of(5)) == []

@@ -47,7 +47,7 @@ def differs(a: RowRange, b: RowRange, matched: Pairs) -> list[int]:
 
 
 def test_pairs_that_differ(tmp_path: Path) -> None:
-    """Those that hashes tell apart, as if each were read; the first of them."""
+    """Those whose hashes differ, as if each were read; the first of them."""
     random, (whole_a, whole_b) = Random(1), random_sides(tmp_path, Random(2), 200, 50)
     for start in range(0, 200, 20):
         a, b = whole_a.read(start, start + 20), whole_b.read(start, start + 20)

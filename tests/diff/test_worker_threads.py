@@ -49,7 +49,7 @@ def test_tasks_that_another_thread_took_are_no_difference(tmp_path: Path, thread
 
 
 def test_another_result_of_a_task_that_moved_is_not_explained(tmp_path: Path) -> None:
-    """Whose task it is nobody can tell: neither equal nor diverged, and no thread is blamed."""
+    """Whose task it is cannot be known: neither equal nor diverged, and no thread is blamed."""
     found = compare(trace(tmp_path / "a", TASKS[:2], TASKS[2:]), trace(tmp_path / "b", ("two", "three"), ("one", "5")))
     assert found.verdict is Verdict.UNKNOWN
     assert "2 of A and 2 of B" in found.why
@@ -84,7 +84,7 @@ def test_threads_that_train_keep_their_order(tmp_path: Path) -> None:
 
 
 def test_a_thread_alone_keeps_its_order(tmp_path: Path) -> None:
-    """Nobody could have taken its tasks: those that are not there are of one side, and another one is a difference."""
+    """No other worker could have taken its tasks: those missing are unmatched, and another one is a difference."""
     a = trace(tmp_path / "a", TASKS)
     fewer = compare(a, trace(tmp_path / "b", ("one", "three")))
     assert (fewer.verdict, fewer.structure.only_a) == (Verdict.SAME_VALUES, 6)
@@ -136,7 +136,7 @@ def test_a_thread_that_ended_early(tmp_path: Path, changed: dict[str, bool]) -> 
 
 
 def test_threads_are_read_as_often_however_many_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Actors that all differ: each is held against all others together, not against each of them."""
+    """Actors that all differ: each is compared with all others together, not against each of them."""
     asked = []
 
     def counted(view: StreamView, start: int, stop: int) -> NDArray[np.uint64]:

@@ -134,7 +134,7 @@ def padding(n: int) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def payloads(n: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """NaNs of other payloads and signs, which no comparison tells apart."""
+    """NaNs of other payloads and signs, which no comparison distinguishes."""
     x = np.full(n, np.nan).view(np.uint64)
     for bits in (0x7FF8000000000001, 0xFFF8000000000000, 0x7FF0000000000001):
         for chosen in ([0], [0, 8], np.s_[:]):

@@ -51,7 +51,7 @@ def test_pages_are_digested_as_the_definition_says() -> None:
 
 
 def test_the_seed_is_the_hash_of_dtype_and_shape() -> None:
-    """The texts that stand in the definition, and nothing else."""
+    """The texts that the definition contains, and nothing else."""
     assert layout_text("float32", (64, 4)) == "float32[64,4]"
     assert layout_text("bool", ()) == "bool[]"
     assert seed_of("float32", (64, 4)) == xxh3_64_intdigest(b"float32[64,4]")

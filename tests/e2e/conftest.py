@@ -32,7 +32,7 @@ PROBE = Path(__file__).parents[2] / "scripts" / "kernel_probe.py"
 RLTRACE = Path(sys.executable).parent / "rltrace"
 
 SETTINGS = ("ATEN_CPU_CAPABILITY=default", "OMP_NUM_THREADS=2")
-"""They stand for another machine; without them programs run on one thread, and on the best of the processor."""
+"""They act as another machine; without them programs run on one thread, and on the best of the processor."""
 
 READERS = ("diff", "info", "kernels", "ops", "series", "slice", "verify")
 
@@ -75,8 +75,8 @@ class CommandLine:
         plain = patch.dict(os.environ, NO_COLOR="1", COLUMNS="80")
         with chdir(self.folder), plain, redirect_stdout(out), redirect_stderr(errors):
             status = main([str(word) for word in arguments])
-        printed, told = (stream.buffer.getvalue().decode() for stream in (out, errors))
-        return Result([*map(str, arguments)], status, printed, told)
+        printed, errors_printed = (stream.buffer.getvalue().decode() for stream in (out, errors))
+        return Result([*map(str, arguments)], status, printed, errors_printed)
 
     def python(self, program: str, *arguments: object, setting: str = "") -> Result:
         return self.run(sys.executable, PROGRAMS / program, *arguments, setting=setting)
@@ -171,21 +171,21 @@ Once = Callable[[str, Callable[[Path], str]], tuple[Path, str]]
 
 @pytest.fixture(scope="session")
 def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
-    """``once(name, make)``: what ``make(folder)`` told, and the folder; only the first worker that asks makes it."""
+    """``once(name, make)``: what ``make(folder)`` returned, and the folder; the first worker that asks makes it."""
     common = tmp_path_factory.getbasetemp()
     common = common.parent if "PYTEST_XDIST_WORKER" in os.environ else common
 
     def made(name: str, make: Callable[[Path], str]) -> tuple[Path, str]:
         folder = common / f"once-{name}"
         folder.mkdir(exist_ok=True)
-        with (folder / "told").open("a+") as answer:
+        with (folder / "result").open("a+") as answer:
             fcntl.flock(answer, fcntl.LOCK_EX)
             answer.seek(0)
-            told = answer.read()
-            if not told:
-                told = make(folder)
-                answer.write(told)
-        return folder, told
+            result = answer.read()
+            if not result:
+                result = make(folder)
+                answer.write(result)
+        return folder, result
 
     return made
 
@@ -209,8 +209,8 @@ def as_it_is(once: Once) -> Callable[[str], AsItIs]:
             result = CommandLine(folder).record("t.zarr", program)
             return json.dumps([result.returncode, result.stdout, result.stderr])
 
-        folder, told = once(program, make)
-        return AsItIs(folder / "t.zarr", *json.loads(told))
+        folder, result = once(program, make)
+        return AsItIs(folder / "t.zarr", *json.loads(result))
 
     return record
 

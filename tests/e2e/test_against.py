@@ -70,16 +70,16 @@ def test_a_trace_that_has_ended(cli: Any, level: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (("--stop",), "--against A"),
         (("--against", sys.executable), "no trace"),
     ],
 )
-def test_what_does_not_go_together(cli: Any, options: tuple[str, ...], told: str) -> None:
+def test_what_does_not_go_together(cli: Any, options: tuple[str, ...], message: str) -> None:
     """Said before anything runs."""
     done = cli.rltrace("record", "-o", "c.zarr", *options, "--", sys.executable, "-c", "print('ran')")
     assert done.returncode == 125
-    assert told in done.stderr
+    assert message in done.stderr
     assert done.stdout == ""
     assert not (cli.folder / "c.zarr").exists()

@@ -43,7 +43,7 @@ def traces(tmp_path: Path) -> tuple[Path, Path]:
     return tmp_path / "a.zarr", tmp_path / "b.zarr"
 
 
-def test_inputs_that_lie_otherwise_are_told_and_tried(traces: tuple[Path, Path], tmp_path: Path) -> None:
+def test_inputs_of_another_alignment_are_reported_and_tried(traces: tuple[Path, Path], tmp_path: Path) -> None:
     """diff names them where it finds no other kernel; under the settings of B the op gives B's bits."""
     a, b = traces
     compared = compare(a, b)
@@ -51,8 +51,8 @@ def test_inputs_that_lie_otherwise_are_told_and_tried(traces: tuple[Path, Path],
         pytest.skip("on this processor a dot product comes to the same wherever its inputs lie")
     first = compared.decisive
     assert (first.op, first.cause) == ("aten.dot.default", Cause.SAME_KERNEL)
-    told = "input 0 (float32[1000]) is aligned to 64 bytes in A, to 4 in B, and kernels choose their loops"
-    assert told in first.explanation
+    sentence = "input 0 (float32[1000]) is aligned to 64 bytes in A, to 4 in B, and kernels choose their loops"
+    assert sentence in first.explanation
     assert f"rltrace explain {a} {b}" in compared.advice
     op, sides = prepare(*find(a, None, b), (), "explain")
     assert (sides["a"].alignments, sides["b"].alignments, _differing_side(sides)) == ((0, 0), (4, 0), "b")

@@ -124,7 +124,7 @@ def test_damaged_rows_are_named(cli: Any, few_ops: Path, how: str, part: str) ->
 
 @pytest.mark.parametrize("how", ["edited", "deleted"])
 def test_damaged_journals_are_named(cli: Any, few_ops: Path, how: str) -> None:
-    """Records that are whole are believed, and no other; what the lost ones told may be anything, so it stays open."""
+    """Records that are whole are believed, and no other; what the lost ones said may be anything, so it stays open."""
     damaged_copy(cli, few_ops, "journal", how)
     result = cli.rltrace("verify", "damaged.zarr")
     assert result.returncode == 1
@@ -136,7 +136,7 @@ def test_damaged_journals_are_named(cli: Any, few_ops: Path, how: str) -> None:
 
 
 def test_a_journal_cut_short_is_damage(cli: Any, few_ops: Path) -> None:
-    """What a journal does not tell of was not committed; but the launch's journal knows how far it had come."""
+    """What a journal does not describe was not committed; but the launch's journal knows how far it had come."""
     damaged_copy(cli, few_ops, "journal", "truncated")
     result = cli.rltrace("verify", "damaged.zarr")
     assert result.returncode == 1

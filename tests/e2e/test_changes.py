@@ -63,7 +63,7 @@ def value_of(comparison: Comparison) -> Finding:
     return comparison.first_value
 
 
-def told(finding: Finding | None) -> tuple[Cause, str | None, int | None, str]:
+def summary(finding: Finding | None) -> tuple[Cause, str | None, int | None, str]:
     """Cause, op, step and source line."""
     assert finding is not None and finding.site is not None
     return finding.cause, finding.op, finding.step, finding.site.source
@@ -87,13 +87,13 @@ def test_ops_that_nothing_uses(both: Both, added: str) -> None:
 
 
 def test_an_op_that_something_uses(both: Both) -> None:
-    """An op put in between changes what comes after it: control flow, at the new op and not at its first reader."""
+    """An op inserted between changes what comes after it: control flow, at the new op and not at its first reader."""
     line = "x = x * 1.5 if update == 2 else x"
     comparison = both(training(), training(start=line))
-    assert told(comparison.first) == (Cause.CONTROL_FLOW, "aten.mul.Tensor", 2, line)
+    assert summary(comparison.first) == (Cause.CONTROL_FLOW, "aten.mul.Tensor", 2, line)
     assert comparison.decisive == comparison.first
     reader = value_of(comparison)
-    assert told(reader)[:3] == (Cause.CONTROL_FLOW, "aten.addmm.default", 2)
+    assert summary(reader)[:3] == (Cause.CONTROL_FLOW, "aten.addmm.default", 2)
     assert "by aten.mul.Tensor" in reader.explanation
 
 
@@ -128,7 +128,7 @@ def test_an_argument_in_a_loop_over_a_set(both: Both) -> None:
         training(top.format("(2, 3, 1, 0), 1.5"), middle=losses),
     )
     changed = "parts[name] = model(x + name).pow(2).mean() * (weight if name == 2 else 1.0)"
-    assert told(comparison.first) == (Cause.ARGUMENTS, "aten.mul.Tensor", 0, changed)
+    assert summary(comparison.first) == (Cause.ARGUMENTS, "aten.mul.Tensor", 0, changed)
     assert value_of(comparison).explanation == "it was called with other=1.0 in A, 1.5 in B"
     assert comparison.structure.reordered > 0
 
@@ -159,16 +159,16 @@ def test_a_write_that_one_version_makes(both: Both) -> None:
     """One element of a weight, written through ``.data`` by an op that is recorded: no write that went unseen."""
     comparison = both(training(), training(end="model[0].weight.data[0, 0] = 1.0"))
     found = value_of(comparison)
-    assert told(found)[:3] == (Cause.CONTROL_FLOW, "aten.addmm.default", 1)
+    assert summary(found)[:3] == (Cause.CONTROL_FLOW, "aten.addmm.default", 1)
     assert "and in B was last written by aten.copy_.default at train.py:15" in found.explanation
     assert found.explanation.endswith("which only B runs")
 
 
 def test_an_argument_that_has_a_default(both: Both) -> None:
-    """torch leaves out what equals a default; what is left is told in words that can be read."""
+    """torch leaves out what equals a default; what is left is shown in words that can be read."""
     a, b = (training().replace("Tanh()", f"Dropout({rate})") for rate in (0.5, 0.25))
     found = value_of(both(a, b))
-    assert told(found)[:2] == (Cause.ARGUMENTS, "aten.bernoulli_.float")
+    assert summary(found)[:2] == (Cause.ARGUMENTS, "aten.bernoulli_.float")
     assert found.explanation.endswith("with different arguments: (T) in A, (T, 0.75) in B")
 
 
@@ -194,11 +194,11 @@ def tree(x, depth, leaf=0):
 
 
 def test_recursion(both: Both) -> None:
-    """One leaf of a tree of calls: its own path of calls is told, though all leaves are one line of code."""
+    """One leaf of a tree of calls: its own path of calls is reported, though all leaves are one line of code."""
     start = "x = tree(x, 4)"
     a, b = (training(RECURSION.format(odd=odd), start) for odd in (-1, 5))
     found = value_of(both(a, b))
-    assert told(found) == (Cause.ARGUMENTS, "aten.mul.Tensor", 0, "return x * (1.25 if leaf == ODD else 1.0)")
+    assert summary(found) == (Cause.ARGUMENTS, "aten.mul.Tensor", 0, "return x * (1.25 if leaf == ODD else 1.0)")
     calls = [site.source.partition(" ")[0] for site in found.stack if site.function == "tree"]
     assert calls[::-1] == ["left", "right", "left", "right", "return"]  # 5 is 0101
     assert "1.0 in A, 1.25 in B" in found.explanation
@@ -219,7 +219,7 @@ def test_a_generator_function(both: Both) -> None:
     a, b = (training(GENERATOR.format(odd=odd), "x = torch.stack(list(batches(x)))") for odd in (None, (1, 2)))
     found = value_of(both(a, b))
     source = "yield row * (2.0 if (update, k) == ODD else 1.0)"
-    assert told(found) == (Cause.ARGUMENTS, "aten.mul.Tensor", 1, source)
+    assert summary(found) == (Cause.ARGUMENTS, "aten.mul.Tensor", 1, source)
     assert found.site is not None and found.site.function == "batches"
 
 
@@ -229,7 +229,7 @@ def test_a_lambda_in_a_comprehension(both: Both) -> None:
     start = "x = torch.stack([scaled(row, scale) for row, scale in zip(x, scales)])"
     a, b = (training(f"{top}\nODD = {odd}", start, end="scales[5] = ODD") for odd in (1.0, 3.0))
     found = value_of(both(a, b))
-    assert told(found) == (Cause.ARGUMENTS, "aten.mul.Tensor", 1, "scaled = lambda row, scale: row * scale")
+    assert summary(found) == (Cause.ARGUMENTS, "aten.mul.Tensor", 1, "scaled = lambda row, scale: row * scale")
     assert [site.function for site in found.stack[:2]] == ["<lambda>", "<listcomp>"]
 
 
@@ -253,10 +253,10 @@ def test_code_without_source(both: Both) -> None:
 
 
 def test_another_number_in_code_without_source(both: Both) -> None:
-    """The function's name is all that can be told of the place."""
+    """The function's name is all that is known of the place."""
     a, b = (training(MADE.format(factor=factor, line="pass"), "x = scaled(x)") for factor in (2.0, 3.0))
     found = value_of(both(a, b))
-    assert told(found) == (Cause.ARGUMENTS, "aten.mul.Tensor", 0, "")
+    assert summary(found) == (Cause.ARGUMENTS, "aten.mul.Tensor", 0, "")
     assert found.site is not None and (found.site.file, found.site.function) == ("<string>", "scaled")
 
 
@@ -292,14 +292,14 @@ def test_an_attempt_left_out(both: Both) -> None:
     comparison = both(two_optimizers(), two_optimizers(left_out=5))
     line = "gain = -critic(actor(x).repeat(1, 2)).mean()"
     first = comparison.first
-    assert told(first)[::3] == (Cause.CONTROL_FLOW, line)
+    assert summary(first)[::3] == (Cause.CONTROL_FLOW, line)
     assert first is not None and first.b_index is None
     assert first.optimizer is not None
     assert (first.optimizer.ordinal, first.optimizer.owner, first.optimizer.count) == (1, "Linear", 2)
     harm = comparison.decisive  # of what the attempt did, the first op that shows later on
     assert harm is not None and (harm.cause, harm.phase, harm.b_index) == (Cause.CONTROL_FLOW, "optimizer", None)
     later = value_of(comparison)  # the actor is another one now, and its next turn shows it
-    assert told(later)[::3] == (Cause.CONTROL_FLOW, line)
+    assert summary(later)[::3] == (Cause.CONTROL_FLOW, line)
     assert later.a_index is not None and later.b_index is not None and later.a_index > later.b_index
 
 
@@ -342,7 +342,7 @@ def test_a_scaler_that_skips_in_one(both: Both) -> None:
     """The overflow came with the data: that is the cause, and not that the scaler skipped."""
     a, b = (SCALED.format(odd=odd, line="pass") for odd in ({2}, {2, 4}))
     found = value_of(both(a, b))
-    assert told(found) == (Cause.OUTSIDE, "aten.mul.Tensor", 4, "loss = (weight * torch.as_tensor(seen)).sum()")
+    assert summary(found) == (Cause.OUTSIDE, "aten.mul.Tensor", 4, "loss = (weight * torch.as_tensor(seen)).sum()")
     assert found.optimizer is not None and found.optimizer.count == 4
 
 
@@ -366,14 +366,14 @@ def test_one_of_the_accumulated_batches(both: Both) -> None:
     """The second of three batches of the third step."""
     a, b = (ACCUMULATED.format(every=3, odd=odd) for odd in (-1, 7))
     found = value_of(both(a, b))
-    assert told(found)[:3] == (Cause.ARGUMENTS, "aten.mul.Tensor", 2)
+    assert summary(found)[:3] == (Cause.ARGUMENTS, "aten.mul.Tensor", 2)
 
 
 def test_more_batches_to_a_step(both: Both) -> None:
     """Another number of accumulated batches shows in what the loss is divided by, before it shows in the steps."""
     a, b = (ACCUMULATED.format(every=every, odd=-1) for every in (2, 3))
     found = value_of(both(a, b))
-    assert told(found)[:3] == (Cause.ARGUMENTS, "aten.div.Tensor", 0)
+    assert summary(found)[:3] == (Cause.ARGUMENTS, "aten.div.Tensor", 0)
 
 
 # --- a long time before the first step --------------------------------------------------------------------------------
@@ -403,7 +403,7 @@ def test_a_rollout_of_many_windows(both: Both) -> None:
     b = ROLLOUT.format(odd=17_400, line=logged)
     comparison = both(a, b)
     found = value_of(comparison)
-    assert told(found)[:3] == (Cause.ARGUMENTS, "aten.mul.Tensor", 0)
+    assert summary(found)[:3] == (Cause.ARGUMENTS, "aten.mul.Tensor", 0)
     assert "0.25 in A, 0.5 in B" in found.explanation
     assert found.a_index is not None and found.b_index is not None
     assert found.b_index - found.a_index == comparison.structure.only_b == 2 * 35
@@ -437,7 +437,7 @@ def test_a_buffer_that_a_simulator_rewrites(both: Both) -> None:
     """One of forty writes into memory that torch only looks at: outside, at the first op that sees it."""
     comparison = both(SIMULATOR.format(odd=None), SIMULATOR.format(odd=(2, 6)))
     found = value_of(comparison)
-    assert told(found) == (Cause.OUTSIDE, "aten.addmm.default", 2, "values.append(model(seen))")
+    assert summary(found) == (Cause.OUTSIDE, "aten.addmm.default", 2, "values.append(model(seen))")
     assert found.module == "Linear"
     assert comparison.first == found
 
@@ -465,10 +465,10 @@ for update in range(5):
 
 
 def test_values_that_become_equal_again(both: Both) -> None:
-    """Other scores, the same choice: found at the scores, and nothing that is read out parts."""
+    """Other scores, the same choice: found at the scores, and no logged scalar differs."""
     comparison = both(CHOICE.format(odd=-1), CHOICE.format(odd=2))
     found = value_of(comparison)
-    assert told(found) == (Cause.OUTSIDE, "aten.argmax.default", 2, "chosen = scores.argmax()")
+    assert summary(found) == (Cause.OUTSIDE, "aten.argmax.default", 2, "chosen = scores.argmax()")
     assert [pair.a == pair.b for pair in found.outputs] == [True]
     assert comparison.curves == ()
 
@@ -484,7 +484,7 @@ def test_another_checkpoint(both: Both, tmp_path: Path) -> None:
         for name in ("a.pt", "b.pt")
     )
     found = value_of(both(a, b))
-    assert told(found) == (Cause.OUTSIDE, "checkpoint", 0, line)
+    assert summary(found) == (Cause.OUTSIDE, "checkpoint", 0, line)
     assert found.at_op is not None
     assert found.at_op.op == "aten.copy_.default"
     assert "loaded" in found.explanation
@@ -494,12 +494,12 @@ def test_another_checkpoint(both: Both, tmp_path: Path) -> None:
 
 
 def test_a_run_that_ends_early(both: Both) -> None:
-    """Equal as far as it went; at which op the other goes on is told."""
+    """Equal as far as it went; at which op the other goes on is reported."""
     a, b = training(top="UPDATES = 5"), training(top="UPDATES = 3")
     comparison = both(a.replace("range(5)", "range(UPDATES)"), b.replace("range(5)", "range(UPDATES)"))
     assert comparison.verdict is Verdict.DIVERGED
     assert comparison.first_value is None
-    assert told(comparison.first) == (Cause.ENDED, "aten.randn.default", 3, "x = torch.randn(8, 4)")
+    assert summary(comparison.first) == (Cause.ENDED, "aten.randn.default", 3, "x = torch.randn(8, 4)")
     assert comparison.first is not None and "2 optimizer steps more" in comparison.first.explanation
 
 

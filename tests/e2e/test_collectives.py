@@ -103,7 +103,7 @@ def runs(new_cli: Callable[[], Any]) -> Runs:
 
 
 def test_unchanged_runs_are_identical(runs: Runs) -> None:
-    """Whatever is in flight, waits, or is memory that nobody wrote."""
+    """Whatever is in flight, waits, or is uninitialised memory."""
     found = compare(runs.folder / "a.zarr", runs.folder / "b.zarr")
     assert found.verdict is Verdict.IDENTICAL
     assert len([name for name in found.compared if "thread:" in name]) >= 2 * len(RECEIVED)

@@ -21,7 +21,7 @@ torch.nn.functional.batch_norm(x, None, None, training=True)
 
 
 def test_the_setting_is_found(cli: Any, kernel_setting: str) -> None:
-    """B was made under one setting, which nobody tells: under it this machine gives B's bits, and A's without it."""
+    """B was made under one setting, which is not recorded: under it this machine gives B's bits, and A's without it."""
     program = cli.folder / "train.py"
     program.write_text(PROGRAM)
     for trace, setting, options in (
@@ -35,10 +35,10 @@ def test_the_setting_is_found(cli: Any, kernel_setting: str) -> None:
     name, _, value = kernel_setting.partition("=")
     asked = f"threads={value}" if name == "OMP_NUM_THREADS" else kernel_setting
     done = cli.rltrace("explain", "a.zarr", "b.zarr", "--times", 2, "--setting", asked, "--format", "json")
-    told = json.loads(done.stdout)
-    assert told["op"] == finding["op"]
-    assert [(one["setting"], one["gives"]) for one in told["settings"]] == [("as is", ["a"]), (asked, ["b"])]
-    assert told["found"][1] == f"With {asked} this machine gives B's bits."
+    report = json.loads(done.stdout)
+    assert report["op"] == finding["op"]
+    assert [(one["setting"], one["gives"]) for one in report["settings"]] == [("as is", ["a"]), (asked, ["b"])]
+    assert report["found"][1] == f"With {asked} this machine gives B's bits."
 
 
 STATEFUL = """

@@ -84,12 +84,12 @@ def explained(tmp_path_factory: pytest.TempPathFactory) -> Explained:
     ],
 )
 def test_the_planted_setting_gives_the_other_bits(explained: Explained, op: str, setting: str) -> None:
-    """By itself, though the other run had others as well; and what the library ran under it is told."""
+    """By itself, though the other run had others as well; and what the library ran under it is reported."""
     (found,) = explained(op, setting)
     assert found.trouble == ""
     assert found.gives("b") and not found.gives("a")
-    (told,) = explain_json(op, {}, ["a", "b"], [found])["settings"]
-    assert (told["setting"], told["gives"], told["kernels"]) == (setting, ["b"], list(found.kernels))
+    (row,) = explain_json(op, {}, ["a", "b"], [found])["settings"]
+    assert (row["setting"], row["gives"], row["kernels"]) == (setting, ["b"], list(found.kernels))
     assert any("sse41" in name for name in found.kernels) == (op == "gelu" and torch.backends.mkldnn.is_available())
 
 

@@ -1,6 +1,6 @@
 """The stories of GPUs on a real one: kernels with their names, what chose them, and what does not repeat itself.
 
-Two kinds of GPU, and two installations, are not to be had on one machine: their stories are told in
+Two kinds of GPU, and two installations, are not to be had on one machine: their stories are in
 ``tests/diff/test_on_a_gpu.py`` from traces with the names and grids that such machines have.
 """
 
@@ -126,7 +126,7 @@ def test_a_scan_is_blamed_and_not_the_action_that_it_gave(tmp_path: Path) -> Non
 
 
 def test_atomic_additions_do_not_repeat_themselves(tmp_path: Path) -> None:
-    """``index_add_``: the same kernel on both sides; called again it gives several results, or one if it is told to."""
+    """``index_add_``: the same kernel on both sides; called again it has several results, or one if so required."""
     source = (torch.arange(2_000_003) * 7919 % 10_007).float().cuda() / 3
     index = torch.arange(2_000_003, device="cuda") % 7
 
@@ -144,7 +144,7 @@ def test_atomic_additions_do_not_repeat_themselves(tmp_path: Path) -> None:
 
 
 def test_random_numbers_have_a_grid(tmp_path: Path) -> None:
-    """Story 10, as far as one card tells it: one kernel draws few numbers and many, on more blocks."""
+    """Story 10, as far as one card shows it: one kernel draws few numbers and many, on more blocks."""
 
     def draw() -> None:
         torch.manual_seed(3)
@@ -164,10 +164,10 @@ def test_doctor_knows_the_gpu() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "rltrace", "doctor", "--format", "json"], capture_output=True, text=True, check=True
     )
-    told = json.loads(done.stdout)
-    facts = told["facts"]
+    report = json.loads(done.stdout)
+    facts = report["facts"]
     assert torch.cuda.get_device_name() in facts["cuda.devices"]
     assert facts["cuda.multiprocessors"] and facts["cuda.cudnn"] and facts["cuda.cublas"]
     assert facts.get("cuda.driver") or facts.get("cuda.driver_api")
     assert not [name for name in facts if name.startswith("unreadable.")]
-    assert "deterministic algorithms are off" in {one["what"] for one in told["obstacles"]}
+    assert "deterministic algorithms are off" in {one["what"] for one in report["obstacles"]}

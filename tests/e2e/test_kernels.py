@@ -1,4 +1,4 @@
-"""Two CPU kernel settings as two machines: the op whose kernel differs is named, with all that tells why.
+"""Two CPU kernel settings as two machines: the op whose kernel differs is named, with all that shows why.
 
 Each setting is probed for first: what it changes depends on the processor.
 """
@@ -59,7 +59,7 @@ def test_what_lies_in_fresh_memory_is_no_difference(cli: Any, program: str) -> N
 
 
 def test_the_critic_drifts_first(cli: Any, needs_change: Needs) -> None:
-    """Equal for several updates, then one layer of the critic; the loss that somebody reads parts much later."""
+    """Equal for several updates, then one layer of the critic; the logged loss differs much later."""
     needs_change(CAPABILITY, "softplus (24,4)")
     cli.record_both("critic.py", CAPABILITY)
     status, found = cli.diff("a.zarr", "b.zarr")

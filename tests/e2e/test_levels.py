@@ -62,7 +62,7 @@ def test_until_ends_the_program(cli: Any) -> None:
     assert "stopped" in cli.rltrace("info", "until.zarr").stdout
 
 
-def test_generators_that_nobody_seeded(tmp_path: Path) -> None:
+def test_unseeded_generators(tmp_path: Path) -> None:
     """A program that seeds nothing and draws nothing is the same in every run, step by step and in a window, though
     every run begins with generators in other states."""
     for name in ("a", "b"):

@@ -148,7 +148,7 @@ def test_values_that_meet_again(cli: Any, unchanged: Path, starts: tuple[Any, An
 
 
 def test_another_checkpoint(cli: Any, unchanged: Path, starts: tuple[Any, Any]) -> None:
-    """What was loaded differs: outside, where it was loaded, and the op that copies it into the network is told."""
+    """What was loaded differs: outside, where it was loaded, and the op that copies it into the network is reported."""
     status, found = cli.diff(unchanged, run(cli, starts[1]))
     assert (status, found["verdict"]) == (1, "diverged")
     line = 'for network, start in zip((actor, critic), torch.load(Path(__file__).with_name("start.pt")), strict=True):'

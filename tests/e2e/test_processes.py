@@ -167,7 +167,7 @@ FORKED = {
 
 @pytest.mark.usefixtures("new_processes")
 def test_forked_workers(run: Any) -> None:
-    """Names, ops and states; what it computes is unchanged; two recordings are identical, whoever took which task."""
+    """Names, ops and states; what it computes is unchanged; two recordings are identical, whichever worker ran it."""
     trace, shown = run("a.zarr")
     again, shown_again = run("b.zarr")
     scope: dict[str, Any] = {"__name__": "kinds"}

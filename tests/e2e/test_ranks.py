@@ -1,4 +1,4 @@
-"""``torchrun``, two ranks under DistributedDataParallel with gloo: named alike, compared rank by rank, told apart."""
+"""``torchrun``, two ranks under DistributedDataParallel with gloo: named alike, compared rank by rank."""
 
 from __future__ import annotations
 
@@ -142,12 +142,12 @@ def test_a_difference_on_one_rank_is_received_by_the_other(runs: Runs) -> None:
     assert (row.op, row.step, row.line) == ("c10d.allreduce_.default", CHANGED_FROM, "loss.backward()")
 
 
-def test_the_reports_tell_the_origin_from_the_receiver(runs: Runs) -> None:
+def test_the_reports_distinguish_the_origin_from_the_receiver(runs: Runs) -> None:
     """In JSON and in words."""
     found = runs.compare("a.zarr", "changed.zarr")
-    told = to_json(found)
-    assert told["first"]["stream"] == "rank1/main" and told["unordered"] == []
-    assert [part["received"]["origins"] for part in told["later"]] == [["rank1/main"]]
+    report = to_json(found)
+    assert report["first"]["stream"] == "rank1/main" and report["unordered"] == []
+    assert [part["received"]["origins"] for part in report["later"]] == [["rank1/main"]]
     text = " ".join(render_comparison(found, color=False).split())
     assert "Received by rank0/main, after it op aten.copy_.default" in text
     assert "came from other processes with c10d.allreduce_.default" in text

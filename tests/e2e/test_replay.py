@@ -1,4 +1,4 @@
-"""A program under two CPU kernel settings: with A's values put in, B becomes A; the ops that differ are found so.
+"""A program under two CPU kernel settings: with A's values injected, B becomes A; the ops that differ are found so.
 
 Most of them are masked in a plain comparison, which sees receivers after the first one.
 """
@@ -12,8 +12,8 @@ from typing import Any
 
 
 def test_every_masked_origin_is_found_and_is_needed(cli: Any, kernel_setting: str) -> None:
-    """All of A's values put in: B is A, and the operators that had other ones are told. Those alone do it, too; without
-    the last of them to be met, B parts from A at that very op."""
+    """With all of A's values injected B is A, and the operators with other values are reported. Injecting those alone
+    suffices; without the last of them, B diverges from A at that very op."""
     cli.record("a.zarr", "ppo.py", "--values", "all", "--values-inputs")
     found = replay(cli, kernel_setting, "all.zarr", ["all"])
     assert found["outcome"] == "injected"
@@ -35,7 +35,7 @@ def test_every_masked_origin_is_found_and_is_needed(cli: Any, kernel_setting: st
 
 
 def replay(cli: Any, setting: str, trace: str, selectors: list[str]) -> Any:
-    """Run the program under ``setting`` with A's values put in; what came of the injections."""
+    """Run the program under ``setting`` with A's values injected; the outcome of the injections."""
     result = f"{trace}.json"
     options = [word for text in selectors for word in ("--inject", text)]
     command = (sys.executable, Path(__file__).parent / "programs" / "ppo.py")

@@ -27,9 +27,9 @@ def runs(once: Any, new_cli: Callable[[], Any]) -> Any:
             results.append(cli.record(f"{what}.zarr", "resumed.py", *check, setting=f"RESUME={what}"))
         return json.dumps([[result.returncode, result.stdout, result.stderr] for result in results])
 
-    folder, told = once("resumed", make)
-    assert all(status == 0 for status, _, _ in json.loads(told)), told
-    straight, resumed = (json.loads(told)[run][1].splitlines() for run in (0, 2))
+    folder, printed = once("resumed", make)
+    assert all(status == 0 for status, _, _ in json.loads(printed)), printed
+    straight, resumed = (json.loads(printed)[run][1].splitlines() for run in (0, 2))
     assert straight[4:] == resumed, "the programs themselves are equal from step 4 on"
     return replace(new_cli(), folder=folder)
 

@@ -98,7 +98,7 @@ def acting(changed: tuple[int, int] | None = None) -> Callable[[], None]:
 
 
 def test_tasks_taken_by_other_threads(twice: Compare) -> None:
-    """A queue and some threads: identical, whoever took which task, and how many tasks."""
+    """A queue and some threads: identical, whichever thread took which task, and how many tasks."""
     found = twice(evaluating([0, 1, 2] * 4), evaluating([2, 2, 1, 0, 2, 2, 1, 2, 2, 0, 1, 2]))
     assert found.verdict is Verdict.IDENTICAL
     assert found.compared["rank0/main/thread:score"] == 12 * 8

@@ -33,7 +33,7 @@ class Job:
             text=True,
             start_new_session=True,
         )
-        self.told = ""
+        self.output = ""
 
     def ask(self, steps: int) -> None:
         """Go so many steps further."""
@@ -51,15 +51,15 @@ class Job:
         """Wait until the launcher says a line with this text."""
         assert self.process.stderr is not None
         for line in self.process.stderr:
-            self.told += line
+            self.output += line
             if text in line:
                 return line
-        raise AssertionError(self.told)
+        raise AssertionError(self.output)
 
     def rest(self) -> int:
-        """Its end: the status; ``told`` is all that was said."""
-        _, told = self.process.communicate()
-        self.told += told
+        """Its end: the status; ``output`` is all that was printed."""
+        _, rest = self.process.communicate()
+        self.output += rest
         return self.process.returncode
 
     def kill(self) -> None:
@@ -91,7 +91,7 @@ def test_both_end_where_they_diverge(cli: Any) -> None:
         said = [job.says("differs from") for job in (a, b)]
         for job in (a, b):
             job.ask(1)
-        assert [a.rest(), b.rest()] == [0, 0], a.told + b.told
+        assert [a.rest(), b.rest()] == [0, 0], a.output + b.output
     status, found = cli.diff("a.zarr", "b.zarr")
     first = found["decisive"]
     assert (status, first["step"], first["cause"]) == (1, 3, "outside")
@@ -113,5 +113,5 @@ def test_the_other_is_killed(cli: Any) -> None:
         assert "a.zarr was killed; the first 3 steps are equal; this run goes on" in b.says("was killed")
         b.go(3)
         assert b.rest() == 125
-    assert "equal to a.zarr: all" in b.told
+    assert "equal to a.zarr: all" in b.output
     assert cli.diff("a.zarr", "b.zarr")[0] == 3

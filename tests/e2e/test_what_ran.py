@@ -47,7 +47,7 @@ print("end")
 
 pytestmark = pytest.mark.skipif(
     not (torch.backends.mkldnn.is_available() and torch.backends.mkl.is_available()),
-    reason="this torch was built without oneDNN or MKL: there is nobody to ask",
+    reason="this torch was built without oneDNN or MKL: there is no library to ask",
 )
 
 Names = list[tuple[str, ...]]
@@ -94,7 +94,7 @@ def test_it_is_what_the_libraries_say_within_the_program_itself(asked: Any) -> N
 
 @pytest.mark.processor
 def test_each_op_has_its_own(asked: Any) -> None:
-    """A product in float32 is MKL's, one in bfloat16 oneDNN's (or nobody's); what is ATen's own has no names."""
+    """A product in float32 is MKL's, one in bfloat16 oneDNN's (or no library's); what is ATen's own has no names."""
     rows = rows_of(asked.folder / "a.zarr")
     ran = {name: [names for op, _, names in rows if op == name] for name, _, _ in rows}
     assert ran["mm"][0] == ("MKL SGEMM(N,N,256,64,784)",)
@@ -106,8 +106,8 @@ def test_each_op_has_its_own(asked: Any) -> None:
     assert [threads for op, threads, _ in rows if op == "mm"] == [1, 1, 1, 1, 2]
     strides = open_trace(asked.folder / "a.zarr").processes[0].library_reports
     assert strides is not None
-    told = {line for call in strides.calls.values() for line in call.reported if line.startswith("convolution")}
-    assert len(told) == 2, "two kinds of convolution differ in their stride alone"
+    convolutions = {line for call in strides.calls.values() for line in call.reported if line.startswith("convolution")}
+    assert len(convolutions) == 2, "two kinds of convolution differ in their stride alone"
 
 
 @pytest.mark.processor
@@ -146,7 +146,7 @@ def test_another_kernel_with_the_same_bits_is_no_difference(asked: Any) -> None:
 
 
 def test_asked_of_a_trace_that_is_there_already(tmp_path: Path) -> None:
-    """Of some of its steps; a trace whose libraries nobody asked says how it is done."""
+    """Of some of its steps; a trace whose libraries were not asked says how it is done."""
     layer = torch.nn.Linear(300, 40)
     optimizer = torch.optim.SGD(layer.parameters())
     with rltrace.record(tmp_path / "a.zarr"):
@@ -168,7 +168,7 @@ def test_the_list(asked: Any) -> None:
     assert "×2" in lines[at] and lines[at + 1].strip() == "MKL SGEMM(N,N,256,64,784), 1 thread"
     assert not any("softmax" in line for line in lines)
     assert "softmax" in asked.rltrace("kernels", "a.zarr", "--all").stdout
-    told = json.loads(asked.rltrace("kernels", "a.zarr", "--format", "json").stdout)
-    (process,) = told["processes"]
-    assert told["schema"] == "rltrace.kernels/1" and {"MKL", "oneDNN"} <= set(process["libraries"])
+    report = json.loads(asked.rltrace("kernels", "a.zarr", "--format", "json").stdout)
+    (process,) = report["processes"]
+    assert report["schema"] == "rltrace.kernels/1" and {"MKL", "oneDNN"} <= set(process["libraries"])
     assert {"op", "inputs", "row", "times", "kernel", "names", "reported"} <= set(process["calls"][0])

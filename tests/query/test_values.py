@@ -40,7 +40,7 @@ def traced(
     return row_at(StreamView(process, process.streams[0]), 0)
 
 
-def told(values: OpValues) -> list[tuple[str, bool, bool, str]]:
+def summary(values: OpValues) -> list[tuple[str, bool, bool, str]]:
     return [(p.what, p.equal, p.distances is not None or bool(p.elements), p.why) for p in values.pairs]
 
 
@@ -48,7 +48,7 @@ def test_what_differs_is_measured(tmp_path: Path) -> None:
     """An output that both sides kept and that differs is measured; one that is equal is shown as it is."""
     a, b = traced(tmp_path / "a.zarr", ONE, ONE), traced(tmp_path / "b.zarr", OTHER, ONE)
     found = op_values(a, b)
-    assert told(found) == [("output 0", False, True, ""), ("output 1", True, True, "")]
+    assert summary(found) == [("output 0", False, True, ""), ("output 1", True, True, "")]
     first = found.pairs[0].distances
     assert first is not None and (first.differing, first.largest) == (1, 1)
     assert [element.a for element in found.pairs[1].elements] == ["1.0", "2.0", "3.0"]
@@ -79,18 +79,18 @@ def test_one_side_alone(tmp_path: Path) -> None:
 def test_what_cannot_be_measured_says_why(tmp_path: Path) -> None:
     """Other shapes, a side that kept nothing, a side that was not asked: a reason each, never a guess."""
     a, b = traced(tmp_path / "a.zarr", ONE, None), traced(tmp_path / "b.zarr", ONE[:2], ONE)
-    assert told(op_values(a, b)) == [
+    assert summary(op_values(a, b)) == [
         ("output 0", False, False, "their dtypes or shapes differ"),
         ("output 1", False, False, "A: no selector of --values found it"),
     ]
     plain = traced(tmp_path / "plain.zarr", None)
-    assert told(op_values(plain, b))[0] == ("output 0", False, False, "A: its values were not recorded")
+    assert summary(op_values(plain, b))[0] == ("output 0", False, False, "A: its values were not recorded")
 
 
 def test_nothing_asked_nothing_said_of_what_is_equal(tmp_path: Path) -> None:
-    """Without --values only the outputs that differ are told of."""
+    """Without --values only the outputs that differ are reported."""
     rows = [traced(tmp_path / name, None) for name in ("a.zarr", "b.zarr")]
-    assert told(op_values(rows[0], rows[1])) == [("output 0", False, False, "A: its values were not recorded")]
+    assert summary(op_values(rows[0], rows[1])) == [("output 0", False, False, "A: its values were not recorded")]
     assert op_values(rows[0], rows[0]).pairs == () and not op_values(rows[0], rows[0]).requested
 
 

@@ -1,7 +1,7 @@
 """A small causal transformer whose every number is a whole one, so that any order of its sums gives the same bits.
 
 Two programs of it agree to the bit on every machine, whatever the batch, the padding and the cache; what makes them
-part is put in on purpose, at one place. Owns the model, the generator that goes token by token, and the trainer.
+part is inserted on purpose, at one place. Owns the model, the generator that goes token by token, and the trainer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A headless Chromium, told what to do over its debugging pipe: what a page is to whoever opens it.
+"""A headless Chromium, driven over its debugging pipe: what a page is in a browser.
 
 Found by name, or by the variable CHROMIUM. Where there is none, the test is skipped and says so.
 """

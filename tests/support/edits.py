@@ -23,7 +23,7 @@ class Editor:
         self.made: list[str] = []
         self.line = 5_000
         self.settled: set[int] = set()
-        """Lines that one edit has touched and no other may: together nobody could tell which was which."""
+        """Lines that one edit has touched and no other may: together it could not be known which was which."""
 
     def edit(self, kinds: Sequence[str]) -> None:
         kind = self.random.choice(kinds)
@@ -82,7 +82,7 @@ class Editor:
         )
 
     def _log(self) -> bool:
-        """New lines that compute something nobody uses: at one moment, or wherever a line runs."""
+        """New lines that compute something unused: at one moment, or wherever a line runs."""
         self.line += 10
         names = [self.random.choice(ANY) for _ in range(self.random.randint(1, 3))]
         reads = self.random.choice([*TEMPORARIES, "w0", "o0"])

@@ -30,7 +30,7 @@ class State:
     """The program draws from it."""
     step: int = 0
     own: torch.Generator = field(default_factory=torch.Generator)
-    """Nobody but additions draws from it."""
+    """Only additions draw from it."""
     average: list[Tensor] = field(default_factory=list)
 
     @property
@@ -97,7 +97,7 @@ def extra_saved_state(state: State) -> None:
 
 def extra_saved_state_of_the_program(state: State) -> None:
     if state.step == STEPS - 1:
-        return  # nothing draws from it any more, and so nothing tells that it is put back
+        return  # nothing draws from it any more, and so nothing shows that it is restored
     saved = state.generator.get_state()
     torch.randn(3, generator=state.generator)
     state.generator.set_state(saved)
@@ -249,7 +249,7 @@ HARMFUL: tuple[tuple[Extra, str], ...] = (
     (extra_one_bit_of_the_observation, "begin"),
     (extra_transposed, "begin"),
 )
-"""With a place in a step at which somebody uses what is changed."""
+"""With a place in a step at which an op uses what is changed."""
 
 
 def first_difference(a: Recorded, b: Recorded) -> tuple[int, int] | None:

@@ -1,6 +1,6 @@
 """The kernels of a GPU run by Triton's interpreter, in a process of its own: whether it is used shows at their import.
 
-Owns that process and what stands in for torch's launcher in it, so that all of ``recorder.digests`` is run but the
+Owns that process and the replacement of torch's launcher in it, so that all of ``recorder.digests`` is run but the
 two calls into the driver: loading code, and starting it.
 """
 

@@ -1,4 +1,4 @@
-"""A device that is none: real profiles of a CPU, with what Kineto would tell of a device beside each op.
+"""A device that is none: real profiles of a CPU, with what Kineto would report of a device beside each op.
 
 Owns those events' form, which is Kineto's (``CuptiActivityProfiler``, torch's ``collection.cpp``): for each launch a
 call of the runtime within the innermost op, and what ran later on the device, both with one id of CUPTI's and with the
@@ -65,7 +65,7 @@ class _Module:
 
     @staticmethod
     def synchronize() -> None:
-        pass  # there is no ``torch._C._cpu_hasPrimaryContext``, so nobody asks for more
+        pass  # there is no ``torch._C._cpu_hasPrimaryContext``, so nothing asks for more
 
 
 def pretend(

@@ -1,6 +1,6 @@
 """Traces read from memory, so that thousands of damaged ones can be: by the real reader, their files on no disk.
 
-Owns a stand-in for ``Folder`` without links and odd files; those are tested on a disk. Encoding and decoding are pure
+Owns a replacement of ``Folder`` without links and odd files; those are tested on a disk. Encoding and decoding are pure
 functions of a chunk, and are done once for the same one.
 """
 

@@ -1,6 +1,6 @@
 """Small random programs in which one op is called on one of two tensors: other parts, other results, other writers.
 
-What they compute is the truth that a comparison is held against.
+What they compute is the truth that a comparison is checked against.
 """
 
 from __future__ import annotations

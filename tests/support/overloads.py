@@ -1,6 +1,6 @@
 """Calls of ATen operators made from their schemas alone: arguments of the right types, for as many as will take them.
 
-Owns the guessing. What cannot be called this way is left out, by whoever asks.
+Owns the guessing. What cannot be called this way is left out by the caller.
 """
 
 from __future__ import annotations

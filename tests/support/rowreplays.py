@@ -1,4 +1,4 @@
-"""A rollout of a small policy that was recorded, and its trainer with rows of it put in."""
+"""A rollout of a small policy that was recorded, and its trainer with rows of it injected."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Generated:
 
 @dataclass
 class Replayed:
-    """The trainer with rows put in."""
+    """The trainer with rows injected."""
 
     account: RowAccount
     trained: Trained

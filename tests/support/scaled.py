@@ -1,4 +1,4 @@
-"""Traces of gradient scalers, told update by update: what a recording of them would hold."""
+"""Traces of gradient scalers, built update by update, as a recording of them would be."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def scaled(
                 scale, growth = scale * 2, 0
             scale = (set_by_hand or {}).get((number, update), scale)
             state[number] = [scale, growth]
-            told = {"skipped:" + str(number): flags[update], "found_inf": flags[update], "scale": scale}
-            for name, value in {**told, "growth": growth}.items():
+            values = {"skipped:" + str(number): flags[update], "found_inf": flags[update], "scale": scale}
+            for name, value in {**values, "growth": growth}.items():
                 builder.sample(f"scaler:{number}/{name}", value, "scaler", step=step)
     return builder.finish()
 

@@ -45,7 +45,7 @@ class WebServer:
     """By key, what the next answers are instead: a status, or ``cut``, a connection that breaks off."""
     ranges: bool = True
     lock: Lock = field(default_factory=Lock)
-    """Of whoever changes or lists files."""
+    """Of clients that change or list files."""
     together: Barrier | None = None
     """Answers wait until so many requests are under way."""
 

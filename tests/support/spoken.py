@@ -1,6 +1,6 @@
 """A language model whose calls are built in memory: what it gives at a token depends on the tokens up to it alone.
 
-Owns the building of module calls from NumPy arrays, so that what a comparison finds can be held against what was put
+Owns the building of module calls from NumPy arrays, so that what a comparison finds can be checked against what was put
 in.
 """
 

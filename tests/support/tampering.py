@@ -144,7 +144,7 @@ def _spec(key: str) -> ArraySpec:
 
 
 def tamper(files: Files, random_: random.Random) -> Files:
-    """One lie at a random place, told so that every checksum confirms it."""
+    """One false statement at a random place, written so that every checksum confirms it."""
     base = random_.choice(["", *bases(files)])
     chunks = [key for key in files if key.startswith(base) and key.split("/")[-1].startswith("c.")]
     if base and chunks and random_.random() < 0.5:

@@ -1,4 +1,4 @@
-"""Small environments of Gymnasium whose every number can be told beforehand, and what a trace holds of them."""
+"""Small environments of Gymnasium whose every number is known beforehand, and what a trace holds of them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Event:
     row: Row
 
     @property
-    def told(self) -> dict[str, Any]:
+    def compared(self) -> dict[str, Any]:
         """What is compared, without evidence."""
         names = [name[:-1] for name, letter in self.row.scalars[1:] if letter in "dif"]  # type: ignore[index]
         return {name: self.cells[name] for name in names}
@@ -78,6 +78,6 @@ def events(recorded: Recorded, kinds: tuple[Kind, ...] = EVENTS) -> list[Event]:
         del digests[named : 0 if raw.evidence is None else int(raw.evidence[row.index])]  # values of small fields
         cells = {"i": iter(row.integers), "f": iter(row.floats)}
         own = iter(digests)
-        told = {name[:-1]: next(cells.get(letter, own)) for name, letter in names}
-        found.append(Event(row.kind, what, row.module, told, row))
+        values = {name[:-1]: next(cells.get(letter, own)) for name, letter in names}
+        found.append(Event(row.kind, what, row.module, values, row))
     return found

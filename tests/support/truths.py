@@ -22,7 +22,7 @@ class Truth:
     """What a comparison of two runs has to say."""
 
     rows: tuple[list[object], list[object]]
-    """What ought to be recorded of each row: rows that are equal here can be told apart by nobody."""
+    """What ought to be recorded of each row: rows that are equal here cannot be distinguished."""
     only: tuple[int, int]
     """Ops that one side alone ran, up to the first difference in values."""
     moved: int
@@ -41,9 +41,9 @@ class Truth:
 
 
 def readings(a: Machine, items_a: Sequence[Item], b: Machine, items_b: Sequence[Item]) -> Iterator[Truth]:
-    """What truly happened, and what nobody can tell it from.
+    """What truly happened, and what cannot be distinguished from it.
 
-    An op of an edited line that computes with what others wrote, or with other data from outside, and that nobody
+    An op of an edited line that computes with what others wrote, or with other data from outside, and that no op
     computes with, may as well be another op than before: a log line that prints something else is just that.
     """
     apart: frozenset[int] = frozenset()

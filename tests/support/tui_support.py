@@ -46,7 +46,7 @@ OUTCOME = ExperimentResult(
     ),
     trials=4,
 )  # fmt: skip
-"""What an experiment on the traces of ``parted`` may come to."""
+"""What an experiment on two traces that diverge may come to."""
 
 
 def other_kernel(program: Sequence[Do], name: str, nth: int = 0) -> list[Do]:

@@ -2,7 +2,7 @@
 
 Owns as much of the language as the kernels of ``rltrace.digest.gpu`` come to, and says which instruction it does not
 know. All 32 threads go the same way (a branch on which they differ is refused). Memory is this process's own, of which
-it touches what it was told of and nothing else.
+it touches the memory that it was given and nothing else.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a recording handed to the writer, kept apart from the trace: the truth that a trace read back is held against.
+"""What a recording handed to the writer, recorded apart from the trace: what the trace is checked against.
 
 Owns one judgement: everything that can be read is what was written, and whatever lacks is said to. Asks the reader
 nothing about what is right; prefix digests are computed again from the rows as written.
@@ -74,8 +74,8 @@ def followed() -> Iterator[list[WrittenProcess]]:
         by_writer[id(writer)] = written[-1]
         return writer
 
-    def facts(writer: ProcessWriter, level: str, engine: str, told: Mapping[str, object]) -> None:
-        by_writer[id(writer)].facts.update(told)
+    def facts(writer: ProcessWriter, level: str, engine: str, given: Mapping[str, object]) -> None:
+        by_writer[id(writer)].facts.update(given)
 
     def window(writer: ProcessWriter, stream: int, first_step: int, end_step: int | None, row: int) -> None:
         by_writer[id(writer)].windows.append((first_step, end_step))
@@ -202,17 +202,17 @@ def _as_json(value: Any) -> Any:
 
 
 def _lacking_steps(process: ProcessTrace, truth: WrittenProcess, what: str) -> list[str]:
-    wanted = {step.step: step for step in truth.steps}
+    steps = {step.step: step for step in truth.steps}
     for row in process.steps.tolist():
-        step = wanted[row[Step.STEP]]
+        step = steps[row[Step.STEP]]
         prefix = truth.streams[step.stream].prefixes[step.end_row]
-        told = [step.stream, step.optimizer, step.count, step.skipped, step.backwards, step.environment_steps]
-        told += [step.end_row, prefix[1], prefix[2], step.parameters, step.gradients, *(step.generators or (0,) * 4)]
+        wanted = [step.stream, step.optimizer, step.count, step.skipped, step.backwards, step.environment_steps]
+        wanted += [step.end_row, prefix[1], prefix[2], step.parameters, step.gradients, *(step.generators or (0,) * 4)]
         columns = [Step.STREAM, Step.OPTIMIZER, Step.COUNT, Step.SKIPPED, Step.BACKWARDS, Step.ENVIRONMENT_STEPS]
         columns += [Step.END_ROW, Step.PREFIX_STRUCTURE, Step.PREFIX_VALUES, Step.PARAMETERS, Step.GRADIENTS]
         found = [row[column] for column in (*columns, *GENERATORS)]
-        assert found == told, f"{what}: step {step.step} reads wrong"
-    return [] if len(process.steps) == len(wanted) else ["steps"]
+        assert found == wanted, f"{what}: step {step.step} reads wrong"
+    return [] if len(process.steps) == len(steps) else ["steps"]
 
 
 def _lacking_rows(stream: StreamTrace, truth: WrittenStream, what: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Rows of tensors read back are those that were kept, call by call and op by op, or they lack and that is told."""
+"""Rows of tensors read back are those recorded, call by call and op by op, or are reported missing."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ def small(tmp_path: Path) -> Path:
     return build(tmp_path / "kept.zarr")
 
 
-Told = dict[tuple[str, int, int], Any]
+Recorded = dict[tuple[str, int, int], Any]
 
 
-def told(trace: Trace) -> Told:
+def recorded_in(trace: Trace) -> Recorded:
     """All calls and ops that can be read, as plain values."""
     kept = trace.processes[0].activations
-    found: Told = {}
+    found: Recorded = {}
     for stream in STREAMS:
         found |= {("call", stream, call.number): plain(call) for call in kept.calls(stream)}
         found |= {("op", stream, row): plain(op) for row, op in kept.ops(stream).items()}
@@ -99,7 +99,7 @@ def test_nothing_asked_for(tmp_path: Path) -> None:
 
 
 def test_none_of_these_calls_raised(small: Path) -> None:
-    """Whether a call raised is told of each; tensors are counted whoever has them."""
+    """Whether a call raised is recorded of each; tensors are counted whatever holds them."""
     kept = kept_of(small)
     calls = [call for stream in STREAMS for call in kept.calls(stream)]
     assert len(calls) == 5 and not any(call.raised for call in calls)
@@ -198,21 +198,21 @@ def test_more_rows_than_a_chunk_has(tmp_path: Path) -> None:
     assert verify(builder.path).sound
 
 
-def reads_right(trace: Trace, whole: Told, what: str) -> int:
+def reads_right(trace: Trace, whole: Recorded, what: str) -> int:
     """How many calls and ops can be read; those that can are what was kept, as a whole."""
-    found = told(trace)
+    found = recorded_in(trace)
     for key, value in found.items():
         assert value == whole.get(key), f"{what}: {key} reads wrong"
     return len(found)
 
 
 def test_every_byte(small: Path) -> None:
-    """Each byte of each file of kept rows changed, each file cut: told, and nothing reads wrong."""
+    """Each byte of each file of rows changed, each file cut: reported, and nothing reads wrong."""
     memory = Memory(load(small))
     files = [key for key in memory.files if "/activations/" in key and "/c." in key]
     assert len(files) == 3 * 3
     with in_memory({small: memory}):
-        whole = told(open_trace(small))
+        whole = recorded_in(open_trace(small))
         assert len(whole) == 7
         for key in files[::3] + files[1::3]:  # the third commit's are like the first's
             data = memory.files[key]
@@ -226,8 +226,8 @@ def test_every_byte(small: Path) -> None:
 
 
 def test_a_file_missing_or_another_one(small: Path) -> None:
-    """``verify`` tells of it; the calls and ops of the other commit are read."""
-    whole = told(open_trace(small))
+    """``verify`` reports it; the calls and ops of the other commit are read."""
+    whole = recorded_in(open_trace(small))
     files = [key for key in load(small) if "/activations/" in key and "/c." in key]
     for key in files:
         data = (small / key).read_bytes()
@@ -272,7 +272,7 @@ def test_a_file_missing_or_another_one(small: Path) -> None:
     ],
 )
 def test_an_index_that_lies(small: Path, array: str, column: int, number: int) -> None:
-    """Rows that every checksum confirms and that make no sense take no memory and are no call: all of them are told."""
+    """Rows that every checksum confirms and that make no sense take no memory and are no call: all are reported."""
     files = load(small)
     key = f"activations/{array}/c.0.0"
     stored = chunk_codec.decode(_spec(key), files[BASE + key]).copy()
@@ -280,7 +280,7 @@ def test_an_index_that_lies(small: Path, array: str, column: int, number: int) -
     stored[column, used] = number
     store(replace_chunk(files, BASE, key, stored), small)
     trace = open_trace(small)
-    later = {key: value for key, value in told(trace).items() if value[0][0] >= 2 or key[1] == 1}
+    later = {key: value for key, value in recorded_in(trace).items() if value[0][0] >= 2 or key[1] == 1}
     assert len(later) >= 4  # the other commit's
     assert not verify(small).sound
 
@@ -299,7 +299,7 @@ def test_an_index_that_lies(small: Path, array: str, column: int, number: int) -
 )
 def test_one_number_that_lies(small: Path, array: str, number: int, column: int, add: int, why: str) -> None:
     """The call, or the op, is lost and named, and nothing else is."""
-    whole, files = told(open_trace(small)), load(small)
+    whole, files = recorded_in(open_trace(small)), load(small)
     key = f"activations/{array}/c.0.0"
     stored = chunk_codec.decode(_spec(key), files[BASE + key]).copy()
     owner = (TensorOwner.OP, ActivationColumn.OWNER) if array == "tensors" else (number, ModuleCallColumn.NUMBER)
@@ -307,14 +307,14 @@ def test_one_number_that_lies(small: Path, array: str, number: int, column: int,
     store(replace_chunk(files, BASE, key, stored), small)
     trace = open_trace(small)
     del whole["op" if array == "tensors" else "call", 0, number]
-    assert told(trace) == whole
+    assert recorded_in(trace) == whole
     [hole] = trace.holes
     assert re.search(why, hole.why)
 
 
 @pytest.mark.parametrize("shape", [[0, 1 << 47, 1 << 47, 3], [0] + [1] * 80, [0, -1, 3], ["nested"], [1 << 60, 3]])
 def test_a_shape_that_no_tensor_has(tmp_path: Path, shape: list[Any]) -> None:
-    """Is damage with a name, not an error of somebody else's."""
+    """Is damage with a name, not an error of another library."""
     builder = TraceBuilder(tmp_path / "a.zarr")
     builder.main.request_activations()
     row = builder.op("aten.mm.default", outputs=["x"])
@@ -337,7 +337,7 @@ def test_lies_at_random(small: Path) -> None:
             memory.renamed()
             with contextlib.suppress(RltraceError):
                 trace = open_trace(small)
-                told(trace)
+                recorded_in(trace)
                 trace.processes[0].activations.read_all(STREAMS)
 
 
@@ -366,12 +366,12 @@ def test_records_that_make_no_sense(small: Path) -> None:
         store(rewrite(files, BASE, lie), small)
         trace = open_trace(small)
         assert any(kind in hole.why for hole in trace.holes), change
-        assert len(told(trace)) >= 3
+        assert len(recorded_in(trace)) >= 3
 
 
 def test_killed_between_data_and_journal(small: Path) -> None:
     """Without its journal record a commit's rows do not exist; what came before is all there, and no damage."""
-    whole = told(open_trace(small))
+    whole = recorded_in(open_trace(small))
     log = small / BASE / "journal/log"
     journal = parse_journal(log.read_bytes())
     at = [i for i, record in enumerate(journal.records) if record["type"] == "activations"][1]
@@ -396,10 +396,10 @@ def test_a_slice_carries_what_its_rows_need(tmp_path: Path) -> None:
         builder.end_step()
         builder.commit()
     source = builder.finish()
-    whole = told(open_trace(source))
+    whole = recorded_in(open_trace(source))
     slice_trace(source, 2, 3, tmp_path / "slice.zarr")
     trace = open_trace(tmp_path / "slice.zarr")
-    assert set(told(trace)) == {("call", 0, 2), ("op", 0, 5)}
+    assert set(recorded_in(trace)) == {("call", 0, 2), ("op", 0, 5)}
     assert reads_right(trace, whole, "slice") == 2
     kept = trace.processes[0].activations
     assert kept.unread == 6

@@ -337,7 +337,7 @@ def test_the_first_reader_may_be_another() -> None:
 
 @pytest.mark.parametrize(("i", "k"), [(3, 4), (4, 5), (3, 5)])
 def test_what_overwrites_and_what_happens_keeps_its_order(i: int, k: int) -> None:
-    """No link tells that a second fill overwrote a first, so their order is kept; so is that of events."""
+    """No link shows that a second fill overwrote a first, so their order counts; so is that of events."""
     assert of(swapped(i, k)) != of(PROGRAM)
 
 
@@ -384,7 +384,7 @@ def with_origins(program: Sequence[Do], origin: Origin) -> Machine:
 
 @pytest.mark.parametrize(("kind", "has_a_place"), [("new", True), ("view", False)])
 def test_what_uses_untracked_memory_has_a_place(kind: str, has_a_place: bool) -> None:
-    """No link tells when it was written; a view reads nothing."""
+    """No link shows when it was written; a view reads nothing."""
     program = [Do(kind, 0, ("o",), "a"), Do(kind, 1, ("o",), "b")]
     for origin, of_this in ((Origin.UNKNOWN, has_a_place), (Origin.OUTSIDE, False)):
         a, b = (digest(with_origins(word, origin), len(LIVED)).any_order for word in (program, program[::-1]))
@@ -426,7 +426,7 @@ def test_how_long_a_step_is_counts_from_its_first_row(monkeypatch: pytest.Monkey
         assert digest(machine, start, [cut, start + len(PROGRAM)]) == whole
 
 
-def test_a_view_that_nobody_read() -> None:
+def test_a_view_that_is_not_read() -> None:
     """A link to a row that read the same view, where no row did: the input is known by the row alone."""
     machine = run([Do("new", 0, (), "a"), Do("new", 1, ("a",), "b")])
     last = len(machine.columns) - 1

@@ -1,4 +1,4 @@
-"""Checkpoint files: what they hold is found by digest, whoever wrote them, and nothing in them is run."""
+"""Checkpoint files: what they hold is found by digest, whatever wrote them, and nothing in them is run."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A damaged trace is reported or read right; it is never read wrong.
 
-Files on a disk, and what can stand in a file's place there; a sample of bytes, with ``verify``. Every byte and every
+Files on a disk, and what can be in a file's place there; a sample of bytes, with ``verify``. Every byte and every
 length are ``test_every_byte``'s; with RLTRACE_EVERY_BYTE=1 they are tried here too (minutes).
 """
 
@@ -179,7 +179,7 @@ def replace_in(path: Path, old: bytes, new: bytes) -> None:
     ],
 )
 def test_edited_array_metadata(sample: Path, whole: Content, key: str, old: bytes, new: bytes) -> None:
-    """What zarr would read wrong reads right here, and verify tells."""
+    """What zarr would read wrong reads right here, and verify reports it."""
     replace_in(sample / key, old, new)
     assert content(open_trace(sample)) == whole
     assert [text for text in verify(sample).damage if key in text]
@@ -205,7 +205,7 @@ def test_damaged_table_takes_only_rows_that_need_it(sample: Path, whole: Content
 
 
 def test_leftovers_are_named_and_harmless(sample: Path, whole: Content) -> None:
-    """Files of writes that never finished or were never committed change nothing and are told of."""
+    """Files of writes that never finished or were never committed change nothing and are reported."""
     rows = sample / "processes/0/streams/0/rows"
     shutil.copy(rows / "c.2.0", rows / "c.3.0")
     shutil.copy(rows / "c.2.0", rows / "c.4.0.partial")

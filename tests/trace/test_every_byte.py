@@ -1,7 +1,7 @@
 """A damaged trace is reported or read right: every byte of a small trace changed, every file cut at every length.
 
 Read by the reader itself from files in memory; decoding, a pure function of a chunk's bytes, is done once for the same
-bytes. Files on a disk, and what else can stand in a file's place, are ``test_damage``'s.
+bytes. Files on a disk, and what else can be in a file's place, are ``test_damage``'s.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def memory(whole: Whole) -> Iterator[Memory]:
 def read(whole: Whole, what: str, hurt: str) -> None:
     """Everything is as it was written, or reported missing; so are the launch's journal and a start record.
 
-    Another blank in the root's document, or another name file, changes nothing that is read: those ``verify`` tells of.
+    Another blank in the root's document, or another name file, changes nothing that is read: those ``verify`` reports.
     """
     try:
         trace = open_trace(whole.path)
@@ -183,7 +183,7 @@ def test_every_file_missing_or_another_one(whole: Whole, memory: Memory) -> None
     for key in whole.asked:
         data = memory.files.pop(key)
         memory.renamed()
-        if not key.startswith("starts/"):  # one is missed by nobody where its process has begun
+        if not key.startswith("starts/"):  # one is not missed where its process has begun
             read(whole, f"{key} missing", key)
         memory.renamed()
         for other, content in whole.files.items():

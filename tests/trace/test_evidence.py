@@ -29,7 +29,7 @@ JIT = {**GUESS, "names": ["oneDNN reorder jit:uni", "oneDNN eltwise jit:avx2"], 
     ],
 )
 def test_in_words(evidence: dict[str, object], text: str | None) -> None:
-    """What ran where somebody said it, without the copies that oneDNN makes on the way; else what is guessed."""
+    """What ran where a library reported it, without the copies that oneDNN makes on the way; else what is guessed."""
     assert kernel_text(evidence) == text
 
 
@@ -63,7 +63,7 @@ def test_in_words(evidence: dict[str, object], text: str | None) -> None:
     ],
 )
 def test_what_differs(a: dict[str, object], b: dict[str, object], differences: list[str]) -> None:
-    """A guess counts only where nobody was asked, and an answer only against an answer."""
+    """A guess counts only where no library was asked, and an answer only against an answer."""
     assert kernel_differences(a, b) == differences
     assert len(kernel_differences(b, a)) == len(differences)
 
@@ -72,12 +72,12 @@ RANDN = "void at::native::(anonymous namespace)::distribution_elementwise_grid_s
 
 
 def on_a_grid(blocks: int, *more: list[object]) -> dict[str, object]:
-    told = [[[blocks, 1, 1], [256, 1, 1]], *more]
-    return {"device": "cuda", "names": [RANDN] * len(told), "launches": told}
+    shapes = [[[blocks, 1, 1], [256, 1, 1]], *more]
+    return {"device": "cuda", "names": [RANDN] * len(shapes), "launches": shapes}
 
 
 def test_the_same_kernel_on_another_grid() -> None:
-    """Its name is the same, and how it was launched is evidence of its own; both sides tell their grid."""
+    """Its name is the same, and how it was launched is evidence of its own; both sides show their grid."""
     a, b = on_a_grid(160), on_a_grid(232)
     name = "distribution_elementwise_grid_stride_kernel<float 4>"
     assert kernel_differences(a, b) == [f"{name} in 160 blocks of 256 threads against 232 blocks of 256 threads"]
@@ -102,7 +102,7 @@ def test_grids_that_are_not_known_or_make_no_sense() -> None:
     assert geometry_text(((32, 8, 1), (1, 1, 1))) == "32×8 blocks of 1 thread"
 
 
-def test_names_that_read_alike_are_told_in_more_words() -> None:
+def test_names_that_read_alike_are_shown_in_more_words() -> None:
     """Between the two sides of one difference, not only within one of them."""
     names = [f"cutlass_80_tensorop_s1688gemm_128x64_16x6_{layout}_align4" for layout in ("tn", "nn")]
     a, b = ({"names": [name]} for name in names)

@@ -1,4 +1,4 @@
-"""The journal gives back what was appended, tells a torn tail from damage, and goes on after damage where it can."""
+"""The journal returns what was appended, distinguishes a torn tail from damage, and goes on after damage if it can."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def test_zeros_for_the_last_records(small: Path) -> None:
 
 
 def test_rolled_back_where_the_launcher_was_killed_too(tmp_path: Path) -> None:
-    """Two segments that no record tells of cannot be: the journal has lost records. One may be a kill's doing."""
+    """Two segments that no record describes cannot be: the journal has lost records. One may be a kill's doing."""
     builder = TraceBuilder(tmp_path / "killed.zarr")
     for number in range(4):
         builder.op("aten.mm.default", outputs=[number])

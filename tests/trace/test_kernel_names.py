@@ -1,4 +1,4 @@
-"""Names of GPU kernels, as they came out of profilers: what each tells, and what is made of it for people.
+"""Names of GPU kernels, as they came out of profilers: what each says, and how reports show it.
 
 The names are from public places: NVIDIA/cutlass#1025, #999, #2286 and pull request 896 (CUTLASS's own), from profiles
 in pytorch/pytorch#51382, #75240, #90204, microsoft/onnxruntime#9244, sgl-project/sglang#22353, karpathy/nanochat#105,
@@ -389,7 +389,7 @@ OTHERS = [
 
 
 @pytest.mark.parametrize(("full", "library", "architecture", "tile", "precision"), PRODUCTS)
-def test_what_a_product_tells(full: str, library: str, architecture: str, tile: str, precision: str) -> None:
+def test_what_the_name_of_a_product_says(full: str, library: str, architecture: str, tile: str, precision: str) -> None:
     """Library, architecture, tile and precision, where they are there; the whole name is kept."""
     name = read_name(full)
     assert (name.library, name.architecture, name.tile, name.precision) == (library, architecture, tile, precision)
@@ -582,7 +582,7 @@ PAIRS = [
 ]
 
 
-@pytest.mark.parametrize(("a", "b", "told"), PAIRS)
-def test_two_names_in_a_sentence(a: str, b: str, told: str) -> None:
-    """Library, tile and precision of both where that tells them apart; else more of the names."""
-    assert kernel_differences({"names": [a]}, {"names": [b]}) == [f"kernels {told}"]
+@pytest.mark.parametrize(("a", "b", "sentence"), PAIRS)
+def test_two_names_in_a_sentence(a: str, b: str, sentence: str) -> None:
+    """Library, tile and precision of both where that distinguishes them; else more of the names."""
+    assert kernel_differences({"names": [a]}, {"names": [b]}) == [f"kernels {sentence}"]

@@ -57,7 +57,7 @@ def build(path: Path, kernels: Sequence[tuple[str, ...] | None], *, digest: int 
     writer.commit(number, Rows(0, columns, plain.links, plain.integers, plain.floats, digests), first)
     known = {names: entry("kernels", evidence(*names)) for names in dict.fromkeys(filter(None, kernels))}
     ids = np.array([known[names].id if names else 0 for names in kernels], np.uint32)
-    unknown = tuple(Unknown("nobody looked", number, row, 1) for row, names in enumerate(kernels) if names is None)
+    unknown = tuple(Unknown("not looked at", number, row, 1) for row, names in enumerate(kernels) if names is None)
     new = NewLaunches(number, 0, ids, unknown, (("lone", "cudaGraphLaunch", 3),))
     writer.commit(number, None, list(known.values()), launches=new)
     if closed:
@@ -122,7 +122,7 @@ def test_a_record_that_makes_no_sense_is_refused(change: dict[str, Any]) -> None
 
 
 def test_ids_that_lie_are_none() -> None:
-    """Of entries that are not there, of fewer rows than told: rows keep what they have."""
+    """Of entries that are not there, of fewer rows than given: rows keep what they have."""
     launched = RecordedLaunches()
     launched.add({**launches_record(NewLaunches(0, 0, np.full(3, 99, np.uint32))), "rows": 3})
     launched.add({**launches_record(NewLaunches(0, 3, np.ones(3, np.uint32))), "rows": 4})
@@ -135,7 +135,7 @@ def test_ids_that_lie_are_none() -> None:
 
 
 def test_another_kernel_with_equal_bits_is_a_note(tmp_path: Path) -> None:
-    """No difference; told, listed by ``rltrace kernels A B``, with both names."""
+    """No difference; reported, listed by ``rltrace kernels A B``, with both names."""
     a = build(tmp_path / "a.zarr", [("ampere_sgemm_128x64_tn",)] * 3)
     b = build(tmp_path / "b.zarr", [("cutlass_80_tensorop_s1688gemm_128x128",)] * 3)
     found = compare(open_trace(a), open_trace(b))
@@ -164,7 +164,7 @@ def test_another_kernel_with_other_bits_is_the_cause(tmp_path: Path) -> None:
 
 
 def test_a_selector_finds_them_by_their_whole_names(tmp_path: Path) -> None:
-    """``kernel=`` is held against every name of a row; rows that are not known by name are not found."""
+    """``kernel=`` is compared with every name of a row; rows that are not known by name are not found."""
     path = build(tmp_path / "a.zarr", [("gemm", "splitKreduce_kernel"), ("gemm",), None])
     text = CliRunner().invoke(ops_command, [str(path), "kernel=splitK*"]).output
     assert text.count("aten.mm.default") == 1
@@ -178,10 +178,10 @@ def test_they_are_listed(tmp_path: Path) -> None:
     assert "profiled: 4 rows" in text
     assert "gemm  (2 times)" in text and "other  (1 times)" in text
     assert "launched outside any row: 3" in text and "lone ×3, by cudaGraphLaunch" in text
-    assert "unknown for 1 row: nobody looked" in text
-    told = json.loads(CliRunner().invoke(command, [str(path), "--format", "json"]).output)["processes"][0]["launched"]
-    assert told["calls"][0]["ran"][0]["launches"] == [{"grid": [8, 1, 1], "block": [128, 1, 1]}]
-    assert told["unknown"] == [{"why": "nobody looked", "stream": 0, "first": 3, "rows": 1}]
+    assert "unknown for 1 row: not looked at" in text
+    (process,) = json.loads(CliRunner().invoke(command, [str(path), "--format", "json"]).output)["processes"]
+    assert process["launched"]["calls"][0]["ran"][0]["launches"] == [{"grid": [8, 1, 1], "block": [128, 1, 1]}]
+    assert process["launched"]["unknown"] == [{"why": "not looked at", "stream": 0, "first": 3, "rows": 1}]
 
 
 def test_calls_that_a_profiler_saw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ ROWS = 40
 
 @contextmanager
 def recording(trace: Path) -> Iterator[Callable[[str], None]]:
-    """A process that commits, and does what it is told: "commit", "end" (and exits), "die"."""
+    """A process that commits, and obeys commands: "commit", "end" (and exits), "die"."""
     create_trace(trace, {"command": ["train"]})
     orders, order = os.pipe()
     answers, answer = os.pipe()
@@ -43,7 +43,7 @@ def recording(trace: Path) -> Iterator[Callable[[str], None]]:
     os.close(answer)
     gone = []
 
-    def tell(what: str) -> None:
+    def command(what: str) -> None:
         os.write(order, what[:1].encode())
         if what == "commit":
             assert os.read(answers, 1) == b"!"
@@ -52,10 +52,10 @@ def recording(trace: Path) -> Iterator[Callable[[str], None]]:
 
     try:
         assert os.read(answers, 1) == b"!"
-        yield tell
+        yield command
     finally:
         if not gone:
-            tell("die")
+            command("die")
         for end in (orders, order, answers):
             os.close(end)
 
@@ -80,11 +80,11 @@ def _record(trace: Path, orders: int, answer: int) -> None:
 
 def test_a_reader_stays_where_it_was(tmp_path: Path) -> None:
     """What is committed later, and that the process ends, a trace that was opened before does not show."""
-    with recording(tmp_path / "t") as tell:
+    with recording(tmp_path / "t") as command:
         first = open_trace(tmp_path / "t")
-        tell("commit")
+        command("commit")
         second = open_trace(tmp_path / "t")
-        tell("end")
+        command("end")
         for trace, commits in ((first, 1), (second, 2)):
             (process,) = trace.processes
             assert (process.state, process.after_op) == ("running", commits * ROWS)
@@ -100,15 +100,15 @@ def test_a_process_that_ends_while_it_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, state: str
 ) -> None:
     """Its end is seen where it was written; it is not taken for a death."""
-    with recording(tmp_path / "t") as tell:
+    with recording(tmp_path / "t") as command:
         parse, parsed = reader.parse_journal, 0
 
         def parse_and_end(data: bytes) -> Journal:
             nonlocal parsed
             parsed += 1
             if parsed == 2:  # the first is the launch's
-                tell("commit")
-                tell(end)
+                command("commit")
+                command(end)
             return parse(data)
 
         monkeypatch.setattr(reader, "parse_journal", parse_and_end)
@@ -119,8 +119,8 @@ def test_a_process_that_ends_while_it_is_read(
 def test_every_verb_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """``ops`` lists a beginning and says that it is one; ``info`` and ``verify`` name the state, and see no damage."""
     path = tmp_path / "t"
-    with recording(path) as tell:
-        tell("commit")
+    with recording(path) as command:
+        command("commit")
         assert main(["ops", str(path)]) == 0
         shown = capsys.readouterr()
         assert len(shown.out.splitlines()) == 2 * ROWS
@@ -134,7 +134,7 @@ def test_every_verb_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize("place", ["open_trace", "holds", "read"])
 def test_verify_while_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     """What is committed while the trace is checked, at any moment of it, is neither damage nor a leftover."""
-    with recording(tmp_path / "t") as tell:
+    with recording(tmp_path / "t") as command:
         whose = verification if place == "open_trace" else Folder
         as_ever, left, each = getattr(whose, place), [3], 3 if place == "open_trace" else 1
 
@@ -143,7 +143,7 @@ def test_verify_while_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             if left[0] and (place == "open_trace" or "/streams/" in args[1]):
                 left[0] -= each
                 for _ in range(each):
-                    tell("commit")
+                    command("commit")
             return found
 
         monkeypatch.setattr(whose, place, go_on)

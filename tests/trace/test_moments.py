@@ -1,4 +1,4 @@
-"""Every moment of a recording: whoever reads then, or finds what a killed writer or a full disk left then, reads right.
+"""Every moment of a recording: a reader at that moment, or after a killed writer or a full disk, reads right.
 
 The writer's system calls are followed one by one, each ``write`` in two halves. After each of them the trace is what a
 concurrent reader sees, and what is left if the writer dies there.

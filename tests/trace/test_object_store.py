@@ -211,8 +211,8 @@ def test_threads_are_used_again() -> None:
     assert len({*enumerate_threads()} - before) < 50
 
 
-def test_requests_of_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever waits for a request that has not begun when its store is gone waits no longer."""
+def test_requests_without_a_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wait for a request that has not begun ends when its store is gone."""
     monkeypatch.setattr(object_store, "AT_END", 0)
     pool, begun, released = RequestPool(1), Event(), Event()
     pool.submit(lambda: (begun.set(), released.wait()))

@@ -103,7 +103,7 @@ def test_a_lost_record_costs_its_own_steps_only(tmp_path: Path) -> None:
 
 
 def test_a_lost_chunk_costs_what_no_record_holds(tmp_path: Path) -> None:
-    """Records from the time before there was a chunk stay in the journal: they stand in for one that is damaged."""
+    """Records from the time before there was a chunk stay in the journal: they replace one that is damaged."""
     path = write(tmp_path / "a.zarr", [600, 400, 30, 20], close=False)
     (path / "processes/0/steps/c.0.0").write_bytes(b"?")
     process = process_of(path)

@@ -74,7 +74,7 @@ def test_nonsense_is_not_alive(pid: object) -> None:
 
 
 def test_ended_process_is_not_alive() -> None:
-    """A process that has ended is not alive, whoever has its number now."""
+    """A process that has ended is not alive, whatever process has its number now."""
     code = "import json; from rltrace.trace.format.process_start import this_process; print(json.dumps(this_process()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     assert not is_alive(json.loads(done.stdout))

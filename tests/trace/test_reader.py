@@ -89,7 +89,7 @@ def test_unknown_records_and_fields_are_passed_over(sample: Path) -> None:
 
 
 def test_states(tmp_path: Path) -> None:
-    """Complete, stopped, running and killed are told apart, and a process that never recorded is named."""
+    """Complete, stopped, running and killed are distinguished, and a process that never recorded is named."""
     builder = TraceBuilder(tmp_path / "a.zarr")
     builder.op("aten.mm.default")
     builder.process("rank1/main", alive=True).stream().op("aten.mm.default")
@@ -169,7 +169,7 @@ def test_a_trace_that_is_being_written(trace: Path) -> None:
 
 
 def test_facts_keep_the_later_one(trace: Path) -> None:
-    """Facts may be told in parts; of one name the later counts."""
+    """Facts may be written in parts; of one name the later counts."""
     writer = ProcessWriter.open(trace, {"name": "main", "argv": ["train.py", "--lr", "1"]})
     writer.facts("op", "dispatch", {"torch.threads": 2, "cpu": "x"})
     writer.facts("op", "dispatch", {"torch.threads": 4})
@@ -191,7 +191,7 @@ def test_reads_are_counted(written: tuple[Path, Rows]) -> None:
 
 
 def test_ranges_out_of_bounds_are_refused(written: tuple[Path, Rows]) -> None:
-    """Rows that no journal tells of are no rows; an empty range is empty."""
+    """Rows that no journal describes are no rows; an empty range is empty."""
     stream = open_trace(written[0]).processes[0].streams[0]
     for start, stop in ((-1, 2), (2, 1), (0, stream.rows + 1)):
         with pytest.raises(ValueError, match="has rows 0 to"):
@@ -232,7 +232,7 @@ def test_a_lost_commit_record_is_a_hole(written: tuple[Path, Rows]) -> None:
 
 
 def test_a_lost_commit_record_at_the_end(sample: Path) -> None:
-    """The end of the last step tells of rows that the damaged journal does not describe."""
+    """The end of the last step covers rows that the damaged journal does not describe."""
     log = sample / "processes/0/journal/log"
     data = bytearray(log.read_bytes())
     data[data.rindex(b'"segment":2') + 3] ^= 1

@@ -1,4 +1,4 @@
-"""A trace is made whole, in nobody's way, and its end is written down."""
+"""A trace is made whole, replaces no other, and its end is written down."""
 
 from __future__ import annotations
 

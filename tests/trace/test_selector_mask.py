@@ -116,7 +116,7 @@ def test_occurrences_go_on_in_the_next_part() -> None:
 
 
 def test_an_id_that_no_table_has_matches_nothing() -> None:
-    """A phase of a newer format has a name that nobody knows."""
+    """A phase of a newer format has a name that this one does not know."""
     rows = rows_of(0, 3)
     rows.columns[:, Column.PHASE], rows.columns[1, Column.PHASE] = 200, Phase.FORWARD
     assert RowMask(parse_selectors(["phase=f*"]), "", WORDS).compute(rows).tolist() == [False, True, False]

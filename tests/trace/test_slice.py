@@ -124,7 +124,7 @@ def test_damage_outside_of_the_window_is_left_behind(source: Path, tmp_path: Pat
 
 
 def test_a_damaged_journal_is_not_sliced(source: Path, tmp_path: Path) -> None:
-    """What a journal lost cannot be told on."""
+    """What a journal lost cannot be copied."""
     log = source / "processes/0/journal/log"
     data = bytearray(log.read_bytes())
     data[len(data) // 2] ^= 1

@@ -85,7 +85,7 @@ def test_every_file_put_back(recording: Recording, tmp_path: Path) -> None:
                 trace = open_trace(spoilt)
                 hurt = what.split(" ")[0]
                 if trace.exit is None:
-                    pass  # nobody saw the end of the launch: what lacks reads as of a process that was killed
+                    pass  # the end of the launch was not seen: what lacks reads as of a process that was killed
                 elif hurt == "processes":
                     assert trace.holes, what
                 else:

@@ -1,4 +1,4 @@
-"""A trace from somebody else: what is made to exhaust, to mislead or to reach out of its folder is refused."""
+"""A trace from another person: what is made to exhaust, to mislead or to reach out of its folder is refused."""
 
 from __future__ import annotations
 
@@ -251,7 +251,7 @@ def test_a_longest_record_can_be_read() -> None:
     assert parse_journal(data).damage == []
 
 
-def test_what_is_refused_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_refused_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In one line, with status 2."""
     path = tmp_path / "t"
     (path / "journal").mkdir(parents=True)

@@ -253,7 +253,7 @@ def test_every_byte(small: tuple[Path, dict[int, np.ndarray]]) -> None:
 
 
 def test_a_file_of_values_missing(small: tuple[Path, dict[int, np.ndarray]]) -> None:
-    """``verify`` tells of it, and the values of the other commit are read."""
+    """``verify`` reports it, and the values of the other commit are read."""
     path, kept = small
     for key in [key for key in load(path) if "/values/" in key and "/c." in key]:
         data = (path / key).read_bytes()

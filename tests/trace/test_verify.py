@@ -53,7 +53,7 @@ def test_rows_after_a_hole_are_read_but_not_proved(written: tuple[Path, Rows]) -
 
 
 def test_a_chain_that_lies(written: tuple[Path, Rows]) -> None:
-    """A journal that is valid in itself and tells other digests than the rows have is found out."""
+    """A journal that is valid in itself and has other digests than the rows is found out."""
     path, _ = written
     log = path / "processes/0/journal/log"
     records = parse_journal(log.read_bytes()).records
@@ -66,7 +66,7 @@ def test_a_chain_that_lies(written: tuple[Path, Rows]) -> None:
 
 
 def test_steps_that_lie(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A steps array that is valid in itself and tells other digests than the rows have is found out."""
+    """A steps array that is valid in itself and has other digests than the rows is found out."""
     from rltrace.trace.format.rows import StepRecord
     from rltrace.trace.write import packers
 
@@ -82,7 +82,7 @@ def test_steps_that_lie(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert any("digests of step 0" in text for text in verify(trace).damage)
 
 
-def test_lost_rows_are_told_as_steps(sample: Path) -> None:
+def test_lost_rows_are_reported_as_steps(sample: Path) -> None:
     """Which steps to record again: those that a hole reaches into, and no others."""
     (sample / "processes/0/streams/0/rows/c.1.0").unlink()
     assert verify(sample).lost_steps == (1, 2)

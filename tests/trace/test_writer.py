@@ -1,4 +1,4 @@
-"""The writer: what is committed can be read, whoever is killed, whatever is full, whenever it happens."""
+"""The writer: what is committed can be read, whichever process is killed, whatever is full, whenever it happens."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_row_wider_than_a_segment_is_refused(trace: Path) -> None:
 
 
 def test_steps_wait_for_their_rows(trace: Path) -> None:
-    """A step may be told before its last row is; it is written with that row, in the order of ending."""
+    """A step may be given before its last row is; it is written with that row, in the order of ending."""
     writer = open_writer(trace)
     rows = random_rows(np.random.default_rng(0), 0, 30)
     writer.commit(0, rows.cut(0, 10), (), [step(0, 10), step(1, 25), step(2, 25)])
@@ -234,14 +234,14 @@ while True:
 def test_killed_writer_leaves_a_prefix(trace: Path, script: Callable[..., object], commits: int) -> None:
     """After SIGKILL at any moment all that was committed is there, unchanged, and nothing else."""
     process = script(ENDLESS, trace)
-    told = 0
+    committed = 0
     for _ in range(commits):
-        told = int(process.stdout.readline())
+        committed = int(process.stdout.readline())
     process.send_signal(signal.SIGKILL)
     process.wait()
     found = open_trace(trace).processes[0]
     stream = found.streams[0]
-    assert stream.rows >= told
+    assert stream.rows >= committed
     assert stream.rows % 50 == 0
     for first in range(0, stream.rows, 50):
         assert equal(stream.read(first, first + 50), random_rows(np.random.default_rng(first), first, 50))
@@ -303,7 +303,7 @@ def test_no_room_is_one_error_and_costs_nothing_written(trace: Path, script: Cal
 
 
 def test_a_trace_that_is_gone(trace: Path, tmp_path: Path) -> None:
-    """A process that starts after its trace was removed is told so; so is one whose folder vanishes."""
+    """A process that starts after its trace was removed gets an error that says so, as one whose folder vanishes."""
     with pytest.raises(RecordError) as missing:
         ProcessWriter.open(tmp_path / "none.zarr", {"name": "main"})
     assert missing.value.errno == errno.ENOENT

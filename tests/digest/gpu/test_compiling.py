@@ -58,8 +58,8 @@ def _resources(cubin: Path) -> dict[str, int]:
     found = importlib.util.find_spec("triton")
     assert found is not None and found.origin is not None
     tool = Path(found.origin).parent / "backends/nvidia/bin/cuobjdump"
-    told = subprocess.run([tool, "-res-usage", cubin], capture_output=True, text=True, check=True)
-    return {name: int(count) for name, count in re.findall(r"(REG|STACK):(\d+)", told.stdout + told.stderr)}
+    usage = subprocess.run([tool, "-res-usage", cubin], capture_output=True, text=True, check=True)
+    return {name: int(count) for name, count in re.findall(r"(REG|STACK):(\d+)", usage.stdout + usage.stderr)}
 
 
 @needs_triton

@@ -1,4 +1,4 @@
-"""Everything that people seed is seeded; the action space has a generator of its own, and nobody thought of it."""
+"""Everything that people seed is seeded; the action space has a generator of its own, which was forgotten."""
 
 import random
 

@@ -239,7 +239,7 @@ def sums() -> None:
         first, *others = [p.grad for p in model.parameters()]
         work = distributed.all_reduce(first, async_op=True)
         second = functional.all_reduce(others[0], "sum", distributed.group.WORLD)
-        probes = torch.empty(4), second.elem, torch.empty(2).resize_(4)  # nobody has written them yet
+        probes = torch.empty(4), second.elem, torch.empty(2).resize_(4)  # nothing has written them yet
         sum((probe * 2 + 1).sum() for probe in probes)
         third, fourth = functional.all_reduce_coalesced(others[1:], "sum", distributed.group.WORLD)
         distributed.reduce_scatter_tensor(half := torch.empty(8), second + 0)

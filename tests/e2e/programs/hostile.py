@@ -122,7 +122,7 @@ def partly_filled() -> None:
 
 
 def full_stack() -> None:
-    """How deep it comes is not told: recorded it is some calls less."""
+    """How deep it comes is not compared: recorded it is some calls less."""
 
     def depth(n: int) -> None:
         torch.ones(1).add_(1)

@@ -39,7 +39,7 @@ def test_a_load_is_an_event_with_a_digest_of_what_was_loaded(record: Record, tmp
 
     first, again, differs = map(load, (one, same, other))
     assert (first.what, first.cells["tensors"], first.cells["bytes"]) == ("torch.load", 2, 24)
-    assert first.told == again.told != differs.told
+    assert first.compared == again.compared != differs.compared
     assert kept[0]["model"]["weight"].tolist() == [[1.0, 1.0]] * 2
     assert str(inspect.signature(torch.load)).startswith("(f:")
 
@@ -59,7 +59,7 @@ def test_files_of_safetensors(record: Record, tmp_path: Path) -> None:
         safetensors.save_file({"weight": torch.full((2, 2), weight)}, path)
         (event,) = events(record(lambda: safetensors.load_file(path)), LOADED)
         assert (event.what, event.cells["tensors"], event.cells["bytes"]) == ("safetensors.torch.load_file", 1, 16)
-        found.append(event.told["content"])
+        found.append(event.compared["content"])
     assert found[0] == found[1] != found[2]
     assert safetensors.load_file is before
 

@@ -42,7 +42,7 @@ def test_arguments_are_recorded_and_absolute_paths_are_not(record: Record) -> No
 
     def arguments(*args: Any, **kwargs: Any) -> int:
         (event,) = events(record(lambda: Logged(*args, **kwargs)), MADE)
-        return int(event.told["arguments"])
+        return int(event.compared["arguments"])
 
     assert arguments(5, folder="/tmp/run-1") == arguments(5, folder="/tmp/run-2") != arguments(6, folder="/tmp/run-1")
     assert arguments(length=5) != arguments(5, "logs")

@@ -33,12 +33,12 @@ def test_a_reset_and_each_step_are_events_with_what_went_in_and_came_out(record:
 
     reset, first, second = events(record(program))
     assert (reset.kind, reset.what, reset.owner) == (Kind.ENVIRONMENT_RESET, "environment 0", "Walk")
-    assert reset.told == {"observation": digest([0.0])}
+    assert reset.compared == {"observation": digest([0.0])}
     assert (reset.cells["reset"], reset.cells["seed"]) == (1, 7)
-    assert first.told["observation"] == digest([1.0])
-    assert (first.told["reward"], first.told["terminated"], first.told["truncated"]) == (0.1, 0, 0)
-    assert (second.told["terminated"], second.cells["step"]) == (1, 2)
-    assert first.told["action"] == second.told["action"] != 0
+    assert first.compared["observation"] == digest([1.0])
+    assert (first.compared["reward"], first.compared["terminated"], first.compared["truncated"]) == (0.1, 0, 0)
+    assert (second.compared["terminated"], second.cells["step"]) == (1, 2)
+    assert first.compared["action"] == second.compared["action"] != 0
     assert first.row.line == "env.step(1)"
 
 
@@ -52,7 +52,7 @@ def test_of_a_stack_of_wrappers_the_outermost_call_is_the_event(record: Record) 
 
     found = events(record(program))
     assert [event.kind for event in found] == [Kind.ENVIRONMENT_RESET, Kind.ENVIRONMENT_STEP]
-    assert found[1].told["observation"] == digest([2.0])
+    assert found[1].compared["observation"] == digest([2.0])
     assert found[1].owner == "Walk"
 
 
@@ -129,7 +129,7 @@ def test_observations_of_any_make_are_told(record: Record) -> None:
             env.given = given
             env.step(None)
 
-        return int(events(record(program))[0].told["observation"])
+        return int(events(record(program))[0].compared["observation"])
 
     x, y = np.arange(3.0), np.arange(2)
     assert told({"x": x, "y": y}) == told({"y": y.copy(), "x": x.copy()}) != told({"x": y, "y": x})
@@ -150,7 +150,7 @@ def test_what_cannot_be_read_counts_by_its_class(record: Record) -> None:
             return Shy(a=1), 0.0, False, False, {}
 
     found = events(record(lambda: [Secretive().step(0) for _ in range(2)]))
-    assert found[0].told == found[1].told
+    assert found[0].compared == found[1].compared
 
 
 def test_a_tensor_that_an_environment_returns_is_read_without_an_op(record: Record) -> None:
@@ -160,7 +160,7 @@ def test_a_tensor_that_an_environment_returns_is_read_without_an_op(record: Reco
 
     found = record(lambda: Torch().step(0))
     assert [row.name for row in found.rows] == ["", "ones", "ones", "zeros", ""]
-    assert set(events(found)[0].told) == {"action", "observation", "reward", "terminated", "truncated"}
+    assert set(events(found)[0].compared) == {"action", "observation", "reward", "terminated", "truncated"}
 
 
 def test_evidence_is_how_generators_stood_before_the_event(record: Record) -> None:

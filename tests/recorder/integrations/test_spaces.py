@@ -41,7 +41,7 @@ def test_a_seed_is_told_and_whose_space_it_is(record: Record) -> None:
         ("a space", "Discrete", 5, 0),
     ]
     assert found[0].row.line == "env.action_space.seed(3)"
-    assert found[0].told == {"given": found[0].cells["given"]}
+    assert found[0].compared == {"given": found[0].cells["given"]}
     assert len({event.cells["state"] for event in found}) == 3
 
 
@@ -56,7 +56,7 @@ def test_a_space_that_nobody_seeded_says_so_when_it_is_first_sampled_from(record
     runs = [record(program) for _ in range(2)]
     (first,), (second,) = (events(run, SEEDS) for run in runs)
     assert (first.what, first.cells["seed"], first.row.line) == ("action space", NONE, "env.action_space.sample()")
-    assert first.told == second.told
+    assert first.compared == second.compared
     assert first.cells["state"] != second.cells["state"]
     assert runs[0].chains == runs[1].chains
 

@@ -28,7 +28,7 @@ def test_environments_stepped_in_this_process_are_events_each_and_the_vector_is_
     found = events(record(program))
     assert [event.what for event in found] == ["environment 0", "environment 1", "environment 2"] * 2
     assert [event.kind for event in found] == [Kind.ENVIRONMENT_RESET] * 3 + [Kind.ENVIRONMENT_STEP] * 3
-    assert found[3].told == found[5].told != found[4].told
+    assert found[3].compared == found[5].compared != found[4].compared
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -47,10 +47,14 @@ def test_of_environments_in_other_processes_the_batch_is_told_and_what_each_retu
 
     reset, step = events(record(program(0)))
     assert (reset.what, step.what) == ("vector environment 0",) * 2
-    assert {"action", "observation", "reward", "of 0", "of 1", "of 2"} <= set(step.told)
+    assert {"action", "observation", "reward", "of 0", "of 1", "of 2"} <= set(step.compared)
     other = events(record(program(1)))[1]
-    assert {name for name in step.told if step.told[name] != other.told[name]} >= {"action", "observation", "of 1"}
-    assert [step.told[f"of {k}"] == other.told[f"of {k}"] for k in range(3)] == [True, False, True]
+    assert {name for name in step.compared if step.compared[name] != other.compared[name]} >= {
+        "action",
+        "observation",
+        "of 1",
+    }
+    assert [step.compared[f"of {k}"] == other.compared[f"of {k}"] for k in range(3)] == [True, False, True]
 
 
 class Batched(gymnasium.vector.VectorEnv[Any, Any, Any]):
