@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from views import opened
 
 from rltrace.diff.base.bisect import STRUCTURE, VALUES, Bisection
 from rltrace.diff.base.view import StreamView
@@ -36,8 +37,7 @@ def stream(path: Path, rows: int, cuts: set[int], edits: dict[int, str]) -> Stre
     for start, stop in pairwise(sorted({0, rows} | {cut for cut in cuts if cut < rows})):
         writer.commit(0, whole.cut(start, stop))
     writer.close("complete", {})
-    process = open_trace(path).processes[0]
-    return StreamView(process, process.streams[0])
+    return opened(path)
 
 
 def one_digest_each(rows: Rows) -> Rows:

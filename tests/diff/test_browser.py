@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from programs import Do, Machine, recorded, training
 from tampering import bases, load, rewrite, store
+from views import opened
 
 from rltrace.diff import compare
 from rltrace.diff.base.view import RowRange, StreamView
@@ -266,8 +267,7 @@ def test_a_row_without_a_record_is_a_hole(tmp_path: Path) -> None:
         trace.commit()
     files = load(trace.finish())
     broken = rewrite(files, bases(files)[0], lambda record: None if record.get("first") == 2 else record)
-    process = open_trace(store(broken, tmp_path / "broken.zarr")).processes[0]
-    view = StreamView(process, process.streams[0])
+    view = opened(store(broken, tmp_path / "broken.zarr"))
     assert [view.op(*view.row(k)) for k in (0, 1, 4, 5)] == ["aten.mm.default", "aten.relu.default"] * 2
     for row in (2, 3):
         with pytest.raises(HoleError):

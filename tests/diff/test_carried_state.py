@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from views import both, compare_in, paths_in
 
-from rltrace.diff import compare
 from rltrace.diff.base.model import Cause, Finding, InputsMatch
 from rltrace.diff.causes.carried_state import carried_step
 from rltrace.testing import In, TraceBuilder
@@ -28,9 +28,7 @@ def shifted(
     """The first finding of values, where B begins at A's step 1; ``common``: the rows of that step; ``before``: rows of
     A's step 0; ``opening``: what a tensor holds as B's recording of ops begins; ``state``: what B's optimizer begins
     with."""
-    paths = []
-    for side in "ab":
-        trace = TraceBuilder(folder / f"{side}.zarr")
+    for trace, side in both(folder):
         trace.optimizer("p" if side == "a" else "q", state=() if side == "a" else state, kept=("step",))
         if side == "a":
             trace.op(MM, outputs=["weight of a"])
@@ -44,9 +42,8 @@ def shifted(
         for do in common:
             do(trace, side)
         trace.end_step(parameters=f"end of {side}", gradients=f"g {side}", generators="r2")
-        paths.append(trace.finish())
-    found = compare(*paths)
-    assert found.shift is not None and (found.shift.a_step, found.shift.b_step) == (1, 0)
+    found = compare_in(folder)
+    assert (found.shift.a_step, found.shift.b_step) == (1, 0)
     assert found.first_value is not None
     return found.first_value
 
@@ -115,10 +112,8 @@ def test_an_environment(tmp_path: Path) -> None:
     found = shifted(tmp_path, event(3, 1), reads)
     assert lost(found) == ("environment", "environment 0 (Walk)")
     assert found.explanation.startswith("environment 0 (Walk) was not restored; environment 0 (Walk) returned another")
-    (tmp_path / "another").mkdir()
     found = shifted(tmp_path / "another", event(1, 0, "environment 1"), event(3, 1), reads)
     assert lost(found) == ("environment", "environment 0 (Walk)")
-    (tmp_path / "later").mkdir()
     later = shifted(tmp_path / "later", event(1, 0, "environment 1"), event(2, 0), event(3, 1), reads)
     assert (later.event is not None, lost(later)) == (True, ("data", "data from outside torch"))
 
@@ -138,14 +133,15 @@ def test_data(tmp_path: Path, site: Any, expected: tuple[str, str]) -> None:
     assert (found.cause, lost(found)) == (Cause.OUTSIDE, expected)
 
 
+def use_of_weight(name: str, **fields: Any) -> Do:
+    """Reads what an op of A wrote before the step, and what came from outside in B."""
+    links = {"a": In(0, "weight of a"), "b": In(origin=Origin.OUTSIDE, digest="weight of b")}
+    return lambda trace, side: trace.op(name, inputs=[links[side]], outputs=[f"y{side}"], **fields)
+
+
 def test_a_tensor(tmp_path: Path) -> None:
     """Written before the step by an op of A and loaded by B: what differs at its first use."""
-
-    def use(trace: TraceBuilder, side: str) -> None:
-        link = In(0, f"weight of {side}") if side == "a" else In(origin=Origin.OUTSIDE, digest="weight of b")
-        trace.op(MM, inputs=[link], outputs=[f"y{side}"], module="policy")
-
-    found = shifted(tmp_path, use)
+    found = shifted(tmp_path, use_of_weight(MM, module="policy"))
     assert (found.cause, found.not_restored and found.not_restored.kind) == (Cause.BEFORE_WINDOW, "tensor")
     assert found.explanation.endswith("(row 0) in A, it was loaded or made outside the recorded ops in B")
     assert "was not restored: it differs at its first use; aten.mm.default at " in found.explanation
@@ -161,12 +157,7 @@ def test_a_tensor_that_was_written_since(tmp_path: Path) -> None:
 
 def test_a_tensor_of_an_optimizer(tmp_path: Path) -> None:
     """Read by an op of its attempt, it is state of the optimizer."""
-
-    def use(trace: TraceBuilder, side: str) -> None:
-        link = In(0, f"weight of {side}") if side == "a" else In(origin=Origin.OUTSIDE, digest="weight of b")
-        trace.op(ADD, inputs=[link], outputs=[f"y{side}"], phase="optimizer")
-
-    found = shifted(tmp_path, use)
+    found = shifted(tmp_path, use_of_weight(ADD, phase="optimizer"))
     assert (found.cause, lost(found)) == (Cause.BEFORE_WINDOW, ("optimizer", "Adam"))
     assert found.explanation.startswith("the state of Adam was not restored: input 0 (float32[4]) differs at its first")
 
@@ -203,7 +194,6 @@ def test_the_state_of_an_optimizer(tmp_path: Path) -> None:
         "the optimizer's state was not restored: B's Adam begins without step, which A's had after 1 attempt"
     )
     for folder, program in (("later", [op(outputs=["x"]), late, update]), ("elsewhere", [op(outputs=["y?"])])):
-        (tmp_path / folder).mkdir()
         assert lost(shifted(tmp_path / folder, *program, state=())) != ("optimizer", "Adam: step")
 
 
@@ -239,16 +229,13 @@ def test_an_environment_that_returned_it_before(tmp_path: Path) -> None:
     assert found.explanation.startswith(
         "environment 0 (Walk) may not have been restored: its last event before is step 1,812 in A, step 5 in B"
     )
-    (tmp_path / "uncounted").mkdir()
     bare = lambda trace, side: trace.event(  # noqa: E731
         Kind.ENVIRONMENT_STEP, "environment 0", counts={} if side == "a" else {"reset": 3}, digests={"o": "same"}
     )
     found = shifted(tmp_path / "uncounted", bare, reads)
     assert "its last event before is last event in A, reset 3 in B" in found.explanation
-    (tmp_path / "other").mkdir()
     other = lambda trace, side: event_at((9, 5), f"environment {'ab'.index(side)}")(trace, side)  # noqa: E731
     assert lost(shifted(tmp_path / "other", other, reads)) == ("data", "data from outside torch")
-    (tmp_path / "same").mkdir()
     found = shifted(tmp_path / "same", event_at((5, 5), "environment 0"), reads)
     assert lost(found) == ("data", "data from outside torch")
 
@@ -320,14 +307,12 @@ def test_a_step_of_which_no_rows_are_readable(
     tmp_path: Path, began: str | None, state: tuple[str, ...], unequal: list[Step], expected: tuple[str, str], why: str
 ) -> None:
     """By what the optimizers began with and which digests differ at its end."""
-    processes = []
-    for side in "ab":
-        trace = TraceBuilder(tmp_path / f"{side}.zarr", level="step")
+    for trace, side in both(tmp_path, level="step"):
         if side == "a" or began is not None:
             trace.optimizer("p" if side == "a" else began, state=() if side == "a" else state, kept=("step",))
         for parameters, ordinal in (("q", 0), ("o", 1), ("r", 0)) if side == "a" else (("r", 0),):
             trace.end_step(ordinal=ordinal, parameters=parameters, gradients="g", generators="s")
-        processes.append(open_trace(trace.finish()).processes[0])
-    a, b = processes[0].from_step(2), processes[1]
+    a, b = (open_trace(path).processes[0] for path in paths_in(tmp_path))
+    a = a.from_step(2)
     lost, text = carried_step(a, b, a.steps[0], unequal)
     assert (lost.kind, lost.name) == expected and why in text

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from programs import KERNEL, Do, Machine, training
+from views import both, compare_in
 
 from rltrace.diff import Comparison, compare
 from rltrace.diff.base.model import Cause, Finding, InputsMatch, Verdict
@@ -206,11 +207,9 @@ def test_extra_draw_then_rng(record: Record) -> None:
 
 def test_generator_elsewhere_from_the_start(record: Record, tmp_path: Path) -> None:
     """Another seed: rng at the first op that draws."""
-    paths = []
-    for seed in (0, 1):
-        machine = Machine(TraceBuilder(tmp_path / f"seed{seed}.zarr"), generator=100 * seed).run(training())
-        paths.append(machine.trace.finish())
-    found = value_of(compare(*paths))
+    for trace, seed in both(tmp_path, 0, 100):
+        Machine(trace, generator=seed).run(training())
+    found = value_of(compare_in(tmp_path))
     assert (found.cause, found.a_index, found.identical_before) == (Cause.RNG, 0, 0)
 
 
@@ -262,27 +261,15 @@ def test_values_that_become_equal_again(record: Record) -> None:
 # --- causes that need rows by hand ----------------------------------------------------------------------------------
 
 
-def pair_of(tmp_path: Path, build: Callable[[TraceBuilder, str], None]) -> Comparison:
-    """Two traces that ``build`` makes, called with the side."""
-    paths = []
-    for side in ("a", "b"):
-        trace = TraceBuilder(tmp_path / f"{side}.zarr")
-        build(trace, side)
-        paths.append(trace.finish())
-    return compare(*paths)
-
-
 def test_before_window(tmp_path: Path) -> None:
     """A tensor that differs when recording begins: before-window, naming it."""
-
-    def build(trace: TraceBuilder, side: str) -> None:
+    for trace, side in both(tmp_path):
         trace.window(5)
         weight = f"weight {side}"
         trace.op("rltrace.state", site=(), kind=Kind.WINDOW, inputs=[("outside", weight)], module="net", scalars=["w"])
         trace.op("aten.mm.default", inputs=[("outside", weight)], outputs=[f"y {side}"])
         trace.end_step()
-
-    found = value_of(pair_of(tmp_path, build))
+    found = value_of(compare_in(tmp_path))
     assert (found.cause, found.a_index, found.op) == (Cause.BEFORE_WINDOW, 0, "window")
     assert "net w already differed" in found.explanation
 
@@ -307,16 +294,14 @@ def test_what_a_window_began_with(
     tmp_path: Path, opening: tuple[str, str], reads: tuple[object, object], cause: Cause
 ) -> None:
     """Its opening rows distinguish memory that changed since from data that came in, and from what differed before."""
-
-    def build(trace: TraceBuilder, side: str) -> None:
+    for trace, side in both(tmp_path):
         k = "ab".index(side)
         trace.window(5)
         trace.op("rltrace.state", (), [("outside", opening[k])], kind=Kind.WINDOW, module="net", scalars=["w"])
         trace.op("aten.add.Tensor", inputs=[("outside", "k")], outputs=["v"])
         trace.op("aten.mm.default", inputs=[reads[k]], outputs=[f"y {side}"])
         trace.end_step()
-
-    assert value_of(pair_of(tmp_path, build)).cause is cause
+    assert value_of(compare_in(tmp_path)).cause is cause
 
 
 STATE = "it may have read state that is in no argument"
@@ -336,20 +321,17 @@ LEFT = "it wrote to memory that no op had written, and what it leaves unwritten 
 def test_code_outside_torch(tmp_path: Path, op: str, library: str, inputs: list[str], notes: list[str]) -> None:
     """What is not known of it is said: what it read beside its arguments, and what it left unwritten."""
     kernel = {"library": library} if library else {}
-
-    def build(trace: TraceBuilder, side: str) -> None:
+    for trace, side in both(tmp_path):
         trace.op(op, inputs=[("outside", "x"), *inputs], outputs=[f"y {side}"], kernel=kernel)
         trace.end_step()
-
-    found = value_of(pair_of(tmp_path, build)).explanation
+    found = value_of(compare_in(tmp_path)).explanation
     assert [note for note in (STATE, LEFT) if note in found] == notes
     assert found.endswith("; ".join(notes))
 
 
 def test_uninitialised(tmp_path: Path) -> None:
     """A buffer that was not full is averaged: the op that read it is the origin, of unknown cause."""
-
-    def build(trace: TraceBuilder, side: str) -> None:
+    for trace, side in both(tmp_path):
         empty = trace.op("aten.empty.memory_format", outputs=[], flags=RowFlag.ALLOCATION)
         trace.op("aten.copy_.default", inputs=["overwritten", ("outside", "x")], outputs=["slice"])
         copied = trace.op("aten.clone.default", inputs=[In(empty)], outputs=[f"junk {side}"], flags=RowFlag.MARKED)
@@ -357,8 +339,7 @@ def test_uninitialised(tmp_path: Path) -> None:
         added = trace.op("aten.add.Tensor", inputs=[mean], outputs=[f"sum {side}"])
         trace.op("aten.add_.Tensor", inputs=[added], outputs=[f"weight {side}"], phase=Phase.OPTIMIZER)
         trace.end_step()
-
-    comparison = pair_of(tmp_path, build)
+    comparison = compare_in(tmp_path)
     found = value_of(comparison)
     assert (found.cause, found.op, found.a_index) == (Cause.UNKNOWN, "aten.clone.default", 2)
     assert "it reads memory that no recorded op wrote" in found.explanation
@@ -376,29 +357,25 @@ def test_uninitialised(tmp_path: Path) -> None:
 )
 def test_who_computes_with_unwritten_memory(tmp_path: Path, op: str, phase: Phase, verdict: Verdict) -> None:
     """An op that only computes is harmless; not an optimizer's, one that sends, or one that may do more."""
-
-    def build(trace: TraceBuilder, side: str) -> None:
+    for trace, side in both(tmp_path):
         empty = trace.op("aten.empty.memory_format", outputs=[], flags=RowFlag.ALLOCATION)
         copied = trace.op("aten.clone.default", inputs=[In(empty)], outputs=[f"junk {side}"], flags=RowFlag.MARKED)
         trace.op(op, inputs=[copied], outputs=[f"result {side}"], phase=phase)
         trace.end_step()
-
-    comparison = pair_of(tmp_path, build)
+    comparison = compare_in(tmp_path)
     assert comparison.verdict is verdict
     assert comparison.marked.unused == (verdict is Verdict.IDENTICAL)
 
 
 def test_unwritten_memory_alone_is_no_verdict(tmp_path: Path) -> None:
     """Rows that may hold unwritten bytes differ, nothing else does: identical, and the rows are counted."""
-
-    def build(trace: TraceBuilder, side: str) -> None:
+    for trace, side in both(tmp_path):
         trace.op(
             "aten.clone.default", inputs=[("mixed", f"junk {side}")], outputs=[f"copy {side}"], flags=RowFlag.MARKED
         )
         trace.op("aten.mm.default", inputs=[("outside", "x")], outputs=["y"])
         trace.end_step()
-
-    comparison = pair_of(tmp_path, build)
+    comparison = compare_in(tmp_path)
     assert comparison.verdict is Verdict.IDENTICAL
     assert (comparison.marked.rows, comparison.marked.differing) == (1, 1)
     assert comparison.marked.first is not None and "aten.clone.default" in comparison.marked.first
@@ -406,73 +383,62 @@ def test_unwritten_memory_alone_is_no_verdict(tmp_path: Path) -> None:
 
 def test_number_read_from_unwritten_memory(tmp_path: Path) -> None:
     """A number that reaches Python from unwritten memory can turn control flow: that is a finding."""
-
-    def build(trace: TraceBuilder, side: str) -> None:
+    for trace, side in both(tmp_path):
         number = 1.5 if side == "a" else 2.5
         trace.op("aten._local_scalar_dense.default", inputs=[("mixed", side)], value=number, flags=RowFlag.MARKED)
-
-    assert value_of(pair_of(tmp_path, build)).cause is Cause.UNKNOWN
+    assert value_of(compare_in(tmp_path)).cause is Cause.UNKNOWN
 
 
 def test_bytes_of_another_stream_are_not_guessed_at(tmp_path: Path) -> None:
     """An input that another thread wrote and that differs has no cause that this stream could show."""
-
-    def build(trace: TraceBuilder, side: str) -> None:
+    for trace, side in both(tmp_path):
         trace.op("aten.mm.default", inputs=[In(origin=Origin.UNKNOWN, digest=f"x {side}")], outputs=[f"y {side}"])
-
-    found = value_of(pair_of(tmp_path, build))
+    found = value_of(compare_in(tmp_path))
     assert (found.cause, found.inputs_match) == (Cause.UNKNOWN, InputsMatch.DIFFER)
 
 
 def test_overwritten_arguments_are_no_inputs(tmp_path: Path) -> None:
     """An op that only overwrites an argument does not read it: its other inputs decide."""
-
-    def build(trace: TraceBuilder, side: str) -> None:
+    for trace, side in both(tmp_path):
         trace.op(
             "aten.copy_.default",
             inputs=[In(origin=Origin.OVERWRITTEN), ("outside", f"x {side}")],
             outputs=[f"copy {side}"],
         )
-
-    found = value_of(pair_of(tmp_path, build))
+    found = value_of(compare_in(tmp_path))
     assert (found.cause, found.explanation.split(" ")[1]) == (Cause.OUTSIDE, "1")
 
 
 def test_a_view_read_before_stands_for_the_bytes(tmp_path: Path) -> None:
     """A link to an earlier row that read the same view is as good as that row's digest."""
-
-    def build(trace: TraceBuilder, side: str) -> None:
+    for trace, side in both(tmp_path):
         first = trace.op("aten.mm.default", inputs=[("outside", "w")], outputs=["y"])
         trace.op("aten.mul.Tensor", inputs=[In(first, slot=0, known=True)], outputs=[f"z {side}"])
-
-    assert value_of(pair_of(tmp_path, build)).inputs_match is InputsMatch.INFERRED
+    assert value_of(compare_in(tmp_path)).inputs_match is InputsMatch.INFERRED
 
 
 def test_reads_of_one_side_only_are_no_difference(tmp_path: Path) -> None:
     """One side digested an input that the other had digested before: nothing differs."""
-
-    def build(trace: TraceBuilder, side: str) -> None:
+    for trace, side in both(tmp_path):
         if side == "b":
             early = trace.op("aten.norm.default", ("train.py", 3, "log", "log(w)"), [("outside", "w")], ["n"])
             trace.op("aten.mm.default", inputs=[In(early, slot=0, known=True)], outputs=["y"])
         else:
             trace.op("aten.mm.default", inputs=[("outside", "w")], outputs=["y"])
         trace.end_step()
-
-    comparison = pair_of(tmp_path, build)
+    comparison = compare_in(tmp_path)
     assert comparison.verdict is Verdict.SAME_VALUES
     assert (comparison.structure.only_a, comparison.structure.only_b) == (0, 1)
 
 
 def test_source_and_destination_overlap(tmp_path: Path) -> None:
     """A copy within one storage: its order of going through memory is said to matter, whatever the cause is called."""
-    for side, kernel in (("a", KERNEL), ("b", {**KERNEL, "threads": 1})):
-        trace = TraceBuilder(tmp_path / side)
+    for trace, kernel in both(tmp_path, KERNEL, {**KERNEL, "threads": 1}):
         whole = trace.op("aten.randn.default", outputs=["t"], rng="seed")
         links = [In(origin=Origin.OVERWRITTEN), In(whole)]
-        trace.op("aten.copy_.default", inputs=links, outputs=[side], kernel=kernel, flags=RowFlag.OVERLAPPING)
-        trace.finish()
-    found = value_of(compare(tmp_path / "a", tmp_path / "b"))
+        outputs = [str(kernel["threads"])]
+        trace.op("aten.copy_.default", inputs=links, outputs=outputs, kernel=kernel, flags=RowFlag.OVERLAPPING)
+    found = value_of(compare_in(tmp_path))
     assert (found.cause, found.op) == (Cause.KERNEL, "aten.copy_.default")
     assert "source and destination overlap" in found.explanation
 
@@ -481,13 +447,11 @@ def test_source_and_destination_overlap(tmp_path: Path) -> None:
 def test_another_kernel_explains_nothing_where_inputs_are_not_known(tmp_path: Path, evidence: str) -> None:
     """Whether the inputs matched is not known: another kernel is a lead then, and the cause is not known."""
     other = {**KERNEL, "isa": "AVX512"} if evidence == "rows" else KERNEL
-    for side, kernel in (("a", KERNEL), ("b", other)):
-        isa = side if evidence == "settings" else "same"
-        trace = TraceBuilder(tmp_path / side)
-        trace.fact("cpu.capability", isa)
+    for trace, side in both(tmp_path):
+        trace.fact("cpu.capability", side if evidence == "settings" else "same")
+        kernel = KERNEL if side == "a" else other
         trace.op("aten.mm.default", inputs=["unknown"], outputs=[f"y {side}"], kernel=kernel)
-        trace.finish()
-    comparison = compare(tmp_path / "a", tmp_path / "b")
+    comparison = compare_in(tmp_path)
     found = value_of(comparison)
     assert (found.cause, found.inputs_match) == (Cause.UNKNOWN, InputsMatch.UNKNOWN)
     assert ("which explains it if they match" in found.explanation) == (evidence != "none")
@@ -527,14 +491,10 @@ def test_a_label_for_the_profiler_is_reported_as_its_line(record: Record) -> Non
 def test_of_a_compiled_region_it_is_said_that_nothing_inside_was_seen(tmp_path: Path) -> None:
     """Inputs match, outputs differ: the kernels are compared as ever, and the way to see more is named."""
     kernel = {"library": "Inductor", "names": ["extern_kernels.mm", "cpp_fused_sin_0"], "code": "aa"}
-    paths = []
-    for side, code in (("a", "aa"), ("b", "bb")):
-        trace = TraceBuilder(tmp_path / f"{side}.zarr")
-        stream = trace.process("rank0/main").stream()
-        stream.op("aten.ones.default", outputs=["x"])
-        stream.op("inductor.compiled_graph", inputs=[0], outputs=[f"y {side}"], kernel={**kernel, "code": code})
-        paths.append(trace.finish())
-    found = value_of(compare(*paths))
+    for trace, code in both(tmp_path, "aa", "bb"):
+        trace.op("aten.ones.default", outputs=["x"])
+        trace.op("inductor.compiled_graph", inputs=[0], outputs=[f"y {code}"], kernel={**kernel, "code": code})
+    found = value_of(compare_in(tmp_path))
     assert found.cause is Cause.KERNEL
     assert "code aa against bb" in found.explanation
     assert "--compile eager" in found.explanation
@@ -543,8 +503,7 @@ def test_of_a_compiled_region_it_is_said_that_nothing_inside_was_seen(tmp_path: 
 @pytest.mark.parametrize("isa", ["AVX2", "AVX512"])
 def test_packed_parameters_are_no_inputs(tmp_path: Path, isa: str) -> None:
     """Weights inside an object are in no link: equal inputs prove nothing, and neither the kernel is blamed."""
-
-    def build(trace: TraceBuilder, side: str) -> None:
+    for trace, side in both(tmp_path):
         trace.op(
             "quantized.linear_dynamic.default",
             inputs=[("outside", "x")],
@@ -552,8 +511,7 @@ def test_packed_parameters_are_no_inputs(tmp_path: Path, isa: str) -> None:
             scalars=["T", {"object": "ScriptObject"}, True],
             kernel={**KERNEL, "isa": isa if side == "b" else "AVX2"},
         )
-
-    found = value_of(pair_of(tmp_path, build))
+    found = value_of(compare_in(tmp_path))
     assert (found.cause, found.inputs_match) == (Cause.UNKNOWN, InputsMatch.UNKNOWN)
     assert "an object whose content is not recorded" in found.explanation
     assert ("which explains it if they match" in found.explanation) is (isa == "AVX512")
@@ -581,9 +539,7 @@ def test_a_difference_that_no_parameter_depends_on(tmp_path: Path, trained: bool
 
 def test_an_input_that_differs_without_effect(tmp_path: Path) -> None:
     """A buffer that is full in part, read whole: its result is equal, which is said."""
-
-    def build(trace: TraceBuilder, side: str) -> None:
+    for trace, side in both(tmp_path):
         trace.op("aten.index_select.default", inputs=[("outside", f"buffer {side}")], outputs=["rows"])
-
-    found = value_of(pair_of(tmp_path, build))
+    found = value_of(compare_in(tmp_path))
     assert found.cause is Cause.OUTSIDE and "what the op returned is equal" in found.explanation

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from views import context_of, view_of
+from views import both, context_of, views_in
 
 from rltrace.diff.base.findings import RowAt, row_at
 from rltrace.diff.base.model import Cause, InputsMatch, NamedDifference
@@ -43,17 +43,13 @@ def judged(
     settings: tuple[NamedDifference, ...] = (),
 ) -> Classification:
     """The last rows of both sides, after these rows; ``matched``: how many of those before are, by their places."""
-    views = []
-    for side, rows in (("a", a), ("b", b)):
-
-        def build(trace: TraceBuilder, rows: list[Row] = rows) -> None:
-            if any(row.get("kind") == Kind.WINDOW for row in rows):
-                trace.window(0)
-            for row in rows:
-                trace.op(**{"name": "aten.mm.default", **row})
-            trace.end_step()
-
-        views.append(view_of(folder / f"{side}.zarr", build))
+    for trace, rows in both(folder, a, b):
+        if any(row.get("kind") == Kind.WINDOW for row in rows):
+            trace.window(0)
+        for row in rows:
+            trace.op(**{"name": "aten.mm.default", **row})
+        trace.end_step()
+    views = views_in(folder)
     count = len(a) - 1 if matched is None else matched
     context = replace(context_of(*views, [(row, row) for row in range(count)]), settings=settings)
     ranges = [view.read(0, view.rows) for view in views]

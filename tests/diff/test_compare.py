@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from programs import Do, Machine, training
+from views import both, compare_in
 
 from rltrace.diff import compare
 from rltrace.diff.base.model import Cause, Verdict
@@ -143,16 +144,13 @@ def test_extra_op_whose_bytes_are_used(record: Record) -> None:
 
 def test_extra_op_whose_bytes_are_used_without_a_trace(tmp_path: Path) -> None:
     """A one-sided write that a matched op computes with is harmless where every output comes out equal."""
-    paths = []
-    for side in ("a", "b"):
-        trace = TraceBuilder(tmp_path / f"{side}.zarr")
+    for trace, side in both(tmp_path):
         x = trace.op("aten.mm.default", inputs=[("outside", "x")], outputs=["x"])
         if side == "b":
             x = trace.op("aten.mul_.Tensor", ("train.py", 9, "f", "x.mul_(2)"), inputs=[x], outputs=["2x"])
         trace.op("aten.sign.default", ("train.py", 10, "f", "x.sign()"), inputs=[x], outputs=["signs"])
         trace.end_step()
-        paths.append(trace.finish())
-    comparison = compare(*paths)
+    comparison = compare_in(tmp_path)
     assert (comparison.verdict, comparison.decisive) == (Verdict.SAME_VALUES, None)
     assert comparison.first is not None and comparison.first.b_index == 1
     assert "affects results" not in comparison.first.explanation
@@ -352,14 +350,11 @@ def test_streams_that_steps_order(tmp_path: Path) -> None:
 
 def test_two_processes(tmp_path: Path) -> None:
     """Ranks are compared by name; what differs in both has no order."""
-    paths = []
-    for side in ("a", "b"):
-        trace = TraceBuilder(tmp_path / f"{side}.zarr")
+    for trace, side in both(tmp_path):
         for rank in (0, 1, 2):
             stream = trace.process(f"rank{rank}/main").stream()
             stream.op("aten.mm.default", inputs=[("outside", side if rank else "same")], outputs=["y"])
-        paths.append(trace.finish())
-    comparison = compare(*paths)
+    comparison = compare_in(tmp_path)
     assert [f.stream for f in comparison.unordered] == ["rank1/main", "rank2/main"]
     assert comparison.compared["rank0/main"] == 1
 
@@ -367,14 +362,11 @@ def test_two_processes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("draws", "verdict"), [(False, Verdict.SAME_VALUES), (True, Verdict.DIVERGED)])
 def test_a_thread_of_one_side_only(tmp_path: Path, draws: bool, verdict: Verdict) -> None:
     """An extra thread that logs is harmless; one that draws is not."""
-    paths = []
-    for side in ("a", "b"):
-        trace = TraceBuilder(tmp_path / f"{side}.zarr")
+    for trace, side in both(tmp_path):
         trace.op("aten.mm.default", inputs=[("outside", "x")], outputs=["y"])
         if side == "b":
             trace.stream("rank0/main/thread:log").op("aten.rand.default", rng="s" if draws else None, outputs=["r"])
-        paths.append(trace.finish())
-    comparison = compare(*paths)
+    comparison = compare_in(tmp_path)
     assert comparison.verdict is verdict
     assert comparison.first is not None and comparison.first.cause is Cause.CONTROL_FLOW
 
@@ -589,16 +581,13 @@ def test_a_hole_that_hides_the_answer(tmp_path: Path) -> None:
 
 def test_a_hole_and_the_digests_of_steps(tmp_path: Path) -> None:
     """Where rows cannot be read, the step that hides the difference is named all the same."""
-    paths = []
-    for side in ("a", "b"):
-        trace = TraceBuilder(tmp_path / f"{side}.zarr")
+    for trace, side in both(tmp_path):
         for step in range(6):
             trace.op("aten.relu.default", outputs=[f"{step} {side if step > 2 else ''}"])
             trace.end_step()
             trace.commit()
-        paths.append(trace.finish())
-    damage(paths[1], 3)
-    comparison = compare(*paths)
+    damage(tmp_path / "b.zarr", 3)
+    comparison = compare_in(tmp_path)
     assert comparison.verdict is Verdict.UNKNOWN
     assert "step 3 of A" in comparison.notes[0]
     assert [line.split(" -o")[0].split("&& ")[-1] for line in comparison.advice[1:3]] == [
@@ -625,14 +614,11 @@ def test_equal_but_damaged(tmp_path: Path) -> None:
 
 def test_long_stretches_are_cut_where_both_agree(tmp_path: Path) -> None:
     """More rows without a step than are aligned at a time: an op added early and one late are both found."""
-    paths = []
-    for side in ("a", "b"):
-        trace = TraceBuilder(tmp_path / f"{side}.zarr")
+    for trace, side in both(tmp_path):
         for row in range(70_000):
             if side == "b" and row in (10, 69_000):
                 trace.op("aten.mean.default", ("train.py", 99, "log", "log()"), outputs=["m"])
             trace.op("aten.relu.default", ("train.py", row % 50, "train", f"{row % 50}"), outputs=[row])
-        paths.append(trace.finish())
-    comparison = compare(*paths)
+    comparison = compare_in(tmp_path)
     assert comparison.verdict is Verdict.SAME_VALUES
     assert [(h.a_start, h.b_start, h.b_count) for h in comparison.structure.hunks] == [(10, 10, 1), (69_000, 69_001, 1)]

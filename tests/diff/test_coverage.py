@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from views import both, compare_in
 
 from rltrace.diff import compare
 from rltrace.diff.base.coverage import (
@@ -100,14 +101,13 @@ def test_how_the_recorder_came_by_digests(tmp_path: Path) -> None:
 
 def test_which_engine_recorded(tmp_path: Path) -> None:
     """Rows of both are the same, so it is no difference between two runs."""
-    paths = []
-    for name, facts in (("a", {"native": True, "native.ops": 9}), ("b", {"native": False, "native.why_not": "none"})):
-        builder = TraceBuilder(tmp_path / name)
+    for builder, facts in both(
+        tmp_path, {"native": True, "native.ops": 9}, {"native": False, "native.why_not": "none"}
+    ):
         builder.op("aten.mm.default", outputs=["x"])
         for fact, value in facts.items():
             builder.fact(f"engine.{fact}", value)
-        paths.append(builder.finish())
-    found = compare(*paths)
+    found = compare_in(tmp_path)
     assert (found.verdict, found.system, found.notes) == (Verdict.IDENTICAL, (), ())
 
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from views import both, compare_in, paths_in
 
-from rltrace.diff import compare
 from rltrace.diff.base.model import Comparison, Drift, DriftPoint, Verdict
 from rltrace.diff.metrics.curves import compare_series, distances, drift_of, growth, range_of
 from rltrace.diff.metrics.series import Series, all_series, item_series
@@ -70,16 +70,13 @@ def test_a_learning_rate_holds_until_it_changes() -> None:
 
 def test_learning_rates_of_runs_of_other_lengths(tmp_path: Path) -> None:
     """They are compared to the end of the shorter run: a change after it is none."""
-    paths = []
-    for name, steps, rates in (("a", 4, {0: 0.1}), ("b", 6, {0: 0.1, 2: 0.05, 5: 0.01})):
-        builder = TraceBuilder(tmp_path / name)
+    for builder, (steps, rates) in both(tmp_path, (4, {0: 0.1}), (6, {0: 0.1, 2: 0.05, 5: 0.01})):
         for step in range(steps):
             if step in rates:
                 builder.sample("optimizer:0/group:0/lr", rates[step], kind="learning-rate", step=step)
             builder.op("aten.sin.default", outputs=[step])
             builder.end_step()
-        paths.append(builder.finish())
-    (drift,) = compare(*paths).drift
+    (drift,) = compare_in(tmp_path).drift
     assert drift.first == DriftPoint(2, 0.1, 0.05)
     assert (drift.matched, drift.largest) == (2, pytest.approx(0.05))
 
@@ -161,10 +158,7 @@ def test_a_million_numbers_stay_arrays() -> None:
 
 def compared(tmp_path: Path, late: float = 0.0, noisy: bool = False, logged: float = 0.0) -> Comparison:
     """Two runs whose losses differ by ``late`` from step 10 on, after an op of step 4; what is logged by ``logged``."""
-    tmp_path.mkdir(exist_ok=True)
-    paths = []
-    for side in range(2):
-        builder = TraceBuilder(tmp_path / f"{side}.zarr")
+    for builder, side in both(tmp_path, 0, 1):
         for step in range(20):
             odd = bool(side and noisy and step >= 4)
             row = builder.op("aten.gelu.default", outputs=[f"h{step}{odd}"], module="critic")
@@ -172,8 +166,7 @@ def compared(tmp_path: Path, late: float = 0.0, noisy: bool = False, logged: flo
             builder.op("aten._local_scalar_dense.default", inputs=[row], value=value, site=PLACE)
             builder.sample("return", step + (logged * side if step >= 12 else 0))
             builder.end_step()
-        paths.append(builder.finish())
-    return compare(*paths)
+    return compare_in(tmp_path)
 
 
 PLACE = ("train.py", 7, "train", "losses.append(value_loss.item())")
@@ -204,26 +197,21 @@ def test_what_a_program_logs_decides_nothing(tmp_path: Path) -> None:
 
 def test_damage_in_a_series_decides_nothing_either(tmp_path: Path) -> None:
     """It is a part that cannot be read, and the ops are identical all the same."""
-    paths = []
-    for side in range(2):
-        builder = TraceBuilder(tmp_path / f"{side}.zarr")
+    for builder, _ in both(tmp_path):
         builder.op("aten.add.Tensor", outputs=["sum"])
         builder.sample("return", 1.0)
         builder.end_step()
-        paths.append(builder.finish())
-    (paths[1] / "processes/0/series/c.0.0").write_bytes(b"?")
-    comparison = compare(*paths)
+    (tmp_path / "b.zarr/processes/0/series/c.0.0").write_bytes(b"?")
+    comparison = compare_in(tmp_path)
     assert comparison.verdict is Verdict.IDENTICAL and [hole.side for hole in comparison.holes] == ["b"]
 
 
 def test_what_pool_threads_watch_is_not_compared(tmp_path: Path) -> None:
     """Timing decides which of them takes which task."""
-    traces = []
-    for side in range(2):
-        builder = TraceBuilder(tmp_path / f"{side}.zarr")
+    for builder, side in both(tmp_path, 0, 1):
         builder.stream("rank0/main/pool:worker_0").sample("return", float(side))
         builder.stream("rank0/main/thread:actor").sample("return", float(side))
-        traces.append(open_trace(builder.finish()))
+    traces = [open_trace(path) for path in paths_in(tmp_path)]
     pairs = list(zip(*(trace.processes for trace in traces), strict=True))
     drifts, *alone = compare_series(all_series(traces[0]), all_series(traces[1]), pairs, 0.01)
     assert [drift.stream for drift in drifts] == ["rank0/main/thread:actor"] and alone == [(), ()]
@@ -253,9 +241,7 @@ def test_rows_far_from_the_difference_are_read_in_places(tmp_path: Path, monkeyp
         return original(view, segments, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(module, "item_series", counting)
-    paths = []
-    for side in range(2):
-        builder = TraceBuilder(tmp_path / f"{side}.zarr")
+    for builder, side in both(tmp_path, 0, 1):
         for step in range(40):
             odd = bool(side and step >= 3)
             row = builder.op("aten.gelu.default", outputs=[f"h{step}{odd}"])
@@ -264,22 +250,18 @@ def test_rows_far_from_the_difference_are_read_in_places(tmp_path: Path, monkeyp
             )
             builder.end_step()
             builder.commit()
-        paths.append(builder.finish())
-    (drift,) = compare(*paths).drift
+    (drift,) = compare_in(tmp_path).drift
     assert max(read) <= 6 and not drift.whole
     assert drift.first is not None and drift.first.step > 5
 
 
 def test_more_than_a_chunk_of_samples_is_compared(tmp_path: Path) -> None:
     """Chunks and the journal together are one series."""
-    paths = []
-    for side in range(2):
-        builder = TraceBuilder(tmp_path / f"{side}.zarr", level="step")
+    for builder, side in both(tmp_path, 0, 1, level="step"):
         for number in range(SAMPLE_CHUNK + 10):
             builder.sample("x", number + (side and number == SAMPLE_CHUNK + 7))
         builder.end_step(parameters="p", gradients="g", generators="r")
-        paths.append(builder.finish())
-    comparison = compare(*paths)
+    comparison = compare_in(tmp_path)
     assert comparison.level == "step" and comparison.verdict is Verdict.IDENTICAL
     (drift,) = comparison.drift
     assert drift.first is not None and drift.first.a == SAMPLE_CHUNK + 7

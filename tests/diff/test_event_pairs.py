@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from views import context_of, view_of
+from views import both, context_of, views_in
 
 from rltrace.diff.base.findings import Judgement, make_finding, row_at
 from rltrace.diff.base.model import Cause, InputsMatch
@@ -26,7 +26,7 @@ from rltrace.diff.causes.events import (
     seeding_texts,
     trace_to_event,
 )
-from rltrace.testing import In, TraceBuilder, digest
+from rltrace.testing import In, digest
 from rltrace.trace.format.events import COUNT, DIGEST, EVIDENCE, INTEGER, NONE, Cell, Event
 from rltrace.trace.format.schema import Kind
 from rltrace.trace.read.names import Site
@@ -314,16 +314,14 @@ def test_a_reset_with_one_seed(seeds: tuple[int | None, int | None], is_seeded: 
 def test_an_event_of_one_side_right_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, longer: str) -> None:
     """It follows the last equal one at once: that is why all later ones differ."""
     monkeypatch.setattr(events, "MAX_ROWS_BACK", 6)
-
-    def build(trace: TraceBuilder, side: str) -> None:
+    for trace, side in both(tmp_path):
         for _ in range(9):
             trace.op("aten.add.Tensor", outputs=["x"])
         for count, seen in enumerate(("same", *(["extra"] if side == longer else []), f"of {side}"), 1):
             digests = {"observation": seen}
             trace.event(Kind.ENVIRONMENT_STEP, "environment 0", counts={"step": count}, digests=digests)
         trace.op("aten.mm.default", inputs=[("outside", f"of {side}")], outputs=[side])
-
-    views = [view_of(tmp_path / f"{side}.zarr", lambda trace, side=side: build(trace, side)) for side in "ab"]
+    views = views_in(tmp_path)
     last = [view.rows - 1 for view in views]
     context = context_of(*views, [(9, 9), (last[0] - 1, last[1] - 1), (last[0], last[1])])
     judged = Judgement(Cause.OUTSIDE, InputsMatch.DIFFER, "")
@@ -355,8 +353,7 @@ def test_an_event_beyond_the_search(
     shared generators differ at the last event."""
     monkeypatch.setattr(events, "MAX_ROWS_BACK", 8)
     monkeypatch.setattr(events, "CHUNK_ROWS", 4)
-
-    def build(trace: TraceBuilder, side: str) -> None:
+    for trace, side in both(tmp_path):
         for row in range(40):
             what = next((event for event in between if event[0] == row), None)
             if row == 2:
@@ -369,8 +366,7 @@ def test_an_event_beyond_the_search(
                 states = {name: value.replace("?", side) for name, value in what[2].items() if name != "seed"}
                 trace.event(Kind.ENVIRONMENT_RESET, what[1], counts={"reset": 1, **seed}, evidence=states)
         trace.op("aten.mm.default", inputs=[("outside", f"of {side}")], outputs=[side])
-
-    views = [view_of(tmp_path / f"{side}.zarr", lambda trace, side=side: build(trace, side)) for side in "ab"]
+    views = views_in(tmp_path)
     context = context_of(*views, [(row, row) for row in range(41)])
     judged = Judgement(Cause.OUTSIDE, InputsMatch.DIFFER, "")
     later = make_finding(row_at(views[0], 40), row_at(views[1], 40), judged, 2)
@@ -383,13 +379,11 @@ def test_an_event_beyond_the_search(
 
 def test_seeding_that_cannot_be_read(tmp_path: Path) -> None:
     """Then the finding is left as it is."""
-
-    def build(trace: TraceBuilder, side: str) -> None:
+    for trace, side in both(tmp_path):
         trace.event(Kind.SEED, "action space", owner="Walk", counts={"seed": NONE}, evidence={"state": side})
         trace.commit()
         trace.op("aten.mm.default", inputs=[("outside", f"of {side}")], outputs=[side])
-
-    views = [view_of(tmp_path / f"{side}.zarr", lambda trace, side=side: build(trace, side)) for side in "ab"]
+    views = views_in(tmp_path)
     context = context_of(*views, [(0, 0), (1, 1)])
     judged = Judgement(Cause.OUTSIDE, InputsMatch.DIFFER, "why")
     found = make_finding(row_at(views[0], 1), row_at(views[1], 1), judged, 0)
@@ -404,27 +398,24 @@ def test_seeding_that_cannot_be_read(tmp_path: Path) -> None:
 def test_outside_data_of_an_op(tmp_path: Path) -> None:
     """The digests that both sides read and that differ, where the bytes came from outside on one of them."""
 
-    def build(trace: TraceBuilder, side: str) -> None:
+    for trace, side in both(tmp_path):
         trace.op("aten.mm.default", outputs=["x"])
         inputs = [("outside", f"p{side}"), ("outside", "same"), "outside", In(0, f"q{side}"), ("mixed", f"r{side}")]
         more = ("outside", f"s{side}") if side == "a" else In(0, f"s{side}")
         trace.op("aten.mm.default", inputs=[*inputs, more])
-
-    rows = [row_at(view_of(tmp_path / f"{side}.zarr", lambda t, side=side: build(t, side)), 1) for side in "ab"]
+    rows = [row_at(view, 1) for view in views_in(tmp_path)]
     assert outside_digests(*rows) == {(digest("pa"), digest("pb")), (digest("sa"), digest("sb"))}
 
 
 def test_a_checkpoint(tmp_path: Path) -> None:
     """The event with the very bytes that an op reads: with its counts, and what of it differs on both sides."""
-
-    def build(trace: TraceBuilder, side: str) -> None:
+    for trace, side in both(tmp_path):
         trace.event(Kind.CHECKPOINT, "model.pt", digests={"content": f"of {side}"}, integers={"size": ord(side)})
         trace.event(Kind.ENVIRONMENT_STEP, "environment 0", counts={"step": 7}, digests={"observation": f"o{side}"})
         trace.event(Kind.ENVIRONMENT_RESET, "environment 1", counts={"reset": 3}, digests={"observation": f"p{side}"})
         for what in ("of ", "o", "p"):
             trace.op("aten.mm.default", inputs=[("outside", f"{what}{side}")], outputs=[side])
-
-    views = [view_of(tmp_path / f"{side}.zarr", lambda trace, side=side: build(trace, side)) for side in "ab"]
+    views = views_in(tmp_path)
     context = context_of(*views, [(row, row) for row in range(6)])
     judged = Judgement(Cause.OUTSIDE, InputsMatch.DIFFER, "")
     counts, texts = [], []

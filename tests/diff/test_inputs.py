@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from views import context_of, view_of
+from views import both, context_of, view_of, views_in
 
 from rltrace.diff.base.findings import row_at
 from rltrace.diff.base.model import InputsMatch
@@ -42,7 +42,7 @@ EMPTY = op("aten.empty.default", outputs=[], flags=RowFlag.ALLOCATION)
 VIEW = op("aten.view.default", inputs=[0], outputs=[], flags=RowFlag.VIEW)
 
 
-def both(*ops: Op) -> tuple[list[Op], list[Op]]:
+def alike(*ops: Op) -> tuple[list[Op], list[Op]]:
     return list(ops), list(ops)
 
 
@@ -50,12 +50,12 @@ def both(*ops: Op) -> tuple[list[Op], list[Op]]:
     ("a", "b", "match", "equal"),
     [
         # read on both sides
-        (*both(MAKE, op(inputs=[In(0, "x")])), READ, True),
+        (*alike(MAKE, op(inputs=[In(0, "x")])), READ, True),
         ([MAKE, op(inputs=[In(0, "x")])], [OTHER, op(inputs=[In(0, "z")])], DIFFER, False),
-        (*both(op(inputs=[("outside", "o")])), READ, True),
+        (*alike(op(inputs=[("outside", "o")])), READ, True),
         ([op(inputs=[("outside", "o")])], [op(inputs=[("outside", "p")])], DIFFER, False),
         # read by an earlier row of the same view
-        (*both(op(inputs=[("outside", "o")]), op(inputs=[In(0, known=True)])), INFERRED, True),
+        (*alike(op(inputs=[("outside", "o")]), op(inputs=[In(0, known=True)])), INFERRED, True),
         (
             [op(inputs=[("outside", "o")]), op(inputs=[In(0, known=True)])],
             [op(inputs=[("outside", "p")]), op(inputs=[In(0, known=True)])],
@@ -68,16 +68,16 @@ def both(*ops: Op) -> tuple[list[Op], list[Op]]:
             INFERRED,
             True,
         ),
-        (*both(op(inputs=[("outside", "o")]), op(inputs=[In(0, slot=1, known=True)])), UNKNOWN, False),
-        (*both(op(inputs=["unknown"], outputs=["x"]), op(inputs=[In(0, known=True)])), UNKNOWN, False),
+        (*alike(op(inputs=[("outside", "o")]), op(inputs=[In(0, slot=1, known=True)])), UNKNOWN, False),
+        (*alike(op(inputs=["unknown"], outputs=["x"]), op(inputs=[In(0, known=True)])), UNKNOWN, False),
         # by links to what was written
-        (*both(MAKE, op(inputs=[0])), INFERRED, True),
+        (*alike(MAKE, op(inputs=[0])), INFERRED, True),
         ([MAKE, op(inputs=[0])], [OTHER, op(inputs=[0])], DIFFER, False),
-        (*both(TWO, op(inputs=[In(0, slot=1)])), INFERRED, True),
+        (*alike(TWO, op(inputs=[In(0, slot=1)])), INFERRED, True),
         ([TWO, op(inputs=[In(0, slot=1)])], [op(outputs=["z", "y"]), op(inputs=[In(0, slot=1)])], INFERRED, True),
         ([TWO, op(inputs=[In(0, slot=1)])], [op(outputs=["x", "z"]), op(inputs=[In(0, slot=1)])], DIFFER, False),
         ([TWO, op(inputs=[In(0, slot=1)])], [TWO, op(inputs=[In(0)])], DIFFER, False),
-        (*both(MAKE, op(inputs=[In(0, slot=1)])), INFERRED, True),
+        (*alike(MAKE, op(inputs=[In(0, slot=1)])), INFERRED, True),
         ([TWO, op(inputs=[In(0, slot=1)])], [MAKE, op(inputs=[In(0, slot=1)])], DIFFER, False),
         ([MAKE, op(inputs=[In(0, slot=1)])], [TWO, op(inputs=[In(0, slot=1)])], DIFFER, False),
         # one side alone read it
@@ -85,28 +85,24 @@ def both(*ops: Op) -> tuple[list[Op], list[Op]]:
         ([MAKE, op(inputs=[In(0, "w")])], [MAKE, op(inputs=[0])], UNKNOWN, True),
         ([MAKE, op(inputs=[0])], [MAKE, op(inputs=[In(0, "w")])], UNKNOWN, True),
         # no facts
-        (*both(op(inputs=["unknown"])), UNKNOWN, False),
-        (*both(op(inputs=["mixed"])), UNKNOWN, False),
+        (*alike(op(inputs=["unknown"])), UNKNOWN, False),
+        (*alike(op(inputs=["mixed"])), UNKNOWN, False),
         ([MAKE, op(inputs=[0])], [MAKE, op(inputs=["unknown"])], UNKNOWN, False),
         # written in an earlier step: memory may have been written since
-        (*both(MAKE, STEP, op(inputs=[0])), UNKNOWN, True),
+        (*alike(MAKE, STEP, op(inputs=[0])), UNKNOWN, True),
         # which output it is, is known only of a writer with one
         ([MAKE, OTHER, op(inputs=[WHICH_OF_0])], [OTHER, MAKE, op(inputs=[WHICH_OF_1])], INFERRED, True),
         ([TWO, OTHER, op(inputs=[WHICH_OF_0])], [OTHER, TWO, op(inputs=[WHICH_OF_1])], INFERRED, False),
         # a writer without digests is no proof, unless matched
-        (*both(EMPTY, op(inputs=[0])), INFERRED, False),
+        (*alike(EMPTY, op(inputs=[0])), INFERRED, False),
     ],
 )
 def test_inputs(tmp_path: Path, a: list[Op], b: list[Op], match: InputsMatch, equal: bool) -> None:
     """How the input of the last op of each side is known to match; and whether it is proven equal whatever wrote it."""
-    sides = []
-    for side, ops in (("a", a), ("b", b)):
-
-        def build(trace: TraceBuilder, ops: list[Op] = ops) -> None:
-            for name, fields in ops:
-                trace.end_step() if name == "step" else trace.op(name, **fields)
-
-        sides.append(view_of(tmp_path / f"{side}.zarr", build))
+    for trace, ops in both(tmp_path, a, b):
+        for name, fields in ops:
+            trace.end_step() if name == "step" else trace.op(name, **fields)
+    sides = views_in(tmp_path)
     last = [row_at(view, view.rows - 1) for view in sides]
     rows = min(view.rows for view in sides)
     context = context_of(*sides, [(row, row) for row in range(rows)])
@@ -191,14 +187,10 @@ def test_inputs(tmp_path: Path, a: list[Op], b: list[Op], match: InputsMatch, eq
 )  # fmt: skip
 def test_equal_bytes_whatever_wrote_them(tmp_path: Path, a: list[Op], b: list[Op], equal: bool) -> None:
     """Where no ops are matched: equal digests in equal or plain layouts, and nothing written since."""
-    sides = []
-    for side, ops in (("a", a), ("b", b)):
-
-        def build(trace: TraceBuilder, ops: list[Op] = ops) -> None:
-            for name, fields in ops:
-                trace.op(name, **fields)
-
-        sides.append(view_of(tmp_path / f"{side}.zarr", build))
+    for trace, ops in both(tmp_path, a, b):
+        for name, fields in ops:
+            trace.op(name, **fields)
+    sides = views_in(tmp_path)
     last = [row_at(view, view.rows - 1) for view in sides]
     assert input_is_equal(context_of(*sides, []), *last, 0) is equal
 

@@ -12,7 +12,7 @@ import operand_programs
 import pytest
 import torch
 from operand_programs import fault
-from views import context_of, view_of
+from views import both, context_of, views_in
 
 import rltrace
 from rltrace.diff import compare
@@ -22,7 +22,7 @@ from rltrace.diff.base.row_diff import Difference
 from rltrace.diff.causes.classify import judge
 from rltrace.diff.causes.inputs import match_inputs
 from rltrace.diff.causes.operands import another_operand
-from rltrace.testing import In, TraceBuilder
+from rltrace.testing import In
 from rltrace.trace.format.schema import Origin
 
 Tensors = Sequence[torch.Tensor]
@@ -227,11 +227,9 @@ def test_equal_bytes_in_another_shape(tmp_path: Path, way: str) -> None:
 
 def test_equal_bytes_at_another_offset(tmp_path: Path) -> None:
     """A kernel may take another path there: it is said beside the cause, and is none."""
-
-    def build(trace: TraceBuilder, side: str) -> None:
+    for trace, side in both(tmp_path):
         trace.op(MM, inputs=[In(digest="x", offset=3 if side == "b" else 0)], outputs=[side])
-
-    a, b = (view_of(tmp_path / f"{side}.zarr", lambda t, s=side: build(t, s)) for side in "ab")
+    a, b = views_in(tmp_path)
     rows = row_at(a, 0), row_at(b, 0)
     found = judge(context_of(a, b, [(0, 0)]), *rows, Difference(outputs=True)).judgement
     assert (found.cause, found.inputs_match) == (Cause.COMPUTATION, InputsMatch.READ)
@@ -337,12 +335,11 @@ def test_who_wrote_it(
 ) -> None:
     """Where both sides run both ops, it is another argument; where one side alone runs one of them, control flow."""
 
-    def build(trace: TraceBuilder, read: Any, side: str) -> None:
+    for trace, (read, side) in both(tmp_path, (a, "a"), (b, "b")):
         trace.op(MM, outputs=["x", "y"])
         trace.op(MM, outputs=[f"z {side if not pairs else ''}"])
         trace.op(MM, inputs=[read], outputs=[side])
-
-    views = [view_of(tmp_path / f"{s}.zarr", lambda t, r=r, s=s: build(t, r, s)) for r, s in ((a, "a"), (b, "b"))]
+    views = views_in(tmp_path)
     rows, context = (row_at(views[0], 2), row_at(views[1], 2)), context_of(*views, pairs)
     (operand,) = match_inputs(context, *rows)
     found = another_operand(context, *rows, operand, Difference(outputs=True))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from views import both, compare_in
 
 from rltrace.diff import Comparison, compare
 from rltrace.diff.base.model import Verdict
@@ -68,13 +69,10 @@ def test_what_was_started_otherwise_is_not_taken_for_a_partner(tmp_path: Path) -
 def test_names_that_were_given_in_order_decide(tmp_path: Path) -> None:
     """Workers that their parent numbered are who they are called, even where another one computed the same."""
     names = ("rank0/worker:1", "rank0/worker:2")
-    sides = []
-    for path, results in (("a", "pq"), ("b", "qp")):
-        builder = TraceBuilder(tmp_path / path)
+    for builder, results in both(tmp_path, "pq", "qp"):
         for name, result in zip(names, results, strict=True):
             builder.process(name).stream().op("aten.mul.Tensor", outputs=[result])
-        sides.append(builder.finish())
-    assert compare(*sides).verdict is Verdict.DIVERGED
+    assert compare_in(tmp_path).verdict is Verdict.DIVERGED
 
 
 POOL = ("rank0/pool:1", "rank0/pool:2", "rank0/pool:3")
@@ -121,12 +119,10 @@ def test_another_task_of_a_pools_process_leaves_it_open(tmp_path: Path) -> None:
 
 def test_what_could_not_be_recorded_is_named(tmp_path: Path) -> None:
     """In the text and in JSON, though all that was recorded is equal; what never imported torch is not."""
-    sides = []
-    for name in ("a", "b"):
-        path = trace(tmp_path / name)
+    sides = [trace(tmp_path / name) for name in "ab"]
+    for path in sides:
         write_start(path, {"pid": 0, "argv": ["python", "-c"]})
         note_failure(path, write_start(path, {"pid": 0, "argv": ["python", "/x/eval.py"]}), "ImportError: no rltrace")
-        sides.append(path)
     found = compare(*sides)
     assert found.verdict is Verdict.IDENTICAL
     why = "the recorder could not start: ImportError: no rltrace"
@@ -138,11 +134,9 @@ def test_what_could_not_be_recorded_is_named(tmp_path: Path) -> None:
 
 def test_processes_that_were_left_out_by_choice(tmp_path: Path) -> None:
     """Left out on both sides, nothing is missing, whatever else started there; on one side, the verdict is open."""
-    sides = []
-    for name in ("a", "b"):
-        path = trace(tmp_path / name)
+    sides = [trace(tmp_path / name) for name in "ab"]
+    for path in sides:
         note_left_out(path, write_start(path, {"argv": ["python", "train.py"]}), FIRST, ["*/main"])
-        sides.append(path)
     write_start(sides[1], {"pid": 0, "argv": ["ls"]})
     found = compare(*sides)
     assert found.verdict is Verdict.IDENTICAL

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from views import view_of
+from views import both, lose_rows, view_of, views_in
 
 from rltrace.diff.align import reorder
 from rltrace.diff.align.reorder import _Partners, match_reordered, partners_of, reordered_rows
@@ -27,20 +27,15 @@ USE = [("use", "u", (0,)), ("use", "v", (1,))]
 
 def matched(folder: Path, a: list[Row], b: list[Row]) -> tuple[list[int], list[bool]]:
     """The partner of each row of A, and whether it moved, where rows were matched by their places before."""
-    ranges = []
-    for side, rows in (("a", a), ("b", b)):
-
-        def build(trace: TraceBuilder, rows: list[Row] = rows, side: str = side) -> None:
-            trace.op("aten.zeros.default", outputs=["before"])
-            for site, output, inputs in rows:
-                links = [one + 1 if isinstance(one, int) else one for one in inputs]
-                flags = RowFlag.MARKED if "?" in output else 0
-                frame, outputs = (f"{site}.py", 1, site, site), [f"{output} of {side}" if flags else output]
-                number = [int(digit) for digit in output.partition("?")[2]]
-                trace.op(f"aten.{site}.default", frame, links, outputs, integers=number, flags=flags)
-
-        view = view_of(folder / f"{side}.zarr", build)
-        ranges.append(view.read(1, view.rows))
+    for trace, (side, rows) in both(folder, ("a", a), ("b", b)):
+        trace.op("aten.zeros.default", outputs=["before"])
+        for site, output, inputs in rows:
+            links = [one + 1 if isinstance(one, int) else one for one in inputs]
+            flags = RowFlag.MARKED if "?" in output else 0
+            frame, outputs = (f"{site}.py", 1, site, site), [f"{output} of {side}" if flags else output]
+            number = [int(digit) for digit in output.partition("?")[2]]
+            trace.op(f"aten.{site}.default", frame, links, outputs, integers=number, flags=flags)
+    ranges = [view.read(1, view.rows) for view in views_in(folder)]
     at = np.arange(len(a))
     found = match_reordered(*ranges, Alignment(len(a), len(b), at, at, np.zeros(len(a), bool), None))
     assert found.a.tolist() == list(range(len(a)))
@@ -242,7 +237,7 @@ def test_a_step_that_is_too_long_or_cannot_be_read(tmp_path: Path, monkeypatch: 
     monkeypatch.undo()
     (tmp_path / "again").mkdir()
     a, b = steps(tmp_path / "again", "pqrqs", "sqpqr")
-    (tmp_path / "again" / "1.zarr" / "processes" / "0" / b.stream.segments[1].files[0].key).unlink()
+    lose_rows(tmp_path / "again" / "1.zarr", 1)
     assert reordered_rows(a, b, (1, 1, 5)) is None
     assert partners_of(a, b, (1, 1, 5)).tolist() == [-1] * 5
 
@@ -264,17 +259,13 @@ def test_who_reads_a_tensor_first_moves_no_row(tmp_path: Path) -> None:
 def test_one_more_step_of_an_environment_reorders_nothing(tmp_path: Path, longer: int) -> None:
     """After it, ops of one side read what the other's next ones did, by chance: they stay in the order of the sites."""
 
-    def build(trace: TraceBuilder, reads: Sequence[str]) -> None:
+    for trace, reads in both(tmp_path, ("p1", "q1"), ("q2", "step", "p1")):
         for read in reads:
             if read == "step":
                 trace.event(Kind.ENVIRONMENT_STEP, "environment 0", digests={"observation": read})
             else:
                 trace.op("aten.mm.default", inputs=[("outside", read[0])], outputs=[read])
-
-    views = [
-        view_of(tmp_path / f"{n}.zarr", lambda trace, reads=reads: build(trace, reads))
-        for n, reads in enumerate((("p1", "q1"), ("q2", "step", "p1")))
-    ]
+    views = views_in(tmp_path)
     at, among = np.arange(2), np.array([0, 2])
     sides = [(views[0].read(0, 2), at), (views[1].read(0, 3), among)]
     (a, at_a), (b, at_b) = sides if longer else sides[::-1]
@@ -309,5 +300,4 @@ def test_too_many_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(reorder, "ROUNDS", 2)
     assert matched(tmp_path, [*MAKE, *USE], b)[0] == [1, 0, 2, 3]
     monkeypatch.setattr(reorder, "ROUNDS", 1)
-    (tmp_path / "again").mkdir()
     assert matched(tmp_path / "again", [*MAKE, *USE], b)[0] == [0, 1, 2, 3]

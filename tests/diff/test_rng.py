@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from views import view_of
+from views import both, compare_in, opened, view_of
 
-from rltrace.diff import compare
 from rltrace.diff.base.findings import make_finding, row_at
-from rltrace.diff.base.model import Cause, Comparison, Finding
+from rltrace.diff.base.model import Cause, Finding
 from rltrace.diff.base.view import StreamView
 from rltrace.diff.causes.extra_ops import control_flow
 from rltrace.diff.causes.rng import DRAWS, Draws, draws_from, generators_note, rng_ends_equal, state_column
@@ -23,15 +21,13 @@ FRAME = ("train.py", 1, "train", "act(observation)")
 
 def finding(folder: Path, observed_in: int, states: dict[str, list[dict[str, object]]]) -> Finding:
     """Two runs of two steps whose observation differs in one of them; ``states``: generators as each step ends."""
-    for side in ("a", "b"):
-        trace = TraceBuilder(folder / f"{side}.zarr")
+    for trace, side in both(folder):
         for step, generators in enumerate(states[side]):
             seen = f"observation of {side}" if step == observed_in else "observation"
             trace.op("aten.mm.default", [FRAME], inputs=[In(origin=Origin.OUTSIDE, digest=seen)], outputs=[seen])
             trace.end_step(parameters="p", gradients="g", **generators)  # type: ignore[arg-type]
-        trace.finish()
-    found = compare(folder / "a.zarr", folder / "b.zarr").first_value
-    assert found is not None and found.cause is Cause.OUTSIDE
+    found = compare_in(folder).first_value
+    assert found.cause is Cause.OUTSIDE
     return found
 
 
@@ -183,34 +179,22 @@ def test_only_what_was_compared_settles(
     assert place_of(draws.unsettled((alone[0], alone[1]), ends)) == unsettled
 
 
-def both(folder: Path, build: Callable[[TraceBuilder, bool], object]) -> Comparison:
-    """What comparing two traces of one builder comes to."""
-    for is_b in (False, True):
-        trace = TraceBuilder(folder / f"{is_b}.zarr")
-        build(trace, is_b)
-        trace.finish()
-    return compare(folder / "False.zarr", folder / "True.zarr")
-
-
 def test_draws_after_the_value_at_which_the_walk_ends(tmp_path: Path) -> None:
     """They were not compared: the draw of one side before that value comes first."""
-
-    def build(trace: TraceBuilder, is_b: bool) -> None:
+    for trace, is_b in both(tmp_path, False, True):
         trace.op("aten.mm.default", [FRAME], outputs=["y"])
         if is_b:
             trace.op("aten.rand.default", [FRAME], outputs=["z"], rng="g")
         trace.op("aten.sum.default", [FRAME], outputs=["of b" if is_b else "of a"])
         trace.op("aten.rand.default", [FRAME], outputs=["r"], rng="h")
-
-    found = both(tmp_path, build)
+    found = compare_in(tmp_path)
     assert found.first_value is not None and found.first_value.a_index == 1
     assert place_of(found.decisive) == (None, 1)
 
 
 def test_steps_that_digests_prove_equal_settle_a_draw(tmp_path: Path) -> None:
     """An evaluation that puts the generator back is not the cause of another seed long after it."""
-
-    def build(trace: TraceBuilder, is_b: bool) -> None:
+    for trace, is_b in both(tmp_path, False, True):
         for step in range(6):
             other = is_b and step == 4
             trace.op("aten.rand.default", [FRAME], outputs=[f"r{step}{other}"], rng=f"{step}{other}")
@@ -218,8 +202,7 @@ def test_steps_that_digests_prove_equal_settle_a_draw(tmp_path: Path) -> None:
                 trace.op("aten.rand.default", [FRAME], outputs=["e"], rng="e")
             trace.op("aten.add_.Tensor", [FRAME], outputs=[f"p{step}{other}"])
             trace.end_step(parameters=f"{step}", gradients="g", generators=f"{step}{is_b and step >= 4}")
-
-    found = both(tmp_path, build)
+    found = compare_in(tmp_path)
     assert found.decisive is not None and found.decisive == found.first_value
     assert (found.decisive.step, found.decisive.cause) == (4, Cause.RNG)
     assert "on one side only" not in found.decisive.explanation
@@ -284,14 +267,7 @@ def test_all_draws_of_a_stream(tmp_path: Path) -> None:
     found = [draws_from(view.stream, GENERATORS[word]) for word in "tdopu"]
     assert [drawing.rows.tolist() for drawing in found if drawing] == [[0, 3], [2], [5], [], []]
     (tmp_path / "a.zarr/processes/0/streams/0/rows/c.0.0").unlink()
-    assert draws_from(side_again(tmp_path / "a.zarr").stream, Generator.TORCH) is None
-
-
-def side_again(path: Path) -> StreamView:
-    from rltrace.trace.read.reader import open_trace
-
-    process = open_trace(path).processes[0]
-    return StreamView(process, process.streams[0])
+    assert draws_from(opened(tmp_path / "a.zarr").stream, Generator.TORCH) is None
 
 
 def test_states_at_the_end(tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from views import rows_of, view_of
+from views import both, rows_of, views_in
 
-from rltrace.diff.base.findings import RowAt
+from rltrace.diff.base.findings import RowAt, row_at
 from rltrace.diff.base.row_diff import (
     Difference,
     arguments_text,
@@ -65,16 +65,11 @@ def outside(*texts: str) -> dict[str, Any]:
 )
 def test_respects_in_which_rows_differ(tmp_path: Path, a: dict[str, Any], b: dict[str, Any], differs: set[str]) -> None:
     """Each alone; a number that was returned is no argument; what a marked row digested counts for nothing."""
-    sides = []
-    for side, fields in (("a", a), ("b", b)):
-
-        def build(trace: TraceBuilder, fields: dict[str, Any] = fields) -> None:
-            trace.op(OP, integers=[7], floats=[7.5], outputs=["before"])
-            trace.op(**{"name": OP, **fields})
-            trace.op(OP, integers=[8], floats=[8.5], outputs=["after"])
-
-        view = view_of(tmp_path / f"{side}.zarr", build)
-        sides.append(view.read(0, 3))
+    for trace, fields in both(tmp_path, a, b):
+        trace.op(OP, integers=[7], floats=[7.5], outputs=["before"])
+        trace.op(**{"name": OP, **fields})
+        trace.op(OP, integers=[8], floats=[8.5], outputs=["after"])
+    sides = [view.read(0, 3) for view in views_in(tmp_path)]
     found = difference(sides[0], 1, sides[1], 1)
     assert found == Difference(**dict.fromkeys(differs, True))
     assert found.found is bool(differs - {"marked"})
@@ -85,9 +80,9 @@ def test_inputs_that_both_sides_read(tmp_path: Path) -> None:
     """By their places; not where one side did not read it, or overwrote it."""
     a = [("outside", "x"), ("outside", "x"), ("outside", "x"), ("overwritten", "x"), ("outside", "x")]
     b = [("outside", "x"), ("outside", "y"), "outside", ("outside", "y"), ("mixed", "z")]
-    sides = [
-        view_of(tmp_path / f"{i}.zarr", lambda t, s=s: t.op(OP, inputs=s)).read(0, 1) for i, s in enumerate((a, b))
-    ]
+    for trace, inputs in both(tmp_path, a, b):
+        trace.op(OP, inputs=inputs)
+    sides = [view.read(0, 1) for view in views_in(tmp_path)]
     found = difference(sides[0], 0, sides[1], 0)
     assert (found.reads, found.found, found.structure) == ((1, 4), True, False)
 
@@ -95,11 +90,9 @@ def test_inputs_that_both_sides_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("what", ["counts", "evidence", "digests", "integers", "floats"])
 def test_events(tmp_path: Path, what: str) -> None:
     """Evidence of an event is no difference; its digests and numbers are compared, as those of a marked row."""
-    sides = []
-    for side in (1, 2):
-        cells: dict[str, Any] = {what: {"x": side}}
-        build = lambda trace, cells=cells: trace.event(Kind.ENVIRONMENT_STEP, "CartPole", **cells)  # noqa: E731
-        sides.append(view_of(tmp_path / f"{side}.zarr", build).read(0, 1))
+    for trace, number in both(tmp_path, 1, 2):
+        trace.event(Kind.ENVIRONMENT_STEP, "CartPole", **{what: {"x": number}})
+    sides = [view.read(0, 1) for view in views_in(tmp_path)]
     found = difference(sides[0], 0, sides[1], 0)
     assert found == Difference(marked=what not in ("counts", "evidence"))
 
@@ -161,10 +154,9 @@ SQUARE = ("float32", (2, 2), (2, 1), "cpu")
 )  # fmt: skip
 def test_another_call(tmp_path: Path, a: dict[str, Any], b: dict[str, Any], text: str) -> None:
     """What of it is another: tensors, arguments or the operator; of many arguments those that one side alone has."""
-    rows = [
-        rows_of(tmp_path / f"{side}.zarr", lambda trace, row=row: trace.op(**{"name": OP, **row}))[0]
-        for side, row in (("a", a), ("b", b))
-    ]
+    for trace, row in both(tmp_path, a, b):
+        trace.op(**{"name": OP, **row})
+    rows = [row_at(view, 0) for view in views_in(tmp_path)]
     assert arguments_text(*rows, Difference(structure=True)) == f"it was called with different {text}"
 
 
@@ -182,12 +174,10 @@ def test_another_call(tmp_path: Path, a: dict[str, Any], b: dict[str, Any], text
 def test_outputs_with_names(tmp_path: Path, differing: str, text: str) -> None:
     """Those that differ are named, two of them at most; one without a name is not."""
     names = ["p", "", "q", "r", "s"]
-    rows = []
-    for side in "ab":
+    for trace, side in both(tmp_path):
         outputs = [f"{name}{side if (name or 'x') in differing else ''}" for name in names]
-        words = [{WRITES: names}]
-        build = lambda trace, outputs=outputs, words=words: trace.op(OP, outputs=outputs, scalars=words)  # noqa: E731
-        rows += rows_of(tmp_path / f"{side}.zarr", build)
+        trace.op(OP, outputs=outputs, scalars=[{WRITES: names}])
+    rows = [row_at(view, 0) for view in views_in(tmp_path)]
     assert written_text(*rows) == text
     plain = rows_of(tmp_path / "c.zarr", lambda trace: trace.op(OP, outputs=["p"]))[0]
     assert written_text(plain, rows[0]) == ""
@@ -195,8 +185,9 @@ def test_outputs_with_names(tmp_path: Path, differing: str, text: str) -> None:
 
 def rows_with(folder: Path, *words: list[object], integers: tuple[list[int], ...] = ([], [])) -> list[RowAt]:
     """A row on each side, with these words and numbers."""
-    both = enumerate(zip(words, integers, strict=True))
-    return [rows_of(folder / f"{k}.zarr", lambda t, w=w, n=n: t.op(OP, integers=n, scalars=w))[0] for k, (w, n) in both]
+    for trace, (scalars, numbers) in both(folder, *zip(words, integers, strict=True)):
+        trace.op(OP, integers=numbers, scalars=scalars)
+    return [row_at(view, 0) for view in views_in(folder)]
 
 
 @pytest.mark.parametrize(
@@ -226,8 +217,8 @@ def test_the_name_of_a_number_may_have_any_text(tmp_path: Path, differing: int, 
 )
 def test_lines_of_another_program(tmp_path: Path, a: str, b: str, text: str) -> None:
     """Those that one side alone has, or else those that became other operations: here capitals."""
-    both = [[f"program={each}", {LINES: [[f"{c.lower()} = 0", c] for c in each]}] for each in (a, b)]
-    assert arguments_text(*rows_with(tmp_path, *both), Difference(structure=True)) == text
+    words = [[f"program={each}", {LINES: [[f"{c.lower()} = 0", c] for c in each]}] for each in (a, b)]
+    assert arguments_text(*rows_with(tmp_path, *words), Difference(structure=True)) == text
 
 
 @pytest.mark.parametrize(
@@ -242,8 +233,7 @@ def test_lines_of_another_program(tmp_path: Path, a: str, b: str, text: str) -> 
 def test_numbers_with_names(tmp_path: Path, a: list[int], b: list[int], text: str) -> None:
     """By name where every one that differs has one."""
     words = [["x=", "i"], "i", *[["i", "i"]] * (len(a) > 2)]
-    rows = [
-        rows_of(tmp_path / f"{k}.zarr", lambda t, n=n: t.op("mine.op.default", integers=n, scalars=words))[0]
-        for k, n in enumerate((a, b))
-    ]
+    for trace, numbers in both(tmp_path, a, b):
+        trace.op("mine.op.default", integers=numbers, scalars=words)
+    rows = [row_at(view, 0) for view in views_in(tmp_path)]
     assert arguments_text(*rows, Difference(arguments=True)) == f"it was called with {text}"

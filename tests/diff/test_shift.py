@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from views import both, compare_in
 
 from rltrace.diff import compare
 from rltrace.diff.base.model import Comparison, NotRestored, Pair, Shift, Verdict
@@ -44,10 +45,6 @@ def trace(
     return builder.finish()
 
 
-def compared(a: Path, b: Path, starts: Pair[int] | None = None) -> Comparison:
-    return compare(a, b, starts=starts)
-
-
 FROM_BEGINNINGS: Pair[int] = Pair(None, 0)
 
 
@@ -60,10 +57,10 @@ def test_a_run_that_begins_where_the_other_stood(tmp_path: Path, level: str) -> 
     """Equal from that step on, in either order of the two; what it loaded is no difference."""
     a = trace(tmp_path / "a.zarr", "pqrstu", level=level)
     b = trace(tmp_path / "b.zarr", "stu", first=3, state=STATE, level=level)
-    found = compared(a, b)
+    found = compare(a, b)
     assert (found.verdict, found.level, steps(found)) == (Verdict.IDENTICAL, level, (3, 0))
     assert found.why.startswith("from step 3 on (B's step 0), all 2 ")
-    swapped = compared(b, a)
+    swapped = compare(b, a)
     assert (swapped.verdict, steps(swapped)) == (Verdict.IDENTICAL, (0, 3))
 
 
@@ -71,7 +68,7 @@ def test_a_difference_after_it_has_the_steps_of_both_sides(tmp_path: Path) -> No
     """In an op, counted from the step at which B begins."""
     a = trace(tmp_path / "a.zarr", "pqrstu", level="op")
     b = trace(tmp_path / "b.zarr", "stu", first=3, state=STATE, level="op", output="other")
-    found = compared(a, b).decisive
+    found = compare(a, b).decisive
     assert found is not None
     assert (found.step, found.b_step, found.a_index, found.b_index, found.identical_before) == (3, 0, 3, 1, 0)
 
@@ -79,28 +76,25 @@ def test_a_difference_after_it_has_the_steps_of_both_sides(tmp_path: Path) -> No
 def test_runs_that_begin_alike_are_never_shifted(tmp_path: Path) -> None:
     """Even where the parameters of that moment come back later, as after a step that a scaler skipped."""
     a, b = trace(tmp_path / "a.zarr", "ppqr"), trace(tmp_path / "b.zarr", "pqrs")
-    found = compared(a, b)
+    found = compare(a, b)
     assert (found.verdict, steps(found), found.decisive and found.decisive.step) == (Verdict.DIVERGED, None, 0)
-    assert found == compared(a, b, FROM_BEGINNINGS)
+    assert found == compare(a, b, starts=FROM_BEGINNINGS)
 
 
 def test_another_seed_is_no_resumed_run(tmp_path: Path) -> None:
     """Parameters that the other never had: all of the result is that of the comparison from the start."""
     a, b = trace(tmp_path / "a.zarr", "pqrs"), trace(tmp_path / "b.zarr", "wxyz")
-    found = compared(a, b)
+    found = compare(a, b)
     assert (found.verdict, steps(found), found.notes) == (Verdict.DIVERGED, None, ())
-    assert found == compared(a, b, FROM_BEGINNINGS)
+    assert found == compare(a, b, starts=FROM_BEGINNINGS)
 
 
 def test_traces_that_do_not_say_what_they_began_with(tmp_path: Path) -> None:
     """Those of older versions are compared from their beginnings."""
-    paths = []
-    for name, parameters in (("a", "qrs"), ("b", "s")):
-        builder = TraceBuilder(tmp_path / f"{name}.zarr", level="step", engine="none")
+    for builder, parameters in both(tmp_path, "qrs", "s", level="step", engine="none"):
         for after in parameters:
             builder.end_step(parameters=after, gradients=after, generators=after, recorded=False)
-        paths.append(builder.finish())
-    found = compared(*paths)
+    found = compare_in(tmp_path)
     assert (steps(found), found.notes) == (None, ())
 
 
@@ -108,28 +102,24 @@ def test_several_steps_with_these_parameters_are_not_guessed_between(tmp_path: P
     """After steps that changed nothing, it is said which steps they are, and how to name one."""
     a = trace(tmp_path / "a.zarr", "pqqqr")
     b = trace(tmp_path / "b.zarr", "qqr", first=2, state=STATE)
-    found = compared(a, b)
+    found = compare(a, b)
     assert (found.verdict, steps(found)) == (Verdict.DIVERGED, None)
     (note,) = found.notes
     assert "before several of its steps (1, 2, 3)" in note and "--b-starts-at" in note
-    named = compared(a, b, Pair(None, 2))
+    named = compare(a, b, starts=Pair(None, 2))
     assert (named.verdict, steps(named)) == (Verdict.IDENTICAL, (2, 0))
 
 
 def test_two_optimizers_decide_together(tmp_path: Path) -> None:
     """Either alone would fit two steps; both fit one."""
-    paths = []
-    for name, began, attempts in (
-        ("a", "kp", [(0, "l"), (1, "q"), (0, "m"), (1, "r"), (0, "n"), (1, "s")]),
-        ("b", "mr", [(0, "n"), (1, "s")]),
-    ):
-        builder = TraceBuilder(tmp_path / f"{name}.zarr", level="step", engine="none")
+    straight = "kp", [(0, "l"), (1, "q"), (0, "m"), (1, "r"), (0, "n"), (1, "s")]
+    resumed = "mr", [(0, "n"), (1, "s")]
+    for builder, (began, attempts) in both(tmp_path, straight, resumed, level="step", engine="none"):
         for ordinal, parameters in enumerate(began):
-            builder.optimizer(parameters, ordinal, state=STATE if name == "b" else ())
+            builder.optimizer(parameters, ordinal, state=STATE if began == "mr" else ())
         for ordinal, after in attempts:
             builder.end_step(ordinal=ordinal, parameters=after, gradients=after, generators=after, recorded=False)
-        paths.append(builder.finish())
-    found = compared(*paths)
+    found = compare_in(tmp_path)
     assert (found.verdict, steps(found)) == (Verdict.IDENTICAL, (4, 0))
 
 
@@ -137,7 +127,7 @@ def test_a_run_that_begins_where_the_other_ends(tmp_path: Path) -> None:
     """There is nothing to compare, which a note says."""
     a = trace(tmp_path / "a.zarr", "pqr")
     b = trace(tmp_path / "b.zarr", "rst", first=2, state=STATE)
-    found = compared(a, b)
+    found = compare(a, b)
     assert steps(found) is None
     assert any("with which A ends" in note for note in found.notes)
 
@@ -151,7 +141,7 @@ def test_a_repetition_after_a_warm_up(tmp_path: Path) -> None:
     for step, after in enumerate("qrs"):
         taken = {name: f"{name} {step} " for name in ("gradients", "generators")}
         builder.end_step(ordinal=1, parameters=after, recorded=False, **taken)
-    found = compared(a, builder.finish(), Pair(2, None))
+    found = compare(a, builder.finish(), starts=Pair(2, None))
     assert (found.verdict, steps(found)) == (Verdict.IDENTICAL, (0, 2))
 
 
@@ -160,11 +150,11 @@ def test_a_step_that_is_not_there(tmp_path: Path) -> None:
     a = trace(tmp_path / "a.zarr", "pqrs")
     b = trace(tmp_path / "b.zarr", "rs", first=2)
     with pytest.raises(UsageError, match="--b-starts-at 3: A's rank0/main has no such step; it has steps 0 to 2"):
-        compared(a, b, Pair(None, 3))
+        compare(a, b, starts=Pair(None, 3))
     with pytest.raises(UsageError, match="--a-starts-at 7: B's rank0/main has no such step; it has steps 0 to 0"):
-        compared(a, b, Pair(7, None))
+        compare(a, b, starts=Pair(7, None))
     with pytest.raises(UsageError, match="exclude each other"):
-        compared(a, b, Pair(1, 1))
+        compare(a, b, starts=Pair(1, 1))
 
 
 @pytest.mark.parametrize(
@@ -184,7 +174,7 @@ def test_what_was_not_restored(
     a = trace(tmp_path / "a.zarr", "pqrstu")
     after = changes.pop("parameters", "tu")
     b = trace(tmp_path / "b.zarr", f"s{after}", first=3, state=state, **changes)
-    found = compared(a, b)
+    found = compare(a, b)
     assert found.decisive is not None and steps(found) == (3, 0)
     assert (found.decisive.step, found.decisive.b_step, found.decisive.not_restored) == (3, 0, expected)
     record_a, record_b, diff = found.advice
@@ -195,21 +185,18 @@ def test_lost_state_is_noted_beside_an_earlier_difference(tmp_path: Path) -> Non
     """Where other gradients hide it, the optimizer that began without its state is named all the same."""
     a = trace(tmp_path / "a.zarr", "pqrstu")
     b = trace(tmp_path / "b.zarr", "sxy", first=3, gradients="x")
-    assert any("B's Adam begins without exp_avg and step" in note for note in compared(a, b).notes)
+    assert any("B's Adam begins without exp_avg and step" in note for note in compare(a, b).notes)
 
 
 def test_a_process_without_steps_is_left_out(tmp_path: Path) -> None:
     """A loader's worker has no step to begin at: it is not compared, and a note says so."""
-    paths = []
-    for name, parameters, first in (("a", "pqrs", 0), ("b", "rs", 2)):
-        builder = TraceBuilder(tmp_path / f"{name}.zarr")
+    for builder, (parameters, first) in both(tmp_path, ("pqrs", 0), ("rs", 2)):
         builder.optimizer(parameters[0], state=STATE if first else (), kept=STATE)
-        builder.process("rank0/worker:0").stream().op("aten.stack.default", outputs=[f"{name}'s"])
+        builder.process("rank0/worker:0").stream().op("aten.stack.default", outputs=[f"{first}"])
         for step, after in enumerate(parameters[1:], first):
             builder.op("aten.mm.default", outputs=[f"out {step}"])
             builder.end_step(parameters=after, gradients=after, generators=f"generator {step}")
-        paths.append(builder.finish())
-    found = compared(*paths)
+    found = compare_in(tmp_path)
     assert (found.verdict, steps(found)) == (Verdict.IDENTICAL, (2, 0))
     assert any("not compared: rank0/worker:0" in note for note in found.notes)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from views import both, compare_in
 
 from rltrace.diff import Comparison, compare
 from rltrace.diff.base.model import Cause, Verdict
@@ -129,13 +130,10 @@ def test_traces_of_one_name(tmp_path: Path) -> None:
 
 def test_step_numbers_of_each_side(tmp_path: Path) -> None:
     """One side made an attempt more of another optimizer: each side's command names its own step."""
-    paths = []
-    for side in ("a", "b"):
-        builder = TraceBuilder(tmp_path / f"{side}.zarr", level="step")
+    for builder, side in both(tmp_path, level="step"):
         if side == "b":
             builder.end_step("SGD", 1, parameters="critic", gradients="g", generators="r")
         for step in range(4):
             builder.end_step("Adam", 0, parameters=f"{step} {side if step >= 2 else ''}", gradients="g", generators="r")
-        paths.append(builder.finish())
-    comparison = compare(*paths)
+    comparison = compare_in(tmp_path)
     assert "--steps 1:3" in comparison.advice[0] and "--steps 2:4" in comparison.advice[1]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from programs import Do, Machine, training
+from views import both, compare_in, paths_in
 
 from rltrace.diff import compare
 from rltrace.diff.display.single_trace import own_curves
@@ -15,7 +16,7 @@ from rltrace.diff.metrics import timeline
 from rltrace.diff.metrics.timeline import StepState, curves, timelines
 from rltrace.report.html.page import html_page
 from rltrace.report.page_data import gather
-from rltrace.testing import TraceBuilder
+from rltrace.testing import In
 from rltrace.trace.read.reader import open_trace
 
 Record = Callable[..., Machine]
@@ -36,7 +37,7 @@ def diverged_in_step(step: int) -> list[Do]:
 
 
 @pytest.mark.parametrize("level", ["op", "step"])
-def test_steps_differ_from_where_values_part(record: Record, level: str) -> None:
+def test_steps_differ_from_where_values_diverge(record: Record, level: str) -> None:
     """At either level; of a loss alone, which nothing computes with, only the ops show it."""
     program = training()
     changed = [replace(do, noise="x") if do.line == 24 and k > 30 else do for k, do in enumerate(program)]
@@ -55,22 +56,12 @@ def test_a_log_line_is_no_difference(record: Record) -> None:
 
 def test_a_read_on_one_side_is_no_difference(tmp_path: Path) -> None:
     """A first read that only one side made changes the digest of the step, and no verdict: the step is not unequal."""
-    paths = []
-    for name, reads in (("a", True), ("b", False)):
-        trace = TraceBuilder(tmp_path / f"{name}.zarr")
+    for trace, read in both(tmp_path, "w", None):
         made = trace.op("aten.randn.default", outputs=["w"], rng="g")
-        link = {"row": made, "digest": "w"} if reads else {"row": made}
-        trace.op("aten.relu.default", inputs=[_input(**link)], outputs=["r"])
+        trace.op("aten.relu.default", inputs=[In(made, read)], outputs=["r"])
         trace.end_step(parameters="w", gradients="g", generators="g")
-        paths.append(trace.finish())
-    assert compare(*paths).agrees
-    assert DIFFERS not in states(*paths)
-
-
-def _input(**link: object) -> object:
-    from rltrace.testing import In
-
-    return In(**link)  # type: ignore[arg-type]
+    assert compare_in(tmp_path).agrees
+    assert DIFFERS not in states(*paths_in(tmp_path))
 
 
 def test_a_run_that_goes_on(record: Record) -> None:
@@ -80,7 +71,7 @@ def test_a_run_that_goes_on(record: Record) -> None:
 
 
 def test_curves_of_both_sides(record: Record) -> None:
-    """One curve for each place that reads a number, with the first step at which the two part."""
+    """One curve for each place that reads a number, with the first step at which the two diverge."""
     a, b = record(training()).path, record(diverged_in_step(2)).path
     (curve,) = curves(open_trace(a), open_trace(b))
     assert (curve.name, curve.place) == ("losses.append(loss.item())", "train.py:23")
@@ -91,60 +82,48 @@ def test_curves_of_both_sides(record: Record) -> None:
 def test_a_long_trace_is_read_in_places(record: Record, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No more segments than agreed, the ends among them, and the curve says that it is not whole."""
     monkeypatch.setattr(timeline, "MAX_SEGMENTS", 3)
-    paths = []
-    for name in "ab":
-        trace = TraceBuilder(tmp_path / f"long-{name}.zarr")
+    for trace, _ in both(tmp_path):
         for step in range(10):
             trace.op("aten._local_scalar_dense.default", inputs=["unknown"], value=float(step))
             trace.end_step()
             trace.commit()
-        paths.append(trace.finish())
-    a = open_trace(paths[0])
-    (curve,) = curves(a, open_trace(paths[1]))
+    a, b = map(open_trace, paths_in(tmp_path))
+    (curve,) = curves(a, b)
     assert [step for step, _ in curve.a] == [0, 4, 9] and not curve.whole and curve.diverges_at is None
     assert a.processes[0].streams[0].chunks_read == 2 * 3
 
 
 def test_not_a_number_is_equal_to_itself(tmp_path: Path) -> None:
     """NaN on both sides is no difference, NaN on one side is."""
-    paths = []
-    for name, values in (("a", [float("nan"), 1.0]), ("b", [float("nan"), float("nan")])):
-        trace = TraceBuilder(tmp_path / f"{name}.zarr")
+    for trace, values in both(tmp_path, [float("nan"), 1.0], [float("nan"), float("nan")]):
         for value in values:
             trace.op("aten._local_scalar_dense.default", inputs=["unknown"], value=value)
             trace.end_step()
-        paths.append(open_trace(trace.finish()))
-    (curve,) = curves(*paths)
+    (curve,) = curves(*map(open_trace, paths_in(tmp_path)))
     assert curve.diverges_at == 1
 
 
 def test_every_curve_is_there(tmp_path: Path) -> None:
     """However many places read numbers out: what does not fit on a page is counted there, not dropped here."""
-    paths = []
-    for side in range(2):
-        builder = TraceBuilder(tmp_path / f"{side}.zarr")
+    for builder, side in both(tmp_path, 0, 1):
         for number in range(70):
             site = ("train.py", number, "train", f"losses[{number}].item()")
             builder.op("aten._local_scalar_dense.default", site=site, value=float(number * side))
-        paths.append(builder.finish())
-    traces = [open_trace(path) for path in paths]
+    traces = [open_trace(path) for path in paths_in(tmp_path)]
     assert len(curves(*traces)) == len(own_curves(traces[0])) == 70
-    page = html_page(gather(*paths), version="0")
+    page = html_page(gather(*paths_in(tmp_path)), version="0")
     assert "… and 46 more curves" in page
 
 
 def test_recorded_series_are_curves(tmp_path: Path) -> None:
     """What was watched, rates and scales are drawn beside logged scalars; what never moves is left out."""
-    paths = []
-    for side in range(2):
-        builder = TraceBuilder(tmp_path / f"{side}.zarr")
+    for builder, side in both(tmp_path, 0, 1):
         for step in range(4):
             builder.sample("optimizer:0/group:0/lr", 0.5, "learning-rate")
             builder.sample("return", step + side * (step > 2))
             builder.sample("return", 2 * step + side * (step > 2))
             builder.end_step()
-        paths.append(builder.finish())
-    a, b = map(open_trace, paths)
+    a, b = map(open_trace, paths_in(tmp_path))
     (curve,) = curves(a, b)
     assert (curve.name, curve.place, curve.diverges_at) == ("return", "rltrace.watch", 3)
     assert curve.a == ((0, 0.0), (1, 2.0), (2, 4.0), (3, 6.0)) and curve.b[-1] == (3, 7.0)
@@ -153,15 +132,12 @@ def test_recorded_series_are_curves(tmp_path: Path) -> None:
 
 
 def test_curves_are_paired_by_attempt(tmp_path: Path) -> None:
-    """An attempt more of another optimizer on one side makes no curve part."""
-    paths = []
-    for side in range(2):
-        builder = TraceBuilder(tmp_path / f"{side}.zarr")
+    """An attempt more of another optimizer on one side makes no curve diverge."""
+    for builder, side in both(tmp_path, 0, 1):
         for step in range(4):
             builder.op("aten._local_scalar_dense.default", value=float(step))
             builder.end_step()
             if side and step == 1:
                 builder.end_step(ordinal=1)
-        paths.append(builder.finish())
-    (curve,) = curves(*map(open_trace, paths))
+    (curve,) = curves(*map(open_trace, paths_in(tmp_path)))
     assert curve.diverges_at is None and [step for step, _ in curve.b] == [0, 1, 3, 4]

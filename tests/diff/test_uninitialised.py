@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from recorded import recorder
-from views import context_of, view_of
+from views import both, context_of, views_in
 
 from rltrace.diff import compare
 from rltrace.diff.base.bisect import Bisection
@@ -19,7 +19,6 @@ from rltrace.diff.base.findings import row_at
 from rltrace.diff.base.model import Cause, Comparison, Verdict
 from rltrace.diff.causes.inputs import match_inputs
 from rltrace.diff.causes.uninitialised import MarkedRows, count_marked, garbage_writers
-from rltrace.testing import TraceBuilder
 from rltrace.trace.format.schema import Kind, RowFlag
 from rltrace.trace.read.reader import Trace, open_trace
 
@@ -96,8 +95,7 @@ def test_who_reads_first_what_came_from_outside_is_no_difference(tmp_path: Path,
 @pytest.mark.parametrize("later_rows", [False, True])
 def test_marked_rows_are_counted(tmp_path: Path, later_rows: bool) -> None:
     """Those up to a row are added to those found behind it; the first of each kind is named."""
-
-    def build(trace: TraceBuilder, side: str) -> None:
+    for trace, side in both(tmp_path):
         for number in range(6):
             junk = side if number in (2, 4) else ""
             trace.op("aten.clone.default", outputs=[f"{number} {junk}"], flags=RowFlag.MARKED)
@@ -105,8 +103,7 @@ def test_marked_rows_are_counted(tmp_path: Path, later_rows: bool) -> None:
             seen = {"observation": f"{number} {side if number > 1 else ''}"}
             trace.event(Kind.ENVIRONMENT_STEP, "environment 0", counts={"step": number}, digests=seen)
         trace.op("aten.mm.default", outputs=["y"])
-
-    views = [view_of(tmp_path / f"{side}.zarr", lambda trace, side=side: build(trace, side)) for side in "ab"]
+    views = views_in(tmp_path)
     later = MarkedRows(5, 1, "first op", 4, "first event") if later_rows else MarkedRows()
     found = count_marked(Bisection(*views), 10, later)
     site = "aten.clone.default at train.py:12 (train), row 2"
@@ -121,8 +118,7 @@ def test_marked_rows_are_counted(tmp_path: Path, later_rows: bool) -> None:
 def test_the_last_garbage_in_a_tensor_of_several_writers(tmp_path: Path, marking: str) -> None:
     """It is the last row before that a side marked, that differs and that writes what it is given, or one that is known
     to compute with such memory; not one that only returns its result, or is equal on both sides."""
-
-    def build(trace: TraceBuilder, side: str) -> None:
+    for trace, side in both(tmp_path):
         add, marked = ("aten.add_.Tensor", "aten.add.Tensor"), RowFlag.MARKED
         trace.op(add[0], inputs=["unknown"], outputs=[f"x{side}"], flags=marked if side in marking else 0)
         trace.op(add[0], inputs=["unknown"], outputs=[f"y{side}"])
@@ -130,8 +126,7 @@ def test_the_last_garbage_in_a_tensor_of_several_writers(tmp_path: Path, marking
         trace.op(add[0], inputs=["unknown"], outputs=["z"], flags=marked)
         trace.op(add[0], inputs=["unknown"], outputs=["z"])
         trace.op("aten.mm.default", inputs=[("mixed", f"m{side}")], outputs=[f"v{side}"])
-
-    views = [view_of(tmp_path / f"{side}.zarr", lambda trace, side=side: build(trace, side)) for side in "ab"]
+    views = views_in(tmp_path)
     context = context_of(*views, [(row, row) for row in range(6)])
     rows = row_at(views[0], 5), row_at(views[1], 5)
     (operand,) = match_inputs(context, *rows)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from views import context_of, random_sides, view_of
+from views import both, context_of, opened, random_sides, view_of, views_in
 
 from rltrace.diff.align import window
 from rltrace.diff.align.blocks import Block
@@ -32,7 +32,6 @@ from rltrace.diff.base.context import DiffContext
 from rltrace.diff.base.row_diff import difference
 from rltrace.diff.base.view import RowRange, StreamView
 from rltrace.testing import TraceBuilder
-from rltrace.trace.read.reader import open_trace
 
 Pairs = list[tuple[int, int]]
 
@@ -228,15 +227,14 @@ def test_where_a_window_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_rows_before_a_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of its step on both sides, a number of them at most, as far as they can be read."""
 
-    def build(trace: TraceBuilder, early: bool) -> None:
+    for trace, second in both(tmp_path, 6, 5):
         for row in range(12):
             trace.op("aten.mm.default", outputs=[row])
-            if row in (3, 5 if early else 6):
+            if row in (3, second):
                 trace.end_step()
             if row == 7:
                 trace.commit()
-
-    a, b = (view_of(tmp_path / f"{side}.zarr", lambda trace, side=side: build(trace, side == "b")) for side in "ab")
+    a, b = views_in(tmp_path)
     found = [context_before(a, b, base) for base in range(13)]
     assert found == [0, 1, 2, 3, 0, 1, 0, 0, 1, 2, 3, 4, 0]
     assert found == [context_before(b, a, base) for base in range(13)]
@@ -245,19 +243,9 @@ def test_rows_before_a_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     file = b.stream.segments[1].files[0]
     (tmp_path / "b.zarr" / "processes" / "0" / file.key).write_bytes(bytes(file.length))
     b = opened(tmp_path / "b.zarr")
-    assert [context_before(a, b, base) for base in (3, 8, 3, 9)] == [
-        2,
-        0,
-        2,
-        0,
-    ]  # known to be damaged from the second on
+    # known to be damaged from the second on
+    assert [context_before(a, b, base) for base in (3, 8, 3, 9)] == [2, 0, 2, 0]
     assert [context_before(b, a, base) for base in (3, 8, 9)] == [2, 0, 0]
-
-
-def opened(path: Path) -> StreamView:
-    """The same stream with nothing read yet."""
-    process = open_trace(path).processes[0]
-    return StreamView(process, process.streams[0])
 
 
 def test_no_difference_is_preferred(tmp_path: Path) -> None:
@@ -376,16 +364,14 @@ def test_which_edited_lines_are_learned(
     tmp_path: Path, first: str, edited: dict[str, Any], user: str | None, learned: bool
 ) -> None:
     """Those of ops that are equal and that their users, their writers or the draws before prove to be one."""
-
-    def build(trace: TraceBuilder, side: str) -> None:
+    for trace, side in both(tmp_path):
         own = {key: [x.replace("?", side) if key == "outputs" else x for x in of] for key, of in edited.items()}
         trace.op("aten.mm.default", outputs=[first.replace("?", side)])
         trace.op("aten.mm.default", ("train.py", 13, "train", f"y = f(x) of {side}"), **own)
         if user is not None:
             line = user.replace("?", side)
             trace.op("aten.mm.default", ("train.py", 14, "train", line), [1], [line])
-
-    a, b = (view_of(tmp_path / f"{side}.zarr", lambda trace, side=side: build(trace, side)) for side in "ab")
+    a, b = views_in(tmp_path)
     b.use_site_names_of(a)
     at = np.arange(a.rows)
     found = Alignment(len(at), len(at), at, at, np.zeros(len(at), bool), None)

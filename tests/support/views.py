@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
 
+from rltrace.diff import Comparison, compare
 from rltrace.diff.base.context import DiffContext, Matching
 from rltrace.diff.base.findings import RowAt, row_at
 from rltrace.diff.base.view import StreamView
@@ -18,18 +19,56 @@ from rltrace.trace.read.reader import open_trace
 Build = Callable[[TraceBuilder], object]
 
 
+def opened(path: Path) -> StreamView:
+    """The main stream of a trace, with nothing read yet."""
+    process = open_trace(path).processes[0]
+    return StreamView(process, process.streams[0])
+
+
 def view_of(path: Path, build: Build, **ending: Any) -> StreamView:
     """The main stream of a trace that ``build`` fills, which ends so."""
     trace = TraceBuilder(path)
     build(trace)
-    process = open_trace(trace.finish(**ending)).processes[0]
-    return StreamView(process, process.streams[0])
+    return opened(trace.finish(**ending))
 
 
 def rows_of(path: Path, build: Build) -> list[RowAt]:
     """Its rows."""
     view = view_of(path, build)
     return [row_at(view, row) for row in range(view.rows)]
+
+
+def both(folder: Path, *given: Any, **made: Any) -> Iterator[tuple[TraceBuilder, Any]]:
+    """Builders of ``a.zarr`` and ``b.zarr``, one after the other, each with what is ``given`` for it, or its letter.
+
+    A trace is finished when the next one, or the end, is asked for.
+    """
+    folder.mkdir(exist_ok=True)
+    for side, one in zip("ab", given or "ab", strict=True):
+        trace = TraceBuilder(folder / f"{side}.zarr", **made)
+        yield trace, one
+        trace.finish()
+
+
+def views_in(folder: Path) -> tuple[StreamView, StreamView]:
+    """The main streams of ``a.zarr`` and ``b.zarr``."""
+    a, b = paths_in(folder)
+    return opened(a), opened(b)
+
+
+def paths_in(folder: Path) -> tuple[Path, Path]:
+    return folder / "a.zarr", folder / "b.zarr"
+
+
+def compare_in(folder: Path) -> Comparison:
+    """The comparison of ``a.zarr`` and ``b.zarr``."""
+    return compare(*paths_in(folder))
+
+
+def lose_rows(path: Path, segment: int = 0) -> StreamView:
+    """Remove a file with rows of the main stream, which is opened again."""
+    (path / "processes" / "0" / opened(path).stream.segments[segment].files[0].key).unlink()
+    return opened(path)
 
 
 def context_of(a: StreamView, b: StreamView, matched: Iterable[tuple[int, int]]) -> DiffContext:
