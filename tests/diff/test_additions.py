@@ -63,7 +63,7 @@ def test_what_changes_something(extra: Extra, place: str) -> None:
     value, expected = comparison.first_value, first_difference(plain, other)
     assert (value and (value.a_index, value.b_index)) == expected
     decisive = comparison.decisive
-    assert decisive is not None and decisive.cause in (Cause.CONTROL_FLOW, Cause.ENDED), decisive.explanation
+    assert decisive.cause in (Cause.CONTROL_FLOW, Cause.ENDED), decisive.explanation
     assert any(frame.function.startswith("extra") for frame in decisive.stack)
 
 
@@ -260,6 +260,5 @@ def test_an_effect_that_nothing_shows(tmp_path: Path, made: str, extra: Callable
     found = compare(a.path, b.path)
     assert found.verdict is (Verdict.SAME_VALUES if found.first_value is None else Verdict.DIVERGED)
     assert (found.first_value is None) == (first_difference(a, b) is None)
-    assert found.first is not None
     if found.first_value is None:
         assert "affects results" not in found.first.explanation

@@ -133,4 +133,4 @@ def test_the_first_hole_of_both_sides(tmp_path: Path) -> None:
             views[name] = StreamView(process, process.streams[0])
             views[name].readable(0, 900)
         hole = Bisection(views["a"], views["b"]).first(VALUES).hole
-        assert hole is not None and (hole.side, hole.first) == (first, 300)
+        assert (hole.side, hole.first) == (first, 300)

@@ -197,7 +197,6 @@ def test_extra_draw_then_rng(record: Record) -> None:
     )
     comparison = compare(a.path, b.path)
     first, found = comparison.first, value_of(comparison)
-    assert first is not None
     assert (first.cause, first.a_index, first.b_index) == (Cause.CONTROL_FLOW, None, b.rows[place])
     assert "draws from a generator" in first.explanation
     assert (found.cause, found.a_index, found.b_index) == (Cause.RNG, a.rows[place], b.rows[place + 1])
@@ -482,7 +481,6 @@ def test_a_label_for_the_profiler_is_reported_as_its_line(record: Record) -> Non
     logged = [*program[:place], Do("aten.abs.default", ("e",), "n", 25), *program[place:]]
     comparison = compare(record(program).path, record(logged).path)
     assert comparison.verdict is Verdict.SAME_VALUES
-    assert comparison.first is not None
     assert (
         comparison.first.explanation == "only B runs it; there A continues with optimizer.step() at train.py:29 (train)"
     )

@@ -191,7 +191,7 @@ def test_an_input_that_differs(
     found = judged(tmp_path, a, b, matched).judgement
     assert (found.cause, found.explanation) == (cause, why)
     if "other processes" in why:
-        assert found.received is not None and (found.received.a_index, found.received.ranks) == (0, (0, 3))
+        assert (found.received.a_index, found.received.ranks) == (0, (0, 3))
 
 
 CPU, MORE = {"library": "ATen", "isa": "AVX2", "threads": 1}, {"library": "ATen", "isa": "AVX2", "threads": 4}

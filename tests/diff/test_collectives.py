@@ -61,7 +61,6 @@ def test_one_row(
     if key is None:
         assert call is None and ranks_of(row) == ()
         return
-    assert call is not None
     assert (call.row, call.ranks, call.own, call.key) == (1, (2, 4, 6), 4, key)
     assert (call.senders, call.receivers, call.synchronous) == (senders, receivers, False)
     assert ranks_of(row) == (2, 4, 6)
@@ -109,13 +108,12 @@ def test_counted_along_a_stream(tmp_path: Path) -> None:
     """Each has a number within its group; complete is what waited, or what a later row has read."""
     view = view_of(tmp_path / "a.zarr", program)
     found = collectives_between(view, 0, 7)
-    assert found is not None
     assert found.counts == {("g",): 4, ("h",): 1}
     assert found.ops[("g",)] == ["c10d.allreduce_"] * 3 + ["c10d.broadcast_"]
     complete = {key: [(number, call.row) for number, call in calls] for key, calls in found.completed.items()}
     assert complete == {("g",): [(1, 1), (2, 2), (3, 6)], ("h",): [(0, 5)]}
     start = collectives_between(view, 0, 2)
-    assert start is not None and (start.counts, start.completed) == ({("g",): 2}, {})
+    assert (start.counts, start.completed) == ({("g",): 2}, {})
 
 
 def test_too_many_rows_to_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,7 @@ def test_logging_added_everywhere(record: Record) -> None:
     assert (structure.only_a, structure.only_b, structure.reordered) == (0, 18, 0)
     assert [(h.kind, h.b_count) for h in structure.hunks] == [("only-b", 3)] * 6
     assert structure.hunks[0].first == "aten.abs.default at train.py:57 (train)"
-    assert comparison.first is not None and comparison.first.cause is Cause.CONTROL_FLOW
+    assert comparison.first.cause is Cause.CONTROL_FLOW
     assert comparison.first_value is None and comparison.decisive is None
     assert compare(record(logged).path, record(program).path).structure.only_a == 18
 
@@ -76,8 +76,8 @@ def test_a_difference_behind_added_logging(record: Record) -> None:
     )
     comparison = compare(a.path, b.path)
     assert comparison.verdict is Verdict.DIVERGED
-    assert comparison.first is not None and comparison.first.cause is Cause.CONTROL_FLOW
-    assert comparison.first_value is not None and comparison.first_value.a_index == a.rows[place]
+    assert comparison.first.cause is Cause.CONTROL_FLOW
+    assert comparison.first_value.a_index == a.rows[place]
     assert comparison.first_value.cause is Cause.SAME_KERNEL
     assert comparison.decisive == comparison.first_value
 
@@ -128,7 +128,7 @@ def test_swapped_numbers_are_no_permutation(record: Record) -> None:
     a = record([*outside, program[0], Do("outside", (), "o", noise="second"), program[1], Do("step")])
     b = record([*outside, program[1], Do("outside", (), "o", noise="second"), program[0], Do("step")])
     comparison = compare(a.path, b.path)
-    assert comparison.first_value is not None and comparison.first_value.a_index == 0
+    assert comparison.first_value.a_index == 0
 
 
 def test_extra_op_whose_bytes_are_used(record: Record) -> None:
@@ -138,7 +138,6 @@ def test_extra_op_whose_bytes_are_used(record: Record) -> None:
     clamp = Do("aten.clamp_.default", ("h",), "h", 70, source="h.clamp_(-1, 1)")
     comparison = compare(record(program).path, record([*program[:place], clamp, *program[place:]]).path)
     assert comparison.verdict is Verdict.DIVERGED
-    assert comparison.first is not None
     assert (comparison.first.cause, comparison.first.op) == (Cause.CONTROL_FLOW, "aten.clamp_.default")
 
 
@@ -152,7 +151,7 @@ def test_extra_op_whose_bytes_are_used_without_a_trace(tmp_path: Path) -> None:
         trace.end_step()
     comparison = compare_in(tmp_path)
     assert (comparison.verdict, comparison.decisive) == (Verdict.SAME_VALUES, None)
-    assert comparison.first is not None and comparison.first.b_index == 1
+    assert comparison.first.b_index == 1
     assert "affects results" not in comparison.first.explanation
 
 
@@ -161,7 +160,7 @@ def test_removed_op(record: Record) -> None:
     program = training()
     comparison = compare(record(after(program, "aten.sub.Tensor", LOG[0])).path, record(program).path)
     assert (comparison.verdict, comparison.structure.only_a) == (Verdict.SAME_VALUES, 4)
-    assert comparison.first is not None and comparison.first.b_index is None
+    assert comparison.first.b_index is None
 
 
 def test_code_that_moved(record: Record) -> None:
@@ -181,13 +180,12 @@ def test_one_run_ended_earlier(record: Record) -> None:
     a, b = record(training(3)), record(training(5))
     comparison = compare(a.path, b.path)
     assert comparison.verdict is Verdict.DIVERGED
-    assert comparison.first is not None
     assert (comparison.first.cause, comparison.first.a_index) == (Cause.ENDED, None)
     assert comparison.first.b_index == a.trace.stream().rows == comparison.first.identical_before
     assert comparison.first_value is None
     assert "2 optimizer steps more" in comparison.first.explanation
     turned = compare(b.path, a.path).first
-    assert turned is not None and (turned.cause, turned.b_index) == (Cause.ENDED, None)
+    assert (turned.cause, turned.b_index) == (Cause.ENDED, None)
 
 
 def test_a_run_that_ended_within_a_step(record: Record) -> None:
@@ -195,7 +193,7 @@ def test_a_run_that_ended_within_a_step(record: Record) -> None:
     program = training(3)
     comparison = compare(record(program).path, record(program[:-5]).path)
     assert (comparison.verdict, comparison.first is not None) == (Verdict.DIVERGED, True)
-    assert comparison.first is not None and comparison.first.cause is Cause.ENDED
+    assert comparison.first.cause is Cause.ENDED
 
 
 def test_a_last_log_line_is_no_early_end(record: Record) -> None:
@@ -296,7 +294,7 @@ def test_two_engines_are_compared_step_by_step(record: Record) -> None:
     other = [replace(do, noise="x") if do.floats == (3e-3,) else do for do in program]
     comparison = compare(record(program, engine="dispatch").path, record(other, engine="native").path)
     assert (comparison.level, comparison.verdict) == ("step", Verdict.DIVERGED)
-    assert comparison.first is not None and comparison.first.step == 2
+    assert comparison.first.step == 2
     assert "two engines" in comparison.notes[0]
 
 
@@ -344,7 +342,7 @@ def test_streams_that_cannot_be_ordered(tmp_path: Path) -> None:
 def test_streams_that_steps_order(tmp_path: Path) -> None:
     """Steps of one process order its threads."""
     comparison = compare(two_streams(tmp_path / "a.zarr", "x", "x", 2), two_streams(tmp_path / "b.zarr", "y", "y", 2))
-    assert comparison.first is not None and comparison.first.stream == "rank0/main"
+    assert comparison.first.stream == "rank0/main"
     assert comparison.unordered == ()
 
 
@@ -368,7 +366,7 @@ def test_a_thread_of_one_side_only(tmp_path: Path, draws: bool, verdict: Verdict
             trace.stream("rank0/main/thread:log").op("aten.rand.default", rng="s" if draws else None, outputs=["r"])
     comparison = compare_in(tmp_path)
     assert comparison.verdict is verdict
-    assert comparison.first is not None and comparison.first.cause is Cause.CONTROL_FLOW
+    assert comparison.first.cause is Cause.CONTROL_FLOW
 
 
 # --- several optimizers, windows ------------------------------------------------------------------------------------
@@ -391,9 +389,7 @@ def test_optimizers_out_of_step(record: Record) -> None:
     """The critic takes one attempt more: later attempts are matched by their optimizer's own count."""
     a, b = record(actor_critic("acacac")), record(actor_critic("acacacc"))
     comparison = compare(a.path, b.path)
-    assert comparison.first is not None
     assert (comparison.first.cause, comparison.first.step) == (Cause.ENDED, 6)
-    assert comparison.first.optimizer is not None
     assert (comparison.first.optimizer.name, comparison.first.optimizer.count) == ("SGD", 3)
 
 
@@ -428,16 +424,14 @@ def windowed(
 def test_windows_of_the_same_steps(tmp_path: Path) -> None:
     """Two windows around the step that differs name its op."""
     comparison = compare(windowed(tmp_path / "a.zarr", 3, 4), windowed(tmp_path / "b.zarr", 3, 4, "y"))
-    assert comparison.first is not None
     assert (comparison.first.op, comparison.first.step, comparison.first.a_index) == ("aten.mm.default", 3, 0)
 
 
 def test_windows_after_the_step_that_differs(tmp_path: Path) -> None:
     """Digests of the steps outside the window show that the difference is older."""
     comparison = compare(windowed(tmp_path / "a.zarr", 4, 5), windowed(tmp_path / "b.zarr", 4, 5, "y"))
-    assert comparison.first is not None
     assert (comparison.first.op, comparison.first.step) == (None, 3)
-    assert comparison.first_value is not None and comparison.first_value.step == 4
+    assert comparison.first_value.step == 4
     assert "--steps 2:4" in comparison.advice[0]
 
 
@@ -447,7 +441,6 @@ def test_a_window_against_a_full_recording(tmp_path: Path) -> None:
     assert compare(full, window).verdict is Verdict.IDENTICAL
     other = windowed(tmp_path / "c.zarr", 2, 4, "y")
     comparison = compare(full, other)
-    assert comparison.first is not None
     assert (comparison.first.op, comparison.first.a_index, comparison.first.b_index) == ("aten.mm.default", 3, 1)
 
 
@@ -463,7 +456,7 @@ def test_a_worker_that_ends_before_the_window(tmp_path: Path, sides: str) -> Non
     assert any(note.startswith("no op of rank0/worker:1 is recorded") and "step 2" in note for note in comparison.notes)
     traces["b"] = windowed(tmp_path / "c.zarr", 2, 4, worker="other")
     first = compare(*(traces[side] for side in sides)).first
-    assert first is not None and (first.stream, first.op) == ("rank0/worker:1", None)
+    assert (first.stream, first.op) == ("rank0/worker:1", None)
 
 
 def test_windows_without_a_common_step(tmp_path: Path) -> None:
@@ -521,7 +514,6 @@ def test_a_difference_within_a_window_of_jax(tmp_path: Path) -> None:
     """It is found at the row that whole trace and window both have."""
     whole, window = driven(tmp_path / "a.zarr"), driven(tmp_path / "b.zarr", 2, 4, product=3)
     first = compare(whole, window).decisive
-    assert first is not None
     assert (first.stream, first.op, first.step, first.a_index, first.b_index) == (WITHIN, "dot_general", 3, 7, 3)
 
 
@@ -566,7 +558,7 @@ def test_a_hole_that_does_not_matter(tmp_path: Path) -> None:
     a, b = big(tmp_path / "a.zarr"), big(tmp_path / "b.zarr", 12_000)
     damage(a, 1)
     comparison = compare(a, b)
-    assert comparison.first is not None and comparison.first.a_index == 12_000
+    assert comparison.first.a_index == 12_000
 
 
 def test_a_hole_that_hides_the_answer(tmp_path: Path) -> None:
@@ -600,7 +592,7 @@ def test_a_difference_before_the_hole(tmp_path: Path) -> None:
     a, b = big(tmp_path / "a.zarr"), big(tmp_path / "b.zarr", 4_999)
     damage(b, 1)
     comparison = compare(a, b)
-    assert comparison.first is not None and comparison.first.a_index == 4_999
+    assert comparison.first.a_index == 4_999
 
 
 def test_equal_but_damaged(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_ops_that_ran_beside_a_stream(tmp_path: Path) -> None:
     found = compare(a, forking(tmp_path / "b", other, note.format(1)))
     assert found.verdict is Verdict.UNKNOWN and found.system == ()
     assert "beside rank0/main from row 1 on (torch.jit.fork)" in found.why
-    assert found.first is not None and found.first.identical_before == 2
+    assert found.first.identical_before == 2
     assert "on separate threads" in info_text(describe(open_trace(a)))
     assert compare(a, forking(tmp_path / "c", plain, note.format(3))).verdict is Verdict.IDENTICAL
     late = [forking(tmp_path / name, ops, note.format(3)) for name, ops in (("d", plain), ("e", other))]

@@ -49,7 +49,7 @@ def test_equal_curves() -> None:
 def test_one_side_alone_is_not_finite(x: float, y: float) -> None:
     """That is visible wherever it is."""
     drift = drift_of(series([0.0, x, 5.0]), series([0.0, y, 5.0]))
-    assert drift.exceeds is not None and drift.exceeds.step == 1 and drift.largest == math.inf
+    assert drift.exceeds.step == 1 and drift.largest == math.inf
     assert drift.growth == ((1, math.inf),)
 
 
@@ -181,7 +181,7 @@ def test_diff_reports_the_curves_that_differ(tmp_path: Path) -> None:
     comparison = compared(tmp_path, late=1.0, noisy=True, logged=1e-9)
     assert [drift.name for drift in comparison.drift] == [PLACE[3], "return"]
     loss, logged = comparison.drift
-    assert comparison.first_value is not None and comparison.first_value.step == 4
+    assert comparison.first_value.step == 4
     assert loss.first == loss.exceeds == DriftPoint(10, 10.0, 11.0) and loss.whole and loss.kind == "item"
     assert logged.first == DriftPoint(12, 12.0, 12 + 1e-9) and logged.exceeds is None and logged.matched == 20
 
@@ -252,7 +252,7 @@ def test_rows_far_from_the_difference_are_read_in_places(tmp_path: Path, monkeyp
             builder.commit()
     (drift,) = compare_in(tmp_path).drift
     assert max(read) <= 6 and not drift.whole
-    assert drift.first is not None and drift.first.step > 5
+    assert drift.first.step > 5
 
 
 def test_more_than_a_chunk_of_samples_is_compared(tmp_path: Path) -> None:
@@ -264,4 +264,4 @@ def test_more_than_a_chunk_of_samples_is_compared(tmp_path: Path) -> None:
     comparison = compare_in(tmp_path)
     assert comparison.level == "step" and comparison.verdict is Verdict.IDENTICAL
     (drift,) = comparison.drift
-    assert drift.first is not None and drift.first.a == SAMPLE_CHUNK + 7
+    assert drift.first.a == SAMPLE_CHUNK + 7

@@ -44,7 +44,6 @@ def test_a_renamed_function_after_an_extra_draw(record: Record) -> None:
     program = training()
     place = next(k for k, do in enumerate(program) if do.draws and k > 20)
     comparison = found(record, program, drawing_late(edited(program, function="main"), place))
-    assert comparison.first_value is not None
     assert (comparison.first_value.cause, comparison.first_value.a_index) == (Cause.RNG, record(program).rows[place])
 
 
@@ -53,7 +52,6 @@ def test_an_edited_line_that_draws_after_an_extra_draw(record: Record) -> None:
     program = training()
     place = next(k for k, do in enumerate(program) if do.draws and k > 20)
     comparison = found(record, program, drawing_late(edited(program, [11], source="a = sample()"), place))
-    assert comparison.first_value is not None
     assert (comparison.first_value.cause, comparison.first_value.a_index) == (Cause.RNG, record(program).rows[place])
 
 
@@ -62,7 +60,7 @@ def test_a_wider_layer_is_other_arguments_where_its_line_was_edited(record: Reco
     program = training()
     comparison = found(record, program, edited(program, [20], shape=(8,), source="p = Linear(8)(x)"))
     assert comparison.verdict is Verdict.DIVERGED
-    assert comparison.first_value is not None and comparison.first_value.cause is Cause.ARGUMENTS
+    assert comparison.first_value.cause is Cause.ARGUMENTS
     assert comparison.first == comparison.first_value
 
 
@@ -76,7 +74,6 @@ def test_an_edited_line_fed_from_outside_alone(record: Record) -> None:
     ]
     other = [replace(program[0], noise="other"), *edited(program[1:], [10], source="h = o * scale")]
     comparison = found(record, program, other)
-    assert comparison.first_value is not None
     assert (comparison.first_value.cause, comparison.first_value.a_index) == (Cause.OUTSIDE, 0)
 
 

@@ -23,7 +23,7 @@ def test_bytes_that_changed_unseen_are_no_business_of_equal_writers(record: Reco
     a = record([*training(2), MORE, ONE, rest[0], unseen, *rest[1:]])
     b = record([*training(2), ONE, *rest])
     value = compare(a.path, b.path).first_value
-    assert value is not None and value.cause is Cause.UNTRACKED_WRITE
+    assert value.cause is Cause.UNTRACKED_WRITE
     assert "changed without any recorded op: in A its bytes are not those" in value.explanation
 
 

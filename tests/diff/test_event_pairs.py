@@ -290,10 +290,10 @@ def test_the_origin_among_events(events: list[tuple[int, bool, bool]], equal: bo
         assert tracker.is_open is is_open
         found, persists = tracker.origin(Cause.OUTSIDE)
         if lasting:
-            assert found is not None and (found.row, persists) == (min(lasting), True)
+            assert (found.row, persists) == (min(lasting), True)
             assert tracker.origin(Cause.ARGUMENTS)[0] is found
         elif single and equal:
-            assert found is not None and (found.row, persists) == (min(single), False)
+            assert (found.row, persists) == (min(single), False)
             assert tracker.origin(Cause.ARGUMENTS) == (None, True)
             assert tracker.origin(Cause.OUTSIDE, oldest=max(single) + 1) == (None, True)
         else:
@@ -327,7 +327,7 @@ def test_an_event_of_one_side_right_before(tmp_path: Path, monkeypatch: pytest.M
     judged = Judgement(Cause.OUTSIDE, InputsMatch.DIFFER, "")
     later = make_finding(row_at(views[0], last[0]), row_at(views[1], last[1]), judged, 1)
     found = trace_to_event(context, later, last[0] + 1, None)
-    assert found is not None and found.cause is Cause.CONTROL_FLOW
+    assert found.cause is Cause.CONTROL_FLOW
     assert (found.a_index, found.b_index) == ((10, None) if longer == "a" else (None, 10))
     assert found.at_op is later and later.at_op is later
     assert found.explanation.startswith(f"only {longer.upper()} steps environment 0 here, ")
@@ -423,7 +423,7 @@ def test_a_checkpoint(tmp_path: Path) -> None:
         found = trace_to_event(
             context, make_finding(row_at(views[0], row), row_at(views[1], row), judged, 0), row, None
         )
-        assert found is not None and found.event is not None and found.a_index == row - 3
+        assert found.event is not None and found.a_index == row - 3
         counts.append((found.event.count.a, found.event.count.b))
         texts.append(found.explanation)
         if row == 3:

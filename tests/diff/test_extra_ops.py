@@ -67,4 +67,4 @@ def test_the_last_of_several_writers(tmp_path: Path) -> None:
     a = view_of(tmp_path / "a.zarr", long)
     b = view_of(tmp_path / "b.zarr", lambda trace: trace.op(MM, inputs=["unknown"], outputs=["z"]))
     found = one_sided_writer(context_of(a, b, [(3, 0)]), row_at(a, 3), row_at(b, 0), (np.array([0, 1, 2]), NONE))
-    assert found is not None and found.index == 1
+    assert found.index == 1

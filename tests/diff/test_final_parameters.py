@@ -65,11 +65,10 @@ def test_weights_that_were_changed_at_the_end(tmp_path: Path, a: str, b: str, le
     assert found.verdict is Verdict.DIVERGED
     finding = found.decisive
     assert finding is not None and found.first_value is None
-    assert found.first is not None
     assert found.first.op == ("aten.mul_.Tensor" if (b, level) == ("op", "op") else None)
     assert (finding.cause, finding.op, finding.step) == (cause, None, 1)
     assert "at the end of the processes" in finding.explanation
-    assert finding.optimizer is not None and finding.optimizer.name == "SGD"
+    assert finding.optimizer.name == "SGD"
     gradients, parameters = finding.outputs
     assert (gradients.a, gradients.b) == (None, None) and parameters.a != parameters.b
 

@@ -27,7 +27,7 @@ def test_where_it_began_comes_before_who_received_it(tmp_path: Path, waits: bool
     assert found.verdict is Verdict.DIVERGED
     assert streams(found) == (f"rank{at}/main", [], [f"rank{1 - at}/main"])
     assert found.first == found.first_value == found.decisive
-    assert found.first is not None and (found.first.a_index, found.first.received) == (16, None)
+    assert (found.first.a_index, found.first.received) == (16, None)
     (later,) = found.later
     assert (later.a_index, later.cause) == (19, Cause.OUTSIDE)
     assert later.received is not None
@@ -184,7 +184,7 @@ def test_received_from_processes_that_were_not_recorded(tmp_path: Path) -> None:
         return built.finish()
 
     found = compare(program(tmp_path / "a", "x"), program(tmp_path / "b", "other"))
-    assert found.first is not None and found.first.received is not None
+    assert found.first.received is not None
     assert found.first.received.origins == ()
     assert "came from other processes with c10d.allreduce_.default (row 0)" in found.first.explanation
 

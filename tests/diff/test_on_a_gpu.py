@@ -140,8 +140,8 @@ def test_random_numbers_on_another_grid(record: Record) -> None:
     assert "the same kernel ran on another grid" in first.explanation
     assert "160 blocks of 256 threads against 348 blocks of 256 threads" in first.explanation
     assert first.explanation.endswith("which cuda.multiprocessors chooses: 40 against 58")
-    assert first.kernel.a is not None and first.kernel.a.endswith("in 160 blocks of 256 threads")
-    assert first.kernel.b is not None and first.kernel.b.endswith("in 348 blocks of 256 threads")
+    assert first.kernel.a.endswith("in 160 blocks of 256 threads")
+    assert first.kernel.b.endswith("in 348 blocks of 256 threads")
     assert first.kernel_names.a == first.kernel_names.b == (NORMAL,)
 
 

@@ -157,7 +157,7 @@ def test_in_a_window(tmp_path: Path, windows: tuple[Any, Any]) -> None:
                 means[k if step == 1 else 0].exp()
                 rltrace.step()
     value = compare(*paths).first_value
-    assert value is not None and (value.step, value.op, value.cause) == (1, "aten.exp.default", Cause.ARGUMENTS)
+    assert (value.step, value.op, value.cause) == (1, "aten.exp.default", Cause.ARGUMENTS)
     assert "columns 0 to 1 of what aten.addmm" in value.explanation and "columns 2 to 3 in B" in value.explanation
 
 
@@ -192,7 +192,7 @@ def test_in_a_resumed_run(tmp_path: Path) -> None:
 def test_another_layout(tmp_path: Path, way: str) -> None:
     """A transposed view holds other bytes than what it is a view of: its layout is the argument that differs."""
     value = runs(tmp_path, lambda: (lambda y: [y, y.t()])(torch.rand(4, 4)), way).first_value
-    assert value is not None and value.cause is Cause.ARGUMENTS
+    assert value.cause is Cause.ARGUMENTS
     assert "called with different tensors: float32[4,4] " in value.explanation, value.explanation
 
 
@@ -208,7 +208,7 @@ def test_a_buffer_from_outside(tmp_path: Path, way: str, row: int) -> None:
         buffer.exp()
 
     value = compared(tmp_path, way, run).first_value
-    assert value is not None and value.cause is Cause.OUTSIDE
+    assert value.cause is Cause.OUTSIDE
     why = "differs, though the ops that wrote a part of it are equal: what came from outside is another"
     assert value.explanation == f"input 0 (float32[8,4]) {why}"
 
@@ -247,7 +247,7 @@ def test_a_loop_over_a_set_of_strings(tmp_path: Path) -> None:
         torch.cat([heads[name](given) for name in names])
 
     value = compared(tmp_path, "mode", run).first_value
-    assert value is not None and (value.op, value.cause) == ("aten.addmm.default", Cause.ARGUMENTS)
+    assert (value.op, value.cause) == ("aten.addmm.default", Cause.ARGUMENTS)
     assert value.module == "ModuleDict.left" or str(value.module).endswith("left"), value.module
     assert "PYTHONHASHSEED" in value.explanation
 
@@ -261,7 +261,7 @@ def test_the_first_of_a_set_of_strings(tmp_path: Path) -> None:
         torch.tanh(heads[0])
 
     value = compared(tmp_path, "mode", run).first_value
-    assert value is not None and (value.op, value.cause) == ("aten.tanh.default", Cause.ARGUMENTS)
+    assert (value.op, value.cause) == ("aten.tanh.default", Cause.ARGUMENTS)
     assert "ModuleDict.left" in value.explanation and "ModuleDict.right" in value.explanation
     assert "PYTHONHASHSEED" in value.explanation
 

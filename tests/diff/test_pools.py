@@ -61,7 +61,7 @@ def test_a_difference_outside_the_pool_is_found(tmp_path: Path) -> None:
     """Tasks on other threads do not stand beside it as findings of their own."""
     found = compare(trace(tmp_path / "a", TASKS, ()), trace(tmp_path / "b", (), TASKS, main="y"))
     assert found.verdict is Verdict.DIVERGED
-    assert found.first is not None and found.first.a_index == 2
+    assert found.first.a_index == 2
     assert found.first_value == found.first and found.unordered == ()
 
 
@@ -69,7 +69,7 @@ def test_a_difference_outside_is_reported_beside_an_open_pool(tmp_path: Path) ->
     """The finding stands, and a note says that the pool's ops differ as well."""
     found = compare(trace(tmp_path / "a", TASKS), trace(tmp_path / "b", TASKS[:1], main="y"))
     assert found.verdict is Verdict.DIVERGED
-    assert found.first is not None and found.first.a_index == 2
+    assert found.first.a_index == 2
     assert any("9 of A and 0 of B" in note for note in found.notes)
 
 

@@ -126,7 +126,7 @@ def test_the_first_edit_is_what_is_reported(case: Case) -> None:
     if extra is None or (effects and extra > effects[0][0]):
         assert comparison.first == value
     else:
-        assert comparison.first is not None and comparison.first.cause is Cause.CONTROL_FLOW
+        assert comparison.first.cause is Cause.CONTROL_FLOW
         assert comparison.first.identical_before == a.rows[extra]
     if value is None:
         extras = sum(edit.kind in ("log", "draw") for edit in case.edits)

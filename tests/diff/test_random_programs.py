@@ -98,7 +98,7 @@ def holds_as_read(comparison: Comparison, expected: Truth, made: list[str]) -> N
         assert comparison.first == value
     else:
         first = comparison.first
-        assert first is not None and first.cause is Cause.CONTROL_FLOW
+        assert first.cause is Cause.CONTROL_FLOW
         if "again" not in made:  # which of two equal ops is the extra one cannot be known
             on_a = first.a_index is not None
             assert (first.a_index if on_a else first.b_index) == expected.one_sided[0 if on_a else 1]

@@ -219,7 +219,6 @@ def test_a_step_in_another_order(tmp_path: Path) -> None:
     """Row by row, equal ones in turn; nothing is known where the rows differ, are too many or cannot be read."""
     a, b, other = steps(tmp_path, "pqrqs", "sqpqr", "sqpqx")
     found = reordered_rows(a, b, (1, 1, 5))
-    assert found is not None
     assert found.b.tolist() == [2, 1, 4, 3, 0] and found.sure and (found.rows_a, found.rows_b) == (5, 5)
     assert (~found.moved).sum() == 2 and (np.diff(found.b[~found.moved]) > 0).all()
     assert partners_of(a, b, (1, 1, 5)).tolist() == [3, 2, 5, 4, 1]

@@ -166,7 +166,7 @@ def test_draws_of_one_side(
     found = draws.unsettled((alone[0], alone[1]), ends_of(draws))
     assert place_of(found) == unsettled
     if "T1T" in (a, b):
-        assert found is not None and (found.identical_before, found.cause) == (0, Cause.CONTROL_FLOW)
+        assert (found.identical_before, found.cause) == (0, Cause.CONTROL_FLOW)
     assert draws.any_one_sided is any(len(rows) for rows in alone)
 
 
@@ -188,7 +188,7 @@ def test_draws_after_the_value_at_which_the_walk_ends(tmp_path: Path) -> None:
         trace.op("aten.sum.default", [FRAME], outputs=["of b" if is_b else "of a"])
         trace.op("aten.rand.default", [FRAME], outputs=["r"], rng="h")
     found = compare_in(tmp_path)
-    assert found.first_value is not None and found.first_value.a_index == 1
+    assert found.first_value.a_index == 1
     assert place_of(found.decisive) == (None, 1)
 
 

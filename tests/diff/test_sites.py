@@ -134,7 +134,7 @@ def test_a_comprehension_under_another_python(record: Record) -> None:
     new.insert(6, Do("aten.norm.default", ("w1",), "log", 99))
     a, b = record(old), record(new)
     value = compare(a.path, b.path).first_value
-    assert value is not None and (value.cause, value.a_index) == (Cause.SAME_KERNEL, a.rows[place])
+    assert (value.cause, value.a_index) == (Cause.SAME_KERNEL, a.rows[place])
 
 
 def test_a_log_line_that_prints_something_else(record: Record) -> None:
@@ -162,4 +162,4 @@ def test_a_rewritten_file(record: Record) -> None:
     assert comparison.verdict is Verdict.SAME_VALUES and not comparison.structure.hunks
     value = compare(a.path, other.path).first_value
     place = [p for p, do in enumerate(training()) if do.name == "aten.mm.default"][2]
-    assert value is not None and (value.cause, value.a_index) == (Cause.SAME_KERNEL, a.rows[place])
+    assert (value.cause, value.a_index) == (Cause.SAME_KERNEL, a.rows[place])

@@ -73,14 +73,14 @@ def test_unseeded_generators(tmp_path: Path) -> None:
 def test_torch_generators_have_a_seed_of_their_own(tmp_path: Path) -> None:
     """torch seeds its own with a constant: where they differ, from the first step on too, the runs differ."""
     comparison = compared(tmp_path, generators=(0, "x"), numpy=(0, "x"))
-    assert comparison.first is not None and comparison.first.step == 0
+    assert comparison.first.step == 0
     assert comparison.first.explanation.startswith("the torch generator states differ")
 
 
 def test_a_generator_beside_torch_that_leaves_its_path_is_a_lead(tmp_path: Path) -> None:
     """It decides nothing, for no op draws from it; where it began is said, before the step that shows it."""
     comparison = compared(tmp_path, numpy=(3, "x"), parameters=(4, "x"))
-    assert comparison.first is not None and comparison.first.step == 4
+    assert comparison.first.step == 4
     assert comparison.notes[0].startswith("the NumPy generator states are equal before step 3 and differ from there on")
     alone = compare(trace(tmp_path / "c.zarr"), trace(tmp_path / "d.zarr", numpy=(3, "x")))
     assert (alone.verdict, len(alone.notes)) == (Verdict.IDENTICAL, 1)
@@ -97,7 +97,7 @@ def test_a_generator_that_one_side_imports_later(tmp_path: Path) -> None:
 def test_parameters_count_though_generators_do_not(tmp_path: Path) -> None:
     """The first step of another parameter is found all the same."""
     comparison = compared(tmp_path, python=(0, "x"), parameters=(4, "x"))
-    assert comparison.first is not None and comparison.first.step == 4
+    assert comparison.first.step == 4
     assert "Python" not in comparison.first.explanation
 
 
@@ -106,7 +106,7 @@ def test_op_level_against_step_level(tmp_path: Path) -> None:
     a = trace(tmp_path / "a.zarr", level="op")
     comparison = compare(a, trace(tmp_path / "b.zarr", parameters=(2, "x")))
     assert (comparison.level, comparison.verdict) == ("step", Verdict.DIVERGED)
-    assert comparison.first is not None and comparison.first.step == 2
+    assert comparison.first.step == 2
     assert "level op" in comparison.notes[0]
 
 
@@ -114,7 +114,6 @@ def test_fewer_steps(tmp_path: Path) -> None:
     """A complete run with fewer attempts ended earlier; one that was killed is equal so far."""
     longer = trace(tmp_path / "a.zarr", steps=8)
     comparison = compare(longer, trace(tmp_path / "b.zarr"))
-    assert comparison.first is not None
     assert (comparison.first.cause, comparison.first.step) == (Cause.ENDED, 6)
     killed = compare(longer, trace(tmp_path / "c.zarr", state="killed"))
     assert (killed.verdict, killed.first) == (Verdict.UNKNOWN, None)

@@ -75,7 +75,7 @@ def test_a_difference_right_before_a_hole(tmp_path: Path, rows: int, what: str) 
     cut = place + rows
     found = before_hole(tmp_path, [program[:cut], program[cut:]], [other[:cut], other[cut:]])
     assert found.verdict is Verdict.DIVERGED
-    assert found.decisive is not None and found.decisive.a_index == found.decisive.b_index == place - 3
+    assert found.decisive.a_index == found.decisive.b_index == place - 3
     assert found.decisive.cause is (Cause.SAME_KERNEL if what == "value" else Cause.ARGUMENTS)
 
 
@@ -98,7 +98,7 @@ def test_another_value_in_a_loop_that_is_longer_on_one_side(tmp_path: Path) -> N
     a = [*rounds("1", "2", "3", "4"), Do("aten.tanh.default", ("w0",), "log", 40), *rounds("5")]
     b = rounds("1", "other", "3", "4", "5")
     found = before_hole(tmp_path, [[*SETUP, *a[:12]], [*a[12:], *end()]], [[*SETUP, *b[:12]], [*b[12:], *end()]])
-    assert found.decisive is not None and found.decisive.cause is Cause.OUTSIDE
+    assert found.decisive.cause is Cause.OUTSIDE
     assert found.decisive.a_index == found.decisive.b_index == 6
 
 
@@ -142,7 +142,7 @@ def test_cut_short_right_after_a_difference(tmp_path: Path, state: str) -> None:
     a = [*SETUP, *rounds("1", "2", "3", "4"), *end()]
     b = [*SETUP, *rounds("1", "2"), *observed("other")[:2]]
     found = compare(recorded(tmp_path / "a.zarr", [a]), recorded(tmp_path / "b.zarr", [b], state))
-    assert found.decisive is not None and found.decisive.cause is Cause.OUTSIDE
+    assert found.decisive.cause is Cause.OUTSIDE
     assert found.decisive.a_index == found.decisive.b_index == 9
 
 

@@ -396,7 +396,6 @@ def test_memory_that_matters_is_the_finding(matters: dict[bool, list[Path]], nam
     """At the op that read it first; that it is uninitialised is known where links were checked."""
     found = compare(*(stream_of(path, name) for path in matters[checks]))
     assert found.verdict is Verdict.DIVERGED
-    assert found.first is not None
     assert found.first.cause is (Cause.UNINITIALISED if checks else Cause.UNKNOWN)
     assert found.first.op == "aten.mul.Tensor"
     assert "computes with what it returned" in found.first.explanation

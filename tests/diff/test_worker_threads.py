@@ -61,7 +61,7 @@ def test_a_difference_elsewhere_is_found_beside_them(tmp_path: Path) -> None:
     a, b = trace(tmp_path / "a", TASKS[:2], TASKS[2:]), trace(tmp_path / "b", TASKS[2:], TASKS[:2], main="y")
     found = compare(a, b)
     assert found.verdict is Verdict.DIVERGED
-    assert found.first is not None and (found.first.stream, found.first.a_index) == ("rank0/main", 2)
+    assert (found.first.stream, found.first.a_index) == ("rank0/main", 2)
     assert found.unordered == ()
 
 
@@ -72,7 +72,6 @@ def test_an_actor_that_differs_is_named(tmp_path: Path) -> None:
     found = compare(trace(tmp_path / "a", *threads), trace(tmp_path / "b", *changed))
     assert found.verdict is Verdict.DIVERGED
     first = found.first_value
-    assert first is not None
     assert (first.stream, first.a_index, first.cause) == ("rank0/main/thread:worker#2", 4, Cause.OUTSIDE)
     assert found.compared["rank0/main/thread:worker"] == 6
 
@@ -132,7 +131,7 @@ def test_a_thread_that_ended_early(tmp_path: Path, changed: dict[str, bool]) -> 
     """Where nothing goes on beside it, or where it draws numbers that others would have had, it is a difference."""
     found = compare(watched(tmp_path / "a", 5, **changed), watched(tmp_path / "b", 3, **changed))
     assert found.verdict is Verdict.DIVERGED
-    assert found.first is not None and found.first.stream == "rank0/main/thread:watch"
+    assert found.first.stream == "rank0/main/thread:watch"
 
 
 def test_threads_are_read_as_often_however_many_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -161,7 +161,6 @@ def test_trace_still_being_written(cli: Any) -> None:
     program = write(cli, MANY_OPS + "print('ready', flush=True)\ninput()\n")
     line = [Path(sys.executable).parent / "rltrace", "record", "--quiet", "-o", "t.zarr", "--", sys.executable, program]
     with subprocess.Popen(line, cwd=cli.folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as running:
-        assert running.stdout is not None
         assert running.stdout.readline() == "ready\n"
         assert [process["state"] for process in info(cli)["processes"]] == ["running"]
         # A file that is being written has another name, and gets its own while the folder is copied.

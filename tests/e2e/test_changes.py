@@ -65,7 +65,7 @@ def value_of(comparison: Comparison) -> Finding:
 
 def summary(finding: Finding | None) -> tuple[Cause, str | None, int | None, str]:
     """Cause, op, step and source line."""
-    assert finding is not None and finding.site is not None
+    assert finding.site is not None
     return finding.cause, finding.op, finding.step, finding.site.source
 
 
@@ -220,7 +220,7 @@ def test_a_generator_function(both: Both) -> None:
     found = value_of(both(a, b))
     source = "yield row * (2.0 if (update, k) == ODD else 1.0)"
     assert summary(found) == (Cause.ARGUMENTS, "aten.mul.Tensor", 1, source)
-    assert found.site is not None and found.site.function == "batches"
+    assert found.site.function == "batches"
 
 
 def test_a_lambda_in_a_comprehension(both: Both) -> None:
@@ -257,7 +257,7 @@ def test_another_number_in_code_without_source(both: Both) -> None:
     a, b = (training(MADE.format(factor=factor, line="pass"), "x = scaled(x)") for factor in (2.0, 3.0))
     found = value_of(both(a, b))
     assert summary(found) == (Cause.ARGUMENTS, "aten.mul.Tensor", 0, "")
-    assert found.site is not None and (found.site.file, found.site.function) == ("<string>", "scaled")
+    assert (found.site.file, found.site.function) == ("<string>", "scaled")
 
 
 # --- optimizers and their cadence -------------------------------------------------------------------------------------
@@ -293,11 +293,10 @@ def test_an_attempt_left_out(both: Both) -> None:
     line = "gain = -critic(actor(x).repeat(1, 2)).mean()"
     first = comparison.first
     assert summary(first)[::3] == (Cause.CONTROL_FLOW, line)
-    assert first is not None and first.b_index is None
-    assert first.optimizer is not None
+    assert first.b_index is None
     assert (first.optimizer.ordinal, first.optimizer.owner, first.optimizer.count) == (1, "Linear", 2)
     harm = comparison.decisive  # of what the attempt did, the first op that shows later on
-    assert harm is not None and (harm.cause, harm.phase, harm.b_index) == (Cause.CONTROL_FLOW, "optimizer", None)
+    assert (harm.cause, harm.phase, harm.b_index) == (Cause.CONTROL_FLOW, "optimizer", None)
     later = value_of(comparison)  # the actor is another one now, and its next turn shows it
     assert summary(later)[::3] == (Cause.CONTROL_FLOW, line)
     assert later.a_index is not None and later.b_index is not None and later.a_index > later.b_index
@@ -343,7 +342,7 @@ def test_a_scaler_that_skips_in_one(both: Both) -> None:
     a, b = (SCALED.format(odd=odd, line="pass") for odd in ({2}, {2, 4}))
     found = value_of(both(a, b))
     assert summary(found) == (Cause.OUTSIDE, "aten.mul.Tensor", 4, "loss = (weight * torch.as_tensor(seen)).sum()")
-    assert found.optimizer is not None and found.optimizer.count == 4
+    assert found.optimizer.count == 4
 
 
 ACCUMULATED = """
@@ -485,7 +484,6 @@ def test_another_checkpoint(both: Both, tmp_path: Path) -> None:
     )
     found = value_of(both(a, b))
     assert summary(found) == (Cause.OUTSIDE, "checkpoint", 0, line)
-    assert found.at_op is not None
     assert found.at_op.op == "aten.copy_.default"
     assert "loaded" in found.explanation
 

@@ -143,7 +143,7 @@ def test_a_rerun_names_the_collective_that_brought_a_difference(runs: Runs, reru
     [process] = again.processes
     process._streams = {i: s for i, s in process._streams.items() if s.name.endswith(f"thread:{way}")}
     first = compare(runs.of("a", way), again).first
-    assert first is not None and first.received is not None
+    assert first.received is not None
     assert (first.cause, first.received.op) == (Cause.OUTSIDE, RECEIVED[way])
 
 
@@ -161,6 +161,5 @@ def test_the_origin_is_named_and_the_other_rank_received_it(runs: Runs, way: str
     assert first.step == STEPS * list(RECEIVED).index(way) + CHANGED_AT
     (later,) = found.later
     assert (later.stream, later.cause) == (f"rank{1 - rank}/main/thread:{way}", Cause.OUTSIDE)
-    assert later.received is not None
     assert (later.received.op, later.received.ranks) == (RECEIVED[way], (0, 1))
     assert later.received.origins == (first.stream,)

@@ -132,10 +132,9 @@ def test_a_difference_on_one_rank_is_received_by_the_other(runs: Runs) -> None:
         Cause.ARGUMENTS,
         None,
     )
-    assert first.site is not None and first.site.source.startswith("inputs = inputs * (1.001")
+    assert first.site.source.startswith("inputs = inputs * (1.001")
     (later,) = found.later
     assert (later.stream, later.step, later.cause) == ("rank0/main", CHANGED_FROM, Cause.OUTSIDE)
-    assert later.received is not None
     assert later.received.op == "c10d.allreduce_.default"
     assert (later.received.ranks, later.received.origins) == ((0, 1), ("rank1/main",))
     row = runs.stream(0).rows[later.received.a_index]

@@ -108,7 +108,7 @@ def test_another_result_of_a_task(twice: Compare) -> None:
     """The number that the main thread reads is the finding; no thread is blamed for a task it may not have had."""
     found = twice(evaluating([0, 1, 2] * 4), evaluating([2, 0, 1] * 4, changed=7))
     assert found.verdict is Verdict.DIVERGED
-    assert found.first is not None and (found.first.stream, found.first.op) == ("rank0/main", "aten.stack.default")
+    assert (found.first.stream, found.first.op) == ("rank0/main", "aten.stack.default")
 
 
 def test_actors_and_a_learner(twice: Compare) -> None:
@@ -123,7 +123,7 @@ def test_one_actor_differs(twice: Compare) -> None:
     streams = {finding.stream: finding for finding in found.unordered}
     assert set(streams) >= {"rank0/main/thread:act#2"}
     first = streams["rank0/main/thread:act#2"]
-    assert first.site is not None and first.site.source == "state = state * 1.001"
+    assert first.site.source == "state = state * 1.001"
     assert "rank0/main/thread:act" in found.compared and "rank0/main/thread:act#3" in found.compared
 
 
@@ -165,7 +165,7 @@ def test_another_result_of_a_pools_task(twice: Compare) -> None:
     """Where the main thread reads it is the finding."""
     found = twice(pooled(busy=0), pooled(busy=1, changed=5))
     assert found.verdict is Verdict.DIVERGED
-    assert found.first is not None and (found.first.stream, found.first.op) == ("rank0/main", "aten.stack.default")
+    assert (found.first.stream, found.first.op) == ("rank0/main", "aten.stack.default")
 
 
 def learning(changed: bool = False) -> Callable[[], None]:

@@ -37,13 +37,11 @@ class Job:
 
     def ask(self, steps: int) -> None:
         """Go so many steps further."""
-        assert self.process.stdin is not None
         self.process.stdin.write(f"{steps}\n")
         self.process.stdin.flush()
 
     def go(self, steps: int) -> None:
         """The same, and wait until they are done and committed."""
-        assert self.process.stdout is not None
         self.ask(steps)
         assert self.process.stdout.readline().strip().isdigit(), self.rest()
 

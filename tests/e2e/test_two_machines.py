@@ -23,7 +23,6 @@ def test_page(tmp_path: Path, needs_change: Callable[[str, str], None]) -> None:
     """Every command ends and says what the page shows; the outcome is CONFIRMED, and the draw is all that it takes."""
     needs_change("ATEN_CPU_CAPABILITY=default", "normal (16,)")
     program = re.search(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    assert program is not None
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "train.py").write_text(program[1])

@@ -73,7 +73,6 @@ def test_the_target_is_read_without_torch(tmp_path: Path) -> None:
     """Version, revision and CUDA are those of a file of torch; one that cannot be read is no target."""
     (tmp_path / "version.py").write_text(VERSION)
     found = target_of(tmp_path)
-    assert found is not None
     assert (found.torch, found.torch_git, found.cuda) == ("2.13.0+cu130", "abc123", "13.0")
     assert found.python == f"CPython {sys.version_info.major}.{sys.version_info.minor}"
     (tmp_path / "version.py").write_text(
@@ -91,7 +90,6 @@ def test_the_target_is_that_of_the_loaded_torch() -> None:
     import torch as loaded
 
     found = target_of(torch())
-    assert found is not None
     assert torch() == Path(loaded.__file__).parent
     assert (found.torch, found.torch_git) == (loaded.__version__, loaded.version.git_version)
     assert found.cuda == (loaded.version.cuda or "")
@@ -109,7 +107,6 @@ def test_builds_of_one_python_differ(
     monkeypatch.setattr("platform.python_version", lambda: "3.15.0b1")
     (tmp_path / "version.py").write_text(VERSION)
     found = target_of(tmp_path)
-    assert found is not None
     assert found.python == f"CPython {expected}"
 
 
@@ -144,7 +141,6 @@ def test_the_cached_one_is_found(cache: Path) -> None:
     os.utime(first / BUILD_RECORD, (1, 1))
     found = find(torch())
     assert (found.path, found.why_not) == (second / "library.so", "")
-    assert found.record is not None
     assert found.record.compiler == "c++ 12"
 
 

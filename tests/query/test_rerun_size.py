@@ -36,7 +36,7 @@ def test_size_of_a_step(step: int, tmp_path: Path, capsys: pytest.CaptureFixture
     record = recorder(tmp_path)
     plain, found = record(training), record(training, rerunnable=f"step={step}", steps=(step, step + 1))
     memory = rerun_size(plain.process, Range(step, step + 1))
-    assert memory is not None and memory.ops > 20
+    assert memory.ops > 20
     assert 0 <= memory.bytes - found.process.values.memory_bytes <= 3 * 4
     assert main(["rerun", "--size", str(step), str(plain.path)]) == 0
     text = capsys.readouterr().out

@@ -50,7 +50,7 @@ def test_what_differs_is_measured(tmp_path: Path) -> None:
     found = op_values(a, b)
     assert summary(found) == [("output 0", False, True, ""), ("output 1", True, True, "")]
     first = found.pairs[0].distances
-    assert first is not None and (first.differing, first.largest) == (1, 1)
+    assert (first.differing, first.largest) == (1, 1)
     assert [element.a for element in found.pairs[1].elements] == ["1.0", "2.0", "3.0"]
     assert found.pairs[0].layout.a == "float32[3]" and found.any_recorded
 

@@ -135,7 +135,6 @@ def test_calls_and_ops_read_back(small: Path) -> None:
     assert set(kept.ops(0)) == {1, 3}
     assert len(kept.calls(1)) == 1
     value = open_trace(small).processes[0].values.get(calls[2].tensors[0].whole)
-    assert value is not None
     assert value.raw.tolist() == [[1, 7]]
     assert kept.why_missing(0, 4, 5) == "the limit was reached"
     assert kept.why_missing(0, 0, 3) is None
@@ -404,7 +403,7 @@ def test_a_slice_carries_what_its_rows_need(tmp_path: Path) -> None:
     kept = trace.processes[0].activations
     assert kept.unread == 6
     value = trace.processes[0].values.get(kept.calls(0)[0].tensors[0].whole)
-    assert value is not None and value.raw.tolist() == [[2]]
+    assert value.raw.tolist() == [[2]]
     found = verify(tmp_path / "slice.zarr")
     assert found.sound
     assert any("activation rows of 6 calls and ops" in note for note in found.notes)

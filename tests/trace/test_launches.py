@@ -158,7 +158,6 @@ def test_another_kernel_with_other_bits_is_the_cause(tmp_path: Path) -> None:
     a = build(tmp_path / "a.zarr", [("ampere_sgemm_128x64_tn",)] * 3)
     b = build(tmp_path / "b.zarr", [("cutlass_80_tensorop_s1688gemm_128x128",)] * 3, digest=8)
     first = compare(open_trace(a), open_trace(b)).first
-    assert first is not None
     assert (first.cause, first.a_index) == ("kernel", 0)
     assert "ampere" in str(first.kernel) or "cuBLAS" in str(first.kernel)
 

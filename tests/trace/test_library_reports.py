@@ -52,7 +52,6 @@ def test_rows_of_a_call_get_what_was_said_of_it(tmp_path: Path) -> None:
     add_to_launch(path, [library_reports_record(0, {"MKL": "2024"}, calls, [("too large", 2)])])
     assert kernels(path) == [["SGEMM"], ["SGEMM"], None, None, []]
     process = open_trace(path).processes[0]
-    assert process.library_reports is not None
     assert list(process.library_reports.calls.values()) == calls
     assert (process.library_reports.libraries, process.library_reports.unknown) == ({"MKL": "2024"}, [("too large", 2)])
     rows = process.streams[0].read(0, 1)

@@ -25,7 +25,6 @@ def test_round_trip(trace: Path) -> None:
     """What was said comes back, with the process's own marks."""
     token = write_start(trace, {"argv": ["train.py"], "name": "rank0/main"})
     record = parse_start((trace / "starts" / f"{token}.json").read_bytes())
-    assert record is not None
     assert record["argv"] == ["train.py"]
     assert record["pid"] == os.getpid()
 

@@ -110,7 +110,7 @@ def test_digests(rows: Rows) -> None:
     texts = [["x"], ["p", "q"], ["d", "f"], ["y"]]
     assert [rows.outputs(i) for i in range(at - 1, at + 3)] == [[digest(text) for text in row] for row in texts]
     evidence = rows.evidence
-    assert evidence is not None and evidence.tolist() == [0] * at + [0, 2, 0]
+    assert evidence.tolist() == [0] * at + [0, 2, 0]
     hashed, offsets = rows.hashed
     assert hashed[at:].tolist() == [digest(text) for text in "orgpqdfmy"]
     assert np.diff(offsets).tolist() == [1] * at + [5, 2, 2]

@@ -86,7 +86,6 @@ def test_any_values_read_back(tmp_path_factory: pytest.TempPathFactory, wanted: 
     assert sorted(kept) == values.digests.tolist()
     for digest, (dtype, array) in kept.items():
         value = values.get(digest)
-        assert value is not None
         assert (value.dtype, value.shape, bytes(value.data)) == (dtype, array.shape, array.tobytes())
         assert value.raw.tobytes() == array.tobytes()
         assert reference.digest(bytes(value.data), seed_of(value.dtype, value.shape)) == digest
@@ -170,7 +169,6 @@ def test_generators_inputs_and_what_was_left_out(tmp_path: Path) -> None:
     builder.op("aten.mm.default", outputs=["z"])
     values = values_of(builder.finish())
     found = values.get(state)
-    assert found is not None
     assert (found.dtype, found.shape, found.raw.tolist()) == (GENERATOR, (64,), list(range(64)))
     assert reference.digest(bytes(found.data), 0) == state
     assert values.inputs(0, 0) == {1: weight}

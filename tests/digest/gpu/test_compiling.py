@@ -56,7 +56,7 @@ def _resources(cubin: Path) -> dict[str, int]:
     import importlib.util
 
     found = importlib.util.find_spec("triton")
-    assert found is not None and found.origin is not None
+    assert found.origin is not None
     tool = Path(found.origin).parent / "backends/nvidia/bin/cuobjdump"
     usage = subprocess.run([tool, "-res-usage", cubin], capture_output=True, text=True, check=True)
     return {name: int(count) for name, count in re.findall(r"(REG|STACK):(\d+)", usage.stdout + usage.stderr)}
