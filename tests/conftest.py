@@ -24,8 +24,11 @@ from rltrace.fingerprint import sources
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 """Threads that wait for work take no processor time from other tests, nor those of programs that tests start."""
 
-hypothesis.settings.register_profile("same", derandomize=True)
-hypothesis.settings.register_profile("new")
+NO_TIME: dict[str, Any] = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
+"""No test asserts how long an example takes."""
+
+hypothesis.settings.register_profile("same", derandomize=True, **NO_TIME)
+hypothesis.settings.register_profile("new", **NO_TIME)
 hypothesis.settings.load_profile(os.environ.get("EXAMPLES", "same"))
 """Examples are the same in every run, so that no run fails by chance; ``EXAMPLES=new make test`` draws new ones."""
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from programs import Do, Machine, recorded
-
-Record = Callable[..., Machine]
+from programs import Do, Machine, Record, recorded
 
 
 @pytest.fixture

@@ -75,7 +75,6 @@ def pairs(found: Alignment) -> list[tuple[int, int]]:
 rows = st.builds(Row, st.integers(0, 5), st.integers(0, 3), st.integers(0, 1), st.integers(0, 6), st.booleans())
 
 
-@settings(deadline=None)
 @given(st.lists(rows, max_size=30), st.lists(rows, max_size=30))
 def test_an_alignment_is_one(a: list[Row], b: list[Row]) -> None:
     """Rows are matched at most once, in order unless moved, and only with rows of the same op."""
@@ -88,7 +87,6 @@ def test_an_alignment_is_one(a: list[Row], b: list[Row]) -> None:
     assert len(found.only_a) + len(found.a) == len(a) and len(found.only_b) + len(found.b) == len(b)
 
 
-@settings(deadline=None)
 @given(st.lists(rows, max_size=30))
 def test_equal_stretches_match_row_by_row(word: list[Row]) -> None:
     """Nothing is moved, added or removed between a stretch and itself."""
@@ -116,7 +114,6 @@ def edited(draw: st.DrawFn) -> tuple[list[Row], list[Row], list[tuple[int, int]]
     return a, b, meant
 
 
-@settings(deadline=None)
 @given(edited())
 def test_known_edits_are_found_exactly(case: tuple[list[Row], list[Row], list[tuple[int, int]]]) -> None:
     """Ops of one side only come out as what they are, not one more, whether or not values differ from some row on."""
@@ -125,7 +122,6 @@ def test_known_edits_are_found_exactly(case: tuple[list[Row], list[Row], list[tu
     assert pairs(found) == meant and not found.moved.any()
 
 
-@settings(deadline=None)
 @given(st.lists(rows, min_size=1, max_size=30), st.integers(0, 30), st.integers(1, 3))
 def test_an_insertion_at_a_new_site_never_shifts_values(word: list[Row], at: int, count: int) -> None:
     """All values after an insertion differ as well: the rows around it still match one by one."""
@@ -217,7 +213,7 @@ def test_the_last_rows_before_a_cut_need_not_match() -> None:
 
 
 def test_other_sites_with_as_many_ops_in_order_as_possible() -> None:
-    """Of equally many rows with equal values those are in order that leave most others in order."""
+    """Of equally many rows with equal values, the aligner chooses those that leave most others in order."""
     a = [Row(1, 0, 0, 1), Row(1, 0, 0, 2), Row(1, 1, 0, 3, digested=False)]
     b = [Row(2, 0, 0, 2), Row(2, 1, 0, 4, digested=False), Row(2, 0, 0, 1)]
     found = align(tokens(a), tokens(b))
@@ -320,7 +316,7 @@ def test_where_rows_of_one_side_stand_on_the_other() -> None:
 
 
 def test_the_rows_before_a_pair() -> None:
-    """Of a pair that moved, B's end is behind the last row in order before it."""
+    """B's end before a pair that moved is behind the last row in order before it."""
     found = alignment([0, 1, 3, 4], [0, 5, 2, 3], moved=(1,))
     whole = np.ones(4, bool)
     assert [before(found, whole, k) for k in range(4)] == [(0, 0), (1, 1), (3, 2), (4, 3)]
@@ -345,7 +341,7 @@ def test_where_a_range_may_be_cut() -> None:
 # --- slow, obvious references -----------------------------------------------------------------------------------------
 
 
-SMALL = settings(deadline=None, max_examples=40)
+SMALL = settings(max_examples=40)
 linked = st.lists(
     st.builds(
         Row,
@@ -455,7 +451,7 @@ def test_cuts(kept: list[bool], random: Random, limit: int) -> None:
             assert safe_cut(alignment(at_a, at_b, flags), given_limit) == wanted
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(edited(), st.integers(5, 60), st.booleans())
 def test_a_large_box_is_cut(
     case: tuple[list[Row], list[Row], list[tuple[int, int]]], cells: int, open_end: bool
@@ -552,7 +548,7 @@ def test_one_row_of_a_range(tmp_path: Path) -> None:
 
 
 def test_too_many_runs_to_minimize_moves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then the pairs stay flagged as they were."""
+    """The pairs of too many runs stay flagged as they were."""
     found = alignment([0, 1, 2, 3], [2, 0, 3, 1], (0, 1, 2, 3))
     monkeypatch.setattr(rows_module, "MAX_RUNS", 4)
     assert minimize_moves(found).moved.sum() == 2

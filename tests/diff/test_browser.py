@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from programs import Do, Machine, recorded, training
+from programs import Do, Record, recorded, training
 from tampering import bases, load, rewrite, store
 from views import opened
 
@@ -25,7 +25,6 @@ from rltrace.errors import HoleError
 from rltrace.testing import TraceBuilder
 from rltrace.trace.read.reader import Trace, open_trace
 
-Record = Callable[..., Machine]
 LOG = Do("aten.mean.default", ("e",), "log", 50)
 OTHER = (("library", "ATen"), ("isa", "AVX512"), ("threads", 4))
 
@@ -161,7 +160,7 @@ def test_damage_is_a_line_of_its_own(record: Record) -> None:
     assert "cannot be read" in browser.pieces[at].trouble and not browser.pieces[at].is_open
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.data())
 def test_any_two_programs(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """Ops dropped, repeated and run otherwise at random: no row is lost or shown twice."""

@@ -127,7 +127,7 @@ def test_an_environment(tmp_path: Path) -> None:
     ],
 )
 def test_data(tmp_path: Path, site: Any, expected: tuple[str, str]) -> None:
-    """Other data in the first step, of a loader or from anywhere."""
+    """Other data in the first step, of a loader or from anywhere, was not restored."""
     read = lambda trace, side: trace.op(MM, site, inputs=[("outside", f"batch of {side}")], outputs=[f"y{side}"])  # noqa: E731
     found = shifted(tmp_path, op(outputs=["x"]), read)
     assert (found.cause, lost(found)) == (Cause.OUTSIDE, expected)
@@ -265,48 +265,23 @@ def test_an_environment_that_goes_on_elsewhere(tmp_path: Path, seen: str) -> Non
     ("began", "state", "unequal", "expected", "why"),
     [
         ("z", ("step",), [Step.PARAMETERS], ("tensor", "parameters of Adam"), "the parameters were not restored"),
-        (
-            "q",
-            (),
-            [Step.PARAMETERS],
-            ("optimizer", "Adam: step"),
-            "B's Adam begins without step, which A's had after 1 a",
-        ),
-        (
-            "q",
-            ("step",),
-            [Step.PARAMETERS],
-            ("optimizer", "Adam"),
-            "the state or the settings of Adam were not restored",
-        ),
-        (
-            "q",
-            (),
-            [Step.GRADIENTS, Step.PARAMETERS],
-            ("data", "data of a loader or an environment"),
-            "other data came in",
-        ),
-        (
-            "q",
-            (),
-            [Step.GRADIENTS, Step.TORCH_GENERATOR],
-            ("generator", "torch's generator on the CPU"),
-            "the state of torch's generator on the CPU was not restored, or it was drawn from otherwise",
-        ),
-        (
-            "q",
-            (),
-            [Step.DEVICE_GENERATORS],
-            ("generator", "torch's generators of devices"),
-            "the state of torch's generators of devices was not restored, or it was drawn from otherwise",
-        ),
+        ("q", (), [Step.PARAMETERS], ("optimizer", "Adam: step"),
+         "B's Adam begins without step, which A's had after 1 a"),
+        ("q", ("step",), [Step.PARAMETERS], ("optimizer", "Adam"),
+         "the state or the settings of Adam were not restored"),
+        ("q", (), [Step.GRADIENTS, Step.PARAMETERS], ("data", "data of a loader or an environment"),
+         "other data came in"),
+        ("q", (), [Step.GRADIENTS, Step.TORCH_GENERATOR], ("generator", "torch's generator on the CPU"),
+         "the state of torch's generator on the CPU was not restored, or it was drawn from otherwise"),
+        ("q", (), [Step.DEVICE_GENERATORS], ("generator", "torch's generators of devices"),
+         "the state of torch's generators of devices was not restored, or it was drawn from otherwise"),
         (None, ("step",), [Step.GRADIENTS], ("data", "data of a loader or an environment"), "other data came in"),
     ],
-)
+)  # fmt: skip
 def test_a_step_of_which_no_rows_are_readable(
     tmp_path: Path, began: str | None, state: tuple[str, ...], unequal: list[Step], expected: tuple[str, str], why: str
 ) -> None:
-    """By what the optimizers began with and which digests differ at its end."""
+    """The cause follows from what the optimizers began with and which digests differ at the end of the step."""
     for trace, side in both(tmp_path, level="step"):
         if side == "a" or began is not None:
             trace.optimizer("p" if side == "a" else began, state=() if side == "a" else state, kept=("step",))

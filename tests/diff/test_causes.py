@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from programs import KERNEL, Do, Machine, training
+from programs import KERNEL, Do, Machine, Record, training
 from views import both, compare_in
 
 from rltrace.diff import Comparison, compare
@@ -15,7 +14,6 @@ from rltrace.diff.base.model import Cause, Finding, InputsMatch, Verdict
 from rltrace.testing import In, TraceBuilder
 from rltrace.trace.format.schema import Kind, Origin, Phase, RowFlag
 
-Record = Callable[..., Machine]
 OTHER_KERNEL = tuple({**KERNEL, "isa": "AVX512"}.items())
 
 
@@ -135,14 +133,25 @@ def test_kernel_by_the_environment(record: Record) -> None:
     assert [d.name for d in comparison.system] == ["cpu.capability", "source.train.py"]
 
 
-def test_same_kernel(record: Record) -> None:
-    """Inputs match, outputs differ, evidence the same: same-kernel, and nothing said about repeating."""
+@pytest.mark.parametrize(
+    ("name", "nth", "edit", "cause", "said"),
+    [
+        ("aten.mm.default", 2, {"noise": "x"}, Cause.SAME_KERNEL, ["same kernel evidence", "was not tried"]),
+        ("outside", 3, {"noise": "other"}, Cause.OUTSIDE, ["came from outside"]),
+        ("aten.add_.Tensor", 4, {"floats": (0.5,)}, Cause.ARGUMENTS, ["0.003", "0.5"]),
+        ("aten.rand.default", 1, {"kernel": OTHER_KERNEL}, Cause.KERNEL, ["RNG state is the same"]),
+    ],
+    ids=["same kernel", "another observation", "another learning rate", "other numbers from an equal state"],
+)
+def test_one_edit(record: Record, name: str, nth: int, edit: dict[str, object], cause: Cause, said: list[str]) -> None:
+    """What an instruction computes differs: the op is named, or the first that reads it; not whether it repeats."""
     program = training()
-    place = places(program, "aten.mm.default")[2]
-    a, b = record(program), record(changed(program, place, noise="x"))
+    place = places(program, name)[nth]
+    a, b = record(program), record(changed(program, place, **edit))
     found = value_of(compare(a.path, b.path))
-    assert (found.cause, found.a_index, found.repeats) == (Cause.SAME_KERNEL, a.rows[place], None)
-    assert "nondeterministic" not in found.explanation
+    assert (found.cause, found.a_index, found.repeats) == (cause, a.rows[place + (name == "outside")], None)
+    assert all(words in found.explanation for words in said) and "nondeterministic" not in found.explanation
+    assert (found.inputs_match is InputsMatch.DIFFER) is (cause is Cause.OUTSIDE)
 
 
 @pytest.mark.parametrize("missing", ["a", "b", "both"])
@@ -153,26 +162,6 @@ def test_computation(record: Record, missing: str) -> None:
     a = record(changed(program, place, kernel=None) if missing != "b" else program)
     b = record(changed(program, place, noise="x", kernel=None if missing != "a" else tuple(KERNEL.items())))
     assert value_of(compare(a.path, b.path)).cause is Cause.COMPUTATION
-
-
-def test_outside(record: Record) -> None:
-    """Another observation comes in: outside at the op that reads it, not a fault of that op."""
-    program = training()
-    place = places(program, "outside")[3]
-    a, b = record(program), record(changed(program, place, noise="other"))
-    found = value_of(compare(a.path, b.path))
-    assert (found.cause, found.a_index) == (Cause.OUTSIDE, a.rows[place + 1])
-    assert found.inputs_match is InputsMatch.DIFFER
-
-
-def test_arguments_numbers(record: Record) -> None:
-    """Another learning rate: arguments, with both numbers."""
-    program = training()
-    place = places(program, "aten.add_.Tensor")[4]
-    a, b = record(program), record(changed(program, place, floats=(0.5,)))
-    found = value_of(compare(a.path, b.path))
-    assert (found.cause, found.a_index) == (Cause.ARGUMENTS, a.rows[place])
-    assert "0.003" in found.explanation and "0.5" in found.explanation
 
 
 def test_arguments_shapes(record: Record) -> None:
@@ -188,7 +177,7 @@ def test_arguments_shapes(record: Record) -> None:
 
 
 def test_extra_draw_then_rng(record: Record) -> None:
-    """An extra draw: control flow parts there first, and the next op that draws finds its generator elsewhere."""
+    """An extra draw: control flow diverges there first, and the next op that draws finds its generator elsewhere."""
     program = training()
     place = places(program, "aten.rand.default")[3]
     a = record(program)
@@ -210,16 +199,6 @@ def test_generator_elsewhere_from_the_start(record: Record, tmp_path: Path) -> N
         Machine(trace, generator=seed).run(training())
     found = value_of(compare_in(tmp_path))
     assert (found.cause, found.a_index, found.identical_before) == (Cause.RNG, 0, 0)
-
-
-def test_equal_state_and_other_numbers_is_no_matter_of_rng(record: Record) -> None:
-    """A generator in the same state that gives other numbers is a matter of the kernel."""
-    program = training()
-    place = places(program, "aten.rand.default")[1]
-    a, b = record(program), record(changed(program, place, kernel=OTHER_KERNEL))
-    found = value_of(compare(a.path, b.path))
-    assert (found.cause, found.a_index) == (Cause.KERNEL, a.rows[place])
-    assert "RNG state is the same" in found.explanation
 
 
 def test_untracked_write(record: Record) -> None:

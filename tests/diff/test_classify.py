@@ -64,126 +64,53 @@ def sent(digest: str, origin: Origin = Origin.OUTSIDE) -> In:
 @pytest.mark.parametrize(
     ("a", "b", "matched", "cause", "why"),
     [
-        (
-            [SUM, reading(sent("p"))],
-            [SUM, reading(sent("q"), outputs="z")],
-            None,
-            Cause.OUTSIDE,
-            f"{INPUT} came from other processes with c10d.allreduce_.default (row 0) and differs",
-        ),
-        (
-            [SUM, reading(sent("p", Origin.UNKNOWN))],
-            [SUM, reading(sent("q", Origin.UNKNOWN))],
-            None,
-            Cause.OUTSIDE,
-            f"{INPUT}, which another thread computed from what came from other processes with c10d.allreduce_.default "
-            "(row 0), differs",
-        ),
-        (
-            [SUM, reading(sent("p", Origin.UNKNOWN))],
-            [SUM, reading(sent("q", Origin.UNKNOWN))],
-            0,
-            Cause.UNKNOWN,
-            f"{INPUT} differs; another stream wrote it, or it is in memory that cannot be followed",
-        ),
-        (
-            [SUM, reading(sent("p"))],
-            [SUM, reading(sent("q"))],
-            0,
-            Cause.OUTSIDE,
-            f"{INPUT} came from outside (no recorded op wrote it) and differs, though what the op returned is equal: "
-            "it may not have used the elements that differ",
-        ),
-        (
-            [opening("w"), reading(In(0, digest="p"))],
-            [opening("w"), reading(In(0, digest="q"))],
-            None,
-            Cause.UNTRACKED_WRITE,
-            f"{INPUT} was equal when the recording of ops began, and its bytes changed without any recorded op",
-        ),
-        (
-            [opening("w"), reading(In(0, digest="p"))],
-            [opening("v"), reading(In(0, digest="q"))],
-            None,
-            Cause.BEFORE_WINDOW,
-            f"{INPUT} dates from before the recording of ops began, and differs",
-        ),
-        (
-            [opening("w"), reading(In(0, digest="p"))],
-            [reading(outputs="w"), reading(In(0, digest="w"))],
-            None,
-            Cause.UNTRACKED_WRITE,
-            f"{INPUT} was equal when the recording of ops began, and its bytes changed without any recorded op",
-        ),
-        (
-            [opening("p"), opening("q"), reading(("outside", "p"))],
-            [opening("p"), opening("q"), reading(("outside", "q"))],
-            None,
-            Cause.UNTRACKED_WRITE,
-            f"{INPUT} was equal when the recording of ops began, and its bytes changed without any recorded op",
-        ),
-        (
-            [opening("p"), opening("r"), reading(("outside", "p"))],
-            [opening("q"), opening("r"), reading(("outside", "q"))],
-            None,
-            Cause.OUTSIDE,
-            f"{INPUT} came from outside (no recorded op wrote it) and differs, though what the op returned is equal: "
-            "it may not have used the elements that differ",
-        ),
-        (
-            [opening("q"), reading(outputs="r"), reading(("outside", "p"))],
-            [opening("r"), reading(outputs="q"), reading(In(1, digest="q"))],
-            None,
-            Cause.UNTRACKED_WRITE,
-            f"{INPUT} was equal when the recording of ops began, and its bytes changed without any recorded op",
-        ),
-        (
-            [opening("p"), reading(outputs="r"), reading(("outside", "p"))],
-            [reading(outputs="s"), reading(outputs="r"), reading(In(1, digest="r"))],
-            None,
-            Cause.BEFORE_WINDOW,
-            f"{INPUT} dates from before the recording of ops began on one side, and differs",
-        ),
-        (
-            [reading(outputs="p"), reading(outputs="q"), reading(In(0, digest="p"))],
-            [reading(outputs="p"), reading(outputs="q"), reading(In(1, digest="q"))],
-            None,
-            Cause.ARGUMENTS,
-            f"it was called on another tensor: {INPUT} is what the 1st call of aten.mm.default at train.py:12 (train) "
-            "wrote (row 0) in A, and what the 2nd call wrote (row 1) in B; PYTHONHASHSEED is not set, so a set of "
-            "strings has another order in each process",
-        ),
-        (
-            [reading(outputs="q"), reading(("mixed", "p"))],
-            [reading(outputs="q"), reading(In(0, digest="q"))],
-            None,
-            Cause.CONTROL_FLOW,
-            f"{INPUT} was last written by several ops in A, and by one op in B",
-        ),
-        (
-            [reading(outputs="p"), reading("mixed")],
-            [reading(outputs="p"), reading(In(0), outputs="z")],
-            None,
-            Cause.CONTROL_FLOW,
-            f"{INPUT} was last written by several ops in A, and by one op in B",
-        ),
-        (
-            [reading(outputs="p"), reading(In(0))],
-            [reading(outputs="p"), reading("mixed", outputs="z")],
-            None,
-            Cause.CONTROL_FLOW,
-            f"{INPUT} was last written by several ops in B, and by one op in A",
-        ),
-        (
-            [reading(), reading(("mixed", "p"))],
-            [reading(), reading(("mixed", "q"))],
-            None,
-            Cause.UNTRACKED_WRITE,
-            f"{INPUT} differs here, though the ops that wrote it are equal on both sides: its bytes changed without "
-            "any recorded op",
-        ),
+        ([SUM, reading(sent("p"))], [SUM, reading(sent("q"), outputs="z")], None, Cause.OUTSIDE,
+         f"{INPUT} came from other processes with c10d.allreduce_.default (row 0) and differs"),
+        ([SUM, reading(sent("p", Origin.UNKNOWN))], [SUM, reading(sent("q", Origin.UNKNOWN))], None, Cause.OUTSIDE,
+         f"{INPUT}, which another thread computed from what came from other processes with c10d.allreduce_.default "
+         "(row 0), differs"),
+        ([SUM, reading(sent("p", Origin.UNKNOWN))], [SUM, reading(sent("q", Origin.UNKNOWN))], 0, Cause.UNKNOWN,
+         f"{INPUT} differs; another stream wrote it, or it is in memory that cannot be followed"),
+        ([SUM, reading(sent("p"))], [SUM, reading(sent("q"))], 0, Cause.OUTSIDE,
+         f"{INPUT} came from outside (no recorded op wrote it) and differs, though what the op returned is equal: "
+         "it may not have used the elements that differ"),
+        ([opening("w"), reading(In(0, digest="p"))], [opening("w"), reading(In(0, digest="q"))], None,
+         Cause.UNTRACKED_WRITE,
+         f"{INPUT} was equal when the recording of ops began, and its bytes changed without any recorded op"),
+        ([opening("w"), reading(In(0, digest="p"))], [opening("v"), reading(In(0, digest="q"))], None,
+         Cause.BEFORE_WINDOW, f"{INPUT} dates from before the recording of ops began, and differs"),
+        ([opening("w"), reading(In(0, digest="p"))], [reading(outputs="w"), reading(In(0, digest="w"))], None,
+         Cause.UNTRACKED_WRITE,
+         f"{INPUT} was equal when the recording of ops began, and its bytes changed without any recorded op"),
+        ([opening("p"), opening("q"), reading(("outside", "p"))],
+         [opening("p"), opening("q"), reading(("outside", "q"))], None, Cause.UNTRACKED_WRITE,
+         f"{INPUT} was equal when the recording of ops began, and its bytes changed without any recorded op"),
+        ([opening("p"), opening("r"), reading(("outside", "p"))],
+         [opening("q"), opening("r"), reading(("outside", "q"))], None, Cause.OUTSIDE,
+         f"{INPUT} came from outside (no recorded op wrote it) and differs, though what the op returned is equal: "
+         "it may not have used the elements that differ"),
+        ([opening("q"), reading(outputs="r"), reading(("outside", "p"))],
+         [opening("r"), reading(outputs="q"), reading(In(1, digest="q"))], None, Cause.UNTRACKED_WRITE,
+         f"{INPUT} was equal when the recording of ops began, and its bytes changed without any recorded op"),
+        ([opening("p"), reading(outputs="r"), reading(("outside", "p"))],
+         [reading(outputs="s"), reading(outputs="r"), reading(In(1, digest="r"))], None, Cause.BEFORE_WINDOW,
+         f"{INPUT} dates from before the recording of ops began on one side, and differs"),
+        ([reading(outputs="p"), reading(outputs="q"), reading(In(0, digest="p"))],
+         [reading(outputs="p"), reading(outputs="q"), reading(In(1, digest="q"))], None, Cause.ARGUMENTS,
+         f"it was called on another tensor: {INPUT} is what the 1st call of aten.mm.default at train.py:12 (train) "
+         "wrote (row 0) in A, and what the 2nd call wrote (row 1) in B; PYTHONHASHSEED is not set, so a set of "
+         "strings has another order in each process"),
+        ([reading(outputs="q"), reading(("mixed", "p"))], [reading(outputs="q"), reading(In(0, digest="q"))], None,
+         Cause.CONTROL_FLOW, f"{INPUT} was last written by several ops in A, and by one op in B"),
+        ([reading(outputs="p"), reading("mixed")], [reading(outputs="p"), reading(In(0), outputs="z")], None,
+         Cause.CONTROL_FLOW, f"{INPUT} was last written by several ops in A, and by one op in B"),
+        ([reading(outputs="p"), reading(In(0))], [reading(outputs="p"), reading("mixed", outputs="z")], None,
+         Cause.CONTROL_FLOW, f"{INPUT} was last written by several ops in B, and by one op in A"),
+        ([reading(), reading(("mixed", "p"))], [reading(), reading(("mixed", "q"))], None, Cause.UNTRACKED_WRITE,
+         f"{INPUT} differs here, though the ops that wrote it are equal on both sides: its bytes changed without "
+         "any recorded op"),
     ],
-)
+)  # fmt: skip
 def test_an_input_that_differs(
     tmp_path: Path, a: list[Row], b: list[Row], matched: int | None, cause: Cause, why: str
 ) -> None:
@@ -215,44 +142,19 @@ def without_kernel(pair: tuple[Row, Row], *sides: int) -> tuple[Row, Row]:
 @pytest.mark.parametrize(
     ("pair", "settings", "cause", "known", "why"),
     [
-        (
-            run("aten.mm.default", CPU, OUTSIDE),
-            (),
-            Cause.SAME_KERNEL,
-            InputsMatch.READ,
-            f"its inputs match and its outputs differ under the same kernel evidence ({SAME}); {NOT_RERUN}",
-        ),
-        (
-            run("aten.mm.default", CPU, 0),
-            (),
-            Cause.SAME_KERNEL,
-            InputsMatch.INFERRED,
-            "its inputs match (by the ops that wrote them, not read again) and its outputs differ under the same "
-            f"kernel evidence ({SAME}); {NOT_RERUN}",
-        ),
-        (
-            run("aten.mm.default", CPU, OUTSIDE, rng="g"),
-            (),
-            Cause.SAME_KERNEL,
-            InputsMatch.READ,
-            "its inputs match and its outputs differ; the RNG state is the same under the same kernel evidence "
-            f"({SAME}); {NOT_RERUN}",
-        ),
-        (
-            run("aten.add.Tensor", CPU, 0),
-            (),
-            Cause.UNKNOWN,
-            InputsMatch.UNKNOWN,
-            "its outputs differ, though by the ops that wrote them its inputs match, and it gives the same bits from "
-            "equal inputs: memory that it reads may have been written by no recorded op (record --check-links)",
-        ),
-        (
-            run("aten.add.Tensor", CPU, OUTSIDE),
-            (),
-            Cause.SAME_KERNEL,
-            InputsMatch.READ,
-            f"its inputs match and its outputs differ under the same kernel evidence ({SAME}); {NOT_RERUN}",
-        ),
+        (run("aten.mm.default", CPU, OUTSIDE), (), Cause.SAME_KERNEL, InputsMatch.READ,
+         f"its inputs match and its outputs differ under the same kernel evidence ({SAME}); {NOT_RERUN}"),
+        (run("aten.mm.default", CPU, 0), (), Cause.SAME_KERNEL, InputsMatch.INFERRED,
+         "its inputs match (by the ops that wrote them, not read again) and its outputs differ under the same "
+         f"kernel evidence ({SAME}); {NOT_RERUN}"),
+        (run("aten.mm.default", CPU, OUTSIDE, rng="g"), (), Cause.SAME_KERNEL, InputsMatch.READ,
+         "its inputs match and its outputs differ; the RNG state is the same under the same kernel evidence "
+         f"({SAME}); {NOT_RERUN}"),
+        (run("aten.add.Tensor", CPU, 0), (), Cause.UNKNOWN, InputsMatch.UNKNOWN,
+         "its outputs differ, though by the ops that wrote them its inputs match, and it gives the same bits from "
+         "equal inputs: memory that it reads may have been written by no recorded op (record --check-links)"),
+        (run("aten.add.Tensor", CPU, OUTSIDE), (), Cause.SAME_KERNEL, InputsMatch.READ,
+         f"its inputs match and its outputs differ under the same kernel evidence ({SAME}); {NOT_RERUN}"),
         *(
             (
                 without_kernel(run("aten.add.Tensor", CPU, 0), *sides),
@@ -263,78 +165,36 @@ def without_kernel(pair: tuple[Row, Row], *sides: int) -> tuple[Row, Row]:
             )
             for sides, missing in (((0,), "A"), ((1,), "B"), ((0, 1), "either side"))
         ),
-        (
-            run("aten.mm.default", CPU, "unknown"),
-            (),
-            Cause.UNKNOWN,
-            InputsMatch.UNKNOWN,
-            "its outputs differ, and not all of its inputs could be compared",
-        ),
-        (
-            run("aten.mm.default", CPU, OUTSIDE, scalars=["T", [{"object": "ScriptObject"}]]),
-            (),
-            Cause.UNKNOWN,
-            InputsMatch.UNKNOWN,
-            "its outputs differ, and it takes an object whose content is not recorded, as packed parameters are, and "
-            "not all of its inputs could be compared",
-        ),
-        (
-            run("aten.mm.default", CPU, OUTSIDE),
-            FOUR,
-            Cause.KERNEL,
-            InputsMatch.READ,
-            "its inputs match and its outputs differ: the settings that select kernels differ "
-            f"({', '.join(UNSET)} and 1 more)",
-        ),
-        (
-            run("aten.mm.default", CPU, OUTSIDE),
-            FOUR[:3],
-            Cause.KERNEL,
-            InputsMatch.READ,
-            f"its inputs match and its outputs differ: the settings that select kernels differ ({', '.join(UNSET)})",
-        ),
-        (
-            run("aten.mm.default", CPU, "unknown"),
-            FOUR[:1],
-            Cause.UNKNOWN,
-            InputsMatch.UNKNOWN,
-            "its outputs differ, and not all of its inputs could be compared; the settings that select kernels differ "
-            f"({UNSET[0]}), which explains it if they match",
-        ),
-        (
-            run("aten.softmax.int", CPU, OUTSIDE),
-            (*FOUR[:2], NamedDifference("env.ATEN_CPU_CAPABILITY", "default", None)),
-            Cause.KERNEL,
-            InputsMatch.READ,
-            "its inputs match and its outputs differ: the settings that select kernels differ "
-            f"(env.ATEN_CPU_CAPABILITY default against unset, {UNSET[0]}, {UNSET[1]})",
-        ),
-        (
-            ({**run("aten.mm.default", CPU, OUTSIDE)[0]}, {**run("aten.mm.default", MORE, OUTSIDE)[1]}),
-            (),
-            Cause.KERNEL,
-            InputsMatch.READ,
-            "its inputs match and its outputs differ: another kernel ran (threads 1 against 4)",
-        ),
-        (
-            run("inductor.fused.default", None, OUTSIDE),
-            (),
-            Cause.COMPUTATION,
-            InputsMatch.READ,
-            "its inputs match and its outputs differ; the kernel is unknown on either side; a compiled region is "
-            "recorded as one op; record --compile eager runs it op by op",
-        ),
-        (
-            run("ctypes.libm.scale", {"library": "libm"}, OUTSIDE, "overwritten"),
-            (),
-            Cause.SAME_KERNEL,
-            InputsMatch.READ,
-            f"its inputs match and its outputs differ under the same kernel evidence (libm); {NOT_RERUN}; it may have "
-            "read state that is in no argument; it wrote to memory that no op had written, and what it leaves "
-            "unwritten there can differ",
-        ),
+        (run("aten.mm.default", CPU, "unknown"), (), Cause.UNKNOWN, InputsMatch.UNKNOWN,
+         "its outputs differ, and not all of its inputs could be compared"),
+        (run("aten.mm.default", CPU, OUTSIDE, scalars=["T", [{"object": "ScriptObject"}]]), (), Cause.UNKNOWN,
+         InputsMatch.UNKNOWN,
+         "its outputs differ, and it takes an object whose content is not recorded, as packed parameters are, and "
+         "not all of its inputs could be compared"),
+        (run("aten.mm.default", CPU, OUTSIDE), FOUR, Cause.KERNEL, InputsMatch.READ,
+         "its inputs match and its outputs differ: the settings that select kernels differ "
+         f"({', '.join(UNSET)} and 1 more)"),
+        (run("aten.mm.default", CPU, OUTSIDE), FOUR[:3], Cause.KERNEL, InputsMatch.READ,
+         f"its inputs match and its outputs differ: the settings that select kernels differ ({', '.join(UNSET)})"),
+        (run("aten.mm.default", CPU, "unknown"), FOUR[:1], Cause.UNKNOWN, InputsMatch.UNKNOWN,
+         "its outputs differ, and not all of its inputs could be compared; the settings that select kernels differ "
+         f"({UNSET[0]}), which explains it if they match"),
+        (run("aten.softmax.int", CPU, OUTSIDE),
+         (*FOUR[:2], NamedDifference("env.ATEN_CPU_CAPABILITY", "default", None)), Cause.KERNEL, InputsMatch.READ,
+         "its inputs match and its outputs differ: the settings that select kernels differ "
+         f"(env.ATEN_CPU_CAPABILITY default against unset, {UNSET[0]}, {UNSET[1]})"),
+        (({**run("aten.mm.default", CPU, OUTSIDE)[0]}, {**run("aten.mm.default", MORE, OUTSIDE)[1]}), (), Cause.KERNEL,
+         InputsMatch.READ, "its inputs match and its outputs differ: another kernel ran (threads 1 against 4)"),
+        (run("inductor.fused.default", None, OUTSIDE), (), Cause.COMPUTATION, InputsMatch.READ,
+         "its inputs match and its outputs differ; the kernel is unknown on either side; a compiled region is "
+         "recorded as one op; record --compile eager runs it op by op"),
+        (run("ctypes.libm.scale", {"library": "libm"}, OUTSIDE, "overwritten"), (), Cause.SAME_KERNEL,
+         InputsMatch.READ,
+         f"its inputs match and its outputs differ under the same kernel evidence (libm); {NOT_RERUN}; it may have "
+         "read state that is in no argument; it wrote to memory that no op had written, and what it leaves "
+         "unwritten there can differ"),
     ],
-)
+)  # fmt: skip
 def test_an_op_whose_inputs_match(
     tmp_path: Path,
     pair: tuple[Row, Row],

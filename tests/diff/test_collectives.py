@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from views import rows_of, view_of
+from views import opened, rows_of, view_of
 
 from rltrace.diff.causes import collectives
 from rltrace.diff.causes.collectives import (
@@ -117,7 +117,7 @@ def test_counted_along_a_stream(tmp_path: Path) -> None:
 
 
 def test_too_many_rows_to_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then nothing is known."""
+    """Nothing is known of more rows than are scanned."""
     view = view_of(tmp_path / "a.zarr", program)
     monkeypatch.setattr(collectives, "MAX_SCANNED", 6)
     assert collectives_between(view, 1, 7) is not None
@@ -135,16 +135,14 @@ def test_from_which_an_input_came(tmp_path: Path) -> None:
 
 def test_the_first_row_of_a_step(tmp_path: Path) -> None:
     """The end of the step before, where this stream ended it."""
-
-    def build(trace: TraceBuilder) -> None:
-        for step in range(3):
-            trace.op("aten.add.Tensor")
-            thread = trace.stream("rank0/main/thread:other")
-            thread.op("aten.add.Tensor")
-            (thread if step == 1 else trace).end_step()
-        trace.event(Kind.ENVIRONMENT_STEP, "CartPole")
-
-    view = view_of(tmp_path / "a.zarr", build)
+    trace = TraceBuilder(tmp_path / "a.zarr")
+    for step in range(3):
+        trace.op("aten.add.Tensor")
+        thread = trace.stream("rank0/main/thread:other")
+        thread.op("aten.add.Tensor")
+        (thread if step == 1 else trace).end_step()
+    trace.event(Kind.ENVIRONMENT_STEP, "CartPole")
+    view = opened(trace.finish())
     assert [first_row(view, step) for step in range(5)] == [0, 1, None, 3, None]
     assert own_rank(view.process) is None
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from programs import Do, Machine, training
+from programs import Do, Record, training
 from views import both, compare_in
 
 from rltrace.diff import compare
@@ -20,8 +20,6 @@ from rltrace.testing import TraceBuilder
 from rltrace.trace.format.schema import Kind, within_stream
 from rltrace.trace.kernels import evidence
 from rltrace.trace.read.reader import open_trace
-
-Record = Callable[..., Machine]
 
 
 def after(program: list[Do], name: str, *extra: Do) -> list[Do]:
@@ -163,13 +161,34 @@ def test_removed_op(record: Record) -> None:
     assert comparison.first.b_index is None
 
 
-def test_code_that_moved(record: Record) -> None:
-    """A function was renamed, so every site is another: matched by what is computed, same-values."""
-    program = training()
-    moved = [replace(do, stack=(("train.py", 90, "main", "train2(policy)"),)) for do in program]
-    comparison = compare(record(program).path, record(moved).path)
+# --- ops that are equal in all that is recorded -----------------------------------------------------------------------
+
+
+ONE = Do("aten.mul.Tensor", ("w1",), "h", 40)
+MORE = Do("aten.mul.Tensor", ("w1",), "again", 40)
+"""The same line once more: which of the two is the extra one cannot be known."""
+
+
+def test_bytes_that_changed_unseen_are_no_business_of_equal_writers(record: Record) -> None:
+    """Two equal ops wrote the same: where other bytes are read, these were changed, whichever of them was the last."""
+    rest = [Do("step"), Do("aten.add.Tensor", ("h", "w2"), "y", 50), Do("step")]
+    unseen = Do("alias", (), "h", noise="numpy")
+    a = record([*training(2), MORE, ONE, rest[0], unseen, *rest[1:]])
+    b = record([*training(2), ONE, *rest])
+    value = compare(a.path, b.path).first_value
+    assert value.cause is Cause.UNTRACKED_WRITE
+    assert "changed without any recorded op: in A its bytes are not those" in value.explanation
+
+
+def test_moved_ops_that_read_first_are_moved_once(record: Record) -> None:
+    """Which op is the first to read a tensor in a step is a matter of order; the fewest moves that explain it count."""
+    one, other = Do("aten.view.default", ("w1",), "", 41), Do("aten.mul.Tensor", ("w2",), "", 42)
+    third = Do("aten.mm.default", ("w2",), "", 43)
+    a = record([*training(2), other, third, other, one, third, one, other, one, third, Do("step")])
+    b = record([*training(2), other, one, third, other, one, third, other, one, third, Do("step")])
+    comparison = compare(a.path, b.path)
     assert comparison.verdict is Verdict.SAME_VALUES
-    assert (comparison.structure.only_a, comparison.structure.only_b, comparison.first) == (0, 0, None)
+    assert (comparison.structure.only_a, comparison.structure.only_b, comparison.structure.reordered) == (0, 0, 1)
 
 
 # --- ends -----------------------------------------------------------------------------------------------------------
@@ -213,23 +232,22 @@ def test_equal_so_far(record: Record, state: str) -> None:
     assert "equal so far" in comparison.why and state in comparison.why
 
 
-def test_killed_before_anything_was_committed(record: Record) -> None:
-    """A side without any op is unfinished, and no other program."""
-    comparison = compare(record(training()).path, record([], state="killed").path)
-    assert comparison.verdict is Verdict.UNKNOWN
-    assert "equal so far, but B is killed" in comparison.why
-
-
-def test_both_killed_at_the_same_row(record: Record) -> None:
-    """Two unfinished traces that agree in everything are still unfinished."""
-    comparison = compare(record(training(), state="killed").path, record(training(), state="killed").path)
-    assert (comparison.verdict, comparison.unfinished) == (Verdict.UNKNOWN, ("a", "b"))
-
-
-def test_both_stopped_on_purpose(record: Record) -> None:
-    """Two recordings ended by --until at the same step are compared as what they are."""
-    comparison = compare(record(training(), state="stopped").path, record(training(), state="stopped").path)
-    assert comparison.verdict is Verdict.IDENTICAL
+@pytest.mark.parametrize(
+    ("programs", "states", "verdict", "unfinished"),
+    [
+        ((training(), []), ("complete", "killed"), Verdict.UNKNOWN, ("b",)),
+        ((training(), training()), ("killed", "killed"), Verdict.UNKNOWN, ("a", "b")),
+        ((training(), training()), ("stopped", "stopped"), Verdict.IDENTICAL, ()),
+    ],
+    ids=["killed before a commit", "both killed at one row", "both stopped by --until"],
+)
+def test_unfinished_traces_that_agree(
+    record: Record, programs: Any, states: tuple[str, str], verdict: Verdict, unfinished: tuple[str, ...]
+) -> None:
+    """They are equal so far; recordings that were ended at one step are compared as what they are."""
+    comparison = compare(*(record(do, state=state).path for do, state in zip(programs, states, strict=True)))
+    assert (comparison.verdict, comparison.unfinished) == (verdict, unfinished)
+    assert ("equal so far" in comparison.why) is (verdict is Verdict.UNKNOWN)
 
 
 def test_a_difference_in_an_unfinished_trace(record: Record) -> None:
@@ -553,12 +571,12 @@ def damage(path: Path, segment: int, shorten: bool = False) -> None:
     file.write_bytes(bytes(data[: len(data) // 2] if shorten else data))
 
 
-def test_a_hole_that_does_not_matter(tmp_path: Path) -> None:
-    """Digests after the hole are equal, so what is in it is equal too: the later difference is found."""
-    a, b = big(tmp_path / "a.zarr"), big(tmp_path / "b.zarr", 12_000)
-    damage(a, 1)
-    comparison = compare(a, b)
-    assert comparison.first.a_index == 12_000
+@pytest.mark.parametrize(("side", "odd"), [("a", 12_000), ("b", 4_999)], ids=["after the hole", "right before it"])
+def test_a_hole_that_does_not_matter(tmp_path: Path, side: str, odd: int) -> None:
+    """Digests after the hole are equal, so what is in it is equal too; or a window reaches into it."""
+    big(tmp_path / "a.zarr"), big(tmp_path / "b.zarr", odd)
+    damage(tmp_path / f"{side}.zarr", 1)
+    assert compare_in(tmp_path).first.a_index == odd
 
 
 def test_a_hole_that_hides_the_answer(tmp_path: Path) -> None:
@@ -585,14 +603,6 @@ def test_a_hole_and_the_digests_of_steps(tmp_path: Path) -> None:
     assert [line.split(" -o")[0].split("&& ")[-1] for line in comparison.advice[1:3]] == [
         "rltrace record --steps 3:4 --until 3"
     ] * 2
-
-
-def test_a_difference_before_the_hole(tmp_path: Path) -> None:
-    """What stands before the hole is found though the window reaches into it."""
-    a, b = big(tmp_path / "a.zarr"), big(tmp_path / "b.zarr", 4_999)
-    damage(b, 1)
-    comparison = compare(a, b)
-    assert comparison.first.a_index == 4_999
 
 
 def test_equal_but_damaged(tmp_path: Path) -> None:

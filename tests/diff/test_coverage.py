@@ -174,7 +174,7 @@ def test_how_a_process_ended(tmp_path: Path, state: str) -> None:
 
 @pytest.mark.parametrize(("window", "throughout"), [((0, None), True), ((1, None), False), ((0, 3), False)])
 def test_a_window_of_all_steps(tmp_path: Path, window: tuple[int, int | None], throughout: bool) -> None:
-    """Is a recording from beginning to end."""
+    """A window of all steps is a recording from beginning to end."""
     builder = TraceBuilder(tmp_path / "a.zarr")
     builder.window(*window)
     builder.op("aten.mm.default", outputs=["x"])

@@ -47,7 +47,7 @@ def test_equal_curves() -> None:
 
 @pytest.mark.parametrize(("x", "y"), [(1.0, math.nan), (math.inf, 1.0), (math.inf, -math.inf), (math.nan, math.inf)])
 def test_one_side_alone_is_not_finite(x: float, y: float) -> None:
-    """That is visible wherever it is."""
+    """A value that is not finite on one side alone is visible wherever it is."""
     drift = drift_of(series([0.0, x, 5.0]), series([0.0, y, 5.0]))
     assert drift.exceeds.step == 1 and drift.largest == math.inf
     assert drift.growth == ((1, math.inf),)
@@ -121,7 +121,7 @@ def test_numbers_belong_together_by_attempt(tmp_path: Path) -> None:
     assert (only_a, only_b) == ((), ())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), max_size=20), st.integers(0, 1 << 20))
 def test_pairing_is_what_a_dictionary_would_say(steps: list[tuple[int, int]], seed: int) -> None:
     """Each occurrence in a step of A is compared with the same occurrence in that step of B, and with no other."""

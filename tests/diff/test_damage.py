@@ -73,7 +73,7 @@ def spoil(trace: Path, damage: list[tuple[float, str, float]]) -> None:
 
 
 @pytest.mark.parametrize("name", ["same", "other"])
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(damage=damages)
 def test_damage_never_turns_the_answer(
     originals: dict[str, Path], name: str, damage: list[tuple[float, str, float]], tmp_path: Path
@@ -96,7 +96,7 @@ def test_damage_never_turns_the_answer(
 
 
 def several(path: Path, noise: str = "") -> Files:
-    """A learner with a loader thread, and a worker that draws; with ``noise`` the learner parts in its second step."""
+    """A learner with a loader thread, and a worker that draws; with ``noise`` the learner diverges in step 1."""
     trace = TraceBuilder(path)
     for step in range(3):
         own = noise if step else ""
@@ -174,7 +174,7 @@ def test_one_thing_wrong(launches: dict[str, Files], tmp_path: Path, name: str, 
 
 
 @pytest.mark.parametrize("name", ["same", "other"])
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(damage=st.lists(damages, min_size=1, max_size=2), ended=st.booleans())
 def test_several_things_wrong(
     launches: dict[str, Files], tmp_path: Path, name: str, damage: list[list[tuple[float, str, float]]], ended: bool

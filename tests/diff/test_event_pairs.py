@@ -64,14 +64,10 @@ RETURNED = "environment 0 (Walk) returned another"
 @pytest.mark.parametrize(
     ("given", "texts"),
     [
-        (
-            pair({**STEP, "observation": "x"}, {**STEP, "observation": "y"}),
-            ["environment 0 (Walk) returned another observation at its step 812"],
-        ),
-        (
-            pair({**STEP, "action": "a", "observation": "x"}, {"step": 1812, "action": "a", "observation": "y"}),
-            [f"{RETURNED} observation at its step 812 in A and 1,812 in B, given the same action"],
-        ),
+        (pair({**STEP, "observation": "x"}, {**STEP, "observation": "y"}),
+         ["environment 0 (Walk) returned another observation at its step 812"]),
+        (pair({**STEP, "action": "a", "observation": "x"}, {"step": 1812, "action": "a", "observation": "y"}),
+         [f"{RETURNED} observation at its step 812 in A and 1,812 in B, given the same action"]),
         (
             pair({**STEP, "action": "a", "observation": "x"}, {**STEP, "action": "b", "observation": "y"}, module=""),
             [
@@ -79,39 +75,22 @@ RETURNED = "environment 0 (Walk) returned another"
                 "another observation"
             ],
         ),
-        (
-            pair({"reset": 2, "action": "a"}, {"reset": 2, "action": "b"}),
-            ["environment 0 (Walk) was given another action at its reset 2, though no op before it differs"],
-        ),
-        (
-            pair({"step": 3, "x": "p", "y": "p", "z": "p"}, {"x": "q", "y": "q", "z": "q"}),
-            [f"{RETURNED} x, y and z at its event"],
-        ),
-        (
-            pair({**STEP, "of 1": "x", "of 2": "p"}, {**STEP, "of 1": "y", "of 2": "q"}),
-            [f"{RETURNED} result at its step 812; it is what its environments 1 and 2 returned"],
-        ),
-        (
-            pair({**STEP, "x": "p", "of 1": "x"}, {**STEP, "x": "q", "of 1": "y"}),
-            [f"{RETURNED} x at its step 812; it is what its environment 1 returned"],
-        ),
+        (pair({"reset": 2, "action": "a"}, {"reset": 2, "action": "b"}),
+         ["environment 0 (Walk) was given another action at its reset 2, though no op before it differs"]),
+        (pair({"step": 3, "x": "p", "y": "p", "z": "p"}, {"x": "q", "y": "q", "z": "q"}),
+         [f"{RETURNED} x, y and z at its event"]),
+        (pair({**STEP, "of 1": "x", "of 2": "p"}, {**STEP, "of 1": "y", "of 2": "q"}),
+         [f"{RETURNED} result at its step 812; it is what its environments 1 and 2 returned"]),
+        (pair({**STEP, "x": "p", "of 1": "x"}, {**STEP, "x": "q", "of 1": "y"}),
+         [f"{RETURNED} x at its step 812; it is what its environment 1 returned"]),
         (pair({"file": "x"}, {"file": "y"}, what="model.pt", op="checkpoint"), ["what model.pt loaded differs"]),
-        (
-            pair({"reset": 1, "seed": NONE, "x": "p"}, {"reset": 1, "seed": NONE, "x": "q"}),
-            [f"{RETURNED} x at its reset 1", "it was reset without a seed"],
-        ),
-        (
-            pair({"reset": 1, "seed": 7, "x": "p"}, {"reset": 1, "seed": 7, "x": "q"}),
-            [f"{RETURNED} x at its reset 1", "its seed is 7 on both sides"],
-        ),
-        (
-            pair({"reset": 1, "seed": 7, "x": "p"}, {"reset": 1, "seed": NONE, "x": "q"}),
-            [f"{RETURNED} x at its reset 1", "it was reset with seed 7 in A and no seed in B"],
-        ),
-        (
-            pair({**STEP, "seed": 7, "x": "p"}, {**STEP, "x": "q"}),
-            [f"{RETURNED} x at its step 812"],
-        ),
+        (pair({"reset": 1, "seed": NONE, "x": "p"}, {"reset": 1, "seed": NONE, "x": "q"}),
+         [f"{RETURNED} x at its reset 1", "it was reset without a seed"]),
+        (pair({"reset": 1, "seed": 7, "x": "p"}, {"reset": 1, "seed": 7, "x": "q"}),
+         [f"{RETURNED} x at its reset 1", "its seed is 7 on both sides"]),
+        (pair({"reset": 1, "seed": 7, "x": "p"}, {"reset": 1, "seed": NONE, "x": "q"}),
+         [f"{RETURNED} x at its reset 1", "it was reset with seed 7 in A and no seed in B"]),
+        (pair({**STEP, "seed": 7, "x": "p"}, {**STEP, "x": "q"}), [f"{RETURNED} x at its step 812"]),
         (
             pair(
                 {**STEP, "own generator": "?p", "Python generator": "?p", "NumPy generator": "?p", "x": "p"},
@@ -123,10 +102,8 @@ RETURNED = "environment 0 (Walk) returned another"
                 "Python's generator and NumPy's equal ones",
             ],
         ),
-        (
-            pair({**STEP, "Python generator": "?p", "x": "p"}, {**STEP, "Python generator": "?p", "x": "q"}),
-            [f"{RETURNED} x at its step 812", "Python's generator had equal states before it"],
-        ),
+        (pair({**STEP, "Python generator": "?p", "x": "p"}, {**STEP, "Python generator": "?p", "x": "q"}),
+         [f"{RETURNED} x at its step 812", "Python's generator had equal states before it"]),
     ],
 )  # fmt: skip
 def test_in_words(given: Pair, texts: list[str]) -> None:
@@ -137,7 +114,7 @@ def test_in_words(given: Pair, texts: list[str]) -> None:
 
 @pytest.mark.parametrize(("side", "cells", "verb"), [("A", STEP, "steps"), ("B", {"reset": 1}, "resets")])
 def test_an_event_of_one_side(side: str, cells: dict[str, Any], verb: str) -> None:
-    """Is control flow; what both have and differs is outside data."""
+    """An event of one side is control flow; one that both have and that differs is outside data."""
     of = pair({**STEP, "x": "p"}, {**STEP, "x": "q"})
     judged = event_judgement(of, (side, pair(cells).event_a), ["note"], ["result"], persists=True)
     other = "B" if side == "A" else "A"
@@ -378,7 +355,7 @@ def test_an_event_beyond_the_search(
 
 
 def test_seeding_that_cannot_be_read(tmp_path: Path) -> None:
-    """Then the finding is left as it is."""
+    """A finding is left as it is where the seeding cannot be read."""
     for trace, side in both(tmp_path):
         trace.event(Kind.SEED, "action space", owner="Walk", counts={"seed": NONE}, evidence={"state": side})
         trace.commit()

@@ -56,7 +56,7 @@ def test_what_a_matched_row_computes_with(tmp_path: Path, reads: Any, other: Any
 
 
 def test_the_last_of_several_writers(tmp_path: Path) -> None:
-    """Of rows of one side before it, the last that writes what it is given."""
+    """The writer is the last row of one side before it that writes what it is given."""
 
     def long(trace: TraceBuilder) -> None:
         trace.op("aten.add_.Tensor", inputs=["unknown"], outputs=["x"])

@@ -74,16 +74,17 @@ def test_weights_that_were_changed_at_the_end(tmp_path: Path, a: str, b: str, le
 
 
 @pytest.mark.parametrize(
-    ("b", "verdict"), [("", "identical"), ("log", "same-values"), ("op without effect", "same-values")]
+    ("a", "b", "verdict"),
+    [
+        ("", "", "identical"),
+        ("", "log", "same-values"),
+        ("", "op without effect", "same-values"),
+        ("op", "op", "identical"),
+    ],
 )
-def test_weights_that_stayed(tmp_path: Path, b: str, verdict: str) -> None:
-    """What reads them at the end, or writes the same bytes, makes no difference."""
-    assert compared(tmp_path, "", b).verdict.value == verdict
-
-
-def test_a_change_that_both_make(tmp_path: Path) -> None:
-    """Weights that both sides change at the end in the same way are equal."""
-    assert compared(tmp_path, "op", "op").verdict is Verdict.IDENTICAL
+def test_weights_that_are_equal_at_the_end(tmp_path: Path, a: str, b: str, verdict: str) -> None:
+    """What reads them, or writes the same bytes on one side, makes no difference, nor what both write."""
+    assert compared(tmp_path, a, b).verdict.value == verdict
 
 
 def made(path: Path, parameters: dict[int, object], state: str = "complete", last: str = "p1") -> Path:
@@ -94,20 +95,16 @@ def made(path: Path, parameters: dict[int, object], state: str = "complete", las
     return trace.finish(state, parameters=parameters)
 
 
-def test_an_optimizer_that_one_side_lost(tmp_path: Path) -> None:
-    """Nothing is said of an optimizer that did not live to the end on both sides."""
-    a, b = made(tmp_path / "a.zarr", {0: "other"}), made(tmp_path / "b.zarr", {})
-    assert compare(a, b).verdict is Verdict.IDENTICAL
-
-
-def test_a_killed_run_has_no_end(tmp_path: Path) -> None:
-    """There is no last state of a run that was killed; it stays equal so far."""
-    a, b = made(tmp_path / "a.zarr", {0: "other"}), made(tmp_path / "b.zarr", {}, "killed")
-    assert compare(a, b).verdict is Verdict.UNKNOWN
-
-
-def test_no_step_is_read_where_the_ends_are_equal(tmp_path: Path) -> None:
-    """Two equal traces are compared without reading one chunk."""
-    a, b = made(tmp_path / "a.zarr", {0: "e"}), made(tmp_path / "b.zarr", {0: "e"})
-    found = compare(a, b)
-    assert (found.verdict, found.search.chunks_read) == (Verdict.IDENTICAL, 0)
+@pytest.mark.parametrize(
+    ("a", "b", "state", "verdict"),
+    [
+        ({0: "other"}, {}, "complete", Verdict.IDENTICAL),
+        ({0: "other"}, {}, "killed", Verdict.UNKNOWN),
+        ({0: "end"}, {0: "end"}, "complete", Verdict.IDENTICAL),
+    ],
+    ids=["an optimizer that one side lost", "a killed run has no end", "equal ends"],
+)
+def test_last_states(tmp_path: Path, a: dict[int, object], b: dict[int, object], state: str, verdict: Verdict) -> None:
+    """They are compared where both sides have them; where they are equal no chunk is read."""
+    found = compare(made(tmp_path / "a.zarr", a), made(tmp_path / "b.zarr", b, state))
+    assert (found.verdict, found.search.chunks_read if a == b else 0) == (verdict, 0)

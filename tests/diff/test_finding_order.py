@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from rank_programs import WORLD, Program, reducing
+from rank_programs import WORLD, Program, both_programs, reducing
+from views import compare_in
 
 from rltrace.diff import Comparison, compare
 from rltrace.diff.base.model import Cause, Verdict
@@ -43,16 +44,12 @@ def test_where_it_began_comes_before_who_received_it(tmp_path: Path, waits: bool
 
 def test_the_other_ranks_own_difference_is_none_that_it_received(tmp_path: Path) -> None:
     """Two ranks that diverge before they meet are in no order, and neither received it."""
-
-    def program(path: Path, value: str) -> Path:
-        built = Program(path)
+    for built, value in both_programs(tmp_path):
         for rank in built.ranks:
             rank.compute(value)
             rank.meet("allreduce_")
             rank.read(value)
-        return built.finish()
-
-    found = compare(program(tmp_path / "a", "x"), program(tmp_path / "b", "other"))
+    found = compare_in(tmp_path)
     assert streams(found) == (None, ["rank0/main", "rank1/main"], [])
     assert all(finding.received is None for finding in found.unordered)
 
@@ -61,16 +58,12 @@ def test_the_other_ranks_own_difference_is_none_that_it_received(tmp_path: Path)
 @pytest.mark.parametrize("name", ["broadcast_", "scatter_"])
 def test_only_who_sends_comes_before(tmp_path: Path, name: str, root: int, ordered: bool) -> None:
     """What the root of a broadcast computed before it precedes the others; nothing of theirs precedes the root's."""
-
-    def program(path: Path, value: str) -> Path:
-        built = Program(path)
+    for built, value in both_programs(tmp_path):
         built.ranks[1].compute(value)
         for rank in built.ranks:
             rank.meet(name, integers=[root])
         built.ranks[0].compute(value)
-        return built.finish()
-
-    found = compare(program(tmp_path / "a", "x"), program(tmp_path / "b", "other"))
+    found = compare_in(tmp_path)
     one = "rank1/main", list[str](), ["rank0/main"]
     assert streams(found) == (one if ordered else (None, ["rank0/main", "rank1/main"], []))
 
@@ -78,18 +71,14 @@ def test_only_who_sends_comes_before(tmp_path: Path, name: str, root: int, order
 @pytest.mark.parametrize(("sender", "ordered"), [(1, True), (0, False)])
 def test_a_message_orders_two_processes(tmp_path: Path, sender: int, ordered: bool) -> None:
     """What was computed before a send precedes what was computed with what the receiver read; there is no way back."""
-
-    def program(path: Path, value: str) -> Path:
-        built = Program(path)
+    for built, value in both_programs(tmp_path):
         built.ranks[1].compute(value)
         built.ranks[sender].meet("send", integers=[1 - sender, 0])
         receiver = built.ranks[1 - sender]
         receiver.meet("recv_", integers=[sender, 0])
         receiver.read("message")
         built.ranks[0].compute(value)
-        return built.finish()
-
-    found = compare(program(tmp_path / "a", "x"), program(tmp_path / "b", "other"))
+    found = compare_in(tmp_path)
     assert (found.first is not None and found.first.stream == "rank1/main") is ordered
     assert bool(found.unordered) is not ordered
 
@@ -99,27 +88,21 @@ def test_a_message_orders_two_processes(tmp_path: Path, sender: int, ordered: bo
 )
 def test_what_is_on_its_way_orders_nothing_yet(tmp_path: Path, waits: bool, reads: bool, ordered: bool) -> None:
     """A collective that returns at once is over when an op has read what came with it."""
-
-    def program(path: Path, value: str) -> Path:
-        built = Program(path)
+    for built, value in both_programs(tmp_path):
         built.ranks[1].compute(value)
         for rank in built.ranks:
             rank.meet("allreduce_", waits=waits)
         if reads:
             built.ranks[0].read("sum")
         built.ranks[0].compute(value)
-        return built.finish()
-
-    found = compare(program(tmp_path / "a", "x"), program(tmp_path / "b", "other"))
+    found = compare_in(tmp_path)
     assert streams(found)[0] == ("rank1/main" if ordered else None)
 
 
 def test_a_difference_goes_through_groups(tmp_path: Path) -> None:
     """From rank 2 to rank 1 in one group, to rank 0 in another: the origin is rank 2's for both."""
     groups = ("1", (1, 2)), ("2", (0, 1))
-
-    def program(path: Path, value: str) -> Path:
-        built = Program(path, 3)
+    for built, value in both_programs(tmp_path, 3):
         for step in range(3):
             now = value if step == 2 else "x"
             built.ranks[2].compute(now)
@@ -129,9 +112,7 @@ def test_a_difference_goes_through_groups(tmp_path: Path) -> None:
                     built.ranks[member].read(f"{group} {'x' if member == 2 else now}")
             for rank in built.ranks:
                 rank.stream.end_step()
-        return built.finish()
-
-    found = compare(program(tmp_path / "a", "x"), program(tmp_path / "b", "other"))
+    found = compare_in(tmp_path)
     assert streams(found) == ("rank2/main", [], ["rank0/main", "rank1/main"])
     received = [finding.received for finding in found.later]
     assert [part and (part.origins, part.ranks) for part in received] == [
@@ -142,24 +123,22 @@ def test_a_difference_goes_through_groups(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("named", [True, False])
 def test_without_knowing_who_takes_part_nothing_is_ordered(tmp_path: Path, named: bool) -> None:
-    """Nor where the ranks did not run the same collectives before: then counting them means nothing."""
+    """Nothing is ordered either where the ranks ran other collectives before: then counting them means nothing."""
 
-    def program(path: Path, value: str) -> Path:
-        built, group = Program(path), WORLD if named else ("0", ())
+    group = WORLD if named else ("0", ())
+    for built, value in both_programs(tmp_path):
         for rank, before in zip(built.ranks, ("barrier", "allgather_"), strict=True):
             rank.meet(before if named else "barrier", group)
         built.ranks[1].compute(value)
         for rank in built.ranks:
             rank.meet("allreduce_", group)
             rank.read(value)
-        return built.finish()
-
-    found = compare(program(tmp_path / "a", "x"), program(tmp_path / "b", "other"))
+    found = compare_in(tmp_path)
     assert streams(found) == (None, ["rank0/main", "rank1/main"], [])
 
 
 def test_a_rank_that_one_side_lacks_is_a_finding(tmp_path: Path) -> None:
-    """Though it is the only one that is there: no other rank runs anything else."""
+    """A rank that one side lacks is a finding, though no other rank runs anything else."""
 
     def program(path: Path, ranks: int) -> Path:
         built = Program(path, ranks)
@@ -176,14 +155,10 @@ def test_a_rank_that_one_side_lacks_is_a_finding(tmp_path: Path) -> None:
 
 def test_received_from_processes_that_were_not_recorded(tmp_path: Path) -> None:
     """The finding is the first there is, and says that it came from others."""
-
-    def program(path: Path, value: str) -> Path:
-        built = Program(path, 1)
+    for built, value in both_programs(tmp_path, 1):
         built.ranks[0].meet("allreduce_")
         built.ranks[0].read(value)
-        return built.finish()
-
-    found = compare(program(tmp_path / "a", "x"), program(tmp_path / "b", "other"))
+    found = compare_in(tmp_path)
     assert found.first.received is not None
     assert found.first.received.origins == ()
     assert "came from other processes with c10d.allreduce_.default (row 0)" in found.first.explanation
@@ -206,16 +181,12 @@ def test_the_tables_are_the_recorders() -> None:
 @pytest.mark.parametrize("who", [{}, {"rank": [1]}, {"ranks": 7}, {"ranks": ["0", 1]}, {"group": [], "ranks": [0, 1]}])
 def test_a_group_that_makes_no_sense_orders_nothing(tmp_path: Path, who: dict[str, object]) -> None:
     """A trace is data, and may come from anywhere."""
-
-    def program(path: Path, value: str) -> Path:
-        built = Program(path)
+    for built, value in both_programs(tmp_path):
         for rank in built.ranks:
             rank.compute(value if rank.number else "x")
             words = [["T"], {"group": "0", "rank": rank.number, **who}, False]
             rank.stream.op("c10d.allreduce_.default", inputs=["unknown"], scalars=words)
             rank.read(value)
-        return built.finish()
-
-    found = compare(program(tmp_path / "a", "x"), program(tmp_path / "b", "other"))
+    found = compare_in(tmp_path)
     assert streams(found) == (None, ["rank0/main", "rank1/main"], [])
     assert found.unordered[0].received is not None and found.unordered[0].received.ranks == ()

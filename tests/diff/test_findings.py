@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from views import view_of
+from views import opened, view_of
 
 from rltrace.diff.base.findings import Judgement, attempt_of, make_finding, optimizer_count, row_at
 from rltrace.diff.base.model import Cause, InputsMatch, OptimizerCount, Pair
@@ -14,16 +14,14 @@ from rltrace.trace.format.schema import Step
 
 def test_the_attempt_of_a_row(tmp_path: Path) -> None:
     """The next one of its stream; after the last, the one that ends its step in another; else none."""
-
-    def build(trace: TraceBuilder) -> None:
-        for step in range(4):
-            trace.op("aten.mm.default", outputs=["x"])
-            (trace.stream("rank0/main/worker") if step == 3 else trace).end_step(
-                "Adam", step % 2, environment_steps=10 * step
-            )
-        trace.op("aten.mm.default", outputs=["y"])
-
-    view = view_of(tmp_path / "a.zarr", build)
+    trace = TraceBuilder(tmp_path / "a.zarr")
+    for step in range(4):
+        trace.op("aten.mm.default", outputs=["x"])
+        (trace.stream("rank0/main/worker") if step == 3 else trace).end_step(
+            "Adam", step % 2, environment_steps=10 * step
+        )
+    trace.op("aten.mm.default", outputs=["y"])
+    view = opened(trace.finish())
     found = [attempt_of(row_at(view, row)) for row in range(5)]
     attempts = [None if one is None else (one[0].ordinal, one[1]) for one in found]
     assert attempts == [(0, None), (1, 10), (0, 20), (1, 30), None]
@@ -45,7 +43,7 @@ def test_an_optimizer_whose_entry_is_lost(tmp_path: Path) -> None:
 
 
 def test_a_trace_without_steps(tmp_path: Path) -> None:
-    """Then its rows have none either; the digests of both sides are paired as far as they go."""
+    """Rows of a trace without steps have none; the digests of both sides are paired as far as they go."""
     views = [
         view_of(tmp_path / f"{side}.zarr", lambda trace, n=n: trace.op("aten.mm.default", outputs=["x", "y"][:n]))
         for n, side in ((2, "a"), (1, "b"))

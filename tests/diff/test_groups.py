@@ -37,12 +37,12 @@ LATER = max(place for place, do in enumerate(training()) if do.name == "aten.mea
 
 
 def test_runs_that_agree_are_one_group(tmp_path: Path) -> None:
-    """Nothing parts, nothing is undecided."""
+    """Nothing diverges, nothing is undecided."""
     found = grouped(tmp_path, [training()] * 3)
     assert (found.tree, found.agrees, found.undecided) == (Group((0, 1, 2)), True, ())
 
 
-def test_two_groups_part_at_an_op(tmp_path: Path) -> None:
+def test_two_groups_diverge_at_an_op(tmp_path: Path) -> None:
     """The op and its cause are those of a comparison of two runs, one of each group."""
     found = grouped(tmp_path, [training(), with_noise((CRITIC, "x")), training(), with_noise((CRITIC, "x"))])
     assert isinstance(found.tree, GroupSplit)
@@ -68,14 +68,14 @@ def test_an_op_that_nothing_was_changed_for(tmp_path: Path) -> None:
 
 
 def test_three_ways_at_one_op(tmp_path: Path) -> None:
-    """Runs that give three values at one op part once, three ways."""
+    """Runs that give three values at one op diverge once, three ways."""
     found = grouped(tmp_path, [with_noise((CRITIC, noise)) for noise in "abcab"])
     assert isinstance(found.tree, GroupSplit)
     assert found.tree.branches == (Group((0, 3)), Group((1, 4)), Group((2,)))
     assert [g.runs for g in found.groups] == [(0, 3), (1, 4), (2,)]
 
 
-def test_a_group_parts_again(tmp_path: Path) -> None:
+def test_a_group_diverges_again(tmp_path: Path) -> None:
     """The second divergence lies below the branch whose runs it divides, wherever that is."""
     programs = [
         training(),
@@ -107,7 +107,7 @@ def test_one_run_is_a_group(tmp_path: Path) -> None:
     assert grouped(tmp_path, [training()]).groups == (Group((0,)),)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.lists(st.lists(st.sampled_from("abc"), min_size=3, max_size=3), min_size=1, max_size=5))
 def test_groups_are_the_classes_of_equal_runs(
     tmp_path_factory: pytest.TempPathFactory, choices: list[list[str]]

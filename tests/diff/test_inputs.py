@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from views import both, context_of, view_of, views_in
+from views import both, context_of, opened, view_of, views_in
 
 from rltrace.diff.base.findings import row_at
 from rltrace.diff.base.model import InputsMatch
@@ -56,18 +56,10 @@ def alike(*ops: Op) -> tuple[list[Op], list[Op]]:
         ([op(inputs=[("outside", "o")])], [op(inputs=[("outside", "p")])], DIFFER, False),
         # read by an earlier row of the same view
         (*alike(op(inputs=[("outside", "o")]), op(inputs=[In(0, known=True)])), INFERRED, True),
-        (
-            [op(inputs=[("outside", "o")]), op(inputs=[In(0, known=True)])],
-            [op(inputs=[("outside", "p")]), op(inputs=[In(0, known=True)])],
-            DIFFER,
-            False,
-        ),
-        (
-            [op(inputs=["unknown", ("outside", "o")]), op(inputs=[In(0, slot=1, known=True)])],
-            [op(inputs=["unknown", ("outside", "o")]), op(inputs=[In(0, slot=1, known=True)])],
-            INFERRED,
-            True,
-        ),
+        ([op(inputs=[("outside", "o")]), op(inputs=[In(0, known=True)])],
+         [op(inputs=[("outside", "p")]), op(inputs=[In(0, known=True)])], DIFFER, False),
+        ([op(inputs=["unknown", ("outside", "o")]), op(inputs=[In(0, slot=1, known=True)])],
+         [op(inputs=["unknown", ("outside", "o")]), op(inputs=[In(0, slot=1, known=True)])], INFERRED, True),
         (*alike(op(inputs=[("outside", "o")]), op(inputs=[In(0, slot=1, known=True)])), UNKNOWN, False),
         (*alike(op(inputs=["unknown"], outputs=["x"]), op(inputs=[In(0, known=True)])), UNKNOWN, False),
         # by links to what was written
@@ -96,7 +88,7 @@ def alike(*ops: Op) -> tuple[list[Op], list[Op]]:
         # a writer without digests is no proof, unless matched
         (*alike(EMPTY, op(inputs=[0])), INFERRED, False),
     ],
-)
+)  # fmt: skip
 def test_inputs(tmp_path: Path, a: list[Op], b: list[Op], match: InputsMatch, equal: bool) -> None:
     """How the input of the last op of each side is known to match; and whether it is proven equal whatever wrote it."""
     for trace, ops in both(tmp_path, a, b):
@@ -120,61 +112,31 @@ def test_inputs(tmp_path: Path, a: list[Op], b: list[Op], match: InputsMatch, eq
         ([op(outputs=["p", "x"]), op(inputs=[In(0, slot=1)])], [MAKE, op(inputs=[0])], True),
         ([op(outputs=["p", "x"]), op(inputs=[In(0, slot=0)])], [MAKE, op(inputs=[0])], False),
         # written through a view that is turned: the same digest, but other bytes
-        (
-            [MAKE, op(ADD, inputs=[0], layouts=[TURNED], outputs=["y"]), op(inputs=[1])],
-            [op(outputs=["y"]), op(inputs=[0])],
-            False,
-        ),
-        (
-            [MAKE, op(ADD, inputs=[0], layouts=[SQUARE], outputs=["y"]), op(inputs=[1])],
-            [op(outputs=["y"]), op(inputs=[0])],
-            True,
-        ),
-        (
-            [MAKE, op(ADD, inputs=[0], layouts=[TURNED], outputs=["y"]), op(inputs=[1])],
-            [OTHER, op(ADD, inputs=[0], layouts=[TURNED], outputs=["y"]), op(inputs=[1])],
-            True,
-        ),
-        (
-            [MAKE, op(ADD, inputs=[0], layouts=[TURNED], outputs=["y"]), op(inputs=[1])],
-            [OTHER, op(ADD, inputs=[0], layouts=[SQUARE], outputs=["y"]), op(inputs=[1])],
-            False,
-        ),
+        ([MAKE, op(ADD, inputs=[0], layouts=[TURNED], outputs=["y"]), op(inputs=[1])],
+         [op(outputs=["y"]), op(inputs=[0])], False),
+        ([MAKE, op(ADD, inputs=[0], layouts=[SQUARE], outputs=["y"]), op(inputs=[1])],
+         [op(outputs=["y"]), op(inputs=[0])], True),
+        ([MAKE, op(ADD, inputs=[0], layouts=[TURNED], outputs=["y"]), op(inputs=[1])],
+         [OTHER, op(ADD, inputs=[0], layouts=[TURNED], outputs=["y"]), op(inputs=[1])], True),
+        ([MAKE, op(ADD, inputs=[0], layouts=[TURNED], outputs=["y"]), op(inputs=[1])],
+         [OTHER, op(ADD, inputs=[0], layouts=[SQUARE], outputs=["y"]), op(inputs=[1])], False),
         # an op that changed nothing
         ([MAKE, op(ADD, inputs=[In(0, "x")], layouts=[SQUARE], outputs=["x"]), LAST], [MAKE, op(inputs=[0])], True),
         ([MAKE, op(ADD, inputs=[0], layouts=[SQUARE], outputs=["x"]), op(inputs=[1])], [MAKE, op(inputs=[0])], True),
-        (
-            [MAKE, op("aten.mul_.Scalar", inputs=["unknown"], layouts=[SQUARE], outputs=["y"], integers=[1]), LAST],
-            [MAKE, op(inputs=[0])],
-            False,
-        ),
+        ([MAKE, op("aten.mul_.Scalar", inputs=["unknown"], layouts=[SQUARE], outputs=["y"], integers=[1]), LAST],
+         [MAKE, op(inputs=[0])], False),
         ([MAKE, op(ADD, inputs=[In(0, "x")], layouts=[TURNED], outputs=["x"]), LAST], [MAKE, op(inputs=[0])], True),
         ([MAKE, op(ADD, inputs=[In(0, "w")], layouts=[TURNED], outputs=["x"]), LAST], [MAKE, op(inputs=[0])], False),
-        (
-            [MAKE, op("aten.mul_.Scalar", inputs=[0], layouts=[TURNED], outputs=["y"], integers=[1]), LAST],
-            [MAKE, op(inputs=[0])],
-            True,
-        ),
-        (
-            [MAKE, op("aten.mul_.Scalar", inputs=[0], layouts=[TURNED], outputs=["y"], integers=[2]), LAST],
-            [MAKE, op(inputs=[0])],
-            False,
-        ),
-        (
-            [ONE, MAKE, op("aten.mul_.Tensor", inputs=[1, 0], layouts=[TURNED, SCALAR], outputs=["y"]), op(inputs=[2])],
-            [MAKE, op(inputs=[0])],
-            True,
-        ),
-        (
-            [MAKE, op("aten.mul_.Tensor", inputs=[0, ONE_READ], layouts=[TURNED, SCALAR], outputs=["y"]), LAST],
-            [MAKE, op(inputs=[0])],
-            True,
-        ),
-        (
-            [MAKE, op("aten.mul_.Tensor", inputs=[OVER, ONE_READ], layouts=[TURNED, SCALAR], outputs=["y"]), LAST],
-            [MAKE, op(inputs=[0])],
-            False,
-        ),
+        ([MAKE, op("aten.mul_.Scalar", inputs=[0], layouts=[TURNED], outputs=["y"], integers=[1]), LAST],
+         [MAKE, op(inputs=[0])], True),
+        ([MAKE, op("aten.mul_.Scalar", inputs=[0], layouts=[TURNED], outputs=["y"], integers=[2]), LAST],
+         [MAKE, op(inputs=[0])], False),
+        ([ONE, MAKE, op("aten.mul_.Tensor", inputs=[1, 0], layouts=[TURNED, SCALAR], outputs=["y"]), op(inputs=[2])],
+         [MAKE, op(inputs=[0])], True),
+        ([MAKE, op("aten.mul_.Tensor", inputs=[0, ONE_READ], layouts=[TURNED, SCALAR], outputs=["y"]), LAST],
+         [MAKE, op(inputs=[0])], True),
+        ([MAKE, op("aten.mul_.Tensor", inputs=[OVER, ONE_READ], layouts=[TURNED, SCALAR], outputs=["y"]), LAST],
+         [MAKE, op(inputs=[0])], False),
         # a library's workspace has no digest
         ([op(outputs=[0]), op(inputs=[0])], [op(outputs=[0]), op(inputs=[0])], False),
         ([MAKE, op(inputs=["overwritten"])], [OTHER, op(inputs=["overwritten"])], True),
@@ -196,7 +158,7 @@ def test_equal_bytes_whatever_wrote_them(tmp_path: Path, a: list[Op], b: list[Op
 
 
 def test_the_weakest_knowledge_counts(tmp_path: Path) -> None:
-    """Of all inputs, those that the op overwrites left out."""
+    """The weakest knowledge of all inputs counts, those that the op overwrites left out."""
     inputs = [("outside", "o"), "overwritten", 0, "unknown"]
     sides = [
         view_of(tmp_path / f"{side}.zarr", lambda t: (t.op(MM, outputs=["x"]), t.op(MM, inputs=inputs)))
@@ -210,13 +172,11 @@ def test_the_weakest_knowledge_counts(tmp_path: Path) -> None:
 
 def test_origins(tmp_path: Path) -> None:
     """The origin of an input, through rows that only read the same view."""
-
-    def build(trace: TraceBuilder) -> None:
-        trace.op(MM, outputs=["x"])
-        trace.op(MM, inputs=[("outside", "o"), In(0)])
-        trace.op(MM, inputs=[In(1, known=True), In(1, slot=1, known=True), In(1, slot=1), In(1, slot=7, known=True)])
-
-    row = row_at(view_of(tmp_path / "a.zarr", build), 2)
+    trace = TraceBuilder(tmp_path / "a.zarr")
+    trace.op(MM, outputs=["x"])
+    trace.op(MM, inputs=[("outside", "o"), In(0)])
+    trace.op(MM, inputs=[In(1, known=True), In(1, slot=1, known=True), In(1, slot=1), In(1, slot=7, known=True)])
+    row = row_at(opened(trace.finish()), 2)
     assert [origin_of(row, link) for link in row.rows.inputs(2)] == [Origin.OUTSIDE, 1, 1, 1]
 
 

@@ -82,7 +82,7 @@ GPU = {"device": "cuda"}
 def test_what_chooses_the_kernel_of_an_op(
     op: str, a: dict[str, object], b: dict[str, object], names: list[str]
 ) -> None:
-    """By its library, or on a GPU by what it is; what can be set comes before what follows from it."""
+    """Its library chooses, or on a GPU the op; what can be set comes before what follows from it."""
     assert [setting.name for setting in settings_choosing(op, a, b, DIFFER)] == names
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from programs import Do, Machine
+from programs import Do, Record
 
 from rltrace.diff.base.view import SiteNames
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import open_trace
 
-Record = Callable[..., Machine]
 Frame = tuple[str, int, str, str]
 
 

@@ -131,7 +131,7 @@ def test_consumers_after_the_range(tmp_path: Path, users_a: list[Row], users_b: 
 
 
 def test_what_follows_may_be_unreadable(tmp_path: Path) -> None:
-    """Then no consumer is known."""
+    """No consumer is known where the rows after the range cannot be read."""
 
     def build(trace: TraceBuilder) -> None:
         trace.op("aten.mul.Tensor", outputs=["x"])
@@ -256,7 +256,7 @@ def kept_slowly(context: DiffContext, a: RowRange, b: RowRange, found: Alignment
 
 
 def test_random_ranges(tmp_path: Path) -> None:
-    """Of ranges of ten rows, whatever was matched, the same as by a reading of each row."""
+    """Ranges of ten rows come out as by a reading of each row, whatever was matched."""
     random = Random(19)
     whole = random_sides(tmp_path, random, 800, 10)
     dropped = 0

@@ -97,7 +97,7 @@ def test_scaling_by_one(
     [("aten.add_.Tensor", True), ("aten.add.Tensor", False), ("aten.add_", False), ("mylib.my.add_.x", False)],
 )
 def test_writing_in_place(tmp_path: Path, op: str, in_place: bool) -> None:
-    """By the operator's name; the layout of an output is then that of the argument."""
+    """The operator's name shows it; the layout of an output is then that of the argument."""
     sparse = ("float32", (2, 3), "sparse_coo", "cpu")
     build = lambda trace: trace.op(op, inputs=["unknown", "unknown"], layouts=[X, sparse], outputs=["y"])  # noqa: E731
     (row,) = rows_of(tmp_path / "a.zarr", build)

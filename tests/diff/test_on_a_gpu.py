@@ -6,16 +6,14 @@ mujoco_playground#86); the grid of ``randn`` is what ``calc_execution_policy`` m
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from programs import Do, Machine
+from programs import Do, Record
 
 from rltrace.diff import Comparison, compare
 from rltrace.diff.base.model import Cause, Finding, InputsMatch
 
-Record = Callable[..., Machine]
 Kernel = tuple[tuple[str, object], ...]
 
 TF32 = (

@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from programs import KERNEL, Do, recorded
 from views import both, compare_in, lose_rows
@@ -104,7 +104,7 @@ def cases(draw: st.DrawFn) -> tuple[list[Do], list[Do]]:
     return a, b
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25)
 @given(cases())
 def test_shortcuts_never_change_what_is_found(case: tuple[list[Do], list[Do]]) -> None:
     """With digests in any order and without, read or not, one by one or together: the same verdict and findings."""

@@ -90,7 +90,7 @@ def pool(path: Path, *tasks: str, level: str = "op") -> Path:
 
 @pytest.mark.parametrize("tasks", [("ab", "cd"), ("dcba", ""), ("c", "a", "bd")])
 def test_a_pools_processes_take_tasks_as_timing_has_it(tmp_path: Path, tasks: tuple[str, ...]) -> None:
-    """Other tasks, another order, more workers or fewer: identical, and said to be without order."""
+    """Runs with other tasks, another order, more workers or fewer are identical, and said to be without order."""
     found = compare(pool(tmp_path / "a", "ac", "bd"), pool(tmp_path / "b", *tasks))
     assert found.verdict is Verdict.IDENTICAL
     assert found.compared["rank0/pool"] == 8

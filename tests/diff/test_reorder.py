@@ -53,66 +53,36 @@ def matched(folder: Path, a: list[Row], b: list[Row]) -> tuple[list[int], list[b
         ([*MAKE, *USE], [*MAKE[::-1], ("use", "v", (1,)), ("use", "u", (0,))], [1, 0, 2, 3]),
         ([*MAKE, *USE], [*MAKE, ("use", "v", (0,)), ("use", "u", (1,))], [0, 1, 2, 3]),
         ([*MAKE, *USE], [*MAKE, ("use", "v", (In(1, slot=0),)), ("use", "w", (0,))], [0, 1, 2, 3]),
-        (
-            [MAKE[0], ("use", "u", (0,)), MAKE[1], ("use", "v", (2,))],
-            [MAKE[0], ("use", "v", (0,)), MAKE[1], ("use", "u", (2,))],
-            [0, 1, 2, 3],
-        ),
+        ([MAKE[0], ("use", "u", (0,)), MAKE[1], ("use", "v", (2,))],
+         [MAKE[0], ("use", "v", (0,)), MAKE[1], ("use", "u", (2,))], [0, 1, 2, 3]),
         # read on both sides: by the bytes, whichever op wrote them
-        (
-            [*MAKE, ("use", "u", (("outside", "p"),)), ("use", "v", (("outside", "q"),))],
-            [*MAKE, ("use", "v", (("outside", "q"),)), ("use", "u", (("outside", "p"),))],
-            [0, 1, 3, 2],
-        ),
-        (
-            [*MAKE, ("use", "u", (("outside", "p"),)), ("use", "v", (("outside", "q"),))],
-            [*MAKE, ("use", "v", (("outside", "p"),)), ("use", "u", (("outside", "q"),))],
-            [0, 1, 2, 3],
-        ),
+        ([*MAKE, ("use", "u", (("outside", "p"),)), ("use", "v", (("outside", "q"),))],
+         [*MAKE, ("use", "v", (("outside", "q"),)), ("use", "u", (("outside", "p"),))], [0, 1, 3, 2]),
+        ([*MAKE, ("use", "u", (("outside", "p"),)), ("use", "v", (("outside", "q"),))],
+         [*MAKE, ("use", "v", (("outside", "p"),)), ("use", "u", (("outside", "q"),))], [0, 1, 2, 3]),
         # written before the range
-        (
-            [*MAKE, ("use", "u", (-1,)), ("use", "v", (0,))],
-            [*MAKE, ("use", "v", (0,)), ("use", "u", (-1,))],
-            [0, 1, 3, 2],
-        ),
-        (
-            [*MAKE, ("use", "u", (-1,)), ("use", "v", (0,))],
-            [*MAKE, ("use", "v", (-1,)), ("use", "u", (0,))],
-            [0, 1, 2, 3],
-        ),
+        ([*MAKE, ("use", "u", (-1,)), ("use", "v", (0,))], [*MAKE, ("use", "v", (0,)), ("use", "u", (-1,))],
+         [0, 1, 3, 2]),
+        ([*MAKE, ("use", "u", (-1,)), ("use", "v", (0,))], [*MAKE, ("use", "v", (-1,)), ("use", "u", (0,))],
+         [0, 1, 2, 3]),
         # one row of its site, or other results: nothing to permute
         ([("make", "x", ())], [("make", "y", ())], [0]),
         ([*MAKE, ("use", "u", (0,))], [("make", "y", ()), ("make", "z", ()), ("use", "u", (1,))], [0, 1, 2]),
         # one of them computes something else: by what it reads
         ([*MAKE, *USE], [*MAKE[::-1], ("use", "v", (0,)), ("use", "w", (1,))], [1, 0, 3, 2]),
         # one has other data: the others show where it was
-        (
-            [("use", f"{data}1", (("outside", data),)) for data in "qpt"],
-            [("use", f"{data}1", (("outside", data),)) for data in "twq"],
-            [2, 1, 0],
-        ),
+        ([("use", f"{data}1", (("outside", data),)) for data in "qpt"],
+         [("use", f"{data}1", (("outside", data),)) for data in "twq"], [2, 1, 0]),
         # the data of the next one: not reordered
-        (
-            [*MAKE, ("use", "u", (("outside", "p"),)), ("use", "v", (("outside", "q"),))],
-            [*MAKE, ("use", "v", (("outside", "q"),)), ("use", "w", (("outside", "r"),))],
-            [0, 1, 2, 3],
-        ),
-        (
-            [*MAKE, ("use", "u", (("outside", "p"),)), ("use", "v", (("outside", "q"),))],
-            [*MAKE[::-1], ("use", "v", (("outside", "q"),)), ("use", "w", (("outside", "r"),))],
-            [1, 0, 2, 3],
-        ),
+        ([*MAKE, ("use", "u", (("outside", "p"),)), ("use", "v", (("outside", "q"),))],
+         [*MAKE, ("use", "v", (("outside", "q"),)), ("use", "w", (("outside", "r"),))], [0, 1, 2, 3]),
+        ([*MAKE, ("use", "u", (("outside", "p"),)), ("use", "v", (("outside", "q"),))],
+         [*MAKE[::-1], ("use", "v", (("outside", "q"),)), ("use", "w", (("outside", "r"),))], [1, 0, 2, 3]),
         # rows that may hold unwritten memory are matched by what they read
-        (
-            [*MAKE, ("fill", "p?", (0,)), ("fill", "q?", (1,))],
-            [*MAKE[::-1], ("fill", "q?", (0,)), ("fill", "p?", (1,))],
-            [1, 0, 3, 2],
-        ),
-        (
-            [*MAKE, ("fill", "p?", (0,)), ("fill", "q?", (1,))],
-            [*MAKE[::-1], ("fill", "q?", (1,)), ("fill", "p?", (0,))],
-            [1, 0, 2, 3],
-        ),
+        ([*MAKE, ("fill", "p?", (0,)), ("fill", "q?", (1,))],
+         [*MAKE[::-1], ("fill", "q?", (0,)), ("fill", "p?", (1,))], [1, 0, 3, 2]),
+        ([*MAKE, ("fill", "p?", (0,)), ("fill", "q?", (1,))],
+         [*MAKE[::-1], ("fill", "q?", (1,)), ("fill", "p?", (0,))], [1, 0, 2, 3]),
         # beside others of their site that are distinguished by what they compute, or read
         (
             [
@@ -144,13 +114,11 @@ def matched(folder: Path, a: list[Row], b: list[Row]) -> tuple[list[int], list[b
             ],
             [1, 0, 5, 4, 3, 2, 6, 7],
         ),
-        (
-            [*MAKE, ("fill", "p?", (0,)), ("fill", "q?", (1,)), ("fill", "u", (0,)), ("fill", "v", (1,))],
-            [*MAKE[::-1], ("fill", "q?", (0,)), ("fill", "p?", (1,)), ("fill", "v", (0,)), ("fill", "u", (1,))],
-            [1, 0, 3, 2, 5, 4],
-        ),
+        ([*MAKE, ("fill", "p?", (0,)), ("fill", "q?", (1,)), ("fill", "u", (0,)), ("fill", "v", (1,))],
+         [*MAKE[::-1], ("fill", "q?", (0,)), ("fill", "p?", (1,)), ("fill", "v", (0,)), ("fill", "u", (1,))],
+         [1, 0, 3, 2, 5, 4]),
     ],
-)
+)  # fmt: skip
 def test_rows_of_a_site_change_places(tmp_path: Path, a: list[Row], b: list[Row], partners: list[int]) -> None:
     """Where they read what matched rows wrote, all rows of the site, or all but one that computes something else."""
     found, moved = matched(tmp_path, a, b)
@@ -227,7 +195,7 @@ def test_a_step_in_another_order(tmp_path: Path) -> None:
 
 
 def test_a_step_that_is_too_long_or_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then no partner is known."""
+    """No partner is known in a step that is too long or cannot be read."""
     a, b = steps(tmp_path, "pqrqs", "sqpqr")
     monkeypatch.setattr(reorder, "WINDOW_ROWS", 5)
     assert reordered_rows(a, b, (1, 1, 5)) is not None

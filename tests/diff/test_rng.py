@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,29 +36,22 @@ def states(torch: str, python: str, numpy: str) -> dict[str, object]:
     return {"generators": torch, "python": python, "numpy": numpy}
 
 
-def test_equal_when_the_step_began(tmp_path: Path) -> None:
-    """What the attempt before left behind is what the step began with."""
-    same = [states("t", "p", "n"), states("t2", "p", "n")]
-    found = finding(tmp_path, 1, {"a": same, "b": same})
-    assert found.explanation.endswith("; the torch, Python and NumPy generator states were equal as this step began")
+SAME, OTHER = states("t", "p", "n"), states("t", "p", "other")
 
 
-def test_an_unseeded_generator(tmp_path: Path) -> None:
-    """A generator in another state is distinguished from those in the same one."""
-    a, b = [states("t", "p", "n")] * 2, [states("t", "p", "other")] * 2
-    found = finding(tmp_path, 1, {"a": a, "b": b})
-    assert found.explanation.endswith(
-        "the torch and Python generator states were equal as this step began, the NumPy ones were not"
-    )
-
-
-def test_in_the_first_step(tmp_path: Path) -> None:
-    """Nothing was digested before it, so the states at its end speak."""
-    a, b = [states("t", "p", "n")] * 2, [states("t", "p", "n"), states("t", "p", "other")]
-    found = finding(tmp_path, 0, {"a": a, "b": b})
-    assert found.explanation.endswith(
-        "; the torch, Python and NumPy generator states are equal at the end of this step"
-    )
+@pytest.mark.parametrize(
+    ("observed_in", "a", "b", "said"),
+    [
+        (1, [SAME, states("t2", "p", "n")], None, "the torch, Python and NumPy {} were equal as this step began"),
+        (1, [SAME] * 2, [OTHER] * 2, "the torch and Python {} were equal as this step began, the NumPy ones were not"),
+        (0, [SAME] * 2, [SAME, OTHER], "the torch, Python and NumPy {} are equal at the end of this step"),
+    ],
+    ids=["what the attempt before left", "an unseeded generator", "in the first step, by the states at its end"],
+)
+def test_states_around_other_data(tmp_path: Path, observed_in: int, a: Any, b: Any, said: str) -> None:
+    """Generators in one state are distinguished from those in another."""
+    found = finding(tmp_path, observed_in, {"a": a, "b": b or a})
+    assert found.explanation.endswith(f"; {said.format('generator states')}")
 
 
 @pytest.mark.parametrize("generators", [None, "t"])
@@ -262,7 +256,7 @@ def test_ends_that_differ_settle_nothing(tmp_path: Path) -> None:
 
 
 def test_all_draws_of_a_stream(tmp_path: Path) -> None:
-    """By generator; not known where rows cannot be read."""
+    """Draws are counted by generator; they are not known where rows cannot be read."""
     view = side(tmp_path / "a.zarr", "t.dt1.o")
     found = [draws_from(view.stream, GENERATORS[word]) for word in "tdopu"]
     assert [drawing.rows.tolist() for drawing in found if drawing] == [[0, 3], [2], [5], [], []]

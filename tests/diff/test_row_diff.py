@@ -77,7 +77,7 @@ def test_respects_in_which_rows_differ(tmp_path: Path, a: dict[str, Any], b: dic
 
 
 def test_inputs_that_both_sides_read(tmp_path: Path) -> None:
-    """By their places; not where one side did not read it, or overwrote it."""
+    """Inputs are compared by their places, unless one side did not read or overwrote one."""
     a = [("outside", "x"), ("outside", "x"), ("outside", "x"), ("overwritten", "x"), ("outside", "x")]
     b = [("outside", "x"), ("outside", "y"), "outside", ("outside", "y"), ("mixed", "z")]
     for trace, inputs in both(tmp_path, a, b):
@@ -231,7 +231,7 @@ def test_lines_of_another_program(tmp_path: Path, a: str, b: str, text: str) -> 
     ],
 )
 def test_numbers_with_names(tmp_path: Path, a: list[int], b: list[int], text: str) -> None:
-    """By name where every one that differs has one."""
+    """Numbers are named where every one that differs has a name."""
     words = [["x=", "i"], "i", *[["i", "i"]] * (len(a) > 2)]
     for trace, numbers in both(tmp_path, a, b):
         trace.op("mine.op.default", integers=numbers, scalars=words)

@@ -24,7 +24,7 @@ def groups(divergence: ScalerDivergence) -> list[tuple[int, ...]]:
 
 
 def test_infinities_in_the_gradients_of_one(tmp_path: Path) -> None:
-    """The update at which one alone skips is where the scales part; its optimizer learns less from then on."""
+    """The update at which one alone skips is where the scales diverge; its optimizer learns less from then on."""
     path = scaled(tmp_path / "a.zarr", {0: [GOOD] * 4, 1: [GOOD, OVERFLOW, GOOD, GOOD]})
     (found,) = divergences(path)
     assert (found.update, found.cause, groups(found)) == (2, ScalerDivergenceCause.FOUND_INF, [(0,), (1,)])
@@ -41,7 +41,7 @@ def test_infinities_in_the_gradients_of_one(tmp_path: Path) -> None:
 
 
 def test_a_tree_of_divergences(tmp_path: Path) -> None:
-    """Those that go on together may part later: one that overflows first leaves three, one of which leaves two."""
+    """Those that go on together may diverge later: one that overflows first leaves three, one of which leaves two."""
     found = {0: [GOOD] * 6, 1: [GOOD] * 6, 2: [GOOD] * 4 + [OVERFLOW, GOOD], 3: [OVERFLOW] + [GOOD] * 5}
     first, second = divergences(scaled(tmp_path / "a.zarr", found))
     assert (first.update, groups(first)) == (1, [(0, 1, 2), (3,)])
@@ -75,7 +75,7 @@ def test_nothing_is_said_of_scalers_with_numbers_missing(tmp_path: Path) -> None
     assert divergences(path) == ()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.lists(st.booleans(), min_size=1, max_size=6), min_size=1, max_size=5))
 def test_divergences_are_those_of_the_histories(
     tmp_path_factory: pytest.TempPathFactory, flags: list[list[bool]]

@@ -61,7 +61,7 @@ def test_longest_common_is_longest(a: list[int], b: list[int]) -> None:
 
 
 def test_a_budget_can_be_spent_to_its_end() -> None:
-    """And no further."""
+    """A budget can be spent to its end, and no further."""
     budget = SearchBudget(3)
     budget.spend(2)
     budget.spend(1)
@@ -175,7 +175,7 @@ def test_best_pairs_are_best(a: list[tuple[int, int]], b: list[tuple[int, int]])
 
 
 def test_best_pairs_come_early() -> None:
-    """Of equally good ones the earliest rows of both sides."""
+    """Of equally good pairs the earliest rows of both sides are chosen."""
     assert [at.tolist() for at in best_pairs([(tokens([1]), tokens([1, 1]))])] == [[0], [0]]
     assert [at.tolist() for at in best_pairs([(tokens([1, 1]), tokens([1]))])] == [[0], [0]]
 

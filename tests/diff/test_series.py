@@ -132,7 +132,7 @@ def test_a_newer_kind_is_passed_over(tmp_path: Path) -> None:
 
 
 def test_long_streams_are_read_in_places(tmp_path: Path) -> None:
-    """So many segments at most, that lie evenly, the ends among them; from a row on, if asked."""
+    """A bounded number of segments is read, evenly spaced, the ends among them, and from a row on if asked."""
     builder = TraceBuilder(tmp_path / "a.zarr")
     for step in range(20):
         builder.op("aten._local_scalar_dense.default", value=float(step))

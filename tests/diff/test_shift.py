@@ -201,6 +201,6 @@ def test_a_process_without_steps_is_left_out(tmp_path: Path) -> None:
 
 
 def test_steps_of_one_side_on_the_other() -> None:
-    """By the steps at which both begin."""
+    """Steps are converted by the steps at which both begin."""
     shift = Shift(7, 2, "why")
     assert (shift.step_of_a(2), shift.step_of_a(5), shift.step_of_b(7), shift.step_of_b(10)) == (7, 10, 2, 5)

@@ -1,13 +1,12 @@
 """Without any one of the shortcuts that a comparison takes, its result is the same.
 
-All pairs that tests of tests/e2e compare are compared without all of them at once (tests/e2e/conftest.py), and real
-programs without each (tests/e2e/test_changes.py).
+Recordings of real programs are compared without all of them at once, and without each, in tests/e2e: two versions of a
+program (test_changes.py), runs that were resumed (test_resumed.py), threads (test_threads.py), ranks (test_ranks.py).
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -15,24 +14,20 @@ from random import Random
 import numpy as np
 import pytest
 from comparisons import CASES
-from edits import Editor
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from programs import Do, Machine, training
-from shortcuts import ALL_AT_ONCE, NAMES, unlike
+from random_scripts import Editor, Writer
+from rank_programs import reducing
+from shortcuts import ALL_AT_ONCE, EACH, NAMES, again, compare_checked, unlike
 
-from rltrace.diff import Comparison, compare
+from rltrace.diff import compare
 from rltrace.diff.align.blocks import Block
 from rltrace.diff.base.view import RowRange, Shortcuts
 from rltrace.testing import TraceBuilder
-from scripts import Writer
 
 EDITS = ("value", "argument", "shape", "outside", "seed", "alias", "log", "again", "draw", "live", "overflow")
 EDITS += ("reorder", "rename")
-
-
-def again(a: Path, b: Path) -> Callable[[Shortcuts], Comparison]:
-    return lambda shortcuts: compare(a, b, shortcuts=shortcuts)
 
 
 def in_pieces(path: Path, program: list[Do], rows: int) -> Path:
@@ -51,7 +46,13 @@ def test_every_kind_of_comparison(name: str, tmp_path: Path, monkeypatch: pytest
     assert unlike(CASES[name](), again(Path("a.zarr"), Path("b.zarr"))) == {}
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@pytest.mark.parametrize("begins", [None, 1, 4])
+def test_several_processes(tmp_path: Path, begins: int | None) -> None:
+    """Equal ranks, and ranks of which one receives a difference from the other."""
+    compare_checked(reducing(tmp_path / "a"), reducing(tmp_path / "b", begins), EACH)
+
+
+@settings(max_examples=8)
 @given(st.randoms(use_true_random=False))
 def test_random_programs(random: Random) -> None:
     """With up to four edits of any kind."""
@@ -62,7 +63,7 @@ def test_random_programs(random: Random) -> None:
     with tempfile.TemporaryDirectory() as folder:
         a = in_pieces(Path(folder) / "a.zarr", ran, random.randint(20, 120))
         b = in_pieces(Path(folder) / "b.zarr", [item.do for item in editor.items], random.randint(20, 120))
-        assert unlike(compare(a, b), again(a, b)) == {}
+        compare_checked(a, b, EACH)
 
 
 def chunks(a: Path, b: Path, **switches: bool) -> int:
@@ -155,6 +156,5 @@ def test_an_extra_op_at_the_end_of_a_step(tmp_path: Path) -> None:
                 trace.op("aten.sum.default", ("log.py", 1, "log", "print(x.sum())"), outputs=["s"])
             trace.end_step()
         trace.finish()
-    found = compare(tmp_path / "a.zarr", tmp_path / "b.zarr")
+    found = compare_checked(tmp_path / "a.zarr", tmp_path / "b.zarr", EACH)
     assert found.first.explanation == "only A runs it; there B continues with aten.mm.default at train.py:12 (train)"
-    assert unlike(found, again(tmp_path / "a.zarr", tmp_path / "b.zarr")) == {}

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from programs import Do, Machine, training
+from programs import Do, Record, training
 
 from rltrace.diff.display.single_trace import OwnStep, own_curves, own_steps
 from rltrace.testing import TraceBuilder
 from rltrace.trace.read.reader import open_trace
 
-Record = Callable[..., Machine]
 READ = Do("aten._local_scalar_dense.default", ("e",), "", 26, source="errors.append(e.item())")
 
 
@@ -30,7 +28,7 @@ def test_steps_are_counted_without_reading_rows(record: Record) -> None:
 
 
 def test_steps_without_rows(tmp_path: Path) -> None:
-    """Of a step whose ops were not recorded the number of its ops is not known: that is no zero."""
+    """The number of ops of a step that was not recorded is unknown, which is not zero."""
     trace = TraceBuilder(tmp_path / "a.zarr")
     for _ in range(2):
         trace.end_step(parameters="w", gradients="g", generators="g", recorded=False)

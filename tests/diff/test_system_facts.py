@@ -31,7 +31,7 @@ def test_an_edited_file_is_named_with_its_lines(record: Callable[..., Machine]) 
 
 
 def test_a_file_that_one_run_alone_loaded_was_not_edited(record: Callable[..., Machine]) -> None:
-    """Nor is one whose hash is not known on a side."""
+    """A file that one run alone loaded was not edited, nor one whose hash is unknown on a side."""
     a = record(training(), facts={"source.extra.py": "1", "source.large.py": None})
     b = record(training(), facts={"source.large.py": "2"})
     assert compare(a.path, b.path).edits == ()

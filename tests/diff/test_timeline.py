@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from programs import Do, Machine, training
+from programs import Do, Record, training
 from views import both, compare_in, paths_in
 
 from rltrace.diff import compare
@@ -19,7 +18,6 @@ from rltrace.report.page_data import gather
 from rltrace.testing import In
 from rltrace.trace.read.reader import open_trace
 
-Record = Callable[..., Machine]
 OTHER = (("library", "ATen"), ("isa", "AVX512"), ("threads", 4))
 SAME, DIFFERS, OTHER_OPS, ONE_SIDED = StepState.SAME, StepState.DIFFERS, StepState.OTHER_OPS, StepState.ONE_SIDED
 

@@ -41,7 +41,7 @@ def sources(side: RowRange, row: int) -> object:
 
 
 def test_tokens(tmp_path: Path) -> None:
-    """Of values, with and without what was read from outside, and of what inputs come from."""
+    """Tokens of values, with and without what came from outside, and of sources of inputs agree with the rows."""
     random, wholes = Random(31), random_sides(tmp_path, Random(37), 160, 40)
     ranges = [view.read(start, start + 40) for view in wholes for start in range(0, 160, 40)]
     every = [(side, row) for side in ranges for row in range(len(side))]

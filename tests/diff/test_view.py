@@ -105,18 +105,16 @@ def test_holes(tmp_path: Path) -> None:
 
 def test_opening_digests(tmp_path: Path) -> None:
     """Those of each window's opening rows, and of no op after them."""
-
-    def build(trace: TraceBuilder) -> None:
-        trace.window(0, 1)
-        trace.op("", outputs=["weight"], kind=Kind.WINDOW)
-        trace.op("", outputs=["bias"], kind=Kind.WINDOW)
-        first = trace.op("aten.mm.default", outputs=["x"])
-        trace.end_step()
-        trace.window(3, None)
-        trace.op("", outputs=["later"], kind=Kind.WINDOW)
-        assert first == 2
-
-    view = view_of(tmp_path / "a.zarr", build)
+    trace = TraceBuilder(tmp_path / "a.zarr")
+    trace.window(0, 1)
+    trace.op("", outputs=["weight"], kind=Kind.WINDOW)
+    trace.op("", outputs=["bias"], kind=Kind.WINDOW)
+    first = trace.op("aten.mm.default", outputs=["x"])
+    trace.end_step()
+    trace.window(3, None)
+    trace.op("", outputs=["later"], kind=Kind.WINDOW)
+    assert first == 2
+    view = opened(trace.finish())
     wanted = {digest for row in (0, 1, 3) for digest in view.row(row)[0].outputs(view.row(row)[1])}
     assert len(wanted) == 3 and view.opening_digests == wanted
     assert view_of(tmp_path / "b.zarr", lambda trace: trace.op("aten.mm.default")).opening_digests == set()

@@ -1,4 +1,7 @@
-"""Threads that share tasks out by a queue of the program's own are compared without order, actors each by itself."""
+"""Threads of a pool, or of a queue of the program's own, are compared without order, actors each by itself.
+
+What cannot be known is not called a difference.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +15,22 @@ from numpy.typing import NDArray
 from rltrace.diff import compare, processes, unpaired_streams
 from rltrace.diff.base.model import Cause, Verdict
 from rltrace.diff.base.view import StreamView
-from rltrace.diff.processes import results
+from rltrace.diff.processes import is_pool, results
 from rltrace.diff.unpaired_streams import worker_group_name
 from rltrace.testing import TraceBuilder
 
 TASKS = ("one", "two", "three", "four")
+WORKER, POOL = "rank0/main/thread:worker", "rank0/main/pool"
 
 
-def trace(path: Path, *threads: Sequence[str], trains: bool = False, main: str = "x") -> Path:
+def trace(path: Path, *threads: Sequence[str], group: str = WORKER, trains: bool = False, main: str = "x") -> Path:
     """A main stream, and one stream a thread with three ops for each of its tasks."""
     builder = TraceBuilder(path)
     for i in range(4):
         builder.op("aten.randn.default", outputs=[f"{main} {i}" if i == 2 else f"{i}"], rng=f"{i}")
     for number, tasks in enumerate(threads):
-        stream = builder.stream("rank0/main/thread:worker" + (f"#{number + 1}" if number else ""))
+        end = f":ThreadPoolExecutor-0_{number}" if group == POOL else f"#{number + 1}" if number else ""
+        stream = builder.stream(group + end)
         for task in tasks:
             taken = stream.op("aten.select.int", inputs=[("outside", "tasks")])
             loaded = stream.op("aten.to.dtype", inputs=[taken, ("outside", f"{task} read")], outputs=[f"{task} loaded"])
@@ -35,34 +40,66 @@ def trace(path: Path, *threads: Sequence[str], trains: bool = False, main: str =
     return builder.finish()
 
 
+@pytest.mark.parametrize("group", [WORKER, POOL])
 @pytest.mark.parametrize(
     "threads",
     [(("two", "three"), ("four", "one")), (TASKS[::-1],), (("one",), ("three", "two"), ("four",)), (TASKS, ())],
 )
-def test_tasks_that_another_thread_took_are_no_difference(tmp_path: Path, threads: tuple[Sequence[str], ...]) -> None:
+def test_tasks_that_another_thread_took_are_no_difference(
+    tmp_path: Path, threads: tuple[Sequence[str], ...], group: str
+) -> None:
     """In another order, on other threads, on fewer or more of them: identical, and said to be without order."""
-    found = compare(trace(tmp_path / "a", TASKS[:2], TASKS[2:]), trace(tmp_path / "b", *threads))
+    a, b = (trace(tmp_path / k, *of, group=group) for k, of in (("a", (TASKS[:2], TASKS[2:])), ("b", threads)))
+    found = compare(a, b)
     assert found.verdict is Verdict.IDENTICAL
     assert found.first is None and found.unordered == ()
-    assert found.compared == {"rank0/main": 4, "rank0/main/thread:worker": 12}
-    assert any("threads of rank0/main/thread:worker runs a task depends on timing" in note for note in found.notes)
+    assert found.compared == {"rank0/main": 4, group: 12} and "all 16 ops" in found.why
+    (note,) = found.notes
+    assert f"threads of {group} runs a task depends on timing" in note and "without their order" in note
 
 
-def test_another_result_of_a_task_that_moved_is_not_explained(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("group", "threads", "unmatched"),
+    [
+        (WORKER, [("two", "three"), ("one", "5")], "2 of A and 2 of B"),
+        (POOL, [("one", "two", "three", "5")], "2 of A and 2 of B"),
+        (POOL, [TASKS[:3]], "3 of A and 0 of B"),
+        (POOL, [()], "12 of A and 0 of B"),
+    ],
+)
+def test_another_result_of_a_task_is_not_explained(
+    tmp_path: Path, group: str, threads: list[Sequence[str]], unmatched: str
+) -> None:
     """Whose task it is cannot be known: neither equal nor diverged, and no thread is blamed."""
-    found = compare(trace(tmp_path / "a", TASKS[:2], TASKS[2:]), trace(tmp_path / "b", ("two", "three"), ("one", "5")))
+    a = trace(tmp_path / "a", TASKS[:2], TASKS[2:], group=group)
+    found = compare(a, trace(tmp_path / "b", *threads, group=group))
     assert found.verdict is Verdict.UNKNOWN
-    assert "2 of A and 2 of B" in found.why
+    assert unmatched in found.why
     assert found.first is None and found.unordered == ()
 
 
-def test_a_difference_elsewhere_is_found_beside_them(tmp_path: Path) -> None:
-    """Tasks on other threads do not stand beside it as findings of their own."""
-    a, b = trace(tmp_path / "a", TASKS[:2], TASKS[2:]), trace(tmp_path / "b", TASKS[2:], TASKS[:2], main="y")
-    found = compare(a, b)
+@pytest.mark.parametrize("group", [WORKER, POOL])
+def test_a_difference_elsewhere_is_found_beside_them(tmp_path: Path, group: str) -> None:
+    """Tasks on other threads are no findings of their own beside it."""
+    a = trace(tmp_path / "a", TASKS[:2], TASKS[2:], group=group)
+    found = compare(a, trace(tmp_path / "b", TASKS[2:], TASKS[:2], group=group, main="y"))
     assert found.verdict is Verdict.DIVERGED
     assert (found.first.stream, found.first.a_index) == ("rank0/main", 2)
     assert found.unordered == ()
+
+
+def test_a_difference_elsewhere_is_found_beside_an_open_pool(tmp_path: Path) -> None:
+    """A note says that the pool's ops differ as well."""
+    a, b = trace(tmp_path / "a", TASKS, group=POOL), trace(tmp_path / "b", TASKS[:1], group=POOL, main="y")
+    found = compare(a, b)
+    assert (found.verdict, found.first.a_index) == (Verdict.DIVERGED, 2)
+    assert any("9 of A and 0 of B" in note for note in found.notes)
+
+
+def test_the_name_of_a_stream_says_whose_it_is() -> None:
+    """A thread that is merely called pool is none."""
+    assert is_pool("rank0/main/pool:ThreadPoolExecutor-0_1#2")
+    assert not is_pool("rank0/main/thread:pool")
 
 
 def test_an_actor_that_differs_is_named(tmp_path: Path) -> None:

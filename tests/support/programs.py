@@ -7,7 +7,7 @@ reads and generator states are recorded by the recorder's own rules.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -193,6 +193,10 @@ class Machine:
             return In(tensor.read_at[0], slot=tensor.read_at[1], known=True)
         tensor.read_at = (row, place, self.step)
         return In(tensor.row, digest=tensor.value)
+
+
+Record = Callable[..., Machine]
+"""``record(program, state="complete", facts={})``: runs a program; the machine knows its rows and its ``path``."""
 
 
 def recorded(

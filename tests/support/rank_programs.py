@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,6 +42,14 @@ class Program:
 
     def finish(self) -> Path:
         return self.trace.finish()
+
+
+def both_programs(folder: Path, ranks: int = 2) -> Iterator[tuple[Program, str]]:
+    """Programs for ``a.zarr`` and ``b.zarr``, one after the other, each with a value: another one in B."""
+    for side, value in (("a", "x"), ("b", "other")):
+        program = Program(folder / f"{side}.zarr", ranks)
+        yield program, value
+        program.finish()
 
 
 def reducing(path: Path, begins: int | None = None, *, waits: bool = True, steps: int = 6, at: int = 1) -> Path:

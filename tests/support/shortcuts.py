@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rltrace.diff import Comparison
+from rltrace.diff import Comparison, compare
 from rltrace.diff.base.view import Shortcuts
 from rltrace.json import to_json
 
@@ -16,6 +17,18 @@ NAMES = tuple(field.name for field in fields(Shortcuts))
 
 EACH = tuple((name,) for name in NAMES)
 ALL_AT_ONCE = (NAMES,)
+
+
+def again(a: Path, b: Path) -> Callable[[Shortcuts], Comparison]:
+    """Compares two traces with these shortcuts."""
+    return lambda shortcuts: compare(a, b, shortcuts=shortcuts)
+
+
+def compare_checked(a: Path, b: Path, without: Iterable[tuple[str, ...]] = ALL_AT_ONCE) -> Comparison:
+    """The comparison of two traces, once it has the same result without these shortcuts."""
+    found = compare(a, b)
+    assert unlike(found, again(a, b), without) == {}
+    return found
 
 
 def result(comparison: Comparison) -> dict[str, Any]:

@@ -74,6 +74,13 @@ def store(files: Files, path: Path) -> Path:
     return path
 
 
+def spoil(file: Path, text: bytes, past: int = 0) -> None:
+    """Flip a bit so many bytes past the last place where a text is in a file."""
+    data = bytearray(file.read_bytes())
+    data[data.rindex(text) + past] ^= 1
+    file.write_bytes(data)
+
+
 def records(files: Files, base: str) -> list[Record]:
     return parse_journal(files[f"{base}journal/log"]).records
 
