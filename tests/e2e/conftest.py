@@ -6,9 +6,10 @@ import fcntl
 import io
 import json
 import os
+import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,15 +18,8 @@ from unittest.mock import patch
 
 import pytest
 from oracle_log import Difference, first_difference
-from shortcuts import ALL_AT_ONCE, EACH, unlike
 
 from rltrace.commands.main import main
-from rltrace.diff.base.model import Comparison
-from rltrace.diff.base.view import Shortcuts
-from rltrace.diff.compare import _Comparer
-from rltrace.diff.shift import shifted
-from rltrace.trace.format.schema import Step
-from rltrace.trace.read.reader import Trace, open_trace
 
 PROGRAMS = Path(__file__).parent / "programs"
 PROBE = Path(__file__).parents[2] / "scripts" / "kernel_probe.py"
@@ -86,6 +80,17 @@ class CommandLine:
         line = ["record", "--quiet", "-o", trace, *options, "--", sys.executable, PROGRAMS / program]
         return self.rltrace(*line, setting=setting)
 
+    def record_ranks(self, trace: str, ranks: int, options: Sequence[object], *command: object) -> None:
+        """Record a command once for each rank, started by a shell; they meet at a port that is free."""
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks)}
+        started = " & ".join(f"RANK={rank} {' '.join(map(str, command))}" for rank in reversed(range(ranks)))
+        line = ["record", "--quiet", *options, "-o", trace, "--", "sh", "-c", f"{started}; wait"]
+        result = self.rltrace(*line, **where)
+        assert result.returncode == 0, result.stderr
+
     def record_both(self, program: str, setting: str) -> tuple[str, str]:
         """Record a program as ``a.zarr``, and under ``setting`` as ``b.zarr``; returns what the two printed."""
         shown = [self.record("a.zarr", program), self.record("b.zarr", program, setting=setting)]
@@ -107,51 +112,6 @@ class CommandLine:
         result = self.read("diff", a, b, "--format", "json", *options)
         assert result.stdout, result.stderr
         return result.returncode, json.loads(result.stdout)
-
-
-def opened_again(trace: Trace) -> Trace:
-    """The same trace with no row read yet, of the streams that a test has kept.
-
-    Tables, which no shortcut is about, are taken over: parsing them is most of what a comparison of small traces costs.
-    """
-    again = open_trace(trace.path)
-    found = {process.name: process for process in again.processes}
-    again.processes = ()
-    for before in trace.processes:
-        process = found[before.name]
-        if not before.other_holes:
-            process.__dict__.update(
-                {name: vars(before)[name] for name in ("_stored", "tables") if name in vars(before)}
-            )
-        if before._end is not None:
-            process = process.until_step(int(before.steps[-1, Step.STEP]) + 1)
-        process._streams = {number: s for number, s in process._streams.items() if number in before._streams}
-        again.processes += (process,)
-    return again
-
-
-@pytest.fixture(scope="module", autouse=True)  # undone before the same process runs tests of another folder
-def comparisons_need_no_shortcut(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Every pair that a test compares in this process has the same result without the shortcuts, all of them at once;
-    in test_changes.py, where programs are changed in every way, without each of them."""
-    compare = _Comparer.run
-    without = EACH if request.module.__name__.endswith("test_changes") else ALL_AT_ONCE
-
-    def run(comparer: _Comparer) -> Comparison:
-        notes = list(comparer.notes)
-        found = compare(comparer)
-
-        def again(shortcuts: Shortcuts) -> Comparison:
-            traces = shifted(*map(opened_again, (comparer.a, comparer.b)), comparer.shift)
-            options = (comparer.strict, comparer.tolerance, comparer.within, None, None, shortcuts)
-            return compare(_Comparer(*traces, *options, comparer.shift, list(notes)))
-
-        assert unlike(found, again, without) == {}
-        return found
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_Comparer, "run", run)
-        yield
 
 
 @pytest.fixture

@@ -4,25 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rltrace.trace.read.reader import open_trace
 
-PROGRAM = """
-import torch
-
-torch.manual_seed(0)
-x = ((torch.arange(64 * 784) * 7919 % 1009).float() - 500).div(128).reshape(64, 784)
-for op in (torch.sigmoid, lambda x: x.softmax(-1), lambda x: torch.nn.functional.layer_norm(x, (784,)), torch.exp):
-    op(x)
-torch.nn.functional.gelu(x)
-x @ x.t()
-torch.nn.functional.batch_norm(x, None, None, training=True)
-torch.randn(100).mul(2)
-"""
-
+PROGRAM = Path(__file__).parent / "programs" / "op_kinds.py"
 
 STEPS = """
 import torch
@@ -37,15 +26,12 @@ for step in range(3):
 @pytest.mark.processor
 def test_another_kernel(cli: Any, kernel_setting: str) -> None:
     """The finding of a comparison of both traces, named at the end of the run, and in its exit status."""
-    program = cli.folder / "train.py"
-    program.write_text(PROGRAM)
-    for trace, setting in (("a.zarr", ""), ("b.zarr", kernel_setting)):
-        cli.rltrace("record", "-o", trace, "--", sys.executable, program, setting=setting)
+    cli.record_both(PROGRAM.name, kernel_setting)
     wanted = cli.diff("a.zarr", "b.zarr")[1]["first_value"]
     if wanted is None:
         pytest.skip(f"{kernel_setting} changes none of these ops on this processor")
     asked = ("record", "-o", "c.zarr", "--against", "a.zarr", "--exit-code", "--result", "found.json")
-    done = cli.rltrace(*asked, "--", sys.executable, program, setting=kernel_setting)
+    done = cli.rltrace(*asked, "--", sys.executable, PROGRAM, setting=kernel_setting)
     result = json.loads((cli.folder / "found.json").read_text())
     first = result["processes"][0]["first"]
     assert (result["verdict"], done.returncode) == ("differs", 1)

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from shortcuts import ALL_AT_ONCE, EACH, compare_checked
 
 import rltrace
-from rltrace.diff import Comparison, compare
+from rltrace.diff import Comparison
 from rltrace.diff.base.model import Cause, Finding, Verdict
 
-Both = Callable[[str, str], Comparison]
+Both = Callable[..., Comparison]
 
 TRAINING = """
 import torch
@@ -43,7 +44,10 @@ def training(top: str = "", start: str = "pass", middle: str = "pass", end: str 
 
 @pytest.fixture
 def both(tmp_path: Path) -> Both:
-    """Record two versions of ``train.py`` and compare them."""
+    """``both(a, b, each=False)``: record two versions of ``train.py`` and compare them.
+
+    The result is the same without the shortcuts of a comparison, all at once, or each by itself.
+    """
 
     def record(side: str, code: str) -> Path:
         folder = tmp_path / f"checkout of {side}"
@@ -54,7 +58,10 @@ def both(tmp_path: Path) -> Both:
             runpy.run_path(str(folder / "train.py"), run_name="__main__")
         return trace
 
-    return lambda a, b: compare(record("a", a), record("b", b))
+    def run(a: str, b: str, *, each: bool = False) -> Comparison:
+        return compare_checked(record("a", a), record("b", b), EACH if each else ALL_AT_ONCE)
+
+    return run
 
 
 def value_of(comparison: Comparison) -> Finding:
@@ -76,7 +83,7 @@ def summary(finding: Finding | None) -> tuple[Cause, str | None, int | None, str
 def test_ops_that_nothing_uses(both: Both, added: str) -> None:
     """Log lines in one version: the same values, and exactly the ops of those lines are hunks of that side."""
     plain, logging = training(), training(middle="print(loss.detach().abs().item(), x.norm().item())")
-    comparison = both(logging, plain) if added == "a" else both(plain, logging)
+    comparison = both(*((logging, plain) if added == "a" else (plain, logging)), each=True)
     assert comparison.verdict is Verdict.SAME_VALUES
     assert comparison.first_value is None
     structure = comparison.structure
@@ -126,6 +133,7 @@ def test_an_argument_in_a_loop_over_a_set(both: Both) -> None:
     comparison = both(
         training(top.format("(0, 1, 2, 3), 1.0"), middle=losses),
         training(top.format("(2, 3, 1, 0), 1.5"), middle=losses),
+        each=True,
     )
     changed = "parts[name] = model(x + name).pow(2).mean() * (weight if name == 2 else 1.0)"
     assert summary(comparison.first) == (Cause.ARGUMENTS, "aten.mul.Tensor", 0, changed)
@@ -157,7 +165,7 @@ def evaluate():
 
 def test_a_write_that_one_version_makes(both: Both) -> None:
     """One element of a weight, written through ``.data`` by an op that is recorded: no write that went unseen."""
-    comparison = both(training(), training(end="model[0].weight.data[0, 0] = 1.0"))
+    comparison = both(training(), training(end="model[0].weight.data[0, 0] = 1.0"), each=True)
     found = value_of(comparison)
     assert summary(found)[:3] == (Cause.CONTROL_FLOW, "aten.addmm.default", 1)
     assert "and in B was last written by aten.copy_.default at train.py:15" in found.explanation
@@ -175,7 +183,7 @@ def test_an_argument_that_has_a_default(both: Both) -> None:
 def test_line_numbers_that_moved(both: Both) -> None:
     """Comments and imports added on top, and another folder: identical."""
     top = "# seeds\n# are set below\nimport math\n\n\ndef unused(x):\n    return math.sin(x)\n"
-    assert both(training(), training(top=top)).verdict is Verdict.IDENTICAL
+    assert both(training(), training(top=top), each=True).verdict is Verdict.IDENTICAL
 
 
 # --- code of every shape ----------------------------------------------------------------------------------------------
@@ -289,7 +297,7 @@ def two_optimizers(left_out: int | None = None, line: str = "pass") -> str:
 
 def test_an_attempt_left_out(both: Both) -> None:
     """One of two optimizers makes an attempt less: found where its turn is, and later steps are matched by count."""
-    comparison = both(two_optimizers(), two_optimizers(left_out=5))
+    comparison = both(two_optimizers(), two_optimizers(left_out=5), each=True)
     line = "gain = -critic(actor(x).repeat(1, 2)).mean()"
     first = comparison.first
     assert summary(first)[::3] == (Cause.CONTROL_FLOW, line)
@@ -340,7 +348,7 @@ def test_a_scaler_that_skips_in_both(both: Both) -> None:
 def test_a_scaler_that_skips_in_one(both: Both) -> None:
     """The overflow came with the data: that is the cause, and not that the scaler skipped."""
     a, b = (SCALED.format(odd=odd, line="pass") for odd in ({2}, {2, 4}))
-    found = value_of(both(a, b))
+    found = value_of(both(a, b, each=True))
     assert summary(found) == (Cause.OUTSIDE, "aten.mul.Tensor", 4, "loss = (weight * torch.as_tensor(seen)).sum()")
     assert found.optimizer.count == 4
 
@@ -482,7 +490,7 @@ def test_another_checkpoint(both: Both, tmp_path: Path) -> None:
         training(top.format(str(tmp_path / name))).replace("\nfor update", f"\n{line}\nfor update")
         for name in ("a.pt", "b.pt")
     )
-    found = value_of(both(a, b))
+    found = value_of(both(a, b, each=True))
     assert summary(found) == (Cause.OUTSIDE, "checkpoint", 0, line)
     assert found.at_op.op == "aten.copy_.default"
     assert "loaded" in found.explanation
@@ -494,7 +502,7 @@ def test_another_checkpoint(both: Both, tmp_path: Path) -> None:
 def test_a_run_that_ends_early(both: Both) -> None:
     """Equal as far as it went; at which op the other goes on is reported."""
     a, b = training(top="UPDATES = 5"), training(top="UPDATES = 3")
-    comparison = both(a.replace("range(5)", "range(UPDATES)"), b.replace("range(5)", "range(UPDATES)"))
+    comparison = both(*(code.replace("range(5)", "range(UPDATES)") for code in (a, b)), each=True)
     assert comparison.verdict is Verdict.DIVERGED
     assert comparison.first_value is None
     assert summary(comparison.first) == (Cause.ENDED, "aten.randn.default", 3, "x = torch.randn(8, 4)")
@@ -503,6 +511,6 @@ def test_a_run_that_ends_early(both: Both) -> None:
 
 def test_programs_that_have_nothing_in_common(both: Both) -> None:
     """No op is blamed."""
-    comparison = both(training(), SIMULATOR.format(odd=None))
+    comparison = both(training(), SIMULATOR.format(odd=None), each=True)
     assert comparison.verdict is Verdict.UNKNOWN
     assert "different programs" in comparison.why

@@ -1,34 +1,124 @@
-"""``rltrace explain``: the setting under which another run was made is found on this machine, from the traces alone."""
+"""The settings under which another run was made are found on this machine, from the traces alone."""
 
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
-
-PROGRAM = """
 import torch
 
-x = torch.linspace(-3, 3, 64 * 784).reshape(64, 784)
-for op in (torch.sigmoid, lambda x: x.softmax(-1), lambda x: torch.nn.functional.layer_norm(x, (784,)), torch.exp):
-    op(x)
-torch.nn.functional.gelu(x)
-x @ x.t()
-torch.nn.functional.batch_norm(x, None, None, training=True)
-"""
+import rltrace
+from rltrace.commands.repro import find, prepare
+from rltrace.experiment.explain import Tried, explain, pairs
+from rltrace.experiment.kernel_settings import parse_setting
+from rltrace.query.locate import locate
+from rltrace.report.explain import conclusions, explain_json
+from rltrace.rerun_op.repro_folder import SCRIPT, write_folder
+from rltrace.trace.read.reader import open_trace
+
+PLANTED = {
+    "ONEDNN_MAX_CPU_ISA": "SSE41",
+    "ATEN_CPU_CAPABILITY": "default",
+    "MKL_CBWR": "COMPATIBLE",
+    "OMP_NUM_THREADS": "2",
+}
+"""All of them at once, in the run that stands for the other machine."""
+
+TIMES = 3
+
+Explained = Callable[..., list[Tried]]
+
+
+def program() -> None:
+    """Six ops that depend on one of these settings each, or on two; their inputs depend on none."""
+    x = ((torch.arange(64 * 64) % 1021 - 510).float() / 170).reshape(64, 64)
+    torch.nn.functional.gelu(x)
+    x.softmax(-1)
+    torch.addmm(torch.ones(64), x, x.t())
+    torch.nn.functional.layer_norm(x, (64,))
+    torch.nn.functional.batch_norm(x, None, None, training=True)
+    numbers = torch.arange(524_288)
+    torch.zeros(7).index_put_((numbers % 7,), (numbers * 7919 % 10_007) / 3, accumulate=True)
+
+
+@pytest.fixture(scope="module")
+def explained(tmp_path_factory: pytest.TempPathFactory) -> Explained:
+    """``explained(op, *settings)``: the op under these settings, A's run as it is and B's under all that is planted."""
+    folder = tmp_path_factory.mktemp("explained")
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with rltrace.record(folder / "a.zarr", values="all", values_inputs=True):
+            program()
+    finally:
+        torch.set_num_threads(before)
+    code = f"import rltrace, test_explain as t\nwith rltrace.record({str(folder / 'b.zarr')!r}): t.program()"
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    subprocess.run([sys.executable, "-c", code], env={**os.environ, **PLANTED, "PYTHONPATH": path}, check=True)
+
+    def run(op: str, *settings: str, then_pairs: bool = False, times: int = TIMES) -> list[Tried]:
+        row = locate(open_trace(folder / "a.zarr"), f"op={op}").row  # the call stacks differ, the rows do not
+        a, b = find(folder / "a.zarr", f"{row} (A), {row} (B) of rank0/main", folder / "b.zarr")
+        recorded, sides = prepare(a, b, (), "explain")
+        if sides["a"].results == sides["b"].results and times == TIMES:
+            pytest.skip(f"{op} comes to the same on this processor")
+        write_folder(folder / op, recorded, sides, [])
+        script = folder / op / SCRIPT
+        found = list(explain(script, [parse_setting(setting) for setting in settings], times))
+        return found + list(explain(script, pairs(found), times)) if then_pairs else found
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("op", "setting"),
+    [
+        pytest.param("gelu", "ONEDNN_MAX_CPU_ISA=SSE41", marks=pytest.mark.processor),
+        ("_softmax", "ATEN_CPU_CAPABILITY=default"),
+        ("addmm", "MKL_CBWR=COMPATIBLE"),
+        ("native_layer_norm", "ATEN_CPU_CAPABILITY=default"),
+    ],
+)
+def test_the_planted_setting_gives_the_other_bits(explained: Explained, op: str, setting: str) -> None:
+    """By itself, though the other run had others as well; and what the library ran under it is reported."""
+    (found,) = explained(op, setting)
+    assert found.trouble == ""
+    assert found.gives("b") and not found.gives("a")
+    (row,) = explain_json(op, {}, ["a", "b"], [found])["settings"]
+    assert (row["setting"], row["gives"], row["kernels"]) == (setting, ["b"], list(found.kernels))
+    assert any("sse41" in name for name in found.kernels) == (op == "gelu" and torch.backends.mkldnn.is_available())
+
+
+def test_two_that_only_together_give_them(explained: Explained) -> None:
+    """A batch norm is summed by its threads and by its instructions: neither alone is what the other run had."""
+    if torch.backends.cpu.get_cpu_capability() == "DEFAULT":
+        pytest.skip("this processor has no other instructions than the other run")
+    found = explained("native_batch_norm", "ATEN_CPU_CAPABILITY=default", "threads=2", then_pairs=True)
+    assert [str(one.setting) for one in found if one.gives("b")] == ["ATEN_CPU_CAPABILITY=default and threads=2"]
+
+
+def test_an_op_that_does_not_repeat_itself_is_said_not_to(explained: Explained) -> None:
+    """On two threads that add up in whatever order; no setting is named for a result that came once."""
+    found = explained("index_put_", "threads=2", times=40)
+    if found[0].repeats:
+        pytest.skip("two threads of this machine came by in one order each time")
+    assert found[0].repeats is False and not found[0].gives("a") and not found[0].gives("b")
+    assert next(iter(conclusions(["a", "b"], found))) == "Nondeterministic (threads=2)."
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
 
 
 def test_the_setting_is_found(cli: Any, kernel_setting: str) -> None:
     """B was made under one setting, which is not recorded: under it this machine gives B's bits, and A's without it."""
-    program = cli.folder / "train.py"
-    program.write_text(PROGRAM)
-    for trace, setting, options in (
-        ("a.zarr", "", ("--values", "all", "--values-inputs")),
-        ("b.zarr", kernel_setting, ()),
-    ):
-        cli.rltrace("record", "-o", trace, *options, "--", sys.executable, program, setting=setting)
+    cli.record("a.zarr", "op_kinds.py", "--values", "all", "--values-inputs")
+    cli.record("b.zarr", "op_kinds.py", setting=kernel_setting)
     finding = cli.diff("a.zarr", "b.zarr")[1]["first_value"]
     if finding is None:
         pytest.skip(f"{kernel_setting} changes none of these ops on this processor")

@@ -160,7 +160,7 @@ def test_random_numbers_have_a_grid(tmp_path: Path) -> None:
 
 
 def test_doctor_knows_the_gpu() -> None:
-    """Of a fresh Python: the device, its libraries, and what stands in the way there."""
+    """A fresh Python reports the device, its libraries, and the obstacles there."""
     done = subprocess.run(
         [sys.executable, "-m", "rltrace", "doctor", "--format", "json"], capture_output=True, text=True, check=True
     )

@@ -90,7 +90,7 @@ def test_both_engines_write_the_same_rows(traces: Path, variant: str) -> None:
 
 @pytest.mark.parametrize("variant", ["again", "warps"])
 def test_equal_bits_are_no_difference(traces: Path, variant: str) -> None:
-    """Of an unchanged run, and of one with another configuration that computes the same."""
+    """An unchanged run is identical, and so is one with another configuration that computes the same."""
     found = compare(traces / "plain-mode.zarr", traces / f"{variant}-mode.zarr")
     assert found.verdict is Verdict.IDENTICAL
 

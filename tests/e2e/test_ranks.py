@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 import torch
 from recorded import Recorded
+from shortcuts import compare_checked
 from torch import distributed, nn
 
-from rltrace.diff import Comparison, compare
+from rltrace.diff import Comparison
 from rltrace.diff.base.model import Cause, Verdict
 from rltrace.digest import digest_buffer, seed_of
 from rltrace.json import to_json
@@ -38,7 +39,7 @@ class Runs:
         return open_trace(self.folder / name)
 
     def compare(self, a: str, b: str) -> Comparison:
-        return compare(self.folder / a, self.folder / b)
+        return compare_checked(self.folder / a, self.folder / b)
 
     def stream(self, rank: int) -> Recorded:
         names = [process.name for process in self.trace("a.zarr").processes]

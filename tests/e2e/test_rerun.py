@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -38,15 +37,9 @@ class Rerun:
 @pytest.fixture(scope="module")
 def rerun(new_cli: Callable[[], Any]) -> Rerun:
     cli = new_cli()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = "; ".join([*(f"RANK={rank} {sys.executable} {PROGRAM} &" for rank in (0, 1)), "wait"]).replace("&;", "&")
-    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
     first = MODELS * ITERATION
     window = ("--steps", f"{first}:{first + MODELS}", "--rerunnable", "all")
-    recorded = cli.rltrace("record", "--quiet", *window, "-o", "step.zarr", "--", "sh", "-c", command, **where)
-    assert recorded.returncode == 0, recorded.stderr
+    cli.record_ranks("step.zarr", 2, window, sys.executable, PROGRAM)
     values = ("--values", "op=aten.randn", "--values-inputs")
     again = ("--process", "rank1/main", "-o", "again.zarr", "--format", "json", "--", sys.executable, PROGRAM)
     found = cli.rltrace("rerun", "step.zarr", *values, *again)
@@ -117,12 +110,7 @@ def test_what_made_two_reruns_diverge_is_confirmed(
     """Both arms, and their controls, run the program as one rank on the recorded memory: one kind of op it was."""
     needs_change(SETTING, "softplus (24,4)")
     (cli.folder / "tiny.py").write_text(TINY)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": "2"}
-    ranks = f"RANK=0 {sys.executable} tiny.py & RANK=1 {sys.executable} tiny.py; wait"
-    window = ("--steps", "2:3", "--rerunnable", "all", "-o", "step.zarr")
-    assert cli.rltrace("record", "--quiet", *window, "--", "sh", "-c", ranks, **where).returncode == 0
+    cli.record_ranks("step.zarr", 2, ("--steps", "2:3", "--rerunnable", "all"), sys.executable, "tiny.py")
     for name, setting, status in (("a", "", 0), ("b", SETTING, 1)):
         again = ("--process", "rank1/main", "-o", f"{name}.zarr", "--", sys.executable, "tiny.py")
         assert cli.rltrace("rerun", "step.zarr", *again, setting=setting).returncode == status

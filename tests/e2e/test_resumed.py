@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shortcuts import EACH, compare_checked
 
 LEFT_OUT = ("generator", "optimizer", "loader", "environment", "parameter")
 
@@ -101,6 +102,12 @@ def test_the_option_decides(runs: Any) -> None:
     assert (result.returncode, "exclude each other" in result.stderr) == (2, True)
     result = runs.read("diff", "a.zarr", "all.zarr", "generator.zarr", "--b-starts-at", "4")
     assert (result.returncode, "two traces" in result.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(("a", "b"), [("a", "all"), *(("a", what) for what in LEFT_OUT), ("a-step", "optimizer")])
+def test_no_shortcut_decides(runs: Any, a: str, b: str) -> None:
+    """Each of them by itself."""
+    compare_checked(runs.folder / f"{a}.zarr", runs.folder / f"{b}.zarr", EACH)
 
 
 def test_the_page_shows_it(runs: Any, tmp_path: Path) -> None:

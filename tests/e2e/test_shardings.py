@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from torch import distributed
 from rltrace.trace.read.reader import open_trace
 
 PROGRAM = Path(__file__).parent / "programs" / "shardings.py"
+OPTIONS = ("--level", "step", "--state", ":")
 
 pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="this build of torch has no torch.distributed")
 
@@ -26,9 +26,8 @@ class Runs:
 
     cli: Any
 
-    def record(self, name: str, *command: object, **variables: str) -> None:
-        options = ("--quiet", "--level", "step", "--state", ":")
-        result = self.cli.rltrace("record", *options, "-o", f"{name}.zarr", "--", *command, **variables)
+    def record(self, name: str, *command: object) -> None:
+        result = self.cli.rltrace("record", "--quiet", *OPTIONS, "-o", f"{name}.zarr", "--", *command)
         assert result.returncode == 0, result.stderr
 
     def compare(self, a: str, b: str, *options: str, status: int = 0) -> dict[str, Any]:
@@ -45,11 +44,7 @@ def runs(new_cli: Callable[[], Any]) -> Runs:
         runs.record(name, sys.executable, PROGRAM, name)
     for twist in ("init", "scale"):
         runs.record(twist, sys.executable, PROGRAM, "whole", twist)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": "4"}
-    ranks = " & ".join(f"RANK={rank} {sys.executable} {PROGRAM} mesh" for rank in (3, 2, 1, 0))
-    runs.record("mesh", "sh", "-c", f"{ranks}; wait", **where)
+    runs.cli.record_ranks("mesh.zarr", 4, OPTIONS, sys.executable, PROGRAM, "mesh")
     return runs
 
 

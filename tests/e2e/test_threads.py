@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 from recorded import recorder
+from shortcuts import compare_checked
 from torch import nn
 
-from rltrace.diff import Comparison, compare
+from rltrace.diff import Comparison
 from rltrace.diff.base.model import Verdict
 
 Compare = Callable[[Callable[[], object], Callable[[], object]], Comparison]
@@ -21,9 +22,9 @@ Compare = Callable[[Callable[[], object], Callable[[], object]], Comparison]
 
 @pytest.fixture
 def twice(tmp_path: Path) -> Compare:
-    """Record two programs in this process and compare them."""
+    """Record two programs in this process and compare them, with shortcuts and without."""
     record = recorder(tmp_path)
-    return lambda a, b: compare(record(a).path, record(b).path)
+    return lambda a, b: compare_checked(record(a).path, record(b).path)
 
 
 def net() -> nn.Module:

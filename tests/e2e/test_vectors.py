@@ -64,7 +64,7 @@ def test_two_recordings_are_identical(vectors: tuple[Any, str]) -> None:
 
 
 def test_workers_that_import_torch_are_recorded(cli: Any) -> None:
-    """Of a fork server, where each imports it anew: its environment's steps are events of its own."""
+    """Each worker of a fork server imports torch anew: its environment's steps are events of its own."""
     (cli.folder / "train.py").write_text(SUBPROC)
     result = cli.rltrace("record", "--quiet", "-o", "a.zarr", "--", sys.executable, "train.py")
     assert result.returncode == 0, result.stderr

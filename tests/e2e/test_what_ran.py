@@ -146,7 +146,7 @@ def test_another_kernel_with_the_same_bits_is_no_difference(asked: Any) -> None:
 
 
 def test_asked_of_a_trace_that_is_there_already(tmp_path: Path) -> None:
-    """Of some of its steps; a trace whose libraries were not asked says how it is done."""
+    """Libraries are asked of some steps of a trace; one that was not asked says how it is done."""
     layer = torch.nn.Linear(300, 40)
     optimizer = torch.optim.SGD(layer.parameters())
     with rltrace.record(tmp_path / "a.zarr"):
