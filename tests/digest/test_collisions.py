@@ -237,7 +237,7 @@ def test_no_two_digests_of_all_tensors_are_equal() -> None:
     ],
 )
 def test_weaker_fingerprints_fall_together_on_these_pairs(fingerprint: Fingerprint, blind_to: set[str]) -> None:
-    """So this suite could fail."""
+    """Weaker fingerprints are equal on these pairs, so this suite can fail."""
     assert blind_to <= collisions(fingerprint)
 
 

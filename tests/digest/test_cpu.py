@@ -18,14 +18,14 @@ def _noise(size: int, key: int) -> np.ndarray:
 
 
 @given(data=st.binary(max_size=700), seed=SEEDS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_a_buffer_has_the_digest_of_the_reference(data: bytes, seed: int) -> None:
     """Whatever the bytes and the seed."""
     assert digest_buffer(data, seed) == reference.digest(data, seed)
 
 
 @given(size=st.sampled_from(AROUND_PAGES), key=st.integers(0, 99), seed=SEEDS)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_around_page_edges_buffers_and_addresses_have_the_digest_of_the_reference(
     size: int, key: int, seed: int
 ) -> None:
@@ -38,7 +38,7 @@ def test_around_page_edges_buffers_and_addresses_have_the_digest_of_the_referenc
 
 
 @given(offset=st.integers(1, 63), size=st.integers(0, 400), seed=SEEDS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_an_address_need_not_be_aligned(offset: int, size: int, seed: int) -> None:
     """Views of tensors begin anywhere."""
     data = _noise(512, 5)

@@ -256,7 +256,7 @@ def test_a_wheel(tmp_path: Path) -> None:
 
 
 def test_a_wheel_is_installed_and_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By pip, without this project; its library is then the one for this torch."""
+    """pip installs a wheel without this project; its library is then the one for this torch."""
     wheel = write_wheel(write_library(tmp_path / "built"), tmp_path, "0.1.0")
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target"]
     subprocess.run(

@@ -241,7 +241,7 @@ def test_a_library_that_computes_the_same(cache: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("wrong", library.TRIED_SIZES)
 def test_a_library_with_another_digest(cache: Path, monkeypatch: pytest.MonkeyPatch, wrong: int) -> None:
-    """Of one of the sizes."""
+    """A library of the right size with another digest is refused."""
     write_library(cached(cache))
     stub(monkeypatch, digest=lambda content, seed: digest_buffer(content, seed) ^ (len(content) == wrong))
     assert refused().endswith(f"computes another digest of {wrong:,} bytes")

@@ -25,7 +25,7 @@ def traced(
     read: NDArray[np.float32] | None = None,
     names: tuple[str, ...] = (),
 ) -> RowAt:
-    """A trace of one op that returned these; None: something that was not kept, other on each side."""
+    """A trace of one op that returned these; None: something that was not recorded, other on each side."""
     trace = TraceBuilder(path)
     stream = trace.stream()
     inputs: list[object] = []
@@ -45,7 +45,7 @@ def summary(values: OpValues) -> list[tuple[str, bool, bool, str]]:
 
 
 def test_what_differs_is_measured(tmp_path: Path) -> None:
-    """An output that both sides kept and that differs is measured; one that is equal is shown as it is."""
+    """An output that both sides recorded and that differs is measured; one that is equal is shown as it is."""
     a, b = traced(tmp_path / "a.zarr", ONE, ONE), traced(tmp_path / "b.zarr", OTHER, ONE)
     found = op_values(a, b)
     assert summary(found) == [("output 0", False, True, ""), ("output 1", True, True, "")]
@@ -65,19 +65,19 @@ def test_an_output_has_its_name(tmp_path: Path) -> None:
 
 
 def test_inputs_come_first(tmp_path: Path) -> None:
-    """Inputs that were kept are shown before outputs."""
+    """Inputs that were recorded are shown before outputs."""
     a, b = traced(tmp_path / "a.zarr", ONE, read=ONE), traced(tmp_path / "b.zarr", OTHER, read=ONE)
     assert [pair.what for pair in op_values(a, b).pairs] == ["input 0", "output 0"]
 
 
 def test_one_side_alone(tmp_path: Path) -> None:
-    """Of a single row the values themselves are shown."""
+    """The values of a single row are shown as they are."""
     (pair,) = op_values(traced(tmp_path / "a.zarr", ONE), None).pairs
     assert pair.equal and len(pair.elements) == 3 and pair.layout.b == "float32[3]"
 
 
 def test_what_cannot_be_measured_says_why(tmp_path: Path) -> None:
-    """Other shapes, a side that kept nothing, a side that was not asked: a reason each, never a guess."""
+    """Other shapes, a side that recorded nothing, a side that was not asked: a reason each, never a guess."""
     a, b = traced(tmp_path / "a.zarr", ONE, None), traced(tmp_path / "b.zarr", ONE[:2], ONE)
     assert summary(op_values(a, b)) == [
         ("output 0", False, False, "their dtypes or shapes differ"),
@@ -111,7 +111,7 @@ def test_how_to_record(tmp_path: Path, paired: bool) -> None:
 
 
 def test_an_event_has_no_values(tmp_path: Path) -> None:
-    """No tensors of it can be kept, so nothing is shown of any, and no command is offered that would keep none."""
+    """No tensors of it can be recorded, so none is shown, and no command is offered that would record none."""
     trace = TraceBuilder(tmp_path / "a.zarr")
     trace.event(Kind.ENVIRONMENT_STEP, "environment 0", digests={"observation": "x"})
     read = open_trace(trace.finish())
@@ -122,7 +122,7 @@ def test_an_event_has_no_values(tmp_path: Path) -> None:
 
 
 def test_what_is_within_calls_of_jax_has_no_values(tmp_path: Path) -> None:
-    """So no command is offered that would record some; of the call itself there is one."""
+    """No command is offered that would record values within a call of JAX; for the call itself there is one."""
     trace = TraceBuilder(tmp_path / "a.zarr")
     trace.stream(within_stream("rank0/main", "jit.update", "0" * 16)).op("tanh", outputs=["x"])
     trace.op("jit.update", outputs=["x"])

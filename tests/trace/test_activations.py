@@ -35,7 +35,7 @@ STREAMS = (0, 1)
 BASE = "processes/0/"
 
 
-def kept_of(path: Path) -> Activations:
+def activations_of(path: Path) -> Activations:
     return open_trace(path).processes[0].activations
 
 
@@ -64,7 +64,7 @@ def build(path: Path) -> Path:
 
 @pytest.fixture
 def small(tmp_path: Path) -> Path:
-    return build(tmp_path / "kept.zarr")
+    return build(tmp_path / "a.zarr")
 
 
 Recorded = dict[tuple[str, int, int], Any]
@@ -72,11 +72,11 @@ Recorded = dict[tuple[str, int, int], Any]
 
 def recorded_in(trace: Trace) -> Recorded:
     """All calls and ops that can be read, as plain values."""
-    kept = trace.processes[0].activations
+    activations = trace.processes[0].activations
     found: Recorded = {}
     for stream in STREAMS:
-        found |= {("call", stream, call.number): plain(call) for call in kept.calls(stream)}
-        found |= {("op", stream, row): plain(op) for row, op in kept.ops(stream).items()}
+        found |= {("call", stream, call.number): plain(call) for call in activations.calls(stream)}
+        found |= {("op", stream, row): plain(op) for row, op in activations.ops(stream).items()}
     return found
 
 
@@ -92,29 +92,34 @@ def test_nothing_asked_for(tmp_path: Path) -> None:
     """A trace without rows of tensors has none, and says so rather than fail."""
     builder = TraceBuilder(tmp_path / "a.zarr")
     builder.op("aten.mm.default", outputs=["x"])
-    kept = kept_of(builder.finish())
-    assert not kept
-    assert (kept.request, list(kept.calls(0)), dict(kept.ops(0)), kept.left_out) == (None, [], {}, ())
+    activations = activations_of(builder.finish())
+    assert not activations
+    assert (activations.request, list(activations.calls(0)), dict(activations.ops(0)), activations.left_out) == (
+        None,
+        [],
+        {},
+        (),
+    )
     assert verify(tmp_path / "a.zarr").sound
 
 
 def test_none_of_these_calls_raised(small: Path) -> None:
     """Whether a call raised is recorded of each; tensors are counted whatever holds them."""
-    kept = kept_of(small)
-    calls = [call for stream in STREAMS for call in kept.calls(stream)]
+    activations = activations_of(small)
+    calls = [call for stream in STREAMS for call in activations.calls(stream)]
     assert len(calls) == 5 and not any(call.raised for call in calls)
     tensors = [
         *(call.tensors for call in calls),
-        *(op.tensors for stream in STREAMS for op in kept.ops(stream).values()),
+        *(op.tensors for stream in STREAMS for op in activations.ops(stream).values()),
     ]
-    assert kept.tensor_count == sum(map(len, tensors))
-    assert (kept.call_count, bool(kept.ops(0)), bool(kept.ops(1))) == (5, True, False)
+    assert activations.tensor_count == sum(map(len, tensors))
+    assert (activations.call_count, bool(activations.ops(0)), bool(activations.ops(1))) == (5, True, False)
 
 
 def test_calls_and_ops_read_back(small: Path) -> None:
     """What was handed to the writer: numbers, parents, rows of the stream, names, shapes, digests of rows."""
-    kept = kept_of(small)
-    calls = kept.calls(0)
+    activations = activations_of(small)
+    calls = activations.calls(0)
     assert [(c.number, c.parent, c.module, c.kind, c.step, c.phase, c.grad) for c in calls] == [
         (0, None, "Net", "Net", 0, "forward", False),
         (1, 0, "Net.head", "Linear", 0, "forward", False),
@@ -131,13 +136,13 @@ def test_calls_and_ops_read_back(small: Path) -> None:
     x = np.arange(12, dtype=np.float32).reshape(4, 3)
     wanted = [reference.digest(row.tobytes(), seed_of("float32", (3,))) for row in x]
     assert calls[0].tensors[1].digests.reshape(-1).tolist() == wanted
-    assert kept.ops(0)[1].tensors[0].digests.tolist() == wanted
-    assert set(kept.ops(0)) == {1, 3}
-    assert len(kept.calls(1)) == 1
+    assert activations.ops(0)[1].tensors[0].digests.tolist() == wanted
+    assert set(activations.ops(0)) == {1, 3}
+    assert len(activations.calls(1)) == 1
     value = open_trace(small).processes[0].values.get(calls[2].tensors[0].whole)
     assert value.raw.tolist() == [[1, 7]]
-    assert kept.why_missing(0, 4, 5) == "the limit was reached"
-    assert kept.why_missing(0, 0, 3) is None
+    assert activations.why_missing(0, 4, 5) == "the limit was reached"
+    assert activations.why_missing(0, 0, 3) is None
     assert verify(small).sound
 
 
@@ -146,19 +151,19 @@ def test_a_tensor_without_rows(tmp_path: Path) -> None:
     builder = TraceBuilder(tmp_path / "a.zarr")
     row = builder.op("aten.mm.default", outputs=["x"])
     builder.op_rows(row, {"mat1": np.zeros((0, 3), np.float32)}, {"": np.zeros((2, 3), np.float32)})
-    shapes = [(tensor.shape, tensor.digests.shape) for tensor in kept_of(builder.finish()).ops(0)[row].tensors]
+    shapes = [(tensor.shape, tensor.digests.shape) for tensor in activations_of(builder.finish()).ops(0)[row].tensors]
     assert shapes == [((0, 3), (0,)), ((2, 3), (2,))]
 
 
 def test_tensors_of_selected_rows(small: Path) -> None:
     """Those of the ops in them, and of the calls that ran any of them."""
-    kept = kept_of(small)
-    _, wholes = kept.digest_chunks_of(lambda stream, first, stop: stream == 0 and first < 2 <= stop)
-    wanted = [kept.calls(0)[0], kept.calls(0)[1], kept.ops(0)[1]]
+    activations = activations_of(small)
+    _, wholes = activations.digest_chunks_of(lambda stream, first, stop: stream == 0 and first < 2 <= stop)
+    wanted = [activations.calls(0)[0], activations.calls(0)[1], activations.ops(0)[1]]
     assert sorted(wholes.tolist()) == sorted(tensor.whole for one in wanted for tensor in one.tensors)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.data())
 def test_rows_of_any_tensor(data: st.DataObject) -> None:
     """Whatever dtype, shape and axes: a row's digest is that of a tensor of the row's own shape and bytes."""
@@ -187,8 +192,8 @@ def test_more_rows_than_a_chunk_has(tmp_path: Path) -> None:
     builder.commit()
     with builder.call("Net", {"y": large[:3]}):
         builder.op("aten.mm.default", outputs=["x"])
-    kept = kept_of(builder.finish())
-    first, second = kept.calls(0)
+    activations = activations_of(builder.finish())
+    first, second = activations.calls(0)
     own = row_digests(large.tobytes(), "int16", large.shape, 2, (0,))
     assert np.array_equal(first.tensors[0].digests, own)
     assert np.array_equal(first.tensors[1].digests, own[:3])
@@ -198,7 +203,7 @@ def test_more_rows_than_a_chunk_has(tmp_path: Path) -> None:
 
 
 def reads_right(trace: Trace, whole: Recorded, what: str) -> int:
-    """How many calls and ops can be read; those that can are what was kept, as a whole."""
+    """How many calls and ops can be read; those that can are what was recorded, as a whole."""
     found = recorded_in(trace)
     for key, value in found.items():
         assert value == whole.get(key), f"{what}: {key} reads wrong"
@@ -313,7 +318,7 @@ def test_one_number_that_lies(small: Path, array: str, number: int, column: int,
 
 @pytest.mark.parametrize("shape", [[0, 1 << 47, 1 << 47, 3], [0] + [1] * 80, [0, -1, 3], ["nested"], [1 << 60, 3]])
 def test_a_shape_that_no_tensor_has(tmp_path: Path, shape: list[Any]) -> None:
-    """Is damage with a name, not an error of another library."""
+    """A shape that no tensor has is damage with a name, not an error of another library."""
     builder = TraceBuilder(tmp_path / "a.zarr")
     builder.main.request_activations()
     row = builder.op("aten.mm.default", outputs=["x"])
@@ -323,7 +328,7 @@ def test_a_shape_that_no_tensor_has(tmp_path: Path, shape: list[Any]) -> None:
     tensor = NewTensor(Part.INPUT, name, layout, axes, 5, DigestBlock(np.zeros(0, np.uint64)))
     builder.main.stream()._activations.append(NewOp(0, row, [tensor]))
     path = builder.finish()
-    assert dict(kept_of(path).ops(0)) == {}
+    assert dict(activations_of(path).ops(0)) == {}
     assert any("row 0 of stream 0" in damage for damage in verify(path).damage)
 
 
@@ -400,9 +405,9 @@ def test_a_slice_carries_what_its_rows_need(tmp_path: Path) -> None:
     trace = open_trace(tmp_path / "slice.zarr")
     assert set(recorded_in(trace)) == {("call", 0, 2), ("op", 0, 5)}
     assert reads_right(trace, whole, "slice") == 2
-    kept = trace.processes[0].activations
-    assert kept.unread == 6
-    value = trace.processes[0].values.get(kept.calls(0)[0].tensors[0].whole)
+    activations = trace.processes[0].activations
+    assert activations.unread == 6
+    value = trace.processes[0].values.get(activations.calls(0)[0].tensors[0].whole)
     assert value.raw.tolist() == [[2]]
     found = verify(tmp_path / "slice.zarr")
     assert found.sound
@@ -431,14 +436,14 @@ def test_several_chunks_of_one_commit(tmp_path: Path) -> None:
     for number in range(CALL_CHUNK + 9):
         with builder.call("Net", {"x": large[number] if number < 3 else np.array([[number]], np.int32)}):
             builder.op("aten.mm.default")
-    kept = kept_of(builder.finish())
-    calls = kept.calls(0)
+    activations = activations_of(builder.finish())
+    calls = activations.calls(0)
     assert [call.number for call in calls] == list(range(CALL_CHUNK + 9))
     for number, array in [*enumerate(large), (3, np.array([[3]], np.int32)), (CALL_CHUNK + 8, None)]:
         array = np.array([[number]], np.int32) if array is None else array
         wanted = row_digests(array.tobytes(), str(array.dtype), array.shape, array.itemsize, (0,))
         assert calls[number].tensors[0].digests.reshape(-1).tolist() == np.frombuffer(wanted, np.uint64).tolist()
-    assert kept.tensor_count == CALL_CHUNK + 9
-    assert kept.digest_count == 3 * (DIGEST_CHUNK - 5) + CALL_CHUNK + 6
-    chunks, digests = kept.digest_chunks_of(lambda stream, first, stop: first <= 2 < stop)
+    assert activations.tensor_count == CALL_CHUNK + 9
+    assert activations.digest_count == 3 * (DIGEST_CHUNK - 5) + CALL_CHUNK + 6
+    chunks, digests = activations.digest_chunks_of(lambda stream, first, stop: first <= 2 < stop)
     assert chunks == {1, 2} and len(digests) == 1

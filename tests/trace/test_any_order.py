@@ -254,7 +254,7 @@ def shuffled(program: Sequence[Do], draw: st.DataObject, *, safely: bool) -> lis
 # --- properties ---------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(steps(), st.data())
 def test_independent_instructions_may_change_places(program: list[Do], data: st.DataObject) -> None:
     """Any order that keeps what depends on each other in order has the same digest."""
@@ -264,7 +264,7 @@ def test_independent_instructions_may_change_places(program: list[Do], data: st.
     assert digest(a, len(LIVED)).any_order == digest(b, len(LIVED)).any_order != 0
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(steps(), st.data())
 def test_the_digest_is_equal_exactly_when_what_it_means_is(program: list[Do], data: st.DataObject) -> None:
     """Whatever the order: equal where the plain facts of the rows are; then every op computed the same and left the
@@ -283,7 +283,7 @@ def test_the_digest_is_equal_exactly_when_what_it_means_is(program: list[Do], da
         assert {k: t.value for k, t in a.tensors.items()} == {k: t.value for k, t in b.tensors.items()}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(steps(), st.lists(st.integers(0, 12), max_size=4))
 def test_cuts_never_matter(program: list[Do], cuts: list[int]) -> None:
     """Where rows were cut on their way in, links across the cut are followed as within."""
@@ -302,7 +302,7 @@ PROGRAM = [
 
 
 def test_batches_never_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many rows are hashed at a time, across the end of a step and of what is loaded."""
+    """The digest is the same however many rows are hashed at a time, across the end of a step and of what is loaded."""
     rows, digests = random_rows(np.random.default_rng(5), 0, 40), []
     for batch in (1 << 14, 7):
         monkeypatch.setattr(row_hashes, "BATCH", batch)

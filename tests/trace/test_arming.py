@@ -37,7 +37,7 @@ def trace(tmp_path: Path) -> Path:
     [(3, (5, 7), (5, 7)), (5, (5, 7), (5, 7)), (6, (6, 7), (6, 8)), (7, None, (7, 9))],
 )
 def test_window(step: int, given: tuple[int, int] | None, from_now: tuple[int, int]) -> None:
-    """Of given steps a process records those that are left, of steps from now as many as requested."""
+    """A process records those of given steps that are left, and as many steps from now as are requested."""
     assert ArmRequest(5, 7).window_at(step) == given
     assert ArmRequest(5, 7, relative=True).window_at(step) == from_now
     assert ArmRequest(5, None).window_at(step) == (max(step, 5), None)

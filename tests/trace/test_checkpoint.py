@@ -100,7 +100,7 @@ def test_a_pickle_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_another_checkpoint(tmp_path: Path) -> None:
-    """Is an error that names it, the tensor and, where it is there, its digest."""
+    """Another checkpoint is an error that names it, the tensor and, where it is there, its digest."""
     torch.save({"weight": torch.ones(3), "bias": torch.zeros(3)}, tmp_path / "a.pt")
     recorded = {entry.key: entry for entry in read_entries(tmp_path).values()}
     torch.save({"weight": torch.full((3,), 2.0)}, tmp_path / "a.pt")
@@ -112,7 +112,7 @@ def test_another_checkpoint(tmp_path: Path) -> None:
 
 
 def test_the_list_in_a_trace(tmp_path: Path) -> None:
-    """Is read as it was written; a folder that cannot take it is an error that names it."""
+    """The list is read as it was written; a folder that cannot take it is an error that names it."""
     (tmp_path / "journal").mkdir()
     entries = {7: CheckpointEntry("a.pt", "weight", 12, 7)}
     write_entries(tmp_path, entries)
@@ -163,6 +163,6 @@ def test_what_is_no_checkpoint(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", [b"", b"[]", b"{}", b'{"entries": [[1]]}', b'{"entries": [["x", 1, "", ""]]}'])
 def test_a_damaged_list(text: bytes) -> None:
-    """Is an error, never another list."""
+    """A damaged list is an error, never another list."""
     with pytest.raises(ValueError, match="is not what was written"):
         entries_from_json(text)

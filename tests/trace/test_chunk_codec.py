@@ -31,7 +31,7 @@ def test_round_trip(spec: ArraySpec, used: int) -> None:
 
 
 @given(st.integers(0, 2**32), st.integers(0, 1 << 18))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_round_trip_of_any_table_chunk(seed: int, used: int) -> None:
     """Incompressible bytes come back too, and stay below the bound that readers allow."""
     chunk = np.zeros(TABLES.chunk, np.uint8)
@@ -42,7 +42,7 @@ def test_round_trip_of_any_table_chunk(seed: int, used: int) -> None:
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_flipped_bit_is_refused(data: st.DataObject) -> None:
     """No bit of a chunk can be flipped unnoticed."""
     encoded = bytearray(chunk_codec.encode(STEPS, some_chunk(STEPS, 1, 900)))

@@ -33,13 +33,7 @@ PRODUCTS = [
     ("ampere_sgemm_128x64_tn", "cuBLAS", "ampere", "128×64", "fp32"),
     ("ampere_sgemm_64x32_sliced1x4_nn", "cuBLAS", "ampere", "64×32", "fp32"),
     ("volta_sgemm_128x64_nn", "cuBLAS", "volta", "128×64", "fp32"),
-    (
-        "ampere_fp16_s16816gemm_fp16_64x64_sliced1x2_ldg8_relu_f2f_stages_64x6_tn",
-        "cuBLAS",
-        "ampere",
-        "64×64",
-        "fp16",
-    ),
+    ("ampere_fp16_s16816gemm_fp16_64x64_sliced1x2_ldg8_relu_f2f_stages_64x6_tn", "cuBLAS", "ampere", "64×64", "fp16"),
     ("ampere_bf16_s16816gemm_bf16_256x128_ldg8_f2f_stages_32x3_nn", "cuBLAS", "ampere", "256×128", "bf16"),
     ("turing_fp16_s1688gemm_fp16_128x128_ldg8_f2f_nn", "cuBLAS", "turing", "128×128", "fp16"),
     (
@@ -56,14 +50,8 @@ PRODUCTS = [
         "64×64",
         "bf16",
     ),
-    (
-        "sm80_xmma_fprop_implicit_gemm_f16f16_f16f32_f32_nhwckrsc_nhwc_tilesize256x64x32_stage3_warpsize4x1x1_g1"
-        "_tensor16x8x16_execute_kernel__5x_cudnn",
-        "cuDNN",
-        "sm80",
-        "256×64",
-        "fp16",
-    ),
+    ("sm80_xmma_fprop_implicit_gemm_f16f16_f16f32_f32_nhwckrsc_nhwc_tilesize256x64x32_stage3_warpsize4x1x1_g1"
+     "_tensor16x8x16_execute_kernel__5x_cudnn", "cuDNN", "sm80", "256×64", "fp16"),
     ("nvjet_tst_128x24_64x11_2x1_v_bz_TNT", "cuBLAS", "", "128×24", "bf16"),
     ("nvjet_sm90_hss_320x128", "cuBLAS", "sm90", "320×128", "fp16"),
     ("nvjet_sm100_tst_64x16_64x16_2x4_2cta_h_bz_splitK_TNT", "cuBLAS", "sm100", "64×16", "bf16"),
@@ -374,18 +362,15 @@ OTHERS = [
     ("[CUDA memcpy HtoD]", "[CUDA memcpy HtoD]", "memory"),
     ("__amd_rocclr_fillBufferAligned", "__amd_rocclr_fillBufferAligned", "memory"),
     ("triton_poi_fused__unsafe_view_gelu_mul_0", "triton_poi_fused__unsafe_view_gelu_mul_0", "Inductor"),
-    (
-        "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
-        "ncclDevKernel_AllReduce_Sum_f32_RING_LL",
-        "NCCL",
-    ),
+    ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+     "ncclDevKernel_AllReduce_Sum_f32_RING_LL", "NCCL"),
     ("Memcpy DtoD (Device -> Device)", "Memcpy DtoD (Device -> Device)", "memory"),
     ("_gdn_fla_recompute_w_packed_kernel", "_gdn_fla_recompute_w_packed_kernel", ""),
     ("oneDNN convolution jit:avx512_core", "oneDNN convolution jit:avx512_core", ""),
     ("MKL SGEMM(N,N,256,64,784) CNR:AVX2", "MKL SGEMM(N,N,256,64,784) CNR:AVX2", ""),
     ("extern_kernels.mm", "extern_kernels.mm", ""),
     ("", "", ""),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("full", "library", "architecture", "tile", "precision"), PRODUCTS)
@@ -563,11 +548,8 @@ def test_any_other_name_is_kept_as_it_is(name: str) -> None:
 
 PAIRS = [
     ("nvjet_hsh_256x128_64x4_1x2_h_bz_coopA_NNT", TF32, "cuBLAS 256×128 fp16 against cutlass 128×64 tf32"),
-    (
-        "nvjet_sm90_tst_192x8_64x8_2x1_v_bz_TNT",
-        "nvjet_sm90_tst_192x8_64x8_2x1_v_bz_splitK_TNT",
-        "nvjet_sm90_tst_192x8_64x8_2x1_v_bz_TNT against nvjet_sm90_tst_192x8_64x8_2x1_v_bz_splitK_TNT",
-    ),
+    ("nvjet_sm90_tst_192x8_64x8_2x1_v_bz_TNT", "nvjet_sm90_tst_192x8_64x8_2x1_v_bz_splitK_TNT",
+     "nvjet_sm90_tst_192x8_64x8_2x1_v_bz_TNT against nvjet_sm90_tst_192x8_64x8_2x1_v_bz_splitK_TNT"),
     ("ampere_sgemm_128x64_tn", TF32, "cuBLAS 128×64 fp32 against cutlass 128×64 tf32"),
     (
         "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x128_4x1x1_kernel0_0",

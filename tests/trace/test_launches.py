@@ -122,7 +122,7 @@ def test_a_record_that_makes_no_sense_is_refused(change: dict[str, Any]) -> None
 
 
 def test_ids_that_lie_are_none() -> None:
-    """Of entries that are not there, of fewer rows than given: rows keep what they have."""
+    """Rows keep their kernels where ids are of entries that do not exist or of fewer rows than given."""
     launched = RecordedLaunches()
     launched.add({**launches_record(NewLaunches(0, 0, np.full(3, 99, np.uint32))), "rows": 3})
     launched.add({**launches_record(NewLaunches(0, 3, np.ones(3, np.uint32))), "rows": 4})
@@ -171,7 +171,7 @@ def test_a_selector_finds_them_by_their_whole_names(tmp_path: Path) -> None:
 
 
 def test_they_are_listed(tmp_path: Path) -> None:
-    """By kind of call, with what was launched for no row and what is not known."""
+    """Launches are listed by kind of call, with those of no row and those that are unknown."""
     path = build(tmp_path / "a.zarr", [("gemm",), ("gemm",), ("other",), None])
     text = CliRunner().invoke(command, [str(path)]).output
     assert "profiled: 4 rows" in text
@@ -196,7 +196,7 @@ def test_calls_that_a_profiler_saw(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_calls_in_rows_that_are_lost(tmp_path: Path) -> None:
-    """Are not listed."""
+    """Calls in rows that are lost are not listed."""
     path = build(tmp_path / "a.zarr", [("k",)])
     process = open_trace(path).processes[0]
     (path / "processes/0/streams/0/cells/c.0").unlink()

@@ -61,7 +61,7 @@ def test_rows_of_a_call_get_what_was_said_of_it(tmp_path: Path) -> None:
 
 
 def test_asked_again_the_later_answer_counts(tmp_path: Path) -> None:
-    """And what was said of other calls stays."""
+    """The later answer counts, and what was said of other calls stays."""
     path = build(tmp_path / "a.zarr")
     process = open_trace(path).processes[0]
     add_to_launch(path, [library_reports_record(0, {}, [call_of(process, 0, "one"), call_of(process, 2, "two")], [])])
@@ -121,7 +121,7 @@ def test_nothing_is_added_to_a_damaged_journal(tmp_path: Path) -> None:
 
 
 def test_what_is_added_is_chained_to_what_was_there(tmp_path: Path) -> None:
-    """So that a reader that has never heard of it still sees a whole journal."""
+    """A reader that does not know the new record still sees a whole journal."""
     path = build(tmp_path / "a.zarr")
     add_to_launch(path, [library_reports_record(0, {}, [], [])])
     journal = parse_journal((path / JOURNAL).read_bytes())

@@ -71,7 +71,7 @@ def test_what_a_table_lacks() -> None:
 
 
 def test_events_of_a_newer_format() -> None:
-    """Have their number."""
+    """Events of a newer format are shown by their number."""
     assert (event_name(Kind.ENVIRONMENT_STEP), event_name(99)) == ("environment-step", "kind 99")
 
 

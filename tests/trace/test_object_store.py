@@ -147,7 +147,7 @@ def test_the_interface_reads_urls(server: WebServer, originals: Path) -> None:
 
 
 def test_chunks_are_kept(server: WebServer, originals: Path, cache: Path) -> None:
-    """Chunks read once come from this machine; a kept one that was changed is read again; ``verify`` reads all."""
+    """Chunks read once come from this machine; a cached one that was changed is read again; ``verify`` reads all."""
     whole = content(open_trace(originals / "a.zarr"))
     assert content(open_trace(server.url("a.zarr"))) == whole
     first = [asked for asked in server.asked if asked.startswith("GET") and "/c." in asked]
@@ -235,7 +235,7 @@ def test_large_files_are_read_in_ranges(server: WebServer, originals: Path, monk
 
 
 def test_an_empty_journal(server: WebServer) -> None:
-    """Is a process that never recorded, as in a folder."""
+    """An empty journal is a process that never recorded, as in a folder."""
     folder = server.folder / "a.zarr"
     (folder / "processes/1/journal").mkdir(parents=True)
     (folder / "processes/1/journal/log").touch()
@@ -245,7 +245,7 @@ def test_an_empty_journal(server: WebServer) -> None:
 
 @pytest.mark.parametrize("limit", [10, 1 << 20])
 def test_files_that_are_too_long(server: WebServer, limit: int) -> None:
-    """Are refused by their length, also where more was allowed as they were read ahead."""
+    """Files that are too long are refused by their length, also where more was allowed as they were read ahead."""
     store = RemoteStore(TraceURL(server.url("a.zarr")))
     store.read_ahead([FileRequest(JOURNAL, limit)])
     for _ in range(2):

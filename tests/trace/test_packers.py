@@ -66,7 +66,7 @@ def test_the_end_puts_all_into_chunks(tmp_path: Path) -> None:
     assert not verify(path).damage
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.integers(0, 9), max_size=12), st.booleans())
 def test_commits_never_matter(tmp_path_factory: pytest.TempPathFactory, commits: list[int], close: bool) -> None:
     """However steps are spread over commits, the same ones are read back, in full chunks but for the last."""
@@ -131,7 +131,7 @@ def test_a_slice_carries_steps_in_both_forms(tmp_path: Path) -> None:
     assert np.array_equal(process_of(tmp_path / "part.zarr").steps, process_of(path).steps)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(1, 40), st.integers(0, 1 << 30))
 def test_text_and_back(count: int, seed: int) -> None:
     """Steps come back from a journal record as they went in, and from nothing that was changed."""

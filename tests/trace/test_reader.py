@@ -218,10 +218,7 @@ def test_hole_is_named_and_the_rest_reads(written: tuple[Path, Rows]) -> None:
 def test_a_lost_commit_record_is_a_hole(written: tuple[Path, Rows]) -> None:
     """Damage to one record of the journal takes that commit's rows alone."""
     path, rows = written
-    log = path / "processes/0/journal/log"
-    data = bytearray(log.read_bytes())
-    data[data.index(b'"segment":2') + 3] ^= 1
-    log.write_bytes(data)
+    tampering.spoil(path / "processes/0/journal/log", b'"segment":2', 3)
     stream = open_trace(path).processes[0].streams[0]
     first, count, _ = stream.holes[0]
     assert [segment.index for segment in stream.segments] == [0, 1, 3, 4]
@@ -233,10 +230,7 @@ def test_a_lost_commit_record_is_a_hole(written: tuple[Path, Rows]) -> None:
 
 def test_a_lost_commit_record_at_the_end(sample: Path) -> None:
     """The end of the last step covers rows that the damaged journal does not describe."""
-    log = sample / "processes/0/journal/log"
-    data = bytearray(log.read_bytes())
-    data[data.rindex(b'"segment":2') + 3] ^= 1
-    log.write_bytes(bytes(data))
+    tampering.spoil(sample / "processes/0/journal/log", b'"segment":2', 3)
     stream = open_trace(sample).processes[0].streams[0]
     (hole,) = stream.holes
     assert open_trace(sample).processes[0].has_all_steps
@@ -413,10 +407,7 @@ def test_tables_have_a_limit(sample: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_damaged_record_hides_no_row_that_is_there(sample: Path) -> None:
     """Where the rows end with the last step, a record that is lost elsewhere makes no hole after them."""
-    log = sample / "processes/0/journal/log"
-    data = bytearray(log.read_bytes())
-    data[data.index(b'"type":"facts"') + 9] ^= 1
-    log.write_bytes(bytes(data))
+    tampering.spoil(sample / "processes/0/journal/log", b'"type":"facts"', 9)
     (process, *_) = open_trace(sample).processes
     assert process.record_damage
     assert process.streams[0].holes == []
@@ -434,7 +425,7 @@ def test_a_journal_that_has_lost_all_commits(written: tuple[Path, Rows]) -> None
 
 
 def test_a_damaged_launch_record(sample: Path) -> None:
-    """Is named, and all else is read: it is not taken for the journal of another launch."""
+    """A damaged launch record is named and all else is read: the journal is not taken for another launch's."""
     log = sample / "journal/log"
     data = bytearray(log.read_bytes())
     data[30] ^= 1
@@ -622,7 +613,7 @@ def test_machines_that_a_launch_makes_up(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_machine_that_has_not_ended(tmp_path: Path) -> None:
-    """Nor has the run."""
+    """A run has not ended while one of its machines has not."""
     node(tmp_path, 0, 0)
     node(tmp_path, 1, 1, "killed")
     assert open_trace(tmp_path / "all.zarr").exit is None

@@ -94,7 +94,7 @@ def test_facts_and_slices() -> None:
 
 
 def test_what_was_left_out_is_added_up() -> None:
-    """By reason and stream, over all rows; or by reason alone."""
+    """Values left out are added up by reason and stream, over all rows, or by reason alone."""
     entries = [
         LeftOut("a", 0, 5, 7, 1, 10),
         LeftOut("b", 0, 1, 1, 2, 20),

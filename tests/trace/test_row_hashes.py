@@ -47,7 +47,7 @@ def one_row(flags: int = 0, **cells: list[float]) -> Rows:
 
 
 @given(st.integers(0, 2**32), st.lists(st.integers(0, 300), max_size=6))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_cuts_never_matter(seed: int, cuts: list[int]) -> None:
     """A chain's digest at any row is the same wherever the rows before it were cut."""
     rows = random_rows(np.random.default_rng(seed), 0, 300)
@@ -62,7 +62,7 @@ def test_cuts_never_matter(seed: int, cuts: list[int]) -> None:
 
 
 @given(st.integers(0, 2**32))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_ids_never_matter(seed: int) -> None:
     """Interning in another order changes no hash: keys count, not ids."""
     generator = np.random.default_rng(seed)
@@ -171,7 +171,7 @@ def slow_hashes(rows: Rows, i: int) -> tuple[int, int, int]:
 
 
 @given(st.integers(0, 2**32))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_hashes_are_those_of_the_definition(seed: int) -> None:
     """The vectorised hashes equal a slow reading of the definition, row by row."""
     rows = random_rows(np.random.default_rng(seed), 0, 12)

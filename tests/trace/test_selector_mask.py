@@ -105,7 +105,7 @@ def test_a_hole_within_a_step() -> None:
 
 
 def test_occurrences_go_on_in_the_next_part() -> None:
-    """However the rows of a step are cut; the next step counts from 0."""
+    """Occurrences are counted through a step however its rows are cut, and from 0 in the next."""
     rows = rows_of(0, 40)
     rows.columns[:, [Column.SITE, Column.OP, Column.STEP]], rows.columns[:, Column.KIND] = (2, 1, 4), Kind.OP
     rows.columns[30:, Column.STEP] = 5

@@ -36,7 +36,7 @@ def indices(size: int, mesh: tuple[int, ...], coordinate: tuple[int, ...], *plac
 @pytest.mark.parametrize("size", range(1, 14))
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_a_dimension_is_divided_as_dtensor_divides_it(size: int, ranks: int) -> None:
-    """By its own split of a tensor of indices, one mesh dimension or two."""
+    """A dimension is divided as DTensor splits a tensor of indices, over one mesh dimension or two."""
     split = TorchShard(0)._split_tensor(torch.arange(size), ranks, with_padding=False)[0]
     assert [indices(size, (ranks,), (at,), "S(0)") for at in range(ranks)] == [part.tolist() for part in split]
     strided = _StridedShard(0, split_factor=2)._split_tensor(torch.arange(size), ranks, with_padding=False)[0]
@@ -59,7 +59,7 @@ def test_records_are_read_as_written() -> None:
 
 
 def test_shards_of_a_process(tmp_path: Path) -> None:
-    """Of each attempt, in the order of the journal."""
+    """Shards are those of each attempt, in the order of the journal."""
     builder = TraceBuilder(tmp_path / "a.zarr")
     written = [StepShards(step, 0, 0, 1, (Shard(ShardKind.GRADIENT, "w", "", 7 + step, "", (3,)),)) for step in (0, 1)]
     for shards in written:

@@ -97,7 +97,7 @@ def test_lost_entries() -> None:
 
 
 def test_ids_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of so many entries for each line, lost ones included: a false count or id takes no memory."""
+    """Entries have a limit for each line, lost ones included, so a false count or id takes no memory."""
     monkeypatch.setattr("rltrace.trace.format.tables.MAX_LOST", 5)
     data = lines(*(("ops", number, 7, "x") for number in (5 + MAX_GAPS * 4, 4 + MAX_GAPS * 4, 0)))
     assert len(parse_tables(data, {"ops": 1 << 40})["ops"]) == 5 + MAX_GAPS * 4

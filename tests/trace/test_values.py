@@ -1,4 +1,4 @@
-"""Values read back are the values that were kept, bit for bit, or they are a hole with a name."""
+"""Values read back are the values that were recorded, bit for bit, or they are a hole with a name."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ def values_of(path: Path) -> Values:
 def build(path: Path) -> tuple[Path, dict[int, np.ndarray]]:
     """A trace of a few small values in two commits, and what they are by digest."""
     builder = TraceBuilder(path)
-    kept = {}
+    captured = {}
     for step in range(2):
         for i in range(3):
             array = np.arange(6, dtype=np.float32).reshape(2, 3) * (10 * step + i + 1)
-            kept[builder.value(array)] = array
+            captured[builder.value(array)] = array
             builder.op("aten.mm.default", outputs=[builder.value(array)])
         builder.end_step()
         builder.commit()
-    return builder.finish(), kept
+    return builder.finish(), captured
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_no_values(tmp_path: Path) -> None:
     assert verify(tmp_path / "a.zarr").sound
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     st.lists(
         st.tuples(
@@ -71,26 +71,26 @@ def test_no_values(tmp_path: Path) -> None:
     )
 )
 def test_any_values_read_back(tmp_path_factory: pytest.TempPathFactory, wanted: list[tuple]) -> None:
-    """Whatever the dtype, the shape and the commit: dtype, shape and bytes are those kept; the digest is of them."""
+    """Whatever the dtype, the shape and the commit: dtype, shape and bytes are recorded; the digest is of them."""
     builder = TraceBuilder(tmp_path_factory.mktemp("any") / "a.zarr")
-    kept: dict[int, tuple[str, np.ndarray]] = {}
+    captured: dict[int, tuple[str, np.ndarray]] = {}
     for dtype, shape, seed, commits in wanted:
         size = int(np.prod(shape)) * np.dtype(dtype).itemsize
         data = np.random.default_rng(seed).integers(0, 2 if dtype == "bool" else 256, size, np.uint8)
         array = data.view(dtype).reshape(shape)
-        kept[builder.value(array)] = dtype, array
+        captured[builder.value(array)] = dtype, array
         builder.op("aten.mm.default", outputs=["x"])
         if commits:
             builder.commit()
     values = values_of(builder.finish())
-    assert sorted(kept) == values.digests.tolist()
-    for digest, (dtype, array) in kept.items():
+    assert sorted(captured) == values.digests.tolist()
+    for digest, (dtype, array) in captured.items():
         value = values.get(digest)
         assert (value.dtype, value.shape, bytes(value.data)) == (dtype, array.shape, array.tobytes())
         assert value.raw.tobytes() == array.tobytes()
         assert reference.digest(bytes(value.data), seed_of(value.dtype, value.shape)) == digest
     assert values.get(1) is None
-    assert all(digest in values for digest in kept) and 1 not in values
+    assert all(digest in values for digest in captured) and 1 not in values
     assert verify(builder.path).sound
 
 
@@ -115,7 +115,7 @@ def test_large_and_many(tmp_path: Path) -> None:
 
 
 def test_dtypes_that_numpy_lacks(tmp_path: Path) -> None:
-    """Their bits are kept; their numbers are the very ones, widened."""
+    """Their bits are recorded; their numbers are the very ones, widened."""
     builder = TraceBuilder(tmp_path / "a.zarr")
     half = builder.value(np.array([0x3F80, 0xC049, 0x7FC0], np.uint16), "bfloat16")
     eighth = builder.value(np.array([0x38, 0xB8, 0x7E, 0x7F], np.uint8), "float8_e4m3fn")
@@ -195,7 +195,7 @@ def test_memory_of_rows_that_can_be_run_again(tmp_path: Path) -> None:
 
 
 def test_a_shape_that_no_tensor_has(tmp_path: Path) -> None:
-    """Is a hole that shows it."""
+    """A shape that no tensor has is a hole that shows it."""
     builder = TraceBuilder(tmp_path / "a.zarr")
     layout = builder.main.tables.plain("layouts", ["uint8", [-1, -4], [], "cpu"])
     builder.op("aten.mm.default", outputs=["x"])
@@ -216,16 +216,16 @@ def test_few_chunks_are_kept(small: tuple[Path, dict[int, np.ndarray]], monkeypa
         assert values.get(digest) is not None and values.chunks_read - before == read
 
 
-def reads_right(values: Values, kept: dict[int, np.ndarray], what: str) -> int:
-    """How many of the values can be read; those that can are what was kept."""
+def reads_right(values: Values, captured: dict[int, np.ndarray], what: str) -> int:
+    """How many of the values can be read; those that can are what was recorded."""
     read = 0
-    for digest, array in kept.items():
+    for digest, array in captured.items():
         try:
             value = values.get(digest)
         except HoleError as error:
             assert f"{digest:016x}" in str(error)
             continue
-        assert value is not None, f"{what}: {digest:016x} is said never to have been kept"
+        assert value is not None, f"{what}: {digest:016x} is said never to have been recorded"
         assert value.raw.tobytes() == array.tobytes(), f"{what}: read wrong"
         read += 1
     return read
@@ -233,41 +233,41 @@ def reads_right(values: Values, kept: dict[int, np.ndarray], what: str) -> int:
 
 def test_every_byte(small: tuple[Path, dict[int, np.ndarray]]) -> None:
     """Each byte of each file of values changed, each file cut at each length or gone: a hole, never another value."""
-    path, kept = small
+    path, captured = small
     memory = Memory(load(path))
     files = [key for key in memory.files if "/values/" in key and "/c." in key]
     assert len(files) == 4
     with in_memory({path: memory}):
-        assert reads_right(values_of(path), kept, "whole") == 6
+        assert reads_right(values_of(path), captured, "whole") == 6
         for key in files:
             whole = memory.files[key]
             changes = [whole[:length] for length in range(len(whole))]
             changes += [bytes([*whole[:at], whole[at] ^ 1 << at % 8, *whole[at + 1 :]]) for at in range(len(whole))]
             for memory.files[key] in changes:
                 trace = open_trace(path)
-                assert reads_right(trace.processes[0].values, kept, key) == 3
+                assert reads_right(trace.processes[0].values, captured, key) == 3
                 assert any(key in hole.why for hole in trace.holes)
             memory.files[key] = whole
 
 
 def test_a_file_of_values_missing(small: tuple[Path, dict[int, np.ndarray]]) -> None:
     """``verify`` reports it, and the values of the other commit are read."""
-    path, kept = small
+    path, captured = small
     for key in [key for key in load(path) if "/values/" in key and "/c." in key]:
         data = (path / key).read_bytes()
         (path / key).unlink()
         assert any(f"{key} is missing" in damage for damage in verify(path).damage)
-        assert reads_right(values_of(path), kept, key) == 3
+        assert reads_right(values_of(path), captured, key) == 3
         (path / key).write_bytes(data)
     assert verify(path).sound
 
 
 def test_one_chunk_in_place_of_another(small: tuple[Path, dict[int, np.ndarray]]) -> None:
     """A whole chunk of another commit's is not taken for the one that was written."""
-    path, kept = small
+    path, captured = small
     folder = path / "processes/0/values/bytes"
     (folder / "c.1").write_bytes((folder / "c.0").read_bytes())
-    assert reads_right(values_of(path), kept, "another") == 3
+    assert reads_right(values_of(path), captured, "another") == 3
 
 
 @pytest.mark.parametrize(
@@ -285,7 +285,7 @@ def test_one_chunk_in_place_of_another(small: tuple[Path, dict[int, np.ndarray]]
 )
 def test_an_index_that_lies(small: tuple[Path, dict[int, np.ndarray]], column: ValueIndex, number: int) -> None:
     """A row that every checksum confirms and that is not true leads to no other value, and to no memory taken."""
-    path, kept = small
+    path, captured = small
     files: Files = load(path)
     key = "values/index/c.0.0"
     stored = chunk_codec.decode(VALUE_INDEX, files[f"processes/0/{key}"]).copy()
@@ -294,18 +294,18 @@ def test_an_index_that_lies(small: tuple[Path, dict[int, np.ndarray]], column: V
     if column is ValueIndex.DIGEST:
         with pytest.raises(HoleError, match=f"{5:016x}"):
             values_of(path).get(5)
-        kept = {digest: array for i, (digest, array) in enumerate(kept.items()) if i >= 3}
-        assert reads_right(values_of(path), kept, "lie") == 3
+        captured = {digest: array for i, (digest, array) in enumerate(captured.items()) if i >= 3}
+        assert reads_right(values_of(path), captured, "lie") == 3
     elif column is ValueIndex.KIND:
-        assert reads_right(values_of(path), kept, "lie") in (3, 6)
+        assert reads_right(values_of(path), captured, "lie") in (3, 6)
     else:
-        assert reads_right(values_of(path), kept, "lie") == 3
+        assert reads_right(values_of(path), captured, "lie") == 3
     assert verify(path).sound == (column is ValueIndex.KIND)
 
 
 def test_records_that_make_no_sense(small: tuple[Path, dict[int, np.ndarray]]) -> None:
     """A record of values that cannot be true is damage of the journal, named; the others are read."""
-    path, kept = small
+    path, captured = small
     files = load(path)
     for change in ({"count": 5000}, {"chunk": -1}, {"bytes_files": [None]}, {"left_out": [{}]}, {"files": "x"}):
         first = True
@@ -321,13 +321,13 @@ def test_records_that_make_no_sense(small: tuple[Path, dict[int, np.ndarray]]) -
         trace = open_trace(path)
         assert any("values" in hole.why for hole in trace.holes), change
         values = trace.processes[0].values
-        later = {digest: array for i, (digest, array) in enumerate(kept.items()) if i >= 3}
+        later = {digest: array for i, (digest, array) in enumerate(captured.items()) if i >= 3}
         assert reads_right(values, later, str(change)) == 3
 
 
 def test_killed_between_data_and_journal(small: tuple[Path, dict[int, np.ndarray]]) -> None:
     """Without its journal record a commit's values do not exist; what came before is all there, and no damage."""
-    path, kept = small
+    path, captured = small
     log = path / "processes/0/journal/log"
     journal = parse_journal(log.read_bytes())
     at = [i for i, record in enumerate(journal.records) if record["type"] == "values"][1]
@@ -335,7 +335,7 @@ def test_killed_between_data_and_journal(small: tuple[Path, dict[int, np.ndarray
     log.write_bytes(log.read_bytes()[:end])
     (path / "journal/log").write_bytes(_first_frame(path / "journal/log"))
     values = values_of(path)
-    found = [values.get(digest) for digest in kept]
+    found = [values.get(digest) for digest in captured]
     assert [value is not None for value in found] == [True] * 3 + [False] * 3
     assert verify(path).sound
 
@@ -346,7 +346,7 @@ def _first_frame(log: Path) -> bytes:
 
 
 def test_a_slice_carries_what_its_rows_need(tmp_path: Path) -> None:
-    """Values of the rows in the window, wherever they were first kept; of the others it is said that they are not."""
+    """Values of the rows in the window, wherever they were first recorded; of the others none are."""
     builder = TraceBuilder(tmp_path / "a.zarr")
     shared = builder.value(np.arange(4, dtype=np.int64))
     digests = []
@@ -375,7 +375,7 @@ def _read(values: Values, digest: int) -> Value:
 
 def test_zarr_reads_values(small: tuple[Path, dict[int, np.ndarray]]) -> None:
     """Without rltrace: the index and the bytes are plain arrays, as docs/reference/trace-format.md says."""
-    path, kept = small
+    path, captured = small
     process = zarr.open_group(str(path), mode="r")["processes/0"]
     index, data = process["values/index"], process["values/bytes"]
     names = index.attrs["columns"]
@@ -387,4 +387,4 @@ def test_zarr_reads_values(small: tuple[Path, dict[int, np.ndarray]]) -> None:
         if entry["kind"]:
             part = data[entry["offset"] : entry["offset"] + entry["length"]]
             read[entry["digest"]] = part.tobytes()
-    assert read == {digest: array.tobytes() for digest, array in kept.items()}
+    assert read == {digest: array.tobytes() for digest, array in captured.items()}

@@ -45,7 +45,7 @@ def open_writer(trace: Path, name: str = "rank0/main") -> ProcessWriter:
 
 
 @given(seed=st.integers(0, 2**32), sizes=st.lists(st.integers(1, 200), min_size=1, max_size=6))
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_round_trip(tmp_path_factory: pytest.TempPathFactory, seed: int, sizes: list[int]) -> None:
     """Random rows come back bit for bit, over any cuts, and every mark is the digest of its rows."""
     path = tmp_path_factory.mktemp("trace") / "a.zarr"

@@ -88,7 +88,7 @@ def test_a_folder_of_the_program_is_no_triton(tmp_path: Path, monkeypatch: pytes
 
 @needs_triton
 def test_the_triton_that_the_program_would_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And no other one that lies beside a package that is needed as well."""
+    """The Triton of the program is used, and not another one beside a package that is needed as well."""
     monkeypatch.delitem(sys.modules, "triton", raising=False)
     (tmp_path / "triton").mkdir()
     (tmp_path / "triton/__init__.py").write_text("raise ImportError('the first one found')")

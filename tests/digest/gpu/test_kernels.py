@@ -60,7 +60,7 @@ def test_sizes_around_chunks_and_pages(interpreter: Executor, size: int) -> None
 
 
 def test_many_tensors_in_one_launch(interpreter: Executor) -> None:
-    """Of any sizes, each under its own seed, none of them copied to lie beside another."""
+    """Tensors of any sizes are digested in one launch, each under its own seed, none of them copied."""
     generator = random.Random(5)
     for count, offset in ((4, 0), (14, 0), (13, 8), (13, 3)):
         sizes = [
