@@ -17,67 +17,64 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
+from typing import TypedDict, Unpack
 
 from rltrace import recorder
 
 __all__ = ["environment", "phase", "record", "step", "watch"]
 
 
-def record(
-    path: str | os.PathLike[str],
-    *,
-    level: str = "op",
-    steps: tuple[int, int | None] | None = None,
-    verify_inputs: bool = False,
-    check_links: bool = False,
-    engine: str = "auto",
-    values: str | Iterable[str] = (),
-    values_inputs: bool = False,
-    rerunnable: str | Iterable[str] = (),
-    checkpoint: str | os.PathLike[str] | None = None,
-    values_limit: int = 1 << 30,
-    rows: str | Iterable[str] = (),
-    row_axes: Iterable[int] | None = None,
-    rows_limit: int = 1 << 30,
-    kernels: tuple[int, int | None] | None = None,
-    compile: str | None = None,
-    force: bool = False,
-) -> AbstractContextManager[None]:
-    """Record what happens inside the ``with`` block into a new trace at ``path``.
+class RecordArguments(TypedDict, total=False):
+    """What ``record`` takes; each as the option of ``rltrace record`` of that name."""
 
-    ``steps`` is half open and counts from the start of the block. ``verify_inputs``: every op of the window digests
-    every input, even one that a recorded op wrote. ``check_links``: memory is compared between its uses, and a write
-    that no recorded op made is recorded. ``engine``: "native", "mode" (in Python) or "auto" (native where it is there).
-    ``values``: selectors of the ops whose results are stored (``values_inputs``: their inputs, too), up to
-    ``values_limit`` bytes. ``rerunnable``: selectors of the ops that ``rltrace rerun`` is to run again; what they read
-    and did not make counts for that limit, too, except what the file or folder ``checkpoint`` holds. ``rows``:
-    selectors of the module calls and ops whose activation rows are digested; rows are counted along ``row_axes`` (None:
-    all axes but the last), up to ``rows_limit`` bytes. ``kernels``: the steps, half open, in which torch's profiler
-    records the kernels that ops launch. ``compile="eager"`` runs compiled functions op by op. Threads that are already
-    running are not recorded.
-    Raises UsageError where ``path`` exists, or a recording is already running.
+    level: str
+    """"op", or "step": one digest a step."""
+    steps: tuple[int, int | None]
+    """Half open, counted from the start of the block."""
+    engine: str
+    """"native", "mode" (in Python) or "auto" (native where it is there)."""
+    compile: str | None
+    """"eager" runs compiled functions op by op."""
+    verify_inputs: bool
+    """Every op of the window digests every input, even one that a recorded op wrote."""
+    check_links: bool
+    """Memory is compared between its uses, and a write that no recorded op made is recorded."""
+    kernels: tuple[int, int | None] | None
+    """Steps, half open, in which torch's profiler records the kernels that ops launch."""
+    values: str | Iterable[str]
+    """Selectors of the ops whose results are stored."""
+    values_inputs: bool
+    """Their inputs, too."""
+    values_limit: int
+    """Bytes that are stored at most."""
+    rerunnable: str | Iterable[str]
+    """Selectors of the ops that ``rltrace rerun`` is to run again; what they read and did not make counts for that
+    limit, too, except what ``checkpoint`` holds."""
+    checkpoint: str | os.PathLike[str]
+    """A file or a folder."""
+    rows: str | Iterable[str]
+    """Selectors of the module calls and ops whose activation rows are digested."""
+    row_axes: Iterable[int] | None
+    """Axes along which rows are counted; None: all but the last."""
+    rows_limit: int
+    """Bytes of digests that are recorded at most."""
+
+
+def record(
+    path: str | os.PathLike[str], *, force: bool = False, **options: Unpack[RecordArguments]
+) -> AbstractContextManager[None]:
+    """Record what happens inside the ``with`` block into a new trace at ``path``; ``force`` replaces an existing one.
+
+    Threads that are already running are not recorded.
+    Raises UsageError where ``path`` exists, a recording is already running, or options do not go together; TypeError
+    for an option that is none.
     """
     from rltrace.recorder.session.api import record_block
 
-    return record_block(
-        path,
-        level=level,
-        steps=steps,
-        verify_inputs=verify_inputs,
-        check_links=check_links,
-        engine=engine,
-        values=values,
-        values_inputs=values_inputs,
-        rerunnable=rerunnable,
-        checkpoint=checkpoint,
-        values_limit=values_limit,
-        rows=rows,
-        row_axes=row_axes,
-        rows_limit=rows_limit,
-        kernels=kernels,
-        compile=compile,
-        force=force,
-    )
+    unknown = sorted(options.keys() - RecordArguments.__annotations__.keys())
+    if unknown:
+        raise TypeError(f"rltrace.record has no option {unknown[0]!r}")
+    return record_block(path, options, force=force)
 
 
 def step() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +13,7 @@ from rltrace.extension import extensions, recorders
 from rltrace.recorder.base.options import RecordOptions
 
 PLAIN = RecordOptions("t.zarr")
-BY_ROWS = PLAIN._replace(replay="a.zarr", by_rows=True)
+BY_ROWS = replace(PLAIN, replay="a.zarr", by_rows=True)
 
 
 def test_finding_them_loads_nothing_of_them() -> None:
@@ -38,8 +39,8 @@ def test_their_verbs_are_in_groups_of_the_core() -> None:
     ("options", "torch", "jax"),
     [
         (PLAIN, "recorder.session.session:start", "extensions.jax.hook:start"),
-        (PLAIN._replace(replay="a.zarr"), "replay.start:start", "extensions.jax.arrays:start_injecting"),
-        (PLAIN._replace(rerun="a.zarr"), "replay.start:start", "extensions.jax.hook:start"),
+        (replace(PLAIN, replay="a.zarr"), "replay.start:start", "extensions.jax.arrays:start_injecting"),
+        (replace(PLAIN, rerun="a.zarr"), "replay.start:start", "extensions.jax.hook:start"),
         (BY_ROWS, "extensions.parity.patching.start:start", "extensions.jax.hook:start"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from time import monotonic, thread_time
@@ -20,7 +21,7 @@ from rltrace.trace.format.location import Location, TraceURL
 from rltrace.wording import counted
 
 
-def live_options(options: RecordOptions, a: Location, *, stop: bool, as_in_a: bool) -> RecordOptions:
+def live_options(options: RecordOptions, a: Location, *, as_in_a: bool) -> RecordOptions:
     """The options of a run that the launcher compares with ``a``; ``as_in_a``: with its level and steps, where it has
     ended. Raises UsageError."""
     if not isinstance(a, TraceURL) and os.path.realpath(a) == os.path.realpath(options.trace):
@@ -32,8 +33,8 @@ def live_options(options: RecordOptions, a: Location, *, stop: bool, as_in_a: bo
 
         trace = open_trace(a)
         level, first, end = window_of(trace) if trace.has_rows else (trace.level, 0, None)
-        options = options._replace(level=level, first_step=first, end_step=end)
-    return options._replace(against=location, stop=stop)
+        options = replace(options, level=level, steps=(first, end))
+    return replace(options, against=location)
 
 
 LOOK_SECONDS: Final = 1.0

@@ -1,39 +1,33 @@
-"""Options that several verbs share, and parsers of their values: windows of steps, axes, sizes, where runs begin."""
+"""How verbs declare their options: as fields of a frozen dataclass, which the verb's function is called with.
+
+Owns the options that several verbs share, and the layout of a verb's help: groups, an option a line.
+"""
 
 from __future__ import annotations
 
+import inspect
 import os
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from rltrace.errors import UsageError
-from rltrace.recorder.base.options import check_axes
-from rltrace.selectors import parse_selectors
+from rltrace.recorder.base.options import GROUPS, OPTIONS, value_of
 from rltrace.trace.format.location import TraceURL, local_folder, parse_location
 
 if TYPE_CHECKING:
     from rltrace.diff.base.model import Pair
     from rltrace.experiment.ray_cluster import RayCluster
 
-
-class TraceFirst(click.Command):
-    """Takes A before the options, which click does not allow for arguments, as CMD has options too."""
-
-    def parse_args(self, context: click.Context, arguments: list[str]) -> list[str]:
-        if arguments and not arguments[0].startswith("-"):
-            arguments = ["--trace-a", *arguments]
-        return super().parse_args(context, arguments)
-
-    def collect_usage_pieces(self, context: click.Context) -> list[str]:
-        return ["A", *super().collect_usage_pieces(context)]
+T = TypeVar("T")
 
 
-F = TypeVar("F", bound=Callable[..., Any])
+# --- fields that options set ------------------------------------------------------------------------------------------
 
 
 class TraceLocation(click.Path):
@@ -54,25 +48,231 @@ class TraceLocation(click.Path):
         return super().convert(location, param, ctx) if isinstance(location, Path) else location
 
 
-on_option = click.option(
-    "--on",
-    "place",
-    metavar="ray",
-    help="Work on a Ray cluster: ray (RAY_ADDRESS, or that of this machine) or ray://HOST:PORT.",
-)
+TYPES = {"Path": click.Path(path_type=Path), "Location": TraceLocation(), "int": click.INT, "float": click.FLOAT}
+"""By the type of a field, what reads it where the option names nothing else."""
+
+STEP, COUNT = click.IntRange(min=0), click.IntRange(min=1)
 
 
-def cluster_options(command: F) -> F:
-    """Add ``--on``, ``--cpus`` and ``--gpus``, whose values ``on_cluster`` takes."""
-    for name, default in (("gpus", 0.0), ("cpus", 1.0)):
-        command = click.option(
-            f"--{name}",
-            type=click.FloatRange(min=0),
-            default=default,
-            show_default=True,
-            help=f"With --on: {name.upper()[:-1]}s that each needs, which may be a fraction.",
-        )(command)
-    return on_option(command)
+class VerbOption(click.Option):
+    """An option in a group of the help, which takes one line there."""
+
+    def __init__(self, *args: Any, group: str = "Options", **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.group = group
+
+    def line(self) -> tuple[str, str]:
+        """``-o, --output FILE`` and the help, with the default or the variable that sets it."""
+        choices = f"[{'|'.join(self.type.choices)}]" if isinstance(self.type, click.Choice) else ""
+        words = [", ".join(self.opts), *([] if self.is_flag else [self.metavar or choices])]
+        names = "" if self.envvar is None else f"  [${self.envvar}]"
+        shown = f"  [default: {self.show_default}]" if isinstance(self.show_default, str) else names
+        return " ".join(words), f"{self.help or ''}{shown}".strip()
+
+
+class VerbCommand(click.Command):
+    """A verb, whose help has its options in groups."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        options = [one for one in self.params if isinstance(one, VerbOption) and not one.hidden]
+        widest = max((len(one.line()[0]) for one in options), default=0)
+        groups = sorted(dict.fromkeys(one.group for one in options), key=lambda name: (*GROUPS, name).index(name))
+        formatter.write_paragraph()
+        for group in groups:
+            formatter.write(f"{group}:\n")
+            with formatter.indentation():
+                lines = [one.line() for one in options if one.group == group]
+                formatter.write_dl([(names.ljust(widest), text) for names, text in lines], col_max=widest)
+
+
+class TraceFirst(VerbCommand):
+    """Takes A before the options, which click does not allow for arguments, as CMD has options too."""
+
+    def parse_args(self, context: click.Context, arguments: list[str]) -> list[str]:
+        if arguments and not arguments[0].startswith("-"):
+            arguments = ["--trace-a", *arguments]
+        return super().parse_args(context, arguments)
+
+    def collect_usage_pieces(self, context: click.Context) -> list[str]:
+        return ["A", *super().collect_usage_pieces(context)]
+
+
+def option(*flags: str, help: str = "", default: Any = None, **settings: Any) -> Any:
+    """A field that an option sets, by default ``--its-name``.
+
+    A field of type bool is set or not, and a tuple takes all that a repeated option gives. ``settings``: as of
+    ``click.Option``, and ``group``, its heading in the help.
+    """
+
+    def make(name: str, kind: str) -> click.Parameter:
+        names = flags or (f"--{name.replace('_', '-')}",)
+        if kind == "bool":
+            return VerbOption([name, *names], help=help, is_flag=True, **settings)
+        if default is not None:
+            settings.setdefault("show_default", str(default))
+        settings.setdefault("type", TYPES.get(_inner(kind)))
+        several = kind.startswith("tuple") and "," in kind
+        return VerbOption([name, *names], help=help, default=default, multiple=several, **settings)
+
+    return field(metadata={"parameter": make})
+
+
+def recorded(name: str, **settings: Any) -> Any:
+    """A field that an option of a recording sets, as its table has it."""
+    return field(metadata={"parameter": lambda own, _: recording_option(name, own, **settings)})
+
+
+LOCATIONS = {"TRACE": TraceLocation(), "A": TraceLocation()}
+
+_READERS = {"N": COUNT, "STEP": STEP, "PATH": click.Path(exists=True), **LOCATIONS}
+"""By the word for the value of an option of a recording, what reads it; all others are texts."""
+
+_REPEATABLE = {"SELECTOR", "TRACE"}
+
+
+def recording_option(name: str, own: str = "", *, flag: str = "", **settings: Any) -> VerbOption:
+    """The option of a recording of that name; ``own``: the parameter that it sets, by default that name; ``flag``: what
+    it is called, if otherwise."""
+    entry = OPTIONS[name]
+
+    def read(context: click.Context, parameter: click.Parameter, given: Any) -> Any:
+        if context.get_parameter_source(own or name) is ParameterSource.DEFAULT:
+            return entry.default
+        return given if entry.metavar in LOCATIONS else value_of(name, given, given_by(context, parameter))
+
+    shape: dict[str, Any] = {"is_flag": True}
+    if entry.metavar or entry.choices:
+        kind = click.Choice(entry.choices) if entry.choices else _READERS.get(entry.metavar)
+        shape = {"metavar": entry.metavar or None, "type": kind, "multiple": entry.metavar in _REPEATABLE}
+    shape |= {"help": entry.help, "show_default": entry.shown_default or None, "envvar": entry.variable or None}
+    return VerbOption([own or name, flag or entry.flag], callback=read, **(shape | settings))
+
+
+def given_by(context: click.Context, parameter: click.Parameter) -> str:
+    """What set a parameter: ``--steps``, or the variable that is its default."""
+    source = context.get_parameter_source(parameter.name or "")
+    variable = source is ParameterSource.ENVIRONMENT and isinstance(parameter.envvar, str)
+    return str(parameter.envvar) if variable else parameter.opts[-1]
+
+
+def is_given(option: str | click.Parameter) -> bool:
+    """Whether the command line that runs has this option."""
+    name = option if isinstance(option, str) else option.name or ""
+    return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
+def options_of(group: str) -> list[VerbOption]:
+    """Those of the command line that runs, in this group of the help."""
+    options = click.get_current_context().command.params
+    return [one for one in options if isinstance(one, VerbOption) and one.group == group]
+
+
+def argument(**settings: Any) -> Any:
+    """A field that an argument sets."""
+
+    def make(name: str, kind: str) -> click.Parameter:
+        settings.setdefault("type", TYPES.get(_inner(kind)))
+        if kind.endswith("| None"):
+            settings.setdefault("required", False)
+        return click.Argument([name], **settings)
+
+    return field(metadata={"parameter": make})
+
+
+def command_argument(metavar: str = "[--] CMD …") -> Any:
+    """A field with the command that is run."""
+    return argument(nargs=-1, type=click.UNPROCESSED, metavar=metavar)
+
+
+def _inner(kind: str) -> str:
+    """``Path`` of ``Path | None``, ``tuple[Path, ...]`` and ``Path``."""
+    return kind.removesuffix(" | None").removeprefix("tuple[").removesuffix(", ...]")
+
+
+def verb(
+    arguments: type[T], *more: click.Parameter, cls: type[VerbCommand] = VerbCommand, **settings: Any
+) -> Callable[[Callable[[T], int | None]], click.Command]:
+    """Make a click command of a function that takes these arguments; its docstring is the help.
+
+    ``more``: parameters that are none of its fields. ``settings``: as of ``click.Command``.
+    """
+    own = {each.name: each for each in fields(arguments)}  # type: ignore[arg-type]
+    classes = [each for each in arguments.__mro__ if "__dataclass_fields__" in vars(each)]
+    order = dict.fromkeys(name for each in classes for name in inspect.get_annotations(each))
+    parameters = [own[name].metadata["parameter"](name, str(own[name].type)) for name in order]
+
+    def made(function: Callable[[T], int | None]) -> click.Command:
+        def call(**values: Any) -> int | None:
+            return function(arguments(**{name: values[name] for name in own}))
+
+        text = inspect.cleandoc(function.__doc__ or "")
+        return cls(None, callback=call, params=[*parameters, *more], help=text, **settings)
+
+    return made
+
+
+BEFORE_COMMAND = {"allow_interspersed_args": False}
+"""Context of verbs that run a command: options after it are the command's."""
+
+
+# --- options that several verbs share ---------------------------------------------------------------------------------
+
+
+def quiet_option(**settings: Any) -> Any:
+    return option(help="No narration; errors are still shown.", **settings)
+
+
+def form_option() -> Any:
+    return option("--format", type=click.Choice(["text", "json"]), default="text")
+
+
+def annotated_form_option() -> Any:
+    choices = click.Choice(["text", "json", "github"])
+    return option("--format", type=choices, default="text", metavar="FORM", help="text, json or github (annotation).")
+
+
+def brief_option() -> Any:
+    return option(help="At most 2 kB of JSON, with the next commands.")
+
+
+def color_option() -> Any:
+    """``--color auto|always|never``, whose value ``use_color`` takes."""
+    choices = click.Choice(["auto", "always", "never"])
+    return option(type=choices, default="auto", metavar="WHEN", help="Colour: auto, always or never.")
+
+
+def share_option(**settings: Any) -> Any:
+    return option(metavar="NAME", help="Link this entry of the folder, do not copy it.", **settings)
+
+
+def import_option() -> Any:
+    return option("--import", metavar="MODULE", help="Module that registers the op, if torch does not.")
+
+
+def strict_option(**settings: Any) -> Any:
+    return option(help="Added, removed or reordered ops count, too.", **settings)
+
+
+def tolerance_option() -> Any:
+    unbounded = click.FloatRange(min=0)
+    return option(type=unbounded, default=0.01, metavar="X", help="Threshold of a curve, of its range.")
+
+
+def no_tui_option() -> Any:
+    return option("--no-tui", help="Print the report in a terminal, too.")
+
+
+def place_option(**settings: Any) -> Any:
+    return option("--on", metavar="ray", help="A Ray cluster: ray, or ray://HOST:PORT.", **settings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterArguments:
+    """Where runs are made; what ``on_cluster`` takes."""
+
+    place: str | None = place_option()
+    cpus: float = option(type=click.FloatRange(min=0), default=1.0, metavar="N", help="With --on: CPUs of each.")
+    gpus: float = option(type=click.FloatRange(min=0), default=0.0, metavar="N", help="With --on: GPUs of each.")
 
 
 @contextmanager
@@ -91,123 +291,58 @@ def on_cluster(
         yield cluster
 
 
-def start_options(command: F) -> F:
-    """Add ``--a-starts-at`` and ``--b-starts-at``, whose values ``starts_of`` takes."""
-    for side, other in (("b", "A"), ("a", "B")):
-        command = click.option(
-            f"--{side}-starts-at",
-            type=click.IntRange(min=0),
-            metavar="STEP",
-            help=f"{side.upper()} was resumed: {other}'s step that is its first; 0: compare from both beginnings.",
-        )(command)
-    return command
+@dataclass(frozen=True, kw_only=True)
+class StartArguments:
+    """Where resumed runs begin."""
+
+    a_starts_at: int | None = option(type=STEP, metavar="STEP", help="A was resumed: B's step that is its first.")
+    b_starts_at: int | None = option(type=STEP, metavar="STEP", help="B was resumed: A's step that is its first.")
+
+    @property
+    def starts(self) -> Pair[int] | None:
+        """The argument ``starts`` of ``compare``."""
+        from rltrace.diff.base.model import Pair
+
+        given = self.a_starts_at, self.b_starts_at
+        return None if given == (None, None) else Pair(*given)
 
 
-def starts_of(a: int | None, b: int | None) -> Pair[int] | None:
-    """The argument ``starts`` of ``compare``."""
-    from rltrace.diff.base.model import Pair
+@dataclass(frozen=True, kw_only=True)
+class InjectingArguments:
+    """What both verbs that inject into a command take after their own options, and the command."""
 
-    return None if a is None and b is None else Pair(a, b)
-
-
-def parse_steps(text: str, option: str = "--steps") -> tuple[int, int | None]:
-    """``A:B`` as (first, end), half open; an open side is 0 or None; ``A`` is that step only. Raises UsageError."""
-    first, colon, end = (word.strip() for word in text.partition(":"))
-    if not colon and first.isascii() and first.isdigit():
-        return int(first), int(first) + 1
-    if not colon or not all(word == "" or (word.isascii() and word.isdigit()) for word in (first, end)):
-        raise UsageError(f"{option} {text}: give A:B with step numbers from 0, as in 100:110, 100:, :10 or 100")
-    window = int(first or 0), int(end) if end else None
-    if window[1] is not None and window[1] <= window[0]:
-        raise UsageError(f"{option} {text} is empty; the second number is the first step that is left out")
-    return window
-
-
-def parse_processes(text: str, option: str = "--processes") -> tuple[str, ...]:
-    """``*policy*,rank0/main`` as patterns of names of processes. Raises UsageError."""
-    return _patterns(text, f"{option} {text}: give patterns of process names, as in rank0/* or rank0/main,*worker*")
-
-
-def parse_loops(text: str) -> tuple[str, ...]:
-    """``train,evolve*`` as patterns of names of functions. Raises UsageError."""
-    return _patterns(text, f"--loops {text}: give names of functions of JAX, as in train or evolve*,train")
-
-
-def _patterns(text: str, message: str) -> tuple[str, ...]:
-    patterns = tuple(word.strip() for word in text.split(","))
-    if not all(patterns):
-        raise UsageError(message)
-    return patterns
-
-
-def given_by(context: click.Context, option: str, variable: str) -> str:
-    """What set an option's value, for messages: ``--steps``, or the variable that is its default."""
-    source = context.get_parameter_source(option)
-    return variable if source is click.core.ParameterSource.ENVIRONMENT else f"--{option}"
-
-
-def parse_axes(text: str) -> tuple[int, ...]:
-    """``0,1`` as numbers, ascending. Raises UsageError."""
-    words = [word.strip() for word in text.split(",")]
-    if not all(word.isascii() and word.isdigit() for word in words):
-        raise UsageError(f"--row-axes {text}: give numbers of axes from 0, as in 0 or 0,1")
-    return check_axes(map(int, words))
-
-
-def parse_size(option: str, text: str) -> int:
-    """``500MB``, ``1GiB``, ``1.5 G``, ``4096`` as bytes. Raises UsageError."""
-    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kKMGT]?)(i?)[bB]?\s*", text, re.ASCII)
-    if found is None or (found[3] and not found[2]):
-        raise UsageError(f"{option} {text}: give a number of bytes, as in 500MB, 1GiB or 4096")
-    return int(float(found[1]) * (1024 if found[3] else 1000) ** " KMGT".index(found[2].upper() or " "))
-
-
-def injecting_options(command: F) -> F:
-    """Add what both verbs that inject into a command take after their own options, and the command."""
-    parameters = (
-        click.option("--until", type=click.IntRange(min=0), metavar="STEP", help="End the program after this step."),
-        click.option(
-            "--result",
-            type=click.Path(path_type=Path),
-            metavar="FILE",
-            help="Write a report on the injections as JSON.",
-        ),
-        click.option("--force", is_flag=True, help="Replace an existing trace."),
-        click.option("--quiet", is_flag=True, help="No narration; errors are still shown."),
-        click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] CMD …"),
+    output: Path | None = option(
+        "-o", "--output", type=TraceLocation(written=True), metavar="TRACE", help="Trace to write; default: a new name."
     )
-    for parameter in reversed(parameters):
-        command = parameter(command)
-    return command
+    until: int | None = recorded("until")
+    result: Path | None = option(metavar="FILE", help="Write a report on the injections as JSON.")
+    force: bool = option(help="Replace an existing trace.")
+    quiet: bool = quiet_option()
+    command: tuple[str, ...] = command_argument()
 
 
-level_option = click.option(
-    "--level",
-    type=click.Choice(["step", "op"]),
-    default="op",
-    show_default=True,
-    help="Every op, or one digest a step.",
-)
-
-values_option = click.option(
-    "--values",
-    multiple=True,
-    metavar="SELECTOR",
-    help="Record the tensors that these ops return and write; repeatable.",
-)
-
-values_inputs_option = click.option("--values-inputs", is_flag=True, help="Record their inputs, too.")
-
-values_limit_option = click.option(
-    "--values-limit", metavar="SIZE", default="1GiB", show_default=True, help="Limit of values for each process."
-)
+WITH_CMD = "With CMD"
+"""The group of options of ``rerun`` that are for a program."""
 
 
-def check_values(values: Sequence[str], inputs: bool, level: str) -> None:
-    """Raise UsageError for selectors of values that cannot be recorded so, before anything is written."""
-    if values:
-        parse_selectors(values)
-        if level == "step":
-            raise UsageError("--values records tensors of ops; --level step records no ops")
-    elif inputs:
-        raise UsageError("--values-inputs extends --values SELECTOR: give one")
+@dataclass(frozen=True, kw_only=True)
+class ProgramArguments:
+    """How ``rerun`` runs a program, and reports on it."""
+
+    form: str = form_option()
+    color: str = color_option()
+    output: Path | None = option(
+        "-o", "--output", metavar="TRACE", group=WITH_CMD, help="Trace to write; default: a new name."
+    )
+    warm_up: int | None = option(type=STEP, metavar="STEPS", group=WITH_CMD, help="Steps made before; default: few.")
+    until: int | None = recorded("until", group=WITH_CMD)
+    verify_inputs: bool = recorded("verify_inputs", group=WITH_CMD, help="Digest every input of every op.")
+    values: tuple[str, ...] = recorded("values", group=WITH_CMD)
+    values_inputs: bool = recorded("values_inputs", group=WITH_CMD)
+    values_limit: int = recorded("values_limit", group=WITH_CMD)
+    pause: str | None = option(
+        "--break-at", metavar="OP", group=WITH_CMD, help="Begin the debugger before this op of TRACE."
+    )
+    no_compare: bool = option(group=WITH_CMD, help="End as CMD ends, without a comparison with TRACE.")
+    force: bool = option(group=WITH_CMD, help="Replace an existing trace.")
+    quiet: bool = quiet_option(group=WITH_CMD)

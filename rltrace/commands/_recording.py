@@ -9,6 +9,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from signal import SIGINT
@@ -16,12 +17,21 @@ from signal import SIGINT
 from rltrace.command_lines import line
 from rltrace.commands.console import ExitCode, complain, narrate, readable_size
 from rltrace.errors import UsageError
-from rltrace.launch.command import ORIGIN, CommandLookup, git_state, look_up, script_folder
+from rltrace.launch.command import (
+    ORIGIN,
+    CommandLookup,
+    fresh_trace,
+    git_state,
+    look_up,
+    script_folder,
+    trace_stem,
+)
 from rltrace.launch.run import CannotStartError, Ending, Work, run
 from rltrace.launch.signals import die_of
 from rltrace.launch.summary import RecordingSummary, advice, discard, remedy
 from rltrace.launch.uploader import LAST_SECONDS, Uploader
 from rltrace.masking import home_as_tilde, masked_arguments
+from rltrace.native.library import find, torch_folder
 from rltrace.recorder.base.options import RecordOptions, steps_text
 from rltrace.trace.format.checkpoint import read_entries, write_entries
 from rltrace.trace.format.location import Location, TraceURL
@@ -30,29 +40,44 @@ from rltrace.trace.format.schema import LIMIT, OVER_LIMIT
 from rltrace.wording import counted
 
 
+@dataclass(frozen=True)
+class Destination:
+    """Where a recording is written."""
+
+    trace: Path
+    url: TraceURL | None = None
+    """Where it is uploaded meanwhile; when all of it is there, the trace here is removed."""
+    force: bool = False
+    """Replace an existing trace."""
+
+    @classmethod
+    def here(cls, output: Path | None, command: Sequence[str], *, force: bool) -> Destination:
+        """A folder of this machine; by default a new one that is named after the command."""
+        if output is not None:
+            return cls(output, force=force)
+        return cls(fresh_trace(Path(), trace_stem(command)))
+
+
 def record_command(
     command: Sequence[str],
-    trace: Path,
+    to: Destination,
     options: RecordOptions,
     *,
-    force: bool,
     quiet: bool,
     on_recorded: Callable[[], bool] | None = None,
-    hint: str = "",
     meanwhile: Work | None = None,
-    url: TraceURL | None = None,
 ) -> int:
-    """Run ``command``, recorded into ``trace``, and return its exit status.
+    """Run ``command``, recorded, and return its exit status.
 
     ``on_recorded`` is called after the recording; if it returns False, a command that succeeded ends with 125.
-    ``force`` replaces an existing trace. ``hint``: shown as recording starts. ``meanwhile``: as of ``run``. ``url``:
-    where the trace is uploaded meanwhile; when it is there, ``trace`` is removed.
+    ``meanwhile``: as of ``run``. Raises UsageError where it cannot be recorded so.
     """
+    trace, url, hint = to.trace, to.url, _engine_hint(options)
     unstartable = _check(command)
     if unstartable is not None:
         return unstartable
     entries = read_entries(Path(options.checkpoint)) if options.checkpoint else {}
-    create_trace(trace, _launch_record(command, options), force=force)
+    create_trace(trace, _launch_record(command, options), force=to.force)
     if entries:
         write_entries(trace, entries)
     uploader = None if url is None else _uploader(trace, url, options.nodes)
@@ -172,8 +197,7 @@ def _current_folder() -> str:
 def _extent(options: RecordOptions) -> str:
     """``every op``, ``ops of steps 100:110 until step 120``, ``a digest each step``."""
     if options.rerun:
-        end = "" if options.end_step is None else options.end_step
-        what = f"ops of steps {options.first_step}:{end} of {options.process}"
+        what = f"ops of steps {steps_text((options.first_step, options.end_step))} of {options.process}"
         what += f", after {counted(options.warm_up, 'step')} of warm-up" if options.warm_up else ""
         return what + (", with values injected" if options.replay else "")
     if options.asleep:
@@ -182,26 +206,10 @@ def _extent(options: RecordOptions) -> str:
         what = "one digest a step"
         what += f", of steps {steps_text((options.first_step, options.end_step))}" if options.windowed else ""
     elif options.windowed:
-        what = f"ops of steps {options.first_step}:{'' if options.end_step is None else options.end_step}"
+        what = f"ops of steps {steps_text((options.first_step, options.end_step))}"
     else:
         what = "every op"
-    if options.verify_inputs:
-        what += " and every input"
-    if options.check_links:
-        what += ", its links checked"
-    if options.replay:
-        what += ", with values injected"
-    if options.against:
-        what += ", compared with another trace"
-    if options.values:
-        what += f", with values of {' or '.join(options.values)}"
-    if options.rerunnable:
-        what += f", with what {' or '.join(options.rerunnable)} needs to be run again"
-    if options.rows:
-        what += f", with rows of {' or '.join(options.rows)}"
-    if options.processes:
-        what += f", in {' or '.join(options.processes)}"
-    return what if options.until is None else f"{what}, until step {options.until} is done"
+    return what + options.narration()
 
 
 def _report(
@@ -317,3 +325,18 @@ def _was_stopped_by_option(options: RecordOptions, ending: Ending) -> bool:
     """Whether ``--until`` or ``--stop`` interrupted the program, not the user."""
     can_stop = options.until is not None or options.stop
     return can_stop and ending.signal == SIGINT and "stopped" in ending.recorded.states
+
+
+def _engine_hint(options: RecordOptions) -> str:
+    """Where ops are recorded in Python for want of a library: what it costs, what to do; ``native``: UsageError."""
+    in_python = options.in_python if options.level == "op" else f"--level {options.level}"
+    required = options.engine == "native"
+    if required and in_python:
+        raise UsageError(f"--engine native records ops, and with {in_python} it cannot: leave one of them out")
+    if options.engine == "mode" or in_python:
+        return ""
+    found = find(torch_folder())
+    if required and found.why_not:
+        raise UsageError(f"--engine native: {found.why_not}; {line('build-engine')} compiles one")
+    costly = f"{found.why_not}: recording small ops takes about twice as long; {line('build-engine')} compiles one"
+    return costly if found.why_not else ""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rltrace.commands._recording import distinct_paths, record_command
+from rltrace.commands._option_types import ProgramArguments
+from rltrace.commands._recording import Destination, distinct_paths, record_command
 from rltrace.commands.console import ExitCode, complain, emit, emit_json, use_color
 from rltrace.diff.compare import compare
 from rltrace.errors import UsageError
-from rltrace.launch.command import fresh_trace, trace_stem
 from rltrace.query.locate import locate
 from rltrace.recorder.base.options import RecordOptions
 from rltrace.replay.plan import compile_of, window_of
@@ -58,10 +58,8 @@ class ProgramSteps:
         path, source = distinct_paths(written, local_folder(self.trace.path, "a rerun"))
         return RecordOptions(
             path,
-            "op",
-            first,
-            end,
-            None if end is None else last_step(process, end),
+            steps=(first, end),
+            until=None if end is None else last_step(process, end),
             compile=compile_of(self.trace),
             asleep=first > 0,
             rerun=source,
@@ -77,29 +75,13 @@ def set_variables(process: ProcessTrace) -> None:
     os.environ.update(rank_variables(process))
 
 
-@dataclass(frozen=True)
-class ProgramArguments:
-    """Arguments of the verb."""
-
-    output: Path | None
-    verify_inputs: bool
-    values: tuple[str, ...]
-    values_inputs: bool
-    values_limit: int
-    pause: str | None
-    form: str
-    color: str
-    compares: bool
-    """Whether the run is compared with the recorded steps."""
-    force: bool
-    quiet: bool
-
-
 def rerun_program(steps: ProgramSteps, command: Sequence[str], arguments: ProgramArguments) -> int:
     """Run the program as this process of a trace; returns the exit status. Raises UsageError."""
     trace, process = steps.trace, steps.process
-    written = arguments.output if arguments.output is not None else fresh_trace(Path(), trace_stem(command))
-    options = steps.options(written)._replace(
+    to = Destination.here(arguments.output, command, force=arguments.force)
+    written = to.trace
+    options = replace(
+        steps.options(to.trace),
         verify_inputs=arguments.verify_inputs,
         values=arguments.values,
         values_inputs=arguments.values_inputs,
@@ -115,9 +97,8 @@ def rerun_program(steps: ProgramSteps, command: Sequence[str], arguments: Progra
             found.append(result)
         return result is not None
 
-    on_recorded = judge if arguments.compares else lambda: ran_steps(process, written)
-    force = arguments.force and arguments.output is not None
-    status = record_command(command, written, options, force=force, quiet=arguments.quiet, on_recorded=on_recorded)
+    on_recorded = (lambda: ran_steps(process, written)) if arguments.no_compare else judge
+    status = record_command(command, to, options, quiet=arguments.quiet, on_recorded=on_recorded)
     if not found:
         return status
     [result] = found

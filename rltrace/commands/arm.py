@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,18 +16,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from rltrace.command_lines import line
-from rltrace.commands._option_types import (
-    check_values,
-    level_option,
-    parse_size,
-    parse_steps,
-    values_inputs_option,
-    values_limit_option,
-    values_option,
-)
+from rltrace.commands._option_types import argument, option, recorded, verb
 from rltrace.commands.console import narrate
 from rltrace.errors import UsageError
-from rltrace.recorder.base.options import VARIABLE, steps_text
+from rltrace.recorder.base.options import VARIABLE, RecordOptions, check_options, parse_steps, steps_text
 from rltrace.trace.format.arming import Answer, ArmRequest, SleepingProcess, sleeping_processes, write_request
 from rltrace.wording import counted
 
@@ -66,33 +59,20 @@ def parse_arm_steps(text: str) -> ArmSteps:
     return ArmSteps(first, first + count, bool(found[1]))
 
 
-@click.command(name="arm")
-@click.argument("run", metavar="RUN")
-@click.option(
-    "--steps",
-    default="+1:+1",
-    show_default=True,
-    metavar="A:B",
-    help="Steps to record: A to B (B left out); +A is A steps from now, +B is how many.",
-)
-@level_option
-@values_option
-@values_inputs_option
-@values_limit_option
-@click.option("--disarm", is_flag=True, help="Record nothing more, until it is armed again.")
-@click.option(
-    "--wait", type=click.FloatRange(min=0), default=10.0, show_default=True, metavar="SECONDS", help="For an answer."
-)
-def command(
-    run: str,
-    steps: str,
-    level: str,
-    values: tuple[str, ...],
-    values_inputs: bool,
-    values_limit: str,
-    disarm: bool,
-    wait: float,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class ArmArguments:
+    run: str = argument(metavar="RUN")
+    steps: str = option(default="+1:+1", metavar="A:B", help="A to B; or N, A steps from now: +A:+N.")
+    level: str = recorded("level")
+    values: tuple[str, ...] = recorded("values")
+    values_inputs: bool = recorded("values_inputs")
+    values_limit: int = recorded("values_limit")
+    disarm: bool = option(help="Record nothing more, until it is armed again.")
+    wait: float = option(type=click.FloatRange(min=0), default=10.0, metavar="SECONDS", help="For an answer.")
+
+
+@verb(ArmArguments)
+def command(arguments: ArmArguments) -> None:
     """Record steps of RUN, a program that runs under rltrace record --asleep.
 
     RUN is its trace, or the pid of one of its processes. --steps +1:+2 records two steps, from the next one on, and
@@ -102,16 +82,18 @@ def command(
     A process reads the request as an optimizer step ends. Until then it cannot answer; a request without an answer
     stays valid.
     """
-    window = parse_arm_steps(steps)
-    check_values(values, values_inputs, level)
-    limit = parse_size("--values-limit", values_limit)
+    run, values, disarm = arguments.run, arguments.values, arguments.disarm
+    window = parse_arm_steps(arguments.steps)
+    asked = RecordOptions(run, level=arguments.level, values=values, values_inputs=arguments.values_inputs)
+    check_options(asked, {name: entry.flag for name, entry in asked.set_options().items()})
     trace = _trace_of(run)
     asleep = _processes(trace, run)
     first = _common_first(trace, asleep, window.first) if window.relative and not disarm else window.first
     end = None if window.end is None else first + window.end - window.first
-    request = ArmRequest(first, end, window.relative, level, values, values_inputs, limit, disarm)
+    limit, inputs = arguments.values_limit, arguments.values_inputs
+    request = ArmRequest(first, end, window.relative, arguments.level, values, inputs, limit, disarm)
     number = write_request(trace, request)
-    _report(_answers(trace, number, wait), number, request, trace)
+    _report(_answers(trace, number, arguments.wait), number, request, trace)
 
 
 def _trace_of(run: str) -> Path:

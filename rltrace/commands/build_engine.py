@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
 import click
 
+from rltrace.commands._option_types import option, quiet_option, verb
 from rltrace.commands.console import emit, narrate
 from rltrace.commands.version import NOT_INSTALLED, own_version
 
 
-@click.command(name="build-engine")
-@click.option("--force", is_flag=True, help="Compile it again.")
-@click.option(
-    "--wheel",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="Also write it as a wheel, for other machines with this Python and this torch.",
-)
-@click.option("--quiet", is_flag=True, help="No narration; errors are still shown.")
-def command(force: bool, wheel: Path | None, quiet: bool) -> None:
+@dataclass(frozen=True, kw_only=True)
+class BuildEngineArguments:
+    force: bool = option(help="Compile it again.")
+    wheel: Path | None = option(
+        type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Also write it as a wheel, for others."
+    )
+    quiet: bool = quiet_option()
+
+
+@verb(BuildEngineArguments)
+def command(arguments: BuildEngineArguments) -> None:
     """Compile the native engine for this Python and its torch, and print where it is.
 
     Takes a C++20 compiler ($CXX, else c++, g++ or clang++), about a minute and a gigabyte of memory. With it a
@@ -33,6 +36,7 @@ def command(force: bool, wheel: Path | None, quiet: bool) -> None:
     from rltrace.native.build import build_log_library, plan_build, write_wheel
     from rltrace.native.library import jaxlib_folder, torch_folder
 
+    force, wheel, quiet = arguments.force, arguments.wheel, arguments.quiet
     if torch_folder() is None and jaxlib_folder() is not None and wheel is None:
         emit(str(build_log_library(force=force)))
         return

@@ -7,16 +7,16 @@ writes.
 from __future__ import annotations
 
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
 from rltrace.command_lines import line
-from rltrace.commands._option_types import TraceLocation
+from rltrace.commands._option_types import COUNT, argument, option, quiet_option, recorded, share_option, verb
 from rltrace.commands.confirm import parse_overrides, require_approval
 from rltrace.commands.console import narrate, readable_size
 from rltrace.errors import UsageError
+from rltrace.recorder.base.options import Window, steps_text
 from rltrace.trace.format.location import Location, folder_beside
 from rltrace.wording import counted
 
@@ -26,65 +26,28 @@ if TYPE_CHECKING:
     from rltrace.trace.read.reader import Trace
 
 
-@click.command(name="capture")
-@click.argument("trace", type=TraceLocation())
-@click.option("--steps", metavar="A:B", help="Steps of the experiment (B left out), as rltrace confirm prints them.")
-@click.option(
-    "--for",
-    "other",
-    type=TraceLocation(),
-    metavar="TRACE",
-    help="The other trace, or a slice of it: the steps follow from where the two diverge.",
-)
-@click.option("--until", type=click.IntRange(min=0), metavar="STEP", help="With --for: the last step, as in confirm.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Capture to write; default: TRACE with .capture for .zarr.",
-)
-@click.option(
-    "--samples",
-    type=click.IntRange(min=1),
-    default=2,
-    show_default=True,
-    help="Number of runs, which all have to give the same.",
-)
-@click.option("--cmd", metavar="CMD", help="The command, instead of the recorded one.")
-@click.option("--env", multiple=True, metavar="NAME=VALUE", help="Variable to set for it; repeatable.")
-@click.option("--folder", type=click.Path(path_type=Path), metavar="FOLDER", help="The program's folder.")
-@click.option("--share", multiple=True, metavar="NAME", help="Link this entry of the folder instead of copying it.")
-@click.option("--in-place", is_flag=True, help="Run in the folder, not in a copy.")
-@click.option("--values-limit", type=click.IntRange(min=1), default=1024, show_default=True, metavar="MB",
-              help="Limit of values for each process.")  # fmt: skip
-@click.option(
-    "--work",
-    type=click.Path(path_type=Path),
-    metavar="FOLDER",
-    help="Keeps the runs; an interrupted one resumes there.  [default: beside FILE, removed when FILE is written]",
-)
-@click.option("--force", is_flag=True, help="Replace FILE if it is a capture.")
-@click.option("--yes", is_flag=True, help="Run and write without asking.")
-@click.option("--quiet", is_flag=True, help="No narration; errors are still shown.")
-def command(
-    trace: Location,
-    steps: str | None,
-    other: Location | None,
-    until: int | None,
-    output: Path | None,
-    samples: int,
-    cmd: str | None,
-    env: tuple[str, ...],
-    folder: Path | None,
-    share: tuple[str, ...],
-    in_place: bool,
-    values_limit: int,
-    work: Path | None,
-    force: bool,
-    yes: bool,
-    quiet: bool,
-) -> int:
+@dataclass(frozen=True, kw_only=True)
+class CaptureArguments:
+    trace: Location = argument()
+    steps: Window | None = recorded("steps", envvar=None, help="Steps of the experiment, as confirm prints them.")
+    other: Location | None = option("--for", metavar="TRACE", help="The other trace, or a slice, whence the steps.")
+    until: int | None = recorded("until", help="With --for: the last step, as in confirm.")
+    output: Path | None = option("-o", "--output", metavar="FILE", help="To write; default: TRACE, with .capture.")
+    samples: int = option(type=COUNT, default=2, metavar="N", help="Runs, which all have to give the same.")
+    cmd: str | None = option(metavar="CMD", help="The command, instead of the recorded one.")
+    env: tuple[str, ...] = option(metavar="NAME=VALUE", help="Variable to set for it; repeatable.")
+    folder: Path | None = option(metavar="FOLDER", help="The program's folder.")
+    share: tuple[str, ...] = share_option()
+    in_place: bool = option(help="Run in the folder, not in a copy.")
+    values_limit: int = recorded("values_limit")
+    work: Path | None = option(metavar="FOLDER", help="Keeps the runs; default: beside FILE, removed then.")
+    force: bool = option(help="Replace FILE if it is a capture.")
+    yes: bool = option(help="Run and write without asking.")
+    quiet: bool = quiet_option()
+
+
+@verb(CaptureArguments)
+def command(arguments: CaptureArguments) -> int:
     """Run TRACE's program again with all values of some steps, and write that run to one file.
 
     On the machine that TRACE was recorded on. Copy the file to the other machine and run its program there with
@@ -105,18 +68,20 @@ def command(
     from rltrace.report.confirm import capture_plan_lines
     from rltrace.trace.read.reader import open_trace
 
+    trace, output, share, in_place = arguments.trace, arguments.output, arguments.share, arguments.in_place
+    yes, quiet, samples = arguments.yes, arguments.quiet, arguments.samples
     opened = open_trace(trace)
-    covered = _covered(opened, trace, steps, other, until)
+    covered = _covered(opened, arguments)
     target = output if output is not None else folder_beside(trace) / f"{trace.name.removesuffix('.zarr')}.capture"
-    _check_target(target, force=force)
-    recipe: Recipe = captured_recipe(opened, parse_overrides(cmd, folder, env))
-    runs = work if work is not None else target.with_name(f"{target.name}.runs")
+    _check_target(target, force=arguments.force)
+    recipe: Recipe = captured_recipe(opened, parse_overrides(arguments.cmd, arguments.folder, arguments.env))
+    runs = arguments.work if arguments.work is not None else target.with_name(f"{target.name}.runs")
     if not in_place:
         check_folders({"a": recipe}, share, runs)
     lines = capture_plan_lines(recipe, str(covered), samples, in_place=in_place, work=str(runs))
     require_approval("\n".join(lines), yes=yes, quiet=quiet)
     subject = {"capture": identity_of(opened), "steps": [covered.first, covered.end], "command": recipe.shown}
-    setting = RunSetting(runs, {"a": recipe}, covered, share, in_place, values_limit * 1_000_000)
+    setting = RunSetting(runs, {"a": recipe}, covered, share, in_place, arguments.values_limit)
     with Runner() as runner:
         control = run_control(RunCache(setting, subject, runner), "control", "a", opened, str(trace), samples)
     if control.trouble is not None:
@@ -124,22 +89,20 @@ def command(
     require_approval(_size(target, control.ran.trace), yes=yes, quiet=quiet, question="write it?")
     about = CaptureInfo(identity_of(opened), str(trace), covered.first, covered.end, samples)
     write_capture(target, about, control.ran.trace)
-    if work is None:
+    if arguments.work is None:
         shutil.rmtree(runs, ignore_errors=True)
     if not quiet:
         narrate(f"{target} holds {covered} of {trace}")
     return 0
 
 
-def _covered(
-    opened: Trace, trace: Location, steps: str | None, other: Location | None, until: int | None
-) -> StepsCovered:
+def _covered(opened: Trace, arguments: CaptureArguments) -> StepsCovered:
     """The steps of the experiment. Raises UsageError if they are not given, or the trace has none of them."""
-    from rltrace.commands._option_types import parse_steps
     from rltrace.diff.compare import compare
     from rltrace.experiment.confirm.steps_covered import StepsCovered, divergence_of
     from rltrace.trace.read.reader import open_trace
 
+    trace, steps, other, until = arguments.trace, arguments.steps, arguments.other, arguments.until
     if (steps is None) == (other is None):
         raise UsageError(
             "give the steps: --for OTHER.zarr (the other trace, or a slice of it), or --steps A:B as rltrace "
@@ -149,10 +112,11 @@ def _covered(
         raise UsageError("--until goes with --for; --steps A:B sets the end")
     if other is not None:
         return divergence_of(compare(opened, open_trace(other)), until).covered
-    first, end = parse_steps(steps or "")
+    assert steps is not None
+    first, end = steps
     if end is None:
         raise UsageError(
-            f"--steps {steps}: an experiment has an end; give the last step, too, as in {first}:{first + 2}"
+            f"--steps {steps_text(steps)}: an experiment has an end; give the last step, too, as in {first}:{first + 2}"
         )
     finished = max((len(process.steps) for process in opened.processes), default=0)
     if first > finished:

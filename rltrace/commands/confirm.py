@@ -10,22 +10,27 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from rltrace.commands._option_types import TraceLocation, cluster_options, on_cluster
-from rltrace.commands.console import (
-    ExitCode,
+from rltrace.commands._option_types import (
+    COUNT,
+    ClusterArguments,
+    argument,
+    brief_option,
     color_option,
-    emit_result,
-    format_options,
-    narrate,
-    progress_visible,
-    run_counter,
+    form_option,
+    on_cluster,
+    option,
+    quiet_option,
+    recorded,
+    share_option,
+    verb,
 )
+from rltrace.commands.console import ExitCode, emit_result, narrate, progress_visible, run_counter
 from rltrace.errors import UsageError
 from rltrace.trace.format.location import Location, local_folder
 
@@ -36,151 +41,109 @@ if TYPE_CHECKING:
     from rltrace.experiment.runner import RunMaker
 
 
-@click.command(name="confirm")
-@click.argument("traces", nargs=-1, type=TraceLocation(), metavar="A B")
-@click.option("--until", type=click.IntRange(min=0), metavar="STEP", help="Last step; default: the one after the first"
-              " that differs.")  # fmt: skip
-@click.option(
-    "--inject",
-    multiple=True,
-    metavar="SELECTOR",
-    help="Inject these ops of A only, instead of searching for all that give different results; repeatable.",
-)
-@click.option(
-    "--samples",
-    type=click.IntRange(min=1),
-    default=2,
-    show_default=True,
-    help="Runs of each control, which all have to give the same.",
-)
-@click.option("--no-search", is_flag=True, help="Do not search for the fewest kinds of op.")
-@click.option("--cmd-a", metavar="CMD", help="A's command, instead of the recorded one.")
-@click.option("--cmd-b", metavar="CMD", help="B's.")
-@click.option("--env", multiple=True, metavar="NAME=VALUE", help="Variable to set for both; repeatable.")
-@click.option("--env-a", multiple=True, metavar="NAME=VALUE", help="Variable to set for A.")
-@click.option("--env-b", multiple=True, metavar="NAME=VALUE", help="Variable to set for B.")
-@click.option("--folder-a", type=click.Path(path_type=Path), metavar="FOLDER", help="A's program folder.")
-@click.option("--folder-b", type=click.Path(path_type=Path), metavar="FOLDER", help="B's program folder.")
-@click.option("--share", multiple=True, metavar="NAME", help="Link this entry of the folder instead of copying it.")
-@click.option("--in-place", is_flag=True, help="Run in the folders, not in copies.")
-@cluster_options
-@click.option("--values-limit", type=click.IntRange(min=1), default=1024, show_default=True, metavar="MB",
-              help="Limit of values for each process.")  # fmt: skip
-@click.option("--arms", type=click.Choice(["a", "b"]), help="Run the arms of this program only, on its machine.")
-@click.option(
-    "--capture",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="With --arms: the other program's control, from rltrace capture.",
-)
-@click.option(
-    "--found", type=click.Path(path_type=Path), metavar="FILE", help="With --arms a: the outcome of --arms b."
-)
-@click.option("--join", is_flag=True, help="Combine two outcomes of --arms: A B are these files.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="The outcome as JSON; default:"
-              " beside B, where the interface looks for it.")  # fmt: skip
-@click.option(
-    "--work",
-    type=click.Path(path_type=Path),
-    metavar="FOLDER",
-    help="Keeps the runs; an interrupted experiment resumes there.",
-)
-@click.option("--yes", is_flag=True, help="Run without asking.")
-@format_options
-@click.option("--quiet", is_flag=True, help="No narration; errors are still shown.")
-@color_option
-def command(
-    traces: tuple[Location, ...],
-    until: int | None,
-    inject: tuple[str, ...],
-    samples: int,
-    no_search: bool,
-    cmd_a: str | None,
-    cmd_b: str | None,
-    env: tuple[str, ...],
-    env_a: tuple[str, ...],
-    env_b: tuple[str, ...],
-    folder_a: Path | None,
-    folder_b: Path | None,
-    share: tuple[str, ...],
-    in_place: bool,
-    place: str | None,
-    cpus: float,
-    gpus: float,
-    values_limit: int,
-    arms: str | None,
-    capture: Path | None,
-    found: Path | None,
-    join: bool,
-    output: Path | None,
-    work: Path | None,
-    yes: bool,
-    form: str,
-    brief: bool,
-    quiet: bool,
-    color: str,
-) -> int:
+SIDES, MACHINES = "The programs", "Each on its machine"
+"""Groups of options."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfirmArguments(ClusterArguments):
+    traces: tuple[Location, ...] = argument(nargs=-1, metavar="A B")
+    until: int | None = recorded("until", help="Last step; default: that after the first to differ.")
+    inject: tuple[str, ...] = option(metavar="SELECTOR", help="These ops of A only, without a search; repeatable.")
+    samples: int = option(type=COUNT, default=2, metavar="N", help="Runs of each control.")
+    no_search: bool = option(help="Do not search for the fewest kinds of op.")
+    values_limit: int = recorded("values_limit")
+    output: Path | None = option("-o", "--output", metavar="FILE", help="The outcome as JSON; default: beside B.")
+    work: Path | None = option(metavar="FOLDER", help="Keeps the runs; default: named after the outcome.")
+    yes: bool = option(help="Run without asking.")
+    form: str = form_option()
+    brief: bool = brief_option()
+    quiet: bool = quiet_option()
+    color: str = color_option()
+    cmd_a: str | None = option(metavar="CMD", group=SIDES, help="A's command, instead of the recorded one.")
+    cmd_b: str | None = option(metavar="CMD", group=SIDES, help="B's.")
+    env: tuple[str, ...] = option(metavar="NAME=VALUE", group=SIDES, help="Variable for both; repeatable.")
+    env_a: tuple[str, ...] = option(metavar="NAME=VALUE", group=SIDES, help="For A.")
+    env_b: tuple[str, ...] = option(metavar="NAME=VALUE", group=SIDES, help="For B.")
+    folder_a: Path | None = option(metavar="FOLDER", group=SIDES, help="A's program folder.")
+    folder_b: Path | None = option(metavar="FOLDER", group=SIDES, help="B's.")
+    share: tuple[str, ...] = share_option(group=SIDES)
+    in_place: bool = option(group=SIDES, help="Run in the folders, not in copies.")
+    arms: str | None = option(type=click.Choice(["a", "b"]), group=MACHINES, help="Of one program, on its machine.")
+    capture: Path | None = option(metavar="FILE", group=MACHINES, help="The other's control, from rltrace capture.")
+    found: Path | None = option(metavar="FILE", group=MACHINES, help="With --arms a: the outcome of --arms b.")
+    join: bool = option(group=MACHINES, help="Combine two outcomes of --arms: A B are these files.")
+
+    @property
+    def target(self) -> Path:
+        """The file of the outcome."""
+        from rltrace.experiment.outcome import outcome_path
+
+        return self.output if self.output is not None else outcome_path(*self.traces)
+
+    @property
+    def runs(self) -> Path:
+        """The folder of the runs."""
+        if self.work is not None:
+            return self.work
+        folder = self.target.with_name(self.target.name.removesuffix(".json"))
+        return folder if folder != self.target else folder.with_name(f"{folder.name}.runs")
+
+
+@verb(ConfirmArguments)
+def command(arguments: ConfirmArguments) -> int:
     """Run A and B again and inject A's values into B: is the first difference the cause?
 
-    A and B are run again unchanged and have to equal their traces. Then A's values are injected into B at every op that
-    gives a different result, and at fewer and fewer kinds of them; then B's values into A at the remaining ones. If
-    that turns B into A and A into B, bit for bit, it is the cause.
-
-    The commands, folders and variables are the recorded ones. Each run works in a copy of its folder.
-
-    Ends with 0 if the cause is confirmed, 1 if the suspicion is refuted or explains only some of the difference, 2 on
-    trouble, 3 if the experiment proves nothing (UNRESOLVED) or half of it (REPAIRED).
+    Ends with 0 if the cause is confirmed, 1 if it is refuted or explains only some of the difference, 2 on trouble, 3
+    if the experiment proves nothing (UNRESOLVED) or half of it (REPAIRED).
     """
+    traces, place, join = arguments.traces, arguments.place, arguments.join
     if len(traces) != 2:
         what = "outcomes, as in rltrace confirm --join a.json b.json" if join else "traces, as in rltrace confirm A B"
         raise UsageError(f"name two {what}")
     a, b = traces
-    if in_place and place is not None:
+    if arguments.in_place and place is not None:
         raise UsageError("--in-place runs in this machine's folders: leave it out, or leave out --on")
     if join:
-        outcome = _join(local_folder(a, "rltrace confirm --join"), local_folder(b, "rltrace confirm --join"), output)
+        one, other = (local_folder(trace, "rltrace confirm --join") for trace in traces)
+        outcome = _join(one, other, arguments.output)
     else:
         from rltrace.experiment.confirm.setup import BOTH, ConfirmOptions
-        from rltrace.experiment.outcome import outcome_path, read_outcome
+        from rltrace.experiment.outcome import read_outcome
         from rltrace.selectors import parse_selectors
 
-        parse_selectors(inject)
+        parse_selectors(arguments.inject)
         sides: dict[Side, CommandOverrides] = {
-            "a": parse_overrides(cmd_a, folder_a, (*env, *env_a)),
-            "b": parse_overrides(cmd_b, folder_b, (*env, *env_b)),
+            "a": parse_overrides(arguments.cmd_a, arguments.folder_a, (*arguments.env, *arguments.env_a)),
+            "b": parse_overrides(arguments.cmd_b, arguments.folder_b, (*arguments.env, *arguments.env_b)),
         }
         options = ConfirmOptions(
             a=a,
             b=b,
-            sides=BOTH if arms is None else frozenset([_side(arms)]),
+            sides=BOTH if arguments.arms is None else frozenset([_side(arguments.arms)]),
             overrides=sides,
-            until=until,
-            selectors=inject,
-            samples=samples,
-            search=not no_search,
-            capture=capture,
-            found=None if found is None else read_outcome(found),
-            found_file=found,
+            until=arguments.until,
+            selectors=arguments.inject,
+            samples=arguments.samples,
+            search=not arguments.no_search,
+            capture=arguments.capture,
+            found=None if arguments.found is None else read_outcome(arguments.found),
+            found_file=arguments.found,
             elsewhere=place is not None,
         )
-        target = output if output is not None else outcome_path(a, b)
-        folder = work if work is not None else target.with_name(target.name.removesuffix(".json"))
-        if folder == target:
-            folder = target.with_name(f"{target.name}.runs")
-        with on_cluster(place, cpus, gpus, None, narrate) as cluster:
-            there = None if cluster is None else cluster.runner()
-            outcome = _run(options, target, folder, share, values_limit, there, in_place=in_place, yes=yes, quiet=quiet)
+        with on_cluster(place, arguments.cpus, arguments.gpus, None, narrate) as cluster:
+            outcome = _run(options, arguments, None if cluster is None else cluster.runner())
     status = status_of(outcome)
     from rltrace.report.brief import brief_outcome
     from rltrace.report.confirm import render_outcome
 
     emit_result(
-        form,
-        brief,
+        arguments.form,
+        arguments.brief,
         outcome,
         lambda colored: render_outcome(outcome, color=colored),
         lambda: brief_outcome(outcome, status),
-        color,
+        arguments.color,
     )
     return status
 
@@ -194,18 +157,7 @@ def status_of(outcome: ExperimentResult) -> ExitCode:
     return ExitCode.DIVERGED if outcome.word in (Outcome.REFUTED, Outcome.PARTIAL) else ExitCode.UNDECIDED
 
 
-def _run(
-    options: ConfirmOptions,
-    target: Path,
-    folder: Path,
-    share: tuple[str, ...],
-    values_limit: int,
-    there: RunMaker | None,
-    *,
-    in_place: bool,
-    yes: bool,
-    quiet: bool,
-) -> ExperimentResult:
+def _run(options: ConfirmOptions, arguments: ConfirmArguments, there: RunMaker | None) -> ExperimentResult:
     from rltrace.experiment.confirm.arms import Experiment, initial_outcome, interrupted_outcome
     from rltrace.experiment.confirm.run_cache import RunCache, RunSetting
     from rltrace.experiment.confirm.setup import check_folders, prepare
@@ -214,25 +166,26 @@ def _run(
     from rltrace.experiment.runner import Runner
     from rltrace.report.confirm import plan_lines
 
+    target, folder, share, quiet = arguments.target, arguments.runs, arguments.share, arguments.quiet
     prepared = prepare(options)
     covered = prepared.question.divergence.covered
-    if not in_place:
+    if not arguments.in_place:
         check_folders(prepared.recipes, share, folder)
     lines = plan_lines(
         {str(side): recipe for side, recipe in prepared.recipes.items()},
         str(covered),
         options.samples,
-        in_place=in_place,
+        in_place=arguments.in_place,
         work=str(folder),
     )
-    require_approval("\n".join(lines), yes=yes, quiet=quiet)
+    require_approval("\n".join(lines), yes=arguments.yes, quiet=quiet)
     setting = RunSetting(
         folder=folder,
         recipes=prepared.recipes,
         covered=covered,
         shared=share,
-        in_place=in_place,
-        values_limit=values_limit * 1_000_000,
+        in_place=arguments.in_place,
+        values_limit=arguments.values_limit,
     )
     show = _Narration(quiet=quiet)
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from enum import IntEnum
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
@@ -22,8 +22,6 @@ from rltrace.json import to_json
 
 if TYPE_CHECKING:
     from rltrace.report.brief import Brief
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 class ExitCode(IntEnum):
@@ -110,36 +108,6 @@ def emit_result(
 def write_json(path: Path, value: object) -> None:
     """Write an object to a file as JSON."""
     path.write_text(json.dumps(to_json(value), indent=1, allow_nan=False) + "\n", encoding="utf-8")
-
-
-def color_option(command: F) -> F:
-    """Add ``--color auto|always|never``, whose value ``use_color`` takes."""
-    return click.option(
-        "--color",
-        type=click.Choice(["auto", "always", "never"]),
-        default="auto",
-        show_default=True,
-        help="Colour the text; auto: on a terminal, unless NO_COLOR is set.",
-    )(command)
-
-
-def format_options(command: F) -> F:
-    """Add ``--format text|json`` and ``--brief``."""
-    return _format_options(command, "text", "json")
-
-
-def annotated_format_options(command: F) -> F:
-    """Add ``--format text|json|github`` and ``--brief``; ``github``: the text, then an annotation."""
-    return _format_options(
-        command, "text", "json", "github", help="github: the text, then an annotation of GitHub Actions at the line."
-    )
-
-
-def _format_options(command: F, *forms: str, help: str | None = None) -> F:
-    brief = click.option("--brief", is_flag=True, help="The result in at most 2 kB of JSON, with the next commands.")
-    return click.option("--format", "form", type=click.Choice(forms), default="text", show_default=True, help=help)(
-        brief(command)
-    )
 
 
 def use_color(choice: str = "auto") -> bool:

@@ -8,13 +8,19 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
-from rltrace.commands._option_types import TraceLocation
-from rltrace.commands.console import ExitCode, color_option, emit, emit_json, use_color
+from rltrace.commands._option_types import (
+    BEFORE_COMMAND,
+    color_option,
+    command_argument,
+    form_option,
+    option,
+    verb,
+)
+from rltrace.commands.console import ExitCode, emit, emit_json, use_color
 from rltrace.errors import RecordError, UsageError
 from rltrace.launch.command import CommandLookup, look_up
 from rltrace.trace.format.location import Location
@@ -29,12 +35,16 @@ FIRST_CALL = "import jax; jax.numpy.ones(2) + 1"
 """The same where torch is not installed and JAX is."""
 
 
-@click.command(context_settings={"allow_interspersed_args": False})
-@click.option("--trace", type=TraceLocation(), metavar="TRACE", help="Report on the process of this trace.")
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
-@color_option
-@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- CMD …]")
-def command(trace: Location | None, form: str, color: str, command: tuple[str, ...]) -> int:
+@dataclass(frozen=True, kw_only=True)
+class DoctorArguments:
+    trace: Location | None = option(metavar="TRACE", help="Report on the process of this trace.")
+    form: str = form_option()
+    color: str = color_option()
+    command: tuple[str, ...] = command_argument("[-- CMD …]")
+
+
+@verb(DoctorArguments, context_settings=BEFORE_COMMAND)
+def command(arguments: DoctorArguments) -> int:
     """What selects kernels here (processor, libraries, threads, switches), sources of nondeterminism, and the engine.
 
     Reports on a new Python process with torch (with JAX where only JAX is installed), on CMD after its first optimizer
@@ -45,6 +55,7 @@ def command(trace: Location | None, form: str, color: str, command: tuple[str, .
     from rltrace.native.library import find, find_log_library, jaxlib_folder, torch_folder
     from rltrace.report.doctor import SCHEMA, JaxRecorder, render_doctor
 
+    trace, command = arguments.trace, arguments.command
     if trace is not None and command:
         raise UsageError("--trace and a command exclude each other: a trace has its command")
     first = FIRST_CALL if torch_folder() is None and jaxlib_folder() is not None else FIRST_OP
@@ -55,10 +66,10 @@ def command(trace: Location | None, form: str, color: str, command: tuple[str, .
         jax = JaxRecorder(str(facts["jax.jaxlib"]), str(facts["jax.platform"]), find_log_library())
     elif trace is None:
         engine = find(torch_folder())
-    if form == "json":
+    if arguments.form == "json":
         emit_json({"schema": SCHEMA, "facts": facts, "obstacles": found, "engine": engine, "jax": jax})
     else:
-        colored = use_color(color)
+        colored = use_color(arguments.color)
         emit(render_doctor(facts, found, jax or engine, color=colored), color=colored)
     return ExitCode.IDENTICAL
 

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
-from rltrace.commands._option_types import TraceLocation, cluster_options, on_cluster
-from rltrace.commands.console import ExitCode, emit_result, format_options, narrate, run_counter
+from rltrace.commands._option_types import (
+    COUNT,
+    ClusterArguments,
+    argument,
+    brief_option,
+    form_option,
+    import_option,
+    on_cluster,
+    option,
+    quiet_option,
+    verb,
+)
+from rltrace.commands.console import ExitCode, emit_result, narrate, run_counter
 from rltrace.commands.repro import find, prepare, provenance
 from rltrace.errors import RltraceError
 from rltrace.trace.format.location import Location
@@ -21,36 +31,22 @@ if TYPE_CHECKING:
     from rltrace.rerun_op.repro_main import RecordedSide
 
 
-@click.command(name="explain")
-@click.argument("trace", type=TraceLocation())
-@click.argument("other", type=TraceLocation(), required=False, metavar="[B]")
-@click.option("--at", "text", metavar="OP", help="A row as diff and ops print it, or a selector that matches one op.")
-@click.option("--times", type=click.IntRange(min=1), default=50, show_default=True, help="Runs under each setting.")
-@click.option(
-    "--setting", "asked", multiple=True, metavar="NAME=VALUE", help="Try this only; A=1,B=2 sets both; repeatable."
-)
-@click.option("--everything", is_flag=True, help="On a GPU, also settings that no rule links with the op.")
-@click.option(
-    "--import", "imports", multiple=True, metavar="MODULE", help="Module that registers the op, if torch does not."
-)
-@cluster_options
-@format_options
-@click.option("--quiet", is_flag=True, help="No narration; errors are still shown.")
-def command(
-    trace: Location,
-    other: Location | None,
-    text: str | None,
-    times: int,
-    asked: tuple[str, ...],
-    everything: bool,
-    imports: tuple[str, ...],
-    place: str | None,
-    cpus: float,
-    gpus: float,
-    form: str,
-    brief: bool,
-    quiet: bool,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class ExplainArguments(ClusterArguments):
+    trace: Location = argument()
+    other: Location | None = argument(metavar="[B]")
+    at: str | None = option(metavar="OP", help="A row, as diff and ops print it, or a selector.")
+    times: int = option(type=COUNT, default=50, metavar="N", help="Runs under each setting.")
+    asked: tuple[str, ...] = option("--setting", metavar="NAME=VALUE", help="Only this; A=1,B=2: both; repeatable.")
+    everything: bool = option(help="On a GPU, all settings that there are.")
+    imports: tuple[str, ...] = import_option()
+    form: str = form_option()
+    brief: bool = brief_option()
+    quiet: bool = quiet_option()
+
+
+@verb(ExplainArguments)
+def command(arguments: ExplainArguments) -> None:
     """Run one op on its recorded inputs under every setting that can change its kernel here, and report whose bits it
     gives.
 
@@ -71,11 +67,12 @@ def command(
     from rltrace.report.explain import explain_json, explain_lines
     from rltrace.rerun_op.repro_folder import SCRIPT, write_folder
 
-    chosen = [parse_setting(setting) for setting in asked]
-    a, b = find(trace, text, other)
+    trace, other, times, imports = arguments.trace, arguments.other, arguments.times, arguments.imports
+    chosen = [parse_setting(setting) for setting in arguments.asked]
+    a, b = find(trace, arguments.at, other)
     op, sides = prepare(a, b, imports, "explain")
     with (
-        on_cluster(place, cpus, gpus, None, narrate) as cluster,
+        on_cluster(arguments.place, arguments.cpus, arguments.gpus, None, narrate) as cluster,
         tempfile.TemporaryDirectory(prefix="rltrace-explain-") as folder,
     ):
         if chosen:
@@ -84,11 +81,12 @@ def command(
             facts = machine() if cluster is None else cluster.machine()
             has = str(facts["host.isa"] or "").split()
             threads = [side.threads for side in sides.values()]
-            grid = settings(_profile(op), has, threads, other=_differing_side(sides), everything=everything)
+            other_side = _differing_side(sides)
+            grid = settings(_profile(op), has, threads, other=other_side, everything=arguments.everything)
         count = run_counter(len(grid.tries))
 
         def narrate_setting(setting: KernelSetting) -> None:
-            if not quiet:
+            if not arguments.quiet:
                 narrate(f"{op.name}: {setting}{count()}")
 
         write_folder(Path(folder), op, sides, provenance(a, b), imports)
@@ -101,8 +99,8 @@ def command(
     failed = all(one.trouble for one in tried)
     shown = {side: f"{place} of {traces[side]}" for side, place in places.items()}
     emit_result(
-        form,
-        brief,
+        arguments.form,
+        arguments.brief,
         explain_json(op.name, places, list(sides), tried, grid.left_out),
         lambda _: "\n".join(explain_lines(op.name, shown, list(sides), tried, grid.left_out)),
         lambda: brief_explanation(list(sides), tried, ExitCode.TROUBLE if failed else ExitCode.IDENTICAL),

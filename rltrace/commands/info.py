@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import click
+from dataclasses import dataclass
 
-from rltrace.commands._option_types import TraceLocation
+from rltrace.commands._option_types import argument, form_option, verb
 from rltrace.commands.console import emit, emit_json
 from rltrace.trace.format.location import Location
 
 
-@click.command(name="info")
-@click.argument("trace", type=TraceLocation())
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
-def command(trace: Location, form: str) -> None:
+@dataclass(frozen=True, kw_only=True)
+class InfoArguments:
+    trace: Location = argument()
+    form: str = form_option()
+
+
+@verb(InfoArguments)
+def command(arguments: InfoArguments) -> None:
     """Show what TRACE holds: command, host, hardware, versions, settings, sources, streams, steps, states, size."""
     from rltrace.report.info import describe, info_text
     from rltrace.trace.read.reader import open_trace
 
-    info = describe(open_trace(trace))
-    emit(info_text(info)) if form == "text" else emit_json(info)
+    info = describe(open_trace(arguments.trace))
+    emit(info_text(info)) if arguments.form == "text" else emit_json(info)

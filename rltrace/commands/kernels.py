@@ -1,37 +1,35 @@
 """``rltrace kernels``: the kernels of every kind of call of a trace, as oneDNN and MKL or a profiler report them.
 
-Owns the options, and the meaning of ``record --kernels``.
+Owns the options, and what ``record --kernels`` does when the program has ended.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
-import click
-
-from rltrace.commands._option_types import TraceLocation, parse_steps
+from rltrace.commands._option_types import argument, form_option, option, quiet_option, recorded, verb
 from rltrace.commands.console import complain, emit, emit_json, narrate
 from rltrace.errors import RltraceError, UsageError
+from rltrace.recorder.base.options import ALL_STEPS, Window
 from rltrace.trace.format.location import Location, local_folder
 from rltrace.wording import counted
 
-Window = tuple[int, int | None]
 
-ALL_STEPS: Window = (0, None)
+@dataclass(frozen=True, kw_only=True)
+class KernelsArguments:
+    trace: Location = argument()
+    other: Location | None = argument(metavar="[B]")
+    ask: bool = option(help="Ask now, on the machine that was recorded.")
+    steps: Window | None = recorded("steps", envvar=None, help="With --ask: only for calls of these steps.")
+    everything: bool = option("--all", help="Also calls on which no library reported anything.")
+    form: str = form_option()
+    quiet: bool = quiet_option()
 
 
-@click.command()
-@click.argument("trace", type=TraceLocation())
-@click.argument("other", type=TraceLocation(), required=False, metavar="[B]")
-@click.option("--ask", is_flag=True, help="Ask the libraries now, on the machine that was recorded.")
-@click.option("--steps", metavar="A:B", help="With --ask: only for calls of these steps.")
-@click.option("--all", "everything", is_flag=True, help="Also calls on which no library reported anything.")
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
-@click.option("--quiet", is_flag=True, help="No narration; errors are still shown.")
-def command(
-    trace: Location, other: Location | None, ask: bool, steps: str | None, everything: bool, form: str, quiet: bool
-) -> None:
+@verb(KernelsArguments)
+def command(arguments: KernelsArguments) -> None:
     """List what ran for every kind of call of TRACE; with B, the calls for which another kernel ran there.
 
     A kind of call is an operator with its tensors' layouts and other arguments. oneDNN and MKL are asked in a
@@ -42,11 +40,12 @@ def command(
     from rltrace.report.kernels import kernels_json, kernels_lines, other_json, other_lines
     from rltrace.trace.read.reader import open_trace
 
-    if steps is not None and not ask:
+    trace, other, ask = arguments.trace, arguments.other, arguments.ask
+    if arguments.steps is not None and not ask:
         raise UsageError("--steps limits --ask")
     for path in (trace, other):
         if ask and path is not None:
-            query(local_folder(path, "--ask"), parse_steps(steps) if steps is not None else ALL_STEPS, quiet=quiet)
+            query(local_folder(path, "--ask"), arguments.steps or ALL_STEPS, quiet=arguments.quiet)
     a, b = open_trace(trace), None if other is None else open_trace(other)
     for found in filter(None, (a, b)):
         if not ask and not any(process.library_reports or process.launches for process in found.processes):
@@ -54,25 +53,10 @@ def command(
                 f"the libraries have not been asked what ran in {found.path}: --ask does, on the machine of that "
                 "recording"
             )
-    if form == "json":
+    if arguments.form == "json":
         emit_json(kernels_json(a) if b is None else other_json(a, b))
     else:
-        emit("\n".join(kernels_lines(a, everything=everything) if b is None else other_lines(a, b)))
-
-
-def parse_kernels(text: str, steps: Window | None) -> Window | None:
-    """The steps of ``record --kernels``; None for ``off``. Raises UsageError."""
-    if text == "off":
-        return None
-    if text == "all":
-        return ALL_STEPS
-    if text == "window":
-        if steps is None:
-            raise UsageError("--kernels window needs --steps; without it, give --kernels all")
-        return steps
-    if ":" not in text:
-        raise UsageError(f"--kernels {text}: give off, window, all, or steps as A:B")
-    return parse_steps(text)
+        emit("\n".join(kernels_lines(a, everything=arguments.everything) if b is None else other_lines(a, b)))
 
 
 def query_after(first: Callable[[], bool] | None, trace: Path, steps: Window, *, quiet: bool) -> Callable[[], bool]:

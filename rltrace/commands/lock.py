@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
-import click
-
 from rltrace.command_lines import line
+from rltrace.commands._option_types import (
+    BEFORE_COMMAND,
+    command_argument,
+    option,
+    quiet_option,
+    recorded,
+    share_option,
+    verb,
+)
 from rltrace.commands.check import require_executable, work_folder
 from rltrace.commands.console import narrate, readable_size
 from rltrace.errors import UsageError
@@ -16,25 +24,19 @@ from rltrace.launch.command import trace_stem
 from rltrace.wording import counted
 
 
-@click.command(name="lock", context_settings={"allow_interspersed_args": False})
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), metavar="LOCK", help="File to write; default: SCRIPT.lock."
-)
-@click.option("--until", type=click.IntRange(min=0), metavar="STEP", help="End the run after this step.")
-@click.option("--share", multiple=True, metavar="NAME", help="Link this entry of the folder instead of copying it.")
-@click.option("--in-place", is_flag=True, help="Run in the current folder, not in a copy.")
-@click.option("--force", is_flag=True, help="Replace an existing file.")
-@click.option("--quiet", is_flag=True, help="No narration; errors are still shown.")
-@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] CMD …")
-def command(
-    output: Path | None,
-    until: int | None,
-    share: tuple[str, ...],
-    in_place: bool,
-    force: bool,
-    quiet: bool,
-    command: tuple[str, ...],
-) -> int:
+@dataclass(frozen=True, kw_only=True)
+class LockArguments:
+    output: Path | None = option("-o", "--output", metavar="LOCK", help="File to write; default: SCRIPT.lock.")
+    until: int | None = recorded("until")
+    share: tuple[str, ...] = share_option()
+    in_place: bool = option(help="Run in the current folder, not in a copy.")
+    force: bool = option(help="Replace an existing file.")
+    quiet: bool = quiet_option()
+    command: tuple[str, ...] = command_argument()
+
+
+@verb(LockArguments, context_settings=BEFORE_COMMAND)
+def command(arguments: LockArguments) -> int:
     """Run CMD once and write its lock: the digests of every optimizer step, some 20 bytes each, and the packages,
     settings and source files that it ran with. The file is text, for version control.
 
@@ -43,11 +45,12 @@ def command(
     The run works in a copy of the current folder, as those of rltrace check do. Ends with 0, or 2 on trouble: a
     program that fails is not locked.
     """
+    command = arguments.command
     if not command:
         raise UsageError("nothing to lock: name a command, as in rltrace lock -o train.lock -- python train.py")
     require_executable(command[0])
-    path = output if output is not None else Path(f"{trace_stem(command)}.lock")
-    if os.path.lexists(path) and not force:
+    path = arguments.output if arguments.output is not None else Path(f"{trace_stem(command)}.lock")
+    if os.path.lexists(path) and not arguments.force:
         check = line("check", "--against", path, "--update", "--", *command)
         raise UsageError(f"{path} exists: {check} shows what moved, and replaces it; --force replaces it unseen")
     if not path.absolute().parent.is_dir():
@@ -55,9 +58,10 @@ def command(
     from rltrace.experiment.lock_check import LockPlan, make_lock
 
     with work_folder(None, command) as folder:
-        locked = make_lock(LockPlan(command, path, Path.cwd(), folder, until, share, in_place))
+        share, in_place = arguments.share, arguments.in_place
+        locked = make_lock(LockPlan(command, path, Path.cwd(), folder, arguments.until, share, in_place))
         shutil.rmtree(folder)
-    if not quiet:
+    if not arguments.quiet:
         size = readable_size(path.stat().st_size)
         check = line("check", "--against", path, "--", *command)
         narrate(f"locked {counted(locked.steps, 'step')} in {path} ({size})", hint=f"{check} compares another run")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from itertools import islice
 
-import click
-
 from rltrace.command_lines import line
-from rltrace.commands._option_types import TraceLocation
+from rltrace.commands._option_types import STEP, argument, form_option, option, verb
 from rltrace.commands.console import emit, narrate
 from rltrace.trace.format.location import Location
 from rltrace.wording import counted
@@ -17,18 +16,18 @@ BATCH = 256
 """Lines in one write, as single writes are slow."""
 
 
-@click.command(name="ops")
-@click.argument("trace", type=TraceLocation())
-@click.argument("selectors", nargs=-1, metavar="[SELECTOR]...")
-@click.option("--steps", metavar="A:B", help="Only ops of these optimizer steps (half open).")
-@click.option(
-    "--around", type=click.IntRange(min=0), metavar="ROW", help="Only the ten rows before and after this one."
-)
-@click.option("--limit", type=click.IntRange(min=0), metavar="N", help="Stop after N lines.")
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
-def command(
-    trace: Location, selectors: tuple[str, ...], steps: str | None, around: int | None, limit: int | None, form: str
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class OpsArguments:
+    trace: Location = argument()
+    selectors: tuple[str, ...] = argument(nargs=-1, metavar="[SELECTOR]...")
+    steps: str | None = option(metavar="A:B", help="Only ops of these optimizer steps, without B.")
+    around: int | None = option(type=STEP, metavar="ROW", help="Only the ten rows before and after this one.")
+    limit: int | None = option(type=STEP, metavar="N", help="Stop after N lines.")
+    form: str = form_option()
+
+
+@verb(OpsArguments)
+def command(arguments: OpsArguments) -> None:
     """List the recorded ops of TRACE that any SELECTOR matches (none: all), one line each.
 
     A line holds: stream, row, step, phase, op, layouts of its inputs, module, site with its source line, digests of
@@ -47,12 +46,14 @@ def command(
     from rltrace.selectors import parse_range, parse_selectors
     from rltrace.trace.read.reader import open_trace
 
+    trace, selectors, limit = arguments.trace, arguments.selectors, arguments.limit
+    steps, around = arguments.steps, arguments.around
     selector = parse_selectors(selectors)
     window = parse_range(steps) if steps is not None else None
     shown, unreadable, opened = 0, 0, open_trace(trace)
     lines = islice(list_ops(opened, selector, window, around), limit)
     while batch := list(islice(lines, BATCH)):
-        emit("\n".join(line_text(line) if form == "text" else json.dumps(line_json(line)) for line in batch))
+        emit("\n".join(line_text(line) if arguments.form == "text" else json.dumps(line_json(line)) for line in batch))
         shown += len(batch)
         unreadable += sum(line.rows for line in batch if isinstance(line, HoleLine) and line.damaged)
     if not shown and limit != 0:

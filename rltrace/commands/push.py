@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
-from rltrace.commands._option_types import TraceLocation
+from rltrace.commands._option_types import TraceLocation, argument, verb
 from rltrace.commands.console import narrate, progress_visible, readable_size
 from rltrace.trace.format.location import Location
 from rltrace.wording import counted
 
 
-@click.command(name="push")
-@click.argument("trace", type=TraceLocation(only_folder=True))
-@click.argument("url", type=TraceLocation())
-def command(trace: Path, url: Location) -> None:
+@dataclass(frozen=True, kw_only=True)
+class PushArguments:
+    trace: Path = argument(type=TraceLocation(only_folder=True))
+    url: Location = argument()
+
+
+@verb(PushArguments)
+def command(arguments: PushArguments) -> None:
     """Upload TRACE to URL (s3://…, gs://…, az://…): its chunks, then the journals that name them.
 
     What is there already is not sent again, so a push that was interrupted is finished by the same command, and one of
@@ -29,6 +34,7 @@ def command(trace: Path, url: Location) -> None:
     from rltrace.trace.format.location import TraceURL
     from rltrace.trace.tools.push import push
 
+    trace, url = arguments.trace, arguments.url
     if not isinstance(url, TraceURL):
         raise UsageError(f"{url} is a folder: give a URL, as in s3://bucket/{trace.name}, or copy the trace with cp -r")
     pushed = push(trace, url, _progress if progress_visible() else None)

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
-from rltrace.commands._option_types import TraceFirst, TraceLocation, injecting_options
-from rltrace.commands._recording import distinct_paths, record_command
+from rltrace.commands._option_types import (
+    BEFORE_COMMAND,
+    STEP,
+    InjectingArguments,
+    TraceFirst,
+    TraceLocation,
+    option,
+    verb,
+)
+from rltrace.commands._recording import Destination, distinct_paths, record_command
 from rltrace.commands.console import complain, narrate, write_json
 from rltrace.errors import UsageError
 
@@ -18,39 +25,21 @@ if TYPE_CHECKING:
     from rltrace.replay.plan import InjectionPlan
 
 
-@click.command(cls=TraceFirst, context_settings={"allow_interspersed_args": False})
-@click.option("--trace-a", "a", hidden=True, type=TraceLocation(only_folder=True))
-@click.option("--inject", multiple=True, metavar="SELECTOR", help="Inject A's values at these ops; repeatable.")
-@click.option("--lockstep", is_flag=True, help="Inject at every op, so that the run stays on A's path.")
-@click.option("--kinds", type=click.Path(path_type=Path), metavar="FILE", help="Only at ops of the kinds listed there.")
-@click.option("--only", type=click.Path(path_type=Path), metavar="FILE", help="Only at the ops of A listed there.")
-@click.option("--origins", is_flag=True, help="Only at ops whose inputs are those of A.")
-@click.option(
-    "-o", "--output", type=TraceLocation(written=True), metavar="TRACE", help="Trace to write; default: a new name."
-)
-@click.option(
-    "--rerun", "step", type=click.Path(path_type=Path), metavar="STEP", help="Run the steps of this trace again, alone."
-)
-@click.option("--process", metavar="NAME", help="With --rerun: the process, as in rank1/main; default: the only one.")
-@click.option("--warm-up", type=click.IntRange(min=0), metavar="STEPS", help="With --rerun: steps made before.")
-@injecting_options
-def command(
-    a: Path | None,
-    inject: tuple[str, ...],
-    lockstep: bool,
-    kinds: Path | None,
-    only: Path | None,
-    origins: bool,
-    output: Path | None,
-    step: Path | None,
-    process: str | None,
-    warm_up: int | None,
-    until: int | None,
-    result: Path | None,
-    force: bool,
-    quiet: bool,
-    command: tuple[str, ...],
-) -> int:
+@dataclass(frozen=True, kw_only=True)
+class ReplayArguments(InjectingArguments):
+    a: Path | None = option("--trace-a", hidden=True, type=TraceLocation(only_folder=True))
+    inject: tuple[str, ...] = option(metavar="SELECTOR", help="Inject A's values at these ops; repeatable.")
+    lockstep: bool = option(help="Inject at every op, so that the run stays on A's path.")
+    kinds: Path | None = option(metavar="FILE", help="Only at ops of the kinds listed there.")
+    only: Path | None = option(metavar="FILE", help="Only at the ops of A listed there.")
+    origins: bool = option(help="Only at ops whose inputs are those of A.")
+    step: Path | None = option("--rerun", metavar="STEP", help="Run the steps of this trace again, alone.")
+    process: str | None = option(metavar="NAME", help="With --rerun: the process, as in rank1/main.")
+    warm_up: int | None = option(type=STEP, metavar="STEPS", help="With --rerun: steps made before.")
+
+
+@verb(ReplayArguments, cls=TraceFirst, context_settings=BEFORE_COMMAND)
+def command(arguments: ReplayArguments) -> int:
     """Run CMD under the recorder and inject values of trace A, at the ops that SELECTOR matches in A.
 
     Options come after A and before CMD. What the ops returned, wrote and drew from in A replaces what they have
@@ -67,67 +56,52 @@ def command(
     Ends as CMD ends; with 125 where rltrace failed, or where not every injection happened: such a run proves nothing.
     """
     from rltrace.commands._rerun_program import ProgramSteps, ran_steps, set_variables
-    from rltrace.launch.command import fresh_trace, trace_stem
     from rltrace.recorder.base.options import RecordOptions
     from rltrace.replay.plan import compile_of, loops_of, plans_of, window_of
     from rltrace.trace.read.reader import open_trace
 
+    source, inject, command, lockstep = arguments.a, arguments.inject, arguments.command, arguments.lockstep
     usage = "as in rltrace replay a.zarr --inject op=mm -- python train.py"
-    if a is None:
+    if source is None:
         raise UsageError(f"name the trace whose values are injected first, {usage}")
-    if lockstep or kinds is not None or only is not None:
+    if lockstep or arguments.kinds is not None or arguments.only is not None:
         inject = inject or ("all",)
     if not inject:
         raise UsageError(f"give the ops with --inject SELECTOR, {usage}")
-    if step is None and (process is not None or warm_up is not None):
+    if arguments.step is None and (arguments.process is not None or arguments.warm_up is not None):
         raise UsageError("--process and --warm-up are for steps that run again: name their trace with --rerun")
     if not command:
         raise UsageError(f"nothing to run: name a command, {usage}")
-    source = a
     trace_a = open_trace(source)
-    window = window_of(trace_a)
-    if origins and not trace_a.has_all_inputs:
+    level, first, end = window_of(trace_a)
+    if arguments.origins and not trace_a.has_all_inputs:
         raise UsageError(f"--origins needs digests of the inputs in {source}: record it again with --verify-inputs")
-    trace = output if output is not None else fresh_trace(Path(), trace_stem(command))
-    path, path_a = distinct_paths(trace, source)
-    lists = ["" if file is None else os.path.abspath(file) for file in (kinds, only)]  # noqa: PTH100
+    to = Destination.here(arguments.output, command, force=arguments.force)
+    path, path_a = distinct_paths(to.trace, source)
+    kinds, only = ("" if file is None else os.path.abspath(file) for file in (arguments.kinds, arguments.only))  # noqa: PTH100
     steps: ProgramSteps | None = None
-    if step is None:
-        options = RecordOptions(path, *window, until, compile=compile_of(trace_a), loops=loops_of(trace_a))
+    if arguments.step is None:
+        options = RecordOptions(path, level=level, steps=(first, end), until=arguments.until)
+        options = replace(options, compile=compile_of(trace_a), loops=loops_of(trace_a))
     else:
         from rltrace.commands.rerun import find_program
 
-        steps = ProgramSteps(*find_program(step, process), warm_up, until)
-        options = steps.options(trace)
+        steps = ProgramSteps(*find_program(arguments.step, arguments.process), arguments.warm_up, arguments.until)
+        options = steps.options(to.trace)
         set_variables(steps.process)
-    options = options._replace(
-        replay=path_a,
-        inject=inject,
-        kinds=lists[0],
-        only=lists[1],
-        origins=origins,
-        lockstep=lockstep,
+    options = replace(
+        options, replay=path_a, inject=inject, kinds=kinds, only=only, origins=arguments.origins, lockstep=lockstep
     )
-    plans = plans_of(trace_a, inject, lists[0], lists[1], lockstep=lockstep, process=options.process)
+    plans = plans_of(trace_a, inject, kinds, only, lockstep=lockstep, process=options.process)
 
     def report() -> bool:
-        ran = steps is None or ran_steps(steps.process, trace)
-        return _report(plans, source, trace, inject, result, quiet=quiet, lockstep=lockstep) and ran
+        ran = steps is None or ran_steps(steps.process, to.trace)
+        return _report(plans, source, to.trace, replace(arguments, inject=inject)) and ran
 
-    force = force and output is not None
-    return record_command(command, trace, options, force=force, quiet=quiet, on_recorded=report)
+    return record_command(command, to, options, quiet=arguments.quiet, on_recorded=report)
 
 
-def _report(
-    plans: Mapping[str, InjectionPlan],
-    a: Path,
-    trace: Path,
-    inject: Sequence[str],
-    result: Path | None,
-    *,
-    quiet: bool,
-    lockstep: bool,
-) -> bool:
+def _report(plans: Mapping[str, InjectionPlan], a: Path, trace: Path, arguments: ReplayArguments) -> bool:
     """Report the injections, and after a lockstep run whether it equals A; returns whether all injections happened."""
     from rltrace.replay.report import add_up
     from rltrace.report.replay import account_json, account_lines, verdict_line
@@ -136,16 +110,16 @@ def _report(
     account = add_up(plans, open_trace(trace))
     first, *more = account_lines(account)
     comparison = None
-    if lockstep and account.complete:
+    if arguments.lockstep and account.complete:
         from rltrace.diff.compare import compare
 
         comparison = compare(a, trace)
         more.append(verdict_line(comparison))
     if not account.complete:
         complain("\n".join([first, *more]))
-    elif not quiet:
+    elif not arguments.quiet:
         narrate("\n".join([first, *more]))
-    if result is not None:
+    if arguments.result is not None:
         where, verdict = {"a": str(a), "trace": str(trace)}, None if comparison is None else comparison.verdict
-        write_json(result, account_json(account, where, inject, verdict=verdict))
+        write_json(arguments.result, account_json(account, where, arguments.inject, verdict=verdict))
     return account.complete

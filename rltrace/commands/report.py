@@ -5,12 +5,13 @@ Owns the options, the format and the file.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from rltrace.commands._option_types import TraceLocation, start_options, starts_of
+from rltrace.commands._option_types import StartArguments, argument, option, quiet_option, verb
 from rltrace.commands._output_files import check_output, write_output
 from rltrace.commands.console import ExitCode, Progress, emit, narrate, progress_visible, readable_size
 from rltrace.commands.version import own_version
@@ -19,53 +20,32 @@ from rltrace.trace.format.location import Location
 
 if TYPE_CHECKING:
     from rltrace.diff import Comparison
-    from rltrace.diff.base.model import Pair
-    from rltrace.report.redaction import Disclosure
 
 FORMS = {".html": "html", ".htm": "html", ".md": "markdown", ".markdown": "markdown"}
 
 
-@click.command(name="report")
-@click.argument("a", type=TraceLocation())
-@click.argument("b", type=TraceLocation())
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    type=click.Path(path_type=Path, allow_dash=True),
-    metavar="FILE",
-    help="File to write; - is standard output.",
-)
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["html", "markdown"]),
-    help="Default: by the name; Markdown for standard output.",
-)
-@start_options
-@click.option("--with-host", is_flag=True, help="Show the machine's name and folders.")
-@click.option("--with-arguments", is_flag=True, help="Show the arguments of the recorded commands.")
-@click.option(
-    "--confirm",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Outcome of an experiment on A and B, for the page.  [default: the one beside B, if any]",
-)
-@click.option("--force", is_flag=True, help="Replace an existing file.")
-@click.option("--quiet", is_flag=True, help="No narration; errors are still shown.")
-def command(
-    a: Location,
-    b: Location,
-    output: Path,
-    form: str | None,
-    a_starts_at: int | None,
-    b_starts_at: int | None,
-    with_host: bool,
-    with_arguments: bool,
-    confirm: Path | None,
-    force: bool,
-    quiet: bool,
-) -> int:
+@dataclass(frozen=True, kw_only=True)
+class ReportArguments(StartArguments):
+    a: Location = argument()
+    b: Location = argument()
+    output: Path = option(
+        "-o",
+        "--output",
+        required=True,
+        type=click.Path(path_type=Path, allow_dash=True),
+        metavar="FILE",
+        help="File to write; - is standard output.",
+    )
+    form: str | None = option("--format", type=click.Choice(["html", "markdown"]), help="Default: by the name.")
+    with_host: bool = option(help="Show the machine's name and folders.")
+    with_arguments: bool = option(help="Show the arguments of the recorded commands.")
+    confirm: Path | None = option(metavar="FILE", help="Outcome of confirm; default: the one beside B.")
+    force: bool = option(help="Replace an existing file.")
+    quiet: bool = quiet_option()
+
+
+@verb(ReportArguments)
+def command(arguments: ReportArguments) -> int:
     """Write the comparison of traces A and B as one self-contained page, to attach to an issue.
 
     The page holds the verdict with its evidence, every optimizer step, the curves of both runs, the ops around the
@@ -81,15 +61,12 @@ def command(
       rltrace report a.zarr b.zarr -o report.html
       rltrace report a.zarr b.zarr -o - | gh issue create --title "B diverges" --body-file -
     """
-    from rltrace.report.redaction import Disclosure
-
-    chosen = form or _form_of(output)
+    output, form = arguments.output, arguments.form or _form_of(arguments.output)
     if output != Path("-"):
-        check_output(output, force)
+        check_output(output, arguments.force)
     progress = Progress() if progress_visible() else None
     try:
-        starts = starts_of(a_starts_at, b_starts_at)
-        text, comparison = _report(a, b, chosen, starts, Disclosure(with_host, with_arguments), confirm, progress)
+        text, comparison = _report(arguments, form, progress)
     finally:
         if progress:
             progress.clear()
@@ -97,7 +74,7 @@ def command(
         emit(text.removesuffix("\n"))
         return ExitCode.IDENTICAL
     write_output(output, text)
-    if not quiet:
+    if not arguments.quiet:
         narrate(_summary(output, text, comparison))
     return ExitCode.IDENTICAL
 
@@ -111,15 +88,11 @@ def _form_of(output: Path) -> str:
     return form
 
 
-def _report(
-    a: Location,
-    b: Location,
-    form: str,
-    starts: Pair[int] | None,
-    disclosure: Disclosure,
-    confirm: Path | None,
-    progress: Progress | None,
-) -> tuple[str, Comparison]:
+def _report(arguments: ReportArguments, form: str, progress: Progress | None) -> tuple[str, Comparison]:
+    from rltrace.report.redaction import Disclosure
+
+    a, b, starts = arguments.a, arguments.b, arguments.starts
+    disclosure = Disclosure(arguments.with_host, arguments.with_arguments)
     if form == "markdown":
         from rltrace.diff import compare
         from rltrace.report.diff_markdown import comparison_markdown
@@ -130,7 +103,7 @@ def _report(
     from rltrace.report.html.page import html_page
     from rltrace.report.page_data import gather
 
-    saved = find_outcome(a, b, confirm)
+    saved = find_outcome(a, b, arguments.confirm)
     material = gather(a, b, progress, starts)
     outcome = None if saved is None else saved.outcome
     return html_page(material, disclosure, version=own_version(), outcome=outcome), material.comparison

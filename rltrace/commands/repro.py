@@ -6,12 +6,11 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
-from rltrace.commands._option_types import TraceLocation
+from rltrace.commands._option_types import argument, import_option, option, quiet_option, verb
 from rltrace.commands.console import narrate, readable_size
 from rltrace.errors import UsageError
 from rltrace.trace.format.location import Location
@@ -23,29 +22,21 @@ if TYPE_CHECKING:
     from rltrace.rerun_op.repro_main import RecordedSide
 
 
-@click.command(name="repro")
-@click.argument("trace", type=TraceLocation())
-@click.option("--at", "text", metavar="OP", help="A row as diff and ops print it, or a selector that matches one op.")
-@click.option("--module", metavar="NAME", help="All ops of this module, of a trace recorded with --rerunnable.")
-@click.option("--process", metavar="NAME", help="With --module the process, as in rank1/main; default: the only one.")
-@click.option("--against", type=TraceLocation(), metavar="B", help="Compare with B's result, too.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FOLDER", help="Folder to write.")
-@click.option(
-    "--import", "imports", multiple=True, metavar="MODULE", help="Module that registers the op, if torch does not."
-)
-@click.option("--force", is_flag=True, help="Replace an existing folder.")
-@click.option("--quiet", is_flag=True, help="No narration; errors are still shown.")
-def command(
-    trace: Location,
-    text: str | None,
-    module: str | None,
-    process: str | None,
-    against: Location | None,
-    output: Path | None,
-    imports: tuple[str, ...],
-    force: bool,
-    quiet: bool,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class ReproArguments:
+    trace: Location = argument()
+    at: str | None = option(metavar="OP", help="A row, as diff and ops print it, or a selector.")
+    module: str | None = option(metavar="NAME", help="All its ops, of a trace recorded with --rerunnable.")
+    process: str | None = option(metavar="NAME", help="With --module the process, as in rank1/main.")
+    against: Location | None = option(metavar="B", help="Compare with B's result, too.")
+    output: Path | None = option("-o", "--output", metavar="FOLDER", help="Folder to write.")
+    imports: tuple[str, ...] = import_option()
+    force: bool = option(help="Replace an existing folder.")
+    quiet: bool = quiet_option()
+
+
+@verb(ReproArguments)
+def command(arguments: ReproArguments) -> None:
     """Write one op of TRACE, or those of one module, with their inputs, as a folder that needs torch and NumPy only.
 
     The script in it runs the op many times and reports whether it is deterministic, and whether it gives the recorded
@@ -64,16 +55,17 @@ def command(
     """
     from rltrace.rerun_op.repro_folder import write_folder
 
-    if module is not None:
+    text, against, imports = arguments.at, arguments.against, arguments.imports
+    if arguments.module is not None:
         if text is not None or against is not None:
             raise UsageError("--module writes all ops of a module: leave out --at and --against")
-        _write_module(trace, module, process, output, imports, force=force, quiet=quiet)
+        _write_module(arguments.module, arguments)
         return
-    a, b = find(trace, text, against)
+    a, b = find(arguments.trace, text, against)
     op, sides = prepare(a, b, imports, "repro")
-    folder = _folder(output, f"{op.name.split('.')[1].strip('_')}-{a.row}", force=force)
+    folder = _folder(arguments, f"{op.name.split('.')[1].strip('_')}-{a.row}")
     write_folder(folder, op, sides, provenance(a, b), imports)
-    if not quiet:
+    if not arguments.quiet:
         size = sum(len(data) for data in op.case.storages)
         inputs = counted(len(op.case.tensors), "input")
         narrate(
@@ -82,24 +74,15 @@ def command(
         )
 
 
-def _folder(output: Path | None, name: str, *, force: bool) -> Path:
+def _folder(arguments: ReproArguments, name: str) -> Path:
     """The folder to write. Raises UsageError where it exists."""
-    folder = output if output is not None else Path(f"repro-{name}")
-    if (folder.exists() and not force) or folder.is_file():
+    folder = arguments.output if arguments.output is not None else Path(f"repro-{name}")
+    if (folder.exists() and not arguments.force) or folder.is_file():
         raise UsageError(f"{folder} exists already; choose another name with -o, or replace it with --force")
     return folder
 
 
-def _write_module(
-    trace: Location,
-    module: str,
-    name: str | None,
-    output: Path | None,
-    imports: Sequence[str],
-    *,
-    force: bool,
-    quiet: bool,
-) -> None:
+def _write_module(module: str, arguments: ReproArguments) -> None:
     """Raises UsageError, HoleError."""
     from rltrace.commands.rerun import find_sequence
     from rltrace.commands.version import own_version
@@ -109,11 +92,11 @@ def _write_module(
     from rltrace.selectors import parse_selectors
     from rltrace.trace.read.reader import open_trace
 
-    opened = open_trace(trace)
-    process, ops, _ = find_sequence(opened, name)
-    folder = _folder(output, module, force=force)
+    opened = open_trace(arguments.trace)
+    process, ops, _ = find_sequence(opened, arguments.process)
+    folder = _folder(arguments, module)
     sys.path.insert(0, os.getcwd())  # noqa: PTH109  as Python does
-    import_modules(imports)
+    import_modules(arguments.imports)
     wanted = ops_of(process, ops, parse_selectors([f"module={module}", f"module={module}.*"]))
     if not wanted:
         names = sorted({process.words.module(number) for number in range(len(process.tables["modules"]))} - {""})
@@ -123,8 +106,8 @@ def _write_module(
         )
     alone = take_out(process, SequenceRun(process, RecordedMemory(opened, process)), ops, wanted)
     notes = [f"Recorded in {process.name}.", f"Written by rltrace {own_version()}."]
-    write_sequence_folder(folder, alone, module, notes, imports)
-    if not quiet:
+    write_sequence_folder(folder, alone, module, notes, arguments.imports)
+    if not arguments.quiet:
         size = sum(len(data) for data in alone.memory.values())
         narrate(
             f"wrote {counted(len(alone.calls), 'op')} of {module}, {readable_size(size)} of memory, to {folder}",

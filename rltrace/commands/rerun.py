@@ -5,14 +5,25 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
-from rltrace.commands._option_types import parse_size, parse_steps, values_limit_option
-from rltrace.commands.console import ExitCode, color_option, emit, emit_json, readable_size, use_color
+from rltrace.commands._option_types import (
+    WITH_CMD,
+    ProgramArguments,
+    argument,
+    command_argument,
+    import_option,
+    is_given,
+    option,
+    options_of,
+    recorded,
+    verb,
+)
+from rltrace.commands.console import ExitCode, emit, emit_json, readable_size, use_color
 from rltrace.errors import UsageError
+from rltrace.recorder.base.options import Window
 from rltrace.trace.format.location import Location
 from rltrace.trace.format.schema import has_iterations
 
@@ -22,77 +33,25 @@ if TYPE_CHECKING:
     from rltrace.trace.read.reader import Trace
 
 
-@click.command(name="rerun")
-@click.argument("trace", type=click.Path(path_type=Path))
-@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- CMD …]")
-@click.option("--size", "sized", metavar="A:B", help="How much recording these steps to run them again would take.")
-@click.option("--process", "name", metavar="NAME", help="The process, as in rank1/main; default: the only one.")
-@click.option(
-    "--import", "imports", multiple=True, metavar="MODULE", help="Module that registers an op, if torch does not."
-)
-@click.option(
-    "--checkpoint", type=click.Path(path_type=Path), metavar="PATH", help="Where the checkpoint of record is now."
-)
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    metavar="TRACE",
-    help="With CMD: trace to write; default: a new name.",
-)
-@click.option(
-    "--warm-up",
-    type=click.IntRange(min=0),
-    metavar="STEPS",
-    help="With CMD: steps that it makes before; default: few, after which it runs as in the recorded ones.",
-)
-@click.option("--until", type=click.IntRange(min=0), metavar="STEP", help="With CMD: end it after this step.")
-@click.option("--verify-inputs", is_flag=True, help="With CMD: digest every input, also where its writer is known.")
-@click.option("--values", multiple=True, metavar="SELECTOR", help="With CMD: record what these ops return.")
-@click.option("--values-inputs", is_flag=True, help="With --values: record what they read, too.")
-@values_limit_option
-@click.option("--break-at", "pause", metavar="OP", help="With CMD: begin the debugger before this op of TRACE.")
-@click.option("--no-compare", is_flag=True, help="With CMD: end as it ends, without a comparison with TRACE.")
-@click.option("--force", is_flag=True, help="With CMD: replace an existing trace.")
-@click.option("--quiet", is_flag=True, help="With CMD: no narration; errors are still shown.")
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
-@color_option
-def command(
-    trace: Path,
-    command: tuple[str, ...],
-    sized: str | None,
-    name: str | None,
-    imports: tuple[str, ...],
-    checkpoint: Path | None,
-    output: Path | None,
-    warm_up: int | None,
-    until: int | None,
-    values: tuple[str, ...],
-    values_limit: str,
-    pause: str | None,
-    form: str,
-    color: str,
-    *,
-    verify_inputs: bool,
-    values_inputs: bool,
-    no_compare: bool,
-    force: bool,
-    quiet: bool,
-) -> int:
+@dataclass(frozen=True, kw_only=True)
+class RerunArguments(ProgramArguments):
+    trace: Path = argument()
+    command: tuple[str, ...] = command_argument("[-- CMD …]")
+    sized: Window | None = recorded("steps", flag="--size", envvar=None, help="What recording these steps would take.")
+    name: str | None = option("--process", metavar="NAME", help="As in rank1/main; default: the only one.")
+    imports: tuple[str, ...] = import_option()
+    checkpoint: Path | None = option(metavar="PATH", help="Where the checkpoint of record is now.")
+
+
+@verb(RerunArguments)
+def command(arguments: RerunArguments) -> int:
     """Run the ops of TRACE again, one after the other, in one process; or CMD, the program itself.
 
-    TRACE holds what these ops read and did not make: parameters, optimizer state, the batch, what other processes sent
-    (rltrace record --rerunnable SELECTOR). Other processes are not needed, and another machine or other settings show
-    which ops compute something else there. Without CMD what the program decided stays as it was recorded.
+    TRACE is of rltrace record --rerunnable SELECTOR. CMD is run as one process without a launcher: it makes a few steps
+    and then the recorded ones, on the recorded memory, and is compared with them.
 
-    CMD is run as this one process, without a launcher: it makes a few steps, with made-up data of other processes, and
-    then the recorded ones. Each op reads what it read there, collectives are answered as recorded, and the run is
-    recorded and compared. So a line of the program, or a setting, can be changed.
-
-    Ends with 0 if every op gives the recorded bits, with 1 if not; CMD's status if it fails. With --no-compare it ends
-    as CMD ends; with 125 where that did not come to the recorded steps, or called other collectives.
-
-    --size A:B runs nothing: from a TRACE of all ops it computes what --rerunnable would record of these steps.
+    Ends with 0 if every op gives the recorded bits, with 1 if not; CMD's status if it fails. With --no-compare: 125
+    where CMD did not come to the recorded steps, or called other collectives.
 
     \b
       rltrace rerun --size 40:41 run.zarr
@@ -102,41 +61,24 @@ def command(
     """
     from rltrace.rerun_op.op_sequence import RecordedMemory
 
-    if command and sized is None:
-        from rltrace.commands._rerun_program import ProgramArguments, ProgramSteps, rerun_program
+    if arguments.command and arguments.sized is None:
+        from rltrace.commands._rerun_program import ProgramSteps, rerun_program
 
-        if values_inputs and not values:
+        if arguments.values_inputs and not arguments.values:
             raise UsageError("--values-inputs needs --values SELECTOR")
-        chosen = ProgramArguments(
-            output,
-            verify_inputs,
-            values,
-            values_inputs,
-            parse_size("--values-limit", values_limit),
-            pause,
-            form=form,
-            color=color,
-            compares=not no_compare,
-            force=force,
-            quiet=quiet,
-        )
-        return rerun_program(ProgramSteps(*find_program(trace, name), warm_up, until), command, chosen)
-    opened = _open_step(trace)
-    if sized is not None:
-        return _print_size(opened, parse_steps(sized, "--size"), name, form, color)
-    process, ops, selectors = find_sequence(opened, name)
-    given = output, warm_up, until, pause
-    if (
-        any(value is not None for value in given)
-        or values
-        or any((verify_inputs, values_inputs, no_compare, force, quiet))
-    ):
+        found = find_program(arguments.trace, arguments.name)
+        return rerun_program(ProgramSteps(*found, arguments.warm_up, arguments.until), arguments.command, arguments)
+    opened = _open_step(arguments.trace)
+    if arguments.sized is not None:
+        return _print_size(opened, arguments.sized, arguments.name, arguments.form, arguments.color)
+    process, ops, selectors = find_sequence(opened, arguments.name)
+    if any(map(is_given, options_of(WITH_CMD))):
         raise UsageError(
             "-o, --warm-up, --until, --verify-inputs, --values, --break-at, --no-compare, --force and --quiet are for a"
             " program: give it after --"
         )
-    memory = RecordedMemory(opened, process, checkpoint)
-    return _rerun_ops(process, memory, ops, selectors, imports, form, color)
+    memory = RecordedMemory(opened, process, arguments.checkpoint)
+    return _rerun_ops(process, memory, ops, selectors, arguments)
 
 
 def _rerun_ops(
@@ -144,9 +86,7 @@ def _rerun_ops(
     memory: RecordedMemory,
     ops: list[SequenceOp],
     selectors: list[str],
-    imports: tuple[str, ...],
-    form: str,
-    color: str,
+    arguments: RerunArguments,
 ) -> int:
     from rltrace.report.rerun import rerun_lines
     from rltrace.report.style import Style
@@ -157,14 +97,14 @@ def _rerun_ops(
     from rltrace.trace.format.schema import Column
 
     sys.path.insert(0, os.getcwd())  # noqa: PTH109  as Python does
-    import_modules(imports)
+    import_modules(arguments.imports)
     not_run = ops_not_run(process, ops, parse_selectors(selectors))
     result = rerun_result(process, SequenceRun(process, memory).run(ops), not_run)
-    if form == "json":
+    if arguments.form == "json":
         emit_json(result)
     else:
         steps = sorted({int(op.stream.read(op.row, op.row + 1).columns[0, Column.STEP]) for op in (ops[0], ops[-1])})
-        colored = use_color(color)
+        colored = use_color(arguments.color)
         emit("\n".join(rerun_lines(result, steps, Style(colored))), color=colored)
     return ExitCode.IDENTICAL if result.bitwise else ExitCode.DIVERGED
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
 from rltrace.command_lines import line
-from rltrace.commands._option_types import TraceLocation
+from rltrace.commands._option_types import argument, color_option, form_option, option, tolerance_option, verb
 from rltrace.commands._output_files import check_output, write_output
-from rltrace.commands.console import ExitCode, color_option, emit, emit_json, narrate, readable_size, use_color
+from rltrace.commands.console import ExitCode, emit, emit_json, narrate, readable_size, use_color
 from rltrace.errors import UsageError
 from rltrace.trace.format.location import Location, local_folder
 from rltrace.wording import counted
@@ -23,33 +22,20 @@ if TYPE_CHECKING:
     from rltrace.trace.read.reader import Trace
 
 
-@click.command(name="series")
-@click.argument("traces", nargs=-1, required=True, type=TraceLocation(), metavar="TRACE…")
-@click.option(
-    "--name", "names", multiple=True, metavar="GLOB", help="Only series whose name or place matches; repeatable."
-)
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
-@click.option("--svg", type=click.Path(path_type=Path), metavar="FILE", help="Also draw them into FILE.")
-@click.option(
-    "--tolerance",
-    type=click.FloatRange(min=0),
-    default=0.01,
-    show_default=True,
-    help="Threshold of a curve: |A - B| as a share of its range.",
-)
-@click.option("--all", "every", is_flag=True, help="Read every op, of long traces too.  [default: in places]")
-@click.option("--force", is_flag=True, help="Replace an existing drawing.")
-@color_option
-def command(
-    traces: tuple[Location, ...],
-    names: tuple[str, ...],
-    form: str,
-    svg: Path | None,
-    tolerance: float,
-    every: bool,
-    force: bool,
-    color: str,
-) -> int:
+@dataclass(frozen=True, kw_only=True)
+class SeriesArguments:
+    traces: tuple[Location, ...] = argument(nargs=-1, required=True, metavar="TRACE…")
+    names: tuple[str, ...] = option("--name", metavar="GLOB", help="Only such series or places; repeatable.")
+    form: str = form_option()
+    svg: Path | None = option(metavar="FILE", help="Also draw them into FILE.")
+    tolerance: float = tolerance_option()
+    every: bool = option("--all", help="Read every op, of long traces too, not in places.")
+    force: bool = option(help="Replace an existing drawing.")
+    color: str = color_option()
+
+
+@verb(SeriesArguments)
+def command(arguments: SeriesArguments) -> int:
     """Show the series of TRACE: watched scalars (rltrace.watch), learning rates, the scale of each GradScaler, and
     scalars read with .item(). Scalers of one trace that diverge are listed with the step and the cause.
 
@@ -68,14 +54,15 @@ def command(
     from rltrace.diff.metrics.series import MAX_SEGMENTS
     from rltrace.trace.read.reader import open_trace
 
+    traces, names, svg = arguments.traces, arguments.names, arguments.svg
     if svg is not None:
         if len(traces) > 2:
             raise UsageError("--svg draws one trace, or two: give only those")
-        check_output(svg, force)
+        check_output(svg, arguments.force)
     opened = [None if _is_logged(path) else open_trace(path) for path in traces]
     if len({trace is None for trace in opened}) > 1:
         raise UsageError("a trace and a folder of event files have no series in common: give traces, or such folders")
-    segments = 1 << 40 if every else MAX_SEGMENTS
+    segments = 1 << 40 if arguments.every else MAX_SEGMENTS
     loaded = [
         _of_event_files(local_folder(path, "rltrace series"), names)
         if trace is None
@@ -85,13 +72,13 @@ def command(
     if names and not any(one.series for one in loaded):
         narrate(f"no series matches {' or '.join(names)}", hint=f"{line('series', traces[0])} lists all of them")
     rest = zip(loaded[1:], opened[1:], strict=True)
-    pairs = [_of_pair(loaded[0], opened[0], other, trace, tolerance) for other, trace in rest]
-    if form == "json":
+    pairs = [_of_pair(loaded[0], opened[0], other, trace, arguments.tolerance) for other, trace in rest]
+    if arguments.form == "json":
         from rltrace.report.series import series_json
 
         emit_json(series_json(loaded, pairs))
     else:
-        colored = use_color(color)
+        colored = use_color(arguments.color)
         emit(_text(loaded, pairs, colored), color=colored)
     if svg is not None:
         _draw(svg, loaded, pairs)

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 
 import click
 
-from rltrace.commands._option_types import TraceLocation
+from rltrace.commands._option_types import argument, form_option, verb
 from rltrace.commands.console import ExitCode, emit, emit_json, progress_visible
 from rltrace.trace.format.location import Location
 
 
-@click.command(name="verify")
-@click.argument("trace", type=TraceLocation())
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
-def command(trace: Location, form: str) -> int:
+@dataclass(frozen=True, kw_only=True)
+class VerifyArguments:
+    trace: Location = argument()
+    form: str = form_option()
+
+
+@verb(VerifyArguments)
+def command(arguments: VerifyArguments) -> int:
     """Read the whole of TRACE and check every chunk and digest. Ends with 0 if it is sound, 1 if it is damaged.
 
     The trace of a killed program is sound: what was committed is there, and nothing else is promised.
@@ -24,10 +29,10 @@ def command(trace: Location, form: str) -> int:
     from rltrace.trace.tools.verify import verify
 
     try:
-        found = verify(trace, _progress if progress_visible() else None)
+        found = verify(arguments.trace, _progress if progress_visible() else None)
     except DamagedTraceError as error:
-        found = unreadable(trace, str(error))
-    if form == "json":
+        found = unreadable(arguments.trace, str(error))
+    if arguments.form == "json":
         emit_json(found)
     else:
         emit(verification_text(found))

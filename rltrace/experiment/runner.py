@@ -26,7 +26,7 @@ from rltrace.errors import RecordError
 from rltrace.experiment.workdir_copy import copy_folder, replace_files
 from rltrace.launch.command import ORIGIN
 from rltrace.launch.run import signal_name
-from rltrace.recorder.base.options import PROCESSES_DEFAULT, STEPS_DEFAULT
+from rltrace.recorder.base.options import OPTIONS
 from rltrace.trace.format.root import is_trace
 
 RUN = "RLTRACE_RUN"
@@ -182,8 +182,8 @@ class Runner:
         line = [*self._python, "-m", "rltrace", *job.verb, "--quiet", "-o", os.fspath(job.trace), *job.options]
         base = self._environment if job.environment is None else job.environment
         environment = {**base, RUN: job.name, ORIGIN: os.fspath(job.origin)}
-        for name in (STEPS_DEFAULT, PROCESSES_DEFAULT):  # what an experiment records is its own choice
-            environment.pop(name, None)
+        for name in ("steps", "processes"):  # what an experiment records is its own choice
+            environment.pop(OPTIONS[name].variable, None)
         with job.output.open("wb") as output:
             with self._lock:
                 if self._closed:

@@ -177,9 +177,11 @@ def replay_block(
     trace = open_trace(a)
     selectors = (inject,) if isinstance(inject, str) else tuple(inject)
     plans = make_plans(trace, parse_selectors(selectors), only, lockstep=lockstep)
+    level, first, end = window_of(trace)
     options = RecordOptions(
         str(Path(path).absolute()),
-        *window_of(trace),
+        level=level,
+        steps=(first, end),
         compile=compile_of(trace),
         replay=str(Path(a).absolute()),
         inject=selectors,

@@ -12,12 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from rltrace.commands._option_types import parse_size, parse_steps
 from rltrace.commands._recording import unmatched_selectors, unreached_steps
 from rltrace.commands.main import main
 from rltrace.errors import UsageError
 from rltrace.launch.summary import RecordingSummary
-from rltrace.recorder.base.options import RecordOptions
+from rltrace.recorder.base.options import RecordOptions, parse_size, parse_steps
 from rltrace.trace.format.records import ActivationRequest, ValueRequest
 from rltrace.trace.read.reader import open_trace
 
@@ -257,7 +256,7 @@ def test_variables_are_defaults(folder: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("RLTRACE_PROCESSES", "*policy*, rank0/main")
     main(["record", "--quiet", "--", "sh", "-c", 'printf %s "$RLTRACE_RECORD" > options'])
     given = json.loads((folder / "options").read_text())
-    assert (given["first_step"], given["end_step"], given["processes"]) == (3, 5, ["*policy*", "rank0/main"])
+    assert (given["steps"], given["processes"]) == ([3, 5], ["*policy*", "rank0/main"])
 
 
 STALE = """
@@ -422,7 +421,7 @@ def test_a_selector_that_found_nothing_is_told() -> None:
 
 def test_steps_that_the_program_did_not_reach() -> None:
     """They are named, where no op was recorded for that reason."""
-    options = RecordOptions("a.zarr", first_step=50, end_step=60)
+    options = RecordOptions("a.zarr", steps=(50, 60))
     found = RecordingSummary(1, 0, 3, 1, ("complete",), 0, False, ())
     assert unreached_steps(options, found) == "no op was recorded: the program ended after 3 steps, before step 50"
     assert unreached_steps(options, replace(found, steps=51)) == ""
@@ -498,14 +497,14 @@ def test_rows_of_a_script(folder: Path) -> None:
 )
 def test_sizes(text: str, size: int) -> None:
     """Decimal and binary units, as people write them."""
-    assert parse_size("--x", text) == size
+    assert parse_size(text, "--x") == size
 
 
 @pytest.mark.parametrize("text", ["", "B", "1iB", "-1", "1,5k", "1 PB", "x", "1e3", "\u0663"])
 def test_bad_sizes(text: str) -> None:
     """What is no size is refused with the text that was given."""
     with pytest.raises(UsageError, match="--x"):
-        parse_size("--x", text)
+        parse_size(text, "--x")
 
 
 def test_trace_that_the_program_removed(folder: Path) -> None:

@@ -55,7 +55,7 @@ def test_b_becomes_a(folder: Path) -> None:
     options = ("--inject", "op=rand", "-o", "c.zarr", "--until", "2", "--result", "result.json")
     done = run(folder, "replay", "a.zarr", *options, "--", *program)
     lines = done.stderr.splitlines()
-    assert lines[0] == "rltrace: recording to c.zarr (every op, with values injected, until step 2 is done)"
+    assert lines[0] == "rltrace: recording to c.zarr (every op, until step 2 is done, with values injected)"
     told = lines.index("rltrace: injected A's values at the selected op")
     assert lines[told + 1 : told + 3] == [
         "  at 1 of them the program had different values, of one kind:",

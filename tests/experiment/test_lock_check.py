@@ -66,9 +66,8 @@ class Within:
                 status = self._record(
                     RecordOptions(
                         str(job.trace),
-                        options.get("--level", "op"),
-                        int(first),
-                        int(end) if end else None,
+                        level=options.get("--level", "op"),
+                        steps=(int(first), int(end) if end else None),
                         until=None if until is None else int(until),
                     )
                 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import rltrace
@@ -27,7 +28,7 @@ def test_options_are_handed_on_as_they_are(tmp_path: Path) -> None:
     fields = json.loads(variables["RLTRACE_RECORD"])
     del fields["engine"]
     found = RecordOptions.from_environment({"RLTRACE_RECORD": json.dumps(fields)})
-    assert found == options._replace(engine="auto")
+    assert found == replace(options, engine="auto")
 
 
 def test_outside_of_a_recording_nothing_is() -> None:

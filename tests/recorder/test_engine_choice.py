@@ -70,7 +70,7 @@ def test_other_levels_and_words(tmp_path: Path) -> None:
     """No engine is named where no ops are recorded."""
     assert record(tmp_path / "a.zarr", level="step") == {}
     for options, words in (
-        ({"level": "step", "engine": "native"}, "needs level op"),
+        ({"level": "step", "engine": "native"}, "with level step it cannot"),
         ({"engine": "x"}, "none of auto"),
     ):
         with pytest.raises(UsageError, match=words):

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -221,7 +222,7 @@ def test_a_child_that_no_pattern_matches_is_left_out(tmp_path: Path) -> None:
         assert forked(lambda: torch.ones(2).cos()) == 0
 
     with rltrace.record(tmp_path / "a.zarr"):
-        session.current.session.options = session.current.session.options._replace(processes=("*/main",))
+        session.current.session.options = replace(session.current.session.options, processes=("*/main",))
         torch.ones(3).sin()
         assert forked(child) == 0
     trace = open_trace(tmp_path / "a.zarr")

@@ -54,7 +54,7 @@ class Rerun:
         process = open_trace(self.recorded).processes[0]
         first, end = process.windows[0]
         options = RecordOptions(
-            str(self.again), "op", first, end, asleep=first > 0, rerun=str(self.recorded), warm_up=warm_up
+            str(self.again), steps=(first, end), asleep=first > 0, rerun=str(self.recorded), warm_up=warm_up
         )
         follower = MemoryFollower(StepMemory(process))
         with recording(options, force=True, extend=lambda _: MemoryExtension(follower, first)):

@@ -53,16 +53,7 @@ INNER_CALL = "_pjit_call_impl"
 CREATE = "_cpp_pjit"
 """Of the same module: make a compiled function."""
 
-NOT_THERE = {
-    "rerunnable": "--rerunnable",
-    "rows": "--rows",
-    "by_rows": "replay-rows",
-    "state": "--state",
-    "kernels": "--kernels",
-    "check_links": "--check-links",
-    "asleep": "--asleep",
-    "rerun": "rerun",
-}
+NOT_THERE = frozenset({"rerunnable", "rows", "by_rows", "state", "kernels", "check_links", "asleep", "rerun"})
 """Options of a recording that JAX programs do not have."""
 
 NOT_RECORDED = "jax.not_recorded"
@@ -75,7 +66,7 @@ def start(options: RecordOptions, token: str, make_hook: MakeHook | None = None)
     ``make_hook``: for what is done with the arrays of rows, instead of recording values.
     Raises RecordError where this JAX, or this recording, is not one that is supported.
     """
-    asked = next((option for name, option in NOT_THERE.items() if getattr(options, name)), None)
+    asked = next((option.flag for name, option in options.set_options().items() if name in NOT_THERE), None)
     session = recorder.current_session()
     if asked is not None and session is not None:
         session.recording.note(NOT_RECORDED, f"{asked} is not there for what JAX computes")

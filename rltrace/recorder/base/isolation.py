@@ -79,9 +79,6 @@ _PACKAGE_FOLDER = f"{Path(__file__).resolve().parents[2]}/"
 # neither compiles nor forgets anything: later calls are compiled as if there had been no recording.
 
 
-EAGER: Final = "eager"
-
-
 class EagerStance:
     """Eager execution from ``begin`` to ``end``; does not load the compiler where the program doesn't."""
 

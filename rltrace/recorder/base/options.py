@@ -1,15 +1,23 @@
-"""Options of a recording, and how the launcher passes them to every process of the program.
+"""Options of a recording: the one table of them, and how the launcher passes them to every process of the program.
 
-Owns the environment variables: one with the options, two by which a process is named. Imports neither torch nor zarr.
+Each field of ``RecordOptions`` is an option, with all that is known of it: how the command line names and reads it,
+what it needs and excludes, how the trace and the narration say it. ``rltrace record``, its help, ``rltrace.record``,
+the checks of both and the environment variable come from there, so a new option is one entry.
+
+Owns the environment variables: one with the options, two by which a process is named. Imports neither torch nor zarr,
+nor click, as every recorded process imports it.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, MutableMapping
+import re
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from dataclasses import fields as fields_of
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final
 
 from rltrace.errors import UsageError
 from rltrace.masking import home_as_tilde
@@ -26,8 +34,65 @@ PARENT_RANK = "RLTRACE_PARENT_RANK"
 COMMIT_SECONDS: Final = 5.0
 """After which rows that are there are committed, at the latest."""
 
-STEPS_DEFAULT, PROCESSES_DEFAULT, LOOPS_DEFAULT = "RLTRACE_STEPS", "RLTRACE_PROCESSES", "RLTRACE_LOOPS"
-"""Variables that set ``--steps`` and ``--processes`` of ``rltrace record`` where the command line does not."""
+Window = tuple[int, int | None]
+"""The first step, and the first one after (None: to the end)."""
+
+ALL_STEPS: Final[Window] = (0, None)
+
+ENGINES = "auto", "native", "mode"
+"""What records ops: the native engine where its library is there, only the native engine, a dispatch mode in Python."""
+
+
+# --- how a value is read ----------------------------------------------------------------------------------------------
+
+
+def parse_steps(text: str, name: str = "--steps") -> Window:
+    """``A:B`` as (first, end), half open; an open side is 0 or None; ``A`` is that step only. Raises UsageError."""
+    first, colon, end = (word.strip() for word in text.partition(":"))
+    if not colon and first.isascii() and first.isdigit():
+        return int(first), int(first) + 1
+    if not colon or not all(word == "" or (word.isascii() and word.isdigit()) for word in (first, end)):
+        raise UsageError(f"{name} {text}: give a step, as in 100, or steps as A:B, as in 100:110 or 100:")
+    window = int(first or 0), int(end) if end else None
+    if window[1] is not None and window[1] <= window[0]:
+        raise UsageError(f"{name} {text} is empty; B is the first step that is left out")
+    return window
+
+
+def parse_kernels(text: str, name: str = "--kernels") -> Window | str | None:
+    """The steps of ``--kernels``; None for ``off``, and ``window`` as it is. Raises UsageError."""
+    if text in ("off", "window"):
+        return None if text == "off" else text
+    if text == "all":
+        return ALL_STEPS
+    if ":" not in text:
+        raise UsageError(f"{name} {text}: give off, window, all, or steps as A:B")
+    return parse_steps(text, name)
+
+
+def parse_processes(text: str, name: str = "--processes") -> tuple[str, ...]:
+    """``*policy*,rank0/main`` as patterns of names of processes. Raises UsageError."""
+    return _patterns(text, f"{name} {text}: give patterns of process names, as in rank0/* or rank0/main,*worker*")
+
+
+def parse_loops(text: str, name: str = "--loops") -> tuple[str, ...]:
+    """``train,evolve*`` as patterns of names of functions. Raises UsageError."""
+    return _patterns(text, f"{name} {text}: give names of functions of JAX, as in train or evolve*,train")
+
+
+def _patterns(text: str, message: str) -> tuple[str, ...]:
+    patterns = tuple(word.strip() for word in text.split(","))
+    if not all(patterns):
+        raise UsageError(message)
+    return patterns
+
+
+def parse_axes(text: str, name: str = "--row-axes") -> tuple[int, ...]:
+    """``0,1`` as numbers, ascending. Raises UsageError."""
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isascii() and word.isdigit() for word in words):
+        raise UsageError(f"{name} {text}: give numbers of axes from 0, as in 0 or 0,1")
+    return check_axes(map(int, words))
 
 
 def check_axes(axes: Iterable[int]) -> tuple[int, ...]:
@@ -38,188 +103,466 @@ def check_axes(axes: Iterable[int]) -> tuple[int, ...]:
     return tuple(ascending)
 
 
-ENGINES = "auto", "native", "mode"
-"""What records ops: the native engine where its library is there, only the native engine, a dispatch mode in Python."""
+def parse_size(text: str, name: str) -> int:
+    """``500MB``, ``1GiB``, ``1.5 G``, ``4096`` as bytes. Raises UsageError."""
+    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kKMGT]?)(i?)[bB]?\s*", text, re.ASCII)
+    if found is None or (found[3] and not found[2]):
+        raise UsageError(f"{name} {text}: give a number of bytes, as in 500MB, 1GiB or 4096")
+    return int(float(found[1]) * (1024 if found[3] else 1000) ** " KMGT".index(found[2].upper() or " "))
 
 
-def steps_text(steps: tuple[int, int | None]) -> str:
+def one_selector(text: str, name: str) -> tuple[str, ...]:
+    """What a program passes where it could pass several."""
+    return (text,)
+
+
+def absolute_path(text: str, name: str) -> str:
+    return os.path.abspath(text)  # noqa: PTH100  links stay
+
+
+def steps_text(steps: Window) -> str:
     """``A:B``, as on the command line."""
     first, end = steps
     return f"{first}:{'' if end is None else end}"
 
 
-class RecordOptions(NamedTuple):
+def _plain(value: Any) -> Any:
+    """A value as JSON has it."""
+    return list(value) if isinstance(value, tuple) else value
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+
+WHAT, WHEN, WHERE, CHECKS, VALUES, ROWS, JAX = GROUPS = (
+    "What to record",
+    "When",
+    "Where to",
+    "Checks",
+    "Values",
+    "Activation rows",
+    "Programs of JAX",
+)
+"""The groups in the help of ``rltrace record``, in their order."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """How one option of a recording is set, checked and named."""
+
+    default: Any
+    flag: str
+    """As the command line has it; of what is no option of ``record``, the verb that sets it."""
+    help: str = ""
+    """One line."""
+    group: str = ""
+    """One of ``GROUPS``; empty: no option of ``record``."""
+    metavar: str = ""
+    """What its value is, and so how the command line reads it; empty: nothing (it is set or not), or ``choices``."""
+    choices: tuple[str, ...] = ()
+    shown_default: str = ""
+    """The default, where the help names it."""
+    variable: str = ""
+    """Variable that sets it where the command line does not."""
+    parse: Callable[[str, str], Any] | None = None
+    """The value of a text, given with what set it; None: the text."""
+
+    of_ops: str = ""
+    """What it does with ops, as there are none at level step; empty: it may be set there."""
+    needs: tuple[str, str] = ("", "")
+    """The option without which it means nothing, and the error, with places for both."""
+    while_asleep: bool = False
+    """Whether it may be set of a run that starts asleep."""
+    in_python: bool = False
+    """Whether Python handles every op where it is set, whatever the engine."""
+
+    named: Callable[[Any], object] | None = None
+    """How a trace names it where it is set; None: it does not, or does so in any case."""
+    named_with: tuple[str, ...] = ()
+    """Options that a trace names beside it."""
+    narrated: str = ""
+    """What the narration says where it is set, with a place for the value."""
+
+
+def _option(default: Any, flag: str, help: str = "", group: str = "", metavar: str = "", **more: Any) -> Any:
+    entry = Option(default=default, flag=flag, help=help, group=group, metavar=metavar, **more)
+    return field(default=default, metadata={"option": entry})
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordOptions:
     """Options of one recording."""
 
-    trace: str
+    trace: str = field(kw_only=False)
     """Absolute path of the trace; the launcher has created it."""
-    level: str = "op"
-    """"step" or "op"."""
-    first_step: int = 0
-    """First step whose ops are rows."""
-    end_step: int | None = None
-    """First step after the window; None: to the end."""
-    until: int | None = None
-    """End the program, as Ctrl-C would, once this step is done."""
-    verify_inputs: bool = False
-    """Digest every input of every op, also where its writer is known."""
-    check_links: bool = False
-    """Compare memory between its uses, to find writes that no recorded op made."""
-    engine: str = "auto"
-    """One of ``ENGINES``."""
 
-    read_within: tuple[str, ...] = ()
+    level: str = _option(
+        "op", "--level", "Every op, or one digest a step.", WHAT, choices=("step", "op"), shown_default="op"
+    )
+    processes: tuple[str, ...] = _option(
+        (),
+        "--processes",
+        "Only these, as in rank0/*.",
+        WHAT,
+        "GLOBS",
+        variable="RLTRACE_PROCESSES",
+        parse=parse_processes,
+        while_asleep=True,
+        named=",".join,
+        narrated=", in {}",
+    )
+    """Patterns (fnmatch) of the names of the processes that are recorded; empty: all."""
+    engine: str = _option(
+        "auto",
+        "--engine",
+        "auto, native (compiled) or mode (Python).",
+        WHAT,
+        "ENGINE",
+        choices=ENGINES,
+        while_asleep=True,
+        named=_plain,
+    )
+    compile: str | None = _option(
+        None,
+        "--compile",
+        "Run op by op what CMD compiles with torch.compile.",
+        WHAT,
+        choices=("eager",),
+        while_asleep=True,
+        named=_plain,
+    )
+    """"eager": compiled functions run op by op; None: as in the program."""
+
+    steps: Window | None = _option(
+        None,
+        "--steps",
+        "Ops of steps A to B, without B.",
+        WHEN,
+        "A:B",
+        variable="RLTRACE_STEPS",
+        parse=parse_steps,
+        of_ops="selects steps whose ops are recorded",
+    )
+    """Steps whose ops are rows; None: all."""
+    asleep: bool = _option(
+        False, "--asleep", "Nothing, until rltrace arm requests steps.", WHEN, while_asleep=True, named=_plain
+    )
+    until: int | None = _option(
+        None,
+        "--until",
+        "End the program after this step.",
+        WHEN,
+        "STEP",
+        while_asleep=True,
+        narrated=", until step {} is done",
+    )
+    """End the program, as Ctrl-C would, once this step is done."""
+
+    nodes: int = _option(
+        1, "--nodes", "Machines that record one run to one URL.", WHERE, "N", while_asleep=True, named=_plain
+    )
+    """Machines that record one run, each with its own launcher."""
+
+    verify_inputs: bool = _option(
+        False,
+        "--verify-inputs",
+        "Digest every input of every op; needs --steps.",
+        CHECKS,
+        needs=("steps", "{} digests every input of every op in a window: give its steps with {}"),
+        in_python=True,
+        narrated=", and every input",
+    )
+    """Digest every input of every op, also where its writer is known."""
+    check_links: bool = _option(
+        False,
+        "--check-links",
+        "Find writes of memory that no recorded op made.",
+        CHECKS,
+        of_ops="compares memory between ops",
+        in_python=True,
+        named=_plain,
+        narrated=", its links checked",
+    )
+    """Compare memory between its uses, to find writes that no recorded op made."""
+    kernels: Window | None = _option(
+        None,
+        "--kernels",
+        "Ask what ran: window (of --steps), all or A:B.",
+        CHECKS,
+        "STEPS",
+        parse=parse_kernels,
+        of_ops="is about ops",
+        named=steps_text,
+    )
+    """Steps in which the profiler records launches on a device; None: it does not run."""
+
+    values: tuple[str, ...] = _option(
+        (),
+        "--values",
+        "Tensors that these ops return and write; repeatable.",
+        VALUES,
+        "SELECTOR",
+        parse=one_selector,
+        of_ops="records tensors of ops",
+        in_python=True,
+        named=_plain,
+        named_with=("values_inputs", "values_limit"),
+        narrated=", with values of {}",
+    )
+    """Selectors of the ops whose values are recorded; empty: none."""
+    values_inputs: bool = _option(
+        False, "--values-inputs", "Their inputs, too.", VALUES, needs=("values", "{} extends {}: give one")
+    )
+    values_limit: int = _option(
+        1 << 30,
+        "--values-limit",
+        "Limit of values for each process.",
+        VALUES,
+        "SIZE",
+        shown_default="1GiB",
+        parse=parse_size,
+    )
+    """Bytes of values that each process records at most."""
+    state: Window | None = _option(
+        None,
+        "--state",
+        "Parameters, gradients, optimizer state at these.",
+        VALUES,
+        "A:B",
+        parse=parse_steps,
+        named=steps_text,
+        named_with=("values_limit",),
+    )
+    """Steps at which parameters, gradients and optimizer state are recorded; None: at none."""
+    rerunnable: tuple[str, ...] = _option(
+        (),
+        "--rerunnable",
+        "What rltrace rerun needs for these; repeatable.",
+        VALUES,
+        "SELECTOR",
+        parse=one_selector,
+        of_ops="records the memory of ops",
+        in_python=True,
+        named=_plain,
+        named_with=("values_limit",),
+        narrated=", with what {} needs to be run again",
+    )
+    """Selectors of the ops that are to be run again later: what they read and did not make is recorded; empty: none."""
+    checkpoint: str = _option(
+        "",
+        "--checkpoint",
+        "Do not record what this holds; rerun reads it there.",
+        VALUES,
+        "PATH",
+        parse=absolute_path,
+        needs=("rerunnable", "{} is for ops that are to be run again: give {}"),
+        named=home_as_tilde,
+    )
+    """Absolute path of a checkpoint: what it holds is not recorded again for these ops; empty: none."""
+
+    rows: tuple[str, ...] = _option(
+        (),
+        "--rows",
+        "A digest of each activation row of these; repeatable.",
+        ROWS,
+        "SELECTOR",
+        parse=one_selector,
+        of_ops="records activation rows of ops and modules",
+        in_python=True,
+        named=_plain,
+        named_with=("row_axes", "rows_limit"),
+        narrated=", with rows of {}",
+    )
+    """Selectors of the module calls and ops whose activation rows are recorded; empty: none."""
+    row_axes: tuple[int, ...] | None = _option(
+        None,
+        "--row-axes",
+        "Axes of rows, as in 0,1; default: all but the last.",
+        ROWS,
+        "AXES",
+        parse=parse_axes,
+        needs=("rows", "{} sets the axes along which {} counts: give one"),
+    )
+    """Axes along which rows are counted; None: all axes but the last."""
+    rows_limit: int = _option(
+        1 << 30,
+        "--rows-limit",
+        "Limit of rows for each process.",
+        ROWS,
+        "SIZE",
+        shown_default="1GiB",
+        parse=parse_size,
+    )
+    """Bytes of row digests that each process records at most."""
+
+    loops: tuple[str, ...] = _option(
+        (),
+        "--loops",
+        "Functions with a training loop.",
+        JAX,
+        "GLOBS",
+        variable="RLTRACE_LOOPS",
+        parse=parse_loops,
+        named=_plain,
+    )
+    """Patterns (fnmatch) of the names of functions of JAX whose outermost scan is a training loop, whatever it
+    computes."""
+    read_within: tuple[str, ...] = _option(
+        (), "--fusions-of", "Of values within, only those of TRACE; repeatable.", JAX, "TRACE", named=_plain
+    )
     """Of programs of JAX the values within to which what is read is limited, as in the fact READS_WITHIN; empty: not
     limited."""
 
-    loops: tuple[str, ...] = ()
-    """Patterns (fnmatch) of the names of functions of JAX whose outermost scan is a training loop, whatever it
-    computes."""
-
-    values: tuple[str, ...] = ()
-    """Selectors of the ops whose values are recorded; empty: none."""
-    values_inputs: bool = False
-    """Record their inputs, too."""
-    rerunnable: tuple[str, ...] = ()
-    """Selectors of the ops that are to be run again later: what they read and did not make is recorded; empty: none."""
-    checkpoint: str = ""
-    """Absolute path of a checkpoint: what it holds is not recorded again for these ops; empty: none."""
-    values_limit: int = 1 << 30
-    """Bytes of values that each process records at most."""
-    state: tuple[int, int | None] | None = None
-    """First step at which parameters, gradients and optimizer state are recorded, and first step after (None: to the
-    end); None: at none."""
-
-    rows: tuple[str, ...] = ()
-    """Selectors of the module calls and ops whose activation rows are recorded; empty: none."""
-    row_axes: tuple[int, ...] | None = None
-    """Axes along which rows are counted; None: all axes but the last."""
-    rows_limit: int = 1 << 30
-    """Bytes of row digests that each process records at most."""
-
-    kernels: tuple[int, int | None] | None = None
-    """First step in which the profiler records launches on a device, and first step after (None: to the end);
-    None: it does not run."""
-
-    compile: str | None = None
-    """"eager": compiled functions run op by op; None: as in the program."""
-
-    asleep: bool = False
-    """Record nothing until ``rltrace arm`` requests steps."""
-
-    nodes: int = 1
-    """Machines that record one run, each with its own launcher."""
-
-    processes: tuple[str, ...] = ()
-    """Patterns (fnmatch) of the names of the processes that are recorded; empty: all."""
-
-    replay: str = ""
+    replay: str = _option(
+        "",
+        "replay",
+        in_python=True,
+        named=home_as_tilde,
+        named_with=("inject",),
+        narrated=", with values injected",
+    )
     """Absolute path of the trace whose values are injected; empty: no replay."""
-    inject: tuple[str, ...] = ()
+    inject: tuple[str, ...] = _option((), "replay")
     """Selectors of the ops of that trace whose values are injected."""
-    kinds: str = ""
+    kinds: str = _option("", "replay")
     """Absolute path of a list of kinds of op, to which the selectors are limited; empty: not limited."""
-    only: str = ""
+    only: str = _option("", "replay")
     """Absolute path of a list of rows of that trace, to which the selectors are limited; empty: not limited."""
-    origins: bool = False
+    origins: bool = _option(False, "replay")
     """Inject values only where the op's inputs equal those in that trace."""
-    lockstep: bool = False
+    lockstep: bool = _option(False, "replay")
     """Skip ops whose values no trace can hold; else selecting one is an error."""
-    by_rows: bool = False
+    by_rows: bool = _option(False, "replay-rows", named=_plain, named_with=("weights",))
     """Inject activation rows, matched by what each is of, not whole values."""
-    weights: bool = False
+    weights: bool = _option(False, "replay-rows")
     """With a routing decision that is injected by rows, inject its weights as well."""
-    names: str = ""
+    names: str = _option("", "replay-rows")
     """Absolute path of a file that maps modules of that trace to modules of this run; empty: matched by name."""
 
-    against: str = ""
+    against: str = _option(
+        "",
+        "--against",
+        "Compare with A meanwhile; A may still grow.",
+        CHECKS,
+        "A",
+        named=home_as_tilde,
+        named_with=("stop",),
+        narrated=", compared with another trace",
+    )
     """Where the trace is, without credentials, that the launcher compares the run with as it goes; empty: none."""
-    stop: bool = False
+    stop: bool = _option(False, "--stop", "End CMD once it differs from A.", CHECKS)
     """End the program, as Ctrl-C would, once the launcher has found a difference, with the step that it is in then."""
 
-    rerun: str = ""
+    rerun: str = _option("", "rerun", in_python=True, named=home_as_tilde, named_with=("process", "warm_up"))
     """Absolute path of the trace whose steps the program runs again, with the memory that it holds; empty: none."""
-    process: str = ""
+    process: str = _option("", "rerun")
     """The process of that trace that this one is."""
-    warm_up: int = 0
+    warm_up: int = _option(0, "rerun")
     """Steps that the program makes before those."""
-    pause: str = ""
+    pause: str = _option("", "rerun")
     """``rank1/main:12``: the row of that process before which the debugger begins; empty: none."""
 
     @property
+    def first_step(self) -> int:
+        """First step whose ops are rows."""
+        return 0 if self.steps is None else self.steps[0]
+
+    @property
+    def end_step(self) -> int | None:
+        """First step after them; None: to the end."""
+        return None if self.steps is None else self.steps[1]
+
+    @property
     def windowed(self) -> bool:
-        return self.first_step > 0 or self.end_step is not None
+        return self.steps not in (None, ALL_STEPS)
+
+    def set_options(self) -> dict[str, Option]:
+        """The entries of those that differ from their defaults, by name."""
+        return {name: option for name, option in OPTIONS.items() if getattr(self, name) != option.default}
 
     @property
     def in_python(self) -> str:
         """The option for which Python handles every op, whatever the engine; empty: none is set."""
-        given = {
-            "--verify-inputs": self.verify_inputs,
-            "--check-links": self.check_links,
-            "--values": self.values,
-            "--rerunnable": self.rerunnable,
-            "--rows": self.rows,
-            "replay": self.replay,
-            "rerun": self.rerun,
-        }
-        return next((name for name, value in given.items() if value), "")
+        return next((option.flag for option in self.set_options().values() if option.in_python), "")
 
     def extras(self) -> dict[str, object]:
         """Options that a trace names only where they are set."""
         extras: dict[str, object] = {}
-        if self.engine != "auto":
-            extras |= {"engine": self.engine}
-        if self.check_links:
-            extras |= {"check_links": True}
-        if self.read_within:
-            extras |= {"read_within": list(self.read_within)}
-        if self.loops:
-            extras |= {"loops": list(self.loops)}
-        if self.values:
-            extras |= {"values": list(self.values), "values_inputs": self.values_inputs}
-            extras |= {"values_limit": self.values_limit}
-        if self.rerunnable:
-            extras |= {"rerunnable": list(self.rerunnable), "values_limit": self.values_limit}
-        if self.checkpoint:
-            extras |= {"checkpoint": home_as_tilde(self.checkpoint)}
-        if self.state is not None:
-            extras |= {"state": steps_text(self.state), "values_limit": self.values_limit}
-        if self.rows:
-            axes = None if self.row_axes is None else list(self.row_axes)
-            extras |= {"rows": list(self.rows), "row_axes": axes, "rows_limit": self.rows_limit}
-        if self.kernels is not None:
-            extras |= {"kernels": steps_text(self.kernels)}
-        if self.compile is not None:
-            extras |= {"compile": self.compile}
-        if self.asleep:
-            extras |= {"asleep": True}
-        if self.nodes > 1:
-            extras |= {"nodes": self.nodes}
-        if self.processes:
-            extras |= {"processes": ",".join(self.processes)}
-        if self.replay:
-            extras |= {"replay": home_as_tilde(self.replay), "inject": list(self.inject)}
-        if self.by_rows:
-            extras |= {"by_rows": True, "weights": self.weights}
-        if self.against:
-            extras |= {"against": home_as_tilde(self.against), "stop": self.stop}
-        if self.rerun:
-            extras |= {"rerun": home_as_tilde(self.rerun), "process": self.process, "warm_up": self.warm_up}
+        for name, option in self.set_options().items():
+            if option.named is not None:
+                extras[name] = option.named(getattr(self, name))
+                extras |= {other: _plain(getattr(self, other)) for other in option.named_with}
         return extras
 
+    def narration(self) -> str:
+        """What is recorded besides the ops or steps: ``, with values of op=mm or op=sum, until step 3 is done``."""
+        texts = []
+        for name, option in self.set_options().items():
+            value = getattr(self, name)
+            texts.append(option.narrated.format(" or ".join(value) if isinstance(value, tuple) else value))
+        return "".join(texts)
+
     def to_environment(self, environment: MutableMapping[str, str]) -> None:
-        environment[VARIABLE] = json.dumps(self._asdict())
+        environment[VARIABLE] = json.dumps(vars(self))
 
     @staticmethod
     def from_environment(environment: Mapping[str, str] = os.environ) -> RecordOptions | None:
         text = environment.get(VARIABLE)
         if not text:
             return None
-        fields = json.loads(text)
-        several = "read_within", "loops", "values", "rerunnable", "rows", "processes", "inject"
-        lists = {name: tuple(fields.get(name, ())) for name in several}
-        for name in ("row_axes", "kernels", "state"):
-            if fields.get(name) is not None:
-                lists[name] = tuple(fields[name])
-        options = RecordOptions(**{**fields, **lists})
+        fields: dict[str, Any] = json.loads(text)
+        options = RecordOptions(**{name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()})
         return options if Path(options.trace).is_dir() else None
+
+
+OPTIONS: Final[Mapping[str, Option]] = {
+    entry.name: entry.metadata["option"] for entry in fields_of(RecordOptions) if entry.metadata
+}
+"""The entries of the table, by the names of the fields."""
+
+
+# --- what is checked --------------------------------------------------------------------------------------------------
+
+
+def value_of(name: str, given: Any, shown: str) -> Any:
+    """The value of an option from a text, a path or what a program passes. Raises UsageError.
+
+    ``shown``: what set it, as errors name it.
+    """
+    option = OPTIONS[name]
+    if isinstance(given, os.PathLike):
+        given = os.fspath(given)
+    if isinstance(given, str):
+        return given if option.parse is None else option.parse(given, shown)
+    return tuple(given) if isinstance(given, Iterable) else given
+
+
+def check_options(options: RecordOptions, given: Mapping[str, str]) -> None:
+    """Raise UsageError where a value is none of its option, or options do not go together.
+
+    ``given``: what set each option that was set: ``--steps``, ``RLTRACE_STEPS``, or, by a program, ``steps``.
+    """
+    for name, shown in given.items():
+        option, value = OPTIONS[name], getattr(options, name)
+        if options.asleep and not option.while_asleep:
+            raise UsageError(
+                f"{given['asleep']} records nothing until the run is armed, so leave out {shown}: rltrace arm chooses"
+                " steps, level and values while the program runs"
+            )
+        if option.choices and value not in (option.default, *option.choices):
+            raise UsageError(f"{shown} {value!r} is none of {', '.join(option.choices)}")
+        if option.metavar == "SELECTOR":
+            from rltrace.selectors import parse_selectors
+
+            parse_selectors(value)
+    by_flags = any(name != shown for name, shown in given.items())
+    no_ops = (f"{OPTIONS['level'].flag} step" if by_flags else "level step") if options.level == "step" else ""
+    for name, option in options.set_options().items():
+        other, error = option.needs
+        if name in given and other and other not in given:
+            needed = f"{OPTIONS[other].flag} {OPTIONS[other].metavar}" if by_flags else other
+            raise UsageError(error.format(given[name], needed))
+        if name in given and option.of_ops and no_ops:
+            raise UsageError(f"{given[name]} {option.of_ops}; {no_ops} records no ops")
+    if options.engine == "native" and no_ops:
+        raise UsageError(f"{given['engine']} native records ops, and with {no_ops} it cannot: leave one of them out")

@@ -9,98 +9,33 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from rltrace.errors import RecordError, UsageError
 from rltrace.masking import home_as_tilde, masked_arguments
-from rltrace.recorder.base.isolation import EAGER
-from rltrace.recorder.base.options import ENGINES, RecordOptions, check_axes
+from rltrace.recorder.base.options import RecordOptions, check_axes, check_options, value_of
 from rltrace.recorder.capture.captures import Extend
 from rltrace.recorder.session import session as sessions
 from rltrace.recorder.session.engine_choice import choose_library
-from rltrace.selectors import parse_selectors
 from rltrace.trace.format.checkpoint import read_entries, write_entries
 from rltrace.trace.format.process_start import write_start
 from rltrace.trace.format.root import create_trace, end_launch
 
 
 @contextmanager
-def record_block(
-    path: str | os.PathLike[str],
-    *,
-    level: str,
-    steps: tuple[int, int | None] | None,
-    verify_inputs: bool,
-    check_links: bool,
-    engine: str,
-    values: str | Iterable[str],
-    values_inputs: bool,
-    rerunnable: str | Iterable[str],
-    checkpoint: str | os.PathLike[str] | None,
-    values_limit: int,
-    rows: str | Iterable[str],
-    row_axes: Iterable[int] | None,
-    rows_limit: int,
-    kernels: tuple[int, int | None] | None,
-    compile: str | None,
-    force: bool,
-) -> Iterator[None]:
-    """Implements ``rltrace.record``."""
+def record_block(path: str | os.PathLike[str], given: Mapping[str, Any], *, force: bool) -> Iterator[None]:
+    """Implements ``rltrace.record``, for the options that are given."""
     if sessions.current.session is not None:
         raise UsageError("this process is already being recorded; recordings cannot be nested")
-    if level not in ("op", "step"):
-        raise UsageError(f'level {level!r} is neither "op" nor "step"')
-    if verify_inputs and (steps is None or level != "op"):
-        raise UsageError("verify_inputs digests every input of the ops of a window: give its steps, at level op")
-    if check_links and level != "op":
-        raise UsageError("check_links compares memory between ops: it needs level op")
-    if engine == "native" and level != "op":
-        raise UsageError("the native engine records ops: it needs level op")
-    if engine not in ENGINES:
-        raise UsageError(f"engine {engine!r} is none of {', '.join(ENGINES)}")
-    if compile not in (None, EAGER):
-        raise UsageError(f"compile {compile!r} is neither None nor {EAGER!r}")
-    selectors = (values,) if isinstance(values, str) else tuple(values)
-    parse_selectors(selectors)
-    if selectors and level != "op":
-        raise UsageError("values are of ops: they need level op")
-    again = (rerunnable,) if isinstance(rerunnable, str) else tuple(rerunnable)
-    parse_selectors(again)
-    if again and level != "op":
-        raise UsageError("ops that can be run again are rows: they need level op")
-    if checkpoint is not None and not again:
-        raise UsageError("a checkpoint is for ops that are to be run again: give selectors of them (rerunnable)")
-    row_selectors = (rows,) if isinstance(rows, str) else tuple(rows)
-    parse_selectors(row_selectors)
-    if row_selectors and level != "op":
-        raise UsageError("activation rows are of ops and modules: they need level op")
-    if kernels is not None and level != "op":
-        raise UsageError("kernels are recorded op by op: they need level op")
-    axes = None if row_axes is None else check_axes(row_axes)
-    first, end = steps or (0, None)
-    trace = Path(path).absolute()
-    options = RecordOptions(
-        str(trace),
-        level,
-        first,
-        end,
-        verify_inputs=verify_inputs,
-        check_links=check_links,
-        engine=engine,
-        values=selectors,
-        values_inputs=values_inputs,
-        rerunnable=again,
-        checkpoint="" if checkpoint is None else os.path.abspath(checkpoint),  # noqa: PTH100
-        values_limit=values_limit,
-        rows=row_selectors,
-        row_axes=axes,
-        rows_limit=rows_limit,
-        kernels=kernels,
-        compile=compile,
-    )
-    if engine == "native":
+    values = {name: value_of(name, value, name) for name, value in given.items()}
+    if values.get("row_axes") is not None:
+        values["row_axes"] = check_axes(values["row_axes"])
+    options = RecordOptions(str(Path(path).absolute()), **values)
+    check_options(options, {name: name for name in given if values[name] is not None})
+    if options.engine == "native":
         choose_library(options)  # raises before anything is written
     with recording(options, force=force):
         yield

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from dataclasses import replace
 from time import monotonic
 from typing import Final, NamedTuple, Protocol
 
@@ -33,10 +34,10 @@ class ArmedWindow(NamedTuple):
         request = self.request
         if request is None:
             return asleep
-        return asleep._replace(
+        return replace(
+            asleep,
             level=request.level,
-            first_step=self.first,
-            end_step=self.end,
+            steps=(self.first, self.end),
             values=request.values,
             values_inputs=request.values_inputs,
             values_limit=request.values_limit,

@@ -3,85 +3,76 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
-from click.core import ParameterSource
 
+from rltrace.commands._option_types import COUNT, color_option, form_option, is_given, option, options_of
 from rltrace.commands._output_files import write_output
 from rltrace.commands.console import ExitCode, emit, use_color
 from rltrace.errors import UsageError
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-OWN = ("reference", "summands", "precision")
-SHARED = ("state", "map_file", "required", "form", "output", "force", "color", "no_tui", "traces")
+STATE = "State, of one model under two shardings"
+"""The group of what --state alone takes."""
 
 
-def state_options(function: F) -> F:
-    """The options of ``--state``, as ``state``, ``reference``, ``summands`` and ``precision``."""
-    for option in (
-        click.option("--precision", metavar="DTYPE", help="With --state: dtype of the sums.  [default: the tensor's]"),
-        click.option(
-            "--summands",
-            type=click.IntRange(min=1),
-            metavar="N",
-            help="With --state: numbers in a sum whose order may differ.  [default: 65536]",
-        ),
-        click.option("--reference", metavar="R", help="With --state: A's program recorded in a higher precision."),
-        click.option(
-            "--state", is_flag=True, help="Compare parameters, gradients and optimizer state as whole tensors."
-        ),
-    ):
-        function = option(function)
-    return function
+@dataclass(frozen=True, kw_only=True)
+class StateArguments:
+    """What ``compare --state`` takes; all but the last four are of the comparison by rows, too."""
+
+    traces: tuple[str, ...]
+    map_file: Path | None = option("--map", metavar="FILE", help="Lines A-GLOB = B-GLOB.")
+    required: tuple[str, ...] = option("--require", metavar="WHAT", help="bitwise, logprob<X, …, kl<X; repeatable.")
+    form: str = form_option()
+    output: Path | None = option("-o", "--output", metavar="FILE", help="Write the report there.")
+    force: bool = option(help="Replace an existing report.")
+    color: str = color_option()
+    state: bool = option(group=STATE, help="Compare parameters, gradients, optimizer state.")
+    reference: str | None = option(metavar="R", group=STATE, help="A's program recorded in a higher precision.")
+    summands: int | None = option(type=COUNT, metavar="N", group=STATE, help="Numbers in a sum in another order.")
+    precision: str | None = option(metavar="DTYPE", group=STATE, help="Of the sums; default: the tensor's.")
 
 
-def check_state_options(ctx: click.Context) -> bool:
+def check_state_options() -> bool:
     """Whether ``--state`` is given. Raises UsageError for options that do not go together."""
-    given = [name for name in ctx.params if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
-    if "state" in given:
-        wrong = [name for name in given if name not in (*OWN, *SHARED)]
-        rest = "compares parameters, gradients and optimizer state, not rows"
-    else:
-        wrong, rest = [name for name in given if name in OWN], ""
-    names = {option.name: option.opts[0] for option in ctx.command.params}
-    if wrong and rest:
-        raise UsageError(f"--state {rest}: leave out {', '.join(names[name] for name in wrong)}")
-    if wrong:
-        raise UsageError(f"{', '.join(names[name] for name in wrong)} needs --state")
-    return "state" in given
+    shared = {each.name for each in fields(StateArguments)}
+    of_state = options_of(STATE)
+    others = [one for one in click.get_current_context().command.params if one.name not in shared]
+    if is_given("state"):
+        if wrong := [one.opts[0] for one in others if is_given(one)]:
+            rest = "compares parameters, gradients and optimizer state, not rows"
+            raise UsageError(f"--state {rest}: leave out {', '.join(wrong)}")
+        return True
+    if wrong := [one.opts[0] for one in of_state if is_given(one)]:
+        raise UsageError(f"{', '.join(wrong)} needs --state")
+    return False
 
 
-def compare_state(
-    traces: Sequence[str],
-    map_file: Path | None,
-    required: Sequence[str],
-    own: Mapping[str, Any],
-    form: str,
-    output: Path | None,
-    color: str,
-) -> int:
+def compare_state(arguments: StateArguments) -> int:
     """Compare, print or write the report, and return the exit status."""
     from rltrace.extensions.parity.report.state import render_state
     from rltrace.extensions.parity.state import SUMMANDS, StateOptions, StateVerdict, compare_states
     from rltrace.json import to_json
 
-    if len(traces) != 2:
-        raise UsageError(f"compare --state takes two traces, not {len(traces)}")
-    if any(text.strip() != "bitwise" for text in required):
+    output = arguments.output
+    if len(arguments.traces) != 2:
+        raise UsageError(f"compare --state takes two traces, not {len(arguments.traces)}")
+    if any(text.strip() != "bitwise" for text in arguments.required):
         raise UsageError("compare --state takes --require bitwise only; without it, what is explained is no failure")
-    precision = own["precision"] or ""
+    precision = arguments.precision or ""
     _check_precision(precision)
-    a, b = (_source(path) for path in traces)
-    reference = None if own["reference"] is None else _source(own["reference"])
-    options = StateOptions(own["summands"] or SUMMANDS, precision, _mapped(map_file, a, b))
+    a, b = (_source(path) for path in arguments.traces)
+    reference = None if arguments.reference is None else _source(arguments.reference)
+    options = StateOptions(arguments.summands or SUMMANDS, precision, _mapped(arguments.map_file, a, b))
     found = compare_states(a, b, options, reference)
-    colored = use_color(color) and output is None
+    colored = use_color(arguments.color) and output is None
     text = (
-        json.dumps(to_json(found), indent=2, allow_nan=False) if form == "json" else render_state(found, color=colored)
+        json.dumps(to_json(found), indent=2, allow_nan=False)
+        if arguments.form == "json"
+        else render_state(found, color=colored)
     )
     if output is None:
         emit(text, color=colored)
@@ -89,7 +80,7 @@ def compare_state(
         write_output(output, text + "\n")
     if found.verdict is StateVerdict.UNDECIDED:
         return ExitCode.UNDECIDED
-    good = {StateVerdict.BITWISE} if required else {StateVerdict.BITWISE, StateVerdict.EXPLAINED}
+    good = {StateVerdict.BITWISE} if arguments.required else {StateVerdict.BITWISE, StateVerdict.EXPLAINED}
     return ExitCode.IDENTICAL if found.verdict in good else ExitCode.DIVERGED
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +57,12 @@ def options_of(
     kept = next((p.activations.request for p in trace.processes if p.activations.request is not None), None)
     if kept is None:
         raise UsageError(f"{trace.path} holds no activation rows")  # ``read_table`` has the remedy
+    level, first, end = window_of(trace)
     options = RecordOptions(
         path,
-        *window_of(trace),
-        until,
+        level=level,
+        steps=(first, end),
+        until=until,
         rows=kept.selectors,
         row_axes=kept.axes,
         rows_limit=kept.limit,
@@ -74,7 +76,7 @@ def options_of(
     asked = next((p.values.request for p in trace.processes if p.values), None)
     if asked is None:
         return options
-    return options._replace(values=asked.selectors, values_inputs=asked.inputs, values_limit=asked.limit)
+    return replace(options, values=asked.selectors, values_inputs=asked.inputs, values_limit=asked.limit)
 
 
 def start(options: RecordOptions, token: str) -> Session:
