@@ -29,7 +29,7 @@ from pathlib import Path
 
 from measure import PROGRAMS, machine, table
 
-from rltrace.diff.compare import compare
+from rltrace.diff.compare import CompareOptions, compare
 from rltrace.trace.read.reader import open_trace
 
 EXPECTED = "its inputs match and its outputs differ: "
@@ -229,7 +229,7 @@ class Bench:
         wrong += [f"{name} is not in the sentence" for name in change.names if name not in sentence]
         wrong += [] if found["verdict"] == change.verdict else [f"it has to be {change.verdict}"]
         wrong += [] if first.get("cause", "") == change.cause else [f"the cause has to be {change.cause}"]
-        call, row = compare(*opened, within=False).decisive, first.get("op", "")
+        call, row = compare(*opened, CompareOptions(within=False)).decisive, first.get("op", "")
         assert call is None or call.op is not None, "rows are compared"
         if call is not None and first["stream"] != call.stream:
             wrong += [] if f"/{call.op}@" in first["stream"] else [f"it is not within {call.op}"]

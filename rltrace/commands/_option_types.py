@@ -136,9 +136,10 @@ def recording_option(name: str, own: str = "", *, flag: str = "", **settings: An
     entry = OPTIONS[name]
 
     def read(context: click.Context, parameter: click.Parameter, given: Any) -> Any:
-        if context.get_parameter_source(own or name) is ParameterSource.DEFAULT:
-            return entry.default
-        return given if entry.metavar in LOCATIONS else value_of(name, given, given_by(context, parameter))
+        if entry.metavar in LOCATIONS:
+            return given
+        is_default = context.get_parameter_source(own or name) is ParameterSource.DEFAULT
+        return entry.default if is_default else value_of(name, given, given_by(context, parameter))
 
     shape: dict[str, Any] = {"is_flag": True}
     if entry.metavar or entry.choices:

@@ -62,7 +62,7 @@ def parse_arm_steps(text: str) -> ArmSteps:
 @dataclass(frozen=True, kw_only=True)
 class ArmArguments:
     run: str = argument(metavar="RUN")
-    steps: str = option(default="+1:+1", metavar="A:B", help="A to B; or N, A steps from now: +A:+N.")
+    steps: str = option(default="+1:+1", metavar="A:B", help="A to B, or from now: +A:+N.")
     level: str = recorded("level")
     values: tuple[str, ...] = recorded("values")
     values_inputs: bool = recorded("values_inputs")

@@ -82,15 +82,15 @@ def command(arguments: DiffArguments) -> int:
 
 
 def _print(a: Location, b: Location, arguments: DiffArguments) -> int:
-    from rltrace.diff import compare
+    from rltrace.diff import CompareOptions, compare
     from rltrace.experiment.confirm.saved_outcome import find_outcome
     from rltrace.report.brief import brief_comparison
 
-    strict, tolerance, starts = arguments.strict, arguments.tolerance, arguments.starts
+    options = CompareOptions(strict=arguments.strict, tolerance=arguments.tolerance)
     saved = find_outcome(a, b, arguments.confirm)
     progress = Progress() if progress_visible() else None
     try:
-        comparison = compare(a, b, strict=strict, tolerance=tolerance, starts=starts, progress=progress)
+        comparison = compare(a, b, options, starts=arguments.starts, progress=progress)
     finally:
         if progress:
             progress.clear()

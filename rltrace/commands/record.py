@@ -37,7 +37,7 @@ from rltrace.wording import counted
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordArguments:
+class LauncherArguments:
     """What the launcher does with a recording; what is recorded is in ``RecordOptions``."""
 
     output: Location | None = option(
@@ -59,8 +59,8 @@ RECORDING = [
 ]
 
 
-@verb(RecordArguments, *RECORDING, context_settings=BEFORE_COMMAND)
-def command(arguments: RecordArguments) -> int:
+@verb(LauncherArguments, *RECORDING, context_settings=BEFORE_COMMAND)
+def command(arguments: LauncherArguments) -> int:
     """Run CMD and record every op of all its processes. Ends as CMD ends."""
     command, quiet = arguments.command, arguments.quiet
     if not command:
@@ -106,7 +106,7 @@ def _given() -> tuple[dict[str, str], dict[str, Any]]:
     return given, values
 
 
-def _destination(arguments: RecordArguments, nodes: int) -> Destination:
+def _destination(arguments: LauncherArguments, nodes: int) -> Destination:
     """Where the recording is written. Raises UsageError where it cannot be."""
     output = arguments.output
     if isinstance(output, TraceURL):

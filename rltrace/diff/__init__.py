@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from rltrace.diff.base.model import Comparison
-from rltrace.diff.compare import compare
+from rltrace.diff.compare import CompareOptions, compare
 
-__all__ = ["Comparison", "compare"]
+__all__ = ["CompareOptions", "Comparison", "compare"]

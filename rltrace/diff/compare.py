@@ -280,27 +280,38 @@ DIGEST_FACT = "digest"
 """Fact that names the digest algorithm; digests of two algorithms are never compared."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions:
+    """What counts as a difference of two traces."""
+
+    strict: bool = False
+    """Added, removed or reordered ops count, too."""
+    tolerance: float = TOLERANCE
+    """The share of its range at which a curve visibly diverges."""
+    within: bool = True
+    """What is within calls of JAX is compared, too."""
+
+
+DEFAULTS = CompareOptions()
+
+
 def compare(
     a: Trace | Location | str,
     b: Trace | Location | str,
+    options: CompareOptions = DEFAULTS,
     *,
-    strict: bool = False,
-    tolerance: float = TOLERANCE,
     starts: Pair[int] | None = None,
-    within: bool = True,
     progress: Progress | None = None,
     watch: OnProbe | None = None,
     shortcuts: Shortcuts = ALL,
 ) -> Comparison:
     """Compare two traces.
 
-    ``strict``: added, removed or reordered ops count as a difference too. ``tolerance``: the share of its range at
-    which a curve is visibly apart. ``starts``: B's step that A's first one is, or A's step that B's first one is; 0 on
-    a side compares both from their beginnings; None: a run that begins with the parameters of a step of the other is
-    compared with it from there on. ``within``: what is within calls of JAX is compared, too. ``progress`` is
-    called with a stream's name, the rows done and the rows in all, ``watch`` with each probe of the search.
-    ``shortcuts`` change how much is read, and no result. Raises UsageError where the two cannot be compared, and what
-    ``open_trace`` does.
+    ``starts``: B's step that A's first one is, or A's step that B's first one is; 0 on a side compares both from their
+    beginnings; None: a run that begins with the parameters of a step of the other is compared with it from there on.
+    ``progress`` is called with a stream's name, the rows done and the rows in all, ``watch`` with each probe of the
+    search. ``shortcuts`` change how much is read, and no result. Raises UsageError where the two cannot be compared,
+    and what ``open_trace`` does.
     """
     whole_a, whole_b = open_both(a, b)
     _check(whole_a, whole_b)
@@ -308,9 +319,7 @@ def compare(
     chosen = choose_shift(trace_a, trace_b, starts)
     notes = [] if chosen.note is None else [chosen.note]
     shifted_a, shifted_b = shifted(trace_a, trace_b, chosen.shift)
-    comparer = _Comparer(
-        shifted_a, shifted_b, strict, tolerance, within, progress, watch, shortcuts, chosen.shift, notes
-    )
+    comparer = _Comparer(shifted_a, shifted_b, options, progress, watch, shortcuts, chosen.shift, notes)
     return with_both_steps(comparer.run())
 
 
@@ -341,9 +350,7 @@ def _check(a: Trace, b: Trace) -> None:
 class _Comparer:
     a: Trace
     b: Trace
-    strict: bool
-    tolerance: float
-    within: bool
+    options: CompareOptions
     progress: Progress | None
     watch: OnProbe | None
     shortcuts: Shortcuts
@@ -415,12 +422,12 @@ class _Comparer:
         compared = []
         for stream in () if asleep else a.streams:
             other = others.get(stream.name.removeprefix(a.name))
-            if other is not None and not is_pool(stream.name) and (self.within or not is_within(stream.name)):
+            if other is not None and not is_pool(stream.name) and (self.options.within or not is_within(stream.name)):
                 view_a, view_b = StreamView(a, stream, self.shortcuts), StreamView(b, other, self.shortcuts)
                 begin(view_a, view_b)
                 found = downgrade_for_torchscript(compare_streams(view_a, view_b, settings, self.progress, self.watch))
                 compared.append(found)
-        self.notes += filter(None, [within_note(a, b) if self.within else None])
+        self.notes += filter(None, [within_note(a, b) if self.options.within else None])
         groups = find_worker_groups(a, b, compared) if self.shift is None else []
         self.task_threads = self.task_threads.union(*(group.streams for group in groups))
         self.streams += [(a, result) for result in compared if result.a.name not in self.task_threads]
@@ -478,7 +485,7 @@ class _Comparer:
             self.notes += filter(None, [equal_steps_note(self.pairs)])
         if level == "op" and verdict in (Verdict.IDENTICAL, Verdict.SAME_VALUES):
             self.notes += filter(None, (generators_note(a, b) for a, b in self.pairs))
-        drift = drifts(self.pairs, [r for _, r in self.streams], self.tolerance)
+        drift = drifts(self.pairs, [r for _, r in self.streams], self.options.tolerance)
         if verdict in (Verdict.IDENTICAL, Verdict.SAME_VALUES):
             self.notes += logged_scalar_notes(drift)
         self.notes += dict.fromkeys([*coverage_notes(self.a), *coverage_notes(self.b)])
@@ -511,7 +518,7 @@ class _Comparer:
             notes=tuple(self.notes),
             drift=drift,
             later=self.order.later(firsts),
-            strict=self.strict,
+            strict=self.options.strict,
             so_far=so_far,
             other_kernels=others,
             unlike=verdict is Verdict.UNKNOWN and _different_programs(evidence),

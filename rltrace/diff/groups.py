@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 
 from rltrace.diff.base.model import Cause, Comparison, Finding
 from rltrace.diff.causes.classify import NOT_RERUN
-from rltrace.diff.compare import compare
+from rltrace.diff.compare import CompareOptions, compare
 from rltrace.trace.format.location import Location
 
 Place = TypeVar("Place", bound=Location)
@@ -110,11 +110,11 @@ def compare_pairs(
             with ProcessPoolExecutor(min(jobs, left), get_context("spawn")) as pool:
                 yield from pool.map(partial(_compare, strict=strict), pairs[done:])
             return
-        yield compare(a, b, strict=strict)
+        yield compare(a, b, CompareOptions(strict=strict))
 
 
 def _compare(pair: tuple[Location, Location], strict: bool) -> Comparison:
-    return compare(*pair, strict=strict)
+    return compare(*pair, CompareOptions(strict=strict))
 
 
 def mark_nondeterministic(node: Node) -> Node:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rltrace.diff.base.model import Comparison, Verdict
-from rltrace.diff.compare import compare
+from rltrace.diff.compare import CompareOptions, compare
 from rltrace.diff.groups import Group, Grouping, GroupSplit, Node, Undecided, group, mark_nondeterministic
 from rltrace.experiment.runner import RunMaker, Runner, RunRequest, RunResult
 from rltrace.experiment.workdir_copy import check_extent
@@ -165,7 +165,7 @@ class _Check:
 
     def _compare(self, a: Path, b: Path) -> Comparison:
         if (a, b) not in self._known:
-            self._known[a, b] = compare(a, b, strict=self._plan.strict)
+            self._known[a, b] = compare(a, b, CompareOptions(strict=self._plan.strict))
         return self._known[a, b]
 
     def _compare_all(self, pairs: Sequence[tuple[Path, Path]]) -> Iterator[Comparison]:

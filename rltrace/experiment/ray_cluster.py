@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from rltrace.diff.base.model import Comparison
-from rltrace.diff.compare import compare
+from rltrace.diff.compare import CompareOptions, compare
 from rltrace.errors import NotATraceError, RecordError, RltraceError, UsageError
 from rltrace.experiment.explain import Tried, try_setting
 from rltrace.experiment.kernel_settings import KernelSetting
@@ -248,7 +248,7 @@ def _cause(error: Any) -> Exception:
 def compare_there(a: Location | str, b: Location | str, strict: bool) -> Comparison:
     """Compare two traces on this worker."""
     try:
-        return compare(a, b, strict=strict)
+        return compare(a, b, CompareOptions(strict=strict))
     except NotATraceError as error:
         raise UsageError(
             f"{error} on {os.uname().nodename}, a worker of the cluster: put the traces at URLs (rltrace push), or in a"

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib import import_module
+from math import ceil
 from pathlib import Path
 
 import click
 import pytest
 
 from rltrace.commands import console
+from rltrace.commands._option_types import VerbOption
 from rltrace.commands.console import ExitCode
 from rltrace.commands.main import VERBS, guarded, main
 from rltrace.errors import NotATraceError, UsageError
@@ -37,6 +40,25 @@ def test_help_loads_nothing_heavy() -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.endswith("LOADED set()\n")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_fits_a_screen(verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of 80 columns and 40 lines, whether -h or --help shows it; each option takes one of the lines."""
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = []
+    for option in ("-h", "--help"):
+        assert main([verb, option]) == 0
+        shown.append(capsys.readouterr().out)
+    assert shown[0] == shown[1]
+    lines = shown[0].splitlines()
+    assert sum(max(1, ceil(len(line) / 80)) for line in lines) <= 40
+    command = import_module(VERBS[verb].module).command
+    options = [each for each in command.params if isinstance(each, VerbOption) and not each.hidden]
+    last = shown[0].rpartition("\n\n")[2].splitlines() if options else []
+    listed = [line.split()[0].rstrip(",") for line in last if line.startswith("  -")]
+    assert sorted(listed) == sorted(each.opts[0] for each in options)
+    assert len(last) == len(options) + len({each.group for each in options})
 
 
 def test_help_lists_the_verbs_that_are_there(

@@ -14,7 +14,7 @@ from programs import Do, recorded, training
 
 from rltrace.commands import _terminal
 from rltrace.commands.main import main
-from rltrace.diff import Comparison, compare
+from rltrace.diff import CompareOptions, Comparison, compare
 from rltrace.diff.base.model import Pair
 from rltrace.errors import UsageError
 
@@ -32,7 +32,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
     def show(a: Path, b: Path, *, strict: bool, starts: Pair[int] | None, confirm: Path | None) -> Comparison:
         asked.append((a, b, strict))
-        return compare(a, b, strict=strict)
+        return compare(a, b, CompareOptions(strict=strict))
 
     monkeypatch.setattr(_terminal, "can_open", lambda: True)
     monkeypatch.setattr(_terminal, "show_diff", show)

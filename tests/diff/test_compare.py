@@ -12,7 +12,7 @@ import pytest
 from programs import Do, Record, training
 from views import both, compare_in
 
-from rltrace.diff import compare
+from rltrace.diff import CompareOptions, compare
 from rltrace.diff.base.model import Cause, Verdict
 from rltrace.errors import NotATraceError, UsageError
 from rltrace.report.diff_text import render_comparison
@@ -52,7 +52,9 @@ def test_logging_added_everywhere(record: Record) -> None:
 def test_strict_wants_the_same_ops(record: Record) -> None:
     """--strict makes added ops a difference, without changing the verdict's name."""
     program = training()
-    comparison = compare(record(program).path, record(after(program, "aten.sub.Tensor", *LOG)).path, strict=True)
+    comparison = compare(
+        record(program).path, record(after(program, "aten.sub.Tensor", *LOG)).path, CompareOptions(strict=True)
+    )
     assert (comparison.verdict, comparison.agrees) == (Verdict.SAME_VALUES, False)
 
 

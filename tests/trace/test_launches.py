@@ -59,7 +59,7 @@ def build(path: Path, kernels: Sequence[tuple[str, ...] | None], *, digest: int 
     ids = np.array([known[names].id if names else 0 for names in kernels], np.uint32)
     unknown = tuple(Unknown("not looked at", number, row, 1) for row, names in enumerate(kernels) if names is None)
     new = NewLaunches(number, 0, ids, unknown, (("lone", "cudaGraphLaunch", 3),))
-    writer.commit(number, None, list(known.values()), launches=new)
+    writer.commit_launches(list(known.values()), new)
     if closed:
         writer.close("complete", {})
         end_launch(path, {"status": 0})

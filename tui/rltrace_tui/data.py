@@ -13,7 +13,7 @@ from threading import RLock
 from time import sleep
 from typing import Any
 
-from rltrace.diff import Comparison, compare
+from rltrace.diff import CompareOptions, Comparison, compare
 from rltrace.diff.base.bisect import OnProbe
 from rltrace.diff.base.findings import RowAt
 from rltrace.diff.base.model import Finding, Pair
@@ -187,7 +187,9 @@ class DiffData(DataSource):
     def search(self, on_probe: OnProbe, on_progress: Callable[[str, int, int], None]) -> Comparison:
         """Compare the two traces. An exception of a callback ends the comparison."""
         a, b = open_both(self.path_a, self.path_b)
-        comparison = compare(a, b, strict=self.strict, starts=self.starts, progress=on_progress, watch=on_probe)
+        comparison = compare(
+            a, b, CompareOptions(strict=self.strict), starts=self.starts, progress=on_progress, watch=on_probe
+        )
         self._traces = a, b = shifted(a, b, comparison.shift)
         self.timelines = timelines(a, b, comparison)
         self.comparison = comparison

@@ -12,7 +12,7 @@ from pathlib import Path
 from rltrace import fingerprint
 from rltrace.command_lines import UNKNOWN, file_name, line, step_of, steps_options
 from rltrace.diff.base.model import Cause, Comparison
-from rltrace.diff.compare import compare
+from rltrace.diff.compare import CompareOptions, compare
 from rltrace.errors import UsageError
 from rltrace.experiment.confirm.arms import CONTROLS, Question, verdict_of
 from rltrace.experiment.confirm.capture import CaptureError, identity_of, read_capture
@@ -81,7 +81,7 @@ def prepare(request: ConfirmOptions) -> ExperimentSetup:
     a, b = open_trace(request.a), open_trace(request.b)
     traces: dict[Side, Trace] = {"a": a, "b": b}
     _check_alike(traces, request)
-    comparison = compare(a, b, within=False)  # of JAX, nothing within a call can be injected
+    comparison = compare(a, b, CompareOptions(within=False))  # of JAX, nothing within a call can be injected
     if comparison.shift is not None:
         raise UsageError(
             f"{comparison.shift.explanation}: an experiment runs both programs from their beginnings, so it needs two"

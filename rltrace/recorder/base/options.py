@@ -14,8 +14,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
-from dataclasses import dataclass, field
-from dataclasses import fields as fields_of
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -498,8 +497,9 @@ class RecordOptions:
         """What is recorded besides the ops or steps: ``, with values of op=mm or op=sum, until step 3 is done``."""
         texts = []
         for name, option in self.set_options().items():
-            value = getattr(self, name)
-            texts.append(option.narrated.format(" or ".join(value) if isinstance(value, tuple) else value))
+            if option.narrated:
+                value = getattr(self, name)
+                texts.append(option.narrated.format(" or ".join(value) if isinstance(value, tuple) else value))
         return "".join(texts)
 
     def to_environment(self, environment: MutableMapping[str, str]) -> None:
@@ -510,13 +510,14 @@ class RecordOptions:
         text = environment.get(VARIABLE)
         if not text:
             return None
-        fields: dict[str, Any] = json.loads(text)
-        options = RecordOptions(**{name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()})
+        values: dict[str, Any] = json.loads(text)
+        values |= {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+        options = RecordOptions(**values)
         return options if Path(options.trace).is_dir() else None
 
 
 OPTIONS: Final[Mapping[str, Option]] = {
-    entry.name: entry.metadata["option"] for entry in fields_of(RecordOptions) if entry.metadata
+    entry.name: entry.metadata["option"] for entry in fields(RecordOptions) if entry.metadata
 }
 """The entries of the table, by the names of the fields."""
 

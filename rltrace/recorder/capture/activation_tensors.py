@@ -145,13 +145,12 @@ class RowDigests:
         digest: int | None = None,
         within_op: bool = False,
         with_value: bool = False,
-        is_key: bool = False,
     ) -> NewTensor | None:
         """The rows of one tensor, as it is now; None where it cannot be read, which is recorded.
 
         ``digest``: of the tensor, where it has just been computed. ``row``: rows that the stream has now.
-        ``with_value``: its value is requested, too; ``is_key``: it may hold what identifies rows. ``within_op``: called
-        by the recorder of an op, where no mode of the program is on.
+        ``with_value``: its value is requested, too. ``within_op``: called by the recorder of an op, where no mode of
+        the program is on; else the tensor is of a call, and may hold what identifies rows.
         """
         around: AbstractContextManager[None] = nullcontext() if within_op else overrides_disabled()
         with around:
@@ -159,9 +158,8 @@ class RowDigests:
                 if type(tensor) not in PLAIN and is_compound(tensor):  # whose shape may be made of symbols
                     raise NoBytesError(COMPOUND)
                 layout = self._process.layouts.of(tensor)
-                axes = axes_of(self._queue.request.axes, tensor.dim())
-                with_value = with_value or (is_key and _may_be_key(tensor, layout))
-                return self._take(part, name, tensor, row, layout, axes, digest, with_value)
+                with_value = with_value or (not within_op and _may_be_key(tensor, layout))
+                return self._take(part, name, tensor, row, layout, digest, with_value)
             except NoBytesError as error:
                 why = str(error)
             except RuntimeError:
@@ -178,11 +176,11 @@ class RowDigests:
         tensor: Tensor,
         row: int,
         layout: Layout,
-        axes: tuple[int, ...],
         digest: int | None,
         with_value: bool,
     ) -> NewTensor | None:
         queue, shape = self._queue, tuple(tensor.shape)
+        axes = axes_of(queue.request.axes, len(shape))
         count = prod(shape[axis] for axis in axes)
         if not queue.has_room(0):
             self._leave_out(row, count)

@@ -144,7 +144,7 @@ class CallRows:
                 found += 1
                 if found > MAX_TENSORS:
                     break
-                new = self._digests.take(part, place, tensor, row, with_value=with_value, is_key=True)
+                new = self._digests.take(part, place, tensor, row, with_value=with_value)
                 if new is not None:
                     call.tensors.append(new)
         if found > MAX_TENSORS or budget.spent:

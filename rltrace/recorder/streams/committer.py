@@ -159,7 +159,7 @@ class Committer:
                     pass
                 launched = launches()
                 if launched is not None:
-                    self._writer.commit(stream.number, None, self._process.tables.take(), launches=launched)
+                    self._writer.commit_launches(self._process.tables.take(), launched)
         except Exception as error:
             self._fail(error)
 

@@ -229,13 +229,12 @@ class ProcessWriter:
         values: NewValues | None = None,
         samples: NDArray[np.uint64] | None = None,
         activations: NewActivations | None = None,
-        launches: NewLaunches | None = None,
     ) -> None:
         """Write rows of one stream with their table entries and values, and the steps that ended.
 
         ``rows.first`` is the number of rows committed so far; a step waits for its last row. ``samples``: new samples,
         shape [n, len(Sample)], of series among the entries so far. ``activations``: finished calls, and ops among the
-        rows so far. ``launches``: of rows committed earlier.
+        rows so far.
 
         Raises RecordError, with ``errno`` after a system error.
         """
@@ -260,12 +259,16 @@ class ProcessWriter:
             records += self._write_steps(self._pending.pop_ready(self._streams))
             if samples is not None and len(samples):
                 records += self._write_samples(samples)
-            if launches is not None:
-                from rltrace.trace.kernels.launches import launches_record
-
-                records.append(launches_record(launches))
             if records:
                 self._journal.append(records)
+
+    def commit_launches(self, entries: Sequence[TableEntry], launches: NewLaunches) -> None:
+        """Write launches of rows that were committed earlier, with their table entries. Raises RecordError."""
+        from rltrace.trace.kernels.launches import launches_record
+
+        with self._lock, self._writing("rows cannot be written"):
+            records = self._write_entries(entries) if entries else []
+            self._journal.append([*records, launches_record(launches)])
 
     def steps_asleep(self, steps: NDArray[np.uint64], entries: Sequence[TableEntry]) -> None:
         """Write attempts of one stream, shape [n, len(Step)], of which only STEP to SKIPPED are known: the recorder was

@@ -18,7 +18,7 @@ import pytest
 
 from rltrace.diff.base.model import Cause, Verdict
 from rltrace.diff.base.view import StreamView
-from rltrace.diff.compare import compare
+from rltrace.diff.compare import CompareOptions, compare
 from rltrace.diff.finding_order import row_around
 from rltrace.digest import digest_buffer, seed_of
 from rltrace.native.library import find_log_library
@@ -287,7 +287,7 @@ def test_the_first_operation_that_computes_otherwise_is_found(runs: Runs) -> Non
     assert is_within(found.decisive.stream)
     assert found.decisive.cause is Cause.KERNEL
     assert not found.unordered
-    iteration = compare(a, other, within=False).decisive
+    iteration = compare(a, other, CompareOptions(within=False)).decisive
     assert iteration is not None
     assert (iteration.op, iteration.step) == ("jit.train.iteration", found.decisive.step)
 
@@ -317,7 +317,7 @@ def test_a_difference_before_the_loop_is_found_at_an_operation(runs: Runs) -> No
     if runs.printed("drawn", flags=flags) == runs.printed("drawn"):
         pytest.skip("this processor computes the same bits under SSE4.2")
     a, b = runs.recorded("drawn", "drawn"), runs.recorded("drawn_isa", "drawn", flags=flags)
-    found, whole = compare(a, b), compare(a, b, within=False)
+    found, whole = compare(a, b), compare(a, b, CompareOptions(within=False))
     assert found.decisive is not None
     assert whole.decisive is not None
     assert found.decisive.stream == within(a, "jit.train.before").name

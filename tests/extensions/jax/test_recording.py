@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from rltrace.diff.base.model import Cause, Comparison, Verdict
-from rltrace.diff.compare import compare
+from rltrace.diff.compare import CompareOptions, compare
 from rltrace.diff.metrics.series import all_series
 from rltrace.diff.system_facts import selects_kernels
 from rltrace.digest import digest_buffer, seed_of
@@ -334,7 +334,9 @@ def test_what_xla_chose_by_timing_is_a_fact(programs: Programs) -> None:
 def test_another_instruction_set_is_found_in_the_iteration(programs: Programs) -> None:
     """Each side computes what it does unrecorded; the first row that differs has cause kernel, and names what."""
     programs.recorded("isa", "train", flags=OTHER_ISA)
-    comparison = compare(programs.recorded("a", "train"), programs.recorded("isa", "train"), within=False)
+    comparison = compare(
+        programs.recorded("a", "train"), programs.recorded("isa", "train"), CompareOptions(within=False)
+    )
     plain = programs.plain("train", OTHER_ISA)
     assert programs.printed("isa") == plain
     if plain == programs.plain("train"):

@@ -164,26 +164,23 @@ def margins(decisions: Decisions) -> Floats:
 
 
 def compare_decisions(
-    module: str,
-    a: Decisions,
-    b: Decisions,
+    modules: tuple[str, str],
+    decisions: tuple[Decisions, Decisions],
     places: Sequence[str],
     tokens: Sequence[int | None],
     *,
-    module_b: str | None = None,
     nth: int = 0,
-    only_a: int = 0,
-    only_b: int = 0,
+    only: tuple[int, int] = (0, 0),
 ) -> Routing:
-    """Compare decisions at the same index of ``a`` and ``b``, of as many experts."""
+    """Compare decisions at the same index on both sides, of as many experts. ``only``: how many one side alone has."""
+    a, b = decisions
     outcome = outcomes(a, b)
     flipped = outcome == RoutingOutcome.FLIPPED
     margins_a, margins_b = margins(a), margins(b)
     largest = _largest(np.concatenate([margins_a[flipped], margins_b[flipped]]))
     weighed = a.weights is not None and b.weights is not None
     return Routing(
-        module,
-        module if module_b is None else module_b,
+        *modules,
         nth,
         next((side.scores.shape[1] for side in (a, b) if side.scores is not None), None),
         a.experts.shape[1],
@@ -200,8 +197,7 @@ def compare_decisions(
         None if largest is None else int((margins_a[~flipped] <= largest).sum()),
         _drift(a, b),
         _flips(np.flatnonzero(flipped), a, b, margins_a, margins_b, places, tokens),
-        only_a,
-        only_b,
+        *only,
         _no_margins_reason(a, b),
     )
 
@@ -378,15 +374,12 @@ def _compare(
     tokens = b.tokens_at(table_b)[pairs.b]
     ids = np.where(tokens == NONE, NONE, b.tokens.ids[tokens]).tolist()
     return compare_decisions(
-        router[0],
-        Decisions(experts_a, read_a.weights, read_a.scores),
-        Decisions(experts_b, read_b.weights, read_b.scores),
+        (router[0], other[0].call.module),
+        (Decisions(experts_a, read_a.weights, read_a.scores), Decisions(experts_b, read_b.weights, read_b.scores)),
         b.tokens.words(tokens),
         [None if token == NONE else token for token in ids],
-        module_b=other[0].call.module,
         nth=router[1],
-        only_a=len(pairs.only_a),
-        only_b=len(pairs.only_b),
+        only=(len(pairs.only_a), len(pairs.only_b)),
     )
 
 

@@ -27,7 +27,7 @@ def decided(scores: Any, k: int = 2, *, largest: bool = True) -> Decisions:
 
 
 def compared(a: Decisions, b: Decisions) -> Routing:
-    return compare_decisions("router", a, b, [f"token {i}" for i in range(len(a))], [None] * len(a))
+    return compare_decisions(("router", "router"), (a, b), [f"token {i}" for i in range(len(a))], [None] * len(a))
 
 
 def test_what_can_become_of_a_decision() -> None:

@@ -24,9 +24,11 @@ GAP = measure(
 )
 SCORES = np.array([[0.5, 0.3, 0.25], [0.5, 0.3, 0.1]]), np.array([[0.5, 0.25, 0.375], [0.5, 0.3, 0.1]])
 ROUTING = compare_decisions(
-    "Policy.layers.0.gate",
-    Decisions(np.array([[0, 1], [0, 1]]), SCORES[0][:, :2], SCORES[0]),
-    Decisions(np.array([[0, 2], [0, 1]]), SCORES[1][:, [0, 2]], SCORES[1]),
+    ("Policy.layers.0.gate", "Policy.layers.0.gate"),
+    (
+        Decisions(np.array([[0, 1], [0, 1]]), SCORES[0][:, :2], SCORES[0]),
+        Decisions(np.array([[0, 2], [0, 1]]), SCORES[1][:, [0, 2]], SCORES[1]),
+    ),
     ["token 3 of sequence 0", "token 4 of sequence 0"],
     [7, 8],
 )
