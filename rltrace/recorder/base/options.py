@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from rltrace.errors import UsageError
 from rltrace.masking import home_as_tilde
@@ -145,8 +145,7 @@ WHAT, WHEN, WHERE, CHECKS, VALUES, ROWS, JAX = GROUPS = (
 """The groups in the help of ``rltrace record``, in their order."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Option:
+class Option(NamedTuple):
     """How one option of a recording is set, checked and named."""
 
     default: Any
