@@ -21,8 +21,8 @@ import torch
 from measure import machine, table
 
 import rltrace
-from rltrace.rerun_op.op_sequence import RecordedMemory, SequenceRun, op_sequence, ops_of
-from rltrace.rerun_op.sequence_folder import take_out
+from rltrace.rerun.op_sequence import RecordedMemory, SequenceRun, op_sequence, ops_of
+from rltrace.rerun.sequence_folder import take_out
 from rltrace.selectors import parse_selectors
 from rltrace.trace.read.reader import open_trace
 

@@ -21,7 +21,7 @@ import torch
 from measure import machine, table
 
 import rltrace
-from rltrace.replay.start import replay_block
+from rltrace.rerun.start import replay_block
 from rltrace.trace.read.reader import open_trace
 
 OTHER = "replayed, everything injected, of another seed: a lockstep that replaces what the seed made"

@@ -55,7 +55,7 @@ def extensions() -> tuple[Extension, ...]:
 def recorders(options: RecordOptions) -> dict[str, str]:
     """By library whose import starts a recorder under these options, the function that starts it."""
     again = options.replay or options.rerun
-    found = {"torch": f"rltrace.{'replay.start' if again else 'recorder.session.session'}:start"}
+    found = {"torch": f"rltrace.{'rerun.start' if again else 'recorder.session.session'}:start"}
     for extension in extensions():
         found |= extension.recorders(options)
     return found

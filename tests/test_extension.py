@@ -39,8 +39,8 @@ def test_their_verbs_are_in_groups_of_the_core() -> None:
     ("options", "torch", "jax"),
     [
         (PLAIN, "recorder.session.session:start", "extensions.jax.hook:start"),
-        (replace(PLAIN, replay="a.zarr"), "replay.start:start", "extensions.jax.arrays:start_injecting"),
-        (replace(PLAIN, rerun="a.zarr"), "replay.start:start", "extensions.jax.hook:start"),
+        (replace(PLAIN, replay="a.zarr"), "rerun.start:start", "extensions.jax.arrays:start_injecting"),
+        (replace(PLAIN, rerun="a.zarr"), "rerun.start:start", "extensions.jax.hook:start"),
         (BY_ROWS, "extensions.parity.patching.start:start", "extensions.jax.hook:start"),
     ],
 )

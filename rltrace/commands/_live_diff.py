@@ -15,7 +15,7 @@ from rltrace.errors import UsageError
 from rltrace.live_diff.follower import Follower, Reach, may_grow
 from rltrace.live_diff.result import LiveOutcome, word_of
 from rltrace.recorder.base.options import COMMIT_SECONDS, RecordOptions
-from rltrace.replay.plan import window_of
+from rltrace.rerun.plan import window_of
 from rltrace.trace.format.arming import EndRequest, write_end_request
 from rltrace.trace.format.location import Location, TraceURL
 from rltrace.wording import counted

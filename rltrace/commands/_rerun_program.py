@@ -14,8 +14,10 @@ from rltrace.diff.compare import compare
 from rltrace.errors import UsageError
 from rltrace.query.locate import locate
 from rltrace.recorder.base.options import RecordOptions
-from rltrace.replay.plan import compile_of, window_of
-from rltrace.replay.rerun import (
+from rltrace.report.rerun import program_lines
+from rltrace.report.style import Style
+from rltrace.rerun.plan import compile_of, window_of
+from rltrace.rerun.program import (
     MemoryAccount,
     ProgramRerun,
     account_of,
@@ -24,8 +26,6 @@ from rltrace.replay.rerun import (
     rank_variables,
     recorded_variables,
 )
-from rltrace.report.rerun import program_lines
-from rltrace.report.style import Style
 from rltrace.trace.format.location import local_folder
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace, open_trace

@@ -27,8 +27,8 @@ from rltrace.trace.format.location import Location
 
 if TYPE_CHECKING:
     from rltrace.experiment.kernel_settings import OpProfile
-    from rltrace.rerun_op.recorded_op import RecordedOp
-    from rltrace.rerun_op.repro_main import RecordedSide
+    from rltrace.rerun.recorded_op import RecordedOp
+    from rltrace.rerun.repro_main import RecordedSide
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ def command(arguments: ExplainArguments) -> None:
     from rltrace.fingerprint.host import machine
     from rltrace.report.brief import brief_explanation
     from rltrace.report.explain import explain_json, explain_lines
-    from rltrace.rerun_op.repro_folder import SCRIPT, write_folder
+    from rltrace.rerun.repro_folder import SCRIPT, write_folder
 
     trace, other, times, imports = arguments.trace, arguments.other, arguments.times, arguments.imports
     chosen = [parse_setting(setting) for setting in arguments.asked]

@@ -76,7 +76,7 @@ def query_after(first: Callable[[], bool] | None, trace: Path, steps: Window, *,
 
 def query(trace: Path, steps: Window, *, quiet: bool) -> None:
     """Ask oneDNN and MKL which kernels run, and narrate the result."""
-    from rltrace.rerun_op.kernel_queries import query_kernels
+    from rltrace.rerun.kernel_queries import query_kernels
 
     found = query_kernels(trace, steps)
     if not quiet:

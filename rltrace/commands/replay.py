@@ -22,7 +22,7 @@ from rltrace.commands.console import complain, narrate, write_json
 from rltrace.errors import UsageError
 
 if TYPE_CHECKING:
-    from rltrace.replay.plan import InjectionPlan
+    from rltrace.rerun.plan import InjectionPlan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,7 @@ def command(arguments: ReplayArguments) -> int:
     """
     from rltrace.commands._rerun_program import ProgramSteps, ran_steps, set_variables
     from rltrace.recorder.base.options import RecordOptions
-    from rltrace.replay.plan import compile_of, loops_of, plans_of, window_of
+    from rltrace.rerun.plan import compile_of, loops_of, plans_of, window_of
     from rltrace.trace.read.reader import open_trace
 
     source, inject, command, lockstep = arguments.a, arguments.inject, arguments.command, arguments.lockstep
@@ -103,8 +103,8 @@ def command(arguments: ReplayArguments) -> int:
 
 def _report(plans: Mapping[str, InjectionPlan], a: Path, trace: Path, arguments: ReplayArguments) -> bool:
     """Report the injections, and after a lockstep run whether it equals A; returns whether all injections happened."""
-    from rltrace.replay.report import add_up
     from rltrace.report.replay import account_json, account_lines, verdict_line
+    from rltrace.rerun.report import add_up
     from rltrace.trace.read.reader import open_trace
 
     account = add_up(plans, open_trace(trace))

@@ -18,8 +18,8 @@ from rltrace.wording import counted
 
 if TYPE_CHECKING:
     from rltrace.query.locate import Located
-    from rltrace.rerun_op.recorded_op import RecordedOp
-    from rltrace.rerun_op.repro_main import RecordedSide
+    from rltrace.rerun.recorded_op import RecordedOp
+    from rltrace.rerun.repro_main import RecordedSide
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ def command(arguments: ReproArguments) -> None:
       rltrace repro a.zarr --at 'op=addmm,step=3,nth=0'
       rltrace repro a.zarr --against b.zarr
     """
-    from rltrace.rerun_op.repro_folder import write_folder
+    from rltrace.rerun.repro_folder import write_folder
 
     text, against, imports = arguments.at, arguments.against, arguments.imports
     if arguments.module is not None:
@@ -86,9 +86,9 @@ def _write_module(module: str, arguments: ReproArguments) -> None:
     """Raises UsageError, HoleError."""
     from rltrace.commands.rerun import find_sequence
     from rltrace.commands.version import own_version
-    from rltrace.rerun_op.op_sequence import RecordedMemory, SequenceRun, ops_of
-    from rltrace.rerun_op.recorded_op import import_modules
-    from rltrace.rerun_op.sequence_folder import take_out, write_sequence_folder
+    from rltrace.rerun.op_sequence import RecordedMemory, SequenceRun, ops_of
+    from rltrace.rerun.recorded_op import import_modules
+    from rltrace.rerun.sequence_folder import take_out, write_sequence_folder
     from rltrace.selectors import parse_selectors
     from rltrace.trace.read.reader import open_trace
 
@@ -127,14 +127,14 @@ def prepare(
     Its inputs are those of A, or of B if A does not hold them, as the inputs of the first op that differs are equal.
     Raises UsageError, HoleError.
     """
-    from rltrace.rerun_op.recorded_op import (
+    from rltrace.rerun.recorded_op import (
         MissingValuesError,
         alignments_of,
         import_modules,
         recorded_op,
         results_of_row,
     )
-    from rltrace.rerun_op.repro_folder import side_of
+    from rltrace.rerun.repro_folder import side_of
 
     sys.path.insert(0, os.getcwd())  # noqa: PTH109  as Python does
     import_modules(imports)

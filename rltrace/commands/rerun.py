@@ -28,7 +28,7 @@ from rltrace.trace.format.location import Location
 from rltrace.trace.format.schema import has_iterations
 
 if TYPE_CHECKING:
-    from rltrace.rerun_op.op_sequence import RecordedMemory, SequenceOp
+    from rltrace.rerun.op_sequence import RecordedMemory, SequenceOp
     from rltrace.trace.read.process import ProcessTrace
     from rltrace.trace.read.reader import Trace
 
@@ -59,7 +59,7 @@ def command(arguments: RerunArguments) -> int:
       rltrace rerun step.zarr
       rltrace rerun step.zarr -- python train.py
     """
-    from rltrace.rerun_op.op_sequence import RecordedMemory
+    from rltrace.rerun.op_sequence import RecordedMemory
 
     if arguments.command and arguments.sized is None:
         from rltrace.commands._rerun_program import ProgramSteps, rerun_program
@@ -90,9 +90,9 @@ def _rerun_ops(
 ) -> int:
     from rltrace.report.rerun import rerun_lines
     from rltrace.report.style import Style
-    from rltrace.rerun_op.op_sequence import SequenceRun, ops_not_run
-    from rltrace.rerun_op.recorded_op import import_modules
-    from rltrace.rerun_op.rerun_result import rerun_result
+    from rltrace.rerun.op_sequence import SequenceRun, ops_not_run
+    from rltrace.rerun.recorded_op import import_modules
+    from rltrace.rerun.rerun_result import rerun_result
     from rltrace.selectors import parse_selectors
     from rltrace.trace.format.schema import Column
 
@@ -166,7 +166,7 @@ def check_ops_of_torch(trace: Location, processes: Iterable[ProcessTrace]) -> No
 def find_sequence(trace: Trace, name: str | None) -> tuple[ProcessTrace, list[SequenceOp], list[str]]:
     """The process, its ops and the selectors that they were recorded by. Raises UsageError."""
     from rltrace.command_lines import record
-    from rltrace.rerun_op.op_sequence import op_sequence
+    from rltrace.rerun.op_sequence import op_sequence
 
     check_ops_of_torch(trace.path, trace.processes)
     options = trace.launch.get("options")

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 from rltrace.experiment.kernel_settings import OF, KernelSetting
 from rltrace.json import from_json
-from rltrace.rerun_op.library_output import parse
+from rltrace.rerun.library_output import parse
 
 SAME_THING = (frozenset({"threads", "OMP_NUM_THREADS"}), frozenset({"tf32", "NVIDIA_TF32_OVERRIDE"}))
 """Different names of one setting."""

@@ -37,7 +37,7 @@ SWITCHES = frozenset(
     grad_mode inference_mode flush_denormal default_dtype deterministic_warn_only
     """.split()  # noqa: SIM905  twenty lines are not clearer
 )
-"""Settings of torch, by their names in ``rltrace.rerun_op.torch_flags``, which needs torch."""
+"""Settings of torch, by their names in ``rltrace.rerun.torch_flags``, which needs torch."""
 
 DETERMINISTIC = "deterministic"
 OF = "the settings of "

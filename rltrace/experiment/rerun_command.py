@@ -15,7 +15,7 @@ from rltrace.command_lines import OF_RANKS, in_folder, line, step_of, steps_opti
 from rltrace.errors import UsageError
 from rltrace.fingerprint.host import FILE_LISTS, is_recorded
 from rltrace.masking import MASK
-from rltrace.replay.plan import compile_of, loops_of
+from rltrace.rerun.plan import compile_of, loops_of
 from rltrace.trace.format.root import is_trace
 from rltrace.trace.read.reader import Trace
 

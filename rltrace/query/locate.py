@@ -16,7 +16,7 @@ import numpy as np
 
 from rltrace.errors import HoleError, SelectorError, UsageError
 from rltrace.query.ops import op_line, row_bounds
-from rltrace.replay.plan import preceding_attempts
+from rltrace.rerun.plan import preceding_attempts
 from rltrace.selectors import Key, Range, Selector, escape, parse_selectors
 from rltrace.trace.format.rows import Rows
 from rltrace.trace.format.schema import Column, Kind, RowFlag

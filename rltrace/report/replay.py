@@ -7,8 +7,8 @@ from typing import Any
 
 from rltrace.diff.base.model import Comparison
 from rltrace.json import to_json
-from rltrace.replay.op_kinds import GENERATOR, NUMBER, OUTSIDE, RESULT, OtherKind
-from rltrace.replay.report import Account, MissedInjection, by_reason
+from rltrace.rerun.op_kinds import GENERATOR, NUMBER, OUTSIDE, RESULT, OtherKind
+from rltrace.rerun.report import Account, MissedInjection, by_reason
 
 SCHEMA = "rltrace.replay/1"
 

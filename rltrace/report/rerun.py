@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from rltrace.query.rerun_size import RerunSize
-from rltrace.replay.rerun import ProgramRerun
 from rltrace.report.diff_text import render_comparison, wrapped
 from rltrace.report.style import Style
-from rltrace.rerun_op.rerun_result import DifferingOp, RerunResult
+from rltrace.rerun.program import ProgramRerun
+from rltrace.rerun.rerun_result import DifferingOp, RerunResult
 from rltrace.selectors import Range
 from rltrace.wording import counted, joined
 

@@ -15,7 +15,7 @@ from rltrace.diff.base.model import Cause
 from rltrace.diff.compare import compare
 from rltrace.experiment.explain import explain
 from rltrace.experiment.kernel_settings import OF, KernelSetting
-from rltrace.rerun_op.repro_folder import SCRIPT, write_folder
+from rltrace.rerun.repro_folder import SCRIPT, write_folder
 
 NUMBERS = 1_000
 

@@ -19,7 +19,7 @@ from rltrace.experiment.explain import Tried, explain, pairs
 from rltrace.experiment.kernel_settings import parse_setting
 from rltrace.query.locate import locate
 from rltrace.report.explain import conclusions, explain_json
-from rltrace.rerun_op.repro_folder import SCRIPT, write_folder
+from rltrace.rerun.repro_folder import SCRIPT, write_folder
 from rltrace.trace.read.reader import open_trace
 
 PLANTED = {

@@ -22,7 +22,7 @@ from rltrace.diff.base.model import Cause, Comparison, Finding, InputsMatch
 from rltrace.diff.compare import compare
 from rltrace.experiment.explain import Tried, explain
 from rltrace.experiment.kernel_settings import KernelSetting, parse_setting
-from rltrace.rerun_op.repro_folder import SCRIPT, write_folder
+from rltrace.rerun.repro_folder import SCRIPT, write_folder
 from rltrace.trace.kernels.evidence import launches, whole_names
 from rltrace.trace.read.reader import open_trace
 

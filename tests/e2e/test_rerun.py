@@ -15,7 +15,7 @@ from torch import distributed
 
 from rltrace.commands.main import main
 from rltrace.query.locate import locate
-from rltrace.rerun_op.recorded_op import recorded_op
+from rltrace.rerun.recorded_op import recorded_op
 from rltrace.trace.format.schema import Step
 
 PROGRAM = Path(__file__).parent / "programs" / "alone.py"

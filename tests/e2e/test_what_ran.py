@@ -15,8 +15,8 @@ import torch
 import rltrace
 from rltrace.commands.kernels import command as what_ran
 from rltrace.errors import UsageError
-from rltrace.rerun_op.kernel_queries import query_kernels
-from rltrace.rerun_op.library_output import parse
+from rltrace.rerun.kernel_queries import query_kernels
+from rltrace.rerun.library_output import parse
 from rltrace.trace.format.schema import Column
 from rltrace.trace.read.reader import open_trace
 

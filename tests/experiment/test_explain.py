@@ -80,7 +80,7 @@ def test_the_settings_of_the_other_run() -> None:
 
 def test_every_switch_is_one_of_the_scripts() -> None:
     """What may be written is what the process that runs the op can throw."""
-    from rltrace.rerun_op import torch_flags
+    from rltrace.rerun import torch_flags
 
     assert {*torch_flags.SWITCHES} - {"deterministic_algorithms", "tf32"} == SWITCHES
 

@@ -16,7 +16,7 @@ from torch import nn
 
 from rltrace.recorder.base import isolation
 from rltrace.recorder.core.compiled import MODULE, code_fingerprint, draws_random_numbers, kernel_names
-from rltrace.replay.start import replay_block
+from rltrace.rerun.start import replay_block
 from rltrace.trace.format.schema import ValueIndex, ValueKind
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -19,8 +19,8 @@ from rltrace.experiment.confirm.arms import Experiment, Question, initial_outcom
 from rltrace.experiment.confirm.run_cache import RunOutcome, Side
 from rltrace.experiment.confirm.steps_covered import divergence_of
 from rltrace.experiment.outcome import ExperimentResult
-from rltrace.replay.plan import InjectionFilter
-from rltrace.replay.start import replay_block
+from rltrace.rerun.plan import InjectionFilter
+from rltrace.rerun.start import replay_block
 from rltrace.trace.read.reader import open_trace
 
 Program = Callable[[bool], Any]

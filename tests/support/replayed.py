@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 import rltrace
-from rltrace.replay.report import Account
-from rltrace.replay.start import replay_block
+from rltrace.rerun.report import Account
+from rltrace.rerun.start import replay_block
 from rltrace.trace.read.reader import open_trace
 
 Program = Callable[[bool], Any]

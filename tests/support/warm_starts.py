@@ -30,7 +30,7 @@ TORCH: Modules = {
     "rltrace.commands.main": ("numpy",),
     "rltrace.commands.record": ("numpy",),
     "rltrace.recorder.session.session": ("numpy",),
-    "rltrace.replay.start": ("numpy",),
+    "rltrace.rerun.start": ("numpy",),
     "torch._dynamo": ("torch",),
 }
 

@@ -20,7 +20,7 @@ from rltrace.experiment.confirm.phrases import runs_text
 from rltrace.experiment.confirm.steps_covered import StepsCovered
 from rltrace.experiment.rerun_command import Recipe, machine_difference
 from rltrace.experiment.runner import RunMaker, RunRequest
-from rltrace.replay.report import Account, parse_account
+from rltrace.rerun.report import Account, parse_account
 from rltrace.trace.read.reader import Trace, open_trace
 
 Side = Literal["a", "b"]

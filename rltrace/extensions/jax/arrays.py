@@ -16,10 +16,10 @@ from rltrace.extensions.jax.rows import Operand, RowPlace, RowTemplate
 from rltrace.recorder import current_session
 from rltrace.recorder.base.intern_tables import Tables
 from rltrace.recorder.base.options import RecordOptions
-from rltrace.replay.follower import InjectionFollower, NotInjectedError
-from rltrace.replay.op_kinds import OUTSIDE, RESULT, OpDistance, OpKinds
-from rltrace.replay.plan import Injection, plans_of
-from rltrace.replay.report import record_of
+from rltrace.rerun.follower import InjectionFollower, NotInjectedError
+from rltrace.rerun.op_kinds import OUTSIDE, RESULT, OpDistance, OpKinds
+from rltrace.rerun.plan import Injection, plans_of
+from rltrace.rerun.report import record_of
 from rltrace.trace.format.schema import Column
 from rltrace.trace.read.reader import open_trace
 from rltrace.trace.read.values import Value

@@ -39,7 +39,7 @@ from rltrace.recorder.core.op_recorder import OpRecorder
 from rltrace.recorder.core.storages import address_of
 from rltrace.recorder.digests.cuda_graphs import overrides_disabled
 from rltrace.recorder.digests.layouts import WORDS, dtype_name, is_compound
-from rltrace.replay.follower import NotInjectedError
+from rltrace.rerun.follower import NotInjectedError
 from rltrace.token_keys import NO_KEY, Numbers
 from rltrace.trace.format.records import axes_of
 

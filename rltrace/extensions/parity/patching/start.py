@@ -24,7 +24,7 @@ from rltrace.recorder.core.process_state import ProcessState
 from rltrace.recorder.session import session as sessions
 from rltrace.recorder.session.api import recording
 from rltrace.recorder.session.session import Session
-from rltrace.replay.plan import compile_of, window_of
+from rltrace.rerun.plan import compile_of, window_of
 from rltrace.selectors import parse_selectors
 from rltrace.trace.format.location import local_folder
 from rltrace.trace.read.reader import Trace, open_trace

@@ -1,1 +1,0 @@
-"""A run of the program with recorded values injected."""

@@ -1,0 +1,589 @@
+"""Recorded memory in a running program: each op of a step reads what it read when the step was recorded.
+
+Owns which recorded op an op of the program is, and what is written before it runs: the bytes that something else than
+the ops of the step had left in its storages, and the state of its generator. So parameters, optimizer state, the batch
+and what other processes sent need no rule for each. Also owns that the program calls the collectives that the recorded
+process called, in their order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pdb
+import sys
+import threading
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch._ops import OpOverload
+
+import rltrace
+from rltrace.errors import HoleError
+from rltrace.recorder.base.torch_function import torch_function_disabled
+from rltrace.recorder.capture.captures import PastAttempts
+from rltrace.recorder.core.calls import Call, flatten_arguments, named_group, op_tensors, payload_of, skeleton
+from rltrace.recorder.core.hooks import FixedCells, OpHook, Run
+from rltrace.recorder.core.op_info import flat_tensors
+from rltrace.recorder.core.op_recorder import OpRecorder
+from rltrace.recorder.core.storages import address_of
+from rltrace.recorder.digests.rng_state import generator_of
+from rltrace.rerun.op_sequence import RecordedMemory, SequenceOp, recorded_memory
+from rltrace.rerun.plan import Place
+from rltrace.rerun.program import MAX_UNWRITTEN, MemoryAccount, UnwrittenMemory
+from rltrace.rerun.runner import TensorSpec, memory_with, tensor_in
+from rltrace.rerun.sequence_memory import SequenceTensor
+from rltrace.trace.format.collectives import WAITS, brings_data, is_collective
+from rltrace.trace.format.schema import Column, Kind, Step
+from rltrace.trace.read.names import Words
+from rltrace.trace.read.process import ProcessTrace
+
+# --- what was recorded ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RecordedCall:
+    """A collective as it was called: what has to be the same for its record to be the answer."""
+
+    op: str
+    tensors: tuple[tuple[str, tuple[int, ...]], ...]
+    """dtype and shape of each."""
+    ranks: tuple[int, ...]
+    """Members of its group; empty: not known."""
+    arguments: tuple[tuple[str, object], ...] = ()
+    """Name and value of those that decide what it gives, in order: reduction, root, peer, sizes."""
+    row: int = field(default=-1, compare=False)
+    site: str = field(default="", compare=False)
+    """``train.py:30 in forward``."""
+
+    def __str__(self) -> str:
+        arguments = [f"{dtype}{list(shape)}" for dtype, shape in self.tensors]
+        arguments += [f"{name}={value}" for name, value in self.arguments]
+        group = f" of ranks {', '.join(map(str, self.ranks))}" if self.ranks else ""
+        at = f" at {self.site}" if self.site else ""
+        return f"{self.op.removesuffix('.default')}({', '.join(arguments)}){group}{at}"
+
+
+@dataclass(frozen=True)
+class DueMemory:
+    """What is written for one op of the program."""
+
+    row: int
+    before: tuple[tuple[SequenceTensor, int], ...] = ()
+    """Of storages that it reads: one of its tensors there, and the digest of the storage's bytes."""
+    state: int | None = None
+    """Digest of the state of the generator that it draws from."""
+
+
+class StepMemory:
+    """The recorded memory of one process, by the ops of its steps."""
+
+    def __init__(self, process: ProcessTrace, pause: str = "", recorded: RecordedMemory | None = None) -> None:
+        """``pause``: ``rank0/main:12``, a row before which the debugger begins; ``recorded``: what storages held, where
+        a checkpoint has some of it. Raises MissingValuesError where bytes were left out, HoleError."""
+        self.process = process
+        self._recorded = recorded
+        self._pause = pause
+        self.sites: dict[tuple[str, int], set[tuple[str, int]]] = {}
+        """By stream and step: (operator, portable key of the call site) of all ops."""
+        self.due: dict[tuple[str, int], dict[Place, DueMemory]] = {}
+        """By stream and step."""
+        self.edited: dict[tuple[str, int], dict[EditedPlace, DueMemory]] = {}
+        """The same, of ops of which the step has only one at such a place."""
+        self.calls: dict[tuple[str, int], list[RecordedCall]] = {}
+        """The collectives, in order."""
+        ops = recorded_memory(process)
+        self.received = _received(ops, self._receives)
+        """By stream and row of a collective, or of the wait for it: what its tensors hold as an op reads them, or as
+        the next op begins: of each, the digest of the storage's bytes, and whether the row returns the tensor."""
+        self._before = {(op.stream.name, op.row): before for op, before in _before(ops)}
+        self.opening = [op for op in ops if not op.name]
+        """Of the rows with which the window began, one for each named tensor."""
+        for stream in process.streams:
+            own = [op.row for op in ops if op.stream is stream and op.name]
+            if own:
+                self._read(stream, min(own), max(own))
+
+    def _receives(self, op: SequenceOp) -> list[tuple[SequenceTensor, bool]]:
+        """The tensors that a collective receives into, and whether it returns them."""
+        scalars = int(op.stream.read(op.row, op.row + 1).columns[0, Column.SCALARS])
+        arguments = self.process.words.skeleton(scalars)
+        if op.name.startswith(WAITS):
+            count = len(op.inputs)
+        elif not op.name.startswith("c10d."):
+            count = len(op.inputs) if op.name.partition(".default")[0].endswith("_") else 0
+        else:
+            count = _count(arguments[0]) if arguments and not op.name.startswith("c10d.send") else 0
+        return [*((tensor, False) for tensor in op.inputs if tensor.index < count), *((t, True) for t in op.outputs)]
+
+    def _read(self, stream: Any, first: int, last: int) -> None:
+        words, keys = self.process.words, self.process.tables["sites"].keys
+        first = max((row for _, _, row in stream.windows if row <= first), default=first)
+        rows = stream.read(first, last + 1)
+        seen: dict[tuple[str, int], int] = {}
+        edited: dict[tuple[int, EditedPlace], list[DueMemory]] = {}
+        now = -1
+        for i in np.flatnonzero(rows.columns[:, Column.KIND] == Kind.OP).tolist():
+            step, site, number = rows.columns[i, [Column.STEP, Column.SITE, Column.OP]].tolist()
+            if step != now:
+                now = step
+                seen.clear()
+            name, key = words.op(number), int(keys[site])
+            nth = seen.get((name, key), 0)
+            seen[name, key] = nth + 1
+            self.sites.setdefault((stream.name, step), set()).add((name, key))
+            if is_collective(name):
+                self.calls.setdefault((stream.name, step), []).append(self._call(rows, i, name))
+                continue
+            before = self._before.get((stream.name, rows.first + i), ())
+            due = DueMemory(rows.first + i, before, rows.rng(i) or None)
+            layouts = words.tensors(int(rows.columns[i, Column.STRUCTURE]))
+            edited.setdefault((step, _edited_place(name, words, site, _shapes(layouts))), []).append(due)
+            if due.before or due.state or name.startswith(WAITS) or self.pauses_at(stream.name, due.row):
+                self.due.setdefault((stream.name, step), {})[name, key, nth] = due
+        for (step, place), found in edited.items():
+            if len(found) == 1:
+                self.edited.setdefault((stream.name, step), {})[place] = found[0]
+
+    def _call(self, rows: Any, i: int, name: str) -> RecordedCall:
+        words = self.process.words
+        layouts = words.tensors(int(rows.columns[i, Column.STRUCTURE]))
+        scalars = words.skeleton(int(rows.columns[i, Column.SCALARS]))
+        integers = rows.integers[rows.integer_offsets[i] : rows.integer_offsets[i + 1]].tolist()
+        site = words.innermost(int(rows.columns[i, Column.SITE]))
+        return RecordedCall(
+            name,
+            _shapes(layouts),
+            next((tuple(word["ranks"]) for word in scalars if isinstance(word, dict) and "ranks" in word), ()),
+            _deciding(words.arguments(int(rows.columns[i, Column.OP])), scalars, integers),
+            rows.first + i,
+            f"{site.file}:{site.line} in {site.function}" if site is not None else "",
+        )
+
+    def pauses_at(self, stream: str, row: int) -> bool:
+        """Whether the debugger begins before this row."""
+        return self._pause == f"{stream}:{row}"
+
+    def past(self, step: int) -> PastAttempts:
+        """The attempts before a step."""
+        payloads: Any = self.process.tables["optimizers"].payloads
+        steps = self.process.steps[self.process.steps[:, Step.STEP] < step]
+        return PastAttempts(
+            [payloads[number]["ordinal"] for number in steps[:, Step.OPTIMIZER].tolist()],
+            steps[:, Step.SKIPPED].tolist(),
+        )
+
+    def bytes(self, digest: int) -> Any:
+        """Raises HoleError."""
+        value = self.process.values.get(digest)
+        content = None if value is not None or self._recorded is None else self._recorded.read(digest)
+        if value is None and content is None:
+            raise HoleError(f"the trace lacks the bytes of value {digest:016x}")
+        return content if value is None else value.raw
+
+
+Shapes = tuple[tuple[str, tuple[int, ...]], ...]
+"""dtype and shape of each tensor of an op."""
+
+EditedPlace = tuple[str, Shapes, tuple[str, ...]]
+"""What an op of an edited line keeps: operator, tensors, and the functions on its stack."""
+
+
+DECIDING: Final = (
+    *("reduce_op", "root_rank", "root_tensor", "src", "dst", "tag", "output_split_sizes", "input_split_sizes"),
+    *("op_list", "peer_list", "tag_list"),
+)
+"""Arguments of collectives that decide what a rank receives, beside tensors and members of the group."""
+
+
+def _deciding(names: Sequence[str], skeleton: Sequence[Any], integers: Iterable[int]) -> tuple[tuple[str, object], ...]:
+    """Name and value of those, from a call's entry in table "scalars" and its integers."""
+    left = iter(integers)
+
+    def value(item: Any) -> Any:
+        match item:
+            case "i":
+                return next(left)
+            case list():
+                return [value(inner) for inner in item]
+            case {"reduce": text} | {"str": text}:
+                return text
+        return item
+
+    values = [value(item) for item in skeleton]
+    positional = [found for found in values if not _is_named(found)]
+    named = [(found[0][:-1], found[1]) for found in values if _is_named(found)]
+    return tuple(pair for pair in [*zip(names, positional, strict=False), *named] if pair[0] in DECIDING)
+
+
+def _is_named(item: Any) -> bool:
+    """Whether an argument of a skeleton is a named one, ``["name=", value]``."""
+    return isinstance(item, list) and len(item) == 2 and isinstance(item[0], str) and item[0].endswith("=")
+
+
+def _shapes(layouts: Iterable[Any]) -> Shapes:
+    return tuple((str(layout[0]), tuple(layout[1])) for layout in layouts)
+
+
+def _edited_place(name: str, words: Words, site: int, shapes: Shapes) -> EditedPlace:
+    return name, shapes, tuple(function for _, function in words.calls(site))
+
+
+def _before(ops: Sequence[SequenceOp]) -> Iterator[tuple[SequenceOp, tuple[tuple[SequenceTensor, int], ...]]]:
+    """What each op finds in the storages that it uses. What a collective received is recorded before any op that
+    follows, and here it is for the op that uses it."""
+    held: dict[int, int] = {}
+    for op in ops:
+        held |= op.contents
+        if op.name and not brings_data(op.name):
+            inputs = {tensor.spec.storage: tensor for tensor in reversed(op.inputs)}
+            yield op, tuple((inputs[number], held.pop(number)) for number in inputs.keys() & held.keys())
+
+
+Received = dict[tuple[str, int], tuple[tuple[SequenceTensor, int, bool], ...]]
+
+
+def _count(argument: object) -> int:
+    """Number of tensors in an argument of a recorded call."""
+    return sum(map(_count, argument)) if isinstance(argument, list) else argument == "T"
+
+
+def _received(
+    ops: Sequence[SequenceOp], receives: Callable[[SequenceOp], list[tuple[SequenceTensor, bool]]]
+) -> Received:
+    """What the tensors of collectives held when an op read them first, or when the next op began."""
+    found: Received = {}
+    pending: dict[int, int] = {}
+    """By storage: what it holds when it is read next, seen from the end."""
+    for op in reversed(ops):
+        pending |= op.contents
+        if brings_data(op.name):
+            found[op.stream.name, op.row] = tuple(
+                (tensor, pending.pop(tensor.spec.storage), returned)
+                for tensor, returned in receives(op)
+                if tensor.spec.storage in pending
+            )
+        else:
+            for tensor in op.inputs:
+                if tensor.spec.storage not in op.contents:
+                    pending.pop(tensor.spec.storage, None)
+    return found
+
+
+# --- the program ------------------------------------------------------------------------------------------------------
+
+
+class MemoryFollower:
+    """The recorded memory that has yet to be written, and counts of what was. Thread-safe."""
+
+    def __init__(self, memory: StepMemory) -> None:
+        self.memory = memory
+        self.refused: str | None = None
+        self.is_left = False
+        """The debugger has ended the program."""
+        self._lock = threading.Lock()
+        self._due = {key: {due.row: due for due in places.values()} for key, places in memory.due.items()}
+        self._calls = {key: deque(calls) for key, calls in memory.calls.items()}
+        self._written = self._answered = 0
+        self._unwritten: list[UnwrittenMemory] = []
+        self._reached: set[tuple[str, int]] = set()
+
+    def begin(self, step: tuple[str, int]) -> None:
+        """A step begins: name of the stream, and number."""
+        self._reached.add(step)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the program has come to a recorded step."""
+        return bool(self._reached)
+
+    def refuse(self, why: str) -> bool:
+        """The program does what the record has no answer to, unless it is in a step; returns whether it is so."""
+        with self._lock:
+            if self.has_begun:
+                return False
+            self.refused = self.refused or why
+            return True
+
+    def take(self, stream: str, step: int, due: DueMemory | None) -> DueMemory | None:
+        """What is due for an op, once."""
+        left = self._due.get((stream, step), {})
+        return None if due is None else left.pop(due.row, None)
+
+    def wrote(self) -> None:
+        with self._lock:
+            self._written += 1
+
+    def miss(self, stream: str, row: int, why: str) -> None:
+        with self._lock:
+            self._unwritten.append(UnwrittenMemory(stream, row, why))
+
+    def called(self, stream: str, step: int, call: RecordedCall) -> RecordedCall | None:
+        """The recorded collective that this is, whose turn it is; None: it is none, and ``refused`` says why."""
+        with self._lock:
+            if self.refused is not None:
+                return None
+            left = self._calls.get((stream, step))
+            recorded = left.popleft() if left else None
+            if recorded == call:
+                self._answered += 1
+                return recorded
+            number = len(self.memory.calls.get((stream, step), ())) - len(left or ())
+            if recorded is None:
+                was = f"only {number:,} were recorded there"
+                number += 1
+            else:
+                was = f"op {recorded.row:,} was recorded there, {recorded}"
+            self.refused = f"collective {number:,} of step {step:,} in {stream} is {call}; {was}"
+            return None
+
+    def ended(self, stream: str, step: int) -> None:
+        """A step of a stream is over."""
+        with self._lock:
+            left = self._calls.get((stream, step))
+            if left and self.refused is None and (stream, step) in self._reached:
+                self.refused = (
+                    f"step {step:,} of {stream} ended without a collective that was recorded: op {left[0].row:,},"
+                    f" {left[0]}"
+                )
+
+    def account(self) -> MemoryAccount:
+        for stream, step in () if self.is_left else list(self._calls):
+            self.ended(stream, step)
+        unwritten = list(self._unwritten)
+        for (stream, step), places in self._due.items():
+            for due in places.values():
+                if due.before or due.state:
+                    why = "the program did not run the op" if (stream, step) in self._reached else "it was not reached"
+                    unwritten.append(UnwrittenMemory(stream, due.row, why))
+        return MemoryAccount(
+            bool(self._reached),
+            self._written,
+            len(unwritten),
+            tuple(unwritten[:MAX_UNWRITTEN]),
+            self._answered,
+            self.refused,
+        )
+
+
+class MemoryHook(OpHook[None]):
+    """Writes recorded memory for the ops of one stream, before they run."""
+
+    def __init__(self, stream: OpRecorder, follower: MemoryFollower, stop: Callable[[str], None]) -> None:
+        self._stream = stream
+        self._process = stream.process
+        self._follower = follower
+        self._stop = stop
+        self._step = -1
+        self._due: Mapping[Place, DueMemory] = {}
+        self._edited: Mapping[EditedPlace, DueMemory] = {}
+        self._sites: Set[tuple[str, int]] = frozenset()
+        self._seen: dict[tuple[str, int], int] = {}
+        self._refused = False
+
+    def replacement(self, func: OpOverload) -> Run | None:
+        if self._process.step != self._step:
+            self._follower.ended(self._stream.name, self._step)
+            self._step = self._process.step
+            self._follower.begin(key := (self._stream.name, self._step))
+            memory = self._follower.memory
+            self._due, self._edited = memory.due.get(key, {}), memory.edited.get(key, {})
+            self._sites = memory.sites.get(key, frozenset())
+            self._seen.clear()
+        return self.run
+
+    def needs_digests(self) -> bool:
+        return True  # ``run`` writes digests of the current row
+
+    def finish(self, cells: FixedCells, call: Call, tensors: list[torch.Tensor], out: Any) -> None:
+        """Count the row, also of an op that is left to the class of its tensors and so does not come to ``run``."""
+        key = call.plan.name, self._process.tables.key_of("sites", cells[2])
+        self._seen[key] = self._seen.get(key, 0) + 1
+
+    def end(self) -> None:
+        if self._refused:
+            self._refused = False
+            self._stop(str(self._follower.refused))
+
+    def run(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the op on recorded memory, where there is any for it."""
+        recorded = None
+        try:
+            name = self._process.calls.plan(func).name
+            collective = is_collective(name)
+            tensors = op_tensors(args, kwargs)
+            due = None if collective else self._take(name, tensors)
+            if due is not None and (due.before or due.state):
+                self._before(due, func, args, kwargs, tensors)
+            if collective:
+                recorded = self._answer(func, args, kwargs, tensors)
+        except Exception as error:
+            self._process.fail(error)
+            return func(*args, **kwargs)
+        if due is not None and self._follower.memory.pauses_at(self._stream.name, due.row) and debug_program():
+            self._follower.is_left = True
+            self._stop("the debugger ended it")
+        out = func(*args, **kwargs)
+        if recorded is not None:
+            self._receive(recorded.row, tensors, list(flat_tensors(out)))
+        elif due is not None and name.startswith(WAITS):
+            self._receive(due.row, tensors, [])
+        return out
+
+    def _receive(self, row: int, tensors: list[torch.Tensor], returned: list[torch.Tensor]) -> None:
+        """Write what a collective received, or had received when the program waited."""
+        for like, digest, is_returned in self._follower.memory.received.get((self._stream.name, row), ()):
+            self._write(row, like, digest, returned if is_returned else tensors)
+
+    def _take(self, name: str, tensors: list[torch.Tensor]) -> DueMemory | None:
+        site = self._process.tables.key_of("sites", self._stream.site)
+        due = self._due.get((name, site, self._seen.get((name, site), 0)))
+        if due is None and self._edited and (name, site) not in self._sites:
+            words = self._process.tables.words
+            due = self._edited.get(_edited_place(name, words, self._stream.site, _shapes_here(tensors)))
+        return self._follower.take(self._stream.name, self._step, due)
+
+    def _before(
+        self,
+        due: DueMemory,
+        func: OpOverload,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        tensors: list[torch.Tensor],
+    ) -> None:
+        for like, digest in due.before:
+            self._write(due.row, like, digest, tensors)
+        state = due.state
+        if state is not None:
+            generator = generator_of(args, kwargs)
+            if generator is not None and state in self._follower.memory.process.values:
+                generator.set_state(torch.from_numpy(np.array(self._follower.memory.bytes(state))))
+            else:
+                self._follower.miss(self._stream.name, due.row, "its generator's state was not recorded")
+                state = None
+        self._follower.wrote()
+        self._digest_again(state, func, tensors)
+        for hook in self._stream.hooks:
+            hook.inputs_written(func, args, kwargs)
+
+    def _digest_again(self, state: int | None, func: OpOverload, tensors: list[torch.Tensor]) -> None:
+        """Replace the row's digests of inputs and RNG state, which precede what was written."""
+        draws = self._process.calls.plan(func).draws
+        links, digests = self._stream.links, self._stream.digests
+        read = [place for place in range(len(tensors)) if links[place - len(tensors)] & 1]
+        start = len(digests) - len(read) - draws
+        for i, place in enumerate(read):
+            digests[start + i] = self._process.digests.of(tensors[place])
+        if draws and state is not None:
+            digests[-1] = state
+
+    def _write(self, row: int, like: SequenceTensor, digest: int, tensors: list[torch.Tensor]) -> None:
+        try:
+            write(tensors[like.index], like.spec, self._follower.memory.bytes(digest))
+        except (NotWrittenError, HoleError, IndexError) as error:
+            self._follower.miss(self._stream.name, row, str(error))
+
+    def _answer(
+        self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor]
+    ) -> RecordedCall | None:
+        """The recorded collective that this is; None: it is another one, and the program is to end."""
+        groups = filter(None, map(_group, (*args, *kwargs.values())))
+        ranks: Any = next((group["ranks"] for group in groups if "ranks" in group), ())
+        site = self._process.tables.words.innermost(self._stream.site)
+        where = f"{site.file}:{site.line} in {site.function}" if site is not None else ""
+        was_refused = self._follower.refused is not None
+        plan = self._process.calls.plan(func)
+        integers = array("q")
+        flatten_arguments((*args, *kwargs.values()), [], [], integers, array("d"))
+        deciding = _deciding(plan.arguments, skeleton(args, kwargs), integers)
+        call = RecordedCall(plan.name, _shapes_here(tensors), tuple(ranks), deciding, site=where)
+        recorded = self._follower.called(self._stream.name, self._step, call)
+        self._refused = recorded is None and not was_refused
+        return recorded
+
+
+def _shapes_here(tensors: Iterable[torch.Tensor]) -> Shapes:
+    return tuple((str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)) for tensor in tensors)
+
+
+LIBRARIES: Final = tuple(f"{Path(file).resolve().parent}/" for file in (torch.__file__, rltrace.__file__))
+"""Folders whose frames are not the program's."""
+
+
+def debug_program() -> bool:
+    """The debugger, in the program's innermost frame; returns whether it was left to end the program."""
+    frame: FrameType = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(LIBRARIES):
+        frame = frame.f_back
+    debugger = pdb.Pdb(nosigint=True)
+    debugger.reset()
+    debugger.interaction(frame, None)
+    return bool(debugger.quitting)
+
+
+def _group(argument: Any) -> dict[str, object] | None:
+    return named_group(argument) if isinstance(argument, str) else payload_of(argument)
+
+
+# --- writes -----------------------------------------------------------------------------------------------------------
+
+
+class NotWrittenError(Exception):
+    """Recorded memory does not fit; the text says why."""
+
+
+def write(tensor: torch.Tensor, spec: TensorSpec, content: Any) -> None:
+    """Write the bytes of a recorded storage to that of ``tensor``, which corresponds to the recorded tensor ``spec``.
+
+    Where the storages have other sizes, only the tensor itself is written. Raises NotWrittenError.
+    """
+    with torch_function_disabled(), torch.no_grad():
+        if not address_of(tensor):
+            raise NotWrittenError("the tensor has no memory here")
+        raw = tensor.untyped_storage()
+        if raw.nbytes() == len(content):
+            whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(raw, 0, (raw.nbytes(),), (1,))
+            whole.copy_(torch.from_numpy(np.array(content)))
+            return
+        here = str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
+        if here != (spec.dtype, spec.shape):
+            raise NotWrittenError(
+                f"a tensor is {here[0]}{list(here[1])} here, and {spec.dtype}{list(spec.shape)} was recorded"
+            )
+        tensor.detach().copy_(tensor_in(memory_with(content, 0, "cpu"), replace(spec, device="cpu")))
+
+
+def restore(memory: StepMemory, tensors: Iterable[tuple[str, str, torch.Tensor]]) -> None:
+    """Write what named tensors held as the recorded window began."""
+    words, held = memory.process.words, dict[int, int]()
+    wanted: dict[tuple[str, str], tuple[TensorSpec, int]] = {}
+    for op in memory.opening:
+        cells = op.stream.read(op.row, op.row + 1).columns[0].tolist()
+        held |= op.contents
+        [tensor] = op.inputs
+        name = str(words.skeleton(cells[Column.SCALARS])[0])
+        if tensor.spec.storage in held:
+            wanted[words.module(cells[Column.MODULE]), name] = tensor.spec, held[tensor.spec.storage]
+    for owner, name, whole in tensors:
+        if (owner, name) in wanted:
+            spec, digest = wanted[owner, name]
+            with contextlib.suppress(NotWrittenError):  # the run then differs from its beginning on
+                write(op_tensors((whole,), None)[0], spec, memory.bytes(digest))
+
+
+def restore_generator(memory: StepMemory) -> None:
+    """Set torch's generator to its state as the recorded window began, where an op drew from it then."""
+    for stream in memory.process.streams:
+        for _, _, row in stream.windows:
+            rows = stream.read(row, stream.rows)
+            for i in np.flatnonzero(rows.columns[:, Column.KIND] == Kind.WINDOW).tolist():
+                if memory.process.words.skeleton(int(rows.columns[i, Column.SCALARS])) == ["generator torch"]:
+                    [digest] = rows.outputs(i)
+                    if digest in memory.process.values:
+                        torch.set_rng_state(torch.from_numpy(np.array(memory.bytes(digest))))

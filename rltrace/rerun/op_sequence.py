@@ -1,0 +1,355 @@
+"""Recorded ops run again one after the other, each on what those before it left in memory (``record --rerunnable``).
+
+Owns how their memory is built: a storage begins with the bytes that the trace has for it, and every tensor is one of
+the recorded layout at its recorded place. No program runs: what it decided, and what other processes sent, is as it was
+recorded.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rltrace.digest import digest_buffer, seed_of
+from rltrace.errors import HoleError, UsageError
+from rltrace.recorder.core.op_info import written_places
+from rltrace.rerun.arguments import arguments_of
+from rltrace.rerun.recorded_op import (
+    MissingValuesError,
+    generator_of,
+    operator_of,
+    results_of_row,
+    returned_places,
+    settings_of,
+)
+from rltrace.rerun.rerun_result import OpOutcome
+from rltrace.rerun.runner import (
+    ResultDigests,
+    TensorSpec,
+    logical_bytes,
+    memory_with,
+    restored,
+    results_of_call,
+    tensor_in,
+)
+from rltrace.rerun.sequence_memory import SequenceMemory, SequenceTensor, contiguous
+from rltrace.rerun.torch_flags import temporary_switches
+from rltrace.selectors import Selector
+from rltrace.trace.format.checkpoint import (
+    CHECKPOINT,
+    MAX_CHECKPOINT_BYTES,
+    CheckpointEntry,
+    CheckpointFiles,
+    entries_from_json,
+)
+from rltrace.trace.format.collectives import brings_data
+from rltrace.trace.format.files import UnreadableError
+from rltrace.trace.format.rows import Rows
+from rltrace.trace.format.schema import (
+    PLACEMENT_SHIFT,
+    TENSOR_SHIFT,
+    Column,
+    Kind,
+    Origin,
+    PlacementBit,
+    RowFlag,
+    ValueIndex,
+    ValueKind,
+)
+from rltrace.trace.read.process import ProcessTrace
+from rltrace.trace.read.reader import Trace
+from rltrace.trace.read.selector_mask import RowMask
+from rltrace.trace.read.stream import StreamTrace
+
+# --- what was recorded ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SequenceOp:
+    """One op that can be run again."""
+
+    stream: StreamTrace
+    row: int
+    inputs: tuple[SequenceTensor, ...]
+    outputs: tuple[SequenceTensor, ...]
+    """Those in storages that its arguments are not in."""
+    contents: Mapping[int, int]
+    """Digests of what storages held before the op, by number, where no earlier op left it."""
+    name: str
+    """Of the operator; empty: the row is of a window's beginning."""
+
+    @property
+    def tensors(self) -> Iterator[SequenceTensor]:
+        """All of its tensors."""
+        yield from self.inputs
+        yield from self.outputs
+
+
+def op_sequence(process: ProcessTrace) -> list[SequenceOp]:
+    """The ops of a process that can be run again, in the order in which they ran. Raises MissingValuesError."""
+    return [op for op in recorded_memory(process) if not brings_data(op.name)]
+
+
+def recorded_memory(process: ProcessTrace) -> list[SequenceOp]:
+    """The same with the collectives between them, and the waits for these. The first rows may be those of a window's
+    beginning, each with one tensor. Raises MissingValuesError, HoleError."""
+    if process.values.left_out:
+        left = process.values.left_out[0]
+        raise MissingValuesError(
+            f"{left.values:,} values of the ops ({left.bytes:,} bytes) were not recorded, as {left.why}: record them "
+            "with a larger --values-limit"
+        )
+    index = process.values.index
+    kinds = index[:, ValueIndex.KIND]
+    found = index[np.isin(kinds, (ValueKind.STORAGE, ValueKind.CONTENT, ValueKind.TENSOR))]
+    by_row: dict[tuple[int, int], list[list[int]]] = defaultdict(list)
+    for entry in found.tolist():
+        by_row[entry[ValueIndex.STREAM], entry[ValueIndex.ROW]].append(entry)
+    streams = {stream.index: stream for stream in process.streams}
+    ops: list[tuple[int, SequenceOp]] = []
+    for (stream, row), entries in by_row.items():
+        tensors = [entry for entry in entries if entry[ValueIndex.KIND] == ValueKind.TENSOR]
+        if not tensors or stream not in streams or row >= streams[stream].rows:
+            continue
+        contents = {
+            entry[ValueIndex.PLACE]: entry[ValueIndex.DIGEST]
+            for entry in entries
+            if entry[ValueIndex.KIND] != ValueKind.TENSOR
+        }
+        order = tensors[0][ValueIndex.DIGEST] >> 32
+        sides: tuple[list[SequenceTensor], list[SequenceTensor]] = [], []
+        for entry in tensors:
+            tensor, is_output = _tensor(process, entry)
+            sides[is_output].append(tensor)
+        columns = streams[stream].read(row, row + 1).columns[0]
+        name = process.words.op(int(columns[Column.OP])) if columns[Column.KIND] == Kind.OP else ""
+        ops.append((order, SequenceOp(streams[stream], row, tuple(sides[0]), tuple(sides[1]), contents, name)))
+    return [op for _, op in sorted(ops, key=lambda item: item[0])]
+
+
+WRITE_NOTHING: Final = "profiler."
+"""Ops of this library mark ranges of time."""
+
+
+def ops_not_run(process: ProcessTrace, ops: Sequence[SequenceOp], selector: Selector) -> Counter[str]:
+    """The selected ops between those of a sequence that cannot be run again, by name. Views and allocations are left
+    out. Raises HoleError.
+    """
+    names: Counter[str] = Counter()
+    for stream in process.streams:
+        own = sorted(op.row for op in ops if op.stream is stream and op.name)
+        if not own:
+            continue
+        rows = stream.read(own[0], own[-1] + 1)
+        wanted = RowMask(selector, stream.name, process.words).compute(rows)
+        wanted &= rows.columns[:, Column.KIND] == Kind.OP
+        wanted &= rows.columns[:, Column.FLAGS] & (RowFlag.VIEW | RowFlag.ALLOCATION) == 0
+        wanted[np.array(own) - own[0]] = False
+        names.update(process.words.op(op) for op in rows.columns[wanted, Column.OP].tolist())
+    return Counter({name: count for name, count in names.items() if not name.startswith(WRITE_NOTHING)})
+
+
+def ops_of(process: ProcessTrace, ops: Sequence[SequenceOp], selector: Selector) -> list[SequenceOp]:
+    """The ops of a sequence that a selector finds. Raises HoleError."""
+    found: set[tuple[int, int]] = set()
+    for stream in process.streams:
+        own = [op.row for op in ops if op.stream is stream]
+        if own:
+            mask = RowMask(selector, stream.name, process.words).compute(stream.read(min(own), max(own) + 1))
+            found.update((stream.index, min(own) + int(i)) for i in np.flatnonzero(mask))
+    return [op for op in ops if (op.stream.index, op.row) in found]
+
+
+def _tensor(process: ProcessTrace, entry: Sequence[int]) -> tuple[SequenceTensor, bool]:
+    place = entry[ValueIndex.PLACE]
+    bits = PlacementBit(place & (1 << PLACEMENT_SHIFT) - 1)
+    dtype, shape, strides, device, *_ = process.words.payload("layouts", entry[ValueIndex.LAYOUT])
+    storage = entry[ValueIndex.DIGEST] & 0xFFFF_FFFF
+    spec = TensorSpec(
+        dtype,
+        tuple(shape),
+        tuple(strides),
+        storage,
+        entry[ValueIndex.OFFSET],
+        device,
+        conjugated=PlacementBit.CONJUGATED in bits,
+        negated=PlacementBit.NEGATED in bits,
+    )
+    alignment = place >> PLACEMENT_SHIFT & 0xFF
+    return SequenceTensor(place >> TENSOR_SHIFT, spec, alignment), PlacementBit.OUTPUT in bits
+
+
+# --- run again --------------------------------------------------------------------------------------------------------
+
+
+class RecordedMemory:
+    """What storages held that no selected op wrote: bytes of the trace, or of the checkpoint that it names."""
+
+    def __init__(self, trace: Trace, process: ProcessTrace, checkpoint: Path | None = None) -> None:
+        """``checkpoint``: where it is now; None: where it was. Raises HoleError."""
+        self._values = process.values
+        self._entries: dict[int, CheckpointEntry] = {}
+        options = trace.launch.get("options")
+        named = options.get("checkpoint") if isinstance(options, dict) else None
+        if named is not None:
+            try:
+                self._entries = entries_from_json(trace.folder.read(CHECKPOINT, MAX_CHECKPOINT_BYTES))
+            except (UnreadableError, ValueError) as error:
+                raise HoleError(f"{CHECKPOINT} of {trace.path}: {error}") from None
+        elif checkpoint is not None:
+            raise UsageError(f"{trace.path} was recorded without --checkpoint: it holds all bytes itself")
+        self._files = CheckpointFiles(checkpoint or Path(str(named)).expanduser())
+
+    def read(self, digest: int) -> NDArray[np.uint8] | None:
+        """The bytes with this digest; None: there are none. Raises HoleError, UsageError for another checkpoint."""
+        value = self._values.get(digest)
+        if value is not None:
+            return np.array(value.raw)
+        entry = self._entries.get(digest)
+        return None if entry is None else np.array(self._files.read(entry))
+
+
+class SequenceRun:
+    """A run of the ops of a sequence in this process."""
+
+    def __init__(self, process: ProcessTrace, recorded: RecordedMemory) -> None:
+        self._process = process
+        self._recorded = recorded
+        self.memory = SequenceMemory()
+        self.results: Sequence[Any] = ()
+        """Of the op that ran last, with the recorded bytes where the trace has them."""
+        self._differing: set[int] = set()
+        """Storages with other bytes than were recorded."""
+        self._placed: dict[int, SequenceTensor] = {}
+        """By number of a storage: a tensor in it."""
+
+    def place(self, ops: Sequence[SequenceOp]) -> None:
+        """Learn where the storages are that these ops use: what an op finds there may be for a later one."""
+        self._placed |= {tensor.spec.storage: tensor for op in ops for tensor in op.tensors}
+
+    def run(self, ops: Sequence[SequenceOp]) -> Iterator[OpOutcome]:
+        """Run the ops. Raises UsageError where one of them cannot be, MissingValuesError, HoleError."""
+        self.place(ops)
+        known: Mapping[str, Any] = {}
+        with ExitStack() as stack:
+            stack.enter_context(torch.no_grad())
+            for op in ops:
+                if not op.name:
+                    self.fill(op)
+                    continue
+                rows = op.stream.read(op.row, op.row + 1)
+                settings = settings_of(self._process, rows)
+                if settings != known:
+                    stack.close()
+                    stack.enter_context(torch.no_grad())
+                    stack.enter_context(temporary_switches(settings))
+                    known = settings
+                self.fill(op)
+                if RowFlag.ALLOCATION in rows.flags(0):
+                    for tensor in op.outputs:
+                        self.memory.allocate(tensor)
+                else:
+                    yield self._run(op, rows)
+
+    def fill(self, op: SequenceOp) -> None:
+        """Let memory hold what the op finds there that no earlier one left. Raises MissingValuesError."""
+        for number, digest in op.contents.items():
+            like = self._placed.get(number)
+            if like is None:
+                continue  # no op reads it
+            content = self._recorded.read(digest)
+            if content is None:
+                raise MissingValuesError(f"the trace lacks the bytes of a storage that row {op.row:,} reads")
+            self.memory.fill(like, content)
+            self._differing.discard(number)
+
+    def _run(self, op: SequenceOp, rows: Rows) -> OpOutcome:
+        func, plan = operator_of(self._process, rows)
+        arguments = arguments_of(self._process.words.skeleton(int(rows.columns[0, Column.SCALARS])), rows, 0)
+        for tensor, link in zip(op.inputs, rows.inputs(0), strict=True):
+            if link.distance == Origin.OVERWRITTEN and not self.memory.size(tensor.spec):
+                self.memory.allocate(tensor)
+        tensors = [self._tensor(tensor.spec, op) for tensor in op.inputs]
+        device = op.inputs[0].spec.device if op.inputs else "cpu"
+        state = generator_of(self._process, rows, arguments, device)
+        args, kwargs = arguments.values(tensors, restored(state))
+        written = written_places(plan, args, kwargs)
+        read = [i for i in range(len(tensors)) if i not in written.unread]
+        inputs_equal = self._differing.isdisjoint(op.inputs[i].spec.storage for i in read)
+        out = func(*args, **kwargs)
+        results = results_of_call(written.all, returned_places(plan), tensors, out)
+        here = tuple(_digest(result) for result in results)
+        recorded = results_of_row(rows, 0)
+        distances = self._put_back(results, here, recorded) if here != recorded else ()
+        self.memory.keep(op.outputs, out)
+        self.results = results
+        equal = here == recorded or distances is not None
+        for i in written.all:
+            spec = op.inputs[i].spec
+            whole = i in written.unread and tensors[i].nbytes == self.memory.size(spec)
+            if not equal:
+                self._differing.add(spec.storage)
+            elif whole:
+                self._differing.discard(spec.storage)
+        for tensor in op.outputs:
+            (self._differing.discard if equal else self._differing.add)(tensor.spec.storage)
+        return OpOutcome(
+            op.stream.name,
+            rows,
+            recorded,
+            here,
+            inputs_equal,
+            max(distances, default=0.0) if distances is not None else None,
+        )
+
+    def _put_back(
+        self, results: Sequence[Any], here: ResultDigests, recorded: ResultDigests
+    ) -> tuple[float, ...] | None:
+        """Give the results that differ their recorded bytes, so that later ops read these; their largest distances.
+
+        None: the trace does not hold the bytes of them all.
+        """
+        differing = [i for i, (a, b) in enumerate(zip(here, recorded, strict=True)) if a != b]
+        if not all(isinstance(results[i], torch.Tensor) for i in differing):
+            return None
+        values = [self._process.values.get(int(recorded[i], 16)) for i in differing]
+        if any(value is None for value in values):
+            return None
+        distances = []
+        for i, value in zip(differing, values, strict=True):
+            assert value is not None
+            dense = memory_with(np.frombuffer(value.data, np.uint8), 0, "cpu")
+            put = tensor_in(dense, TensorSpec(value.dtype, value.shape, contiguous(value.shape)))
+            distances.append(_distance(results[i], put))
+            results[i].copy_(put)
+        return tuple(distances)
+
+    def _tensor(self, spec: TensorSpec, op: SequenceOp) -> torch.Tensor:
+        if not self.memory.holds(spec):
+            raise UsageError(
+                f"row {op.row:,} reads memory that no earlier op of this run made, and that the trace has no bytes of"
+            )
+        return self.memory.tensor(spec)
+
+
+def _distance(a: torch.Tensor, b: torch.Tensor) -> float:
+    """The largest distance of two elements; infinite where only one of them is a number."""
+    wide = torch.complex128 if a.is_complex() else torch.float64
+    apart = (a.to("cpu", wide) - b.to(wide)).abs()
+    same = (a.cpu() == b) | (a.isnan().cpu() & b.isnan())
+    return float(apart.masked_fill(same, 0).nan_to_num(float("inf"), float("inf")).max()) if apart.numel() else 0.0
+
+
+def _digest(result: Any) -> str:
+    if not isinstance(result, torch.Tensor):
+        return repr(result)
+    dtype = str(result.dtype).removeprefix("torch.")
+    return f"{digest_buffer(logical_bytes(result), seed_of(dtype, tuple(result.shape))):016x}"

@@ -1,0 +1,120 @@
+"""``rltrace repro --module``: forward and backward of one module as a folder that runs without rltrace."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from recorded import Recorded, recorder
+from torch import nn
+
+from rltrace.commands.main import main
+from rltrace.rerun import op_sequence as sequences
+from rltrace.rerun.sequence_main import SequenceCall, run
+
+FILES = ["memory.npz", "ops.py", "repro.py", "runner.py", "sequence_main.py", "sequence_memory.py", "torch_flags.py"]
+
+
+class Layer(nn.Module):
+    """Dropout, a buffer that forward changes, and a residual path."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.linear, self.drop = nn.BatchNorm1d(6), nn.Linear(6, 6), nn.Dropout(0.3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.drop(self.linear(self.norm(x)).tanh())
+
+
+def training() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(Layer(), Layer(), nn.Linear(6, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(torch.randn(5, 6)).square().sum().backward()
+        optimizer.step()
+
+
+@pytest.fixture(scope="module")
+def step(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    """Step 1, recorded to be run again."""
+    return recorder(tmp_path_factory.mktemp("step"))(training, rerunnable="all", steps=(1, 2))
+
+
+def calls_of(folder: Path) -> tuple[SequenceCall, ...]:
+    """The ops that the folder lists."""
+    text = (folder / "ops.py").read_text().replace("from sequence_main", "from rltrace.rerun.sequence_main")
+    names: dict[str, Any] = {}
+    exec(compile(text, "ops.py", "exec"), names)
+    found: tuple[SequenceCall, ...] = names["CALLS"]
+    return found
+
+
+def test_the_script_runs_alone(step: Recorded, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With torch and NumPy only it gives the recorded bits of the module's forward and backward."""
+    assert main(["repro", str(step.path), "--module", "Sequential.1", "-o", str(tmp_path / "out")]) == 0
+    assert "ops of Sequential.1, " in capsys.readouterr().err
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == FILES
+    (tmp_path / "rltrace").mkdir()
+    (tmp_path / "rltrace" / "__init__.py").write_text("raise ImportError('not here')")
+    command = [sys.executable, str(tmp_path / "out" / "repro.py")]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    calls = calls_of(tmp_path / "out")
+    assert (done.returncode, done.stdout) == (0, f"BITWISE  {len(calls)} ops: the recorded bits\n"), done.stderr
+    where = [call.where for call in calls]
+    assert all("Sequential.1" in place for place in where)
+    assert {"forward", "backward"} <= {place.split(", ")[1] for place in where}
+
+
+def test_the_memory_of_a_module(step: Recorded, tmp_path: Path) -> None:
+    """It is what a recording of this module alone has: nothing that its own ops left, each content once."""
+    folders = [tmp_path / "all", tmp_path / "alone"]
+    selector = ["module=Sequential.0", "module=Sequential.0.*"]
+    alone = recorder(tmp_path)(training, rerunnable=selector, steps=(1, 2))
+    for folder, found in zip(folders, (step, alone), strict=True):
+        assert main(["repro", str(found.path), "--module", "Sequential.0", "-o", str(folder), "--quiet"]) == 0
+    memory, expected = (np.load(folder / "memory.npz") for folder in folders)
+    assert memory.files and sorted(memory.files) == sorted(expected.files)
+    parameters = 4 * (6 * 6 + 6 + 6 + 6)
+    assert parameters < sum(len(memory[name]) for name in memory.files) < 3 * parameters + 2 * 4 * 5 * 6 + 8_192
+    assert run(calls_of(folders[0]), memory) == {} == run(calls_of(folders[1]), expected)
+
+
+def test_an_op_that_gives_other_bits(step: Recorded, tmp_path: Path) -> None:
+    """It is named with all that follow from it."""
+    assert main(["repro", str(step.path), "--module", "Sequential.1", "-o", str(tmp_path / "out"), "--quiet"]) == 0
+    calls = list(calls_of(tmp_path / "out"))
+    number = next(i for i, call in enumerate(calls) if call.name == "aten.tanh.default")
+    calls[number] = replace(calls[number], call=lambda t, generator: t[0].tanh() + 1e-3)
+    differing = run(calls, np.load(tmp_path / "out" / "memory.npz"))
+    assert min(differing) == number and len(differing) > 3
+
+
+def test_what_cannot_be_written(
+    step: Recorded, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another name, other options, or a machine that gives other bits: an error with what to do."""
+    write = ["repro", str(step.path), "-o", str(tmp_path / "out"), "--module"]
+    assert main([*write, "Sequential.7"]) == 2
+    assert "no ops of the module Sequential.7 that can be run again; its modules:" in capsys.readouterr().err
+    assert main([*write, "Sequential.1", "--at", "3"]) == 2
+    assert "leave out --at" in capsys.readouterr().err
+    operator = sequences.operator_of
+
+    def otherwise(*args: Any) -> Any:
+        func, plan = operator(*args)
+        return (lambda *a, **k: func(*a, **k) + 1) if plan.name == "aten.tanh.default" else func, plan
+
+    monkeypatch.setattr(sequences, "operator_of", otherwise)
+    assert main([*write, "Sequential.1"]) == 2
+    assert "gives other bits here, so what the ops after it read is not known" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
