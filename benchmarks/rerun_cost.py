@@ -21,8 +21,8 @@ import torch
 from measure import machine, table
 
 import rltrace
+from rltrace.rerun.folder import take_out
 from rltrace.rerun.op_sequence import RecordedMemory, SequenceRun, op_sequence, ops_of
-from rltrace.rerun.sequence_folder import take_out
 from rltrace.selectors import parse_selectors
 from rltrace.trace.read.reader import open_trace
 
@@ -94,15 +94,15 @@ def main() -> None:
         begin = time.perf_counter()
         layer = f"*layers.{options.layers // 2}"
         wanted = ops_of(process, ops, parse_selectors([f"module={layer}", f"module={layer}.*"]))
-        alone = take_out(process, SequenceRun(process, RecordedMemory(trace, process)), ops, wanted)
+        taken = take_out(process, SequenceRun(process, RecordedMemory(trace, process)), ops, wanted)
         taken_out = time.perf_counter() - begin
-        of_layer = sum(len(data) for data in alone.memory.values())
+        of_layer = sum({id(data): len(data) for op in taken for data in op.call.contents.values()}.values())
         sizes = [sum(file.stat().st_size for file in each.rglob("*") if file.is_file()) for each in (path, beside)]
     native = best["unrecorded"]
     print(f"{machine()}; {held / 1e6:.0f} million parameters, {len(ops):,} ops with allocations\n")
     rows = [[name, f"{taken:.2f}", f"{taken / native:.2f}"] for name, taken in best.items()]
     rows.append([f"run again: {equal:,} ops equal", f"{taken_again:.2f}", f"{taken_again / native:.2f}"])
-    rows.append([f"one layer taken out: {len(alone.calls)} ops", f"{taken_out:.2f}", f"{taken_out / native:.2f}"])
+    rows.append([f"one layer taken out: {len(taken)} ops", f"{taken_out:.2f}", f"{taken_out / native:.2f}"])
     print(table(["", "s", "× unrecorded"], rows))
     size = sizes[0]
     memory = process.values.memory_bytes / 1e9

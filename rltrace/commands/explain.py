@@ -21,7 +21,7 @@ from rltrace.commands._option_types import (
     verb,
 )
 from rltrace.commands.console import ExitCode, emit_result, narrate, run_counter
-from rltrace.commands.repro import find, prepare, provenance
+from rltrace.commands.repro import find, prepare
 from rltrace.errors import RltraceError
 from rltrace.trace.format.location import Location
 
@@ -65,12 +65,13 @@ def command(arguments: ExplainArguments) -> None:
     from rltrace.fingerprint.host import machine
     from rltrace.report.brief import brief_explanation
     from rltrace.report.explain import explain_json, explain_lines
-    from rltrace.rerun.repro_folder import SCRIPT, write_folder
+    from rltrace.rerun.folder import SCRIPT, write_folder
 
     trace, other, times, imports = arguments.trace, arguments.other, arguments.times, arguments.imports
     chosen = [parse_setting(setting) for setting in arguments.asked]
     a, b = find(trace, arguments.at, other)
-    op, sides = prepare(a, b, imports, "explain")
+    repro = prepare(a, b, imports, "explain")
+    op, sides = repro.ops[0], repro.sides
     with (
         on_cluster(arguments.place, arguments.cpus, arguments.gpus, None, narrate) as cluster,
         tempfile.TemporaryDirectory(prefix="rltrace-explain-") as folder,
@@ -89,7 +90,7 @@ def command(arguments: ExplainArguments) -> None:
             if not arguments.quiet:
                 narrate(f"{op.name}: {setting}{count()}")
 
-        write_folder(Path(folder), op, sides, provenance(a, b), imports)
+        write_folder(Path(folder), repro)
         try_all = explain if cluster is None else cluster.explain
         tried = list(try_all(Path(folder) / SCRIPT, grid.tries, times, narrate_setting))
         if not chosen and any(is_missing(side, tried) for side in sides):
@@ -112,15 +113,15 @@ def command(arguments: ExplainArguments) -> None:
 def _profile(op: RecordedOp) -> OpProfile:
     from rltrace.experiment.kernel_settings import OpProfile
 
-    tensors = op.case.tensors
+    tensors, settings = op.call.inputs, op.call.settings
     return OpProfile(
         op.name,
         frozenset(tensor.dtype for tensor in tensors),
         on_gpu=any(tensor.device != "cpu" for tensor in tensors),
         has_inputs=any(tensor.span for tensor in tensors),
-        aligned=not any(op.case.alignments),
-        grad_mode=bool(op.case.settings.get("grad_mode", True)),
-        flush_denormal=bool(op.case.settings.get("flush_denormal", False)),
+        aligned=not any(tensor.alignment for tensor in tensors),
+        grad_mode=bool(settings.get("grad_mode", True)),
+        flush_denormal=bool(settings.get("flush_denormal", False)),
     )
 
 

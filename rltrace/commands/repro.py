@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,8 +16,7 @@ from rltrace.wording import counted
 
 if TYPE_CHECKING:
     from rltrace.query.locate import Located
-    from rltrace.rerun.recorded_op import RecordedOp
-    from rltrace.rerun.repro_main import RecordedSide
+    from rltrace.rerun.folder import Repro
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,23 +50,25 @@ def command(arguments: ReproArguments) -> None:
       rltrace repro a.zarr --at 'op=addmm,step=3,nth=0'
       rltrace repro a.zarr --against b.zarr
     """
-    from rltrace.rerun.repro_folder import write_folder
+    from rltrace.rerun.folder import write_folder
 
     text, against, imports = arguments.at, arguments.against, arguments.imports
-    if arguments.module is not None:
+    if arguments.module is None:
+        a, b = find(arguments.trace, text, against)
+        repro = prepare(a, b, imports, "repro")
+        op = repro.ops[0]
+        folder = _folder(arguments, f"{op.name.split('.')[1].strip('_')}-{a.row}")
+        what, of = f"{op.name} of {a}, {counted(len(op.call.inputs), 'input')} of", ""
+    else:
         if text is not None or against is not None:
             raise UsageError("--module writes all ops of a module: leave out --at and --against")
-        _write_module(arguments.module, arguments)
-        return
-    a, b = find(arguments.trace, text, against)
-    op, sides = prepare(a, b, imports, "repro")
-    folder = _folder(arguments, f"{op.name.split('.')[1].strip('_')}-{a.row}")
-    write_folder(folder, op, sides, provenance(a, b), imports)
+        folder = _folder(arguments, arguments.module)
+        repro = _of_module(arguments.module, arguments)
+        what, of = f"{counted(len(repro.ops), 'op')} of {arguments.module},", " of memory"
+    size = write_folder(folder, repro)
     if not arguments.quiet:
-        size = sum(len(data) for data in op.case.storages)
-        inputs = counted(len(op.case.tensors), "input")
         narrate(
-            f"wrote {op.name} of {a}, {inputs} of {readable_size(size)}, to {folder}",
+            f"wrote {what} {readable_size(size)}{of}, to {folder}",
             hint=f"python {shlex.quote(str(folder / 'repro.py'))}",
         )
 
@@ -82,20 +81,18 @@ def _folder(arguments: ReproArguments, name: str) -> Path:
     return folder
 
 
-def _write_module(module: str, arguments: ReproArguments) -> None:
-    """Raises UsageError, HoleError."""
+def _of_module(module: str, arguments: ReproArguments) -> Repro:
+    """The ops of a module, with what they need. Raises UsageError, HoleError."""
     from rltrace.commands.rerun import find_sequence
     from rltrace.commands.version import own_version
+    from rltrace.rerun.folder import Repro, module_side, take_out
     from rltrace.rerun.op_sequence import RecordedMemory, SequenceRun, ops_of
     from rltrace.rerun.recorded_op import import_modules
-    from rltrace.rerun.sequence_folder import take_out, write_sequence_folder
     from rltrace.selectors import parse_selectors
     from rltrace.trace.read.reader import open_trace
 
     opened = open_trace(arguments.trace)
     process, ops, _ = find_sequence(opened, arguments.process)
-    folder = _folder(arguments, module)
-    sys.path.insert(0, os.getcwd())  # noqa: PTH109  as Python does
     import_modules(arguments.imports)
     wanted = ops_of(process, ops, parse_selectors([f"module={module}", f"module={module}.*"]))
     if not wanted:
@@ -104,29 +101,22 @@ def _write_module(module: str, arguments: ReproArguments) -> None:
         raise UsageError(
             f"{process.name} has no ops of the module {module} that can be run again; its modules: {listed}"
         )
-    alone = take_out(process, SequenceRun(process, RecordedMemory(opened, process)), ops, wanted)
+    taken = take_out(process, SequenceRun(process, RecordedMemory(opened, process)), ops, wanted)
     notes = [f"Recorded in {process.name}.", f"Written by rltrace {own_version()}."]
-    write_sequence_folder(folder, alone, module, notes, arguments.imports)
-    if not arguments.quiet:
-        size = sum(len(data) for data in alone.memory.values())
-        narrate(
-            f"wrote {counted(len(alone.calls), 'op')} of {module}, {readable_size(size)} of memory, to {folder}",
-            hint=f"python {shlex.quote(str(folder / 'repro.py'))}",
-        )
+    return Repro(module, taken, {"a": module_side(process, wanted)}, notes, arguments.imports, by_trace=False)
 
 
 MAX_MODULES = 12
 """Modules that the error lists."""
 
 
-def prepare(
-    a: Located, b: Located | None, imports: Sequence[str], verb: str
-) -> tuple[RecordedOp, dict[str, RecordedSide]]:
+def prepare(a: Located, b: Located | None, imports: Sequence[str], verb: str) -> Repro:
     """The op, ready to run, and its recorded results on each side. ``verb``: the one that the hint of an error names.
 
     Its inputs are those of A, or of B if A does not hold them, as the inputs of the first op that differs are equal.
     Raises UsageError, HoleError.
     """
+    from rltrace.rerun.folder import Repro, side_of
     from rltrace.rerun.recorded_op import (
         MissingValuesError,
         alignments_of,
@@ -134,9 +124,7 @@ def prepare(
         recorded_op,
         results_of_row,
     )
-    from rltrace.rerun.repro_folder import side_of
 
-    sys.path.insert(0, os.getcwd())  # noqa: PTH109  as Python does
     import_modules(imports)
     try:
         op = recorded_op(a.process, a.stream, a.row)
@@ -147,13 +135,14 @@ def prepare(
             op = recorded_op(b.process, b.stream, b.row)
         except MissingValuesError:
             raise UsageError(f"{error}\n{_how_to_record(a, b, verb)}") from None
-    sides = {"a": a} | ({} if b is None else {"b": b})
-    return op, {
-        name: side_of(
-            at.process, at.rows, results_of_row(at.rows, 0), _kernel(at), alignments_of(at.process, at.stream, at.row)
-        )
-        for name, at in sides.items()
+    both = {"a": a} | ({} if b is None else {"b": b})
+    sides = {
+        name: side_of(at.process, at.rows, _kernel(at), alignments_of(at.process, at.stream, at.row))
+        for name, at in both.items()
     }
+    results = {name: results_of_row(at.rows, 0) for name, at in both.items()}
+    op = replace(op, call=replace(op.call, results=results))
+    return Repro(op.name, [op], sides, provenance(a, b), imports)
 
 
 def find(trace: Location, text: str | None, against: Location | None) -> tuple[Located, Located | None]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,7 +94,6 @@ def _rerun_ops(
     from rltrace.selectors import parse_selectors
     from rltrace.trace.format.schema import Column
 
-    sys.path.insert(0, os.getcwd())  # noqa: PTH109  as Python does
     import_modules(arguments.imports)
     not_run = ops_not_run(process, ops, parse_selectors(selectors))
     result = rerun_result(process, SequenceRun(process, memory).run(ops), not_run)

@@ -22,6 +22,7 @@ from rltrace.recorder.digests.tensor_digest import TensorDigests
 from rltrace.rerun.follower import NotInjectedError
 from rltrace.rerun.op_kinds import OUTSIDE, RESULT, OpDistance
 from rltrace.rerun.plan import Injection, Number
+from rltrace.rerun.recorded_op import tensor_of
 from rltrace.trace.read.values import Value
 
 Tensor = torch.Tensor
@@ -151,14 +152,6 @@ class Injector:
             raise NotInjectedError(f"its memory cannot be written: {error}") from None
         if self._digests.of(tensor) != digest:
             raise NotInjectedError("A's bytes could not be written to its memory")
-
-
-def tensor_of(value: Value) -> Tensor:
-    """A new tensor with dtype, shape and bytes of the value, on the CPU."""
-    dtype: torch.dtype = getattr(torch, value.dtype)
-    if not len(value.data):
-        return torch.empty(value.shape, dtype=dtype)
-    return torch.frombuffer(bytearray(value.data), dtype=dtype).view(value.shape)
 
 
 def _copy(source: Tensor, target: Tensor) -> None:

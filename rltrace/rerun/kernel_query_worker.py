@@ -21,6 +21,7 @@ from typing import IO, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from rltrace import fingerprint
 from rltrace.errors import HoleError, UsageError
@@ -29,8 +30,8 @@ from rltrace.recorder.core.cpu_kernels import Kernels
 from rltrace.recorder.core.op_info import make_plan
 from rltrace.rerun.arguments import arguments_of
 from rltrace.rerun.library_output import LibraryOutput, parse
-from rltrace.rerun.recorded_op import Memory, find_operator, lay_out, layouts_of
-from rltrace.rerun.runner import OpCase, TensorSpec, build
+from rltrace.rerun.recorded_op import find_operator, lay_out, layouts_of
+from rltrace.rerun.runner import Memory, OpCall, TensorSpec
 from rltrace.rerun.torch_flags import fits, temporary_switches
 from rltrace.trace.format import dtypes
 from rltrace.trace.format.row_hashes import GOLDEN
@@ -191,28 +192,27 @@ def prepare(process: ProcessTrace, stream: StreamTrace, row: int) -> Any:
     """The call of a row on generated values, as a function. Raises UsageError, HoleError."""
     rows = stream.read(row, row + 1)
     func = find_operator(process.words.op(int(rows.columns[0, Column.OP])))
-    memory = lay_out(layouts_of(process, rows), process.values.placements(stream.index, row))
-    if any(tensor.device != "cpu" for tensor in memory.tensors):
+    tensors, storages = lay_out(layouts_of(process, rows), process.values.placements(stream.index, row))
+    if any(tensor.device != "cpu" for tensor in tensors):
         raise UsageError("its tensors are on another device")
-    if sum(len(storage) for storage in memory.storages) > MAX_INPUT_BYTES:
+    if sum(map(len, storages)) > MAX_INPUT_BYTES:
         raise UsageError(f"its inputs have more than {MAX_INPUT_BYTES:,} bytes")
     arguments = arguments_of(process.words.skeleton(int(rows.columns[0, Column.SCALARS])), rows, 0)
-    _fill(memory)
-    case = OpCase(lambda *_: None, memory.tensors, memory.storages, memory.alignments)
-    args, kwargs = arguments.values(build(case), torch.Generator() if arguments.takes_generator else None)
+    for tensor in tensors:
+        _fill(tensor, storages[tensor.storage])
+    made = Memory().arguments(OpCall("", lambda *_: None, tensors, contents=dict(enumerate(storages))))
+    args, kwargs = arguments.values(made, torch.Generator() if arguments.takes_generator else None)
     return lambda: func(*args, **kwargs)
 
 
-def _fill(memory: Memory) -> None:
+def _fill(tensor: TensorSpec, storage: NDArray[np.uint8]) -> None:
     """Fill in values that every op accepts: well-conditioned square matrices, integers 0, booleans False."""
-    for tensor in memory.tensors:
-        dtype = dtypes.PLAIN.get(tensor.dtype)
-        if not tensor.span or dtype is None or np.dtype(dtype).kind not in "fc":
-            continue
-        size = np.dtype(dtype).itemsize
-        strides = [stride * size for stride in tensor.strides]
-        data = memory.storages[tensor.storage].data
-        np.ndarray(tensor.shape, dtype, data, tensor.offset, strides)[...] = _numbers(tensor)
+    dtype = dtypes.PLAIN.get(tensor.dtype)
+    if not tensor.span or dtype is None or np.dtype(dtype).kind not in "fc":
+        return
+    size = np.dtype(dtype).itemsize
+    strides = [stride * size for stride in tensor.strides]
+    np.ndarray(tensor.shape, dtype, storage.data, tensor.offset, strides)[...] = _numbers(tensor)
 
 
 def _numbers(tensor: TensorSpec) -> Any:

@@ -38,7 +38,6 @@ from rltrace.rerun.op_sequence import RecordedMemory, SequenceOp, recorded_memor
 from rltrace.rerun.plan import Place
 from rltrace.rerun.program import MAX_UNWRITTEN, MemoryAccount, UnwrittenMemory
 from rltrace.rerun.runner import TensorSpec, memory_with, tensor_in
-from rltrace.rerun.sequence_memory import SequenceTensor
 from rltrace.trace.format.collectives import WAITS, brings_data, is_collective
 from rltrace.trace.format.schema import Column, Kind, Step
 from rltrace.trace.read.names import Words
@@ -75,7 +74,7 @@ class DueMemory:
     """What is written for one op of the program."""
 
     row: int
-    before: tuple[tuple[SequenceTensor, int], ...] = ()
+    before: tuple[tuple[TensorSpec, int], ...] = ()
     """Of storages that it reads: one of its tensors there, and the digest of the storage's bytes."""
     state: int | None = None
     """Digest of the state of the generator that it draws from."""
@@ -110,7 +109,7 @@ class StepMemory:
             if own:
                 self._read(stream, min(own), max(own))
 
-    def _receives(self, op: SequenceOp) -> list[tuple[SequenceTensor, bool]]:
+    def _receives(self, op: SequenceOp) -> list[tuple[TensorSpec, bool]]:
         """The tensors that a collective receives into, and whether it returns them."""
         scalars = int(op.stream.read(op.row, op.row + 1).columns[0, Column.SCALARS])
         arguments = self.process.words.skeleton(scalars)
@@ -235,18 +234,18 @@ def _edited_place(name: str, words: Words, site: int, shapes: Shapes) -> EditedP
     return name, shapes, tuple(function for _, function in words.calls(site))
 
 
-def _before(ops: Sequence[SequenceOp]) -> Iterator[tuple[SequenceOp, tuple[tuple[SequenceTensor, int], ...]]]:
+def _before(ops: Sequence[SequenceOp]) -> Iterator[tuple[SequenceOp, tuple[tuple[TensorSpec, int], ...]]]:
     """What each op finds in the storages that it uses. What a collective received is recorded before any op that
     follows, and here it is for the op that uses it."""
     held: dict[int, int] = {}
     for op in ops:
         held |= op.contents
         if op.name and not brings_data(op.name):
-            inputs = {tensor.spec.storage: tensor for tensor in reversed(op.inputs)}
+            inputs = {tensor.storage: tensor for tensor in reversed(op.inputs)}
             yield op, tuple((inputs[number], held.pop(number)) for number in inputs.keys() & held.keys())
 
 
-Received = dict[tuple[str, int], tuple[tuple[SequenceTensor, int, bool], ...]]
+Received = dict[tuple[str, int], tuple[tuple[TensorSpec, int, bool], ...]]
 
 
 def _count(argument: object) -> int:
@@ -254,9 +253,7 @@ def _count(argument: object) -> int:
     return sum(map(_count, argument)) if isinstance(argument, list) else argument == "T"
 
 
-def _received(
-    ops: Sequence[SequenceOp], receives: Callable[[SequenceOp], list[tuple[SequenceTensor, bool]]]
-) -> Received:
+def _received(ops: Sequence[SequenceOp], receives: Callable[[SequenceOp], list[tuple[TensorSpec, bool]]]) -> Received:
     """What the tensors of collectives held when an op read them first, or when the next op began."""
     found: Received = {}
     pending: dict[int, int] = {}
@@ -265,14 +262,14 @@ def _received(
         pending |= op.contents
         if brings_data(op.name):
             found[op.stream.name, op.row] = tuple(
-                (tensor, pending.pop(tensor.spec.storage), returned)
+                (tensor, pending.pop(tensor.storage), returned)
                 for tensor, returned in receives(op)
-                if tensor.spec.storage in pending
+                if tensor.storage in pending
             )
         else:
             for tensor in op.inputs:
-                if tensor.spec.storage not in op.contents:
-                    pending.pop(tensor.spec.storage, None)
+                if tensor.storage not in op.contents:
+                    pending.pop(tensor.storage, None)
     return found
 
 
@@ -483,9 +480,9 @@ class MemoryHook(OpHook[None]):
         if draws and state is not None:
             digests[-1] = state
 
-    def _write(self, row: int, like: SequenceTensor, digest: int, tensors: list[torch.Tensor]) -> None:
+    def _write(self, row: int, like: TensorSpec, digest: int, tensors: list[torch.Tensor]) -> None:
         try:
-            write(tensors[like.index], like.spec, self._follower.memory.bytes(digest))
+            write(tensors[like.index], like, self._follower.memory.bytes(digest))
         except (NotWrittenError, HoleError, IndexError) as error:
             self._follower.miss(self._stream.name, row, str(error))
 
@@ -568,8 +565,8 @@ def restore(memory: StepMemory, tensors: Iterable[tuple[str, str, torch.Tensor]]
         held |= op.contents
         [tensor] = op.inputs
         name = str(words.skeleton(cells[Column.SCALARS])[0])
-        if tensor.spec.storage in held:
-            wanted[words.module(cells[Column.MODULE]), name] = tensor.spec, held[tensor.spec.storage]
+        if tensor.storage in held:
+            wanted[words.module(cells[Column.MODULE]), name] = tensor, held[tensor.storage]
     for owner, name, whole in tensors:
         if (owner, name) in wanted:
             spec, digest = wanted[owner, name]

@@ -8,7 +8,7 @@ recorded.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,27 +20,15 @@ from numpy.typing import NDArray
 
 from rltrace.digest import digest_buffer, seed_of
 from rltrace.errors import HoleError, UsageError
-from rltrace.recorder.core.op_info import written_places
-from rltrace.rerun.arguments import arguments_of
 from rltrace.rerun.recorded_op import (
     MissingValuesError,
-    generator_of,
-    operator_of,
-    results_of_row,
-    returned_places,
+    RecordedOp,
+    op_of_row,
     settings_of,
+    tensor_of,
 )
 from rltrace.rerun.rerun_result import OpOutcome
-from rltrace.rerun.runner import (
-    ResultDigests,
-    TensorSpec,
-    logical_bytes,
-    memory_with,
-    restored,
-    results_of_call,
-    tensor_in,
-)
-from rltrace.rerun.sequence_memory import SequenceMemory, SequenceTensor, contiguous
+from rltrace.rerun.runner import Memory, ResultDigests, TensorSpec, logical_bytes, restored, results_of_call
 from rltrace.rerun.torch_flags import temporary_switches
 from rltrace.selectors import Selector
 from rltrace.trace.format.checkpoint import (
@@ -78,8 +66,8 @@ class SequenceOp:
 
     stream: StreamTrace
     row: int
-    inputs: tuple[SequenceTensor, ...]
-    outputs: tuple[SequenceTensor, ...]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
     """Those in storages that its arguments are not in."""
     contents: Mapping[int, int]
     """Digests of what storages held before the op, by number, where no earlier op left it."""
@@ -87,7 +75,7 @@ class SequenceOp:
     """Of the operator; empty: the row is of a window's beginning."""
 
     @property
-    def tensors(self) -> Iterator[SequenceTensor]:
+    def tensors(self) -> Iterator[TensorSpec]:
         """All of its tensors."""
         yield from self.inputs
         yield from self.outputs
@@ -125,7 +113,7 @@ def recorded_memory(process: ProcessTrace) -> list[SequenceOp]:
             if entry[ValueIndex.KIND] != ValueKind.TENSOR
         }
         order = tensors[0][ValueIndex.DIGEST] >> 32
-        sides: tuple[list[SequenceTensor], list[SequenceTensor]] = [], []
+        sides: tuple[list[TensorSpec], list[TensorSpec]] = [], []
         for entry in tensors:
             tensor, is_output = _tensor(process, entry)
             sides[is_output].append(tensor)
@@ -168,23 +156,23 @@ def ops_of(process: ProcessTrace, ops: Sequence[SequenceOp], selector: Selector)
     return [op for op in ops if (op.stream.index, op.row) in found]
 
 
-def _tensor(process: ProcessTrace, entry: Sequence[int]) -> tuple[SequenceTensor, bool]:
+def _tensor(process: ProcessTrace, entry: Sequence[int]) -> tuple[TensorSpec, bool]:
     place = entry[ValueIndex.PLACE]
     bits = PlacementBit(place & (1 << PLACEMENT_SHIFT) - 1)
     dtype, shape, strides, device, *_ = process.words.payload("layouts", entry[ValueIndex.LAYOUT])
-    storage = entry[ValueIndex.DIGEST] & 0xFFFF_FFFF
     spec = TensorSpec(
         dtype,
         tuple(shape),
         tuple(strides),
-        storage,
+        entry[ValueIndex.DIGEST] & 0xFFFF_FFFF,
         entry[ValueIndex.OFFSET],
+        place >> PLACEMENT_SHIFT & 0xFF,
         device,
         conjugated=PlacementBit.CONJUGATED in bits,
         negated=PlacementBit.NEGATED in bits,
+        index=place >> TENSOR_SHIFT,
     )
-    alignment = place >> PLACEMENT_SHIFT & 0xFF
-    return SequenceTensor(place >> TENSOR_SHIFT, spec, alignment), PlacementBit.OUTPUT in bits
+    return spec, PlacementBit.OUTPUT in bits
 
 
 # --- run again --------------------------------------------------------------------------------------------------------
@@ -223,27 +211,29 @@ class SequenceRun:
     def __init__(self, process: ProcessTrace, recorded: RecordedMemory) -> None:
         self._process = process
         self._recorded = recorded
-        self.memory = SequenceMemory()
-        self.results: Sequence[Any] = ()
-        """Of the op that ran last, with the recorded bytes where the trace has them."""
+        self.memory = Memory()
+        self.last: tuple[RecordedOp, Sequence[Any]] | None = None
+        """The op that ran last, and its results, with the recorded bytes where the trace has them."""
         self._differing: set[int] = set()
         """Storages with other bytes than were recorded."""
-        self._placed: dict[int, SequenceTensor] = {}
+        self._placed: dict[int, TensorSpec] = {}
         """By number of a storage: a tensor in it."""
 
-    def place(self, ops: Sequence[SequenceOp]) -> None:
-        """Learn where the storages are that these ops use: what an op finds there may be for a later one."""
-        self._placed |= {tensor.spec.storage: tensor for op in ops for tensor in op.tensors}
+    def run(
+        self, ops: Sequence[SequenceOp], before: Callable[[SequenceOp], None] = lambda op: None
+    ) -> Iterator[OpOutcome]:
+        """Run the ops; ``before`` is called with each before it runs, when memory is as it finds it.
 
-    def run(self, ops: Sequence[SequenceOp]) -> Iterator[OpOutcome]:
-        """Run the ops. Raises UsageError where one of them cannot be, MissingValuesError, HoleError."""
-        self.place(ops)
+        Raises UsageError where one of them cannot be, MissingValuesError, HoleError.
+        """
+        # what an op finds in a storage may be for a later one
+        self._placed = {spec.storage: spec for op in ops for spec in op.tensors}
         known: Mapping[str, Any] = {}
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
             for op in ops:
                 if not op.name:
-                    self.fill(op)
+                    self._fill(op)
                     continue
                 rows = op.stream.read(op.row, op.row + 1)
                 settings = settings_of(self._process, rows)
@@ -252,14 +242,15 @@ class SequenceRun:
                     stack.enter_context(torch.no_grad())
                     stack.enter_context(temporary_switches(settings))
                     known = settings
-                self.fill(op)
+                self._fill(op)
                 if RowFlag.ALLOCATION in rows.flags(0):
-                    for tensor in op.outputs:
-                        self.memory.allocate(tensor)
+                    for spec in op.outputs:
+                        self.memory.allocate(spec)
                 else:
+                    before(op)
                     yield self._run(op, rows)
 
-    def fill(self, op: SequenceOp) -> None:
+    def _fill(self, op: SequenceOp) -> None:
         """Let memory hold what the op finds there that no earlier one left. Raises MissingValuesError."""
         for number, digest in op.contents.items():
             like = self._placed.get(number)
@@ -272,43 +263,30 @@ class SequenceRun:
             self._differing.discard(number)
 
     def _run(self, op: SequenceOp, rows: Rows) -> OpOutcome:
-        func, plan = operator_of(self._process, rows)
-        arguments = arguments_of(self._process.words.skeleton(int(rows.columns[0, Column.SCALARS])), rows, 0)
-        for tensor, link in zip(op.inputs, rows.inputs(0), strict=True):
-            if link.distance == Origin.OVERWRITTEN and not self.memory.size(tensor.spec):
-                self.memory.allocate(tensor)
-        tensors = [self._tensor(tensor.spec, op) for tensor in op.inputs]
-        device = op.inputs[0].spec.device if op.inputs else "cpu"
-        state = generator_of(self._process, rows, arguments, device)
-        args, kwargs = arguments.values(tensors, restored(state))
-        written = written_places(plan, args, kwargs)
-        read = [i for i in range(len(tensors)) if i not in written.unread]
-        inputs_equal = self._differing.isdisjoint(op.inputs[i].spec.storage for i in read)
-        out = func(*args, **kwargs)
-        results = results_of_call(written.all, returned_places(plan), tensors, out)
-        here = tuple(_digest(result) for result in results)
-        recorded = results_of_row(rows, 0)
+        again = op_of_row(self._process, rows, op.inputs, op.outputs)
+        for spec, link in zip(op.inputs, rows.inputs(0), strict=True):
+            if link.distance == Origin.OVERWRITTEN and not self.memory.size(spec):
+                self.memory.allocate(spec)
+        tensors = [self._tensor(spec, op) for spec in op.inputs]
+        read = (spec.storage for i, spec in enumerate(op.inputs) if i not in again.unread)
+        inputs_equal = self._differing.isdisjoint(read)
+        out = again.call.call(tensors, restored(again.call.generator))
+        results = results_of_call(again.call, tensors, out)
+        here, recorded = tuple(map(_digest, results)), again.results
         distances = self._put_back(results, here, recorded) if here != recorded else ()
         self.memory.keep(op.outputs, out)
-        self.results = results
-        equal = here == recorded or distances is not None
-        for i in written.all:
-            spec = op.inputs[i].spec
-            whole = i in written.unread and tensors[i].nbytes == self.memory.size(spec)
+        self.last = again, results
+        equal = distances is not None
+        for i in again.call.written:
+            spec = op.inputs[i]
             if not equal:
                 self._differing.add(spec.storage)
-            elif whole:
+            elif i in again.unread and tensors[i].nbytes == self.memory.size(spec):
                 self._differing.discard(spec.storage)
-        for tensor in op.outputs:
-            (self._differing.discard if equal else self._differing.add)(tensor.spec.storage)
-        return OpOutcome(
-            op.stream.name,
-            rows,
-            recorded,
-            here,
-            inputs_equal,
-            max(distances, default=0.0) if distances is not None else None,
-        )
+        for spec in op.outputs:
+            (self._differing.discard if equal else self._differing.add)(spec.storage)
+        distance = None if distances is None else max(distances, default=0.0)
+        return OpOutcome(op.stream.name, rows, recorded, here, inputs_equal, distance)
 
     def _put_back(
         self, results: Sequence[Any], here: ResultDigests, recorded: ResultDigests
@@ -326,8 +304,7 @@ class SequenceRun:
         distances = []
         for i, value in zip(differing, values, strict=True):
             assert value is not None
-            dense = memory_with(np.frombuffer(value.data, np.uint8), 0, "cpu")
-            put = tensor_in(dense, TensorSpec(value.dtype, value.shape, contiguous(value.shape)))
+            put = tensor_of(value)
             distances.append(_distance(results[i], put))
             results[i].copy_(put)
         return tuple(distances)

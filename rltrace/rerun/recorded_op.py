@@ -1,13 +1,16 @@
-"""One recorded op as a case that can be run again.
+"""Recorded ops that can be called again: operator, arguments, settings, generator, and the memory of one that is alone.
 
-Owns what a trace must hold for that (the bytes of all inputs, and the RNG state), the messages on missing data, and the
+Owns what a trace must hold for one (the bytes of all inputs, and the RNG state), the messages on missing data, and the
 memory layout of the inputs.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, Final
 
@@ -19,7 +22,7 @@ from torch._ops import OpOverload
 from rltrace.errors import UsageError
 from rltrace.recorder.core.op_info import OpPlan, Role, make_plan, written_places
 from rltrace.rerun.arguments import NAME, Arguments, arguments_of
-from rltrace.rerun.runner import OpCase, ResultDigests, RngState, TensorSpec
+from rltrace.rerun.runner import OpCall, ResultDigests, RngState, TensorSpec
 from rltrace.rerun.torch_flags import fits
 from rltrace.trace.format import dtypes
 from rltrace.trace.format.rows import Link, Rows
@@ -36,40 +39,34 @@ Layout = tuple[str, Sequence[int], Sequence[int], str]
 """dtype, shape, strides, device of one tensor."""
 
 
-@dataclass(frozen=True)
-class Memory:
-    """The storages of one call, and its tensors in them."""
-
-    tensors: list[TensorSpec]
-    storages: list[NDArray[np.uint8]]
-    alignments: list[int]
-
-
-def lay_out(layouts: Sequence[Layout], placements: Mapping[int, StoredPlacement]) -> Memory:
-    """Tensors with these layouts, in zeroed storages; a tensor without a placement gets a separate one."""
+def lay_out(
+    layouts: Sequence[Layout], placements: Mapping[int, StoredPlacement]
+) -> tuple[tuple[TensorSpec, ...], list[NDArray[np.uint8]]]:
+    """Tensors with these layouts, and their zeroed storages; a tensor without a placement gets a separate one."""
     places = [placements.get(place) or StoredPlacement(place, 0, 0, False, False) for place in range(len(layouts))]
     numbers = {first: number for number, first in enumerate(dict.fromkeys(place.with_ for place in places))}
-    tensors = [
+    alignments = {place.with_: place.alignment for place in places}
+    tensors = tuple(
         TensorSpec(
             str(dtype),
             tuple(shape),
             tuple(strides),
             numbers[place.with_],
             place.offset,
+            alignments[place.with_],
             str(device),
             conjugated=place.conjugated,
             negated=place.negated,
+            index=i,
         )
-        for (dtype, shape, strides, device), place in zip(layouts, places, strict=True)
-    ]
+        for i, ((dtype, shape, strides, device), place) in enumerate(zip(layouts, places, strict=True))
+    )
     sizes = [max(t.offset + t.span for t in tensors if t.storage == number) for number in range(len(numbers))]
-    alignments = {place.with_: place.alignment for place in places}
-    return Memory(tensors, [np.zeros(size, np.uint8) for size in sizes], [alignments[first] for first in numbers])
+    return tensors, [np.zeros(size, np.uint8) for size in sizes]
 
 
-def fill(memory: Memory, place: int, data: bytes | memoryview) -> None:
+def fill(tensor: TensorSpec, storage: NDArray[np.uint8], data: bytes | memoryview) -> None:
     """Write the logical bytes of a tensor to its storage."""
-    tensor = memory.tensors[place]
     if not tensor.span:
         return
     raw = dtypes.raw(tensor.dtype, data).reshape(tensor.shape)
@@ -79,7 +76,6 @@ def fill(memory: Memory, place: int, data: bytes | memoryview) -> None:
         raw = np.conj(raw) if tensor.conjugated else raw
         raw = np.negative(raw) if tensor.negated else raw
     strides = [stride * raw.dtype.itemsize for stride in tensor.strides]
-    storage = memory.storages[tensor.storage]
     np.ndarray(tensor.shape, raw.dtype, storage.data, tensor.offset, strides)[...] = raw
 
 
@@ -94,33 +90,66 @@ class MissingValuesError(UsageError):
 class RecordedOp:
     """One op of a trace, ready to be run."""
 
-    name: str
-    """``aten.addmm.default``."""
     arguments: Arguments
-    case: OpCase
+    call: OpCall
     results: ResultDigests
     """The recorded results, in the form of ``runner.repeat``."""
+    unread: tuple[int, ...]
+    """Indices of the inputs that it only writes."""
+
+    @property
+    def name(self) -> str:
+        """``aten.addmm.default``."""
+        return self.call.name
 
 
-def recorded_op(process: ProcessTrace, stream: StreamTrace, row: int) -> RecordedOp:
-    """The op of a row. Raises UsageError where it cannot be run again (MissingValuesError for values), HoleError."""
-    rows = stream.read(row, row + 1)
+def op_of_row(
+    process: ProcessTrace, rows: Rows, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec] = ()
+) -> RecordedOp:
+    """The op of the first of these rows on tensors at these places. Raises UsageError where it cannot be run again,
+    MissingValuesError for the state of its generator, HoleError.
+    """
     func, plan = operator_of(process, rows)
     arguments = arguments_of(process.words.skeleton(int(rows.columns[0, Column.SCALARS])), rows, 0)
-    memory = _memory(process, stream, rows)
-    args, kwargs = arguments.values(_placeholders(len(memory.tensors)), None)
-    written = written_places(plan, args, kwargs).all
+    args, kwargs = arguments.values([torch.empty(0, device="meta")] * len(inputs), None)
+    written = written_places(plan, args, kwargs)
 
     def call(tensors: list[torch.Tensor], generator: torch.Generator | None) -> Any:
         positional, named = arguments.values(tensors, generator)
         return func(*positional, **named)
 
-    device = memory.tensors[0].device if memory.tensors else "cpu"
-    generator = generator_of(process, rows, arguments, device)
-    places = written, returned_places(plan)
-    settings = settings_of(process, rows)
-    case = OpCase(call, memory.tensors, memory.storages, memory.alignments, *places, generator, settings)
-    return RecordedOp(plan.name, arguments, case, results_of_row(rows, 0))
+    op = OpCall(
+        plan.name,
+        call,
+        tuple(inputs),
+        tuple(outputs),
+        written=written.all,
+        returned=returned_places(plan),
+        generator=generator_of(process, rows, arguments, inputs[0].device if inputs else "cpu"),
+        settings=settings_of(process, rows),
+        where=place_of(process, rows),
+    )
+    return RecordedOp(arguments, op, results_of_row(rows, 0), written.unread)
+
+
+def recorded_op(process: ProcessTrace, stream: StreamTrace, row: int) -> RecordedOp:
+    """The op of a row, on its recorded inputs. Raises as ``op_of_row``, MissingValuesError for inputs as well."""
+    rows = stream.read(row, row + 1)
+    operator_of(process, rows)  # its errors come first
+    tensors, storages = lay_out(layouts_of(process, rows), process.values.placements(stream.index, row))
+    for tensor, value in zip(tensors, _values(process, stream, rows, tensors), strict=True):
+        if value is not None:
+            fill(tensor, storages[tensor.storage], value.data)
+    op = op_of_row(process, rows, tensors)
+    return replace(op, call=replace(op.call, contents=dict(enumerate(storages))))
+
+
+def place_of(process: ProcessTrace, rows: Rows) -> str:
+    """``step 3, forward, model.layers.0, train.py:12 in forward``."""
+    cells, words = rows.columns[0].tolist(), process.words
+    stack = words.stack(cells[Column.SITE])
+    site = f", {stack[0].file}:{stack[0].line} in {stack[0].function}" if stack else ""
+    return f"step {cells[Column.STEP]}, {words.phase(cells[Column.PHASE])}, {words.module(cells[Column.MODULE])}{site}"
 
 
 def settings_of(process: ProcessTrace, rows: Rows) -> dict[str, Any]:
@@ -157,7 +186,8 @@ def find_operator(name: str) -> OpOverload:
     """The operator of that name in this process. Raises UsageError where it does not exist."""
     parts = name.split(".")
     if parts[0] in REGISTERED_BY:
-        import_modules([REGISTERED_BY[parts[0]]])
+        with suppress(ImportError):
+            import_module(REGISTERED_BY[parts[0]])
     found: Any = torch.ops
     try:
         for part in parts:
@@ -200,24 +230,24 @@ def operator_of(process: ProcessTrace, rows: Rows) -> tuple[OpOverload, OpPlan]:
 # --- its memory ---------------------------------------------------------------------------------------------------
 
 
-def _memory(process: ProcessTrace, stream: StreamTrace, rows: Rows) -> Memory:
-    """The tensor arguments and their filled storages."""
-    memory = lay_out(layouts_of(process, rows), process.values.placements(stream.index, rows.first))
-    for place, value in enumerate(_values(process, stream, rows, memory.tensors)):
-        if value is not None:
-            fill(memory, place, value.data)
-    return memory
-
-
 def alignments_of(process: ProcessTrace, stream: StreamTrace, row: int) -> tuple[int, ...] | None:
     """Address of each storage of a row's inputs modulo 64; None: not recorded."""
     placements = process.values.placements(stream.index, row)
     if not placements and not process.values.inputs(stream.index, row):
         return None
     try:
-        return tuple(lay_out(layouts_of(process, stream.read(row, row + 1)), placements).alignments)
+        tensors, _ = lay_out(layouts_of(process, stream.read(row, row + 1)), placements)
     except UsageError:
         return None
+    return tuple({tensor.storage: tensor.alignment for tensor in tensors}.values())
+
+
+def tensor_of(value: Value) -> torch.Tensor:
+    """A new tensor with dtype, shape and bytes of the value, on the CPU."""
+    dtype: torch.dtype = getattr(torch, value.dtype)
+    if not len(value.data):
+        return torch.empty(value.shape, dtype=dtype)
+    return torch.frombuffer(bytearray(value.data), dtype=dtype).view(value.shape)
 
 
 def layouts_of(process: ProcessTrace, rows: Rows) -> list[Layout]:
@@ -284,13 +314,9 @@ def generator_of(process: ProcessTrace, rows: Rows, arguments: Arguments, device
     return RngState(device, np.array(state.raw), arguments.takes_generator)
 
 
-def _placeholders(count: int) -> list[torch.Tensor]:
-    """Meta tensors that replace the tensor arguments."""
-    return [torch.empty(0, device="meta")] * count
-
-
 def import_modules(names: Sequence[str]) -> None:
-    """Import modules that register operators. Raises UsageError."""
+    """Import modules that register operators, the program's own among them. Raises UsageError."""
+    sys.path.insert(0, os.getcwd())  # noqa: PTH109  as Python does
     for name in names:
         try:
             import_module(name)

@@ -1,7 +1,7 @@
-"""The command line of a ``repro.py``: applies settings, calls the op and reports which recorded results it gives.
+"""The command line of a ``repro.py``: applies settings, runs the ops and reports which recorded results they give.
 
-Part of rltrace, and copied into every folder that ``rltrace repro`` writes. Needs torch and NumPy, and ``digest.py``,
-``runner.py`` and ``torch_flags.py`` in the same folder.
+Part of rltrace, and copied into every folder that ``rltrace repro`` writes. Needs torch and NumPy, and ``runner.py``
+and ``torch_flags.py`` in the same folder.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,9 @@ from torch._C._autograd import DeviceType
 from rltrace.rerun.runner import (
     SECONDS,
     TIMES,
-    OpCase,
+    OpCall,
+    Outcome,
     ResultDigests,
-    RngState,
-    TensorSpec,
     aligned,
     logical_bytes,
     prepare_call,
@@ -43,16 +43,15 @@ MAX_SHOWN = 8
 
 @dataclass(frozen=True)
 class RecordedSide:
-    """The results of the op in one recorded run, and the settings of that run."""
+    """The settings of one recorded run."""
 
-    results: ResultDigests
     threads: int | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     """Recorded variables that choose kernels."""
     switches: Mapping[str, Any] = field(default_factory=dict)
     """Switches of torch (``torch_flags``) that differed from those of a fresh process."""
     alignments: tuple[int, ...] | None = None
-    """Address of each storage of the inputs modulo 64; None: not known."""
+    """Address of each storage modulo 64, of one op; None: those of its inputs."""
     torch: str = ""
     processor: str = ""
     kernel: str = ""
@@ -67,54 +66,63 @@ VARIABLES = {
 """Options for variables that libraries read when they are loaded."""
 
 
+TensorDigest = Callable[[str, tuple[int, ...], bytes], str]
+"""The digest of a tensor by dtype, shape and elements in row-major order."""
+
+
+def short_sha256(dtype: str, shape: tuple[int, ...], data: bytes) -> str:
+    """The SHA-256 of dtype, shape and elements, shortened: fast, where rltrace's own digest is not."""
+    return sha256(f"{dtype}{list(shape)}".encode() + data).hexdigest()[:16]
+
+
 def main(
-    name: str,
-    call: Callable[[list[torch.Tensor], torch.Generator | None], Any],
-    tensors: Sequence[TensorSpec],
-    *,
-    sides: Mapping[str, RecordedSide],
-    written: tuple[int, ...] = (),
-    returned: tuple[int, ...] | None = None,
-    generator: tuple[str, bool] | None = None,
+    what: str, ops: Sequence[OpCall], sides: Mapping[str, RecordedSide], digest: TensorDigest = short_sha256
 ) -> None:
-    """Run the op under the options of the command line, on the ``inputs.npz`` beside the script; prints the results."""
-    options = _options(sides)
+    """Run the ops under the options of the command line, on ``memory.npz`` beside the script, and print the results.
+
+    ``digest``: the one of the recorded results. Of several ops the first that gives other bits is printed; the script
+    ends with 1 if there is one.
+    """
+    options = _options(sides, several=len(ops) > 1)
     _restart_under(_environment(options, sides))
     as_ = _chosen(options, sides)
     threads = options.threads or (None if options.omp_threads else as_.threads)
     if threads:
         torch.set_num_threads(threads)
-    switches = _switches(options, as_)
+    _check_devices({device for op in ops for device in op.devices})
+    requested = _requested(options)
+    switches = _switches({"deterministic_algorithms": "off", **as_.switches}, requested)
     with temporary_switches(switches):
-        _run(name, call, tensors, options, sides, switches, written=written, returned=returned, generator=generator)
+        ops = [_placed(replace(op, settings=_switches(op.settings, requested)), options.alignment, as_) for op in ops]
+        ops = _loaded(ops)
+        times, seconds = options.times or (1 if len(ops) > 1 else TIMES), math.inf if options.times else SECONDS
+        found = repeat(ops, times, _memo(digest), seconds)  # the first call may give something else
+        launched = _launched(ops[0]) if options.kernels else []
+        if options.kernels:
+            _print_library_kernels(ops)
+        here = _here(switches, ops) | ({"kernels": launched} if launched else {})
+    if options.json:
+        print(json.dumps(_as_json(what, found, ops, here)))
+    elif len(ops) == 1:
+        print(_as_text(what, found, ops[0], here))
+    else:
+        differing = [i for i, results in enumerate(next(iter(found))) if results not in ops[i].results.values()]
+        print(_differences(found, ops, differing, as_, here))
+        sys.exit(1 if differing else 0)
 
 
-def _run(
-    name: str,
-    call: Callable[[list[torch.Tensor], torch.Generator | None], Any],
-    tensors: Sequence[TensorSpec],
-    options: argparse.Namespace,
-    sides: Mapping[str, RecordedSide],
-    switches: Mapping[str, Any],
-    *,
-    written: tuple[int, ...],
-    returned: tuple[int, ...] | None,
-    generator: tuple[str, bool] | None,
-) -> None:
-    as_ = _chosen(options, sides)
-    _check_devices({tensor.device for tensor in tensors} | ({generator[0]} if generator else set()))
-    with np.load(Path(sys.argv[0]).absolute().parent / "inputs.npz") as inputs:
-        storages = [inputs[f"storage_{i}"] for i in range(int(inputs["storages"]))]
-        spec = None if generator is None else RngState(generator[0], inputs["generator"], generator[1])
-        case = OpCase(call, tensors, storages, inputs["alignments"].tolist(), written, returned, spec)
-    case = _placed(case, options.alignment, as_)
-    seconds = SECONDS if options.times is None else math.inf
-    found = repeat(case, options.times or TIMES, _memo(_fingerprint), seconds)  # the first call may give something else
-    launched = _launched(case) if options.kernels else []
-    if options.kernels:
-        _print_library_kernels(case)
-    here = _here(switches, case.alignments) | ({"kernels": launched} if launched else {})
-    print(json.dumps(_as_json(name, found, sides, here)) if options.json else _as_text(name, found, sides, here))
+def _loaded(ops: Sequence[OpCall]) -> list[OpCall]:
+    """The ops with what ``memory.npz`` holds in place of its names there."""
+    with np.load(Path(sys.argv[0]).absolute().parent / "memory.npz") as stored:
+        memory = {name: stored[name] for name in stored.files}
+    return [
+        replace(
+            op,
+            contents={number: memory[name] for number, name in op.contents.items()},
+            generator=op.generator and replace(op.generator, state=memory[op.generator.state]),
+        )
+        for op in ops
+    ]
 
 
 def _chosen(options: argparse.Namespace, sides: Mapping[str, RecordedSide]) -> RecordedSide:
@@ -122,11 +130,10 @@ def _chosen(options: argparse.Namespace, sides: Mapping[str, RecordedSide]) -> R
     return sides.get(options.as_ or "", next(iter(sides.values())))
 
 
-def _options(sides: Mapping[str, RecordedSide]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Run the op on the recorded inputs; does it give the recorded bits?")
-    parser.add_argument(
-        "--times", type=int, metavar="N", help=f"number of runs; default: {TIMES}, within {SECONDS} seconds"
-    )
+def _options(sides: Mapping[str, RecordedSide], *, several: bool) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Run the ops on the recorded memory; do they give the recorded bits?")
+    default = "once" if several else f"{TIMES}, within {SECONDS} seconds"
+    parser.add_argument("--times", type=int, metavar="N", help=f"number of runs; default: {default}")
     parser.add_argument("--as", dest="as_", choices=[*sides], help="with all settings of this recorded run")
     parser.add_argument("--threads", type=int, metavar="N", help="torch.set_num_threads; default: as recorded")
     parser.add_argument("--deterministic", action="store_true", help="torch.use_deterministic_algorithms")
@@ -141,6 +148,8 @@ def _options(sides: Mapping[str, RecordedSide]) -> argparse.Namespace:
     options = parser.parse_args()
     if options.times is not None and options.times < 1:
         parser.error("--times: at least once")
+    if options.kernels and several:
+        parser.error("--kernels: of one op")
     for text in options.set:
         name, equals, _ = text.partition("=")
         if not equals or not (name in SWITCHES or name.isupper()):
@@ -148,29 +157,32 @@ def _options(sides: Mapping[str, RecordedSide]) -> argparse.Namespace:
     return options
 
 
-def _switches(options: argparse.Namespace, as_: RecordedSide) -> dict[str, Any]:
-    """The switches to set, and their values."""
-    switches: dict[str, Any] = {"deterministic_algorithms": "off", **as_.switches}
-    if options.deterministic:
-        switches["deterministic_algorithms"] = "on"
-    if options.tf32:
-        switches["tf32"] = options.tf32
-    for text in options.set:
-        name, _, value = text.partition("=")
-        if name in SWITCHES:
-            switches[name] = value
-    for name, parts in COMPONENTS.items():  # as requested, not as the components were recorded
-        if name in switches:
-            switches = {key: value for key, value in switches.items() if key not in parts}
-    return switches
+def _requested(options: argparse.Namespace) -> dict[str, Any]:
+    """The switches that the command line sets."""
+    found = {"deterministic_algorithms": "on"} if options.deterministic else {}
+    found |= {"tf32": options.tf32} if options.tf32 else {}
+    given = (text.partition("=")[::2] for text in options.set)
+    return found | {name: value for name, value in given if name in SWITCHES}
 
 
-def _placed(case: OpCase, alignment: int | None, as_: RecordedSide) -> OpCase:
-    """The case with its inputs at exactly this alignment, or at that of the run."""
-    if alignment is not None:
-        return replace(case, alignments=aligned(case, alignment))
-    known = as_.alignments
-    return case if known is None or len(known) != len(case.storages) else replace(case, alignments=known)
+def _switches(recorded: Mapping[str, Any], requested: Mapping[str, Any]) -> dict[str, Any]:
+    """The switches to set: recorded ones, but for those that are requested, or that a requested one sets."""
+    replaced = {*requested, *(part for name in requested for part in COMPONENTS.get(name, ()))}
+    return {name: value for name, value in recorded.items() if name not in replaced} | {**requested}
+
+
+def _placed(op: OpCall, alignment: int | None, as_: RecordedSide) -> OpCall:
+    """The op with its inputs at exactly this alignment, or at that of the run."""
+    known = as_.alignments or ()
+    chosen = dict(enumerate(known)) if len(known) == len(_alignments([op])) else {}
+    chosen = chosen if alignment is None else aligned(op, alignment)
+    inputs = (replace(spec, alignment=chosen.get(spec.storage, spec.alignment)) for spec in op.inputs)
+    return replace(op, inputs=tuple(inputs))
+
+
+def _alignments(ops: Sequence[OpCall]) -> list[int]:
+    """That of each storage."""
+    return list({spec.storage: spec.alignment for op in ops for spec in op.inputs}.values())
 
 
 def _environment(options: argparse.Namespace, sides: Mapping[str, RecordedSide]) -> dict[str, str | None]:
@@ -200,26 +212,25 @@ def _check_devices(devices: set[str]) -> None:
         try:
             torch.empty(0, device=device)
         except (RuntimeError, AssertionError) as error:
-            sys.exit(f"the op ran on {device}, which does not exist here: {str(error).splitlines()[0]}")
+            sys.exit(f"it ran on {device}, which does not exist here: {str(error).splitlines()[0]}")
 
 
-def _print_library_kernels(case: OpCase) -> None:
+def _print_library_kernels(ops: Sequence[OpCall]) -> None:
     """Make one call during which oneDNN and MKL print their kernels to standard output."""
     with ExitStack() as stack:
         for library in (torch.backends.mkldnn, torch.backends.mkl):
             if library.is_available():
                 stack.enter_context(library.verbose(library.VERBOSE_ON))
-        repeat(case, 1, lambda tensor: "")
+        repeat(ops, 1, lambda tensor: "")
     ctypes.CDLL(None).fflush(None)  # C output before Python output
 
 
-def _launched(case: OpCase) -> list[str]:
+def _launched(op: OpCall) -> list[str]:
     """Names of the kernels that one call launches on a GPU, in order, from torch's profiler."""
-    devices = [tensor.device for tensor in case.tensors] + ([case.generator.device] if case.generator else [])
-    if not any(device.startswith("cuda") for device in devices):
+    if not any(device.startswith("cuda") for device in op.devices):
         return []
-    repeat(case, 1, lambda tensor: "")  # autotuning happens at the first call
-    call = prepare_call(case)
+    repeat([op], 1, lambda tensor: "")  # autotuning happens at the first call
+    call = prepare_call(op)
     torch.cuda.synchronize()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
         call()
@@ -229,46 +240,44 @@ def _launched(case: OpCase) -> list[str]:
     return [torch._C._demangle(name) if name.startswith("_Z") else name for name in names]
 
 
-def _fingerprint(tensor: torch.Tensor) -> str:
-    from digest import tensor_digest  # type: ignore[import-not-found]  # beside this file in a repro folder
-
-    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
-        sys.exit(f"the op returned a tensor of layout {tensor.layout}, whose digest this script cannot compute")
-    shape = tuple(map(int, tensor.shape))
-    return f"{tensor_digest(str(tensor.dtype).removeprefix('torch.'), shape, logical_bytes(tensor)):016x}"
-
-
-def _memo(fingerprint: Callable[[torch.Tensor], str]) -> Callable[[torch.Tensor], str]:
-    """``fingerprint``, computed once for equal bytes: the digest in plain Python is slow."""
+def _memo(digest: TensorDigest) -> Callable[[torch.Tensor], str]:
+    """The digest of a tensor, computed once for equal bytes: in plain Python it is slow."""
     known: dict[tuple[Any, ...], str] = {}
 
     def of(tensor: torch.Tensor) -> str:
-        key = (tensor.dtype, tuple(tensor.shape), hash(logical_bytes(tensor)) if tensor.layout is torch.strided else 0)
+        if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
+            sys.exit(f"an op returned a tensor of layout {tensor.layout}, whose digest this script cannot compute")
+        dtype, shape = str(tensor.dtype).removeprefix("torch."), tuple(map(int, tensor.shape))
+        data = logical_bytes(tensor)
+        key = dtype, shape, hash(data)
         if key not in known:
-            known[key] = fingerprint(tensor)
+            known[key] = digest(dtype, shape, data)
         return known[key]
 
     return of
 
 
-def _as_json(
-    name: str, found: Mapping[ResultDigests, int], sides: Mapping[str, RecordedSide], here: Mapping[str, Any]
-) -> dict[str, Any]:
+def _as_json(what: str, found: Mapping[Outcome, int], ops: Sequence[OpCall], here: Mapping[str, Any]) -> dict[str, Any]:
     times = sum(found.values())
     return {
         "schema": "rltrace.rerun/1",
-        "op": name,
+        "op": what,
         "times": times,
         "repeats": len(found) == 1 if times > 1 else None,
         "results": [
-            {"digests": outcome, "count": count, "of": [side for side in sides if sides[side].results == outcome]}
+            {"digests": [text for results in outcome for text in results], "count": count, "of": _sides(ops, outcome)}
             for outcome, count in found.items()
         ],
         "here": dict(here),
     }
 
 
-def _here(switches: Mapping[str, Any], alignments: Sequence[int]) -> dict[str, Any]:
+def _sides(ops: Sequence[OpCall], outcome: Outcome) -> list[str]:
+    """The recorded runs that gave all of these results."""
+    return [side for side in ops[0].results if outcome == tuple(op.results.get(side) for op in ops)]
+
+
+def _here(switches: Mapping[str, Any], ops: Sequence[OpCall]) -> dict[str, Any]:
     """The settings of this process; of the switches, those that were set."""
     return {
         "torch": torch.__version__,
@@ -277,7 +286,7 @@ def _here(switches: Mapping[str, Any], alignments: Sequence[int]) -> dict[str, A
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "environment": {name: os.environ[name] for name in sorted(os.environ) if name.startswith(PREFIXES)},
         "switches": read_switches([*switches]),
-        "alignments": list(alignments),
+        "alignments": _alignments(ops),
     }
 
 
@@ -285,33 +294,62 @@ PREFIXES = ("ATEN_", "CUBLAS", "CUDNN_", "DISABLE_ADDMM_CUDA_LT", "MKL_", "NVIDI
 """Prefixes of the reported variables."""
 
 
-def _as_text(
-    name: str, found: Mapping[ResultDigests, int], sides: Mapping[str, RecordedSide], here: Mapping[str, Any]
+def _as_text(what: str, found: Mapping[Outcome, int], op: OpCall, here: Mapping[str, Any]) -> str:
+    """The report on one op."""
+    lines = [what, f"  {', '.join(_settings(here))}", f"  {summary(found)}"]
+    lines += [f"  kernel  {kernel}" for kernel in here.get("kernels", ())]
+    ranked = sorted(found.items(), key=lambda item: (not _sides([op], item[0]), -item[1]))
+    for outcome, count in ranked[:MAX_SHOWN]:
+        lines.append(f"  {count:>6,} x {_short(outcome[0])}  {_recorded_by(op, outcome)}")
+    if len(ranked) > MAX_SHOWN:
+        lines.append(f"         and {len(ranked) - MAX_SHOWN:,} more, {_recorded_by(op, ())}")
+    return "\n".join(lines)
+
+
+def _differences(
+    found: Mapping[Outcome, int],
+    ops: Sequence[OpCall],
+    differing: Sequence[int],
+    as_: RecordedSide,
+    here: Mapping[str, Any],
 ) -> str:
+    """The report on several ops; ``differing``: which of them gave other bits in the first run."""
+    repeats = [summary(found)] if sum(found.values()) > 1 else []
+    if not differing:
+        return "\n".join([f"BITWISE  {len(ops):,} ops: the recorded bits", *repeats])
+    first = ops[differing[0]]
+    recorded = {"threads": as_.threads, "torch": as_.torch, "processor": as_.processor, **as_.environment}
+    return "\n".join(
+        [
+            f"DIFFERS  {len(differing):,} of {len(ops):,} ops give other bits here",
+            *repeats,
+            f"first     {first.name}, op {differing[0]} of these",
+            f"at        {first.where}",
+            f"recorded  {' '.join(next(iter(first.results.values())))}",
+            f"here      {' '.join(next(iter(found))[differing[0]])}",
+            f"recorded with  {', '.join(f'{name} {value}' for name, value in recorded.items() if value)}",
+            f"here with      {', '.join(_settings(here))}",
+        ]
+    )
+
+
+def _settings(here: Mapping[str, Any]) -> list[str]:
     settings = [f"{here['threads']} thread{'s' if here['threads'] != 1 else ''}", f"torch {here['torch']}"]
     settings.append(f"CPU capability {here['cpu_capability']}")
     settings += ["deterministic algorithms"] if here["deterministic"] else []
     switches = {name: value for name, value in here["switches"].items() if name != "deterministic_algorithms"}
     settings += [f"{name}={value}" for name, value in (*here["environment"].items(), *switches.items())]
-    settings += [f"inputs {alignment} bytes past a multiple of 64" for alignment in sorted({*here["alignments"]} - {0})]
-    lines = [name, f"  {', '.join(settings)}", f"  {summary(found)}"]
-    lines += [f"  kernel  {kernel}" for kernel in here.get("kernels", ())]
-    recorded = [side.results for side in sides.values()]
-    ranked = sorted(found.items(), key=lambda item: (item[0] not in recorded, -item[1]))
-    for outcome, count in ranked[:MAX_SHOWN]:
-        lines.append(f"  {count:>6,} x {_short(outcome)}  {_recorded_by(outcome, sides)}")
-    if len(ranked) > MAX_SHOWN:
-        lines.append(f"         and {len(ranked) - MAX_SHOWN:,} more, {_recorded_by((), sides)}")
-    return "\n".join(lines)
+    odd = sorted({*here["alignments"]} - {0})
+    return settings + [f"inputs {alignment} bytes past a multiple of 64" for alignment in odd]
 
 
-def _short(outcome: ResultDigests) -> str:
-    more = f" and {len(outcome) - 2} more" if len(outcome) > 2 else ""
-    return " ".join(outcome[:2]) + more or "(no result)"
+def _short(results: ResultDigests) -> str:
+    more = f" and {len(results) - 2} more" if len(results) > 2 else ""
+    return " ".join(results[:2]) + more or "(no result)"
 
 
-def _recorded_by(outcome: ResultDigests, sides: Mapping[str, RecordedSide]) -> str:
+def _recorded_by(op: OpCall, outcome: Outcome) -> str:
     """``A's``, ``A's and B's``, ``neither A's nor B's``."""
-    names = [f"{side.upper()}'s" for side in sides]
-    found = [f"{side.upper()}'s" for side in sides if sides[side].results == outcome]
+    names = [f"{side.upper()}'s" for side in op.results]
+    found = [f"{side.upper()}'s" for side in _sides([op], outcome)]
     return " and ".join(found) or f"{'neither' if len(names) > 1 else 'not'} {' nor '.join(names)}"

@@ -1,15 +1,15 @@
-"""Repeated calls of one op on the same inputs, and counts of their results. Needs torch and NumPy.
+"""Recorded ops called again, one after the other, on numbered storages; and counts of their results.
 
-Part of rltrace, and copied into every folder that ``rltrace repro`` writes, beside ``torch_flags.py``. Every call has
-its inputs in fresh memory with the recorded strides, sharing and alignment, and runs under the recorded settings.
-Changes to the process are reverted.
+Part of rltrace, and copied into every folder that ``rltrace repro`` writes, beside ``torch_flags.py``; needs torch and
+NumPy. Memory is fresh for each run, with the recorded strides, sharing and alignment. Changes to the process are
+reverted.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
@@ -22,26 +22,30 @@ from rltrace.rerun.torch_flags import temporary_switches
 ALIGNMENT = 64
 
 TIMES, SECONDS = 100, 10
-"""Default number of calls, and time limit. An op with a race between two threads gave one result in 20 calls, and 1,483
-in 2,000."""
+"""Default number of runs of one op, and time limit. An op with a race between two threads gave one result in 20 calls,
+and 1,483 in 2,000."""
 
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One tensor argument."""
+    """One tensor of an op, and its place in memory."""
 
     dtype: str
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     """In elements."""
     storage: int = 0
-    """Index of its storage."""
+    """Number of its storage."""
     offset: int = 0
     """Bytes from the start of the storage."""
+    alignment: int = 0
+    """Address of the storage modulo ALIGNMENT."""
     device: str = "cpu"
     conjugated: bool = False
     negated: bool = False
     """Whether the storage holds the lazy conjugate, or the lazy negative, of the value."""
+    index: int = 0
+    """Among the op's tensor arguments, or among the tensors that it returned."""
 
     @property
     def span(self) -> int:
@@ -58,89 +62,105 @@ class RngState:
 
     device: str
     state: Any
-    """From ``torch.Generator.get_state`` before the op, uint8."""
+    """From ``torch.Generator.get_state`` before the op, uint8; in a script its name in ``memory.npz``."""
     is_argument: bool
     """Whether it was an argument of the op; False: the default generator of the device."""
-
-
-@dataclass(frozen=True)
-class OpCase:
-    """One op with its arguments, and the choice of its results."""
-
-    call: Callable[[list[torch.Tensor], torch.Generator | None], Any]
-    """Calls the op with these tensors and this generator."""
-    tensors: Sequence[TensorSpec]
-    storages: Sequence[Any]
-    """Bytes of each, uint8."""
-    alignments: Sequence[int] = ()
-    """Address of each modulo ALIGNMENT; empty: 0."""
-    written: tuple[int, ...] = ()
-    """Indices of the tensors that the op writes: its first results."""
-    returned: tuple[int, ...] | None = None
-    """Indices of the returned values that are results; None: all."""
-    generator: RngState | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    """Switches (``torch_flags``) to set for the call; others are left as they are."""
 
 
 ResultDigests = tuple[str, ...]
 """A fingerprint for each result: of a tensor its digest, of a number its ``repr``."""
 
-
-def repeat(
-    case: OpCase, times: int, fingerprint: Callable[[torch.Tensor], str], seconds: float = math.inf
-) -> dict[ResultDigests, int]:
-    """The results of ``times`` calls with their counts, in the order of first occurrence.
-
-    After ``seconds`` no more calls are made, but for the first two. Errors of the op are raised. Generators are
-    restored.
-    """
-    found: dict[ResultDigests, int] = {}
-    stop = monotonic() + seconds
-    with _generators_restored(case.generator):
-        for i in range(times):
-            if i >= 2 and monotonic() > stop:
-                break
-            tensors = build(case)
-            results = results_of_call(case.written, case.returned, tensors, _call(case, tensors))
-            outcome = tuple(fingerprint(r) if isinstance(r, torch.Tensor) else repr(r) for r in results)
-            found[outcome] = found.get(outcome, 0) + 1
-    return found
+Outcome = tuple[ResultDigests, ...]
+"""Those of each op of a run."""
 
 
-def prepare_call(case: OpCase) -> Callable[[], None]:
-    """One call with its inputs already in memory: calling it runs only the op."""
-    tensors = build(case)
+@dataclass(frozen=True)
+class OpCall:
+    """One op, the places of its tensors in memory, and the choice of its results."""
 
-    def call() -> None:
-        with _generators_restored(case.generator):
-            _call(case, tensors)
+    name: str
+    call: Callable[[list[torch.Tensor], torch.Generator | None], Any]
+    """Calls the op with these tensors and this generator."""
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...] = ()
+    """Returned tensors that later ops read, in storages that its inputs are not in."""
+    contents: Mapping[int, Any] = field(default_factory=dict)
+    """What storages hold before the op, by number, where no earlier op left it: uint8; in a script its name in
+    ``memory.npz``."""
+    written: tuple[int, ...] = ()
+    """Indices of the inputs that the op writes: its first results."""
+    returned: tuple[int, ...] | None = None
+    """Indices of the returned values that are results; None: all."""
+    generator: RngState | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Switches (``torch_flags``) to set for the call; others are left as they are."""
+    results: Mapping[str, ResultDigests] = field(default_factory=dict)
+    """What it gave in each recorded run."""
+    where: str = ""
+    """Step, phase, module and site."""
 
-    return call
+    @property
+    def devices(self) -> set[str]:
+        """Devices that it needs."""
+        return {spec.device for spec in self.inputs} | ({self.generator.device} if self.generator else set())
 
 
-def _call(case: OpCase, tensors: list[torch.Tensor]) -> Any:
-    generator = restored(case.generator)
-    with temporary_switches(case.settings):
-        return case.call(tensors, generator)
+# --- memory -----------------------------------------------------------------------------------------------------------
 
 
-def aligned(case: OpCase, alignment: int) -> tuple[int, ...]:
-    """Alignments of storages that start at an odd multiple of ``alignment`` bytes, or of their itemsize if larger."""
-    sizes = [1] * len(case.storages)
-    for tensor in case.tensors:
-        sizes[tensor.storage] = max(sizes[tensor.storage], getattr(torch, tensor.dtype).itemsize)
-    return tuple(max(alignment, size) % ALIGNMENT for size in sizes)
+class Memory:
+    """Numbered storages, in which each tensor has its recorded place."""
 
+    def __init__(self) -> None:
+        self._storages: dict[int, torch.Tensor] = {}
+        """By number: bytes."""
 
-def build(case: OpCase) -> list[torch.Tensor]:
-    """The tensor arguments, in fresh memory."""
-    devices = {tensor.storage: tensor.device for tensor in case.tensors}
-    alignments = case.alignments or [0] * len(case.storages)
-    memory = {
-        number: memory_with(case.storages[number], alignments[number], device) for number, device in devices.items()
-    }
-    return [tensor_in(memory[tensor.storage], tensor) for tensor in case.tensors]
+    def holds(self, spec: TensorSpec) -> bool:
+        """Whether all of a tensor's bytes are there."""
+        return not spec.span or self.size(spec) >= spec.offset + spec.span
+
+    def size(self, spec: TensorSpec) -> int:
+        """Bytes of its storage; 0: there is none."""
+        return len(self._storages.get(spec.storage, ()))
+
+    def storage(self, spec: TensorSpec) -> torch.Tensor:
+        """The bytes of its storage, not copied."""
+        return self._storages[spec.storage]
+
+    def fill(self, spec: TensorSpec, data: Any) -> None:
+        """Let the storage of a tensor hold these bytes."""
+        self._storages[spec.storage] = memory_with(data, spec.alignment, spec.device)
+
+    def allocate(self, spec: TensorSpec) -> None:
+        """Make a storage for a tensor that will be written."""
+        self.fill(spec, np.zeros(spec.offset + spec.span, np.uint8))
+
+    def tensor(self, spec: TensorSpec) -> torch.Tensor:
+        """The tensor at its place; the storage has to be there."""
+        return tensor_in(self._storages.get(spec.storage, torch.empty(0, dtype=torch.uint8)), spec)
+
+    def arguments(self, op: OpCall) -> list[torch.Tensor]:
+        """The tensors that an op is called with, in storages that hold what was recorded."""
+        for spec in {spec.storage: spec for spec in op.inputs}.values():
+            if spec.storage in op.contents:
+                self.fill(spec, op.contents[spec.storage])
+        for spec in op.inputs:
+            if not self.holds(spec):  # it is only written
+                self.allocate(spec)
+        return [self.tensor(spec) for spec in op.inputs]
+
+    def keep(self, outputs: Sequence[TensorSpec], out: Any) -> None:
+        """What an op returned is what later ops find in these storages."""
+        returned = [item for item in flat(out) if isinstance(item, torch.Tensor)]
+        for spec in outputs:
+            found = returned[spec.index]
+            if found.stride() == spec.strides and found.storage_offset() * found.element_size() == spec.offset:
+                raw = found.untyped_storage()
+                whole = torch.empty(0, dtype=torch.uint8, device=found.device).set_(raw, 0, (raw.nbytes(),), (1,))
+                self._storages[spec.storage] = whole
+            else:  # this device gives it another layout
+                self.allocate(spec)
+                self.tensor(spec).copy_(found)
 
 
 def memory_with(data: Any, alignment: int, device: str) -> torch.Tensor:
@@ -166,15 +186,6 @@ def tensor_in(memory: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
     return torch._neg_view(made) if spec.negated else made
 
 
-def results_of_call(
-    written: Sequence[int], returned: Sequence[int] | None, tensors: Sequence[torch.Tensor], out: Any
-) -> list[Any]:
-    """The written and the returned results, in that order; ``written`` and ``returned``: as in ``OpCase``."""
-    if returned is not None:
-        out = [out[i] for i in returned] if isinstance(out, (tuple, list)) else [out][: len(returned)]
-    return [*(tensors[place] for place in written), *flat(out)]
-
-
 def flat(out: Any) -> Iterator[Any]:
     """What an op returned, one by one."""
     if isinstance(out, (tuple, list)):
@@ -182,6 +193,66 @@ def flat(out: Any) -> Iterator[Any]:
             yield from flat(item)
     elif out is not None:
         yield out
+
+
+# --- runs -------------------------------------------------------------------------------------------------------------
+
+
+def repeat(
+    ops: Sequence[OpCall], times: int, fingerprint: Callable[[torch.Tensor], str], seconds: float = math.inf
+) -> dict[Outcome, int]:
+    """The results of all ops in each of ``times`` runs, with their counts, in the order of first occurrence.
+
+    After ``seconds`` no more runs are made, but for the first two. Errors of the ops are raised. Generators are
+    restored.
+    """
+    found: dict[Outcome, int] = {}
+    stop = monotonic() + seconds
+    with _generators_restored(ops):
+        for i in range(times):
+            if i >= 2 and monotonic() > stop:
+                break
+            memory = Memory()
+            outcome = tuple(_run(op, memory, fingerprint) for op in ops)
+            found[outcome] = found.get(outcome, 0) + 1
+    return found
+
+
+def _run(op: OpCall, memory: Memory, fingerprint: Callable[[torch.Tensor], str]) -> ResultDigests:
+    tensors = memory.arguments(op)
+    with temporary_switches(op.settings):
+        out = op.call(tensors, restored(op.generator))
+    memory.keep(op.outputs, out)
+    results = results_of_call(op, tensors, out)
+    return tuple(fingerprint(item) if isinstance(item, torch.Tensor) else repr(item) for item in results)
+
+
+def prepare_call(op: OpCall) -> Callable[[], None]:
+    """One call with its inputs already in memory: calling it runs only the op."""
+    tensors = Memory().arguments(op)
+
+    def call() -> None:
+        with _generators_restored([op]), temporary_switches(op.settings):
+            op.call(tensors, restored(op.generator))
+
+    return call
+
+
+def results_of_call(op: OpCall, tensors: Sequence[torch.Tensor], out: Any) -> list[Any]:
+    """The written and the returned results, in that order."""
+    if op.returned is not None:
+        out = [out[i] for i in op.returned] if isinstance(out, (tuple, list)) else [out][: len(op.returned)]
+    return [*(tensors[place] for place in op.written), *flat(out)]
+
+
+def aligned(op: OpCall, alignment: int) -> dict[int, int]:
+    """By number of a storage, an alignment at which it starts at an odd multiple of ``alignment`` bytes, or of its
+    itemsize if larger.
+    """
+    sizes: dict[int, int] = {}
+    for spec in op.inputs:
+        sizes[spec.storage] = max(sizes.get(spec.storage, 1), getattr(torch, spec.dtype).itemsize)
+    return {number: max(alignment, size) % ALIGNMENT for number, size in sizes.items()}
 
 
 def _default(device: str) -> torch.Generator:
@@ -201,15 +272,12 @@ def restored(spec: RngState | None) -> torch.Generator | None:
 
 
 @contextmanager
-def _generators_restored(spec: RngState | None) -> Iterator[None]:
-    if spec is None or spec.is_argument:
+def _generators_restored(ops: Sequence[OpCall]) -> Iterator[None]:
+    devices = {op.generator.device for op in ops if op.generator is not None and not op.generator.is_argument}
+    with ExitStack() as stack:
+        for device in devices:
+            stack.callback(_default(device).set_state, _default(device).get_state())
         yield
-        return
-    before = _default(spec.device).get_state()
-    try:
-        yield
-    finally:
-        _default(spec.device).set_state(before)
 
 
 def logical_bytes(tensor: torch.Tensor) -> bytes:
@@ -221,8 +289,8 @@ def logical_bytes(tensor: torch.Tensor) -> bytes:
     return data
 
 
-def summary(found: Mapping[ResultDigests, int]) -> str:
-    """A sentence on whether the op is deterministic."""
+def summary(found: Mapping[Outcome, int]) -> str:
+    """A sentence on whether the ops are deterministic."""
     times = sum(found.values())
     if times == 1:
         return "run once"

@@ -52,7 +52,7 @@ def test_the_script_runs_alone(folder: Path, capsys: pytest.CaptureFixture[str])
     assert "python out/repro.py" in capsys.readouterr().err
     assert sorted(path.name for path in Path("out").iterdir()) == [
         "digest.py",
-        "inputs.npz",
+        "memory.npz",
         "repro.py",
         "repro_main.py",
         "runner.py",

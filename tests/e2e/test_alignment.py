@@ -15,7 +15,7 @@ from rltrace.diff.base.model import Cause
 from rltrace.diff.compare import compare
 from rltrace.experiment.explain import explain
 from rltrace.experiment.kernel_settings import OF, KernelSetting
-from rltrace.rerun.repro_folder import SCRIPT, write_folder
+from rltrace.rerun.folder import SCRIPT, write_folder
 
 NUMBERS = 1_000
 
@@ -54,9 +54,10 @@ def test_inputs_of_another_alignment_are_reported_and_tried(traces: tuple[Path, 
     sentence = "input 0 (float32[1000]) is aligned to 64 bytes in A, to 4 in B, and kernels choose their loops"
     assert sentence in first.explanation
     assert f"rltrace explain {a} {b}" in compared.advice
-    op, sides = prepare(*find(a, None, b), (), "explain")
+    repro = prepare(*find(a, None, b), (), "explain")
+    sides = repro.sides
     assert (sides["a"].alignments, sides["b"].alignments, _differing_side(sides)) == ((0, 0), (4, 0), "b")
-    write_folder(tmp_path / "op", op, sides, [])
+    write_folder(tmp_path / "op", repro)
     here, as_b = explain(tmp_path / "op" / SCRIPT, [KernelSetting(), KernelSetting(OF, "b")], 2)
     assert (here.trouble, as_b.trouble) == ("", "")
     assert here.gives("a") and as_b.gives("b") and not as_b.gives("a")

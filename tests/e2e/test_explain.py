@@ -19,7 +19,7 @@ from rltrace.experiment.explain import Tried, explain, pairs
 from rltrace.experiment.kernel_settings import parse_setting
 from rltrace.query.locate import locate
 from rltrace.report.explain import conclusions, explain_json
-from rltrace.rerun.repro_folder import SCRIPT, write_folder
+from rltrace.rerun.folder import SCRIPT, write_folder
 from rltrace.trace.read.reader import open_trace
 
 PLANTED = {
@@ -65,10 +65,11 @@ def explained(tmp_path_factory: pytest.TempPathFactory) -> Explained:
     def run(op: str, *settings: str, then_pairs: bool = False, times: int = TIMES) -> list[Tried]:
         row = locate(open_trace(folder / "a.zarr"), f"op={op}").row  # the call stacks differ, the rows do not
         a, b = find(folder / "a.zarr", f"{row} (A), {row} (B) of rank0/main", folder / "b.zarr")
-        recorded, sides = prepare(a, b, (), "explain")
-        if sides["a"].results == sides["b"].results and times == TIMES:
+        repro = prepare(a, b, (), "explain")
+        results = repro.ops[0].call.results
+        if results["a"] == results["b"] and times == TIMES:
             pytest.skip(f"{op} comes to the same on this processor")
-        write_folder(folder / op, recorded, sides, [])
+        write_folder(folder / op, repro)
         script = folder / op / SCRIPT
         found = list(explain(script, [parse_setting(setting) for setting in settings], times))
         return found + list(explain(script, pairs(found), times)) if then_pairs else found

@@ -22,7 +22,7 @@ from rltrace.diff.base.model import Cause, Comparison, Finding, InputsMatch
 from rltrace.diff.compare import compare
 from rltrace.experiment.explain import Tried, explain
 from rltrace.experiment.kernel_settings import KernelSetting, parse_setting
-from rltrace.rerun.repro_folder import SCRIPT, write_folder
+from rltrace.rerun.folder import SCRIPT, write_folder
 from rltrace.trace.kernels.evidence import launches, whole_names
 from rltrace.trace.read.reader import open_trace
 
@@ -84,8 +84,7 @@ def first_of(found: Comparison) -> Finding:
 
 def tried(folder: Path, a: Path, b: Path, *settings: KernelSetting, times: int = 5) -> list[Tried]:
     """The first op that differs, run again under these settings."""
-    op, sides = prepare(*find(a, None, b), ())
-    write_folder(folder / "op", op, sides, [])
+    write_folder(folder / "op", prepare(*find(a, None, b), (), "explain"))
     return list(explain(folder / "op" / SCRIPT, settings, times))
 
 

@@ -79,9 +79,11 @@ def test_a_draw_of_a_rerun_can_be_run_again(rerun: Rerun) -> None:
     """What it read is the recorded state of its generator, not the one that the program came with."""
     trace = Recorded(rerun.folder / "again.zarr").trace
     at = locate(trace, f"op=aten.randn.generator,step={MODELS * ITERATION},nth=0")
-    state = recorded_op(at.process, at.stream, at.row).case.generator
+    state = recorded_op(at.process, at.stream, at.row).call.generator
+    assert state is not None
     recorded = locate(Recorded(rerun.folder / "step.zarr").trace, str(at))
-    before = recorded_op(recorded.process, recorded.stream, recorded.row).case.generator
+    before = recorded_op(recorded.process, recorded.stream, recorded.row).call.generator
+    assert before is not None
     assert bytes(state.state) == bytes(before.state)
 
 

@@ -20,7 +20,7 @@ from rltrace.commands.main import main
 from rltrace.errors import UsageError
 from rltrace.recorder.capture.memory import NumberedStorages
 from rltrace.recorder.core.op_info import OpPlan
-from rltrace.rerun import op_sequence as sequences
+from rltrace.rerun import recorded_op
 from rltrace.rerun.op_sequence import RecordedMemory, SequenceRun, op_sequence, ops_not_run
 from rltrace.rerun.recorded_op import MissingValuesError
 from rltrace.rerun.rerun_result import OpOutcome, RerunResult, rerun_result
@@ -178,7 +178,7 @@ def otherwise(name: str, change: Callable[[Any], Any]) -> Callable[..., Any]:
             return func, plan
         return lambda *args, **kwargs: change(func(*args, **kwargs)), plan
 
-    operator = sequences.operator_of
+    operator = recorded_op.operator_of
     return found
 
 
@@ -197,7 +197,7 @@ def test_where_another_machine_differs(
 
     found = record(program, rerunnable="all", values=values)
     changed = otherwise("aten.tanh.default", lambda out: out.add_(0.25 * (len(out) == 5)))
-    monkeypatch.setattr(sequences, "operator_of", changed)
+    monkeypatch.setattr(recorded_op, "operator_of", changed)
     result = again(found)
     assert not result.bitwise and result.first is not None
     first = found.named("tanh")[0]
@@ -371,7 +371,7 @@ def test_the_command(record: Record, capsys: pytest.CaptureFixture[str], monkeyp
     assert main(["rerun", str(found.path)]) == 0
     text = capsys.readouterr().out
     assert text.startswith("BITWISE  ") and "ops of step 1, rank0/main: the recorded bits" in text
-    monkeypatch.setattr(sequences, "operator_of", otherwise("aten.relu.default", lambda out: out.mul_(2)))
+    monkeypatch.setattr(recorded_op, "operator_of", otherwise("aten.relu.default", lambda out: out.mul_(2)))
     assert main(["rerun", str(found.path), "--format", "json"]) == 1
     result = json.loads(capsys.readouterr().out)
     assert (result["bitwise"], result["first"]["op"]) == (False, "aten.relu.default")

@@ -18,7 +18,7 @@ from rltrace.recorder.base.intern_tables import Tables
 from rltrace.recorder.digests.layouts import Layouts
 from rltrace.recorder.digests.tensor_digest import TensorDigests
 from rltrace.rerun.recorded_op import MissingValuesError, RecordedOp, recorded_op
-from rltrace.rerun.runner import ResultDigests, build, repeat
+from rltrace.rerun.runner import Memory, ResultDigests, repeat
 from rltrace.rerun.torch_flags import read_switches, temporary_switches
 
 DIGESTS = TensorDigests(Layouts(Tables()))
@@ -28,8 +28,16 @@ def fingerprint(tensor: torch.Tensor) -> str:
     return f"{DIGESTS.of(tensor):016x}"
 
 
+def results(op: RecordedOp, times: int = 2) -> dict[ResultDigests, int]:
+    return {outcome: count for (outcome,), count in repeat([op.call], times, fingerprint).items()}
+
+
 def again(found: Recorded, row: int, times: int = 2) -> dict[ResultDigests, int]:
-    return repeat(op_of(found, row).case, times, fingerprint)
+    return results(op_of(found, row), times)
+
+
+def build(op: RecordedOp) -> list[torch.Tensor]:
+    return Memory().arguments(op.call)
 
 
 def op_of(found: Recorded, row: int) -> RecordedOp:
@@ -109,7 +117,7 @@ def test_every_op_gives_the_recorded_bits(record: Record, program: Callable[[], 
             assert any(text in str(error) for text in refused), (row.op, str(error))
             assert row.name.startswith("_record_function") or not row.outputs
             continue
-        assert repeat(op.case, 2, fingerprint) == {op.results: 2}, row.op
+        assert results(op) == {op.results: 2}, row.op
         ran += 1
     assert ran > 20
 
@@ -134,8 +142,8 @@ def test_ops_that_ask_for_a_setting(record: Record, program: Callable[[], None])
         with suppress(UsageError):
             op = op_of(found, row.index)
             for name in SENSITIVE:
-                others = {**op.case.settings, name: not op.case.settings[name]}
-                if repeat(replace(op.case, settings=others), 1, fingerprint) != {op.results: 1}:
+                others = {**op.call.settings, name: not op.call.settings[name]}
+                if results(replace(op, call=replace(op.call, settings=others)), 1) != {op.results: 1}:
                     sensitive[name].add(row.name)
     for name, ops in SENSITIVE.items():
         assert sensitive[name] <= ops, name
@@ -176,14 +184,14 @@ def test_inputs_that_are_each_others_memory(record: Record) -> None:
     x = torch.arange(40.0)
     found = record(lambda: x[8:12].add_(x[4:8]), values="all", values_inputs=True)
     op = op_of(found, found.one("add_").index)
-    written, read = build(op.case)
+    written, read = build(op)
     assert written.untyped_storage().data_ptr() == read.untyped_storage().data_ptr()
     assert written.data_ptr() - read.data_ptr() == 16
     assert read.data_ptr() % 64 == x[4:8].data_ptr() % 64
     assert read.tolist() == [4.0, 5.0, 6.0, 7.0]
     same = torch.ones(3)
     found = record(lambda: same.add_(same), values="all", values_inputs=True)
-    written, read = build(op_of(found, found.one("add_").index).case)
+    written, read = build(op_of(found, found.one("add_").index))
     assert written.data_ptr() == read.data_ptr()
 
 
@@ -193,7 +201,7 @@ def test_nothing_of_the_process_changes(record: Record) -> None:
     torch.manual_seed(11)
     before = torch.get_rng_state()
     op = op_of(found, found.one("normal_").index)
-    assert repeat(op.case, 3, fingerprint) == {op.results: 3}
+    assert results(op, 3) == {op.results: 3}
     assert torch.equal(torch.get_rng_state(), before)
 
 

@@ -50,8 +50,14 @@ PRODUCTS = [
         "64×64",
         "bf16",
     ),
-    ("sm80_xmma_fprop_implicit_gemm_f16f16_f16f32_f32_nhwckrsc_nhwc_tilesize256x64x32_stage3_warpsize4x1x1_g1"
-     "_tensor16x8x16_execute_kernel__5x_cudnn", "cuDNN", "sm80", "256×64", "fp16"),
+    (
+        "sm80_xmma_fprop_implicit_gemm_f16f16_f16f32_f32_nhwckrsc_nhwc_tilesize256x64x32_stage3_warpsize4x1x1_g1"
+        "_tensor16x8x16_execute_kernel__5x_cudnn",
+        "cuDNN",
+        "sm80",
+        "256×64",
+        "fp16",
+    ),
     ("nvjet_tst_128x24_64x11_2x1_v_bz_TNT", "cuBLAS", "", "128×24", "bf16"),
     ("nvjet_sm90_hss_320x128", "cuBLAS", "sm90", "320×128", "fp16"),
     ("nvjet_sm100_tst_64x16_64x16_2x4_2cta_h_bz_splitK_TNT", "cuBLAS", "sm100", "64×16", "bf16"),
@@ -548,8 +554,11 @@ def test_any_other_name_is_kept_as_it_is(name: str) -> None:
 
 PAIRS = [
     ("nvjet_hsh_256x128_64x4_1x2_h_bz_coopA_NNT", TF32, "cuBLAS 256×128 fp16 against cutlass 128×64 tf32"),
-    ("nvjet_sm90_tst_192x8_64x8_2x1_v_bz_TNT", "nvjet_sm90_tst_192x8_64x8_2x1_v_bz_splitK_TNT",
-     "nvjet_sm90_tst_192x8_64x8_2x1_v_bz_TNT against nvjet_sm90_tst_192x8_64x8_2x1_v_bz_splitK_TNT"),
+    (
+        "nvjet_sm90_tst_192x8_64x8_2x1_v_bz_TNT",
+        "nvjet_sm90_tst_192x8_64x8_2x1_v_bz_splitK_TNT",
+        "nvjet_sm90_tst_192x8_64x8_2x1_v_bz_TNT against nvjet_sm90_tst_192x8_64x8_2x1_v_bz_splitK_TNT",
+    ),
     ("ampere_sgemm_128x64_tn", TF32, "cuBLAS 128×64 fp32 against cutlass 128×64 tf32"),
     (
         "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x128_4x1x1_kernel0_0",
