@@ -12,8 +12,8 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,12 @@ import torch
 from measure import machine, table
 
 import rltrace
-from rltrace.rerun.start import replay_block
+from rltrace.recorder.base.options import RecordOptions
+from rltrace.recorder.session.api import recording
+from rltrace.rerun.account import Account, account_in
+from rltrace.rerun.plan import compile_of, window_of
+from rltrace.rerun.start import extend_by
+from rltrace.rerun.values import values_provider
 from rltrace.trace.read.reader import open_trace
 
 OTHER = "replayed, everything injected, of another seed: a lockstep that replaces what the seed made"
@@ -30,6 +35,17 @@ Block = Callable[[Path], AbstractContextManager[Any]]
 
 STEPS = (0, 1 << 20)
 """A window that holds everything."""
+
+
+@contextmanager
+def replay_block(source: Path, inject: str, path: Path, **more: bool) -> Iterator[Path]:
+    """Record the block's ops at ``path``, with values of ``source`` at the ops that ``inject`` finds."""
+    trace = open_trace(source)
+    options = RecordOptions(
+        str(path), *window_of(trace), compile=compile_of(trace), replay=str(source), inject=(inject,), **more
+    )
+    with recording(options, force=True, extend=extend_by([values_provider(options)])):
+        yield path
 
 
 def program(seed: int = 0) -> None:
@@ -50,8 +66,10 @@ def seconds(block: AbstractContextManager[Any], seed: int = 0) -> float:
         begin = time.thread_time()
         program(seed)
         taken = time.thread_time() - begin
-    if replay is not None and not replay.account.complete:
-        raise SystemExit(f"not everything was injected: {replay.account.missed[0]}")
+    if replay is not None:
+        account = account_in(open_trace(replay).processes[0], "values", Account)
+        if account is None or not account.complete:
+            raise SystemExit(f"not everything was injected: {account and account.missed[0]}")
     return taken
 
 
@@ -73,11 +91,11 @@ def main() -> None:
             "with all values, and every input read": lambda path: rltrace.record(
                 read, steps=STEPS, verify_inputs=True, values="all", values_inputs=True, force=True
             ),
-            "replayed, one operator injected": lambda path: replay_block(source, "op=addmm", path, force=True),
-            "replayed, everything injected": lambda path: replay_block(source, "all", path, force=True),
-            OTHER: lambda path: replay_block(source, "all", path, lockstep=True, force=True),
+            "replayed, one operator injected": lambda path: replay_block(source, "op=addmm", path),
+            "replayed, everything injected": lambda path: replay_block(source, "all", path),
+            OTHER: lambda path: replay_block(source, "all", path, lockstep=True),
             "replayed, everything injected, only at origins": lambda path: replay_block(
-                read, "all", path, origins=True, force=True
+                read, "all", path, origins=True
             ),
         }
         best = dict.fromkeys(blocks, float("inf"))

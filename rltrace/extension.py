@@ -8,7 +8,7 @@ it, so that finding extensions costs next to nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
@@ -36,9 +36,12 @@ class Extension:
     """What one package adds to the core."""
 
     verbs: Mapping[str, Verb]
-    recorders: Callable[[RecordOptions], Mapping[str, str]]
+    recorders: Callable[[RecordOptions], Mapping[str, str]] = lambda options: {}
     """By library whose import starts a recorder, the function that starts it with the options and the process's token:
     ``module:function``. It goes before the core's of the same library."""
+    providers: Mapping[str, str] = field(default_factory=dict)
+    """By the name that ``RecordOptions.provider`` has, what makes a provider of injected values for each process of a
+    replay (``rltrace.rerun.hook``) with the options: ``module:function``."""
 
 
 @cache

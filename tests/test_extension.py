@@ -13,7 +13,7 @@ from rltrace.extension import extensions, recorders
 from rltrace.recorder.base.options import RecordOptions
 
 PLAIN = RecordOptions("t.zarr")
-BY_ROWS = replace(PLAIN, replay="a.zarr", by_rows=True)
+BY_ROWS = replace(PLAIN, replay="a.zarr", provider="rows")
 
 
 def test_finding_them_loads_nothing_of_them() -> None:
@@ -41,7 +41,7 @@ def test_their_verbs_are_in_groups_of_the_core() -> None:
         (PLAIN, "recorder.session.session:start", "extensions.jax.hook:start"),
         (replace(PLAIN, replay="a.zarr"), "rerun.start:start", "extensions.jax.arrays:start_injecting"),
         (replace(PLAIN, rerun="a.zarr"), "rerun.start:start", "extensions.jax.hook:start"),
-        (BY_ROWS, "extensions.parity.patching.start:start", "extensions.jax.hook:start"),
+        (BY_ROWS, "rerun.start:start", "extensions.jax.hook:start"),
     ],
 )
 def test_what_starts_a_recorder(options: RecordOptions, torch: str, jax: str) -> None:

@@ -16,11 +16,10 @@ from rltrace.query.locate import locate
 from rltrace.recorder.base.options import RecordOptions
 from rltrace.report.rerun import program_lines
 from rltrace.report.style import Style
+from rltrace.rerun.account import Account, account_in
 from rltrace.rerun.plan import compile_of, window_of
 from rltrace.rerun.program import (
-    MemoryAccount,
     ProgramRerun,
-    account_of,
     default_warm_up,
     last_step,
     rank_variables,
@@ -125,7 +124,7 @@ def ran_steps(process: ProcessTrace, written: Path) -> bool:
     return account.reached and account.refused is None
 
 
-def _run_of(process: ProcessTrace, rerun: Trace) -> tuple[ProcessTrace, MemoryAccount] | None:
+def _run_of(process: ProcessTrace, rerun: Trace) -> tuple[ProcessTrace, Account] | None:
     """The process of a run that was this one; None, after an error message, where none was, or its recording failed."""
     own = next((p for p in rerun.processes if p.name == process.name), None)
     if own is None:
@@ -135,7 +134,7 @@ def _run_of(process: ProcessTrace, rerun: Trace) -> tuple[ProcessTrace, MemoryAc
             hint="start the program itself, without torchrun: its rank and world size are set as recorded",
         )
         return None
-    account = account_of(own)
+    account = account_in(own, "memory", Account)
     return None if account is None else (own, account)  # without one it failed, which has been said
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from rltrace.commands._option_types import (
     BEFORE_COMMAND,
@@ -20,9 +20,6 @@ from rltrace.commands._option_types import (
 from rltrace.commands._recording import Destination, distinct_paths, record_command
 from rltrace.commands.console import complain, narrate, write_json
 from rltrace.errors import UsageError
-
-if TYPE_CHECKING:
-    from rltrace.rerun.plan import InjectionPlan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +53,10 @@ def command(arguments: ReplayArguments) -> int:
     Ends as CMD ends; with 125 where rltrace failed, or where not every injection happened: such a run proves nothing.
     """
     from rltrace.commands._rerun_program import ProgramSteps, ran_steps, set_variables
+    from rltrace.diff.compare import compare
     from rltrace.recorder.base.options import RecordOptions
+    from rltrace.report.replay import account_json, account_lines, verdict_line
+    from rltrace.rerun.account import add_up
     from rltrace.rerun.plan import compile_of, loops_of, plans_of, window_of
     from rltrace.trace.read.reader import open_trace
 
@@ -96,30 +96,27 @@ def command(arguments: ReplayArguments) -> int:
 
     def report() -> bool:
         ran = steps is None or ran_steps(steps.process, to.trace)
-        return _report(plans, source, to.trace, replace(arguments, inject=inject)) and ran
+        account = add_up(plans, open_trace(to.trace))
+        lines, verdict = list(account_lines(account)), None
+        if lockstep and account.complete:
+            comparison = compare(source, to.trace)
+            lines.append(verdict_line(comparison))
+            verdict = comparison.verdict
+        found = account_json(account, {"a": str(source), "trace": str(to.trace)}, inject, verdict=verdict)
+        return report_account(lines, found, arguments.result, quiet=arguments.quiet) and ran
 
     return record_command(command, to, options, quiet=arguments.quiet, on_recorded=report)
 
 
-def _report(plans: Mapping[str, InjectionPlan], a: Path, trace: Path, arguments: ReplayArguments) -> bool:
-    """Report the injections, and after a lockstep run whether it equals A; returns whether all injections happened."""
-    from rltrace.report.replay import account_json, account_lines, verdict_line
-    from rltrace.rerun.report import add_up
-    from rltrace.trace.read.reader import open_trace
+def report_account(lines: Iterable[str], found: Mapping[str, Any], result: Path | None, *, quiet: bool) -> bool:
+    """Print what came of the injections, and write it to ``result``; returns whether all were made."""
+    from rltrace.report.replay import INJECTED
 
-    account = add_up(plans, open_trace(trace))
-    first, *more = account_lines(account)
-    comparison = None
-    if arguments.lockstep and account.complete:
-        from rltrace.diff.compare import compare
-
-        comparison = compare(a, trace)
-        more.append(verdict_line(comparison))
-    if not account.complete:
-        complain("\n".join([first, *more]))
-    elif not arguments.quiet:
-        narrate("\n".join([first, *more]))
-    if arguments.result is not None:
-        where, verdict = {"a": str(a), "trace": str(trace)}, None if comparison is None else comparison.verdict
-        write_json(arguments.result, account_json(account, where, arguments.inject, verdict=verdict))
-    return account.complete
+    complete: bool = found["outcome"] == INJECTED
+    if not complete:
+        complain("\n".join(lines))
+    elif not quiet:
+        narrate("\n".join(lines))
+    if result is not None:
+        write_json(result, found)
+    return complete

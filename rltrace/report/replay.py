@@ -7,10 +7,13 @@ from typing import Any
 
 from rltrace.diff.base.model import Comparison
 from rltrace.json import to_json
+from rltrace.rerun.account import Account, MissedInjection, by_reason
 from rltrace.rerun.op_kinds import GENERATOR, NUMBER, OUTSIDE, RESULT, OtherKind
-from rltrace.rerun.report import Account, MissedInjection, by_reason
 
 SCHEMA = "rltrace.replay/1"
+
+INJECTED = "injected"
+"""The outcome of a replay in which all was injected that was requested."""
 
 MAX_KINDS = 12
 """Kinds of injection in the text."""
@@ -22,7 +25,7 @@ def account_json(account: Any, where: Mapping[str, str], selectors: Sequence[str
     """``account``: of ops or of activation rows; ``where``: paths of the trace with the values ("a") and of the replay
     ("trace").
     """
-    outcome = "injected" if account.complete else "unresolved"
+    outcome = INJECTED if account.complete else "unresolved"
     return {"schema": SCHEMA, "outcome": outcome, **where, "inject": selectors, **to_json(account), **more}
 
 
@@ -38,8 +41,7 @@ def account_lines(account: Account) -> Iterator[str]:
             yield f"  {account.propagated:,} of them already had other inputs than in A, and were left unchanged"
         yield from _other_lines(account.other)
         return
-    left = account.selected - account.injected - account.propagated
-    yield f"UNRESOLVED: {left:,} of {account.selected:,} injections did not happen; this run proves nothing"
+    yield f"UNRESOLVED: {account.lacking:,} of {account.selected:,} injections did not happen; this run proves nothing"
     kinds = by_reason(account.missed)
     for entry, count in kinds[:MAX_KINDS]:
         yield f"  {_entry(entry)}{f' (and {count - 1:,} more like it)' if count > 1 else ''}"

@@ -85,11 +85,11 @@ def program_lines(result: ProgramRerun, style: Style) -> Iterator[str]:
         yield f"{style.bold('DIFFERS')}  {result.process}, run by the program, from what was recorded"
     yield ""
     collectives = counted(memory.answered, "collective")
-    yield f"memory    written for {counted(memory.written, 'op')}; {collectives} answered as recorded"
-    if memory.missed:
-        first = memory.unwritten[0]
+    yield f"memory    written for {counted(memory.injected, 'op')}; {collectives} answered as recorded"
+    if memory.lacking:
+        first = memory.missed[0]
         where = f"op {first.row:,} of {first.stream}"
-        yield f"          not for {counted(memory.missed, 'op')}, the first is {where}: {first.why}"
+        yield f"          not for {counted(memory.lacking, 'op')}, the first is {where}: {first.why}"
     if comparison is not None and not result.bitwise:
         yield ""
         yield render_comparison(comparison, color=style.color)

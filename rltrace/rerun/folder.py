@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from pprint import pformat
 from types import ModuleType
@@ -144,19 +144,7 @@ if __name__ == "__main__":
 '''
 
 
-@dataclass
-class _Stored:
-    """What ``memory.npz`` will hold."""
-
-    arrays: dict[str, Any] = field(default_factory=dict)
-
-    def name(self, data: Any) -> str:
-        name = f"{digest_buffer(np.ascontiguousarray(data), 0):016x}"
-        self.arrays[name] = data
-        return name
-
-
-def script(repro: Repro, stored: _Stored, file: str) -> str:
+def script(repro: Repro, stored: dict[str, Any], file: str) -> str:
     """The text of the script; what it needs in ``memory.npz`` is added to ``stored``."""
     one, count = len(repro.ops) == 1, len(repro.ops)
     name = repro.name.replace("\\", "/").replace('"', "'")
@@ -181,12 +169,17 @@ def script(repro: Repro, stored: _Stored, file: str) -> str:
     )
 
 
-def _op(op: RecordedOp, stored: _Stored, settings: Mapping[str, Any]) -> str:
+def _op(op: RecordedOp, stored: dict[str, Any], settings: Mapping[str, Any]) -> str:
+    def name(data: Any) -> str:
+        digest = f"{digest_buffer(np.ascontiguousarray(data), 0):016x}"
+        stored[digest] = data
+        return digest
+
     call, generator = op.call, op.call.generator
     named = {
-        "contents": {number: stored.name(data) for number, data in call.contents.items()},
+        "contents": {number: name(data) for number, data in call.contents.items()},
         "written": call.written,
-        "generator": generator and replace(generator, state=stored.name(generator.state)),
+        "generator": generator and replace(generator, state=name(generator.state)),
         "settings": dict(settings),
         "results": dict(call.results),
         "where": call.where,
@@ -252,15 +245,15 @@ SCRIPT = "repro.py"
 def write_folder(folder: Path, repro: Repro) -> int:
     """Write the folder, replacing earlier files; returns the bytes of memory in it."""
     folder.mkdir(parents=True, exist_ok=True)
-    stored = _Stored()
+    stored: dict[str, Any] = {}
     (folder / SCRIPT).write_text(script(repro, stored, SCRIPT), encoding="utf-8")
-    np.savez_compressed(folder / "memory.npz", **stored.arrays)
+    np.savez_compressed(folder / "memory.npz", **stored)
     for module, neighbours in ((repro_main, (runner, torch_flags)), (runner, (torch_flags,)), (torch_flags, ())):
         name = module.__name__.rpartition(".")[2]
         (folder / f"{name}.py").write_text(standalone_source(module, *neighbours), encoding="utf-8")
     if repro.by_trace:
         (folder / "digest.py").write_text(digest_source(), encoding="utf-8")
-    return sum(map(len, stored.arrays.values()))
+    return sum(map(len, stored.values()))
 
 
 def side_of(

@@ -1,22 +1,35 @@
 """The injections of one process while it runs: which are due, and what came of each.
 
-Makes none itself: ops are overwritten by ``injector.py``, arrays of JAX replaced by ``arrays.py``. No torch.
+Makes none itself: ops are overwritten by ``values.py``, arrays of JAX replaced by its extension. No torch.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from rltrace.errors import HoleError
+from rltrace.rerun.account import NO_STEP, NO_STREAM, NOT_REACHED, RAISED, Account, MissedInjection, missed_injection
 from rltrace.rerun.op_kinds import OpDistance, OpKind, OpKinds, Tallies
 from rltrace.rerun.plan import Attempt, Injection, InjectionPlan, Place
-from rltrace.rerun.report import NO_STEP, NO_STREAM, NOT_REACHED, RAISED, Account, MissedInjection, missed_injection
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.values import Value
 
 
 class NotInjectedError(Exception):
     """An injection could not be made; the text is the reason."""
+
+
+def check_fits(value: Value, what: str, dtype: str, shape: tuple[int, ...], hint: str = "") -> None:
+    """Raise NotInjectedError where an array or tensor of B is not of the dtype and shape of A's value."""
+    if (dtype, shape) != (value.dtype, value.shape):
+        both = f"{dtype}{list(shape)} here and {value.dtype}{list(value.shape)} in A"
+        raise NotInjectedError(f"{what} is {both}{hint}")
+
+
+def device_words(devices: Sequence[str]) -> str:
+    """``cpu and cuda``."""
+    return " and ".join(dict.fromkeys(devices)) or "no device"
 
 
 class InjectionFollower:
@@ -40,10 +53,16 @@ class InjectionFollower:
         self._other = Tallies()
         self._raised: set[tuple[str, int]] = set()
 
-    def fetch(self, digest: int) -> Value | None:
-        """A's value. Thread-safe. Raises HoleError."""
+    def value(self, digest: int) -> Value:
+        """A's value. Thread-safe. Raises NotInjectedError."""
         with self._lock:
-            return self._values.get(digest)
+            try:
+                value = self._values.get(digest)
+            except HoleError as error:
+                raise NotInjectedError(str(error)) from None
+        if value is None:
+            raise NotInjectedError(f"A has no value {digest:016x}")
+        return value
 
     def begin(self, stream: str) -> None:
         self._streams.add(stream)

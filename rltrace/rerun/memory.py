@@ -22,26 +22,31 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from torch._ops import OpOverload
 
 import rltrace
 from rltrace.errors import HoleError
+from rltrace.recorder import current_session
+from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.base.torch_function import torch_function_disabled
-from rltrace.recorder.capture.captures import PastAttempts
-from rltrace.recorder.core.calls import Call, flatten_arguments, named_group, op_tensors, payload_of, skeleton
-from rltrace.recorder.core.hooks import FixedCells, OpHook, Run
+from rltrace.recorder.capture.captures import PastAttempts, ProgramState
+from rltrace.recorder.core.calls import flatten_arguments, named_group, op_tensors, payload_of, skeleton
 from rltrace.recorder.core.op_info import flat_tensors
 from rltrace.recorder.core.op_recorder import OpRecorder
 from rltrace.recorder.core.storages import address_of
 from rltrace.recorder.digests.rng_state import generator_of
+from rltrace.rerun.account import Account, MissedInjection
+from rltrace.rerun.hook import OpInjection, Provider, RunningOp, StreamProvider
 from rltrace.rerun.op_sequence import RecordedMemory, SequenceOp, recorded_memory
-from rltrace.rerun.plan import Place
-from rltrace.rerun.program import MAX_UNWRITTEN, MemoryAccount, UnwrittenMemory
+from rltrace.rerun.plan import Attempt, Place
+from rltrace.rerun.process_groups import leave_alone
+from rltrace.rerun.program import rank_of
 from rltrace.rerun.runner import TensorSpec, memory_with, tensor_in
 from rltrace.trace.format.collectives import WAITS, brings_data, is_collective
 from rltrace.trace.format.schema import Column, Kind, Step
 from rltrace.trace.read.names import Words
 from rltrace.trace.read.process import ProcessTrace
+from rltrace.trace.read.reader import open_trace
+from rltrace.wording import counted
 
 # --- what was recorded ------------------------------------------------------------------------------------------------
 
@@ -74,6 +79,7 @@ class DueMemory:
     """What is written for one op of the program."""
 
     row: int
+    place: Place
     before: tuple[tuple[TensorSpec, int], ...] = ()
     """Of storages that it reads: one of its tensors there, and the digest of the storage's bytes."""
     state: int | None = None
@@ -141,7 +147,7 @@ class StepMemory:
                 self.calls.setdefault((stream.name, step), []).append(self._call(rows, i, name))
                 continue
             before = self._before.get((stream.name, rows.first + i), ())
-            due = DueMemory(rows.first + i, before, rows.rng(i) or None)
+            due = DueMemory(rows.first + i, (name, key, nth), before, rows.rng(i) or None)
             layouts = words.tensors(int(rows.columns[i, Column.STRUCTURE]))
             edited.setdefault((step, _edited_place(name, words, site, _shapes(layouts))), []).append(due)
             if due.before or due.state or name.startswith(WAITS) or self.pauses_at(stream.name, due.row):
@@ -276,20 +282,39 @@ def _received(ops: Sequence[SequenceOp], receives: Callable[[SequenceOp], list[t
 # --- the program ------------------------------------------------------------------------------------------------------
 
 
-class MemoryFollower:
-    """The recorded memory that has yet to be written, and counts of what was. Thread-safe."""
+class MemoryProvider(Provider):
+    """The provider of recorded memory for one process: what is left to be written, and what was. Thread-safe."""
 
-    def __init__(self, memory: StepMemory) -> None:
+    name = "memory"
+
+    def __init__(self, memory: StepMemory, step: int) -> None:
+        """``step``: the first of the recorded ones."""
         self.memory = memory
         self.refused: str | None = None
         self.is_left = False
         """The debugger has ended the program."""
+        self._step = step
         self._lock = threading.Lock()
         self._due = {key: {due.row: due for due in places.values()} for key, places in memory.due.items()}
         self._calls = {key: deque(calls) for key, calls in memory.calls.items()}
         self._written = self._answered = 0
-        self._unwritten: list[UnwrittenMemory] = []
+        self._missed: list[MissedInjection] = []
         self._reached: set[tuple[str, int]] = set()
+
+    def of_stream(self, stream: OpRecorder) -> StreamMemory:
+        return StreamMemory(stream, self)
+
+    def wakes(self, state: ProgramState) -> None:
+        """The recorded steps begin: with parameters, optimizer state and counts of steps as they were."""
+        past = self.memory.past(self._step)
+        unknown = set(past.ordinals) - state.ordinals()
+        if unknown:
+            optimizers = counted(len(unknown), "optimizer") + " of the recorded process"
+            state.stop_program(f"{optimizers} made no attempt in the steps before: raise --warm-up")
+            return
+        restore(self.memory, state.tensors())
+        restore_generator(self.memory)
+        state.count_from(past)
 
     def begin(self, step: tuple[str, int]) -> None:
         """A step begins: name of the stream, and number."""
@@ -300,13 +325,13 @@ class MemoryFollower:
         """Whether the program has come to a recorded step."""
         return bool(self._reached)
 
-    def refuse(self, why: str) -> bool:
-        """The program does what the record has no answer to, unless it is in a step; returns whether it is so."""
+    def refuse(self, why: str) -> None:
+        """End the program, which does what the record has no answer to, unless it is in a recorded step."""
         with self._lock:
             if self.has_begun:
-                return False
+                return
             self.refused = self.refused or why
-            return True
+        stop_program(why)
 
     def take(self, stream: str, step: int, due: DueMemory | None) -> DueMemory | None:
         """What is due for an op, once."""
@@ -317,9 +342,9 @@ class MemoryFollower:
         with self._lock:
             self._written += 1
 
-    def miss(self, stream: str, row: int, why: str) -> None:
+    def miss(self, stream: str, step: int, row: int, place: Place, why: str) -> None:
         with self._lock:
-            self._unwritten.append(UnwrittenMemory(stream, row, why))
+            self._missed.append(MissedInjection(stream, row, step, place[0], place[2], why))
 
     def called(self, stream: str, step: int, call: RecordedCall) -> RecordedCall | None:
         """The recorded collective that this is, whose turn it is; None: it is none, and ``refused`` says why."""
@@ -350,159 +375,152 @@ class MemoryFollower:
                     f" {left[0]}"
                 )
 
-    def account(self) -> MemoryAccount:
+    def account(self) -> Account:
         for stream, step in () if self.is_left else list(self._calls):
             self.ended(stream, step)
-        unwritten = list(self._unwritten)
         for (stream, step), places in self._due.items():
+            why = "the program did not run the op" if (stream, step) in self._reached else "it was not reached"
             for due in places.values():
                 if due.before or due.state:
-                    why = "the program did not run the op" if (stream, step) in self._reached else "it was not reached"
-                    unwritten.append(UnwrittenMemory(stream, due.row, why))
-        return MemoryAccount(
-            bool(self._reached),
+                    self.miss(stream, step, due.row, due.place, why)
+            places.clear()
+        return Account(
+            self._written + len(self._missed),
             self._written,
-            len(unwritten),
-            tuple(unwritten[:MAX_UNWRITTEN]),
-            self._answered,
-            self.refused,
+            tuple(self._missed),
+            reached=bool(self._reached),
+            answered=self._answered,
+            refused=self.refused,
         )
 
 
-class MemoryHook(OpHook[None]):
-    """Writes recorded memory for the ops of one stream, before they run."""
+class StreamMemory(StreamProvider):
+    """Recorded memory for the ops of one stream."""
 
-    def __init__(self, stream: OpRecorder, follower: MemoryFollower, stop: Callable[[str], None]) -> None:
+    def __init__(self, stream: OpRecorder, provider: MemoryProvider) -> None:
         self._stream = stream
         self._process = stream.process
-        self._follower = follower
-        self._stop = stop
+        self._provider = provider
         self._step = -1
         self._due: Mapping[Place, DueMemory] = {}
         self._edited: Mapping[EditedPlace, DueMemory] = {}
         self._sites: Set[tuple[str, int]] = frozenset()
-        self._seen: dict[tuple[str, int], int] = {}
         self._refused = False
 
-    def replacement(self, func: OpOverload) -> Run | None:
-        if self._process.step != self._step:
-            self._follower.ended(self._stream.name, self._step)
-            self._step = self._process.step
-            self._follower.begin(key := (self._stream.name, self._step))
-            memory = self._follower.memory
-            self._due, self._edited = memory.due.get(key, {}), memory.edited.get(key, {})
-            self._sites = memory.sites.get(key, frozenset())
-            self._seen.clear()
-        return self.run
+    def begins(self, step: int, attempt: Attempt) -> bool:
+        provider, key = self._provider, (self._stream.name, step)
+        provider.ended(self._stream.name, self._step)
+        self._step = step
+        provider.begin(key)
+        self._due, self._edited = provider.memory.due.get(key, {}), provider.memory.edited.get(key, {})
+        self._sites = provider.memory.sites.get(key, frozenset())
+        return True
 
-    def needs_digests(self) -> bool:
-        return True  # ``run`` writes digests of the current row
+    def find(self, op: RunningOp) -> OpMemory | None:
+        if is_collective(op.plan.name):
+            recorded = self._answer(op)
+            return None if recorded is None else OpMemory(self._provider, op, self._step, recorded.row, None)
+        due = self._due.get(op.place)
+        if due is None and self._edited and op.place[:2] not in self._sites:
+            words = self._process.tables.words
+            due = self._edited.get(_edited_place(op.plan.name, words, self._stream.site, _shapes_here(op.tensors)))
+        due = self._provider.take(self._stream.name, self._step, due)
+        return None if due is None else OpMemory(self._provider, op, self._step, due.row, due)
 
-    def finish(self, cells: FixedCells, call: Call, tensors: list[torch.Tensor], out: Any) -> None:
-        """Count the row, also of an op that is left to the class of its tensors and so does not come to ``run``."""
-        key = call.plan.name, self._process.tables.key_of("sites", cells[2])
-        self._seen[key] = self._seen.get(key, 0) + 1
+    def _answer(self, op: RunningOp) -> RecordedCall | None:
+        """The recorded collective that this is; None: it is another one, and the program is to end."""
+        arguments = (*op.args, *op.kwargs.values())
+        groups = filter(None, map(_group, arguments))
+        ranks: Any = next((group["ranks"] for group in groups if "ranks" in group), ())
+        site = self._process.tables.words.innermost(self._stream.site)
+        where = f"{site.file}:{site.line} in {site.function}" if site is not None else ""
+        was_refused = self._provider.refused is not None
+        integers = array("q")
+        flatten_arguments(arguments, [], [], integers, array("d"))
+        deciding = _deciding(op.plan.arguments, skeleton(op.args, op.kwargs), integers)
+        call = RecordedCall(op.plan.name, _shapes_here(op.tensors), tuple(ranks), deciding, site=where)
+        recorded = self._provider.called(self._stream.name, self._step, call)
+        self._refused = recorded is None and not was_refused
+        return recorded
 
     def end(self) -> None:
         if self._refused:
             self._refused = False
-            self._stop(str(self._follower.refused))
+            stop_program(str(self._provider.refused))
 
-    def run(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run the op on recorded memory, where there is any for it."""
-        recorded = None
-        try:
-            name = self._process.calls.plan(func).name
-            collective = is_collective(name)
-            tensors = op_tensors(args, kwargs)
-            due = None if collective else self._take(name, tensors)
-            if due is not None and (due.before or due.state):
-                self._before(due, func, args, kwargs, tensors)
-            if collective:
-                recorded = self._answer(func, args, kwargs, tensors)
-        except Exception as error:
-            self._process.fail(error)
-            return func(*args, **kwargs)
-        if due is not None and self._follower.memory.pauses_at(self._stream.name, due.row) and debug_program():
-            self._follower.is_left = True
-            self._stop("the debugger ended it")
-        out = func(*args, **kwargs)
-        if recorded is not None:
-            self._receive(recorded.row, tensors, list(flat_tensors(out)))
-        elif due is not None and name.startswith(WAITS):
-            self._receive(due.row, tensors, [])
+
+@dataclass(frozen=True, eq=False)
+class OpMemory(OpInjection):
+    """Recorded memory for one op."""
+
+    provider: MemoryProvider
+    op: RunningOp
+    step: int
+    row: int
+    due: DueMemory | None
+    """None: it is a collective."""
+
+    def before(self) -> None:
+        """Write what the op read, and set its generator."""
+        due, op, provider = self.due, self.op, self.provider
+        if due is not None and (due.before or due.state):
+            for like, digest in due.before:
+                self._write(like, digest, op.tensors)
+            state = due.state
+            if state is not None:
+                generator = generator_of(op.args, op.kwargs)
+                if generator is not None and state in provider.memory.process.values:
+                    generator.set_state(torch.from_numpy(np.array(provider.memory.bytes(state))))
+                else:
+                    self._miss("its generator's state was not recorded")
+                    state = None
+            provider.wrote()
+            op.inputs_written(range(len(op.tensors)), state)
+        if due is not None and provider.memory.pauses_at(op.stream.name, due.row) and debug_program():
+            provider.is_left = True
+            stop_program("the debugger ended it")
+
+    def after(self, out: Any) -> Any:
+        """Write what a collective received, or had received when the program waited."""
+        if self.due is None or self.op.plan.name.startswith(WAITS):
+            returned = list(flat_tensors(out)) if self.due is None else []
+            received = self.provider.memory.received.get((self.op.stream.name, self.row), ())
+            for like, digest, is_returned in received:
+                self._write(like, digest, returned if is_returned else self.op.tensors)
         return out
 
-    def _receive(self, row: int, tensors: list[torch.Tensor], returned: list[torch.Tensor]) -> None:
-        """Write what a collective received, or had received when the program waited."""
-        for like, digest, is_returned in self._follower.memory.received.get((self._stream.name, row), ()):
-            self._write(row, like, digest, returned if is_returned else tensors)
-
-    def _take(self, name: str, tensors: list[torch.Tensor]) -> DueMemory | None:
-        site = self._process.tables.key_of("sites", self._stream.site)
-        due = self._due.get((name, site, self._seen.get((name, site), 0)))
-        if due is None and self._edited and (name, site) not in self._sites:
-            words = self._process.tables.words
-            due = self._edited.get(_edited_place(name, words, self._stream.site, _shapes_here(tensors)))
-        return self._follower.take(self._stream.name, self._step, due)
-
-    def _before(
-        self,
-        due: DueMemory,
-        func: OpOverload,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        tensors: list[torch.Tensor],
-    ) -> None:
-        for like, digest in due.before:
-            self._write(due.row, like, digest, tensors)
-        state = due.state
-        if state is not None:
-            generator = generator_of(args, kwargs)
-            if generator is not None and state in self._follower.memory.process.values:
-                generator.set_state(torch.from_numpy(np.array(self._follower.memory.bytes(state))))
-            else:
-                self._follower.miss(self._stream.name, due.row, "its generator's state was not recorded")
-                state = None
-        self._follower.wrote()
-        self._digest_again(state, func, tensors)
-        for hook in self._stream.hooks:
-            hook.inputs_written(func, args, kwargs)
-
-    def _digest_again(self, state: int | None, func: OpOverload, tensors: list[torch.Tensor]) -> None:
-        """Replace the row's digests of inputs and RNG state, which precede what was written."""
-        draws = self._process.calls.plan(func).draws
-        links, digests = self._stream.links, self._stream.digests
-        read = [place for place in range(len(tensors)) if links[place - len(tensors)] & 1]
-        start = len(digests) - len(read) - draws
-        for i, place in enumerate(read):
-            digests[start + i] = self._process.digests.of(tensors[place])
-        if draws and state is not None:
-            digests[-1] = state
-
-    def _write(self, row: int, like: TensorSpec, digest: int, tensors: list[torch.Tensor]) -> None:
+    def _write(self, like: TensorSpec, digest: int, tensors: Sequence[torch.Tensor]) -> None:
         try:
-            write(tensors[like.index], like, self._follower.memory.bytes(digest))
+            write(tensors[like.index], like, self.provider.memory.bytes(digest))
         except (NotWrittenError, HoleError, IndexError) as error:
-            self._follower.miss(self._stream.name, row, str(error))
+            self._miss(str(error))
 
-    def _answer(
-        self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor]
-    ) -> RecordedCall | None:
-        """The recorded collective that this is; None: it is another one, and the program is to end."""
-        groups = filter(None, map(_group, (*args, *kwargs.values())))
-        ranks: Any = next((group["ranks"] for group in groups if "ranks" in group), ())
-        site = self._process.tables.words.innermost(self._stream.site)
-        where = f"{site.file}:{site.line} in {site.function}" if site is not None else ""
-        was_refused = self._follower.refused is not None
-        plan = self._process.calls.plan(func)
-        integers = array("q")
-        flatten_arguments((*args, *kwargs.values()), [], [], integers, array("d"))
-        deciding = _deciding(plan.arguments, skeleton(args, kwargs), integers)
-        call = RecordedCall(plan.name, _shapes_here(tensors), tuple(ranks), deciding, site=where)
-        recorded = self._follower.called(self._stream.name, self._step, call)
-        self._refused = recorded is None and not was_refused
-        return recorded
+    def _miss(self, why: str) -> None:
+        self.provider.miss(self.op.stream.name, self.step, self.row, self.op.place, why)
+
+
+def stop_program(why: str) -> None:
+    session = current_session()
+    if session is not None:
+        session.stop_program(why)
+
+
+def memory_provider(options: RecordOptions) -> Callable[[str], MemoryProvider | None]:
+    """What makes the provider of a process of that name; it makes none of another than the recorded one."""
+    trace = open_trace(options.rerun)
+
+    def make(name: str) -> MemoryProvider | None:
+        if name != options.process:
+            return None
+        process = next(process for process in trace.processes if process.name == name)
+        memory = StepMemory(process, options.pause, RecordedMemory(trace, process))
+        provider = MemoryProvider(memory, options.first_step)
+        place = rank_of(process)
+        if place is not None:
+            leave_alone(*place, provider.refuse, lambda: provider.has_begun)
+        return provider
+
+    return make
 
 
 def _shapes_here(tensors: Iterable[torch.Tensor]) -> Shapes:

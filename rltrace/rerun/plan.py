@@ -183,16 +183,19 @@ def window_of(trace: Trace) -> tuple[str, int, int | None]:
 
 def compile_of(trace: Trace) -> str | None:
     """A's option for compiled functions, which a replay uses, too."""
-    options: Any = (trace.launch or {}).get("options")
-    found = options.get("compile") if isinstance(options, Mapping) else None
+    found = _option(trace, "compile")
     return found if isinstance(found, str) else None
 
 
 def loops_of(trace: Trace) -> tuple[str, ...]:
     """A's option for training loops of JAX, which a replay uses, too."""
-    options: Any = (trace.launch or {}).get("options")
-    found = options.get("loops") if isinstance(options, Mapping) else None
+    found = _option(trace, "loops")
     return tuple(map(str, found)) if isinstance(found, list) else ()
+
+
+def _option(trace: Trace, name: str) -> object:
+    options: Any = (trace.launch or {}).get("options")
+    return options.get(name) if isinstance(options, Mapping) else None
 
 
 def _plan(process: ProcessTrace, selector: Selector, carried: Range | None, only: InjectionFilter) -> InjectionPlan:
@@ -205,8 +208,6 @@ def _plan(process: ProcessTrace, selector: Selector, carried: Range | None, only
         placed: dict[Attempt, dict[Place, Injection]] = {}
         for injection in _injections(process, stream, selector, carried):
             if not only.includes(injection.stream, injection.row):
-                continue
-            if not only.collectives and brings_data(injection.place[0]):
                 continue
             if not only.collectives and brings_data(injection.place[0]):
                 continue

@@ -9,42 +9,10 @@ import numpy as np
 
 from rltrace.diff.base.model import Comparison
 from rltrace.fingerprint.host import FILE_LISTS
-from rltrace.json import JsonError, from_json, to_json
 from rltrace.masking import MASK
-from rltrace.trace.format.journal import Record
+from rltrace.rerun.account import Account
 from rltrace.trace.format.schema import Step
 from rltrace.trace.read.process import ProcessTrace
-
-MAX_UNWRITTEN: Final = 50
-"""Entries in an account."""
-
-
-@dataclass(frozen=True)
-class UnwrittenMemory:
-    """Recorded memory that was not written."""
-
-    stream: str
-    row: int
-    """In the recorded process."""
-    why: str
-
-
-@dataclass(frozen=True)
-class MemoryAccount:
-    """What a run of the program got of the recorded memory."""
-
-    reached: bool
-    """Whether it came to the recorded steps."""
-    written: int
-    """Ops that recorded memory, or a generator's state, was written for."""
-    missed: int
-    """Ops that it was not written for."""
-    unwritten: tuple[UnwrittenMemory, ...]
-    """The first of them, at most MAX_UNWRITTEN."""
-    answered: int
-    """Collectives that were answered as recorded."""
-    refused: str | None
-    """The first collective that is another one than was recorded; None: there is none."""
 
 
 @dataclass(frozen=True)
@@ -60,23 +28,9 @@ class ProgramRerun:
     """Whether its ops are the recorded ones and gave the recorded bits."""
     why: str
     """Why the program was ended early; empty: it was not."""
-    memory: MemoryAccount
+    memory: Account
     comparison: Comparison | None
     """With the recorded steps; None: the program did not come to them."""
-
-
-def account_record(account: MemoryAccount) -> Record:
-    """The journal record of the process."""
-    return {"type": "memory", **to_json(account)}
-
-
-def account_of(process: ProcessTrace) -> MemoryAccount | None:
-    """The account in the journal of a process; None: it has none."""
-    record = next((record for record in process.journal.records if record["type"] == "memory"), None)
-    try:
-        return None if record is None else from_json(MemoryAccount, record)
-    except JsonError:
-        return None
 
 
 # --- the recorded process ---------------------------------------------------------------------------------------------

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import torch
 from recorded import Record, Recorded
+from replayed import replay_block
 from torch import nn
 
 from rltrace.recorder.base import isolation
 from rltrace.recorder.core.compiled import MODULE, code_fingerprint, draws_random_numbers, kernel_names
-from rltrace.rerun.start import replay_block
 from rltrace.trace.format.schema import ValueIndex, ValueKind
 
 pytestmark = pytest.mark.filterwarnings("ignore")

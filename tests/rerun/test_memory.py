@@ -20,10 +20,11 @@ from rltrace.errors import UsageError
 from rltrace.recorder import current_session
 from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.session.api import recording
-from rltrace.rerun.memory import MemoryFollower, StepMemory
+from rltrace.rerun.account import Account, account_in
+from rltrace.rerun.hook import Injections
+from rltrace.rerun.memory import MemoryProvider, StepMemory
 from rltrace.rerun.process_groups import OBJECTS, _check, follow_objects
-from rltrace.rerun.program import MemoryAccount, account_of, default_warm_up
-from rltrace.rerun.start import MemoryExtension
+from rltrace.rerun.program import default_warm_up
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import open_trace
 
@@ -50,16 +51,16 @@ class Rerun:
             self.call(program)
         return open_trace(self.recorded).processes[0]
 
-    def run(self, program: Callable[[], object], warm_up: int) -> MemoryAccount:
+    def run(self, program: Callable[[], object], warm_up: int) -> Account:
         process = open_trace(self.recorded).processes[0]
         first, end = process.windows[0]
         options = RecordOptions(
             str(self.again), steps=(first, end), asleep=first > 0, rerun=str(self.recorded), warm_up=warm_up
         )
-        follower = MemoryFollower(StepMemory(process))
-        with recording(options, force=True, extend=lambda _: MemoryExtension(follower, first)):
+        provider = MemoryProvider(StepMemory(process), first)
+        with recording(options, force=True, extend=lambda _: Injections([provider])):
             self.call(program)
-        account = account_of(open_trace(self.again).processes[0])
+        account = account_in(open_trace(self.again).processes[0], "memory", Account)
         assert account is not None
         return account
 
@@ -94,7 +95,7 @@ def test_a_program_with_other_data_and_weights_runs_the_recorded_steps(rerun: Re
     account = rerun.run(Training(2 + END - FIRST, seed=1), warm_up=2)
     found = compare(rerun.recorded, rerun.again)
     assert (found.verdict, found.agrees) == (Verdict.IDENTICAL, True)
-    assert (account.reached, account.missed, account.refused) == (True, 0, None)
+    assert (account.reached, account.lacking, account.refused) == (True, 0, None)
     again = Recorded(rerun.again)
     assert {row.step for row in again.rows} == {FIRST, FIRST + 1}
 
@@ -129,7 +130,7 @@ def test_an_edited_line_gets_the_memory_of_its_only_op(rerun: Rerun) -> None:
 
     rerun.record(program(1, edited=False))
     account = rerun.run(program(2, edited=True), warm_up=FIRST)
-    assert account.missed == 0
+    assert account.lacking == 0
     assert compare(rerun.recorded, rerun.again).first_value is None
 
 
@@ -137,8 +138,8 @@ def test_a_program_that_ends_before_did_not_reach_the_steps(rerun: Rerun) -> Non
     """The account says so, and names what nobody read."""
     rerun.record(Training(END, seed=0))
     account = rerun.run(Training(1, seed=0), warm_up=2)
-    assert (account.reached, account.written) == (False, 0)
-    assert account.unwritten[0].why == "it was not reached"
+    assert (account.reached, account.injected) == (False, 0)
+    assert account.missed[0].why == "it was not reached"
 
 
 def test_few_steps_suffice_before(rerun: Rerun) -> None:
@@ -188,12 +189,12 @@ def test_another_collective_ends_the_program(rerun: Rerun, sizes: tuple[int, ...
     """At once, with what was recorded in its place: what other ranks sent answers no other."""
     rerun.record(reduced(2, 3), steps=(0, None))
     process = open_trace(rerun.recorded).processes[0]
-    follower = MemoryFollower(StepMemory(process))
+    provider = MemoryProvider(StepMemory(process), 0)
     options = RecordOptions(str(rerun.again), rerun=str(rerun.recorded))
     ends = pytest.raises(KeyboardInterrupt) if len(sizes) > 1 else pytest.MonkeyPatch.context()
-    with recording(options, force=True, extend=lambda _: MemoryExtension(follower, 0)), ends:
+    with recording(options, force=True, extend=lambda _: Injections([provider])), ends:
         rerun.call(reduced(*sizes))
-    refused = follower.account().refused
+    refused = provider.account().refused
     assert refused is not None and refused.startswith(why)
     assert ("was recorded" in refused) or ("were recorded" in refused)
 
@@ -259,13 +260,13 @@ def test_another_reduction_or_peer_ends_the_program(rerun: Rerun, what: str) -> 
     """What other ranks sent was for the arguments that were recorded; with those it is answered."""
     collective, was, now, called, recorded = COLLECTIVES[what]
     rerun.record(lambda: [collective(was) for _ in range(2)], steps=(0, None))
-    follower = MemoryFollower(StepMemory(open_trace(rerun.recorded).processes[0]))
+    provider = MemoryProvider(StepMemory(open_trace(rerun.recorded).processes[0]), 0)
     options = RecordOptions(str(rerun.again), rerun=str(rerun.recorded))
-    with recording(options, force=True, extend=lambda _: MemoryExtension(follower, 0)):
+    with recording(options, force=True, extend=lambda _: Injections([provider])):
         rerun.call(lambda: collective(was))
         with pytest.raises(KeyboardInterrupt):
             rerun.call(lambda: collective(now))
-    account = follower.account()
+    account = provider.account()
     assert account.answered == 1
     assert account.refused is not None
     here, _, there = account.refused.partition("; ")

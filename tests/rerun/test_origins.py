@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from replayed import run
+from replayed import replay_block, run
 
 import rltrace
 from rltrace.diff import compare
 from rltrace.diff.base.model import Verdict
+from rltrace.rerun.account import Account
 from rltrace.rerun.plan import InjectionFilter
-from rltrace.rerun.report import Account
-from rltrace.rerun.start import replay_block
 from rltrace.trace.format.schema import Column
 from rltrace.trace.read.reader import open_trace
 

@@ -10,14 +10,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from replayed import Replayed, Runs, replay, run
+from replayed import Replayed, Runs, replay, replay_block, run
 from torch import nn
 
 import rltrace
 from rltrace.diff import compare
 from rltrace.diff.base.model import Verdict
 from rltrace.errors import HoleError, UsageError
-from rltrace.rerun.start import replay_block
 from rltrace.trace.tools.verify import verify
 
 WRONG = [0.0]

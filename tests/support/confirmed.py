@@ -12,6 +12,7 @@ from shutil import rmtree
 from typing import Any
 
 import torch
+from replayed import replay_block
 
 import rltrace
 from rltrace.diff.compare import compare
@@ -20,7 +21,6 @@ from rltrace.experiment.confirm.run_cache import RunOutcome, Side
 from rltrace.experiment.confirm.steps_covered import divergence_of
 from rltrace.experiment.outcome import ExperimentResult
 from rltrace.rerun.plan import InjectionFilter
-from rltrace.rerun.start import replay_block
 from rltrace.trace.read.reader import open_trace
 
 Program = Callable[[bool], Any]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,62 @@ from typing import Any
 import torch
 
 import rltrace
-from rltrace.rerun.report import Account
-from rltrace.rerun.start import replay_block
-from rltrace.trace.read.reader import open_trace
+from rltrace.recorder.base.options import RecordOptions
+from rltrace.recorder.session.api import recording
+from rltrace.rerun.account import Account, add_up
+from rltrace.rerun.plan import ALL, InjectionFilter, compile_of, make_plans, window_of
+from rltrace.rerun.start import MakeProvider, extend_by
+from rltrace.rerun.values import values_of
+from rltrace.selectors import parse_selectors
+from rltrace.trace.read.reader import Trace, open_trace
+
+
+@dataclass
+class Replay:
+    """A replay in this process; ``account`` is there at the end of its block."""
+
+    account: Any = None
+
+
+@contextmanager
+def injected(
+    options: RecordOptions, make: MakeProvider, account: Callable[[Trace], Any], *, force: bool
+) -> Iterator[Replay]:
+    """Record the block's ops, and give them what a provider has."""
+    replay = Replay()
+    with recording(options, force=force, extend=extend_by([make])):
+        yield replay
+    replay.account = account(open_trace(options.trace))
+
+
+def replay_block(
+    a: str | Path,
+    inject: str | tuple[str, ...],
+    path: str | Path,
+    *,
+    only: InjectionFilter = ALL,
+    lockstep: bool = False,
+    origins: bool = False,
+    force: bool = False,
+) -> AbstractContextManager[Replay]:
+    """Record the block's ops into a new trace at ``path``, with values of ``a`` at the ops that ``inject`` finds."""
+    trace = open_trace(a)
+    selectors = (inject,) if isinstance(inject, str) else tuple(inject)
+    plans = make_plans(trace, parse_selectors(selectors), only, lockstep=lockstep)
+    options = RecordOptions(
+        str(Path(path).absolute()),
+        *window_of(trace),
+        compile=compile_of(trace),
+        replay=str(Path(a).absolute()),
+        inject=selectors,
+    )
+    return injected(
+        options,
+        lambda name: values_of(trace, plans, name, origins=origins),
+        lambda replay: add_up(plans, replay),
+        force=force,
+    )
+
 
 Program = Callable[[bool], Any]
 """Called with whether it is the second run, B."""

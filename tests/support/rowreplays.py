@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,13 @@ from typing import Any
 import mixture
 import torch
 from mixture import Policy, Rollout, Trained, train
+from replayed import Replay as Made
+from replayed import injected
 
-from rltrace.extensions.parity.patching.start import rows_block
-from rltrace.extensions.parity.patching.tally import ModuleRows, RowAccount
+from rltrace.extensions.parity.patching.source import read_table
+from rltrace.extensions.parity.patching.start import options_of, rows_provider
+from rltrace.extensions.parity.patching.tally import ModuleRows, RowAccount, account_of
+from rltrace.selectors import parse_selectors
 from rltrace.trace.read.reader import open_trace
 
 NOISE = 0.2
@@ -51,6 +56,23 @@ def trainer(**options: Any) -> Policy:
         for layer in policy.layers:
             layer.router.score.weight += NOISE * torch.randn_like(layer.router.score.weight)
     return policy
+
+
+def rows_block(
+    a: str | Path,
+    inject: str | tuple[str, ...],
+    path: str | Path,
+    *,
+    weights: bool = False,
+    names: str | Path | None = None,
+    force: bool = False,
+) -> AbstractContextManager[Made]:
+    """Record the block's ops into a new trace at ``path``, with the rows of ``a`` that ``inject`` selects."""
+    trace = open_trace(a)
+    selectors = (inject,) if isinstance(inject, str) else tuple(inject)
+    table = read_table(trace, parse_selectors(selectors), selectors, weights=weights)
+    options = options_of(trace, str(Path(path).absolute()), selectors, weights=weights, names=names)
+    return injected(options, rows_provider(options), lambda replay: account_of(replay, table), force=force)
 
 
 def replay_rows(generated: Generated, path: Path, inject: Any, policy: Any, orders: Any, *, weights: bool) -> Replayed:

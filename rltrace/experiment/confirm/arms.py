@@ -38,7 +38,7 @@ from rltrace.experiment.confirm.steps_covered import (
 from rltrace.experiment.delta_debugging import NothingToSearchError, minimise
 from rltrace.experiment.outcome import Arm, ArmName, ArmState, ExperimentResult, OriginClass, Outcome
 from rltrace.experiment.trial_log import TrialLog
-from rltrace.rerun.report import Account
+from rltrace.rerun.account import Account
 from rltrace.trace.format.schema import GENERATORS, LIMIT, Column, Kind, Step, StepFlag
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace, open_trace

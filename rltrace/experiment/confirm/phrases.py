@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 
 from rltrace.diff.base.model import Comparison, Finding
 from rltrace.experiment.outcome import OriginClass
+from rltrace.rerun.account import Account
 from rltrace.rerun.op_kinds import OtherKind
-from rltrace.rerun.report import Account
 
 
 def classes_of(kinds: Sequence[OtherKind], needed: Collection[str] | None = None) -> tuple[OriginClass, ...]:

@@ -20,7 +20,7 @@ from rltrace.experiment.confirm.phrases import runs_text
 from rltrace.experiment.confirm.steps_covered import StepsCovered
 from rltrace.experiment.rerun_command import Recipe, machine_difference
 from rltrace.experiment.runner import RunMaker, RunRequest
-from rltrace.rerun.report import Account, parse_account
+from rltrace.rerun.account import Account, parse_account
 from rltrace.trace.read.reader import Trace, open_trace
 
 Side = Literal["a", "b"]
@@ -230,7 +230,7 @@ class RunCache:
             found: Any = json.loads((self._folder / f"{name}.replay.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
-        return parse_account(found)
+        return parse_account(found, Account)
 
 
 def _note_of(trace: Path) -> Path:

@@ -26,7 +26,7 @@ scan."""
 
 
 def _recorders(options: RecordOptions) -> dict[str, str]:
-    injects = options.replay and not options.by_rows
+    injects = options.replay and not options.provider
     return {"jax": f"rltrace.extensions.jax.{'arrays:start_injecting' if injects else 'hook:start'}"}
 
 

@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rltrace.errors import HoleError, RecordError
+from rltrace.errors import RecordError
 from rltrace.extensions.jax import JAX_ENGINE, hook
 from rltrace.extensions.jax.programs import array_like, host_array
 from rltrace.extensions.jax.rows import Operand, RowPlace, RowTemplate
 from rltrace.recorder import current_session
 from rltrace.recorder.base.intern_tables import Tables
 from rltrace.recorder.base.options import RecordOptions
-from rltrace.rerun.follower import InjectionFollower, NotInjectedError
+from rltrace.rerun.account import record_of
+from rltrace.rerun.follower import InjectionFollower, NotInjectedError, check_fits, device_words
 from rltrace.rerun.op_kinds import OUTSIDE, RESULT, OpDistance, OpKinds
 from rltrace.rerun.plan import Injection, plans_of
-from rltrace.rerun.report import record_of
 from rltrace.trace.format.schema import Column
 from rltrace.trace.read.reader import open_trace
 from rltrace.trace.read.values import Value
@@ -72,7 +72,7 @@ class ArrayInjector:
             self._follower.miss(injection, reason)
 
     def records(self) -> Sequence[Mapping[str, Any]]:
-        return (record_of(self._follower.account()),)
+        return (record_of("values", self._follower.account()),)
 
     def _due(self, place: RowPlace) -> Injection | None:
         if place.number not in self._streams:
@@ -91,7 +91,8 @@ class ArrayInjector:
         """Replace what the call takes from outside. Raises NotInjectedError."""
         devices = tuple(operand.layout.device.partition(":")[0] for operand in inputs)
         if devices != injection.devices:
-            raise NotInjectedError(f"its arrays are on {_words(devices)} here and on {_words(injection.devices)} in A")
+            here, there = device_words(devices), device_words(injection.devices)
+            raise NotInjectedError(f"its arrays are on {here} here and on {there} in A")
         values = [(at, self._fitting(inputs[at], digest)) for at, digest in injection.inputs]
         for at, value in values:
             if value is None:
@@ -127,16 +128,8 @@ class ArrayInjector:
         """A's value for an array of B; None: B has it already. Raises NotInjectedError where it does not fit."""
         if operand.digest == digest:
             return None
-        try:
-            value = self._follower.fetch(digest)
-        except HoleError as error:
-            raise NotInjectedError(str(error)) from None
-        if value is None:
-            raise NotInjectedError(f"A has no value {digest:016x}")
-        layout = operand.layout
-        if (layout.dtype, layout.shape) != (value.dtype, value.shape):
-            both = f"{layout.dtype}{list(layout.shape)} here and {value.dtype}{list(value.shape)} in A"
-            raise NotInjectedError(f"an array is {both}; {OTHER_CARRY}")
+        value, layout = self._follower.value(digest), operand.layout
+        check_fits(value, "an array", layout.dtype, layout.shape, f"; {OTHER_CARRY}")
         return value
 
 
@@ -161,10 +154,6 @@ def _names(names: Sequence[str], arrays: Sequence[object]) -> str:
     """``3 arrays (weights, key)``."""
     named = ", ".join(filter(None, names))
     return f"{len(arrays)} arrays" + (f" ({named})" if named else "")
-
-
-def _words(devices: Sequence[str]) -> str:
-    return " and ".join(dict.fromkeys(devices)) or "no device"
 
 
 def start_injecting(options: RecordOptions, token: str) -> None:

@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rltrace.extension import Extension, Verb
-
-if TYPE_CHECKING:
-    from rltrace.recorder.base.options import RecordOptions
-
-
-def _recorders(options: RecordOptions) -> dict[str, str]:
-    return {"torch": "rltrace.extensions.parity.patching.start:start"} if options.by_rows else {}
-
 
 EXTENSION: Final = Extension(
     {
@@ -28,5 +20,5 @@ EXTENSION: Final = Extension(
             runs_command=True,
         ),
     },
-    _recorders,
+    providers={"rows": "rltrace.extensions.parity.patching.start:rows_provider"},
 )

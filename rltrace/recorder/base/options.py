@@ -130,6 +130,11 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
+def _without_home(given: Mapping[str, str]) -> dict[str, str]:
+    """Options of a provider as a trace names them."""
+    return {name: home_as_tilde(value) for name, value in given.items()}
+
+
 # --- the table --------------------------------------------------------------------------------------------------------
 
 
@@ -430,12 +435,12 @@ class RecordOptions:
     """Inject values only where the op's inputs equal those in that trace."""
     lockstep: bool = _option(False, "replay")
     """Skip ops whose values no trace can hold; else selecting one is an error."""
-    by_rows: bool = _option(False, "replay-rows", named=_plain, named_with=("weights",))
-    """Inject activation rows, matched by what each is of, not whole values."""
-    weights: bool = _option(False, "replay-rows")
-    """With a routing decision that is injected by rows, inject its weights as well."""
-    names: str = _option("", "replay-rows")
-    """Absolute path of a file that maps modules of that trace to modules of this run; empty: matched by name."""
+    provider: str = _option("", "replay-rows", named=_plain)
+    """What is injected of that trace, by the name of an extension's provider; empty: whole values of ops."""
+    provider_options: Mapping[str, str] = field(
+        default_factory=dict, metadata={"option": Option({}, "replay-rows", named=_without_home)}
+    )
+    """Options of that provider."""
 
     against: str = _option(
         "",

@@ -258,7 +258,7 @@ class MemoryCapture(OpHook[OpMemory]):
             if use.content is None or address not in read or self._content(use):
                 use.storage.digest = use.digest
         if op.state is not None and not self._queue.knows(digest := digest_buffer(op.state, 0)):
-            self._add(ValueKind.GENERATOR, digest, 0, 0, op.state)
+            self._add(ValueKind.GENERATOR, digest, (0, 0), 0, op.state)
         order, layouts = self._storages.ops << 32, self._stream.process.layouts
         self._storages.ops += 1
         named = [*zip(tensors, op.places, strict=True), *zip(results, places, strict=True)]
@@ -266,7 +266,7 @@ class MemoryCapture(OpHook[OpMemory]):
             index = i if i < len(tensors) else next(k for k, item in enumerate(returned) if item is tensor)
             storage = self._storages.of(tensor).number
             place |= index << TENSOR_SHIFT
-            self._add(ValueKind.TENSOR, order | storage, place, layouts.of(tensor).id, b"", offset)
+            self._add(ValueKind.TENSOR, order | storage, (place, offset), layouts.of(tensor).id)
         if arrives:
             self._received |= {address_of(tensor): tensor.untyped_storage() for tensor, _ in named}
         if allocates or arrives:
@@ -301,15 +301,15 @@ class MemoryCapture(OpHook[OpMemory]):
                 layout = self._stream.process.layouts.of(local).id
                 order = self._storages.ops << 32
                 self._storages.ops += 1
-                self._add(ValueKind.TENSOR, order | storage.number, place[1], layout, b"", place[2], row)
+                self._add(ValueKind.TENSOR, order | storage.number, place[1:], layout, row=row)
 
     def _content(self, use: StorageUse, row: int | None = None) -> bool:
         """Record what a storage holds before the row. Returns whether there is room for it."""
         content, number = use.content or b"", use.storage.number
         if self._queue.knows(use.digest) or use.digest in self._storages.in_checkpoint:
-            self._add(ValueKind.CONTENT, use.digest, number, use.layout.id, b"", row=row)
+            self._add(ValueKind.CONTENT, use.digest, (number, 0), use.layout.id, row=row)
         elif self._queue.has_room(len(content)):
-            self._add(ValueKind.STORAGE, use.digest, number, use.layout.id, content, row=row)
+            self._add(ValueKind.STORAGE, use.digest, (number, 0), use.layout.id, content, row)
         else:
             self._leave_out(LIMIT, len(content))
             return False
@@ -322,14 +322,14 @@ class MemoryCapture(OpHook[OpMemory]):
         self,
         kind: ValueKind,
         digest: int,
-        place: int,
+        where: tuple[int, int],
         layout: int,
-        data: bytes,
-        offset: int = 0,
+        data: bytes = b"",
         row: int | None = None,
     ) -> None:
-        """``row``: None: the current one."""
+        """``where``: place and offset; ``row``: None: the current one."""
         at = self._stream.row if row is None else row
+        place, offset = where
         self._queue.add(NewValue(kind, digest, self._stream.number, at, place, layout, data, offset))
 
     def _leave_out(self, why: str, size: int) -> None:

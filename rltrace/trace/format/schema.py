@@ -526,10 +526,8 @@ RECORD_TYPES: Final = {
     " far as ops used it",
     "optimizer": "after the first attempt of an optimizer, of what it began with: ordinal, parameters: their digest,"
     " state: names of the tensors of its state then, kept: the same after the attempt",
-    "replay": "in a process of a replay: selected, injected, propagated, missed, other: its injections",
-    "memory": "in a process that ran recorded steps again: reached, written, missed, unwritten, answered, refused: what"
-    " it got of their memory",
-    "patching": "in a process of a replay of activation rows: modules, the counts for each module and op",
+    "injection": "in a process of a program that ran again: provider; selected, injected, propagated, missed, other,"
+    " reached, answered, refused: what it was given",
     "shards": "step, optimizer: its ordinal, rank, world_size, tensors: [{kind, name, key, shape (of the whole),"
     " digest (of the value) or why there is none, placements, mesh, coordinate}, …]: what the rank held of parameters,"
     " gradients and optimizer state at a step",

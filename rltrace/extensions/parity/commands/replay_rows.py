@@ -14,7 +14,7 @@ from rltrace.commands._option_types import (
     verb,
 )
 from rltrace.commands._recording import Destination, distinct_paths, record_command
-from rltrace.commands.console import complain, narrate, write_json
+from rltrace.commands.replay import report_account
 from rltrace.errors import UsageError
 
 
@@ -43,7 +43,7 @@ def command(arguments: ReplayRowsArguments) -> int:
     from rltrace.extensions.parity.module_names import read_map
     from rltrace.extensions.parity.patching.source import read_table
     from rltrace.extensions.parity.patching.start import options_of
-    from rltrace.extensions.parity.patching.tally import account_in
+    from rltrace.extensions.parity.patching.tally import account_of
     from rltrace.extensions.parity.report.patching import rows_lines
     from rltrace.report.replay import account_json
     from rltrace.selectors import parse_selectors
@@ -66,15 +66,9 @@ def command(arguments: ReplayRowsArguments) -> int:
     options = options_of(trace_a, path, inject, arguments.until, weights=weights, names=arguments.names)
 
     def report() -> bool:
-        account = account_in(open_trace(to.trace), table)
-        text = "\n".join(rows_lines(account))
-        if not account.complete:
-            complain(text)
-        elif not arguments.quiet:
-            narrate(text)
-        if arguments.result is not None:
-            where = {"a": str(a), "trace": str(to.trace)}
-            write_json(arguments.result, account_json(account, where, inject, weights=weights))
-        return account.complete
+        account = account_of(open_trace(to.trace), table)
+        where = {"a": str(a), "trace": str(to.trace)}
+        found = account_json(account, where, inject, weights=weights)
+        return report_account(rows_lines(account), found, arguments.result, quiet=arguments.quiet)
 
     return record_command(command, to, options, quiet=arguments.quiet, on_recorded=report)

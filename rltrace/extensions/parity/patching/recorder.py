@@ -29,10 +29,9 @@ from rltrace.extensions.parity.patching.row_table import (
     TensorPlace,
     row_shape,
 )
-from rltrace.extensions.parity.patching.tally import ModuleRows, PatchCounts, PatchResult, RowAccount
+from rltrace.extensions.parity.patching.tally import PROVIDER, ModuleRows, PatchCounts, RowAccount
 from rltrace.recorder.capture.activation_tensors import ForwardNames, named_tensors
 from rltrace.recorder.core.calls import op_tensors
-from rltrace.recorder.core.hooks import OpHook, Run
 from rltrace.recorder.core.modules import ModuleNames, members, tensors_of
 from rltrace.recorder.core.op_info import OpPlan, results_of
 from rltrace.recorder.core.op_recorder import OpRecorder
@@ -40,6 +39,7 @@ from rltrace.recorder.core.storages import address_of
 from rltrace.recorder.digests.cuda_graphs import overrides_disabled
 from rltrace.recorder.digests.layouts import WORDS, dtype_name, is_compound
 from rltrace.rerun.follower import NotInjectedError
+from rltrace.rerun.hook import OpInjection, Provider, RunningOp, StreamProvider
 from rltrace.token_keys import NO_KEY, Numbers
 from rltrace.trace.format.records import axes_of
 
@@ -89,16 +89,17 @@ def rows_of(table: RowTable, place: TensorPlace, tensor: Tensor, call: TrackedCa
     return SharedRows(axes, tensor_rows[shared], own, tokens[~shared])
 
 
-def inject(table: RowTable, tensor: Tensor, rows: SharedRows, refusal: str = "") -> PatchResult:
-    """Write A's rows over the tensor's. ``refusal``: why rows that differ must not be overwritten; empty: they may.
+def inject(table: RowTable, tensor: Tensor, rows: SharedRows, refusal: str = "") -> int:
+    """Write A's rows over the tensor's; returns how many differed. ``refusal``: why rows that differ must not be
+    overwritten; empty: they may.
 
     Raises NotInjectedError, before anything is written unless the memory cannot be.
     """
     if not len(rows.tensor_rows):
-        return PatchResult(0, 0, 0, rows.unmatched)
+        return 0
     _check(table, tensor, rows)
     if not tensor.numel():
-        return PatchResult(len(rows.tensor_rows), 0, 0, rows.unmatched)
+        return 0
     flat = _Flat(tensor, rows.axes)
     values = torch.from_numpy(_values(table, rows)).to(tensor.device)
     index = torch.from_numpy(rows.tensor_rows).to(tensor.device)
@@ -108,7 +109,7 @@ def inject(table: RowTable, tensor: Tensor, rows: SharedRows, refusal: str = "")
         raise NotInjectedError(refusal)
     if count:
         flat.write(index[differ], values[differ])
-    return PatchResult(len(rows.tensor_rows), count, int(rows.found.several.sum()), rows.unmatched)
+    return count
 
 
 def is_plain(tensor: Tensor) -> bool:
@@ -249,8 +250,10 @@ ITS_OWN = "the module returns one of its parameters or buffers"
 NO_SUCH = "A chose among more than there are here"
 
 
-class RowInjector:
-    """A's rows, and the counts of injected ones, in one process; shared by its threads."""
+class RowInjector(Provider):
+    """A's rows, and the counts of injected ones, in one process; shared by its threads: a provider."""
+
+    name = PROVIDER
 
     def __init__(self, table: RowTable, lines: Sequence[MapLine] = ()) -> None:
         """``lines`` of a map file: partners of modules whose names differ."""
@@ -284,35 +287,38 @@ class RowInjector:
                 selected = len(rows.tensor_rows)
                 if below is not None and selected and largest_in(self.table, rows) >= below:
                     raise NotInjectedError(NO_SUCH)
-                done = inject(self.table, tensor, rows, refusal)
+                injected = inject(self.table, tensor, rows, refusal)
             except NotInjectedError as error:
                 failures = {str(error): selected}
                 self._counts.add(replace(own, selected=selected, failed=selected, failures=failures))
                 return 0
             if call.traversal.is_repeated:
-                self._counts.add(ModuleRows(place.module, (), place.op, recomputed=done.selected))
-                return done.injected
-            listed = done.unmatched[: self._counts.unlisted(place.module, place.op)].tolist()
+                self._counts.add(ModuleRows(place.module, (), place.op, recomputed=selected))
+                return injected
+            listed = rows.unmatched[: self._counts.unlisted(place.module, place.op)].tolist()
             self._counts.add(
                 replace(
                     own,
-                    tensors=int(done.selected > 0),
-                    selected=done.selected,
-                    injected=done.injected,
-                    equal=done.selected - done.injected,
-                    unmatched=len(done.unmatched),
-                    several=done.several,
+                    tensors=int(selected > 0),
+                    selected=selected,
+                    injected=injected,
+                    equal=selected - injected,
+                    unmatched=len(rows.unmatched),
+                    several=int(rows.found.several.sum()) if tensor.numel() else 0,
                     first_unmatched=tuple(map(forward_pass.describe, listed)),
                 )
             )
-            return done.injected
+            return injected
+
+    def of_stream(self, stream: OpRecorder) -> StreamRows:
+        return StreamRows(stream, self)
 
     def account(self) -> RowAccount:
         return self._counts.account()
 
 
-class PatchingHook(OpHook[None]):
-    """Writes A's activation rows into the results of the ops and modules of one stream."""
+class StreamRows(StreamProvider):
+    """A's activation rows for the ops and modules of one stream."""
 
     def __init__(self, stream: OpRecorder, injector: RowInjector) -> None:
         process = stream.process
@@ -325,39 +331,45 @@ class PatchingHook(OpHook[None]):
         stream.modules.call_hooks.append(hook)
         stream.modules.autograd_call_hooks.append(hook)
 
-    def replacement(self, func: OpOverload) -> Run | None:
+    def may_have(self, func: OpOverload) -> bool:
         call = self.passes.call
         if call is None or call.traversal is None or call.module is None:
-            return None
-        ops = self._injector.places.get(call.module)
-        return self._run if ops and self._process.calls.plan(func).name in ops else None
+            return False
+        ops = self._injector.places.get(call.module, frozenset())
+        return bool(ops) and self._process.calls.plan(func).name in ops
 
-    def _run(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run the op, and write A's rows into its results."""
-        out = func(*args, **kwargs)
-        try:
-            call = self.passes.call
-            if call is not None and call.traversal is not None and call.module is not None:
-                self._inject(call, call.module, self._process.calls.plan(func), args, kwargs, out)
-        except Exception as error:
-            self._process.fail(error)
-        return out
+    def find(self, op: RunningOp) -> OpRows:
+        return OpRows(self, op)
 
-    def _inject(
-        self, call: TrackedCall, module: str, plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
-    ) -> None:
-        assert call.traversal is not None
-        nth, step = call.traversal.count(module, plan.name), self._process.step
+    def inject(self, op: RunningOp, out: Any) -> None:
+        """Write A's rows into the results of an op."""
+        call = self.passes.call
+        if call is None or call.traversal is None or call.module is None:
+            return
+        plan, step = op.plan, self._process.step
+        nth = call.traversal.count(call.module, plan.name)
         choice = CHOICES.get(plan.name)
-        results = list(named_results(plan, args, kwargs, out))
+        results = list(named_results(plan, op.args, op.kwargs, out))
         for name, tensor in sorted(results, key=lambda result: result[0] != choice):  # indices first
-            place = TensorPlace(module, plan.name, nth, name)
+            place = TensorPlace(call.module, plan.name, nth, name)
             if place not in self._injector.table:
                 continue
             if name != choice:
                 self._injector.inject(call, place, tensor, step)
-            elif self._injector.inject(call, place, tensor, step, below=candidates(plan, args, kwargs)):
-                look_up(plan, args, kwargs, dict(results))
+            elif self._injector.inject(call, place, tensor, step, below=candidates(plan, op.args, op.kwargs)):
+                look_up(plan, op.args, op.kwargs, dict(results))
+
+
+@dataclass(frozen=True, eq=False)
+class OpRows(OpInjection):
+    """A's activation rows for one op."""
+
+    rows: StreamRows
+    op: RunningOp
+
+    def after(self, out: Any) -> Any:
+        self.rows.inject(self.op, out)
+        return out
 
 
 class _CallPatches:

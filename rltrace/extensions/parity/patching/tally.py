@@ -1,41 +1,26 @@
 """The account of a replay: for each module, how many rows were injected, were equal, or are unmatched.
 
-Owns the counts, the journal record of each process, and the rule when a replay is complete.
+Owns the counts, and the rule when a replay is complete.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from rltrace.extensions.parity.patching.row_table import RowTable
-from rltrace.json import JsonError, from_json, to_json
-from rltrace.token_keys import Numbers
+from rltrace.rerun.account import account_in
 from rltrace.trace.read.reader import Trace
 
-TYPE = "patching"
-"""Of the journal record."""
+PROVIDER = "rows"
+"""Names the account in a journal."""
 
 NAMED = 5
 """Unmatched rows of each module that are listed."""
 
 NEVER = "the program never reached it in a forward pass whose rows are identified"
 NO_PARTNER = "the program's rows are unmatched in A: other tokens, or another tokenisation"
-
-
-@dataclass(frozen=True)
-class PatchResult:
-    """The outcome for the rows of one tensor."""
-
-    selected: int
-    """Rows that A has too."""
-    injected: int
-    """Selected rows that differed; the others were equal."""
-    several: int
-    """Selected rows that A computed several times with different results: the first was injected."""
-    unmatched: Numbers
-    """Tokens whose rows A lacks, as indices into the grid."""
 
 
 @dataclass(frozen=True)
@@ -136,25 +121,10 @@ class PatchCounts:
         return RowAccount(tuple(self._found.values()))
 
 
-def record_of(account: RowAccount) -> dict[str, Any]:
-    """The journal record of one process."""
-    return {"type": TYPE, **to_json(account)}
-
-
-def parse_record(record: Mapping[str, Any]) -> RowAccount | None:
-    """The account of a journal record; None: it is malformed."""
-    try:
-        return from_json(RowAccount, record)
-    except JsonError:
-        return None
-
-
-def account_in(trace: Trace, table: RowTable) -> RowAccount:
-    """The account of a whole replay, from the records of its processes. One without a record has injected nothing."""
-    nothing = PatchCounts(table.selected).account()
-    records = [record for process in trace.processes for record in process.journal.records]
-    accounts = [parse_record(record) for record in records if record["type"] == TYPE]
-    return added([nothing, *(account for account in accounts if account is not None)])
+def account_of(trace: Trace, table: RowTable) -> RowAccount:
+    """The account of a whole replay, of all its processes. One without an account has injected nothing."""
+    accounts = [account_in(process, PROVIDER, RowAccount) for process in trace.processes]
+    return added([PatchCounts(table.selected).account(), *(account for account in accounts if account is not None)])
 
 
 def added(accounts: Sequence[RowAccount]) -> RowAccount:

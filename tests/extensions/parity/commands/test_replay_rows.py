@@ -90,7 +90,7 @@ def test_the_rollouts_routing_in_the_trainer(folder: Path) -> None:
     }
     assert (folder / "gradients.pt").exists()
     trace = open_trace(folder / "c.zarr")
-    assert trace.launch["options"]["by_rows"] is True
+    assert trace.launch["options"]["provider"] == "rows"
     assert trace.processes[0].activations.request is not None
 
 

@@ -12,13 +12,12 @@ import mixture
 import pytest
 import torch
 from mixture import CHOSEN, EXPERTS, PAD, batch, train, unpadded
-from rowreplays import Generated, Replay, trainer
+from rowreplays import Generated, Replay, rows_block, trainer
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode, _push_mode
 
 import rltrace
 from rltrace.errors import UsageError
-from rltrace.extensions.parity.patching.start import rows_block
 from rltrace.trace.format.activation_rows import ModuleCall, Part
 from rltrace.trace.read.reader import open_trace
 

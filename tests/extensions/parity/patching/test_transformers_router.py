@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from rowreplays import rows_block
 
 import rltrace
-from rltrace.extensions.parity.patching.start import rows_block
 from rltrace.report.link_checks import missed_faults
 from rltrace.trace.read.reader import open_trace
 

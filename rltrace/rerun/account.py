@@ -1,21 +1,23 @@
-"""Outcomes of the injections of a replay: those that were made, and those that were not, with reasons.
+"""What was requested of a run that is given recorded values or memory, and what of that was done.
 
-Owns the journal record ``replay`` of each process, and their sum. An injection without a record was not made.
+Owns the journal record ``injection`` of each process, and the sum of several. Without a record nothing was done. No
+torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final, TypeVar
 
 from rltrace.json import JsonError, from_json, to_json
 from rltrace.rerun.op_kinds import OtherKind, merged
 from rltrace.rerun.plan import Injection, InjectionPlan
 from rltrace.trace.format.journal import Record
+from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace
 
-MAX_MISSED = 1_000
+MAX_MISSED: Final = 1_000
 """Injections that were not made and are listed; the others are only counted."""
 
 NOT_REACHED = "the program did not reach it"
@@ -24,6 +26,8 @@ NO_STREAM = "the program has no such stream of ops"
 RAISED = "the op raised an error"
 NO_REPORT = "its process ended without a report on its injections"
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True)
 class MissedInjection:
@@ -31,7 +35,7 @@ class MissedInjection:
 
     stream: str
     row: int
-    """In A."""
+    """In A, or in the recorded process."""
     step: int
     op: str
     occurrence: int
@@ -40,7 +44,7 @@ class MissedInjection:
 
 @dataclass(frozen=True)
 class Account:
-    """Outcomes of all injections of a replay, or of one of its processes."""
+    """What was requested, of a whole run or of one of its processes, and what of that was done."""
 
     selected: int
     """Number of requested injections."""
@@ -52,11 +56,22 @@ class Account:
     """Kinds of op at which B had other values. With all earlier values injected, each is an origin."""
     propagated: int = 0
     """Number of injections skipped because the inputs of the op differed from those in A (origins only)."""
+    reached: bool = True
+    """Of recorded memory: whether the program came to the recorded steps."""
+    answered: int = 0
+    """Collectives that were answered as recorded."""
+    refused: str | None = None
+    """The first collective that is another one than was recorded; null: there is none."""
+
+    @property
+    def lacking(self) -> int:
+        """Number of injections that were neither made nor skipped."""
+        return self.selected - self.injected - self.propagated
 
     @property
     def complete(self) -> bool:
         """Whether every injection was made or skipped; otherwise the replay proves nothing."""
-        return self.injected + self.propagated == self.selected
+        return not self.lacking
 
 
 def missed_injection(injection: Injection, reason: str) -> MissedInjection:
@@ -64,14 +79,31 @@ def missed_injection(injection: Injection, reason: str) -> MissedInjection:
     return MissedInjection(injection.stream, injection.row, injection.step, op, nth, reason)
 
 
-def record_of(account: Account) -> Record:
-    """The journal record of one process."""
-    return {"type": "replay", **to_json(replace(account, missed=account.missed[:MAX_MISSED]))}
+def record_of(provider: str, account: Any) -> Record:
+    """The journal record of one process; ``account``: a dataclass of the provider."""
+    if isinstance(account, Account):
+        account = replace(account, missed=account.missed[:MAX_MISSED])
+    return {"type": "injection", "provider": provider, **to_json(account)}
+
+
+def account_in(process: ProcessTrace, provider: str, kind: type[T]) -> T | None:
+    """The account of a provider in the journal of a process; None: it has none, or an invalid one."""
+    records = (record for record in process.journal.records if record["type"] == "injection")
+    record = next((record for record in records if record["provider"] == provider), None)
+    return None if record is None else parse_account(record, kind)
+
+
+def parse_account(found: Mapping[str, Any], kind: type[T]) -> T | None:
+    """The account in a journal record or in a file of ``rltrace replay --result``; None: invalid."""
+    try:
+        return from_json(kind, found)
+    except JsonError:
+        return None
 
 
 def add_up(plans: Mapping[str, InjectionPlan], replay: Trace) -> Account:
-    """The account of a whole replay, from the plans and the journal of its trace."""
-    accounts = {process.name: _parse(process.journal.records) for process in replay.processes}
+    """The account of a whole replay with values, from the plans and the journals of its trace."""
+    accounts = {process.name: account_in(process, "values", Account) for process in replay.processes}
     injected = propagated = 0
     found: list[MissedInjection] = []
     other: list[OtherKind] = []
@@ -86,20 +118,6 @@ def add_up(plans: Mapping[str, InjectionPlan], replay: Trace) -> Account:
             found += account.missed
             other += account.other
     return Account(sum(map(len, plans.values())), injected, tuple(found[:MAX_MISSED]), merged(other), propagated)
-
-
-def _parse(records: Sequence[Record]) -> Account | None:
-    """The account in the records of a process; None: it has none."""
-    record = next((record for record in records if record["type"] == "replay"), None)
-    return None if record is None else parse_account(record)
-
-
-def parse_account(found: Mapping[str, Any]) -> Account | None:
-    """The account in a journal record or in a file of ``rltrace replay --result``; None: invalid."""
-    try:
-        return from_json(Account, found)
-    except JsonError:
-        return None
 
 
 def by_reason(entries: Iterable[MissedInjection]) -> list[tuple[MissedInjection, int]]:
