@@ -60,10 +60,10 @@ def kernel_text(evidence: Evidence, words: Mapping[str, str] | None = None) -> s
         made_for, full = evidence.get("vectors"), list(map(str, names))
         shown = [words[name] for name in full] if words and words.keys() >= {*full} else distinct_names(full)
         return joined(shown) + (f", made for {made_for}" if made_for else "")
-    words = " ".join(str(evidence[key]) for key in ("library", "isa", "device") if evidence.get(key) is not None)
+    head = " ".join(str(evidence[key]) for key in ("library", "isa", "device") if evidence.get(key) is not None)
     unlisted = (*KNOWN, *DETAILS, CODE)
     rest = [_threads(v) if k == "threads" else f"{k} {v}" for k, v in evidence.items() if k not in unlisted]
-    return ", ".join(filter(None, [words, *rest, NOTHING if LAUNCHES in evidence else ""]))
+    return ", ".join(filter(None, [head, *rest, NOTHING if LAUNCHES in evidence else ""]))
 
 
 def kernel_texts(a: Evidence, b: Evidence) -> tuple[str | None, str | None]:
