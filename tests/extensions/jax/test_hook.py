@@ -359,3 +359,34 @@ def test_another_result_of_a_call(tmp_path: Path) -> None:
     assert found is not None and found.cause is Cause.ARGUMENTS
     assert "input 0 (float32[4]) is result 0 of jit.<lambda> at program.py:6" in found.explanation
     assert found.explanation.endswith("in A, result 1 in B")
+
+
+REFUSED = """
+import os, shutil, sys
+import jax, jax.numpy as jnp
+
+shutil.rmtree(sys.argv[1])
+print(jax.jit(lambda x: x * 2)(jnp.arange(3.0)), *jnp.arange(2.0))
+"""
+
+
+def test_a_trace_that_cannot_be_written_is_not_the_programs_error(tmp_path: Path) -> None:
+    """It is gone before the first call, with which its recording would begin."""
+    program, trace = tmp_path / "refused.py", tmp_path / "a.zarr"
+    program.write_text(REFUSED)
+    command = [
+        sys.executable,
+        "-m",
+        "rltrace",
+        "record",
+        "-o",
+        str(trace),
+        "--",
+        sys.executable,
+        str(program),
+        str(trace),
+    ]
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200)
+    assert ended.stdout == "[0. 2. 4.] 0.0 1.0\n", ended.stderr
+    assert "Traceback" not in ended.stderr
