@@ -219,8 +219,8 @@ class Session:
 
     def watch(self, name: str, value: object) -> None:
         """``rltrace.watch(name, value)``: one more number of a series."""
-        if self.is_asleep:
-            return
+        if self._arming is not None and self._armed is None:
+            return  # it is asleep
         try:
             self._series.watch(name, value)
         except Exception as error:
@@ -231,11 +231,6 @@ class Session:
     # A process that is started asleep counts attempts of optimizers, names modules as they are created, and follows how
     # the process and its children begin and end. No thread runs, and no function is patched that training calls. It
     # wakes at the end of a step, with what ``rltrace arm`` requested.
-
-    @property
-    def is_asleep(self) -> bool:
-        """Whether nothing is recorded now, as ``rltrace arm`` has not requested this step."""
-        return self._arming is not None and self._armed is None
 
     def _step_ended(self, step: int) -> None:
         """Optimizer step ``step`` has been written: ends the program where that is due, wakes where it is armed."""
