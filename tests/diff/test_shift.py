@@ -72,20 +72,18 @@ def test_a_difference_after_it_has_the_steps_of_both_sides(tmp_path: Path) -> No
     assert (found.step, found.b_step, found.a_index, found.b_index, found.identical_before) == (3, 0, 3, 1, 0)
 
 
-def test_runs_that_begin_alike_are_never_shifted(tmp_path: Path) -> None:
-    """Even where the parameters of that moment come back later, as after a step that a scaler skipped."""
-    a, b = trace(tmp_path / "a.zarr", "ppqr"), trace(tmp_path / "b.zarr", "pqrs")
-    found = compare(a, b)
-    assert (found.verdict, steps(found), found.decisive and found.decisive.step) == (Verdict.DIVERGED, None, 0)
-    assert found == compare(a, b, starts=FROM_BEGINNINGS)
-
-
-def test_another_seed_is_no_resumed_run(tmp_path: Path) -> None:
-    """Parameters that the other never had: all of the result is that of the comparison from the start."""
-    a, b = trace(tmp_path / "a.zarr", "pqrs"), trace(tmp_path / "b.zarr", "wxyz")
-    found = compare(a, b)
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [("ppqr", "pqrs"), ("pqrs", "wxyz")],
+    ids=["they begin alike, and a scaler skips a step", "another seed"],
+)
+def test_runs_that_are_never_shifted(tmp_path: Path, a: str, b: str) -> None:
+    """The whole result is that of the comparison from the beginnings."""
+    paths = trace(tmp_path / "a.zarr", a), trace(tmp_path / "b.zarr", b)
+    found = compare(*paths)
     assert (found.verdict, steps(found), found.notes) == (Verdict.DIVERGED, None, ())
-    assert found == compare(a, b, starts=FROM_BEGINNINGS)
+    assert found.decisive.step == 0
+    assert found == compare(*paths, starts=FROM_BEGINNINGS)
 
 
 def test_traces_that_do_not_say_what_they_began_with(tmp_path: Path) -> None:

@@ -369,18 +369,18 @@ for batch in range(12):
 """
 
 
-def test_one_of_the_accumulated_batches(both: Both) -> None:
-    """The second of three batches of the third step."""
-    a, b = (ACCUMULATED.format(every=3, odd=odd) for odd in (-1, 7))
-    found = value_of(both(a, b))
-    assert summary(found)[:3] == (Cause.ARGUMENTS, "aten.mul.Tensor", 2)
-
-
-def test_more_batches_to_a_step(both: Both) -> None:
-    """Another number of accumulated batches shows in what the loss is divided by, before it shows in the steps."""
-    a, b = (ACCUMULATED.format(every=every, odd=-1) for every in (2, 3))
-    found = value_of(both(a, b))
-    assert summary(found)[:3] == (Cause.ARGUMENTS, "aten.div.Tensor", 0)
+@pytest.mark.parametrize(
+    ("a", "b", "op", "step"),
+    [
+        ({"every": 3, "odd": -1}, {"every": 3, "odd": 7}, "aten.mul.Tensor", 2),
+        ({"every": 2, "odd": -1}, {"every": 3, "odd": -1}, "aten.div.Tensor", 0),
+    ],
+    ids=["the second of three batches of the third step", "more batches to a step"],
+)
+def test_accumulated_batches(both: Both, a: dict[str, int], b: dict[str, int], op: str, step: int) -> None:
+    """One batch that differs is found in its step; their number in what the loss is divided by, before the steps."""
+    found = value_of(both(*(ACCUMULATED.format(**given) for given in (a, b))))
+    assert summary(found)[:3] == (Cause.ARGUMENTS, op, step)
 
 
 # --- a long time before the first step --------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from programs import KERNEL, Do, recorded, training
 
@@ -32,46 +33,40 @@ def with_extra(name: str, extra: Do) -> list[Do]:
     return [item for do in program() for item in ([do, extra] if do.name == name else [do])]
 
 
+def pair(a: list[Do], b: list[Do], **of_b: Any) -> Comparison:
+    """``a.zarr`` and ``b.zarr``; ``of_b``: what is recorded of B besides."""
+    recorded(Path("a.zarr"), a, facts=of_b.pop("facts_a", None))
+    recorded(Path("b.zarr"), b, **of_b)
+    return compare("a.zarr", "b.zarr")
+
+
 def kernel() -> Comparison:
     """Another instruction set, and an environment that says why."""
+    facts_a = {"cpu.capability": "AVX2", "env.OMP_NUM_THREADS": "4", "source.train.py": "0f3c" * 16}
+    facts_b = {"cpu.capability": "AVX512", "source.train.py": "a917" * 16}
     other = tuple({**KERNEL, "isa": "AVX512"}.items())
-    sources = {"source.train.py": "0f3c" * 16}
-    recorded(Path("a.zarr"), program(), facts={"cpu.capability": "AVX2", "env.OMP_NUM_THREADS": "4", **sources})
-    recorded(
-        Path("b.zarr"),
-        at("aten.mm.default", 2, kernel=other),
-        facts={"cpu.capability": "AVX512", "source.train.py": "a917" * 16},
-    )
-    return compare("a.zarr", "b.zarr")
+    return pair(program(), at("aten.mm.default", 2, kernel=other), facts_a=facts_a, facts=facts_b)
 
 
 def identical() -> Comparison:
-    recorded(Path("a.zarr"), program())
-    recorded(Path("b.zarr"), program())
-    return compare("a.zarr", "b.zarr")
+    return pair(program(), program())
 
 
 def same_values() -> Comparison:
     """Log lines added."""
-    recorded(Path("a.zarr"), program())
-    recorded(Path("b.zarr"), with_extra("aten.sub.Tensor", LOG))
-    return compare("a.zarr", "b.zarr")
+    return pair(program(), with_extra("aten.sub.Tensor", LOG))
 
 
 def extra_draw() -> Comparison:
     """A draw that one side alone makes."""
-    recorded(Path("a.zarr"), program())
     draw = Do("aten.rand.default", (), "extra", 51, source="log(torch.rand(3))", stack=OUTER)
-    recorded(Path("b.zarr"), with_extra("step", draw))
-    return compare("a.zarr", "b.zarr")
+    return pair(program(), with_extra("step", draw))
 
 
 def steps() -> Comparison:
     """Two traces of step digests only."""
-    for name, done in (
-        ("a", training(4)),
-        ("b", [replace(d, floats=(2e-3,)) if d.line == 31 else d for d in training(4)]),
-    ):
+    other = [replace(d, floats=(2e-3,)) if d.line == 31 else d for d in training(4)]
+    for name, done in (("a", training(4)), ("b", other)):
         bare = [do for do in done if do.name == "step" or do.writes]
         recorded(Path(f"{name}.zarr"), bare, level="step")
     return compare("a.zarr", "b.zarr")
@@ -84,9 +79,7 @@ def unfinished() -> Comparison:
 
 
 def ended() -> Comparison:
-    recorded(Path("a.zarr"), program())
-    recorded(Path("b.zarr"), [replace(do, stack=OUTER) for do in training(5)])
-    return compare("a.zarr", "b.zarr")
+    return pair(program(), [replace(do, stack=OUTER) for do in training(5)])
 
 
 CASES: dict[str, Callable[[], Comparison]] = {

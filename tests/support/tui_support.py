@@ -57,28 +57,20 @@ def other_kernel(program: Sequence[Do], name: str, nth: int = 0) -> list[Do]:
 
 def play(a: Path, b: Path, scene: Play, size: tuple[int, int] = (80, 24), **how: Any) -> DiffApp:
     """Run the application on two traces, let the search end, and play ``scene``; returns the application."""
-
-    async def run() -> DiffApp:
-        app = DiffApp(a, b, **how)
-        async with app.run_test(size=size) as pilot:
-            await settled(pilot, app)
-            await scene(pilot, app)
-        return app
-
-    return asyncio.run(run())
+    return asyncio.run(_run(lambda: DiffApp(a, b, **how), scene, size))
 
 
 def see_one(trace: Path, scene: See, size: tuple[int, int] = (80, 24)) -> TraceApp:
     """The same with the application on one trace."""
+    return asyncio.run(_run(lambda: TraceApp(trace), scene, size))
 
-    async def run() -> TraceApp:
-        app = TraceApp(trace)
-        async with app.run_test(size=size) as pilot:
-            await settled(pilot, app)
-            await scene(pilot, app)
-        return app
 
-    return asyncio.run(run())
+async def _run(make: Callable[[], Any], scene: Callable[..., Awaitable[None]], size: tuple[int, int]) -> Any:
+    app = make()
+    async with app.run_test(size=size) as pilot:
+        await settled(pilot, app)
+        await scene(pilot, app)
+    return app
 
 
 async def settled(pilot: Pilot[Any], app: BaseApp[Any]) -> None:
