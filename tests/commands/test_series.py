@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scaled import GOOD, OVERFLOW, scaled
+from scaler_traces import GOOD, OVERFLOW, scaled
 
 from rltrace.commands.main import main
 from rltrace.testing import TraceBuilder

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scaled import GOOD, OVERFLOW, process_of, scaled
+from scaler_traces import GOOD, OVERFLOW, process_of, scaled
 
 from rltrace.diff.metrics.scalers import ScalerDivergence, ScalerDivergenceCause, scaler_divergences, scalers_of
 from rltrace.diff.metrics.series import recorded_series

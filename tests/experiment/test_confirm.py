@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from confirmed import confirm
+from confirm_bench import confirm
 from torch import nn
 
 from rltrace.errors import UsageError

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from confirmed import confirm
+from confirm_bench import confirm
 from torch import nn
 from toy_environments import Walk
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from confirmed import confirm
+from confirm_bench import confirm
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn

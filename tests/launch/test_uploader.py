@@ -16,8 +16,8 @@ from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
-from served import BadNetwork, WebServer, bad_network, served, swift
-from written import content
+from trace_servers import BadNetwork, WebServer, bad_network, served, swift
+from writer_log import content
 
 from rltrace.commands.main import main
 from rltrace.diff.base.model import Verdict

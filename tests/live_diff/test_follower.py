@@ -15,7 +15,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_programs import run_text, text_of
+from program_pairs import run_text, text_of
 
 import rltrace
 from rltrace.diff import compare

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from launching import KERNELS, by_name, pretend
+from device_profiles import KERNELS, by_name, pretend
 from recorded import Record, Recorded
 from torch import nn
 from torch.profiler import ProfilerActivity, profile, schedule
@@ -350,7 +350,7 @@ KILLED = """
 import os, signal, sys
 sys.path.insert(0, sys.argv[1])
 import pytest, torch, rltrace
-from launching import pretend
+from device_profiles import pretend
 pretend(pytest.MonkeyPatch(), rows=100)
 with rltrace.record(sys.argv[2], kernels=(0, None)):
     net = torch.nn.Linear(8, 8)

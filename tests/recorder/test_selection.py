@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from selecting import ENTRIES, PAYLOADS, SELECTORS
+from selector_examples import ENTRIES, PAYLOADS, SELECTORS
 
 from rltrace.recorder.capture.selection import StreamSelector
 from rltrace.recorder.core.row_buffer import PHASE_SHIFT

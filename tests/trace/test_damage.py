@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from written import Content, content
+from writer_log import Content, content
 
 from rltrace.errors import HoleError, RltraceError
 from rltrace.testing import TraceBuilder

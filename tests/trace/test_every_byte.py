@@ -16,7 +16,7 @@ import pytest
 from memory import Memory, in_memory
 from samples import small_trace
 from tampering import SPECS, Files, bases, load, records
-from written import WrittenProcess, check, followed
+from writer_log import WrittenProcess, check, followed
 
 from rltrace.errors import RltraceError
 from rltrace.trace.format.files import UnreadableError

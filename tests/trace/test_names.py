@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from selecting import PAYLOADS
+from selector_examples import PAYLOADS
 
 from rltrace.trace.format.schema import Kind, event_name
 from rltrace.trace.read.names import Site, Words, layout_text

@@ -25,8 +25,8 @@ from typing import Any
 import pytest
 from memory import coding_once
 from programs import Do, Machine, training
-from served import WebServer, served, swift
-from written import content
+from trace_servers import WebServer, served, swift
+from writer_log import content
 from xxhash import xxh3_64_hexdigest
 
 from rltrace.commands.main import main

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 from memory import coding_once
-from served import served
-from written import content
+from trace_servers import served
+from writer_log import content
 
 from rltrace.commands.main import main
 from rltrace.diff.base.model import Verdict

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from selecting import ENTRIES, PAYLOADS, SELECTORS
+from selector_examples import ENTRIES, PAYLOADS, SELECTORS
 
 from rltrace.selectors import Key, Selector, parse_selectors
 from rltrace.testing.random import random_rows

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from memory import Memory, in_memory
 from tampering import Files, load
-from written import WrittenProcess, check, followed
+from writer_log import WrittenProcess, check, followed
 
 from rltrace.diff import compare
 from rltrace.diff.base.model import Verdict

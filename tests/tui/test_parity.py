@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from spoken_traces import spoken_traces
+from language_model_traces import spoken_traces
 from textual.pilot import Pilot
 from tui_support import press, screen_text, settled
 

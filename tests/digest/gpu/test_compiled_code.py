@@ -9,7 +9,7 @@ import subprocess
 import sys
 from functools import partial
 
-import interpreted
+import kernel_interpreter
 import pytest
 import torch
 from warp import Warp
@@ -20,7 +20,7 @@ from rltrace.recorder.digests import backend
 from rltrace.recorder.digests.backend import constants
 from rltrace.recorder.digests.torch_backend import condensed_words, finished
 
-pytestmark = pytest.mark.skipif(not interpreted.HERE, reason="needs triton")
+pytestmark = pytest.mark.skipif(not kernel_interpreter.HERE, reason="needs triton")
 
 COMPILE = """
 import json, sys

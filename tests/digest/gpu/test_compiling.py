@@ -8,12 +8,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import interpreted
+import kernel_interpreter
 import pytest
 
 from rltrace.digest.gpu.compiler import SIGNATURES, UnavailableError, compiled
 
-needs_triton = pytest.mark.skipif(not interpreted.HERE, reason="needs triton")
+needs_triton = pytest.mark.skipif(not kernel_interpreter.HERE, reason="needs triton")
 
 
 @pytest.fixture(autouse=True)

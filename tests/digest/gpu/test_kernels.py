@@ -6,13 +6,13 @@ import random
 from collections.abc import Iterator
 from concurrent.futures import Executor
 
-import interpreted
+import kernel_interpreter
 import numpy as np
 import pytest
 
 from rltrace.digest import PAGE_BYTES, digest_buffer, reference
 
-pytestmark = pytest.mark.skipif(not interpreted.HERE, reason="needs triton")
+pytestmark = pytest.mark.skipif(not kernel_interpreter.HERE, reason="needs triton")
 
 SEEDS = (0, 1, 2**63 - 1, 2**63, 2**64 - 1, 0x9E3779B185EBCA87)
 
@@ -20,12 +20,12 @@ SEEDS = (0, 1, 2**63 - 1, 2**63, 2**64 - 1, 0x9E3779B185EBCA87)
 @pytest.fixture(scope="module")
 def interpreter() -> Iterator[Executor]:
     """One process for all tests here: it takes seconds to come up."""
-    with interpreted.interpreter() as process:
+    with kernel_interpreter.interpreter() as process:
         yield process
 
 
 def _digests(interpreter: Executor, buffers: list[bytes], seeds: list[int], offset: int = 0) -> list[int]:
-    return interpreter.submit(interpreted.condensed, buffers, offset, seeds).result(120)
+    return interpreter.submit(kernel_interpreter.condensed, buffers, offset, seeds).result(120)
 
 
 @pytest.mark.parametrize("fill", [0, 2**64 - 1, 2**63, 2**63 - 1, 0x80000000, 0x7F800000FF800000, 0xFFFFFFFF00000001])
@@ -76,9 +76,9 @@ def test_many_tensors_in_one_launch(interpreter: Executor) -> None:
 def test_nothing_is_read_behind_a_tensor(interpreter: Executor, size: int) -> None:
     """It may lie at the end of the device's memory."""
     data = np.random.default_rng(size).bytes(size)
-    assert interpreter.submit(interpreted.condensed_at_the_end, data, 3).result(120) == digest_buffer(data, 3)
+    assert interpreter.submit(kernel_interpreter.condensed_at_the_end, data, 3).result(120) == digest_buffer(data, 3)
 
 
 def test_they_agree_with_the_torch_operations(interpreter: Executor) -> None:
     """What a device is asked before its kernels are believed holds here."""
-    assert interpreter.submit(interpreted.agrees).result(120)
+    assert interpreter.submit(kernel_interpreter.agrees).result(120)

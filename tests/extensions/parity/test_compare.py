@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from agreeing import LAYERS, WIDTH, Dense, Policy, generate, padded, policy, train
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
+from whole_number_model import LAYERS, WIDTH, Dense, Policy, generate, padded, policy, train
 
 import rltrace
 from rltrace.errors import UsageError
@@ -87,7 +87,7 @@ def test_the_module_that_parts_is_named(tmp_path: Path, at: str, twist: str, rea
     assert before.inputs_differing == 0
     assert before.distance is not None
     assert before.distance.absolute
-    assert "agreeing.py" in str((first.op.b or first.several[0].b).site)  # type: ignore[union-attr]
+    assert "whole_number_model.py" in str((first.op.b or first.several[0].b).site)  # type: ignore[union-attr]
 
 
 def test_the_same_numbers_in_another_dtype_are_not_bitwise_equal(tmp_path: Path) -> None:

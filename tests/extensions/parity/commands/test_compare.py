@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from agreeing import generate, policy, train
-from spoken_traces import spoken_traces
+from language_model_traces import spoken_traces
+from whole_number_model import generate, policy, train
 
 import rltrace
 from rltrace.commands.main import main

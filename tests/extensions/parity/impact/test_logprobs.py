@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from language_model import PAD, VOCABULARY, Spoken, generate, logits, policies, train
 from numpy.typing import NDArray
-from spoken import PAD, VOCABULARY, Spoken, generate, logits, policies, train
 
 from rltrace.extensions.parity.compare import compare
 from rltrace.extensions.parity.impact.logprobs import Gap, gap_of_logits

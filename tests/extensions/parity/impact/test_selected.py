@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from language_model import PAD, Spoken, generate, logits, policies, train
 from numpy.typing import NDArray
 from recorded import recorder
-from spoken import PAD, Spoken, generate, logits, policies, train
 from torch import nn
 
 from rltrace.errors import UsageError

@@ -8,7 +8,7 @@ from typing import Any
 
 import mixture
 import pytest
-from rowreplays import Generated, Replay, Replayed, replay_rows, trainer
+from row_replays import Generated, Replay, Replayed, replay_rows, trainer
 
 import rltrace
 from rltrace.recorder import current_session

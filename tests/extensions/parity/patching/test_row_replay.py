@@ -12,7 +12,7 @@ import mixture
 import pytest
 import torch
 from mixture import CHOSEN, EXPERTS, PAD, batch, train, unpadded
-from rowreplays import Generated, Replay, rows_block, trainer
+from row_replays import Generated, Replay, rows_block, trainer
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode, _push_mode
 
