@@ -61,7 +61,7 @@ def started(*words: object) -> Iterator[int]:
 
 def variables(port: int) -> dict[str, str]:
     """Environment variables with which ``s3://bucket`` is the store behind this port."""
-    from served import S3_VARIABLES
+    from trace_servers import S3_VARIABLES
 
     return {**S3_VARIABLES, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}
 
@@ -131,7 +131,7 @@ def main() -> None:
     way.add_argument("--log", type=Path, default=Path(os.devnull))
     options = parser.parse_args()
     if options.kind == "store":
-        from served import served
+        from trace_servers import served
 
         (options.folder / "bucket").mkdir(parents=True, exist_ok=True)
         with served(options.folder) as server:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from rowreplays import rows_block
+from row_replays import rows_block
 
 import rltrace
 from rltrace.report.link_checks import missed_faults
