@@ -14,7 +14,7 @@ from rltrace.diff.base.model import Finding
 from rltrace.errors import UsageError
 from rltrace.live_diff.follower import Follower, Reach, may_grow
 from rltrace.live_diff.result import LiveOutcome, word_of
-from rltrace.recorder.base.options import COMMIT_SECONDS, RecordOptions
+from rltrace.recorder.base.options import ALL_STEPS, COMMIT_SECONDS, RecordOptions
 from rltrace.rerun.plan import window_of
 from rltrace.trace.format.arming import EndRequest, write_end_request
 from rltrace.trace.format.location import Location, TraceURL
@@ -32,8 +32,8 @@ def live_options(options: RecordOptions, a: Location, *, as_in_a: bool) -> Recor
         from rltrace.trace.read.reader import open_trace
 
         trace = open_trace(a)
-        level, first, end = window_of(trace) if trace.has_rows else (trace.level, 0, None)
-        options = replace(options, level=level, steps=(first, end))
+        level, steps = window_of(trace) if trace.has_rows else (trace.level, ALL_STEPS)
+        options = replace(options, level=level, steps=steps)
     return replace(options, against=location)
 
 

@@ -44,7 +44,7 @@ class ProgramSteps:
     def options(self, written: Path) -> RecordOptions:
         """The options of the run; ``written``: its trace. Raises UsageError."""
         process = self.process
-        _, first, end = window_of(self.trace.of_process(process.name))
+        _, (first, end) = window_of(self.trace.of_process(process.name))
         warm_up = default_warm_up(process, first) if self.warm_up is None else self.warm_up
         if first and not warm_up:
             raise UsageError(

@@ -73,7 +73,7 @@ def command(arguments: ReplayArguments) -> int:
     if not command:
         raise UsageError(f"nothing to run: name a command, {usage}")
     trace_a = open_trace(source)
-    level, first, end = window_of(trace_a)
+    level, window = window_of(trace_a)
     if arguments.origins and not trace_a.has_all_inputs:
         raise UsageError(f"--origins needs digests of the inputs in {source}: record it again with --verify-inputs")
     to = Destination.here(arguments.output, command, force=arguments.force)
@@ -81,7 +81,7 @@ def command(arguments: ReplayArguments) -> int:
     kinds, only = ("" if file is None else os.path.abspath(file) for file in (arguments.kinds, arguments.only))  # noqa: PTH100
     steps: ProgramSteps | None = None
     if arguments.step is None:
-        options = RecordOptions(path, level=level, steps=(first, end), until=arguments.until)
+        options = RecordOptions(path, level=level, steps=window, until=arguments.until)
         options = replace(options, compile=compile_of(trace_a), loops=loops_of(trace_a))
     else:
         from rltrace.commands.rerun import find_program

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from rltrace.errors import HoleError, UsageError
+from rltrace.recorder.base.options import Window
 from rltrace.rerun.op_kinds import OpKinds, read_json, read_labels
 from rltrace.selectors import Key, Range, Selector, parse_selectors
 from rltrace.trace.format.collectives import brings_data
@@ -168,17 +169,14 @@ def preceding_attempts(process: ProcessTrace) -> dict[int, Attempt]:
     return found
 
 
-def window_of(trace: Trace) -> tuple[str, int, int | None]:
-    """Level, first step and end of A's recording, which a replay uses, too. Raises UsageError where A has no ops."""
+def window_of(trace: Trace) -> tuple[str, Window]:
+    """Level and steps of A's recording, which a replay uses, too. Raises UsageError where A has no ops."""
     if not trace.has_rows:
         raise UsageError(f"{trace.path} was recorded at level {trace.level}: it has no ops with values to inject")
     windows = [window for process in trace.processes for window in process.windows] or [(0, None)]
     ends = [end for _, end in windows]
-    return (
-        trace.level,
-        min(first for first, _ in windows),
-        None if None in ends else max(end for end in ends if end is not None),
-    )
+    end = None if None in ends else max(end for end in ends if end is not None)
+    return trace.level, (min(first for first, _ in windows), end)
 
 
 def compile_of(trace: Trace) -> str | None:

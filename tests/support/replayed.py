@@ -53,9 +53,11 @@ def replay_block(
     trace = open_trace(a)
     selectors = (inject,) if isinstance(inject, str) else tuple(inject)
     plans = make_plans(trace, parse_selectors(selectors), only, lockstep=lockstep)
+    level, steps = window_of(trace)
     options = RecordOptions(
         str(Path(path).absolute()),
-        *window_of(trace),
+        level=level,
+        steps=steps,
         compile=compile_of(trace),
         replay=str(Path(a).absolute()),
         inject=selectors,

@@ -34,13 +34,13 @@ def options_of(
     kept = next((p.activations.request for p in trace.processes if p.activations.request is not None), None)
     if kept is None:
         raise UsageError(f"{trace.path} holds no activation rows")  # ``read_table`` has the remedy
-    level, first, end = window_of(trace)
+    level, steps = window_of(trace)
     given = {WEIGHTS: "yes"} if weights else {}
     given |= {} if names is None else {NAMES: str(Path(names).absolute())}
     options = RecordOptions(
         path,
         level=level,
-        steps=(first, end),
+        steps=steps,
         until=until,
         rows=kept.selectors,
         row_axes=kept.axes,
