@@ -21,10 +21,10 @@ RLTRACE = Path(sys.executable).parent / "rltrace"
 SUPPORT = Path(mixture.__file__).parent
 
 TRAINER = """
-import mixture, rowreplays, torch
+import mixture, row_replays, torch
 
 ids, mask = torch.load("rollout.pt")
-trained = mixture.train(rowreplays.trainer(), mixture.Rollout(ids, mask), [[2, 0], [1]])
+trained = mixture.train(row_replays.trainer(), mixture.Rollout(ids, mask), [[2, 0], [1]])
 torch.save(trained.gradients, "gradients.pt")
 """
 
