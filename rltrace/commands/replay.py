@@ -53,7 +53,6 @@ def command(arguments: ReplayArguments) -> int:
     Ends as CMD ends; with 125 where rltrace failed, or where not every injection happened: such a run proves nothing.
     """
     from rltrace.commands._rerun_program import ProgramSteps, ran_steps, set_variables
-    from rltrace.diff.compare import compare
     from rltrace.recorder.base.options import RecordOptions
     from rltrace.report.replay import account_json, account_lines, verdict_line
     from rltrace.rerun.account import add_up
@@ -99,6 +98,8 @@ def command(arguments: ReplayArguments) -> int:
         account = add_up(plans, open_trace(to.trace))
         lines, verdict = list(account_lines(account)), None
         if lockstep and account.complete:
+            from rltrace.diff.compare import compare
+
             comparison = compare(source, to.trace)
             lines.append(verdict_line(comparison))
             verdict = comparison.verdict

@@ -14,7 +14,7 @@ import sys
 import threading
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
@@ -86,6 +86,19 @@ class DueMemory:
     """Digest of the state of the generator that it draws from."""
 
 
+@dataclass
+class RecordedStep:
+    """The ops of one step of a stream."""
+
+    sites: set[tuple[str, int]] = field(default_factory=set)
+    """Operator and portable key of the call site of all ops."""
+    due: dict[Place, DueMemory] = field(default_factory=dict)
+    edited: dict[EditedPlace, DueMemory | None] = field(default_factory=dict)
+    """What is due for an op of an edited line; None: the step has several at such a place."""
+    calls: list[RecordedCall] = field(default_factory=list)
+    """The collectives, in order."""
+
+
 class StepMemory:
     """The recorded memory of one process, by the ops of its steps."""
 
@@ -95,14 +108,8 @@ class StepMemory:
         self.process = process
         self._recorded = recorded
         self._pause = pause
-        self.sites: dict[tuple[str, int], set[tuple[str, int]]] = {}
-        """By stream and step: (operator, portable key of the call site) of all ops."""
-        self.due: dict[tuple[str, int], dict[Place, DueMemory]] = {}
-        """By stream and step."""
-        self.edited: dict[tuple[str, int], dict[EditedPlace, DueMemory]] = {}
-        """The same, of ops of which the step has only one at such a place."""
-        self.calls: dict[tuple[str, int], list[RecordedCall]] = {}
-        """The collectives, in order."""
+        self.steps: dict[tuple[str, int], RecordedStep] = {}
+        """By stream and number."""
         ops = recorded_memory(process)
         self.received = _received(ops, self._receives)
         """By stream and row of a collective, or of the wait for it: what its tensors hold as an op reads them, or as
@@ -132,29 +139,26 @@ class StepMemory:
         first = max((row for _, _, row in stream.windows if row <= first), default=first)
         rows = stream.read(first, last + 1)
         seen: dict[tuple[str, int], int] = {}
-        edited: dict[tuple[int, EditedPlace], list[DueMemory]] = {}
-        now = -1
+        recorded, now = RecordedStep(), -1
         for i in np.flatnonzero(rows.columns[:, Column.KIND] == Kind.OP).tolist():
             step, site, number = rows.columns[i, [Column.STEP, Column.SITE, Column.OP]].tolist()
             if step != now:
-                now = step
+                recorded, now = self.steps.setdefault((stream.name, step), RecordedStep()), step
                 seen.clear()
             name, key = words.op(number), int(keys[site])
             nth = seen.get((name, key), 0)
             seen[name, key] = nth + 1
-            self.sites.setdefault((stream.name, step), set()).add((name, key))
+            recorded.sites.add((name, key))
             if is_collective(name):
-                self.calls.setdefault((stream.name, step), []).append(self._call(rows, i, name))
+                recorded.calls.append(self._call(rows, i, name))
                 continue
             before = self._before.get((stream.name, rows.first + i), ())
             due = DueMemory(rows.first + i, (name, key, nth), before, rows.rng(i) or None)
             layouts = words.tensors(int(rows.columns[i, Column.STRUCTURE]))
-            edited.setdefault((step, _edited_place(name, words, site, _shapes(layouts))), []).append(due)
+            edited = _edited_place(name, words, site, _shapes(layouts))
+            recorded.edited[edited] = None if edited in recorded.edited else due
             if due.before or due.state or name.startswith(WAITS) or self.pauses_at(stream.name, due.row):
-                self.due.setdefault((stream.name, step), {})[name, key, nth] = due
-        for (step, place), found in edited.items():
-            if len(found) == 1:
-                self.edited.setdefault((stream.name, step), {})[place] = found[0]
+                recorded.due[due.place] = due
 
     def _call(self, rows: Any, i: int, name: str) -> RecordedCall:
         words = self.process.words
@@ -295,8 +299,9 @@ class MemoryProvider(Provider):
         """The debugger has ended the program."""
         self._step = step
         self._lock = threading.Lock()
-        self._due = {key: {due.row: due for due in places.values()} for key, places in memory.due.items()}
-        self._calls = {key: deque(calls) for key, calls in memory.calls.items()}
+        self._taken: set[tuple[str, int]] = set()
+        """Stream and row of what is due no longer."""
+        self._calls = {key: deque(step.calls) for key, step in memory.steps.items()}
         self._written = self._answered = 0
         self._missed: list[MissedInjection] = []
         self._reached: set[tuple[str, int]] = set()
@@ -333,10 +338,13 @@ class MemoryProvider(Provider):
             self.refused = self.refused or why
         stop_program(why)
 
-    def take(self, stream: str, step: int, due: DueMemory | None) -> DueMemory | None:
+    def take(self, stream: str, due: DueMemory | None) -> DueMemory | None:
         """What is due for an op, once."""
-        left = self._due.get((stream, step), {})
-        return None if due is None else left.pop(due.row, None)
+        with self._lock:
+            if due is None or (stream, due.row) in self._taken:
+                return None
+            self._taken.add((stream, due.row))
+            return due
 
     def wrote(self) -> None:
         with self._lock:
@@ -356,7 +364,7 @@ class MemoryProvider(Provider):
             if recorded == call:
                 self._answered += 1
                 return recorded
-            number = len(self.memory.calls.get((stream, step), ())) - len(left or ())
+            number = len(self.memory.steps[stream, step].calls if left is not None else ()) - len(left or ())
             if recorded is None:
                 was = f"only {number:,} were recorded there"
                 number += 1
@@ -378,12 +386,11 @@ class MemoryProvider(Provider):
     def account(self) -> Account:
         for stream, step in () if self.is_left else list(self._calls):
             self.ended(stream, step)
-        for (stream, step), places in self._due.items():
+        for (stream, step), recorded in self.memory.steps.items():
             why = "the program did not run the op" if (stream, step) in self._reached else "it was not reached"
-            for due in places.values():
-                if due.before or due.state:
+            for due in recorded.due.values():
+                if (due.before or due.state) and self.take(stream, due):
                     self.miss(stream, step, due.row, due.place, why)
-            places.clear()
         return Account(
             self._written + len(self._missed),
             self._written,
@@ -402,29 +409,27 @@ class StreamMemory(StreamProvider):
         self._process = stream.process
         self._provider = provider
         self._step = -1
-        self._due: Mapping[Place, DueMemory] = {}
-        self._edited: Mapping[EditedPlace, DueMemory] = {}
-        self._sites: Set[tuple[str, int]] = frozenset()
+        self._recorded = RecordedStep()
         self._refused = False
 
     def begins(self, step: int, attempt: Attempt) -> bool:
-        provider, key = self._provider, (self._stream.name, step)
-        provider.ended(self._stream.name, self._step)
+        self._provider.ended(self._stream.name, self._step)
         self._step = step
-        provider.begin(key)
-        self._due, self._edited = provider.memory.due.get(key, {}), provider.memory.edited.get(key, {})
-        self._sites = provider.memory.sites.get(key, frozenset())
+        self._provider.begin(key := (self._stream.name, step))
+        self._recorded = self._provider.memory.steps.get(key, RecordedStep())
         return True
 
     def find(self, op: RunningOp) -> OpMemory | None:
         if is_collective(op.plan.name):
             recorded = self._answer(op)
             return None if recorded is None else OpMemory(self._provider, op, self._step, recorded.row, None)
-        due = self._due.get(op.place)
-        if due is None and self._edited and op.place[:2] not in self._sites:
+        recorded_step = self._recorded
+        due = recorded_step.due.get(op.place)
+        if due is None and recorded_step.edited and op.place[:2] not in recorded_step.sites:
             words = self._process.tables.words
-            due = self._edited.get(_edited_place(op.plan.name, words, self._stream.site, _shapes_here(op.tensors)))
-        due = self._provider.take(self._stream.name, self._step, due)
+            edited = _edited_place(op.plan.name, words, self._stream.site, _shapes_here(op.tensors))
+            due = recorded_step.edited.get(edited)
+        due = self._provider.take(self._stream.name, due)
         return None if due is None else OpMemory(self._provider, op, self._step, due.row, due)
 
     def _answer(self, op: RunningOp) -> RecordedCall | None:
