@@ -419,10 +419,10 @@ class StreamMemory(StreamProvider):
         self._recorded = self._provider.memory.steps.get(key, RecordedStep())
         return True
 
-    def find(self, op: RunningOp) -> OpMemory | None:
+    def find(self, op: RunningOp) -> MemoryInjection | None:
         if is_collective(op.plan.name):
             recorded = self._answer(op)
-            return None if recorded is None else OpMemory(self._provider, op, self._step, recorded.row, None)
+            return None if recorded is None else MemoryInjection(self._provider, op, self._step, recorded.row, None)
         recorded_step = self._recorded
         due = recorded_step.due.get(op.place)
         if due is None and recorded_step.edited and op.place[:2] not in recorded_step.sites:
@@ -430,7 +430,7 @@ class StreamMemory(StreamProvider):
             edited = _edited_place(op.plan.name, words, self._stream.site, _shapes_here(op.tensors))
             due = recorded_step.edited.get(edited)
         due = self._provider.take(self._stream.name, due)
-        return None if due is None else OpMemory(self._provider, op, self._step, due.row, due)
+        return None if due is None else MemoryInjection(self._provider, op, self._step, due.row, due)
 
     def _answer(self, op: RunningOp) -> RecordedCall | None:
         """The recorded collective that this is; None: it is another one, and the program is to end."""
@@ -455,7 +455,7 @@ class StreamMemory(StreamProvider):
 
 
 @dataclass(frozen=True, eq=False)
-class OpMemory(OpInjection):
+class MemoryInjection(OpInjection):
     """Recorded memory for one op."""
 
     provider: MemoryProvider

@@ -33,7 +33,7 @@ from rltrace.trace.read.values import Value
 Tensor = torch.Tensor
 
 
-class Values(Provider):
+class ValuesProvider(Provider):
     """A's values for one process."""
 
     name = "values"
@@ -65,9 +65,9 @@ class StreamValues(StreamProvider):
     def may_have(self, func: OpOverload) -> bool:
         return self._due is not None
 
-    def find(self, op: RunningOp) -> OpValues | None:
+    def find(self, op: RunningOp) -> ValueInjection | None:
         injection = None if self._due is None else self._due.get(op.place)
-        return None if injection is None else OpValues(self, op, injection)
+        return None if injection is None else ValueInjection(self, op, injection)
 
     def made(self, op: RunningOp) -> None:
         """An op has run: its injection is due no longer."""
@@ -75,7 +75,7 @@ class StreamValues(StreamProvider):
             del self._due[op.place]
 
 
-class OpValues(OpInjection):
+class ValueInjection(OpInjection):
     """A's values for one op."""
 
     def __init__(self, values: StreamValues, op: RunningOp, injection: Injection) -> None:
@@ -243,13 +243,15 @@ def _number(here: Any, number: Number) -> Number:
     return number
 
 
-def values_of(trace: Trace, plans: dict[str, InjectionPlan], name: str, *, origins: bool = False) -> Values | None:
+def values_of(
+    trace: Trace, plans: dict[str, InjectionPlan], name: str, *, origins: bool = False
+) -> ValuesProvider | None:
     """A's values for the process of that name; None: the plans have none."""
     process = next((process for process in trace.processes if process.name == name and name in plans), None)
-    return None if process is None else Values(InjectionFollower(plans[name], process, origins=origins))
+    return None if process is None else ValuesProvider(InjectionFollower(plans[name], process, origins=origins))
 
 
-def values_provider(options: RecordOptions) -> Callable[[str], Values | None]:
+def values_provider(options: RecordOptions) -> Callable[[str], ValuesProvider | None]:
     """What makes the provider of a process of that name."""
     trace = open_trace(options.replay)
     chosen = options.kinds, options.only

@@ -338,8 +338,8 @@ class StreamRows(StreamProvider):
         ops = self._injector.places.get(call.module, frozenset())
         return bool(ops) and self._process.calls.plan(func).name in ops
 
-    def find(self, op: RunningOp) -> OpRows:
-        return OpRows(self, op)
+    def find(self, op: RunningOp) -> RowInjection:
+        return RowInjection(self, op)
 
     def inject(self, op: RunningOp, out: Any) -> None:
         """Write A's rows into the results of an op."""
@@ -361,7 +361,7 @@ class StreamRows(StreamProvider):
 
 
 @dataclass(frozen=True, eq=False)
-class OpRows(OpInjection):
+class RowInjection(OpInjection):
     """A's activation rows for one op."""
 
     rows: StreamRows
