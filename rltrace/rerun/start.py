@@ -29,6 +29,8 @@ def start(options: RecordOptions, token: str) -> Session:
     """Start to record this process; called once, by the bootstrap."""
     names = ["rltrace.rerun.memory:memory_provider"] if options.rerun else []
     if options.replay:
-        known = {name: function for extension in extensions() for name, function in extension.providers.items()}
-        names += [known.get(options.provider, "rltrace.rerun.values:values_provider")]
+        known = {"": "rltrace.rerun.values:values_provider"}
+        for extension in extensions():
+            known |= extension.providers
+        names += [known[options.provider]]
     return sessions.start(options, token, extend_by([resolve_name(name)(options) for name in names]))

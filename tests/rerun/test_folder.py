@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -81,6 +82,10 @@ def test_the_script_runs_alone(step: Recorded, tmp_path: Path, capsys: pytest.Ca
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     calls = calls_of(tmp_path / "out")
     assert (done.returncode, done.stdout) == (0, f"BITWISE  {len(calls)} ops: the recorded bits\n"), done.stderr
+    again = subprocess.run([*command, "--json", "--times", "2"], env=environment, capture_output=True, text=True)
+    found = json.loads(again.stdout)
+    assert (found["op"], found["repeats"]) == ("Sequential.1", True)
+    assert [(one["count"], one["of"]) for one in found["results"]] == [(2, ["a"])]
     where = [call.where for call in calls]
     assert all("Sequential.1" in place for place in where)
     assert {"forward", "backward"} <= {place.split(", ")[1] for place in where}
