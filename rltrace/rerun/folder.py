@@ -147,6 +147,7 @@ if __name__ == "__main__":
 def script(repro: Repro, stored: dict[str, Any], file: str) -> str:
     """The text of the script; what it needs in ``memory.npz`` is added to ``stored``."""
     one, count = len(repro.ops) == 1, len(repro.ops)
+    aligned = not any(any(side.alignments or ()) for side in repro.sides.values())
     name = repro.name.replace("\\", "/").replace('"', "'")
     registering = {REGISTERED_BY[space] for op in repro.ops if (space := op.name.partition(".")[0]) in REGISTERED_BY}
     imports = [f"import {module}  # registers operators\n" for module in (*repro.imports, *sorted(registering))]
@@ -161,7 +162,7 @@ def script(repro: Repro, stored: dict[str, Any], file: str) -> str:
         file=file,
         notes="\n".join(line.replace("\\", "/").replace('"', "'") for line in repro.notes),
         imports="".join(imports),
-        sides=_mapping({side: _side(known) for side, known in repro.sides.items()}),
+        sides=_mapping({side: _side(known, aligned=aligned) for side, known in repro.sides.items()}),
         ops=_sequence(
             [_op(op, stored, {} if repro.by_trace else changed_switches(op.call.settings)) for op in repro.ops]
         ),
@@ -211,12 +212,12 @@ def _tensor(tensor: TensorSpec, *, is_output: bool) -> str:
     return f"TensorSpec({', '.join(parts)})"
 
 
-def _side(side: RecordedSide) -> str:
+def _side(side: RecordedSide, *, aligned: bool) -> str:
     named = {
         "threads": side.threads,
         "environment": dict(side.environment),
         "switches": dict(side.switches),
-        "alignments": side.alignments if side.alignments is not None and any(side.alignments) else None,
+        "alignments": None if aligned else side.alignments,
         "torch": side.torch,
         "processor": side.processor,
         "kernel": side.kernel,
