@@ -26,7 +26,7 @@ from rltrace.rerun.account import record_of
 from rltrace.rerun.plan import Attempt, Place
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(slots=True, eq=False)
 class RunningOp:
     """An op of the program, before or after it runs."""
 
@@ -35,9 +35,15 @@ class RunningOp:
     plan: OpPlan
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    tensors: list[torch.Tensor]
-    """Its tensor arguments."""
     place: Place
+    _tensors: list[torch.Tensor] | None = None
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """Its tensor arguments, found once they are needed: few ops are given anything."""
+        if self._tensors is None:
+            self._tensors = op_tensors(self.args, self.kwargs)
+        return self._tensors
 
     def inputs_written(self, places: Iterable[int], state: int | None) -> None:
         """What the op is about to read has been replaced: the tensors at these places, and the state of its generator
@@ -162,7 +168,7 @@ class InjectionHook(OpHook[None]):
         plan = self._process.calls.plan(func)
         site = self._process.tables.key_of("sites", self._stream.site)
         place = plan.name, site, self._seen.get((plan.name, site), 0)
-        return RunningOp(self._stream, func, plan, args, kwargs, op_tensors(args, kwargs), place)
+        return RunningOp(self._stream, func, plan, args, kwargs, place)
 
 
 class Injections(RecordingExtension):
