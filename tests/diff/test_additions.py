@@ -350,7 +350,7 @@ def some(random: Random) -> dict[tuple[int, str], list[Extra]]:
 @examples
 @given(st.randoms(use_true_random=False))
 def test_any_number_of_harmless_additions(random: Random) -> None:
-    """On one side or on both, in any step and place: the same values."""
+    """Values are the same with additions on one side or on both, in any step and place."""
     comparison, plain, other = compared(some(random), some(random) if random.random() < 0.3 else None)
     assert first_difference(plain, other) is None
     assert comparison.verdict in (Verdict.SAME_VALUES, Verdict.IDENTICAL), comparison.decisive or comparison.why

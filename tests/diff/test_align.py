@@ -175,7 +175,7 @@ def test_too_different_is_unsure() -> None:
 
 
 def test_a_long_first_stretch() -> None:
-    """100,000 rows before the first step, with edits all over, within the budget."""
+    """100,000 rows before the first step, with edits all over, are aligned within the budget."""
     rng = np.random.default_rng(1)
     a = [Row(k % 140, k % 60, 0, k) for k in range(100_000)]
     drop = set(rng.integers(0, 100_000, 50).tolist())
@@ -425,7 +425,7 @@ def test_execution_indices(a: list[int], b: list[int], skipped: int) -> None:
 @SMALL
 @given(st.lists(st.booleans(), max_size=30), st.randoms(use_true_random=False), st.integers(0, 34))
 def test_cuts(kept: list[bool], random: Random, limit: int) -> None:
-    """The last place behind so many adjacent pairs that no moved pair crosses: by trying every place."""
+    """A cut is the last place behind enough adjacent pairs that no moved pair crosses, found by trying every place."""
     at_a = [k for k, keep in enumerate(kept) if keep]
     at_b = [k + sum(random.random() < 0.05 for _ in range(k)) for k in at_a]
     at_b = sorted({*at_b})

@@ -82,7 +82,7 @@ def test_blocks(tmp_path: Path, a: Steps, b: Steps, expected: list[tuple[int, in
 
 
 def test_steps_that_were_not_recorded(tmp_path: Path) -> None:
-    """Their digests prove nothing."""
+    """Digests of steps that were not recorded prove nothing."""
     a = side(tmp_path / "a.zarr", ["x", "y", "z"], recorded=[True, False, True])
     b = side(tmp_path / "b.zarr", ["x", "y", "w"])
     assert [(*block[:2], block[4]) for block in cut(a, b)] == [(0, 1, "esr"), (1, 2, "e"), (2, 3, "er"), (3, 3, "r")]

@@ -174,7 +174,7 @@ def test_data_of_a_later_step(tmp_path: Path) -> None:
 
 
 def test_a_setting_of_an_optimizer(tmp_path: Path) -> None:
-    """Another learning rate in its first attempt."""
+    """Another learning rate in its first attempt is a setting that was not restored."""
 
     def step(trace: TraceBuilder, side: str) -> None:
         trace.op(ADD, inputs=["unknown"], outputs=[f"y{side}"], phase="optimizer", floats=[0.1 if side == "a" else 0.2])

@@ -114,7 +114,7 @@ def sent(digest: str, origin: Origin = Origin.OUTSIDE) -> In:
 def test_an_input_that_differs(
     tmp_path: Path, a: list[Row], b: list[Row], matched: int | None, cause: Cause, why: str
 ) -> None:
-    """Received, from outside, from before the window, written by other ops, or changed by none."""
+    """It was received, came from outside or from before the window, or was written by other ops or by none."""
     found = judged(tmp_path, a, b, matched).judgement
     assert (found.cause, found.explanation) == (cause, why)
     if "other processes" in why:

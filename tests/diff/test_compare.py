@@ -35,7 +35,7 @@ LOG = (
 
 
 def test_logging_added_everywhere(record: Record) -> None:
-    """Log lines added in every step, all later lines shifted: same-values, and the extra ops as hunks."""
+    """With log lines in every step and all later lines shifted, values are the same and the extra ops are hunks."""
     program = training(6)
     logged = [replace(do, line=do.line + 7) for do in after(program, "aten.sub.Tensor", *LOG)]
     comparison = compare(record(program).path, record(logged).path)
@@ -197,7 +197,7 @@ def test_moved_ops_that_read_first_are_moved_once(record: Record) -> None:
 
 
 def test_one_run_ended_earlier(record: Record) -> None:
-    """Both complete, one made fewer steps: ended, a difference, at the other's next op."""
+    """Of two complete runs the one with fewer steps ended: a difference, at the other's next op."""
     a, b = record(training(3)), record(training(5))
     comparison = compare(a.path, b.path)
     assert comparison.verdict is Verdict.DIVERGED
@@ -210,7 +210,7 @@ def test_one_run_ended_earlier(record: Record) -> None:
 
 
 def test_a_run_that_ended_within_a_step(record: Record) -> None:
-    """One complete trace stops in the middle of a step that the other went through."""
+    """A complete trace that stops within a step that the other went through has ended."""
     program = training(3)
     comparison = compare(record(program).path, record(program[:-5]).path)
     assert (comparison.verdict, comparison.first is not None) == (Verdict.DIVERGED, True)
@@ -274,7 +274,7 @@ def test_extra_ops_and_an_unfinished_trace(record: Record) -> None:
 
 
 def test_unrelated_programs(record: Record) -> None:
-    """Two programs that share no op: unknown, different programs, not a difference of values."""
+    """Two programs that share no op are different programs: the verdict is unknown, no difference of values."""
     other = [replace(do, file="walker.py", line=do.line + 3, source=f"other {do.line}", noise="y") for do in training()]
     for do in range(len(other)):
         if other[do].name not in ("step", "outside"):
@@ -360,7 +360,7 @@ def test_streams_that_cannot_be_ordered(tmp_path: Path) -> None:
 
 
 def test_streams_that_steps_order(tmp_path: Path) -> None:
-    """Steps of one process order its threads."""
+    """The threads of one process are ordered by its steps."""
     comparison = compare(two_streams(tmp_path / "a.zarr", "x", "x", 2), two_streams(tmp_path / "b.zarr", "y", "y", 2))
     assert comparison.first.stream == "rank0/main"
     assert comparison.unordered == ()

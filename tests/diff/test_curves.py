@@ -177,7 +177,7 @@ def named(comparison: Comparison) -> dict[str, Drift]:
 
 
 def test_diff_reports_the_curves_that_differ(tmp_path: Path) -> None:
-    """Logged scalars from the first difference on, watched ones from their beginning; visible ones first."""
+    """Logged scalars count from the first difference on, watched ones from their beginning; visible ones come first."""
     comparison = compared(tmp_path, late=1.0, noisy=True, logged=1e-9)
     assert [drift.name for drift in comparison.drift] == [PLACE[3], "return"]
     loss, logged = comparison.drift
@@ -218,7 +218,7 @@ def test_what_pool_threads_watch_is_not_compared(tmp_path: Path) -> None:
 
 
 def test_the_tolerance_is_the_readers(tmp_path: Path) -> None:
-    """Another share of the range, another step."""
+    """With another share of the range the curves differ visibly from another step on."""
     a = series([float(k) for k in range(100)])
     b = series([k + k / 100 for k in range(100)])
     steps = [

@@ -179,7 +179,7 @@ def test_one_thing_wrong(launches: dict[str, Files], tmp_path: Path, name: str, 
 def test_several_things_wrong(
     launches: dict[str, Files], tmp_path: Path, name: str, damage: list[list[tuple[float, str, float]]], ended: bool
 ) -> None:
-    """The same of several of them at once, on one side or on both."""
+    """The same holds of several of them at once, on one side or on both."""
     sides = [launches["a"], launches[name]]
     if not ended:
         sides[1] = rewrite(sides[1], "", lambda record: record if record["type"] == "launch" else None)

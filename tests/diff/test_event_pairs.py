@@ -282,7 +282,7 @@ def test_the_origin_among_events(events: list[tuple[int, bool, bool]], equal: bo
     [((7, 7), True), ((7, 8), False), ((NONE, NONE), False), ((7, None), False), ((None, None), False)],
 )
 def test_a_reset_with_one_seed(seeds: tuple[int | None, int | None], is_seeded: bool) -> None:
-    """The same on both sides."""
+    """A reset is seeded where its seed is the same on both sides."""
     events = [Event("environment 0", () if seed is None else (Cell("seed", EVIDENCE, seed),)) for seed in seeds]
     assert Pair(*events).is_seeded is is_seeded  # type: ignore[arg-type]
 

@@ -142,7 +142,7 @@ def test_what_a_report_replaces(library: str, names: list[str], differing: list[
     ],
 )
 def test_libraries_of_a_region(name: str, first: str) -> None:
-    """What its code calls."""
+    """The settings of a region are those of the libraries that its code calls."""
     region = {"library": "Inductor", "names": [name], "reported": ["…"]}
     assert settings_choosing("inductor.fused.default", region, region, DIFFER)[0].name == first
 

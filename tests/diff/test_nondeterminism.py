@@ -36,7 +36,7 @@ def test_every_operator_is_one_of_torch() -> None:
 
 
 def test_advice_on_a_cpu(finding: Finding) -> None:
-    """Why, the setting, and one thread as the other way."""
+    """It says why, names the setting, and gives one thread as the other way."""
     text = advice_text(finding)
     assert text is not None
     assert "aten.index_put_.default" in text

@@ -41,7 +41,7 @@ def compared(tmp_path: Path, a: Sequence[Child], b: Sequence[Child]) -> Comparis
 
 
 def test_who_came_first_is_no_difference(tmp_path: Path) -> None:
-    """Started alike and computed alike: the same process, whatever number it got."""
+    """Processes that started alike and computed alike are the same one, whatever numbers they got."""
     a = [(FIRST, "seed=1", "pq"), (SECOND, "seed=2", "rst"), (THIRD, "seed=3", "u")]
     b = [(FIRST, "seed=3", "u"), (SECOND, "seed=1", "pq"), (THIRD, "seed=2", "rst")]
     assert compared(tmp_path, a, b).verdict is Verdict.IDENTICAL

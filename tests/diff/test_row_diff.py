@@ -98,7 +98,7 @@ def test_events(tmp_path: Path, what: str) -> None:
 
 
 def test_texts(tmp_path: Path) -> None:
-    """The numbers of one row, the first eight of them, and its arguments in their order."""
+    """They show the numbers of one row, the first eight of them, and its arguments in their order."""
 
     def build(trace: TraceBuilder) -> None:
         trace.op(OP, integers=[90], floats=[90.5])

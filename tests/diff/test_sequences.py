@@ -143,7 +143,7 @@ def test_unique_pairs(a: list[int], b: list[int]) -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 5)), max_size=8))
 def test_heaviest_increasing_is_heaviest(values: list[tuple[int, int]]) -> None:
-    """Increasing, and no subset of the positions weighs more."""
+    """The positions are increasing, and no subset of them weighs more."""
     at = heaviest_increasing(*(np.array([pair[k] for pair in values], np.int64) for k in (0, 1))).tolist()
     assert at == sorted(at) and all(values[i][0] < values[j][0] for i, j in pairwise(at))
     best = 0

@@ -48,14 +48,14 @@ def test_every_kind_of_comparison(name: str, tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize("begins", [None, 1, 4])
 def test_several_processes(tmp_path: Path, begins: int | None) -> None:
-    """Equal ranks, and ranks of which one receives a difference from the other."""
+    """Ranks are equal, or one of them receives a difference from the other: no shortcut decides."""
     compare_checked(reducing(tmp_path / "a"), reducing(tmp_path / "b", begins), EACH)
 
 
 @settings(max_examples=8)
 @given(st.randoms(use_true_random=False))
 def test_random_programs(random: Random) -> None:
-    """With up to four edits of any kind."""
+    """No shortcut decides about programs with up to four edits of any kind."""
     ran = Writer(random).script().run()
     editor = Editor(random, ran)
     for _ in range(random.randint(0, 4)):

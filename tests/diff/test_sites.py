@@ -61,7 +61,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_another_folder_and_shifted_lines(tmp_path: Path) -> None:
-    """Comments, blank lines and another checkout: identical, recursion, generators, lambdas and exec included."""
+    """Comments, blank lines and another checkout change nothing, with recursion, generators, lambdas and exec."""
     shifted = "# a comment\n\n\n" + PROGRAM.replace("\n\nfor update", "\n\n\n# more\nfor update")
     comparison = compare(*both(tmp_path, PROGRAM, shifted))
     assert comparison.verdict is Verdict.IDENTICAL, comparison.why

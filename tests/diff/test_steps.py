@@ -48,7 +48,7 @@ def test_equal_steps(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("what", ["parameters", "gradients", "generators"])
 def test_the_first_step_that_differs(tmp_path: Path, what: str) -> None:
-    """Which step, which of the three, and the commands that record it and the one before it op by op."""
+    """It is named with the digest that differs, and with commands that record it and the step before op by op."""
     comparison = compared(tmp_path, **{what: (3, "x")})
     found = comparison.first
     assert found is not None and comparison.verdict is Verdict.DIVERGED

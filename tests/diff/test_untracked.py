@@ -100,7 +100,7 @@ def test_views_that_cannot_be_searched(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_in_words(tmp_path: Path) -> None:
-    """The input, the side, and the op that left other bytes there."""
+    """The sentence names the input, the side, and the op that left other bytes there."""
     a = side(tmp_path / "a.zarr", op(outputs=["x"]), op("unknown", In(0, "z")))
     b = side(tmp_path / "b.zarr", op(outputs=["x"]), op("unknown", In(0)))
     rows = row_at(a, 1), row_at(b, 1)

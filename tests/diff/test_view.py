@@ -104,7 +104,7 @@ def test_holes(tmp_path: Path) -> None:
 
 
 def test_opening_digests(tmp_path: Path) -> None:
-    """Those of each window's opening rows, and of no op after them."""
+    """They are those of each window's opening rows, and of no op after them."""
     trace = TraceBuilder(tmp_path / "a.zarr")
     trace.window(0, 1)
     trace.op("", outputs=["weight"], kind=Kind.WINDOW)

@@ -48,7 +48,7 @@ def trace(path: Path, *threads: Sequence[str], group: str = WORKER, trains: bool
 def test_tasks_that_another_thread_took_are_no_difference(
     tmp_path: Path, threads: tuple[Sequence[str], ...], group: str
 ) -> None:
-    """In another order, on other threads, on fewer or more of them: identical, and said to be without order."""
+    """Runs whose tasks are in another order or on other threads are identical, and said to be without order."""
     a, b = (trace(tmp_path / k, *of, group=group) for k, of in (("a", (TASKS[:2], TASKS[2:])), ("b", threads)))
     found = compare(a, b)
     assert found.verdict is Verdict.IDENTICAL

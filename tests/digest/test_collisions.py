@@ -215,12 +215,12 @@ def test_every_pair_is_a_pair() -> None:
 
 
 def test_no_two_digests_of_a_pair_are_equal() -> None:
-    """Not in any family, at any size."""
+    """The digests of a pair differ in every family, at every size."""
     assert collisions(digest) == set()
 
 
 def test_no_two_digests_of_all_tensors_are_equal() -> None:
-    """Across families as well: some 500 tensors, as many digests."""
+    """Some 500 tensors of all families have as many digests."""
     found: dict[int, Tensor] = {}
     for _, *pair in every_pair():
         for t in pair:

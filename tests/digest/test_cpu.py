@@ -20,7 +20,7 @@ def _noise(size: int, key: int) -> np.ndarray:
 @given(data=st.binary(max_size=700), seed=SEEDS)
 @settings(max_examples=150)
 def test_a_buffer_has_the_digest_of_the_reference(data: bytes, seed: int) -> None:
-    """Whatever the bytes and the seed."""
+    """A buffer of any bytes under any seed has the digest of the definition."""
     assert digest_buffer(data, seed) == reference.digest(data, seed)
 
 
@@ -29,7 +29,7 @@ def test_a_buffer_has_the_digest_of_the_reference(data: bytes, seed: int) -> Non
 def test_around_page_edges_buffers_and_addresses_have_the_digest_of_the_reference(
     size: int, key: int, seed: int
 ) -> None:
-    """The same bytes as a NumPy array, as a memoryview and at a bare address."""
+    """The same bytes have one digest as a NumPy array, as a memoryview and at a bare address."""
     data = _noise(size, key)
     expected = reference.digest(data.tobytes(), seed)
     assert digest_buffer(data, seed) == expected
@@ -69,7 +69,7 @@ def test_more_than_a_page_of_page_digests_is_cut_into_pages_again() -> None:
 
 
 def test_wider_elements_and_read_only_memory_are_taken_as_their_bytes() -> None:
-    """Arrays of any dtype and frozen arrays alike."""
+    """Arrays of any dtype are digested by their bytes, frozen ones too."""
     data = np.arange(40, dtype=np.float64)
     data.flags.writeable = False
     assert digest_buffer(data, 2) == reference.digest(data.tobytes(), 2)

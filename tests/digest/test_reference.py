@@ -42,7 +42,7 @@ def test_extreme_bytes_hash_as_in_the_library(extremes: bytes) -> None:
 
 
 def test_pages_are_digested_as_the_definition_says() -> None:
-    """Just above one page: the digests of both pages, digested by the same rule under the same seed."""
+    """Just above one page the digests of both pages are digested by the same rule under the same seed."""
     data = _bytes(PAGE_BYTES + 5)
     pages = [xxh3_64_intdigest(data[:PAGE_BYTES], 9), xxh3_64_intdigest(data[PAGE_BYTES:], 9)]
     joined = b"".join(page.to_bytes(8, "little") for page in pages)

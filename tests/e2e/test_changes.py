@@ -181,7 +181,7 @@ def test_an_argument_that_has_a_default(both: Both) -> None:
 
 
 def test_line_numbers_that_moved(both: Both) -> None:
-    """Comments and imports added on top, and another folder: identical."""
+    """Comments and imports on top, and another folder, change nothing."""
     top = "# seeds\n# are set below\nimport math\n\n\ndef unused(x):\n    return math.sin(x)\n"
     assert both(training(), training(top=top), each=True).verdict is Verdict.IDENTICAL
 
@@ -223,7 +223,7 @@ def batches(x):
 
 
 def test_a_generator_function(both: Both) -> None:
-    """The third element of the second round."""
+    """The third element of the second round is named."""
     a, b = (training(GENERATOR.format(odd=odd), "x = torch.stack(list(batches(x)))") for odd in (None, (1, 2)))
     found = value_of(both(a, b))
     source = "yield row * (2.0 if (update, k) == ODD else 1.0)"
@@ -311,7 +311,7 @@ def test_an_attempt_left_out(both: Both) -> None:
 
 
 def test_logging_beside_two_optimizers(both: Both) -> None:
-    """Steps of two optimizers with other cadences, and log lines now and then."""
+    """Steps of two optimizers with other cadences are matched beside log lines now and then."""
     logged = "print(x.mean().item()) if update % 5 == 2 else None"
     comparison = both(two_optimizers(), two_optimizers(line=logged))
     assert comparison.verdict is Verdict.SAME_VALUES

@@ -20,7 +20,7 @@ def some_in_new_processes(request: pytest.FixtureRequest, program: str) -> None:
 
 @pytest.mark.parametrize("program", ["ppo.py", "sac.py", "zoo.py", "many_ops.py"])
 def test_recorded_runs_compute_the_same_bits(cli: Any, as_it_is: Callable[[str], Any], program: str) -> None:
-    """Weights, optimizer state and generator states (on stdout), exit status and stderr, at both levels."""
+    """Weights, states of optimizers and generators, exit status and stderr are equal at both levels."""
     plain = cli.python(program)
     assert "weights" in plain.stdout
     assert plain.returncode == 7

@@ -62,7 +62,7 @@ def test_rows_that_differ_anyway_are_dropped(tmp_path: Path) -> None:
 
 
 def test_a_log_that_is_longer_differs_where_the_other_ends(tmp_path: Path) -> None:
-    """On either side."""
+    """A longer log differs on either side."""
     short, long = log(tmp_path, "short", "add 1"), log(tmp_path, "long", "add 1", "add 2")
     assert first_difference(short, short, long) == Difference("add", nth=1, row=1, other="")
     assert first_difference(long, long, short) == Difference("add", nth=1, row=1, other="")

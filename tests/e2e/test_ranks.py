@@ -143,7 +143,7 @@ def test_a_difference_on_one_rank_is_received_by_the_other(runs: Runs) -> None:
 
 
 def test_the_reports_distinguish_the_origin_from_the_receiver(runs: Runs) -> None:
-    """In JSON and in words."""
+    """JSON and text name the origin and the receiver."""
     found = runs.compare("a.zarr", "changed.zarr")
     report = to_json(found)
     assert report["first"]["stream"] == "rank1/main" and report["unordered"] == []

@@ -106,7 +106,7 @@ def test_the_option_decides(runs: Any) -> None:
 
 @pytest.mark.parametrize(("a", "b"), [("a", "all"), *(("a", what) for what in LEFT_OUT), ("a-step", "optimizer")])
 def test_no_shortcut_decides(runs: Any, a: str, b: str) -> None:
-    """Each of them by itself."""
+    """The result is the same without each of the shortcuts."""
     compare_checked(runs.folder / f"{a}.zarr", runs.folder / f"{b}.zarr", EACH)
 
 

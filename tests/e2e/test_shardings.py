@@ -77,7 +77,7 @@ def test_another_initialization_is_named(runs: Runs) -> None:
 
 
 def test_a_scale_is_outside_of_what_order_explains(runs: Runs) -> None:
-    """One factor of 1.01 in the forward pass."""
+    """One factor of 1.01 in the forward pass is more than another order of sums explains."""
     first = runs.compare("mesh", "scale", status=1)["first"]
     assert (first["kind"], first["name"]["b"].split(".", 1)[1]) == ("gradient", "up.weight")
     assert first["excess"] > 10

@@ -99,7 +99,7 @@ def acting(changed: tuple[int, int] | None = None) -> Callable[[], None]:
 
 
 def test_tasks_taken_by_other_threads(twice: Compare) -> None:
-    """A queue and some threads: identical, whichever thread took which task, and how many tasks."""
+    """Runs are identical whichever thread took which task from a queue, and how many."""
     found = twice(evaluating([0, 1, 2] * 4), evaluating([2, 2, 1, 0, 2, 2, 1, 2, 2, 0, 1, 2]))
     assert found.verdict is Verdict.IDENTICAL
     assert found.compared["rank0/main/thread:score"] == 12 * 8
@@ -156,7 +156,7 @@ def pooled(busy: int, changed: int | None = None) -> Callable[[], None]:
 
 
 def test_tasks_of_a_pool_that_land_on_other_threads(twice: Compare) -> None:
-    """On any of three, or all on one: identical."""
+    """Runs are identical with tasks on any of three threads, or all on one."""
     found = twice(pooled(busy=0), pooled(busy=2))
     assert found.verdict is Verdict.IDENTICAL
     assert found.compared["rank0/main/pool"] == 8 * 8
@@ -201,7 +201,7 @@ def learning(changed: bool = False) -> Callable[[], None]:
 
 
 def test_backward_passes_of_several_threads_at_once(twice: Compare) -> None:
-    """Each in the stream of the thread that asked for it, with that thread's call."""
+    """Each is in the stream of the thread that asked for it, with that thread's call."""
     found = twice(learning(), learning())
     streams = ["rank0/main", "rank0/main/thread:learner-1", "rank0/main/thread:learner-2"]
     assert found.verdict in (Verdict.IDENTICAL, Verdict.SAME_VALUES), found.why

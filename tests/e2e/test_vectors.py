@@ -55,7 +55,7 @@ def test_workers_are_named_alike(vectors: tuple[Any, str]) -> None:
 
 
 def test_two_recordings_are_identical(vectors: tuple[Any, str]) -> None:
-    """Main process and workers."""
+    """The main process and the workers are equal in both."""
     cli, _ = vectors
     found = compare(cli.folder / "a.zarr", cli.folder / "b.zarr")
     assert found.verdict is Verdict.IDENTICAL

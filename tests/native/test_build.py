@@ -80,7 +80,7 @@ def test_each_input_has_its_own_folder(build: EngineBuild, monkeypatch: pytest.M
 
 
 def test_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """rltrace's variable, else the user's cache folder."""
+    """The cache is the folder that rltrace's variable names, else the user's."""
     monkeypatch.setenv("RLTRACE_CACHE", "/a")
     assert cache_folder() == Path("/a/engine")
     monkeypatch.delenv("RLTRACE_CACHE")
@@ -114,7 +114,7 @@ def test_an_old_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
 
 
 def test_cxx_may_have_arguments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """As in ``CXX="ccache g++"``."""
+    """``CXX`` may have arguments, as in ``CXX="ccache g++"``."""
     path = compiler(tmp_path, monkeypatch)
     monkeypatch.setenv("CXX", f"{path} -m64")
     assert find_compiler().command == (str(path), "-m64")

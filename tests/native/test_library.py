@@ -248,7 +248,7 @@ def test_a_library_with_another_digest(cache: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_library_with_other_constants(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One number more, less or otherwise, or none at all."""
+    """A library with one number more, less or otherwise, or none at all, is refused."""
     write_library(cached(cache))
     for constants in ({"MARKED": 2}, {}, {"MARKED": 1, "RNG": 2}):
         stub(monkeypatch, constants=lambda constants=constants: constants)
@@ -258,7 +258,7 @@ def test_a_library_with_other_constants(cache: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
-    """Every field of it."""
+    """Every field of a record is read as it was written."""
     record = replace(fitting_record(), target=BuildTarget("2.13.0", "abc", "13.0", "CPython 3.13t", "arm64"))
     assert library.read_record(write_library(tmp_path, record)) == record
     assert record.digest == content_digest(CONTENT)

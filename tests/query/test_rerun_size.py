@@ -44,7 +44,7 @@ def test_size_of_a_step(step: int, tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_steps_that_are_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """An error, not a size of 0."""
+    """Steps that do not exist are an error, not a size of 0."""
     plain = recorder(tmp_path)(training)
     assert main(["rerun", "--size", "7:9", str(plain.path)]) == 2
     assert "has no ops of these steps" in capsys.readouterr().err

@@ -103,7 +103,7 @@ def test_grids_that_are_not_known_or_make_no_sense() -> None:
 
 
 def test_names_that_read_alike_are_shown_in_more_words() -> None:
-    """Between the two sides of one difference, not only within one of them."""
+    """Names are distinguished between the two sides of a difference, not only within one of them."""
     names = [f"cutlass_80_tensorop_s1688gemm_128x64_16x6_{layout}_align4" for layout in ("tn", "nn")]
     a, b = ({"names": [name]} for name in names)
     assert kernel_text(a) == kernel_text(b)

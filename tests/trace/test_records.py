@@ -43,7 +43,7 @@ FAULT = LinkFault(FaultKind.WRITE, (0, 5), 1, 2, (0, 4), None, (1, 3), True, 64,
     [FAULT, FAULT._replace(kind=FaultKind.OP, found=None, input=None, used=None, writer=(7, 8), allocation=None)],
 )
 def test_faults_of_links(fault: LinkFault) -> None:
-    """With every place, and with none."""
+    """Faults are read back with every place, and with none."""
     assert parse_link_fault(link_fault_record(fault)) == fault
 
 
@@ -63,14 +63,14 @@ def test_faults_of_links(fault: LinkFault) -> None:
     ],
 )
 def test_faults_that_cannot_be(change: dict[str, Any]) -> None:
-    """One field of another type or out of its range."""
+    """A fault with one field of another type or out of its range is refused."""
     with pytest.raises((ValueError, TypeError)):
         parse_link_fault({**link_fault_record(FAULT), **change})
 
 
 @pytest.mark.parametrize("created", [0, 1.5, "2026-01-01T00:00:00", MAX_TIME])
 def test_launches(created: object) -> None:
-    """Seconds, or ISO 8601."""
+    """A launch begins at a number of seconds, or at a time in ISO 8601."""
     check_launch({"type": "launch", "command": [], "created": created})
     check_launch({"type": "launch"})
 
@@ -174,6 +174,6 @@ def test_digests_at_the_end_of_a_process() -> None:
     ],
 )
 def test_digests_that_cannot_be(parse: Callable[[dict[str, Any]], object], record: dict[str, Any]) -> None:
-    """Too few, or of another type."""
+    """Too few digests, or one of another type, are refused."""
     with pytest.raises((ValueError, TypeError)):
         parse(record)

@@ -218,7 +218,7 @@ def test_a_longest_record_can_be_read() -> None:
 
 
 def test_what_is_refused_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In one line, with status 2."""
+    """A refusal is one line, with status 2."""
     path = tmp_path / "t"
     (path / "journal").mkdir(parents=True)
     (path / "journal" / "log").symlink_to("/dev/zero")

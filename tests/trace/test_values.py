@@ -138,7 +138,7 @@ def test_a_dtype_that_is_not_recorded(tmp_path: Path) -> None:
 
 
 def test_placements(tmp_path: Path) -> None:
-    """Where the tensors of a row lay, by its tensors; and whether lazily conjugated or negated."""
+    """A row's tensors have their addresses, and whether they are lazily conjugated or negated."""
     builder = TraceBuilder(tmp_path / "a.zarr")
     builder.op("aten.mm.default", outputs=["x"])
     builder.op("aten.mm.default", outputs=["x"])
@@ -232,7 +232,7 @@ def reads_right(values: Values, captured: dict[int, np.ndarray], what: str) -> i
 
 
 def test_every_byte(small: tuple[Path, dict[int, np.ndarray]]) -> None:
-    """Each byte of each file of values changed, each file cut at each length or gone: a hole, never another value."""
+    """A file of values with a byte changed, cut at any length or gone is a hole, never another value."""
     path, captured = small
     memory = Memory(load(path))
     files = [key for key in memory.files if "/values/" in key and "/c." in key]

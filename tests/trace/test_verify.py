@@ -83,7 +83,7 @@ def test_steps_that_lie(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_lost_rows_are_reported_as_steps(sample: Path) -> None:
-    """Which steps to record again: those that a hole reaches into, and no others."""
+    """The steps to record again are those that a hole reaches into, and no others."""
     (sample / "processes/0/streams/0/rows/c.1.0").unlink()
     assert verify(sample).lost_steps == (1, 2)
     (sample / "processes/0/streams/0/cells/c.2").unlink()

@@ -71,7 +71,7 @@ def _digests(emulated: Emulated, buffers: list[bytes], seeds: list[int]) -> list
 
 @pytest.mark.parametrize("fill", [0, 2**64 - 1, 2**63, 0xFFFFFFFF00000001])
 def test_extreme_pages(emulated: Emulated, fill: int) -> None:
-    """Where sums and products wrap."""
+    """Pages on which sums and products wrap have the digest of the definition."""
     page = fill.to_bytes(8, "little") * (PAGE_BYTES // 8)
     assert _digests(emulated, [page], [2**64 - 1]) == [reference.xxh3_64(page, 2**64 - 1)]
 

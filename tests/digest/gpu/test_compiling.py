@@ -78,7 +78,7 @@ def test_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_folder_of_the_program_is_no_triton(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without anything to import."""
+    """A folder of that name without anything to import is no Triton."""
     monkeypatch.delitem(sys.modules, "triton", raising=False)
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     (tmp_path / "triton").mkdir()
