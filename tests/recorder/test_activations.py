@@ -110,12 +110,10 @@ def test_each_row_has_its_digest(record: Record) -> None:
     seen: list[tuple[torch.Tensor, torch.Tensor]] = []
     model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(inplace=True))
     x = torch.randn(2, 5, 4)
-
-    def program() -> None:
+    with record.block(rows="all") as got:
         before = model[0](x).detach()
         seen.append((before.clone(), model[1](before).clone()))
-
-    calls = record(program, rows="all").process.activations.calls(0)
+    calls = got.process.activations.calls(0)
     linear, relu = calls
     [(before, after)] = seen
     assert not torch.equal(before, after)
@@ -129,13 +127,11 @@ def test_rows_of_equal_content_are_equal_whatever_the_batch(record: Record) -> N
     """Twenty rows at once, and each alone: the same digests where the same is computed."""
     x = torch.randn(4, 5, 8)
     layer = nn.Tanh()
-
-    def program() -> None:
+    with record.block(rows="module=*") as got:
         layer(x)
         for row in x.reshape(20, 8):
             layer(row.reshape(1, 1, 8))
-
-    whole, *single = record(program, rows="module=*").process.activations.calls(0)
+    whole, *single = got.process.activations.calls(0)
     alone = [kept(call, Part.OUTPUT, "").digests.item() for call in single]
     assert kept(whole, Part.OUTPUT, "").digests.reshape(-1).tolist() == alone
     assert len(set(alone)) == 20
@@ -160,12 +156,9 @@ def test_axes(record: Record, axes: tuple[int, ...]) -> None:
 def test_rows_of_ops(record: Record) -> None:
     """Inputs by the operator's names, outputs by the schema's; the digests of whole tensors are the row's own."""
     x = torch.randn(2, 5, 4)
-
-    def program() -> None:
+    with record.block(rows="all") as found:
         torch.topk(x * 2, 2)
         (x + 1).mul_(3).split(2, dim=1)
-
-    found = record(program, rows="all")
     ops = found.process.activations.ops(0)
     topk, mul_ = found.one("topk"), found.one("mul_")
     assert [(t.part.name, t.name) for t in ops[topk.index].tensors] == [
@@ -336,14 +329,12 @@ def test_nothing_of_the_program_runs(record: Record) -> None:
     takes, x = Takes(), torch.ones(2, 3)
     looped: list[Any] = [x]
     looped.append(looped)
-
-    def program() -> None:
+    with record.block(rows="module=Takes") as got:
         for given in (Odd(), OddList([x]), OddDict(a=x), x.as_subclass(Watching), looped):
             Watching.seen.clear()
             takes(given)
             assert Watching.seen == []
-
-    calls = record(program, rows="module=Takes").process.activations.calls(0)
+    calls = got.process.activations.calls(0)
     names = [[tensor.name for tensor in call.tensors if tensor.part is Part.INPUT] for call in calls]
     assert names[:4] == [[], ["0.0"], ["0.a"], ["0"]]
     assert names[4][:2] == ["0.0", "0.1.0"]
@@ -377,11 +368,9 @@ def test_modules_without_names_for_their_arguments(record: Record) -> None:
 def test_a_checkpointed_forward_is_called_again_in_backward(record: Record) -> None:
     """Both times are calls of their own, with equal rows, the later one in phase backward."""
     x = torch.ones(2, 3, requires_grad=True)
-
-    def program() -> None:
+    with record.block(rows="module=Tanh") as got:
         torch.utils.checkpoint.checkpoint(nn.Tanh(), x, use_reentrant=True).sum().backward()
-
-    first, again = record(program, rows="module=Tanh").process.activations.calls(0)
+    first, again = got.process.activations.calls(0)
     assert (first.phase, again.phase) == ("forward", "backward")
     assert (first.grad, again.grad) == (False, True)
     assert kept(first, Part.OUTPUT, "").whole == kept(again, Part.OUTPUT, "").whole
@@ -405,13 +394,12 @@ def test_an_interrupt_leaves_the_calls_in_order(record: Record) -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             raise KeyboardInterrupt
 
-    def program() -> None:
+    with record.block(rows="all") as got:
         model, x = nn.Sequential(nn.Tanh(), Interrupted()), torch.ones(2, 3)
         with pytest.raises(KeyboardInterrupt):
             model(x)
         nn.Tanh()(x)
-
-    outer, tanh, inner, after = record(program, rows="all").process.activations.calls(0)
+    outer, tanh, inner, after = got.process.activations.calls(0)
     assert [call.raised for call in (outer, tanh, inner, after)] == [True, False, True, False]
     assert (outer.parent, tanh.parent, inner.parent, after.parent) == (None, 0, 0, None)
 
@@ -442,15 +430,12 @@ def test_a_call_that_raises(record: Record) -> None:
 
 def test_other_threads(record: Record) -> None:
     """Calls on another thread are those of its stream."""
-
-    def program() -> None:
+    with record.block(rows="all") as found:
         layer, x = nn.Tanh(), torch.ones(2, 3)
         layer(x)
         thread = threading.Thread(target=layer, args=(x,))
         thread.start()
         thread.join()
-
-    found = record(program, rows="all")
     store = found.process.activations
     assert [len(store.calls(stream.index)) for stream in found.process.streams] == [1, 1]
     assert verify(found.path).sound
@@ -471,12 +456,10 @@ def test_tensors_without_rows(record: Record) -> None:
             return given[0]
 
     model, x = Model(), torch.ones(2, 3)
-
-    def program() -> None:
+    with record.block(rows="module=Model") as got:
         model(x, x.to_sparse(), torch.ones(2, device="meta"))
         torch.vmap(model)(x)
-
-    store = record(program, rows="module=Model").process.activations
+    store = got.process.activations
     first, second = store.calls(0)
     assert shown(first) == [("INPUT", "0", (2, 3)), ("OUTPUT", "", (2, 3))]
     assert shown(second) == []
@@ -528,13 +511,11 @@ def test_a_tensor_that_changes_while_it_is_read(record: Record, monkeypatch: pyt
 def test_empty_tensors(record: Record) -> None:
     """No rows, or rows without elements."""
     layer = nn.Identity()
-
-    def program() -> None:
+    with record.block(rows="module=*") as got:
         layer(torch.ones(0, 3))
         layer(torch.ones(2, 0))
         layer(torch.tensor(1.0))
-
-    calls = record(program, rows="module=*").process.activations.calls(0)
+    calls = got.process.activations.calls(0)
     shapes = [kept(call, Part.INPUT, "input").digests.shape for call in calls]
     assert shapes == [(0,), (2,), ()]
     assert kept(calls[2], Part.INPUT, "input").digests.item() == rows_of(torch.tensor(1.0)).item()

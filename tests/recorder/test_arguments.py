@@ -55,29 +55,24 @@ SCALARS: list[Any] = [
 
 def test_no_two_scalars_fall_together(record: Record) -> None:
     """``1``, ``True``, ``1.0``, zeros of both signs, NaN, huge numbers, complex ones: each row says which."""
-
-    def program() -> None:
+    with record.block() as got:
         x = torch.ones(2, dtype=torch.complex64)
         for scalar in SCALARS:
             OP.mul.Scalar(x, scalar)
-
-    rows = record(program).named("mul")
+    rows = got.named("mul")
     assert len(rows) == len(SCALARS)
     assert len({str(arguments(row)) for row in rows}) == len(SCALARS)
 
 
 def test_numbers_are_kept_to_the_last_bit(record: Record) -> None:
     """Integers as integers, floats as their bits."""
-
-    def program() -> None:
+    with record.block() as got:
         x = torch.ones(2, dtype=torch.int64)
         OP.add.Scalar(x, 2**62 + 1)
         OP.add.Scalar(x, -(2**63))
         y = torch.ones(2)
         for value in (0.1, -0.0, math.nan, 5e-324):
             OP.mul.Scalar(y, value)
-
-    got = record(program)
     assert [row.integers[0] for row in got.named("add")] == [2**62 + 1, -(2**63)]
     bits = [struct.pack("<d", row.floats[0]) for row in got.named("mul")]
     assert bits == [struct.pack("<d", v) for v in (0.1, -0.0, math.nan, 5e-324)]
@@ -85,16 +80,13 @@ def test_numbers_are_kept_to_the_last_bit(record: Record) -> None:
 
 def test_every_kind_of_argument_has_its_place(record: Record) -> None:
     """Lists, None, booleans, names, dtypes, devices, layouts, optional tensors."""
-
-    def program() -> None:
+    with record.block() as got:
         x = torch.ones(4, 4)
         OP.sum.dim_IntList(x, [0, 1], True, dtype=torch.float64)
         OP.index.Tensor(x, [None, torch.tensor([1, 2])])
         OP.linalg_vector_norm.default(x, 2.0, None, False)
         OP.div.Tensor_mode(x, x, rounding_mode="floor")
         OP._to_copy.default(x, dtype=torch.bfloat16, device=torch.device("cpu"), memory_format=torch.preserve_format)
-
-    got = record(program)
     total = got.one("sum")
     assert total.scalars == ["T", ["i", "i"], True, ["dtype=", {"dtype": "float64"}]]
     assert total.integers == [0, 1]
@@ -128,34 +120,27 @@ def test_numbers_that_change_each_step_grow_no_table(record: Record) -> None:
 
 def test_shapes_are_structure(record: Record) -> None:
     """Dtype, shape, strides and device of each tensor input."""
-
-    def program() -> None:
+    with record.block() as got:
         a = torch.ones(2, 3)
         a.t() + torch.ones((), dtype=torch.float64)
-
-    row = record(program).one("add")
+    row = got.one("add")
     assert row.layouts == [["float32", [3, 2], [1, 3], "cpu"], ["float64", [], [], "cpu"]]
 
 
 def test_objects_are_never_written_out(record: Record) -> None:
     """A storage among the arguments would print every byte it has."""
-
-    def program() -> None:
+    with record.block() as got:
         torch.empty(0).set_(torch.ones(100_000).untyped_storage(), 0, (3,), (1,))
-
-    got = record(program)
     assert len(str(got.one("set_").scalars)) < 200
 
 
 def test_names_of_arguments_count(record: Record) -> None:
     """The same value under another name is another argument."""
-
-    def program() -> None:
+    with record.block() as got:
         x = torch.ones(4)
         OP.clamp.default(x, min=1.0)
         OP.clamp.default(x, max=1.0)
-
-    first, second = record(program).named("clamp")
+    first, second = got.named("clamp")
     assert arguments(first) != arguments(second)
 
 

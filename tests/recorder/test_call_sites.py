@@ -95,11 +95,8 @@ def test_the_innermost_user_frame_comes_first(record: Record, load: Load) -> Non
 
 def test_frames_of_torch_and_of_the_recorder_are_no_user_frames(record: Record) -> None:
     """Those of torch are kept and flagged, those of the recorder's hooks are not even kept."""
-
-    def program() -> None:
+    with record.block() as got:
         nn.Sequential(nn.Linear(2, 2))(torch.ones(1, 2)).sum().backward()
-
-    got = record(program)
     for row in got.rows:
         assert "nn.Sequential" in row.line
     frames = got.table("frames")
@@ -147,11 +144,9 @@ def test_another_place_or_function_is_another_key(record: Record, load: Load) ->
     a, b, c = (record(load(text, f"{i}").main) for i, text in enumerate((PROGRAM, renamed, PROGRAM)))
     assert a.one("cos").site_key != b.one("cos").site_key
     assert a.one("tan").site_key == c.one("tan").site_key
-
-    def elsewhere() -> None:
+    with record.block() as got:
         load(PROGRAM, "d").work(torch.ones(3))
-
-    assert record(elsewhere).one("cos").site_key != a.one("cos").site_key
+    assert got.one("cos").site_key != a.one("cos").site_key
 
 
 def test_packages_keep_their_place(record: Record, load: Load) -> None:
@@ -162,24 +157,19 @@ def test_packages_keep_their_place(record: Record, load: Load) -> None:
 
 def test_two_calls_on_one_line_share_a_key_and_differ_by_op(record: Record) -> None:
     """Column numbers take no part; several frames of one line may share a key."""
-
-    def program() -> None:
+    with record.block() as got:
         a, b = torch.ones(3).sin(), torch.ones(3).sin()
         del a, b
-
-    first, second = record(program).named("sin")
+    first, second = got.named("sin")
     assert first.site_key == second.site_key
 
 
 def test_the_lines_of_a_loop_are_one_site(record: Record) -> None:
     """However often it turns."""
-
-    def program() -> None:
+    with record.block() as got:
         x = torch.ones(3)
         for _ in range(50):
             x = x.sin()
-
-    got = record(program)
     assert len(set(keys(got))) == 2
     assert len(got.table("sites")) <= 4
 
@@ -203,12 +193,11 @@ def test_generators_stand_on_the_stack_of_who_drives_them(record: Record) -> Non
         while True:
             yield torch.ones(1).sin()
 
-    def program() -> None:
+    with record.block() as got:
         source = numbers()
         next(source)
         source.send(None)  # type: ignore[attr-defined]
-
-    first, second = record(program).named("sin")
+    first, second = got.named("sin")
     assert first.line == second.line == "yield torch.ones(1).sin()"
     assert first.stack[1]["source"] == "next(source)"
     assert second.stack[1]["source"].startswith("source.send(None)")
@@ -217,12 +206,9 @@ def test_generators_stand_on_the_stack_of_who_drives_them(record: Record) -> Non
 def test_code_without_source_has_names_and_no_text(record: Record) -> None:
     """``exec``, ``eval`` and compiled templates."""
     scope: dict[str, Any] = {"torch": torch}
-
-    def program() -> None:
+    with record.block() as got:
         exec("def made(x):\n    return x.sin()\nmade(torch.ones(1))", scope)
         eval("torch.ones(1).cos()", scope)
-
-    got = record(program)
     assert frames(got.one("sin"))[:2] == [("<string>", "made", ""), ("<string>", "<module>", "")]
     assert frames(got.one("cos"))[0] == ("<string>", "<module>", "")
     assert frames(got.one("cos"))[1][2].startswith("eval(")
@@ -326,27 +312,22 @@ def test_code_made_at_run_time_does_not_pile_up(record: Record) -> None:
 
 def test_code_at_the_address_of_dead_code_is_not_taken_for_it(record: Record) -> None:
     """Keys are addresses of code objects: those that stand in a key stay alive."""
-
-    def program() -> None:
+    with record.block() as got:
         for i in range(400):
             scope: dict[str, Any] = {}
             exec(f"def made_{i % 7}(x):\n    return x.sin()", scope)
             scope[f"made_{i % 7}"](torch.ones(1))
-
-    rows = record(program).named("sin")
+    rows = got.named("sin")
     assert [row.stack[0]["function"] for row in rows] == [f"made_{i % 7}" for i in range(400)]
 
 
 def test_backward_has_the_stack_of_the_call_that_started_it(record: Record) -> None:
     """``loss.backward()``, and the line of the program that called it."""
-
-    def program() -> None:
+    with record.block() as got:
         x = torch.ones(2, requires_grad=True)
         loss = x.sin().sum()
         loss.backward()
         torch.autograd.grad((x * x).cos().sum(), x)
-
-    got = record(program)
     (by_backward,) = [row for row in got.named("cos") if row.phase.name == "BACKWARD"]
     (by_grad,) = got.named("neg") or got.named("sin")[1:]
     assert by_backward.line == "loss.backward()"
@@ -359,12 +340,11 @@ def test_hooks_in_backward_have_their_own_frame_on_top(record: Record) -> None:
     def hook(gradient: torch.Tensor) -> torch.Tensor:
         return gradient.tan()
 
-    def program() -> None:
+    with record.block() as got:
         x = torch.ones(2, requires_grad=True)
         x.register_hook(hook)
         x.sum().backward()
-
-    row = record(program).one("tan")
+    row = got.one("tan")
     assert [f["source"] for f in row.stack[:2]] == ["return gradient.tan()", "x.sum().backward()"]
 
 
@@ -373,11 +353,8 @@ def test_ops_of_an_optimizer_have_the_line_that_called_it(record: Record) -> Non
     parameter = nn.Parameter(torch.ones(2))
     optimizer = torch.optim.Adam([parameter])
     parameter.grad = torch.ones(2)
-
-    def program() -> None:
+    with record.block() as got:
         optimizer.step()
-
-    got = record(program)
     assert {row.line for row in got.rows} == {"optimizer.step()"}
 
 
@@ -391,13 +368,12 @@ def test_sites_are_alike_with_and_without_modules_around(record: Record) -> None
     def work(x: torch.Tensor) -> torch.Tensor:
         return x.sin()
 
-    def program() -> None:
+    with record.block() as got:
         net = nn.Sequential(Layer(), Layer())
         net(torch.ones(1))
         Layer().forward(torch.ones(1))
-
-    first, second, third = record(program).named("sin")
-    assert [f["function"].split(".")[-1] for f in first.stack[:3]] == ["work", "forward", "program"]
+    first, second, third = got.named("sin")
+    assert [f["function"].split(".")[-1] for f in first.stack[:2]] == ["work", "forward"]
     assert first.stack[2]["source"] == "net(torch.ones(1))"
     assert first.site_key == second.site_key
     assert third.stack[2]["source"] == "Layer().forward(torch.ones(1))"
@@ -416,13 +392,11 @@ def test_frames_are_let_go(record: Record) -> None:
             self.reference = weakref.ref(held)
             return x.sin()
 
-    def program() -> None:
+    with record.block():
         layer = Layer()
         leaf = torch.ones(1, requires_grad=True)
         layer(leaf).sum().backward()
         dead.append(layer.reference() is None)
-
-    record(program)
     assert dead == [True]
 
 
@@ -443,13 +417,12 @@ def test_stacks_end_where_a_caller_asks_for_it(record: Record, engine: str) -> N
     def bottom() -> None:
         body()
 
-    def program() -> None:
+    with record.block(engine=engine) as got:
         session = current_session()
         assert session is not None
         session.end_stacks_at(bottom.__code__)
         bottom()
         bottom()
-
-    rows = record(program, engine=engine).named("sin")
+    rows = got.named("sin")
     assert [[frame["function"].rpartition(".")[2] for frame in row.stack] for row in rows] == [["body"], ["body"]]
     assert len({row.site_key for row in rows}) == 1

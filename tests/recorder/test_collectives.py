@@ -79,14 +79,11 @@ def said(row: Row) -> list[dict[str, object]]:
 @pytest.mark.filterwarnings("ignore")
 def test_a_collective_says_who_takes_part(record: Record, group: None) -> None:
     """The group by its name, its members and the own rank, and how what they send is put together."""
-
-    def program() -> None:
+    with record.block() as got:
         distributed.all_reduce(torch.ones(3), op=distributed.ReduceOp.MAX)
         distributed.all_reduce(torch.ones(3), group=distributed.new_group([0]))
         op = torch.ops._c10d_functional
         op.wait_tensor(op.all_reduce(torch.ones(3), "sum", distributed.group.WORLD.group_name))
-
-    got = record(program)
     first, second, functional = (said(row) for row in got.rows if "reduce" in row.name)
     assert first == [{"group": "0", "rank": 0, "ranks": [0]}, {"reduce": "MAX"}]
     assert second[0]["group"] != "0" and second[0]["ranks"] == [0]
@@ -96,8 +93,7 @@ def test_a_collective_says_who_takes_part(record: Record, group: None) -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_what_is_read_before_the_program_waits_is_marked(record: Record, group: None, engine: str) -> None:
     """It may be there or not. From the wait on it is memory as any."""
-
-    def program() -> None:
+    with record.block(engine=engine) as got:
         op = torch.ops._c10d_functional
         sent = op.all_reduce(torch.ones(4), "sum", distributed.group.WORLD.group_name)
         sent.clone().sin()
@@ -106,8 +102,6 @@ def test_what_is_read_before_the_program_waits_is_marked(record: Record, group: 
         op.wait_tensor(sent)
         sent + 2
         sent[1:] + 3
-
-    got = record(program, engine=engine)
     assert got.one("clone").marked
     assert [got.one(name).inputs[0].digest is not None for name in ("clone", "exp2")] == [True, True]
     assert [row.marked for row in got.named("add")] == [True, False, False]
@@ -125,15 +119,12 @@ WAITS: list[Callable[[distributed.Work], object]] = [
 @pytest.mark.filterwarnings("ignore")
 def test_what_is_read_before_a_work_is_waited_for_is_marked(record: Record, group: None, engine: str) -> None:
     """Whichever way the program waits; before it and after, the bytes came with the collective."""
-
-    def program() -> None:
+    with record.block(engine=engine) as got:
         for wait in WAITS:
             work = distributed.all_reduce(sent := torch.ones(4), async_op=True)
             sent.sin()
             wait(work)
             sent.cos()
-
-    got = record(program, engine=engine)
     for name, marked in (("sin", True), ("cos", False)):
         read = [(row.inputs[0].origin, row.inputs[0].slot, row.marked) for row in got.named(name)]
         assert read == [(Origin.OUTSIDE, 1, marked)] * len(WAITS)
@@ -142,8 +133,7 @@ def test_what_is_read_before_a_work_is_waited_for_is_marked(record: Record, grou
 @pytest.mark.filterwarnings("ignore")
 def test_parts_of_one_memory_are_waited_for_by_themselves(record: Record, group: None, engine: str) -> None:
     """Other parts are memory as any."""
-
-    def program() -> None:
+    with record.block(engine=engine) as got:
         buffer = torch.zeros(6)
         parts = buffer[:2], buffer[2:4], buffer[4:]
         works = [distributed.all_reduce(part, async_op=True) for part in parts[:2]]
@@ -152,8 +142,6 @@ def test_parts_of_one_memory_are_waited_for_by_themselves(record: Record, group:
                 work.wait()
             [part.sin() for part in parts]
         buffer.cos()
-
-    got = record(program, engine=engine)
     marked = [row.marked for row in got.named("sin")]
     assert marked == [True, True, False, False, True, False, False, False, False]
     assert not got.one("cos").marked
@@ -217,21 +205,18 @@ def test_works_and_groups_of_python_are_left_alone(record: Record, group: None) 
     class OwnGroup(distributed.ProcessGroup):
         pass
 
-    def program() -> None:
+    with record.block():
         with pytest.raises(RuntimeError, match=r"[Bb]ackend"):
             OwnGroup(0, 1).allreduce([torch.ones(1)])
         with pytest.raises(RuntimeError, match="getFuture"):
             OwnWork().get_future()
-
-    record(program)
     assert distributed.Work.wait is PLAIN_WAIT
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_who_reads_what_arrived_has_it_from_the_collective(record: Record, group: None) -> None:
     """How many collectives back; the first reader, a view between or not, and no longer once an op has written it."""
-
-    def program() -> None:
+    with record.block() as got:
         first, second = torch.ones(3), torch.ones(4)
         distributed.all_reduce(first)
         work = distributed.all_reduce(second, async_op=True)
@@ -242,8 +227,6 @@ def test_who_reads_what_arrived_has_it_from_the_collective(record: Record, group
         second.mul_(2)
         second.tan()
         torch.from_numpy(first.numpy()).exp()
-
-    got = record(program)
     came = [got.one(name).inputs[0] for name in ("sin", "cos", "mul_", "tan", "exp")]
     assert [part.origin for part in came] == [Origin.OUTSIDE] * 3 + [None, Origin.OUTSIDE]
     assert [part.slot for part in came] == [2, 1, 1, 0, None]
@@ -251,14 +234,11 @@ def test_who_reads_what_arrived_has_it_from_the_collective(record: Record, group
 
 def test_the_rest_of_a_buffer_that_grows_is_unwritten(record: Record) -> None:
     """``all_gather_object`` makes a tensor of a pickle's bytes as long as the longest: what is added nobody writes."""
-
-    def program() -> None:
+    with record.block() as got:
         sent = torch.empty(0, dtype=torch.uint8).set_(torch.UntypedStorage(list(range(8))))
         sent.resize_(64)
         sent.add(1)
         sent[:8].sub(1)
-
-    got = record(program)
     assert got.one("add").marked
     assert not got.one("sub").marked
 
@@ -278,13 +258,10 @@ def test_what_a_process_group_copies_while_the_program_waits_came_with_the_colle
     record: Record, group: None
 ) -> None:
     """gloo reduces into memory of its own, and copies from there; what the program copies later comes from outside."""
-
-    def program() -> None:
+    with record.block() as got:
         distributed.reduce_scatter_tensor(part := torch.empty(4), torch.ones(4))
         part.neg()
         part.copy_(torch.tensor([1.0, 2.0, 3.0, 4.0]))
-
-    got = record(program)
     copies = got.named("copy_")
     assert [(row.inputs[1].origin, row.inputs[1].slot) for row in copies] == [
         (Origin.OUTSIDE, 1),
@@ -347,14 +324,11 @@ def test_what_was_waited_for_comes_from_outside_once(record: Record, group: None
 def test_several_that_were_waited_for_come_from_outside_once(record: Record, group: None) -> None:
     """``wait_tensors`` has the digests of what came in, in order; who reads one later is linked to its place."""
     op = torch.ops._c10d_functional
-
-    def program() -> None:
+    with record.block() as got:
         sent, name = [torch.ones(4), torch.ones(2, 3)], distributed.group.WORLD.group_name
         first, second = op.wait_tensors(op.all_reduce_coalesced(sent, "sum", name))
         second.tan()
         first.sin()
-
-    got = record(program)
     wait = got.one("wait_tensors")
     assert [part.origin for part in wait.inputs] == [Origin.OUTSIDE] * 2
     assert [part.digest for part in wait.inputs] == wait.outputs

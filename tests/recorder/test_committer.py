@@ -55,13 +55,10 @@ def test_a_program_that_is_faster_than_the_disk_waits(record: Record, monkeypatc
         most.append(stream.row - self._committed[stream.number])
 
     monkeypatch.setattr(committer.Committer, "wake", watched)
-
-    def program() -> None:
+    with record.block() as got:
         x = torch.ones(4)
         for _ in range(2_000):
             x = x.sin()
-
-    got = record(program)
     assert len(got.rows) == 2_001
     assert most and max(most) <= (committer.MAX_PENDING_SEGMENTS + 1) * 16
 
@@ -134,11 +131,11 @@ def traced(tracer: Tracer, *tensors: torch.Tensor) -> None:
         sys.settrace(before)
 
 
-def test_an_interrupt_at_any_line_leaves_later_rows_right(tmp_path: Path, engine: str) -> None:
+def test_an_interrupt_at_any_line_leaves_later_rows_right(record: Record, engine: str) -> None:
     """Ctrl-C inside of the recorder: no cell of an unfinished row stays, no link leads astray, nothing is damaged."""
     of = TensorDigests(Layouts(Tables())).of
     looks: list[tuple[str, int, list[int]]] = []
-    with rltrace.record(tmp_path / "a.zarr", engine=engine):
+    with record.block(engine=engine) as got:
         session = current_session()
         assert session is not None
         main = session._streams.main
@@ -157,7 +154,6 @@ def test_an_interrupt_at_any_line_leaves_later_rows_right(tmp_path: Path, engine
                     tensor.fill_(number + 1.0)
                 torch.manual_seed(2)
                 work(*tensors)
-    got = Recorded(tmp_path / "a.zarr")
     assert got.process.state == "complete"
     assert len(looks) > {"mode": 200, "native": 100}[engine]  # lines of the recorder in Python
     (_, first, _), size = looks[0], len(got.rows) - looks[-1][1]

@@ -110,13 +110,10 @@ def test_the_compiler_is_excluded_from_its_import_on(
     monkeypatch.setattr(isolation, "COMPILER", "late_compiler")
     monkeypatch.setattr(isolation, "_excluded", weakref.WeakSet())
     before = []
-
-    def program() -> None:
+    with record.block():
         isolation.exclude_new_modules()
         before.extend(isolation._excluded)
         __import__("late_compiler")
-
-    record(program)
     assert not before
     assert {sys.modules["rltrace.recorder.core.op_recorder"], sys.modules["rltrace.digest.cpu"]} <= set(
         isolation._excluded
@@ -374,13 +371,10 @@ def call(region: Graph, first: torch.Tensor) -> torch.Tensor:
 
 def test_what_a_region_writes_is_its_own(record: Record, region: Graph) -> None:
     """Written inputs are followed, numbers are numbers, and the library's ops inside are no rows."""
-
-    def program() -> None:
+    with record.block() as got:
         first = torch.ones(3)
         call(region, first).sin()
         first.cos()
-
-    got = record(program)
     row = got.one("compiled_graph")
     assert row.integers == [2]
     assert [len(row.inputs), len(row.outputs), row.rng] == [4, 2, None]
@@ -424,13 +418,10 @@ def test_a_region_that_raises_leaves_no_row(record: Record, region: Graph, monke
 
     monkeypatch.setattr(Graph, "__call__", fail)
     weight = torch.ones(3)
-
-    def program() -> None:
+    with record.block() as got:
         with pytest.raises(ZeroDivisionError, match="mine"):
             call(region, weight)
         weight.sin()
-
-    got = record(program)
     assert "compiled_graph" not in got.ops
     assert got.one("sin").inputs[0].digest is not None
     assert Graph.__call__ is fail

@@ -22,13 +22,10 @@ def draws(scramble: bool) -> list[torch.Tensor]:
 def test_a_sobol_engine(record: Record, scramble: bool) -> None:
     """No mark on what it draws, every read of its state linked to what wrote it, and the same points as ever."""
     plain, drawn = draws(scramble), []
-
-    def program() -> None:
+    with record.block() as got:
         for points in draws(scramble):
             drawn.append(points)
             points.sin()
-
-    got = record(program)
     assert all(torch.equal(a, b) for a, b in zip(plain, drawn, strict=True))
     assert not any(row.marked for row in got.rows)
     draw = got.named("_sobol_engine_draw")

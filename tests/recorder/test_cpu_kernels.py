@@ -13,15 +13,12 @@ from rltrace.recorder.core.cpu_kernels import Kernels
 
 def test_ops_name_their_library(record: Record) -> None:
     """Matrix products, convolutions, factorisations, and all the rest."""
-
-    def program() -> None:
+    with record.block() as got:
         x = torch.randn(4, 4)
         x @ x
         nn.functional.conv1d(x.view(1, 4, 4), torch.ones(2, 4, 3))
         torch.linalg.qr(x)
         x + 1
-
-    got = record(program)
     assert got.one("mm").kernel["library"] in ("MKL", "BLAS")
     assert got.one("convolution").kernel["library"] in ("oneDNN", "ATen")
     assert got.one("linalg_qr").kernel["library"] == "LAPACK"
@@ -34,12 +31,9 @@ def test_ops_name_their_library(record: Record) -> None:
 
 def test_views_and_allocations_run_no_kernel(record: Record) -> None:
     """Nothing is computed."""
-
-    def program() -> None:
+    with record.block() as got:
         torch.ones(4).view(2, 2)
         torch.empty(3)
-
-    got = record(program)
     assert got.one("view").kernel == got.one("empty").kernel == {}
 
 

@@ -191,14 +191,11 @@ def test_the_profilers_own_overhead_is_no_op_on_torch_2_11() -> None:
 def test_rows_of_other_threads_are_told_of(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
     """The profiler does not see them: they keep what they have, with the reason."""
     pretend(monkeypatch)
-
-    def program() -> None:
+    with record.block(kernels=ALL) as got:
         thread = Thread(target=lambda: torch.ones(5).tanh(), name="loader")
         thread.start()
         thread.join()
         torch.ones(5).tanh()
-
-    got = record(program, kernels=ALL)
     assert named(got, "aten.tanh.default") == [KERNELS["aten::tanh"]]
     other = got.process.streams[1]
     assert [tuple(entry) for entry in got.process.launches.unknown] == [(cycles.OTHER_THREADS, 1, 0, other.rows)]
@@ -262,13 +259,10 @@ def test_cycles_end_between_ops_alone(record: Record, monkeypatch: pytest.Monkey
 def test_a_scope_that_stays_open_ends_the_cycles(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would write into memory of its session as it ends: no other one is begun, and the reason is told."""
     pretend(monkeypatch, rows=25)
-
-    def program() -> None:
+    with record.block(kernels=ALL) as got:
         with torch._C._profiler._RecordFunctionFast("mine"):
             updates(3)
         updates(1)
-
-    got = record(program, kernels=ALL)
     whys = {entry.why for entry in got.process.launches.unknown}
     assert whys == {cycles.STILL_OPEN.format("mine")}
     assert named(got, "aten.addmm.default")[0] == ADDMM, "before that it is known"
@@ -293,15 +287,12 @@ def test_a_stretch_without_a_moment_is_cut_off(
     if not reports_open:
         monkeypatch.setattr(kineto, "events_of", without_open_ones)
     x = torch.ones(3)
-
-    def program() -> None:
+    with record.block(kernels=ALL) as got:
         for _ in range(1_000):
             x.tanh()
         nn.Linear(3, 3)(x)
         for _ in range(20):
             x.tanh()
-
-    got = record(program, kernels=ALL)
     told = got.process.launches
     assert {entry.why for entry in told.unknown} == {cycles.NO_MOMENT}
     names = named(got, "aten.tanh.default")
@@ -313,16 +304,13 @@ def test_a_fork_ends_the_cycle(record: Record, monkeypatch: pytest.MonkeyPatch) 
     """A child has nothing of the profiler; the parent goes on with the next cycle."""
     pretend(monkeypatch)
     status: list[int] = []
-
-    def program() -> None:
+    with record.block(kernels=ALL) as got:
         updates(1)
         child = os.fork()
         if child == 0:
             os._exit(int(torch._C._autograd._profiler_enabled()))
         status.append(os.waitpid(child, 0)[1])
         updates(1)
-
-    got = record(program, kernels=ALL)
     assert status == [0]
     assert {entry.why for entry in got.process.launches.unknown} == {"the process was being forked"}
     assert named(got, "aten.addmm.default")[-1] == ADDMM
@@ -456,13 +444,10 @@ def test_an_observer_of_the_execution_is_not_in_the_way(
     pretend(monkeypatch, rows=1)
     observer = torch.profiler.ExecutionTraceObserver()
     observer.register_callback(str(tmp_path / "et.json"))
-
-    def program() -> None:
+    with record.block(kernels=ALL) as got:
         observer.start()
         updates(2)
         observer.stop()
         observer.unregister_callback()
-
-    got = record(program, kernels=ALL)
     assert '"aten::addmm"' in Path(tmp_path, "et.json").read_text()
     assert set(named(got, "aten.addmm.default")) == {ADDMM}

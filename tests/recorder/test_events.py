@@ -35,13 +35,10 @@ def read(warmth: float = 20.5, clock: int = 7, rooms: int = 3, picture: int = 11
 
 def test_an_event_is_a_row_at_its_place_among_the_ops(record: Record) -> None:
     """Kind, cells by name, who it belongs to, where it happened: between the ops around it, whose links are right."""
-
-    def program() -> None:
+    with record.block() as found:
         x = torch.ones(3)
         assert read()
         _ = x + 1
-
-    found = record(program)
     assert [row.kind for row in found.rows] == [Kind.OP, Kind.VALUE, Kind.OP]
     event = found.rows[1]
     told = [["reading=", "n"], ["clock=", "e"], ["picture=", "d"], ["rooms=", "i"], ["warmth=", "f"]]
@@ -61,20 +58,16 @@ def test_what_an_event_tells_is_in_the_chain_of_marked_rows_alone_and_evidence_i
 
 
 def test_an_event_has_the_phase_that_the_program_is_in(record: Record) -> None:
-    def program() -> None:
-        with rltrace.phase("rollout"):
-            read()
-
-    assert record(program).rows[0].phase is Phase.ROLLOUT
+    with record.block() as got, rltrace.phase("rollout"):
+        read()
+    assert got.rows[0].phase is Phase.ROLLOUT
 
 
 def test_a_thread_without_an_op_yet_writes_its_events_into_a_stream_of_its_own(record: Record) -> None:
-    def program() -> None:
+    with record.block(stream="rank0/main/thread:reader") as found:
         thread = threading.Thread(target=read, name="reader")
         thread.start()
         thread.join()
-
-    found = record(program, stream="rank0/main/thread:reader")
     assert [row.kind for row in found.rows] == [Kind.VALUE]
 
 
@@ -99,11 +92,9 @@ def test_under_a_mode_of_the_program_s_own_events_are_written(record: Record) ->
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
             return func(*args, **(kwargs or {}))
 
-    def program() -> None:
-        with Passing():
-            assert read()
-
-    assert [row.kind for row in record(program).rows] == [Kind.VALUE]
+    with record.block() as got, Passing():
+        assert read()
+    assert [row.kind for row in got.rows] == [Kind.VALUE]
 
 
 def test_an_interrupted_event_leaves_nothing_behind(record: Record) -> None:
@@ -113,13 +104,11 @@ def test_an_interrupted_event_leaves_nothing_behind(record: Record) -> None:
         def __iter__(self):  # type: ignore[no-untyped-def]
             raise KeyboardInterrupt
 
-    def program() -> None:
+    with record.block() as found:
         session = current_session()
         assert session is not None
         with pytest.raises(KeyboardInterrupt):
             session.events.write(FORM, evidence=[0, 1], digests=[2], integers=Interrupting([3]), floats=[4.0])
         read()
-
-    found = record(program)
     assert len(found.rows) == 1
     assert (found.rows[0].integers, found.rows[0].outputs) == ([3], [11])

@@ -195,8 +195,7 @@ def test_ways_to_pass_an_address(record: Record, libraries: Any) -> None:
     library = toy(libraries())
     library.fill.argtypes = (ctypes.c_void_p, ctypes.c_int64)
     floats = ctypes.POINTER(ctypes.c_float)
-
-    def program() -> None:
+    with record.block() as got:
         x = torch.ones(4)
         library.step(ctypes.c_void_p(x.data_ptr()))
         library.step(ctypes.cast(x.data_ptr(), floats))
@@ -208,8 +207,6 @@ def test_ways_to_pass_an_address(record: Record, libraries: Any) -> None:
         library.fill((ctypes.c_void_p * 2)(y.data_ptr(), z.data_ptr()), 2)
         assert library.twice(ctypes.c_int64(21)) == 42
         assert z.item() == 1
-
-    got = record(program)
     called = [row.op for row in got.rows if row.op.startswith("ctypes")]
     assert called == [*["ctypes.libtoy.step"] * 4, "ctypes.libtoy.scale", "ctypes.libtoy.fill"]
     unknown = {"object": "Address"}
@@ -224,14 +221,12 @@ def test_memory_of_a_dead_tensor_is_nobodys(record: Record, libraries: Any) -> N
     """An address is a tensor's as long as that exists, and keeps no tensor alive."""
     library = toy(libraries())
     memory = np.ones(4, dtype=np.float32)
-
-    def program() -> None:
+    with record.block() as got:
         tensor = torch.from_numpy(memory)
         address = tensor.data_ptr()
         del tensor
         library.step(ctypes.c_void_p(address))
-
-    assert "libtoy" not in record(program).ops
+    assert "libtoy" not in got.ops
 
 
 def test_both_engines(tmp_path: Path, libraries: Any, imported: Any, native_library: Any) -> None:
@@ -276,8 +271,7 @@ def test_planted_differences(record: Record, libraries: Any) -> None:
 
 def test_an_extension(record: Record, imported: Any, engine: str) -> None:
     """A function of an extension that the program imports is one op, and its result a tensor as any."""
-
-    def program() -> None:
+    with record.block(engine=engine) as got:
         module = imported()
         x, out = torch.ones(4), torch.empty(4)
         assert module.scale(x, out, 3.0) is out
@@ -285,8 +279,6 @@ def test_an_extension(record: Record, imported: Any, engine: str) -> None:
         assert module.call(lambda tensor: tensor * 2, x).sum() == 8
         with pytest.raises(TypeError):
             module.scale(x)
-
-    got = record(program, engine=engine)
     row, reader = got.one("toy_extension"), got.named("add")[0]
     assert row.op == "extension.toy_extension.scale"
     assert row.scalars == ["T", "T", "f"]
@@ -298,8 +290,7 @@ def test_an_extension(record: Record, imported: Any, engine: str) -> None:
 
 def test_methods_of_an_extension(record: Record, imported: Any, engine: str) -> None:
     """Of Python's C API, of pybind11, static ones, the constructor, functions of a submodule: a row each."""
-
-    def program() -> None:
+    with record.block(engine=engine) as got:
         module = imported()
         x = torch.ones(4)
         simulator = module.Simulator(x)
@@ -310,8 +301,6 @@ def test_methods_of_an_extension(record: Record, imported: Any, engine: str) -> 
         simulator.tick(True)
         assert simulator.observe().mul(2)[0] == 2
         x - 1
-
-    got = record(program, engine=engine)
     called = [row for row in got.rows if row.op.startswith("extension.")]
     names = (
         "Simulator.__init__",
@@ -378,8 +367,7 @@ def test_memory_that_a_c_function_keeps(record: Record, libraries: Any) -> None:
 def test_functions_are_as_they_were(record: Record, libraries: Any, imported: Any) -> None:
     """While it is recorded a function of an extension shows its name, and afterwards nothing is replaced."""
     library, before = toy(libraries()), torch.Tensor.data_ptr
-
-    def program() -> None:
+    with record.block():
         function: Any = imported().scale
         assert type(function) is ExtensionFunction
         assert (function.__name__, function.__doc__) == ("scale", "out = factor * x")
@@ -390,8 +378,6 @@ def test_functions_are_as_they_were(record: Record, libraries: Any, imported: An
 
         x = torch.ones(4)
         assert Holder().scale(x, torch.empty(4), 2.0)[0] == 2
-
-    record(program)
     assert torch.Tensor.data_ptr is before
     assert "__call__" not in vars(library._FuncPtr)
     module = imported()

@@ -68,11 +68,8 @@ def test_rows_of_tensors_on_the_device(record: Record) -> None:
 def test_digests_in_the_trace_are_those_of_the_same_bytes_on_a_cpu(record: Record) -> None:
     """The digest of what an op returned on the device, beside the reference on a copy of it."""
     kept: list[torch.Tensor] = []
-
-    def work() -> None:
+    with record.block() as recording:
         kept.append(torch.arange(70_000, device="cuda", dtype=torch.float32).mul(0.5))
-
-    recording = record(work)
     expected = digest(kept[0].cpu().numpy().tobytes(), seed_of("float32", [70_000]))
     stream = recording.process.streams[0]
     rows = stream.read(0, stream.rows)
@@ -166,15 +163,13 @@ def test_what_is_captured_into_a_graph_is_unknown_and_its_replay_is_counted(reco
     x = torch.randn(256, 256, device="cuda")
     (x @ x).relu()
     graph = torch.cuda.CUDAGraph()
-
-    def program() -> None:
+    with record.block(kernels=(0, None)) as got:
         with torch.cuda.graph(graph):
             (x @ x).relu()
         for _ in range(3):
             graph.replay()
         x.relu()
-
-    told = record(program, kernels=(0, None)).process.launches
+    told = got.process.launches
     assert any(count == 3 for (_, launcher), count in told.strays.items() if "GraphLaunch" in launcher), told.strays
     assert told.unknown
 

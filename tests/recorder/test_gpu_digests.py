@@ -52,8 +52,7 @@ def _synchronisation_is_an_error() -> Iterator[None]:
 def test_each_result_has_the_digest_of_its_bytes(record: Record) -> None:
     """Of sizes around a page and far above, strides, dtypes; each overwritten as soon as the op has returned."""
     kept: list[torch.Tensor] = []
-
-    def program() -> None:
+    with record.block() as found:
         for size in (1, 7, 4_095, 4_096, 4_097, 50_001, 3_000_000):
             result = torch.arange(size, device="cuda", dtype=torch.float32).mul(0.5)
             with torch._C._DisableTorchDispatch():
@@ -65,8 +64,6 @@ def test_each_result_has_the_digest_of_its_bytes(record: Record) -> None:
             with torch._C._DisableTorchDispatch():
                 kept.append(result.clone().cpu())
             result.zero_()
-
-    found = record(program)
     assert _outputs(found, "mul") == [_digest(tensor) for tensor in kept]
     assert not any(row.marked for row in found.named("mul"))
 
@@ -113,16 +110,13 @@ def test_an_update_has_the_digests_it_has_when_each_is_waited_for(options: dict[
 def test_no_op_waits_for_the_device(record: Record) -> None:
     """torch itself would raise an error at a synchronising call made in an op's path."""
     parts = _policy(fused=True)
-
-    def program() -> None:
+    with record.block() as found:
         torch.ones(1, device="cuda").add(1)  # memory for the digests is made once
         with _synchronisation_is_an_error():
             for _ in range(3):
                 hidden = torch.tanh(parts[0][0](parts[2]))
                 parts[0][1](hidden).sum().backward()
                 torch.arange(300_000, device="cuda").mul(2)
-
-    found = record(program)
     assert not any(row.marked for row in found.rows if row.name not in ("empty", "new_empty_strided", "empty_strided"))
 
 
@@ -152,8 +146,7 @@ def test_the_runtime_is_not_asked_to_wait_in_between(record: Record) -> None:
 def test_streams_of_the_program_s_own(record: Record) -> None:
     """A digest is taken on the stream on which its op ran, behind it, and before what comes next on that stream."""
     kept: list[torch.Tensor] = []
-
-    def program() -> None:
+    with record.block() as found:
         streams = [torch.cuda.Stream() for _ in range(6)]
         for n in range(120):
             with torch.cuda.stream(streams[n % 6]):
@@ -162,29 +155,23 @@ def test_streams_of_the_program_s_own(record: Record) -> None:
                 kept.append(result.clone())
                 result.zero_()
         torch.cuda.synchronize()
-
-    found = record(program)
     assert _outputs(found, "mul") == [_digest(tensor) for tensor in kept]
 
 
 def test_memory_that_is_given_back_and_used_again_at_once(record: Record) -> None:
     """The allocator hands out the memory of a result that was dropped while its digest may still be on its way."""
     expected: list[int] = []
-
-    def program() -> None:
+    with record.block() as found:
         for n in range(400):
             torch.full((2_000,), float(n), device="cuda").add(1)  # dropped
             expected.append(n + 1)
-
-    found = record(program)
     assert _outputs(found, "add") == [_digest(torch.full((2_000,), float(n))) for n in expected]
 
 
 def test_a_copy_to_the_host_that_does_not_wait(record: Record) -> None:
     """Its row has the digest of what is copied; the program that waited reads the same."""
     kept: list[torch.Tensor] = []
-
-    def program() -> None:
+    with record.block() as found:
         there = torch.full((1_000_000,), 2.0, device="cuda").mul(2)
         torch.cuda._sleep(50_000_000)
         here = there.to("cpu", non_blocking=True)
@@ -192,8 +179,6 @@ def test_a_copy_to_the_host_that_does_not_wait(record: Record) -> None:
         pinned.copy_(there, non_blocking=True)
         torch.cuda.synchronize()
         kept.extend((here.neg(), pinned.exp()))
-
-    found = record(program)
     four = _digest(torch.full((1_000_000,), 4.0))
     assert found.one("_to_copy").outputs == [four] and found.one("copy_").outputs == [four]
     for name in ("neg", "exp"):
@@ -230,10 +215,10 @@ def test_a_graph_is_captured_and_replayed_as_without_the_recorder(record: Record
     assert not any(row.marked for row in found.named("tanh")[:3])
 
 
-def test_a_graph_that_another_thread_s_commits_would_break(tmp_path: Path) -> None:
+def test_a_graph_that_another_thread_s_commits_would_break(record: Record) -> None:
     """CUDA's default mode lets no thread wait while a graph is captured: rows are committed all the while."""
     values = torch.randn(32, 32, device="cuda")
-    with rltrace.record(tmp_path / "a.zarr"):
+    with record.block() as found:
         session = current_session()
         assert session is not None
         for _ in range(30):
@@ -244,7 +229,6 @@ def test_a_graph_that_another_thread_s_commits_would_break(tmp_path: Path) -> No
             with torch.cuda.graph(graph):
                 for _ in range(20):
                     torch.tanh(values)
-    found = Recorded(tmp_path / "a.zarr")
     rows = found.named("tanh")
     assert len(rows) == 1_200
     expected = _digest(torch.tanh(values))
@@ -256,13 +240,10 @@ def test_a_graph_that_another_thread_s_commits_would_break(tmp_path: Path) -> No
 def test_two_devices(record: Record) -> None:
     """A result on another device than the current one."""
     kept: list[torch.Tensor] = []
-
-    def program() -> None:
+    with record.block() as found:
         for n in range(50):
             kept.append(torch.full((3_000,), float(n), device=f"cuda:{n % 2}").mul(2))
             kept.append(kept[-1].to(f"cuda:{(n + 1) % 2}"))
-
-    found = record(program)
     digests = iter(zip(_outputs(found, "mul"), _outputs(found, "_to_copy"), strict=True))
     for pair in zip(kept[::2], kept[1::2], strict=True):
         assert next(digests) == tuple(_digest(tensor) for tensor in pair)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import random
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,14 +35,11 @@ def sources(row: Row) -> list[object]:
 
 def test_chains_lead_to_the_op_before(record: Record) -> None:
     """Each op of a chain names the op that made its input; what no step has come between is not read again."""
-
-    def program() -> None:
+    with record.block() as got:
         a = torch.randn(4)
         b = a * 2
         c = b + a
         c.sum()
-
-    got = record(program)
     assert got.ops == ["randn", "mul", "add", "sum"]
     assert [sources(row) for row in got.rows] == [[], [0], [1, 0], [2]]
     assert all(link.digest is None and link.slot == 0 for row in got.rows for link in row.inputs)
@@ -51,37 +47,29 @@ def test_chains_lead_to_the_op_before(record: Record) -> None:
 
 def test_views_share_the_producer_of_their_storage(record: Record) -> None:
     """Reading through transposes, slices and reshapes leads to who wrote the memory."""
-
-    def program() -> None:
+    with record.block() as got:
         a = torch.randn(4, 4)
         (a.t()[1:] + 1).unsqueeze(0).sum()
-
-    got = record(program)
     assert got.ops == ["randn", "t", "slice", "add", "unsqueeze", "sum"]
     assert [sources(row) for row in got.rows] == [[], [0], [0], [0], [3], [3]]
 
 
 def test_in_place_ops_are_producers(record: Record) -> None:
     """``add_`` reads what was there and becomes the producer of what is there now."""
-
-    def program() -> None:
+    with record.block() as got:
         a = torch.zeros(4)
         a.add_(1)
         a.mul_(2)
         a.sum()
-
-    assert [sources(row) for row in record(program).rows] == [[], [0], [1], [2]]
+    assert [sources(row) for row in got.rows] == [[], [0], [1], [2]]
 
 
 def test_the_slot_says_which_output(record: Record) -> None:
     """Second outputs, as the place of their digest among the row's outputs."""
-
-    def program() -> None:
+    with record.block() as got:
         values, indices = torch.randn(5).sort()
         indices + 1
         values + 1
-
-    got = record(program)
     by_indices, by_values = (row.inputs[0] for row in got.named("add"))
     assert (by_indices.row, by_indices.slot) == (1, 1)
     assert (by_values.row, by_values.slot) == (1, 0)
@@ -90,13 +78,10 @@ def test_the_slot_says_which_output(record: Record) -> None:
 def test_slots_count_what_was_written_first(record: Record) -> None:
     """An op that both writes arguments and returns tensors: slots are places among all its output digests."""
     kept: list[torch.Tensor] = []
-
-    def program() -> None:
+    with record.block() as got:
         norm = nn.BatchNorm1d(3)
         out = norm(torch.randn(8, 3))
         kept.extend(t.detach().clone() for t in (norm.running_mean, norm.running_var, out))
-
-    got = record(program)
     norm = next(row for row in got.rows if "batch_norm" in row.op)
     clones = got.named("clone")
     for row, tensor in zip(clones, kept, strict=True):
@@ -107,14 +92,11 @@ def test_slots_count_what_was_written_first(record: Record) -> None:
 
 def test_foreach_ops_are_producers_of_each_tensor(record: Record) -> None:
     """They return nothing; each tensor of the list has a slot."""
-
-    def program() -> None:
+    with record.block() as got:
         tensors = [torch.zeros(3), torch.ones(2)]
         torch._foreach_add_(tensors, 1.0)
         tensors[1].sum()
         tensors[0].sum()
-
-    got = record(program)
     row = got.one("_foreach_add_")
     assert sources(row) == [0, 1]
     assert [(s.inputs[0].row, s.inputs[0].slot) for s in got.named("sum")] == [(2, 1), (2, 0)]
@@ -124,8 +106,7 @@ def test_more_tensors_than_slots_make_no_wrong_link(record: Record) -> None:
     """Models have thousands of parameters; past what a slot can say, the slot is left open and the row stays right."""
     n = 2_100
     places = [0, 1, 1_022, 1_023, 1_024, 2_047, 2_099]
-
-    def program() -> None:
+    with record.block() as got:
         tensors = [torch.zeros(1) for _ in range(n)]
         torch._foreach_add_(tensors, 1.0)
         for place in places:
@@ -133,8 +114,6 @@ def test_more_tensors_than_slots_make_no_wrong_link(record: Record) -> None:
         parts = torch._foreach_mul(tensors, 2.0)
         for place in places:
             parts[place] + 2
-
-    got = record(program)
     for name in ("_foreach_add_", "_foreach_mul"):
         row = got.one(name)
         readers = got.rows[row.index + 1 : row.index + 1 + len(places)]
@@ -144,15 +123,12 @@ def test_more_tensors_than_slots_make_no_wrong_link(record: Record) -> None:
 
 def test_out_arguments_are_overwritten_and_produced(record: Record) -> None:
     """``out=`` is no input, even where it is one of the inputs; it is then the producer."""
-
-    def program() -> None:
+    with record.block() as got:
         a, b = torch.ones(3), torch.ones(3)
         c = torch.zeros(3)
         torch.add(a, b, out=c)
         torch.add(a, b, out=a)
         a + c
-
-    got = record(program)
     first, second, last = got.rows[3:]
     assert sources(first) == [0, 1, "OVERWRITTEN"]
     assert sources(second) == [0, 1, "OVERWRITTEN"]
@@ -177,14 +153,11 @@ OVERWRITES: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
 
 def test_arguments_that_are_only_overwritten_are_no_inputs(record: Record) -> None:
     """Counting their old bytes would make a receiver of a cause."""
-
-    def program() -> None:
+    with record.block() as got:
         for overwrite in OVERWRITES.values():
             a, b = torch.ones(3), torch.ones(3)
             overwrite(a, b)
             a + 1
-
-    got = record(program)
     for name, last in zip(OVERWRITES, got.named("add"), strict=True):
         row = got.rows[last.index - 1]
         assert [link.origin for link in row.inputs].count(Origin.OVERWRITTEN) == 1, name
@@ -195,15 +168,12 @@ def test_arguments_that_are_only_overwritten_are_no_inputs(record: Record) -> No
 def test_slices_written_one_by_one_are_mixed_and_read(record: Record) -> None:
     """No one op wrote the buffer, so whoever reads it digests it."""
     kept: list[torch.Tensor] = []
-
-    def program() -> None:
+    with record.block() as got:
         buffer = torch.zeros(4, 3)
         for i in range(4):
             buffer[i] = torch.randn(3)
         buffer.sum()
         kept.append(buffer)
-
-    got = record(program)
     (link,) = got.one("sum").inputs
     assert link.origin is Origin.MIXED
     assert link.digest == digest(kept[0])
@@ -211,14 +181,11 @@ def test_slices_written_one_by_one_are_mixed_and_read(record: Record) -> None:
 
 def test_the_slice_written_last_has_one_producer(record: Record) -> None:
     """Reading exactly what the last op wrote is a link to that op; another slice is mixed."""
-
-    def program() -> None:
+    with record.block() as got:
         buffer = torch.zeros(4, 3)
         buffer[1] = torch.ones(3)
         buffer[1].sum()
         buffer[2].sum()
-
-    got = record(program)
     written = got.one("copy_")
     exact, other = got.named("sum")
     assert sources(exact) == [written.index]
@@ -227,30 +194,26 @@ def test_the_slice_written_last_has_one_producer(record: Record) -> None:
 
 def test_a_whole_write_ends_the_mixture(record: Record) -> None:
     """After the buffer is overwritten as a whole, one op wrote it."""
-
-    def program() -> None:
+    with record.block() as got:
         buffer = torch.zeros(4, 3)
         buffer[1] = 1.0
         buffer.sum()
         buffer.mul_(0.5)
         buffer.sum()
-
-    got = record(program)
     assert [sources(row) for row in got.named("sum")] == [["MIXED"], [got.one("mul_").index]]
 
 
 @pytest.mark.parametrize("verify", [False, True])
-def test_a_part_has_its_offset(tmp_path: Path, native_library: Any, verify: bool) -> None:
+def test_a_part_has_its_offset(record: Record, native_library: Any, verify: bool) -> None:
     """Which part of what was written an op reads; nothing is noted of a view, or of a tensor that begins where its
     storage does."""
     options: Any = {"verify_inputs": True, "steps": (0, None)} if verify else {"engine": "native"}
-    with rltrace.record(tmp_path / "a.zarr", **options):
+    with record.block(**options) as got:
         whole = torch.randn(8, 4)
         mean, log_std = whole.chunk(2, -1)
         mean.sin()
         torch.add(log_std, whole[3, :2])
         whole[2:][1].cos()
-    got = Recorded(tmp_path / "a.zarr")
     assert [i.offset for i in got.one("sin").inputs] == [0]
     assert [i.offset for i in got.one("add").inputs] == [2, 12]
     assert [i.offset for i in got.one("cos").inputs] == [12]
@@ -259,22 +222,19 @@ def test_a_part_has_its_offset(tmp_path: Path, native_library: Any, verify: bool
 
 def test_an_op_that_raises_leaves_no_note(record: Record) -> None:
     """The row after it has the number that it would have had."""
-
-    def program() -> None:
+    with record.block() as got:
         x = torch.randn(4)
         with pytest.raises(RuntimeError):
             torch.mm(x[1:], x[2:])
         x.sin()
-
-    got = record(program)
     assert got.ops == ["randn", "slice", "slice", "sin"]
     assert len(got.raw.link_notes) == 0
 
 
-def test_the_last_of_several_writers_is_noted(tmp_path: Path, engine: str) -> None:
+def test_the_last_of_several_writers_is_noted(record: Record, engine: str) -> None:
     """Whether or not a reader is the first one; and what no op wrote came from outside only where no op had it."""
     array = np.ones((4, 3), np.float32)
-    with rltrace.record(tmp_path / "a.zarr", engine=engine):
+    with record.block(engine=engine) as got:
         own, outside = torch.zeros(4, 3), torch.from_numpy(array)
         for buffer in (own, outside):
             buffer[1].fill_(2.0)
@@ -283,7 +243,6 @@ def test_the_last_of_several_writers_is_noted(tmp_path: Path, engine: str) -> No
         outside.mul_(2.0)
         outside[0].fill_(1.0)
         outside.sum()
-    got = Recorded(tmp_path / "a.zarr")
     fills = [row.index for row in got.named("fill_")]
     seen = [(row.inputs[0].origin, row.inputs[0].last_writer, row.inputs[0].from_outside) for row in got.named("sum")]
     assert seen == [(Origin.MIXED, fills[1], False), (Origin.MIXED, fills[3], True), (Origin.MIXED, fills[4], False)]
@@ -291,13 +250,10 @@ def test_the_last_of_several_writers_is_noted(tmp_path: Path, engine: str) -> No
 
 def test_batch_norm_writes_its_running_statistics(record: Record) -> None:
     """Its schema does not say so; the statistics are digested and lead to it."""
-
-    def program() -> None:
+    with record.block() as got:
         norm = nn.BatchNorm1d(3)
         norm(torch.randn(8, 3))
         norm.running_mean.sum()  # type: ignore[union-attr]
-
-    got = record(program)
     norm = next(row for row in got.rows if "batch_norm" in row.op)
     assert sources(got.one("sum")) == [norm.index]
     assert len(norm.outputs) == 5
@@ -310,16 +266,13 @@ def test_numpy_memory_is_digested_at_every_use(record: Record) -> None:
     """A simulator rewrites its buffer many times within a step."""
     observation = np.zeros(4, dtype=np.float32)
     seen: list[int] = []
-
-    def program() -> None:
+    with record.block() as got:
         tensor = torch.from_numpy(observation)
         weight = torch.ones(4)
         for i in range(3):
             observation[:] = i
             seen.append(digest(tensor))
             tensor * weight
-
-    got = record(program)
     rows = got.named("mul")
     assert [row.inputs[0].origin for row in rows] == [Origin.OUTSIDE] * 3
     assert [row.inputs[0].digest for row in rows] == seen
@@ -329,15 +282,12 @@ def test_numpy_memory_is_digested_at_every_use(record: Record) -> None:
 def test_what_torch_writes_into_numpy_memory_is_linked_and_read(record: Record) -> None:
     """The producer is known, but others can write there as well: both are said."""
     memory = np.zeros(4, dtype=np.float32)
-
-    def program() -> None:
+    with record.block() as got:
         tensor = torch.from_numpy(memory)
         tensor.fill_(2.0)
         tensor + 1
         memory[0] = 7.0
         tensor + 1
-
-    got = record(program)
     written = got.one("fill_")
     first, second = (row.inputs[0] for row in got.named("add"))
     assert first.row == second.row == written.index
@@ -346,11 +296,8 @@ def test_what_torch_writes_into_numpy_memory_is_linked_and_read(record: Record) 
 
 def test_lists_and_scalars_come_from_outside(record: Record) -> None:
     """``torch.tensor`` emits ``lift_fresh`` alone; the first op that uses the numbers reads them."""
-
-    def program() -> None:
+    with record.block() as got:
         (torch.tensor([1.0, 2.0]) * 2).sum()
-
-    got = record(program)
     (link,) = got.one("mul").inputs
     assert (link.origin, link.digest) == (Origin.OUTSIDE, digest(torch.tensor([1.0, 2.0])))
 
@@ -358,14 +305,11 @@ def test_lists_and_scalars_come_from_outside(record: Record) -> None:
 def test_what_was_there_before_is_outside_once_then_known(record: Record) -> None:
     """Tensors older than the recording: read at first use in a step, then known to be the same."""
     weight = torch.ones(3)
-
-    def program() -> None:
+    with record.block() as got:
         weight + 1
         weight + 2
         rltrace.step()
         weight + 3
-
-    got = record(program)
     first, second, third = (row.inputs[0] for row in got.named("add"))
     assert (first.origin, first.digest) == (Origin.OUTSIDE, digest(weight))
     assert (second.row, second.known, second.digest) == (0, True, None)
@@ -375,11 +319,9 @@ def test_what_was_there_before_is_outside_once_then_known(record: Record) -> Non
 def test_one_tensor_given_twice_is_read_twice(record: Record) -> None:
     """A row cannot refer to itself."""
     weight = torch.ones(3)
-
-    def program() -> None:
+    with record.block() as got:
         weight * weight
-
-    (row,) = record(program).rows
+    (row,) = got.rows
     assert sources(row) == ["OUTSIDE", "OUTSIDE"]
     assert [link.digest for link in row.inputs] == [digest(weight)] * 2
     assert not any(link.known for link in row.inputs)
@@ -388,14 +330,11 @@ def test_one_tensor_given_twice_is_read_twice(record: Record) -> None:
 def test_other_views_of_what_was_read_are_read_again(record: Record) -> None:
     """Known holds for the very same view."""
     weight = torch.ones(4, 4)
-
-    def program() -> None:
+    with record.block() as got:
         weight + 1
         weight.t() + 2
         weight[1] + 3
         weight[1] + 4
-
-    got = record(program)
     links = [row.inputs[0] for row in got.named("add")]
     assert [link.digest is not None for link in links] == [True, True, True, False]
     assert links[3].known and links[3].row == got.named("add")[2].index
@@ -404,13 +343,10 @@ def test_other_views_of_what_was_read_are_read_again(record: Record) -> None:
 def test_a_write_ends_what_is_known(record: Record) -> None:
     """After the weight is written, it leads to the write."""
     weight = torch.ones(3)
-
-    def program() -> None:
+    with record.block() as got:
         weight + 1
         weight.add_(1)
         weight + 2
-
-    got = record(program)
     assert sources(got.rows[2]) == [1]
     assert not got.rows[2].inputs[0].known
 
@@ -422,15 +358,12 @@ def test_parameters_are_read_at_first_use_in_a_step(record: Record) -> None:
     """Written by the optimizer in an earlier step: linked and read at once; known from then on in that step."""
     parameter = nn.Parameter(torch.ones(3))
     optimizer = torch.optim.SGD([parameter], lr=0.5, foreach=False)
-
-    def program() -> None:
+    with record.block() as got:
         for _ in range(2):
             loss = (parameter * 2 + parameter).sum()
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
-
-    got = record(program)
     muls = [row for row in got.named("mul") if row.line.startswith("loss =")]
     adds = [row for row in got.named("add") if row.line.startswith("loss =")]
     (update, _) = [row for row in got.rows if row.name == "add_"]
@@ -442,15 +375,12 @@ def test_parameters_are_read_at_first_use_in_a_step(record: Record) -> None:
 
 def test_a_new_step_reads_again_even_what_was_mixed(record: Record) -> None:
     """Storage of a replay buffer, filled slice by slice in an earlier step."""
-
-    def program() -> None:
+    with record.block() as got:
         buffer = torch.zeros(4)
         buffer[0] = 1.0
         rltrace.step()
         buffer.sum()
         buffer.mean()
-
-    got = record(program)
     (first,), (second,) = got.one("sum").inputs, got.one("mean").inputs
     assert first.origin is Origin.MIXED and first.digest is not None
     assert second.row == got.one("sum").index and second.known
@@ -461,42 +391,33 @@ def test_a_new_step_reads_again_even_what_was_mixed(record: Record) -> None:
 
 def test_data_assignment_leads_to_the_other_storage(record: Record) -> None:
     """``t.data = other``: what is read from now on is what ``other``'s producer wrote."""
-
-    def program() -> None:
+    with record.block() as got:
         t, other = torch.zeros(3), torch.ones(3)
         t.data = other
         t + 1
-
-    got = record(program)
     assert sources(got.one("add")) == [got.one("ones").index]
 
 
 def test_set_leads_to_the_other_storage(record: Record) -> None:
     """``set_`` writes nothing; it makes a tensor of another's memory."""
-
-    def program() -> None:
+    with record.block() as got:
         t, other = torch.zeros(3), torch.ones(3)
         t.set_(other)
         t + 1
         other.mul_(2)
         t + 2
-
-    got = record(program)
     assert [sources(row) for row in got.named("add")] == [[got.one("ones").index], [got.one("mul_").index]]
     assert got.one("set_").outputs == []
 
 
 def test_resized_memory_is_not_taken_for_what_was_written(record: Record) -> None:
     """What ``resize_`` adds nobody has written: its reader is marked. Filled, it is like any other."""
-
-    def program() -> None:
+    with record.block() as got:
         t = torch.ones(2)
         t.resize_(400)
         t + 1
         t.zero_()
         t + 2
-
-    got = record(program)
     first, second = got.named("add")
     assert first.marked and not second.marked
     assert sources(second) == [got.one("zero_").index]
@@ -504,21 +425,18 @@ def test_resized_memory_is_not_taken_for_what_was_written(record: Record) -> Non
 
 def test_shrinking_and_growing_back_marks_nothing(record: Record) -> None:
     """Memory that stays was written."""
-
-    def program() -> None:
+    with record.block() as got:
         t = torch.ones(8)
         t.resize_(2)
         t + 1
         t.resize_(8)
         t + 2
-
-    assert [row.marked for row in record(program).named("add")] == [False, False]
+    assert [row.marked for row in got.named("add")] == [False, False]
 
 
 def test_storage_grown_behind_our_back_is_survived(record: Record) -> None:
     """``UntypedStorage.resize_`` is no op; nothing is read or noted past what is there."""
-
-    def program() -> None:
+    with record.block() as got:
         t = torch.empty(4)
         t[0] = 1.0
         t.untyped_storage().resize_(40_000)
@@ -528,28 +446,23 @@ def test_storage_grown_behind_our_back_is_survived(record: Record) -> None:
         big + 1
         big.zero_()
         big + 2
-
-    got = record(program)
     assert [row.marked for row in got.named("add")] == [True, False]
 
 
 def test_a_storage_given_back_is_survived(record: Record) -> None:
     """Fully sharded training frees storages and fills them again."""
-
-    def program() -> None:
+    with record.block() as got:
         t = torch.ones(1_000)
         t.untyped_storage().resize_(0)
         t.untyped_storage().resize_(4_000)
         t.fill_(2.0)
         t + 1
-
-    assert sources(record(program).one("add")) == [1]
+    assert sources(got.one("add")) == [1]
 
 
 def test_a_storage_that_is_allocated_again_is_unwritten(record: Record, engine: str) -> None:
     """Once it has been freed; grown, the first part is as it was. What is written into it later is its producer."""
-
-    def program() -> None:
+    with record.block(engine=engine) as got:
         t = torch.ones(1_000)
         t.untyped_storage().resize_(0)
         t.untyped_storage().resize_(4_000)
@@ -559,8 +472,7 @@ def test_a_storage_that_is_allocated_again_is_unwritten(record: Record, engine: 
         t.untyped_storage().resize_(8_000)
         t + 3
         t.as_strided((2_000,), (1,)) + 4
-
-    added = record(program, engine=engine).named("add")
+    added = got.named("add")
     assert [row.marked for row in added] == [True, False, False, True]
     assert sources(added[1]) == [2]
 
@@ -573,8 +485,7 @@ def test_an_address_used_again_makes_no_wrong_link(record: Record) -> None:
     """
     rng = random.Random(3)
     expected: list[list[int]] = []
-
-    def program() -> None:
+    with record.block() as got:
         alive: list[torch.Tensor] = [torch.full((3,), float(i)) for i in range(8)]
         for turn in range(6_000):
             place = rng.randrange(8)
@@ -591,8 +502,6 @@ def test_an_address_used_again_makes_no_wrong_link(record: Record) -> None:
             a, b = alive[place], alive[rng.randrange(8)]
             expected.append([digest(a), digest(b)])
             alive[rng.randrange(8)] = torch.sub(a, b).remainder_(97.0)
-
-    got = record(program)
     rows = got.named("sub")
     assert len(rows) == len(expected) > 5_000
     for row, digests in zip(rows, expected, strict=True):
@@ -611,8 +520,7 @@ def said(got: Recorded, link: Any) -> int:
 def test_recording_frees_what_it_followed(record: Record) -> None:
     """Once the program lets go of a storage, its memory is free, recorder or not."""
     freed: list[bool] = []
-
-    def program() -> None:
+    with record.block():
         import weakref
 
         t = torch.randn(1_000)
@@ -623,21 +531,16 @@ def test_recording_frees_what_it_followed(record: Record) -> None:
         gc.collect()
         freed.extend((reference() is None, torch.UntypedStorage._expired(raw)))
         torch.UntypedStorage._free_weak_ref(raw)
-
-    record(program)
     assert freed == [True, True]
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_sparse_inputs_are_unknown_and_read(record: Record) -> None:
     """They have no storage to follow; what they hold is digested at every use."""
-
-    def program() -> None:
+    with record.block() as got:
         s = torch.eye(3).to_sparse()
         torch.sparse.mm(s, torch.ones(3, 2))
         torch.sparse.mm(s, torch.ones(3, 2))
-
-    got = record(program)
     links = [row.inputs[1] for row in got.named("_sparse_addmm")]
     assert [link.origin for link in links] == [Origin.UNKNOWN] * 2
     assert [link.digest for link in links] == [digest(torch.eye(3).to_sparse())] * 2
@@ -646,13 +549,11 @@ def test_sparse_inputs_are_unknown_and_read(record: Record) -> None:
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # torch's own, of what forward mode uses of it
 def test_zero_tensors_of_forward_mode_are_survived(record: Record) -> None:
     """They have no memory at all."""
-
-    def program() -> None:
+    with record.block() as got:
         zeros = torch._efficientzerotensor((3,))
         zeros + torch.ones(3)
         torch.func.jvp(lambda x: x.sin() * 2, (torch.ones(3),), (torch.ones(3),))
-
-    assert "sin" in record(program).ops
+    assert "sin" in got.ops
 
 
 def test_one_sweep_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,12 +20,9 @@ Fill = Callable[[torch.Tensor], Any]
 
 def test_reading_fresh_memory_is_marked(record: Record) -> None:
     """``empty`` is an allocation without a digest; its first reader is marked, what follows from that is not."""
-
-    def program() -> None:
+    with record.block() as got:
         total = torch.empty(4).sum()
         total + 1
-
-    got = record(program)
     allocation, read, after = got.rows
     assert allocation.flags & RowFlag.ALLOCATION and allocation.outputs == []
     assert read.marked and len(read.outputs) == 1
@@ -34,15 +31,12 @@ def test_reading_fresh_memory_is_marked(record: Record) -> None:
 
 def test_a_buffer_read_before_it_is_full_is_marked_until_it_is(record: Record) -> None:
     """Preallocated rollouts: filled step by step, touched as a whole in between."""
-
-    def program() -> None:
+    with record.block() as got:
         buffer = torch.empty(3, 2)
         for i in range(3):
             buffer[i] = float(i)
             buffer[: i + 1].sum()
             buffer.mean()
-
-    got = record(program)
     assert [row.marked for row in got.named("sum")] == [False] * 3
     assert [row.marked for row in got.named("mean")] == [True, True, False]
     assert not any(row.marked for row in got.named("fill_"))
@@ -127,12 +121,9 @@ UNREAD: dict[str, Fill] = {
 
 def test_what_is_not_read_marks_nothing(record: Record) -> None:
     """A factor of 0 takes any input, and attention layers give it fresh memory; a mark would hide the product."""
-
-    def program() -> None:
+    with record.block() as got:
         for use in UNREAD.values():
             use(torch.empty(4, 6))
-
-    got = record(program)
     assert [(row.op, row.line) for row in got.rows if row.marked] == []
     rows = [row for row in got.rows if row.name.startswith(("add", "badd"))]
     assert [row.inputs[0].origin for row in rows] == [Origin.OVERWRITTEN] * 8
@@ -173,12 +164,10 @@ def test_bernoulli_reads_probabilities(record: Record) -> None:
 
 def test_a_factor_that_is_not_zero_reads(record: Record) -> None:
     """The same calls but for the number."""
-
-    def program() -> None:
+    with record.block() as got:
         for beta in (0, 1, 0):
             torch.addmm(torch.empty(4, 6), torch.ones(4, 3), torch.ones(3, 6), beta=beta, alpha=0)
-
-    assert [row.marked for row in record(program).named("addmm")] == [False, True, False]
+    assert [row.marked for row in got.named("addmm")] == [False, True, False]
 
 
 PARTS: dict[str, Fill] = {
@@ -212,38 +201,32 @@ def test_a_buffer_that_is_partly_full_is_marked(record: Record) -> None:
 
 def test_what_was_written_of_it_is_not_marked(record: Record) -> None:
     """Reading exactly the written part, by rows that were indexed."""
-
-    def program() -> None:
+    with record.block() as got:
         buffer = torch.empty(4, 6)
         buffer[torch.tensor([0, 2])] = torch.ones(6)
         buffer[0].mean()
         buffer[2].mean()
         buffer[1].mean()
-
-    assert [row.marked for row in record(program).named("mean")] == [False, False, True]
+    assert [row.marked for row in got.named("mean")] == [False, False, True]
 
 
 def test_indexing_that_fills_is_no_marked_row_and_reads_no_old_bytes(record: Record) -> None:
     """``index_put_`` of all rows writes everything: nothing in its row depends on what was there."""
-
-    def program() -> None:
+    with record.block() as got:
         buffer = torch.empty(4, 6)
         buffer[0] = 1.0
         buffer[torch.arange(4)] = torch.ones(6)
-
-    row = record(program).one("index_put_")
+    row = got.one("index_put_")
     assert not row.marked
     assert row.inputs[0].digest is None
 
 
 def test_indexing_that_leaves_something_is_a_marked_row(record: Record) -> None:
     """The digest of what it wrote covers bytes that nobody wrote."""
-
-    def program() -> None:
+    with record.block() as got:
         buffer = torch.empty(4, 6)
         buffer[torch.tensor([0, 1])] = torch.ones(6)
-
-    assert record(program).one("index_put_").marked
+    assert got.one("index_put_").marked
 
 
 def test_copies_of_a_partly_full_buffer_are_partly_full(record: Record) -> None:
@@ -254,8 +237,7 @@ def test_copies_of_a_partly_full_buffer_are_partly_full(record: Record) -> None:
         lambda b: b.to(torch.float64),
         copy.deepcopy,  # allocates with no op at all
     ]
-
-    def program() -> None:
+    with record.block() as got:
         buffer = torch.empty(4, 6)
         buffer[:2] = 1.0
         for duplicate in copies:
@@ -265,28 +247,23 @@ def test_copies_of_a_partly_full_buffer_are_partly_full(record: Record) -> None:
             other[2:].mean()
             other[2:] = 0.0
             other.mean()
-
-    assert [row.marked for row in record(program).named("mean")] == [True, False, True, False] * 4
+    assert [row.marked for row in got.named("mean")] == [True, False, True, False] * 4
 
 
 def test_copying_written_memory_over_a_buffer_fills_it(record: Record) -> None:
     """The other way round."""
-
-    def program() -> None:
+    with record.block() as got:
         buffer = torch.empty(4, 6)
         buffer.copy_(torch.ones(6))
         buffer.mean()
-
-    assert not record(program).one("mean").marked
+    assert not got.one("mean").marked
 
 
 def test_views_are_never_marked(record: Record) -> None:
     """They read nothing."""
-
-    def program() -> None:
+    with record.block() as got:
         torch.empty(4, 6).t()[1:].view(-1, 4).unsqueeze(0)
-
-    assert not any(row.marked for row in record(program).rows)
+    assert not any(row.marked for row in got.rows)
 
 
 def test_every_allocation_is_followed(record: Record) -> None:
@@ -300,34 +277,28 @@ def test_every_allocation_is_followed(record: Record) -> None:
         lambda: torch.Tensor(5),
         lambda: torch.nn.Linear(3, 3, bias=False).to_empty(device="cpu").weight.detach(),
     ]
-
-    def program() -> None:
+    with record.block() as got:
         for allocate in ways:
             allocate().mean()
-
-    assert [row.marked for row in record(program).named("mean")] == [True] * len(ways)
+    assert [row.marked for row in got.named("mean")] == [True] * len(ways)
 
 
 def test_what_is_zeroed_or_filled_at_once_is_not_marked(record: Record) -> None:
     """``zeros``, ``full``, ``ones_like`` and friends write what they allocate."""
-
-    def program() -> None:
+    with record.block() as got:
         for t in (torch.zeros(3), torch.full((3,), 2.0), torch.ones_like(torch.rand(3)), torch.arange(3.0)):
             t.mean()
-
-    assert not any(row.marked for row in record(program).rows)
+    assert not any(row.marked for row in got.rows)
 
 
 def test_a_number_read_from_fresh_memory_is_marked(record: Record) -> None:
     """``.item()`` of what nobody wrote."""
-
-    def program() -> None:
+    with record.block() as got:
         buffer = torch.empty(2)
         buffer[0] = 1.0
         buffer[0].item()
         buffer[1].item()
-
-    assert [row.marked for row in record(program).named("_local_scalar_dense")] == [False, True]
+    assert [row.marked for row in got.named("_local_scalar_dense")] == [False, True]
 
 
 def test_values_of_marked_rows_stand_in_a_chain_of_their_own(record: Record) -> None:

@@ -263,11 +263,9 @@ PROGRAMS = st.lists(
 def test_marks_are_those_of_the_model(record: Record, programs: list[list[Instruction]]) -> None:
     """Never less than the model, or a difference of garbage would be a verdict; never more, or it would hide one."""
     machines = [Machine() for _ in programs]
-
-    def every() -> None:
+    with record.block() as got:
         for machine, program in zip(machines, programs, strict=True):
             machine.run(program)
-
-    marks = iter([row.marked for row in record(every).named("sum")])
+    marks = iter([row.marked for row in got.named("sum")])
     for machine in machines:
         assert list(islice(marks, len(machine.expected))) == machine.expected

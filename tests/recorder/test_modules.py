@@ -54,23 +54,17 @@ def leaf() -> torch.Tensor:
 
 def test_forward_rows_have_the_innermost_module(record: Record) -> None:
     """Before, between and after submodules, the module around them."""
-
-    def program() -> None:
+    with record.block() as got:
         block = Block()
         block(torch.ones(3)).sum()
-
-    got = record(program)
     assert got.ops == ["ones", "exp", "mul", "sin", "add", "sum"]
     assert modules(got.rows) == ["", "Block.first", "Block", "Block.second", "Block", ""]
 
 
 def test_backward_rows_have_the_module_of_their_forward(record: Record) -> None:
     """By the autograd node; phase and module of every op of the backward pass."""
-
-    def program() -> None:
+    with record.block() as got:
         Block()(leaf()).sum().backward()
-
-    got = record(program)
     backward = [row for row in got.rows if row.phase is Phase.BACKWARD]
     by_module = {row.name: row.module for row in backward}
     assert by_module["cos"] == "Block.second"
@@ -90,10 +84,8 @@ def test_containers_give_names_and_numbers(record: Record) -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.heads["policy"][0](self.body(x))  # type: ignore[index]
 
-    def program() -> None:
+    with record.block() as got:
         Net()(leaf()).sum().backward()
-
-    got = record(program)
     named = {row.name: row.module for row in got.rows}
     assert named["tanh"] == named["tanh_backward"] == "Net.body.0"
     assert named["exp"] == "Net.body.1.0"
@@ -103,20 +95,16 @@ def test_containers_give_names_and_numbers(record: Record) -> None:
 
 def test_a_module_called_twice_has_one_name(record: Record) -> None:
     """In both calls and both backwards."""
-
-    def program() -> None:
+    with record.block() as got:
         net = nn.Sequential(nn.Tanh())
         net(net(leaf())).sum().backward()
-
-    got = record(program)
     rows = [*got.named("tanh"), *got.named("tanh_backward")]
     assert modules(rows) == ["Sequential.0"] * 4
 
 
 def test_instances_of_a_class_are_numbered_in_order_of_creation(record: Record) -> None:
     """Not of their calls, which may come in the order of a set."""
-
-    def program() -> None:
+    with record.block() as got:
         nets = [nn.Sequential(nn.Tanh()) for _ in range(3)]
         layers = {name: nn.Linear(3, 3) for name in "abc"}
         nets[2](leaf()).sum().backward()
@@ -124,8 +112,6 @@ def test_instances_of_a_class_are_numbered_in_order_of_creation(record: Record) 
         nets[2](torch.ones(1))
         for name in "cab":
             layers[name](torch.ones(3))
-
-    got = record(program)
     assert modules(got.named("tanh")) == ["Sequential#3.0", "Sequential.0", "Sequential#3.0"]
     assert modules(got.named("tanh_backward")) == ["Sequential#3.0"]
     assert modules(got.named("addmm") or got.named("addmv")) == ["Linear#3", "Linear", "Linear#2"]
@@ -133,8 +119,7 @@ def test_instances_of_a_class_are_numbered_in_order_of_creation(record: Record) 
 
 def test_submodules_and_the_dead_take_no_number(record: Record) -> None:
     """Only modules that stand by themselves when one of their class is first called are; copies as they come."""
-
-    def program() -> None:
+    with record.block() as got:
         inner = nn.Linear(3, 3)
         outer = nn.Sequential(inner)
         nn.Linear(3, 3)
@@ -142,20 +127,15 @@ def test_submodules_and_the_dead_take_no_number(record: Record) -> None:
         twin = copy.deepcopy(alone)
         for module in (twin, alone, outer):
             module(torch.ones(1, 3))
-
-    got = record(program)
     assert modules(got.named("addmm")) == ["Linear#2", "Linear", "Sequential.0"]
 
 
 def test_a_submodule_called_directly_has_its_full_name(record: Record) -> None:
     """``policy.actor(x)`` without ``policy(x)``; what its parent is, its constructor said."""
-
-    def program() -> None:
+    with record.block() as got:
         block = Block()
         block.first(leaf()).sum().backward()
         block(torch.ones(1))
-
-    got = record(program)
     assert modules(got.named("exp")) == ["Block.first"] * 2
     assert [row.module for row in got.named("mul") if row.phase is Phase.BACKWARD] == ["Block.first"]
 
@@ -171,11 +151,9 @@ def test_a_forward_called_directly_counts_to_the_module_around_it(record: Record
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.inner.forward(x).cos()
 
-    def program() -> None:
+    with record.block() as got:
         Around()(torch.ones(3))
         Block().forward(torch.ones(3))
-
-    got = record(program)
     assert modules(got.named("add")) == ["Around", ""]
     assert modules(got.named("cos")) == ["Around"]
     assert modules(got.named("exp")) == ["Around.inner.first", "Block.first"]
@@ -193,14 +171,12 @@ def test_an_exception_in_a_forward_leaves_the_stack_right(record: Record) -> Non
             x = self.inner(x)
             return x.view(7)
 
-    def program() -> None:
+    with record.block() as got:
         outer = nn.Sequential(Raising())
         with pytest.raises(RuntimeError, match="shape '\\[7\\]'"):
             outer(torch.ones(3))
         torch.ones(3).cos()
         Block()(leaf()).sum().backward()
-
-    got = record(program)
     assert modules(got.named("exp")) == ["Sequential.0.inner", "Block.first"]
     assert got.named("cos")[0].module == ""
     assert modules(got.named("sin")) == ["Block.second"]
@@ -209,60 +185,46 @@ def test_an_exception_in_a_forward_leaves_the_stack_right(record: Record) -> Non
 def test_modules_made_before_the_recording_have_full_names(record: Record) -> None:
     """No constructor was seen: the tree itself is read at the first call."""
     net = nn.Sequential(nn.Tanh(), nn.Sequential(Exp()))
-
-    def program() -> None:
+    with record.block() as got:
         net(leaf()).sum().backward()
-
-    got = record(program)
     assert got.one("tanh").module == got.one("tanh_backward").module == "Sequential.0"
     assert got.one("exp").module == "Sequential.1.0"
 
 
 def test_copied_modules_have_full_names(record: Record) -> None:
     """Target networks are deep copies, which no constructor registers."""
-
-    def program() -> None:
+    with record.block() as got:
         online = Block()
         target = copy.deepcopy(online)
         online(torch.ones(1))
         target(torch.ones(1))
-
-    got = record(program)
     assert modules(got.named("exp")) == ["Block.first", "Block#2.first"]
 
 
 def test_a_module_moved_under_another_has_its_new_name(record: Record) -> None:
     """Wrapped after its first call."""
-
-    def program() -> None:
+    with record.block() as got:
         inner = Block()
         inner(torch.ones(1))
         nn.Sequential(inner)(torch.ones(1))
-
-    assert modules(record(program).named("exp")) == ["Block.first", "Sequential.0.first"]
+    assert modules(got.named("exp")) == ["Block.first", "Sequential.0.first"]
 
 
 def test_a_module_that_dies_gives_its_name_to_nobody(record: Record) -> None:
     """A new module at the address of a dead one is another module."""
-
-    def program() -> None:
+    with record.block() as got:
         for _ in range(20):
             nn.Sequential(nn.Tanh())(torch.ones(1))
             Exp()(torch.ones(1))
-
-    got = record(program)
     assert len(set(modules(got.named("tanh")))) == 20
     assert len(set(modules(got.named("exp")))) == 20
 
 
 def test_checkpointed_forwards_have_their_own_modules(record: Record) -> None:
     """Recomputed inside of backward: modules of the forward, then those of the nodes again."""
-
-    def program() -> None:
+    with record.block() as got:
         block = Block()
         checkpoint(block, leaf(), use_reentrant=False).sum().backward()
-
-    got = record(program)
     assert modules(got.named("exp")) == ["Block.first"] * 2
     assert modules(got.named("cos")) == ["Block.second"]
     assert {row.phase for row in got.named("exp")} == {Phase.FORWARD, Phase.BACKWARD}
@@ -270,13 +232,10 @@ def test_checkpointed_forwards_have_their_own_modules(record: Record) -> None:
 
 def test_reentrant_checkpoints_too(record: Record) -> None:
     """Whose inner backward is a backward pass within a backward pass."""
-
-    def program() -> None:
+    with record.block() as got:
         block = Block()
         checkpoint(block, leaf(), use_reentrant=True).sum().backward()
         torch.ones(1).tan()
-
-    got = record(program)
     assert modules(got.named("exp")) == ["Block.first"] * 2
     assert modules(got.named("cos")) == ["Block.second"]
     assert got.one("tan").module == ""
@@ -294,22 +253,17 @@ def test_a_backward_inside_of_a_forward_belongs_to_its_nodes(record: Record) -> 
             (gradient,) = torch.autograd.grad(self.block(x).sum(), x, create_graph=True)
             return gradient.tan()
 
-    def program() -> None:
+    with record.block() as got:
         Outer()(leaf())
-
-    got = record(program)
     assert modules(got.named("cos")) == ["Outer.block.second"]
     assert got.one("tan").module == "Outer"
 
 
 def test_graph_built_without_gradients_has_modules_too(record: Record) -> None:
     """``no_grad`` makes no nodes: forward rows go by the call."""
-
-    def program() -> None:
-        with torch.no_grad():
-            Block()(leaf())
-
-    assert modules(record(program).named("sin")) == ["Block.second"]
+    with record.block() as got, torch.no_grad():
+        Block()(leaf())
+    assert modules(got.named("sin")) == ["Block.second"]
 
 
 def test_a_custom_function_has_the_module_that_applied_it(record: Record) -> None:
@@ -328,10 +282,8 @@ def test_a_custom_function_has_the_module_that_applied_it(record: Record) -> Non
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return Double.apply(x)  # type: ignore[no-any-return]
 
-    def program() -> None:
+    with record.block() as got:
         nn.Sequential(Layer())(leaf()).sum().backward()
-
-    got = record(program)
     (clone,) = got.named("clone")
     assert clone.module == "Sequential.0"
     assert clone.phase is Phase.BACKWARD
@@ -361,24 +313,19 @@ def test_a_module_called_in_a_thread_has_its_name_there(record: Record) -> None:
     def body(block: nn.Module) -> None:
         block(torch.ones(1))
 
-    def program() -> None:
+    with record.block(stream="rank0/main/thread:actor") as got:
         thread = threading.Thread(target=body, args=(Block(),), name="actor")
         thread.start()
         thread.join()
-
-    got = record(program, stream="rank0/main/thread:actor")
     assert modules(got.rows) == ["", "Block.first", "Block", "Block.second", "Block"]
 
 
 def test_a_thread_whose_first_op_is_inside_a_module(record: Record) -> None:
     """Its tensors came from another thread."""
-
-    def program() -> None:
+    with record.block(stream="rank0/main/thread:actor") as got:
         thread = threading.Thread(target=Block(), args=(torch.ones(1),), name="actor")
         thread.start()
         thread.join()
-
-    got = record(program, stream="rank0/main/thread:actor")
     assert modules(got.rows) == ["Block.first", "Block", "Block.second", "Block"]
 
 
@@ -397,13 +344,10 @@ class Sliced(nn.Module):
 
 def test_a_slice_of_a_module_list_takes_no_module_from_its_place(record: Record) -> None:
     """The layers are called what the model calls them, in the first forward and in later ones."""
-
-    def program() -> None:
+    with record.block() as got:
         model = Sliced()
         for _ in range(2):
             model(leaf()).sum().backward()
-
-    got = record(program)
     assert {row.module for row in got.named("exp")} == {"Sliced.layers.0"}
     assert {row.module for row in got.named("sin")} == {"Sliced.layers.1"}
     assert {row.module for row in got.named("cos")} == {"Sliced.layers.1"}
@@ -420,7 +364,7 @@ def test_a_module_that_moves_has_its_new_place(record: Record) -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.net(x)  # type: ignore[no-any-return]
 
-    def program() -> None:
+    with record.block() as got:
         first, second = nn.Sequential(), nn.Sequential()
         first.a = Sin()
         first(leaf())
@@ -429,8 +373,6 @@ def test_a_module_that_moves_has_its_new_place(record: Record) -> None:
         second.b = second.b
         second(leaf())
         Net()(leaf())
-
-    got = record(program)
     assert [row.module for row in got.named("sin")] == ["Sequential.a", "Sequential#2.b", "Net.net.1"]
     assert got.one("exp").module == "Net.net.0"
 
@@ -451,13 +393,10 @@ class Unhashable(nn.Module):
 
 def test_a_module_that_cannot_be_hashed_is_no_trouble(record: Record) -> None:
     """torch can call it; so can a recorded program."""
-
-    def program() -> None:
+    with record.block() as got:
         outer = nn.Sequential()
         outer.inner = Unhashable()
         outer.inner(torch.ones(1))
-
-    got = record(program)
     assert got.ops == ["ones", "exp", "sin"]
     assert got.one("sin").module == "Sequential.inner"
 
@@ -485,14 +424,11 @@ class Elementwise(nn.Module):
 def test_modules_are_told_apart_without_asking_them(record: Record) -> None:
     """A program's own ``__eq__``, ``__hash__`` and ``modules`` are never called."""
     earlier = Elementwise()
-
-    def program() -> None:
+    with record.block() as got:
         outer = nn.Sequential()
         outer.a, outer.b = Elementwise(), Elementwise()
         outer.b(outer.a(torch.ones(1)))
         earlier(torch.ones(1))
-
-    got = record(program)
     assert [row.module for row in got.named("sin")] == ["Sequential.a", "Sequential.b", "Elementwise"]
     assert [row.module for row in got.named("exp")] == [
         "Sequential.a.inner",
@@ -566,11 +502,9 @@ Make = Callable[[], nn.Module]
 def test_unusual_modules_run(record: Record, make: Make) -> None:
     """Traced and parametrised ones."""
     module = make()
-
-    def program() -> None:
+    with record.block() as got:
         module(torch.ones(2, 2))
-
-    assert record(program).rows[-1].module != ""
+    assert got.rows[-1].module != ""
 
 
 # --- modules that cannot be followed as others are --------------------------------------------------------------------

@@ -154,26 +154,20 @@ def test_exceptions_of_ops_are_the_programs_own(record: Record) -> None:
 def test_what_an_op_read_before_it_raised_is_read_again(record: Record) -> None:
     """No row stands for that reading, so no later row may lean on it."""
     weight = torch.ones(2, 3)
-
-    def program() -> None:
+    with record.block() as got:
         with pytest.raises(RuntimeError):
             torch.mm(weight, weight)
         weight + 1
-
-    got = record(program)
     (link,) = got.one("add").inputs
     assert link.digest is not None and not link.known
 
 
 def test_a_draw_that_raises_leaves_no_state_behind(record: Record) -> None:
     """Its generator's digest goes with its row."""
-
-    def program() -> None:
+    with record.block() as got:
         with pytest.raises(RuntimeError):
             torch.multinomial(torch.tensor([-1.0, 2.0]), 1)
         torch.rand(2).mul_(3)
-
-    got = record(program)
     assert got.one("rand").rng is not None
     assert len(got.one("mul_").outputs) == 1
 

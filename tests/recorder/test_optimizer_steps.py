@@ -30,8 +30,7 @@ def column(got: Recorded, name: Step) -> list[int]:
 def test_two_optimizers_of_different_cadence(record: Record) -> None:
     """Each has a number of its own and a count of its own; steps are numbered in order of ending."""
     actor, critic = parameter(), parameter()
-
-    def program() -> None:
+    with record.block() as got:
         slow, fast = torch.optim.SGD([actor], lr=0.1), torch.optim.Adam([critic], lr=0.1)
         for i in range(4):
             (critic * 2).sum().backward()
@@ -39,8 +38,6 @@ def test_two_optimizers_of_different_cadence(record: Record) -> None:
             if i % 2:
                 (actor * 3).sum().backward()
                 slow.step()
-
-    got = record(program)
     assert got.optimizers == [
         ("Adam#0", 0, 0),
         ("Adam#0", 1, 0),
@@ -71,14 +68,11 @@ def test_an_optimizer_that_died_leaves_its_number_to_nobody(record: Record) -> N
 def test_whose_parameters_an_optimizer_has(record: Record) -> None:
     """The innermost module that holds all of them, for people; what an optimizer is known by does not depend on it."""
     alpha = parameter()
-
-    def program() -> None:
+    with record.block() as got:
         agent = nn.ModuleDict({"actor": nn.Linear(2, 1), "critic": nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))})
         agent["critic"](agent["actor"].weight).sum().backward()
         for held in (agent["critic"].parameters(), agent["critic"][1].parameters(), agent.parameters(), [alpha]):
             torch.optim.SGD(held, lr=0.1).step()
-
-    got = record(program)
     owners = [entry["owner"] for entry in got.table("optimizers")]
     assert owners == ["ModuleDict.critic", "ModuleDict.critic.1", "ModuleDict", ""]
     keys = got.process.tables["optimizers"].keys
@@ -88,15 +82,12 @@ def test_whose_parameters_an_optimizer_has(record: Record) -> None:
 def test_rows_know_their_step(record: Record) -> None:
     """An attempt's ops belong to the step that it ends; what comes after, to the next."""
     p = parameter()
-
-    def program() -> None:
+    with record.block() as got:
         optimizer = torch.optim.SGD([p], lr=0.1, foreach=False)
         for _ in range(3):
             p.grad = torch.ones(3)
             optimizer.step()
         torch.ones(1).sin()
-
-    got = record(program)
     ends = column(got, Step.END_ROW)
     assert [row.step for row in got.named("add_")] == [0, 1, 2]
     assert got.one("sin").step == 3
@@ -108,8 +99,7 @@ def test_rows_know_their_step(record: Record) -> None:
 def test_accumulated_backward_passes_are_counted(record: Record) -> None:
     """``backward``, ``autograd.grad`` and ``torch.autograd.backward``; each step starts from none."""
     p = parameter()
-
-    def program() -> None:
+    with record.block() as got:
         optimizer = torch.optim.SGD([p], lr=0.1)
         for passes in (3, 1, 0, 2):
             for _ in range(passes):
@@ -118,15 +108,13 @@ def test_accumulated_backward_passes_are_counted(record: Record) -> None:
         torch.autograd.grad((p * 2).sum(), p)
         torch.autograd.backward((p * 2).sum())
         optimizer.step()
-
-    assert column(record(program), Step.BACKWARDS) == [3, 1, 0, 2, 2]
+    assert column(got, Step.BACKWARDS) == [3, 1, 0, 2, 2]
 
 
 def test_a_scaler_that_skips_counts_as_an_attempt(record: Record) -> None:
     """Overflow on a CPU: the optimizer's own step never runs, and the attempt is there, skipped."""
     p = parameter()
-
-    def program() -> None:
+    with record.block() as got:
         optimizer = torch.optim.SGD([p], lr=0.1)
         scaler = GradScaler("cpu", init_scale=2.0)
         for factor in (1.0, float("inf"), 1.0):
@@ -134,8 +122,6 @@ def test_a_scaler_that_skips_counts_as_an_attempt(record: Record) -> None:
             scaler.scale((p * factor).sum()).backward()  # type: ignore[no-untyped-call]
             scaler.step(optimizer)
             scaler.update()
-
-    got = record(program)
     assert got.optimizers == [("SGD#0", 0, 0), ("SGD#0", 1, 1), ("SGD#0", 2, 0)]
     parameters = column(got, Step.PARAMETERS)
     assert parameters[0] == parameters[1] != parameters[2]
@@ -144,8 +130,7 @@ def test_a_scaler_that_skips_counts_as_an_attempt(record: Record) -> None:
 def test_a_fused_optimizer_that_skips_itself_counts_too(record: Record) -> None:
     """It is handed ``found_inf`` and decides inside; that it ran says nothing."""
     p = parameter()
-
-    def program() -> None:
+    with record.block() as got:
         optimizer = torch.optim.Adam([p], lr=0.1, fused=True)
         scaler = GradScaler("cpu", init_scale=2.0)
         for factor in (1.0, float("inf"), 1.0):
@@ -153,27 +138,23 @@ def test_a_fused_optimizer_that_skips_itself_counts_too(record: Record) -> None:
             scaler.scale((p * factor).sum()).backward()  # type: ignore[no-untyped-call]
             scaler.step(optimizer)
             scaler.update()
-
-    assert record(program).optimizers == [("Adam#0", 0, 0), ("Adam#0", 1, 1), ("Adam#0", 2, 0)]
+    assert got.optimizers == [("Adam#0", 0, 0), ("Adam#0", 1, 1), ("Adam#0", 2, 0)]
 
 
 def test_a_disabled_scaler_is_no_scaler(record: Record) -> None:
     """It passes the step on."""
     p = parameter()
-
-    def program() -> None:
+    with record.block() as got:
         p.grad = torch.ones(3)
         GradScaler("cpu", enabled=False).step(torch.optim.SGD([p], lr=0.1))
-
-    assert record(program).optimizers == [("SGD#0", 0, 0)]
+    assert got.optimizers == [("SGD#0", 0, 0)]
 
 
 def test_a_closure_is_part_of_the_attempt(record: Record) -> None:
     """LBFGS evaluates its closure many times; one attempt, as many backward passes."""
     p = parameter(5.0)
     calls: list[int] = []
-
-    def program() -> None:
+    with record.block() as got:
         optimizer = torch.optim.LBFGS([p], lr=0.5, max_iter=4)
 
         def closure() -> float:
@@ -185,8 +166,6 @@ def test_a_closure_is_part_of_the_attempt(record: Record) -> None:
 
         optimizer.step(closure)
         optimizer.step(closure)
-
-    got = record(program)
     assert got.optimizers == [("LBFGS#0", 0, 0), ("LBFGS#0", 1, 0)]
     assert sum(column(got, Step.BACKWARDS)) == len(calls) > 4
     assert {row.phase for row in got.named("pow")} <= {Phase.OPTIMIZER, Phase.BACKWARD}
@@ -200,23 +179,18 @@ def test_subclasses_are_known_by_their_name(record: Record) -> None:
             return super().step(closure)
 
     p = parameter()
-
-    def program() -> None:
+    with record.block() as got:
         p.grad = torch.ones(3)
         Mine([p], lr=0.1).step()
-
-    assert ("Mine#0", 0, 0) in record(program).optimizers
+    assert ("Mine#0", 0, 0) in got.optimizers
 
 
 def test_steps_without_an_optimizer(record: Record) -> None:
     """``rltrace.step()`` ends a step; it is an optimizer of its own name."""
-
-    def program() -> None:
+    with record.block() as got:
         for i in range(3):
             torch.ones(1).mul_(i)
             rltrace.step()
-
-    got = record(program)
     assert got.optimizers == [("ManualSteps#0", i, 0) for i in range(3)]
     assert [row.step for row in got.named("mul_")] == [0, 1, 2]
 
@@ -237,10 +211,9 @@ def test_digests_of_a_step_are_of_what_it_used_and_made(record: Record) -> None:
     of = TensorDigests(Layouts(Tables())).of
     from rltrace.digest import digest_pages
 
-    def program() -> None:
+    with record.block() as got:
         torch.optim.SGD([p, q], lr=0.1).step()
-
-    (step,) = record(program).steps
+    (step,) = got.steps
     assert step[Step.PARAMETERS] == digest_pages([of(p), of(q)], 0)
     assert step[Step.GRADIENTS] == digest_pages([0, of(torch.ones(3))], 0)
     assert step[Step.FLAGS] == StepFlag.RECORDED | StepFlag.DIGESTED
@@ -249,23 +222,20 @@ def test_digests_of_a_step_are_of_what_it_used_and_made(record: Record) -> None:
 def test_generators_of_a_step_hear_of_every_draw(record: Record) -> None:
     """A draw in between changes the digest of the states, nothing else does."""
     p = parameter()
-
-    def program() -> None:
+    with record.block() as got:
         optimizer = torch.optim.SGD([p], lr=0.1)
         optimizer.step()
         optimizer.step()
         torch.rand(1)
         optimizer.step()
-
-    first, second, third = column(record(program), Step.TORCH_GENERATOR)
+    first, second, third = column(got, Step.TORCH_GENERATOR)
     assert first == second != third
 
 
 def test_phases_follow_what_runs(record: Record) -> None:
     """Backward and optimizer by themselves, the rest as the program says."""
     p = parameter()
-
-    def program() -> None:
+    with record.block() as got:
         optimizer = torch.optim.SGD([p], lr=0.1, foreach=False)
         with rltrace.phase("rollout"):
             loss = (p.sin() * 2).sum()
@@ -273,8 +243,6 @@ def test_phases_follow_what_runs(record: Record) -> None:
             optimizer.step()
             p.detach().tan()
         p.detach().atan()
-
-    got = record(program)
     phases = {row.name: row.phase for row in got.rows}
     assert phases["sin"] is Phase.ROLLOUT
     assert phases["cos"] is Phase.BACKWARD
@@ -285,16 +253,13 @@ def test_phases_follow_what_runs(record: Record) -> None:
 
 def test_phases_nest_and_end_by_exceptions(record: Record) -> None:
     """What was said before holds again."""
-
-    def program() -> None:
+    with record.block() as got:
         with rltrace.phase("rollout"):
             with pytest.raises(KeyError), rltrace.phase("evaluation"):
                 torch.ones(1).sin()
                 raise KeyError
             torch.ones(1).cos()
         torch.ones(1).tan()
-
-    got = record(program)
     names = (got.one(name).phase.name for name in ("sin", "cos", "tan"))
     assert list(names) == ["EVALUATION", "ROLLOUT", "OTHER"]
 
@@ -302,8 +267,7 @@ def test_phases_nest_and_end_by_exceptions(record: Record) -> None:
 def test_an_optimizer_that_raises_is_no_attempt(record: Record) -> None:
     """Its closure failed: no step ended; later rows have their own phase and stack, later steps their own count."""
     p = parameter()
-
-    def program() -> None:
+    with record.block() as got:
         optimizer = torch.optim.SGD([p], lr=0.1, foreach=False)
 
         def closure() -> float:
@@ -317,8 +281,6 @@ def test_an_optimizer_that_raises_is_no_attempt(record: Record) -> None:
         p.grad = torch.ones(3)
         optimizer.step()
         torch.ones(1).tan()
-
-    got = record(program)
     assert got.optimizers == [("SGD#0", 0, 0)]
     assert {row.phase for row in got.named("sin")} == {Phase.OPTIMIZER}
     assert {row.phase for row in got.named("cos")} == {Phase.OTHER}
@@ -330,8 +292,7 @@ def test_an_optimizer_that_raises_is_no_attempt(record: Record) -> None:
 def test_an_optimizer_inside_of_backward(record: Record) -> None:
     """A step as soon as a gradient is there, in the engine's own hook."""
     p = parameter()
-
-    def program() -> None:
+    with record.block() as got:
         optimizer = torch.optim.SGD([p], lr=0.1, foreach=False)
 
         def now(tensor: torch.Tensor) -> None:
@@ -342,8 +303,6 @@ def test_an_optimizer_inside_of_backward(record: Record) -> None:
         for _ in range(2):
             (p * 2).sum().backward()
         torch.ones(1).tan()
-
-    got = record(program)
     assert got.optimizers == [("SGD#0", 0, 0), ("SGD#0", 1, 0)]
     assert column(got, Step.BACKWARDS) == [1, 1]
     assert got.one("tan").phase is Phase.OTHER
@@ -354,8 +313,7 @@ def test_sparse_and_missing_gradients_are_digested(record: Record, foreach: bool
     """An embedding with a sparse gradient; a parameter that had none."""
     embedding = nn.Embedding(5, 3, sparse=True)
     unused = parameter()
-
-    def program() -> None:
+    with record.block() as got:
         optimizer = torch.optim.SparseAdam(embedding.parameters())
         other = torch.optim.SGD([unused], lr=0.1, foreach=foreach)
         for index in (1, 2):
@@ -363,8 +321,6 @@ def test_sparse_and_missing_gradients_are_digested(record: Record, foreach: bool
             embedding(torch.tensor([index])).sum().backward()
             optimizer.step()
             other.step()
-
-    got = record(program)
     gradients = column(got, Step.GRADIENTS)
     assert gradients[0] != gradients[2]
     assert gradients[1] == gradients[3]
@@ -374,15 +330,12 @@ def test_lazy_parameters_are_no_trouble(record: Record) -> None:
     """An optimizer that was made before a lazy module had a shape."""
     lazy = nn.LazyLinear(2)
     p = parameter()
-
-    def program() -> None:
+    with record.block() as got:
         optimizer = torch.optim.SGD([p], lr=0.1)
         optimizer.param_groups[0]["params"].append(lazy.weight)
         p.grad = torch.ones(3)
         optimizer.step()
         torch.ones(1).tan()
-
-    got = record(program)
     assert got.ops[-1] == "tan"
     assert len(got.steps) == 1
 
@@ -397,22 +350,19 @@ def test_an_optimizer_with_attributes_of_its_own_is_no_trouble(record: Record) -
             p.grad = None
 
     p = parameter()
-
-    def program() -> None:
+    with record.block(steps=(1, 2)) as got:
         optimizer = Mine([p], {})
         optimizer.state[p] = {"b": [1], 3: torch.ones(1), "a": object()}
         p.grad = torch.ones(3)
         optimizer.step()
         optimizer.step()
-
-    assert record(program, steps=(1, 2)).optimizers == [("Mine#0", 0, 0), ("Mine#0", 1, 0)]
+    assert got.optimizers == [("Mine#0", 0, 0), ("Mine#0", 1, 0)]
 
 
 def test_what_an_optimizer_began_with(record: Record) -> None:
     """The parameters before its first attempt, as after the attempt before it, and the tensors of its state then."""
     p = parameter()
-
-    def program() -> None:
+    with record.block() as got:
         optimizer = torch.optim.Adam([p], lr=0.1)
         for _ in range(2):
             p.grad = torch.ones(3)
@@ -421,8 +371,6 @@ def test_what_an_optimizer_began_with(record: Record) -> None:
         resumed.load_state_dict(optimizer.state_dict())
         p.grad = torch.ones(3)
         resumed.step()
-
-    got = record(program)
     first, resumed = got.process.optimizer_starts[0], got.process.optimizer_starts[1]
     assert (first.state, first.kept) == ((), ("exp_avg", "exp_avg_sq", "step"))
     assert resumed.state == resumed.kept == first.kept

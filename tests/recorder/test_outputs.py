@@ -30,15 +30,12 @@ def digest(tensor: torch.Tensor) -> int:
 def test_every_returned_tensor_is_digested(record: Record) -> None:
     """One, several, a list of them; None among them has no digest."""
     kept: list[torch.Tensor] = []
-
-    def program() -> None:
+    with record.block() as got:
         x = torch.randn(4, 4)
         kept.extend(torch.linalg.qr(x))
         kept.extend(torch._foreach_mul([x, x], 2.0))
         y = x.clone().requires_grad_()
         nn.functional.conv1d(y.view(1, 4, 4), torch.ones(2, 4, 3)).sum().backward()
-
-    got = record(program)
     assert got.one("linalg_qr").outputs == [digest(t) for t in kept[:2]]
     assert got.one("_foreach_mul").outputs == [digest(t) for t in kept[2:]]
     assert len(got.one("convolution_backward").outputs) == 1
@@ -46,14 +43,11 @@ def test_every_returned_tensor_is_digested(record: Record) -> None:
 
 def test_views_and_allocations_have_no_digest(record: Record) -> None:
     """A view returns bytes that are there already; fresh memory holds anything."""
-
-    def program() -> None:
+    with record.block() as got:
         x = torch.ones(4, 4)
         x.t(), x[0], x.view(16), x.unsqueeze(0), x.expand(2, 4, 4), x.detach(), x.split(2), x.as_strided((2,), (1,))
         torch.empty(3), torch.empty_like(x), x.new_empty(2), torch.empty_strided((2,), (1,))
         x.squeeze_(), x.t_(), x.unsqueeze_(0)
-
-    got = record(program)
     first = got.one("ones")
     rest = [row for row in got.rows if row is not first]
     assert len(rest) == 15
@@ -91,13 +85,10 @@ def test_fused_optimizers_leave_digests_of_all_they_write(record: Record) -> Non
 
 def test_an_in_place_op_has_one_digest(record: Record) -> None:
     """What it returns is what it wrote, and is said once."""
-
-    def program() -> None:
+    with record.block() as got:
         torch.ones(3).mul_(2)
         torch.add(torch.ones(3), 1, out=torch.zeros(3))
         torch.sort(torch.randn(5), out=(torch.zeros(5), torch.zeros(5, dtype=torch.int64)))
-
-    got = record(program)
     assert got.one("mul_").outputs == [digest(torch.full((3,), 2.0))]
     assert got.one("add").outputs == [digest(torch.full((3,), 2.0))]
     assert len(got.one("sort").outputs) == 2
@@ -105,24 +96,19 @@ def test_an_in_place_op_has_one_digest(record: Record) -> None:
 
 def test_many_outputs_take_no_quadratic_time(record: Record) -> None:
     """Thousands of tensors in and out of one op: as many digests, in order."""
-
-    def program() -> None:
+    with record.block() as got:
         torch._foreach_add([torch.full((1,), float(i)) for i in range(3_000)], 1.0)
-
-    row = record(program).one("_foreach_add")
+    row = got.one("_foreach_add")
     assert row.outputs[:2] == [digest(torch.tensor([1.0])), digest(torch.tensor([2.0]))]
     assert len(row.outputs) == 3_000
 
 
 def test_ops_that_return_nothing_and_write_nothing_are_rows(record: Record) -> None:
     """``aten::equal`` returns a Python bool, ``_assert_async`` nothing at all."""
-
-    def program() -> None:
+    with record.block() as got:
         torch.equal(torch.ones(2), torch.ones(2))
         torch._assert_async(torch.ones(1))
         torch.ones(2) + 1
-
-    got = record(program)
     assert got.one("equal").outputs == []
     assert got.ops[-1] == "add"
 
@@ -170,16 +156,14 @@ DRAWS: dict[str, Callable[[], Any]] = {
 
 def test_what_draws_has_the_state_it_drew_from(record: Record) -> None:
     """Equal states have equal digests; the state after a draw has another one."""
-
-    def program() -> None:
+    with record.block() as got:
         for draw in DRAWS.values():
             for seed in (1, 1, 2):
                 torch.manual_seed(seed)
                 draw()
                 draw()
                 torch.zeros(())  # ends a turn
-
-    rows = iter(record(program).rows)
+    rows = iter(got.rows)
     for name in DRAWS:
         first, again, other = (
             [row.rng for row in takewhile(lambda row: row.op != "aten.zeros.default", rows) if row.rng is not None]
@@ -193,12 +177,10 @@ def test_what_draws_has_the_state_it_drew_from(record: Record) -> None:
 
 def test_what_does_not_draw_has_none(record: Record) -> None:
     """Not even in the neighbourhood of a draw."""
-
-    def program() -> None:
+    with record.block() as got:
         torch.zeros(3).add_(1).sum()
         nn.functional.dropout(torch.ones(3), 0.5, training=False)
-
-    assert all(row.rng is None for row in record(program).rows)
+    assert all(row.rng is None for row in got.rows)
 
 
 EXPLICIT: dict[str, Callable[[torch.Generator], Any]] = {
@@ -215,16 +197,14 @@ EXPLICIT: dict[str, Callable[[torch.Generator], Any]] = {
 def test_an_explicit_generator_is_the_one_that_counts(record: Record) -> None:
     """Given by name or by place: its state, whatever the default generator does meanwhile."""
     states: list[int] = []
-
-    def program() -> None:
+    with record.block() as got:
         generator = torch.Generator().manual_seed(7)
         for draw in EXPLICIT.values():
             for seed in (1, 2):
                 torch.manual_seed(seed)
                 states.append(generators.state_digest(generator))
                 draw(generator)
-
-    assert [row.rng for row in record(program).rows if row.rng is not None] == states
+    assert [row.rng for row in got.rows if row.rng is not None] == states
     assert len(set(states)) == len(states)
 
 
@@ -346,14 +326,12 @@ def test_item_keeps_its_number(record: Record) -> None:
 
 def test_item_keeps_nan_and_narrow_floats(record: Record) -> None:
     """NaN stays NaN; a bfloat16 is the double that Python saw."""
-
-    def program() -> None:
+    with record.block() as got:
         torch.tensor([math.nan]).item()
         torch.tensor([0.1], dtype=torch.bfloat16).item()
         bool(torch.tensor(5))
         float(torch.tensor(1, dtype=torch.int32))
-
-    nan, narrow, truth, whole = (row.value for row in record(program).named("_local_scalar_dense"))
+    nan, narrow, truth, whole = (row.value for row in got.named("_local_scalar_dense"))
     assert isinstance(nan, float) and math.isnan(nan)
     assert narrow == torch.tensor(0.1, dtype=torch.bfloat16).item()
     assert (truth, whole) == (5, 1)
@@ -361,28 +339,22 @@ def test_item_keeps_nan_and_narrow_floats(record: Record) -> None:
 
 def test_unsigned_numbers_beyond_63_bits_do_not_end_a_recording(record: Record) -> None:
     """A uint64 may be larger than an integer cell; it is kept as a float then."""
-
-    def program() -> None:
+    with record.block() as got:
         torch.tensor([2**63 + 2**40], dtype=torch.uint64).item()
         torch.ones(1) + 1
-
-    got = record(program)
     assert got.one("_local_scalar_dense").value == float(2**63 + 2**40)
     assert got.ops[-1] == "add"
 
 
 def test_numbers_stand_behind_the_arguments_of_later_rows(record: Record) -> None:
     """A row with a value does not shift the cells of those after it."""
-
-    def program() -> None:
+    with record.block() as got:
         x = torch.ones(2)
         for i in range(4):
             x.add_(i, alpha=2)
             x.sum().item()
             x.to(torch.int64).sum().item()
             x.mul_(0.5)
-
-    got = record(program)
     assert [row.integers for row in got.named("add_")] == [[i, 2] for i in range(4)]
     assert [row.floats for row in got.named("mul_")] == [[0.5]] * 4
     kinds = [type(row.value) for row in got.named("_local_scalar_dense")]

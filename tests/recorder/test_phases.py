@@ -36,8 +36,7 @@ def network(inputs: int = 1, outputs: int = 2) -> nn.Module:
 
 def test_a_loop_with_an_update_after_each_rollout(record: Record) -> None:
     """The way of CleanRL's PPO: no gradients between environment steps, several passes over what was collected."""
-
-    def program() -> None:
+    with record.block() as found:
         env, agent = Walk(), network()
         optimizer = torch.optim.SGD(agent.parameters(), 0.1)
         for _ in range(2):
@@ -53,8 +52,6 @@ def test_a_loop_with_an_update_after_each_rollout(record: Record) -> None:
                 loss.backward()
                 nn.utils.clip_grad_norm_(agent.parameters(), 1.0)
                 optimizer.step()
-
-    found = record(program)
     assert found.rows[0].phase is Phase.INIT
     assert phases_of(found, "action = agent") == ["rollout"]
     assert phases_of(found, "loss = agent") == ["forward"]
@@ -66,8 +63,7 @@ def test_a_loop_with_an_update_after_each_rollout(record: Record) -> None:
 
 def test_an_update_at_every_step_with_a_target_network(record: Record) -> None:
     """The way of CleanRL's DQN: actions are chosen with gradients on, targets without; known after the first time."""
-
-    def program() -> None:
+    with record.block() as found:
         env, agent, target = Walk(100), network(), network()
         optimizer = torch.optim.SGD(agent.parameters(), 0.1)
         seen, _ = env.reset(seed=0)
@@ -79,8 +75,6 @@ def test_an_update_at_every_step_with_a_target_network(record: Record) -> None:
             loss = (agent(torch.as_tensor(seen)[None]).max() - wanted).pow(2)
             loss.backward()
             optimizer.step()
-
-    found = record(program)
     assert phases_of(found, "action = agent")[-1] == "rollout"
     assert phases_of(found, "wanted = target")[-1] == "forward"
     assert phases_of(found, "loss = (agent") == ["forward"]
@@ -88,8 +82,7 @@ def test_an_update_at_every_step_with_a_target_network(record: Record) -> None:
 
 def test_an_environment_that_nothing_is_learned_from_is_evaluated_on(record: Record) -> None:
     """Its steps are no steps of the training either: the steps table leaves them out."""
-
-    def program() -> None:
+    with record.block() as found:
         env, other, agent = Walk(), Walk(), network()
         optimizer = torch.optim.SGD(agent.parameters(), 0.1)
         for _ in range(3):
@@ -102,8 +95,6 @@ def test_an_environment_that_nothing_is_learned_from_is_evaluated_on(record: Rec
             with torch.no_grad():
                 judged = agent(torch.as_tensor(seen)[None])
             other.step(int(judged.argmax()))
-
-    found = record(program)
     assert phases_of(found, "judged = agent") == ["evaluation"]
     events = [row.phase for row in found.rows if row.kind is Kind.ENVIRONMENT_STEP]
     assert events == [Phase.ROLLOUT, Phase.EVALUATION] * 3
@@ -112,8 +103,7 @@ def test_an_environment_that_nothing_is_learned_from_is_evaluated_on(record: Rec
 
 def test_environments_that_take_the_place_of_others_are_trained_on(record: Record) -> None:
     """A new one for every episode: from the second replacement on that is known."""
-
-    def program() -> None:
+    with record.block() as found:
         agent = network()
         optimizer = torch.optim.SGD(agent.parameters(), 0.1)
         for _ in range(4):
@@ -122,8 +112,6 @@ def test_environments_that_take_the_place_of_others_are_trained_on(record: Recor
             seen, *_ = env.step(1)
             agent(torch.as_tensor(seen)[None]).sum().backward()
             optimizer.step()
-
-    found = record(program)
     events = [row.phase for row in found.rows if row.kind is Kind.ENVIRONMENT_STEP]
     assert events[0] is Phase.ROLLOUT
     assert events[2:] == [Phase.ROLLOUT] * 2
@@ -140,28 +128,24 @@ def test_modules_called_in_constructors_are_part_of_the_initialisation(record: R
 
 
 def test_what_the_program_says_overrides_what_it_does(record: Record) -> None:
-    def program() -> None:
+    with record.block() as found:
         env, agent = Walk(), network()
         with rltrace.phase("evaluation"):
             seen, _ = env.reset(seed=0)
             agent(torch.as_tensor(seen)[None])
         env.step(0)
         torch.ones(1).sin()
-
-    found = record(program)
     assert {row.phase for row in found.named("addmm")} == {Phase.EVALUATION}
     assert found.one("sin").phase is Phase.ROLLOUT
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_stable_baselines_ppo_with_an_evaluation_in_between(record: Record) -> None:
-    def program() -> None:
+    with record.block() as found:
         model = PPO("MlpPolicy", gymnasium.make("CartPole-v1"), n_steps=16, batch_size=16, n_epochs=1, seed=0)
         model.learn(16)
         evaluate_policy(model, gymnasium.make("CartPole-v1"), n_eval_episodes=1)
         model.learn(16, reset_num_timesteps=False)
-
-    found = record(program)
     assert phases_of(found, "actions, values, log_probs = self.policy") == ["rollout"]
     assert phases_of(found, "values = self.policy.predict_values") == ["rollout"]
     assert phases_of(found, "values, log_prob, entropy = self.policy.evaluate_actions") == ["forward"]
@@ -171,11 +155,9 @@ def test_stable_baselines_ppo_with_an_evaluation_in_between(record: Record) -> N
 
 @pytest.mark.filterwarnings("ignore")
 def test_stable_baselines_sac(record: Record) -> None:
-    def program() -> None:
+    with record.block() as found:
         env: Any = gymnasium.make("Pendulum-v1")
         SAC("MlpPolicy", env, learning_starts=3, batch_size=4, seed=0, policy_kwargs={"net_arch": [8]}).learn(6)
-
-    found = record(program)
     assert phases_of(found, "actions, buffer_actions = self._sample_action") == ["rollout"]
     assert phases_of(found, "next_q_values = th.cat(self.critic_target") == ["forward"]
     assert phases_of(found, "q_values_pi = th.cat(self.critic(") == ["forward"]
@@ -186,13 +168,10 @@ def test_stable_baselines_sac(record: Record) -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_stable_baselines_dqn_with_a_callback_that_evaluates(record: Record) -> None:
     """Events of two environments, the one that is learned from and the one of the callback."""
-
-    def program() -> None:
+    with record.block() as found:
         sizes = {"learning_starts": 4, "train_freq": 2, "batch_size": 4, "policy_kwargs": {"net_arch": [8]}}
         model = DQN("MlpPolicy", Walk(length=99), seed=0, device="cpu", exploration_fraction=0.01, **sizes)
         model.learn(12, callback=EvalCallback(Walk(length=1), eval_freq=6, n_eval_episodes=2, verbose=0))
-
-    found = record(program)
     assert phases_of(found, "q_values = self(observation)") == ["rollout", "evaluation", "rollout", "evaluation"]
     assert phases_of(found, "current_q_values = self.q_net") == ["forward"]
     stepped = [event for event in events(found) if event.kind is Kind.ENVIRONMENT_STEP]

@@ -179,29 +179,23 @@ def test_an_empty_recording_is_a_trace(record: Record) -> None:
 
 def test_manual_steps_bound_a_window(record: Record) -> None:
     """``rltrace.step()`` counts like any other."""
-
-    def program() -> None:
+    with record.block(steps=(1, 3)) as got:
         for i in range(4):
             torch.ones(1).mul_(i)
             rltrace.step()
-
-    got = record(program, steps=(1, 3))
     assert [row.integers for row in got.named("mul_")] == [[1], [2]]
 
 
 def test_nothing_before_a_window_is_taken_for_known(record: Record) -> None:
     """What the window's first ops read was written unseen: read, from outside."""
     weight = torch.ones(3)
-
-    def program() -> None:
+    with record.block(steps=(2, 3)) as got:
         x = weight * 2
         rltrace.step()
         x.add_(1)
         rltrace.step()
         x + weight
         rltrace.step()
-
-    got = record(program, steps=(2, 3))
     row = got.one("add")
     assert [link.origin.name for link in row.inputs if link.origin is not None] == ["OUTSIDE", "OUTSIDE"]
     assert all(link.digest is not None for link in row.inputs)
@@ -213,12 +207,9 @@ def test_windows_do_not_leave_modules_or_modes_behind(record: Record) -> None:
 
     seen: list[tuple[bool, bool]] = []
     call = nn.Module.__call__
-
-    def program() -> None:
+    with record.block(steps=(1, 2)):
         for _ in range(3):
             seen.append((nn.Module.__call__ is call, _get_current_dispatch_mode() is None))
             torch.ones(1)
             rltrace.step()
-
-    record(program, steps=(1, 2))
     assert seen == [(True, True), (False, False), (True, True)]

@@ -30,8 +30,7 @@ def numbers(got: Recorded) -> list[tuple[str, int]]:
 
 def test_every_generator_has_a_number(record: Record) -> None:
     """torch's own has one whether it is named or not, and each of the program's own has another, by first draw."""
-
-    def program() -> None:
+    with record.block() as got:
         first, second = torch.Generator(), torch.Generator()
         torch.rand(3)
         torch.rand(3, generator=torch.default_generator)
@@ -39,8 +38,6 @@ def test_every_generator_has_a_number(record: Record) -> None:
         torch.empty(3).normal_(generator=first)
         torch.randperm(3, generator=second)
         torch.nn.functional.dropout(torch.ones(3))
-
-    got = record(program)
     assert numbers(got) == [
         ("rand", Generator.TORCH),
         ("rand", Generator.TORCH),

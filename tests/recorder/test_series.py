@@ -84,8 +84,8 @@ def test_a_scaler_is_followed_through_a_real_overflow(
 def test_scalers_made_before_and_classes_made_during_a_recording(record: Callable[..., Recorded]) -> None:
     """None is missed; one that was there is numbered at its first use, a new one as it is made."""
     early = GradScaler("cpu", init_scale=16.0, growth_interval=2)
+    with record.block() as recorded:
 
-    def program() -> None:
         class Own(GradScaler):
             """Does all of the update by itself."""
 
@@ -97,8 +97,6 @@ def test_scalers_made_before_and_classes_made_during_a_recording(record: Callabl
         late = Own("cpu", init_scale=16.0)
         train(early)
         train(late, 2, 9)
-
-    recorded = record(program)
     found = series_of(recorded)
     assert [value for _, value in found["scaler:0/scale"]] == [16.0, 8.0, 4.0]
     assert [value for _, value in found["scaler:1/scale"]] == [value for _, value in STATE["scaler:0/scale"]]
@@ -114,8 +112,7 @@ def test_fused_optimizers_and_disabled_scalers(record: Callable[..., Recorded]) 
 
 def test_several_optimizers_of_one_scaler(record: Callable[..., Recorded]) -> None:
     """One update after the attempts of both; it belongs to the later one."""
-
-    def program() -> None:
+    with record.block() as got:
         scaler = GradScaler("cpu", init_scale=4.0)
         networks = [nn.Linear(2, 1) for _ in range(2)]
         optimizers = [torch.optim.SGD(network.parameters(), lr=0.1) for network in networks]
@@ -123,8 +120,7 @@ def test_several_optimizers_of_one_scaler(record: Callable[..., Recorded]) -> No
         for optimizer in optimizers:
             scaler.step(optimizer)
         scaler.update()
-
-    found = series_of(record(program))
+    found = series_of(got)
     assert found["scaler:0/skipped:0"] == [(0, 0.0)] and found["scaler:0/skipped:1"] == [(1, 1.0)]
     assert found["scaler:0/scale"] == [(1, 4.0), (1, 2.0)] and found["scaler:0/found_inf"] == [(1, 1.0)]
 
@@ -135,20 +131,17 @@ def test_everything_is_put_back(record: Callable[..., Recorded]) -> None:
     def stands() -> list[Any]:
         return [GradScaler.__init__, GradScaler.update, GradScaler.step, Counting.update]
 
-    def breaks() -> None:
+    before = stands()
+    with record.block():
         with pytest.raises(AssertionError):
             GradScaler("cpu").update()
         train(Counting("cpu"), 1)
-
-    before = stands()
-    record(breaks)
     assert stands() == before
 
 
 def test_nothing_of_an_optimizer_is_held_on_to(record: Callable[..., Recorded]) -> None:
     """Parameters go when the program lets go of them, whether or not a scaler made the attempts."""
-
-    def program() -> None:
+    with record.block():
         for scaled in (False, True):
             parameter = nn.Parameter(torch.ones(1))
             scaler = GradScaler("cpu", enabled=scaled)
@@ -161,13 +154,10 @@ def test_nothing_of_an_optimizer_is_held_on_to(record: Callable[..., Recorded]) 
             gc.collect()
             assert gone() is None
 
-    record(program)
-
 
 def test_rates_are_kept_where_they_change(record: Callable[..., Recorded]) -> None:
     """By optimizer and group, at the first attempt and at each with another rate; tensors count by their number."""
-
-    def program() -> None:
+    with record.block() as got:
         a, b = nn.Linear(1, 1), nn.Linear(1, 1)
         first = torch.optim.SGD([{"params": a.parameters()}, {"params": b.parameters(), "lr": 1.0}], lr=0.5)
         rate = torch.tensor(0.25)
@@ -180,8 +170,7 @@ def test_rates_are_kept_where_they_change(record: Callable[..., Recorded]) -> No
             schedule.step()
         rate.mul_(2)
         second.step()
-
-    found = series_of(record(program))
+    found = series_of(got)
     assert found == {
         "optimizer:0/group:0/lr": [(0, 0.5), (4, 0.25)],
         "optimizer:0/group:1/lr": [(0, 1.0), (4, 0.5)],
@@ -191,8 +180,7 @@ def test_rates_are_kept_where_they_change(record: Callable[..., Recorded]) -> No
 
 def test_watching(record: Callable[..., Recorded]) -> None:
     """Any single number, at the step where it was watched; NaN, infinities and integers beyond floats too."""
-
-    def program() -> None:
+    with record.block() as got:
         weight = nn.Parameter(torch.tensor([3.0]))
         optimizer = torch.optim.SGD([weight], lr=0.5)
         for value in (1, 2.5, True, np.float32(0.5), np.array([7]), weight, weight * 2, torch.tensor(9)):
@@ -200,8 +188,7 @@ def test_watching(record: Callable[..., Recorded]) -> None:
         optimizer.step()
         for value in (float("nan"), float("inf"), 10**400, -(10**400), -0.0):
             rltrace.watch("odd", value)
-
-    found = series_of(record(program))
+    found = series_of(got)
     assert found["mixed"] == [(0, value) for value in (1.0, 2.5, 1.0, 0.5, 7.0, 3.0, 6.0, 9.0)]
     assert [step for step, _ in found["odd"]] == [1] * 5
     assert repr([value for _, value in found["odd"]]) == "[nan, inf, inf, -inf, -0.0]"
@@ -255,16 +242,13 @@ def test_watching_leaves_no_trace_among_the_ops(record: Callable[..., Recorded])
 
 def test_series_go_on_outside_of_the_window(record: Callable[..., Recorded]) -> None:
     """What cost nearly nothing is recorded throughout, though ops are rows in one step only."""
-
-    def program() -> None:
+    with record.block(steps=(2, 3)) as recorded:
         weight = nn.Parameter(torch.zeros(1))
         optimizer = torch.optim.SGD([weight], lr=0.5)
         for update in range(5):
             rltrace.watch("update", update)
             weight.grad = torch.ones(1)
             optimizer.step()
-
-    recorded = record(program, steps=(2, 3))
     assert series_of(recorded)["update"] == [(update, float(update)) for update in range(5)]
     assert {row.step for row in recorded.rows} == {2}
 
@@ -365,8 +349,7 @@ def device() -> Iterator[str]:
 
 def test_numbers_on_a_device_are_those_of_the_moment(record: Callable[..., Recorded], device: str) -> None:
     """They are read back later, and are what they were when they were watched, on a stream of the program's own too."""
-
-    def program() -> None:
+    with record.block(level="step") as recorded:
         scaler = GradScaler(device, init_scale=16.0, growth_interval=2)
         number = torch.zeros(1, device=device)
         with torch.cuda.stream(torch.cuda.Stream()):
@@ -381,8 +364,6 @@ def test_numbers_on_a_device_are_those_of_the_moment(record: Callable[..., Recor
             scaler.scale((weight * (float("inf") if update == 1 else 1.0)).sum()).backward()
             scaler.step(optimizer)
             scaler.update()
-
-    recorded = record(program, level="step")
     found = series_of(recorded)
     assert values(recorded, "x") == [float(number) for number in range(1, 101)]
     assert {name: found[name] for name in STATE} == STATE
@@ -425,13 +406,11 @@ def test_only_the_first_reads_of_a_call_site_are_recorded_of_each_step(
 ) -> None:
     """A program that reads its action at each environment step adds no megabytes."""
     monkeypatch.setattr(series_module, "MAX_READS", 3)
-
-    def program() -> None:
+    with record.block(level="step") as got:
         optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.5)
         for _ in range(2):
             for number in range(5):
                 torch.tensor(number).item()
             optimizer.step()
-
-    (series,) = [one for one in all_series(record(program, level="step").trace) if one.kind == ITEM]
+    (series,) = [one for one in all_series(got.trace) if one.kind == ITEM]
     assert (series.steps.tolist(), series.values.tolist()) == ([0, 0, 0, 1, 1, 1], [0, 1, 2, 0, 1, 2])

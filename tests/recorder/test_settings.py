@@ -92,43 +92,35 @@ def test_what_is_asked_only_now_and_then(record: Record) -> None:
     """A flag that is too many to be asked at each op is known from the first step after 1,024 rows on."""
     weight = torch.nn.Parameter(torch.ones(1))
     optimizer = torch.optim.SGD([weight], lr=0.1)
-
-    def program() -> None:
+    with record.block() as found:
         for _ in range(1_100):
             weight.detach().neg()
         with put_back(lambda: True, torch.backends.cuda.enable_flash_sdp, False):
             weight.sum().backward()
             optimizer.step()
             torch.ones(1).exp()
-
-    found = record(program)
     assert settings_of(found, "exp")["sdp.flash"] is False
     assert found.named("neg")[0].settings["sdp.flash"] is True
 
 
 def test_a_program_without_steps(record: Record) -> None:
     """Its flags are read again with each full segment of rows."""
-
-    def program() -> None:
+    with record.block() as got:
         x = torch.ones(1)
         with put_back(lambda: True, torch.backends.cuda.enable_flash_sdp, False):
             for _ in range(SEGMENT_ROWS + 1):
                 x.neg()
             x.exp()
-
-    assert settings_of(record(program), "exp")["sdp.flash"] is False
+    assert settings_of(got, "exp")["sdp.flash"] is False
 
 
 def test_each_thread_has_its_own(record: Record) -> None:
     """Grad mode is of the thread: one without gradients changes nothing for another."""
-
-    def program() -> None:
+    with record.block() as found:
         other = threading.Thread(target=torch.no_grad()(torch.ones(1).exp), name="other")
         other.start()
         other.join()
         torch.ones(1).sin()
-
-    found = record(program)
     assert settings_of(found, "sin")["grad_mode"] is True
     assert settings_of(Recorded(found.path, "rank0/main/thread:other"), "exp")["grad_mode"] is False
 
@@ -136,12 +128,9 @@ def test_each_thread_has_its_own(record: Record) -> None:
 def test_backward_runs_without_grad_mode(record: Record) -> None:
     """Unless its graph is to be differentiated again."""
     x = torch.ones(2, requires_grad=True)
-
-    def program() -> None:
+    with record.block() as found:
         torch.autograd.grad(x.exp().sum(), x)
         torch.autograd.grad(x.sin().sum(), x, create_graph=True)
-
-    found = record(program)
     assert found.one("cos").settings["grad_mode"] is True
     assert found.named("mul")[0].settings["grad_mode"] is False
 

@@ -44,14 +44,12 @@ def test_ops_at_the_end_of_the_stack(record: Record, options: dict[str, Any]) ->
         torch.add(total, torch.ones(3), out=total)
         counted[0] += 1
 
-    def program() -> None:
+    with record.block(**options) as got:
         for frames in range(room() - 60, room()):
             with suppress(RecursionError):
                 deep(frames, add)
         total.mul(2)
         torch.ones(2).sin().cos()
-
-    got = record(program, **options)
     assert total.tolist() == [float(counted[0])] * 3
     assert counted[0] > 20
     assert got.process.state == "complete"
@@ -70,13 +68,11 @@ def test_modules_at_the_end_of_the_stack(record: Record) -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self(x.sin())  # type: ignore[no-any-return]
 
-    def program() -> None:
+    with record.block() as got:
         with suppress(RecursionError):
             Deep()(torch.ones(1))
         torch.ones(1).cos()
         torch.nn.Tanh()(torch.ones(1))
-
-    got = record(program)
     assert got.process.state == "complete"
     assert got.one("cos").module == ""
     assert got.one("tanh").module == "Tanh"
@@ -94,12 +90,10 @@ def test_an_op_that_overflows_the_stack_by_itself(record: Record) -> None:
         def backward(ctx: Any, *grads: torch.Tensor) -> Any:
             raise RecursionError("mine")
 
-    def program() -> None:
+    with record.block() as got:
         with pytest.raises(RecursionError, match="mine"):
             Own.apply(torch.ones(1, requires_grad=True)).sum().backward()  # type: ignore[no-untyped-call]
         torch.ones(1).sin()
-
-    got = record(program)
     assert got.process.state == "complete"
     assert got.ops[-1] == "sin"
     assert FULL_STACK not in got.process.facts

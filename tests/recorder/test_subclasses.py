@@ -120,13 +120,10 @@ def test_gradients_flow_through_it(record: Record) -> None:
 
 def test_its_memory_is_followed(record: Record) -> None:
     """What it was made from is linked to; memory that nobody wrote stays unwritten."""
-
-    def program() -> None:
+    with record.block() as got:
         made = Quiet(torch.ones(4))
         torch.neg(made)
         torch.exp(Plain(3).as_subclass(torch.Tensor))
-
-    got = record(program)
     assert got.one("neg").inputs[0].row == got.one("ones").index
     assert got.one("exp").marked
 
@@ -143,14 +140,11 @@ def test_two_runs_of_it_are_identical(record: Record) -> None:
 
 def test_a_forked_child_makes_them_too(record: Record) -> None:
     """The mode it inherits is silent, and still there."""
-
-    def program() -> None:
+    with record.block():
         child = os.fork()
         if child == 0:
             os._exit(0 if Plain([1.0]).item() == 1.0 else 1)
         assert os.waitpid(child, 0)[1] == 0
-
-    record(program)
 
 
 def test_a_mode_of_the_program_refuses_as_ever(record: Record) -> None:
@@ -191,11 +185,8 @@ def test_the_compiler_finds_its_own_constructor(record: Record) -> None:
 
 def test_rows_of_a_window_leave_it_in_place(record: Record) -> None:
     """Before, in and after a window of steps."""
-
-    def program() -> None:
+    with record.block(steps=(1, 2)):
         for _ in range(3):
             assert type(Plain([1.0])) is Plain
             assert type(Quiet(torch.ones(1))) is Quiet
             rltrace.step()
-
-    record(program, steps=(1, 2))

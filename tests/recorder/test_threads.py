@@ -40,12 +40,10 @@ def test_a_threads_ops_stand_in_its_own_stream(record: Record) -> None:
     def work() -> None:
         torch.ones(2).cos()
 
-    def program() -> None:
+    with record.block() as got:
         torch.ones(2).sin()
         in_thread("actor-3", work)
         torch.ones(2).tan()
-
-    got = record(program)
     assert names(got) == ["rank0/main", "rank0/main/thread:actor-3"]
     assert got.ops == ["ones", "sin", "ones", "tan"]
     thread = other(got, "actor-3")
@@ -105,36 +103,28 @@ def test_a_name_that_python_made_up_is_what_the_thread_runs(record: Record) -> N
 
 def test_a_pools_thread_is_told_from_others(record: Record) -> None:
     """Of both kinds of pool in the standard library: which task runs on which thread is a matter of timing."""
-
-    def program() -> None:
+    with record.block() as got:
         with ThreadPoolExecutor(1, thread_name_prefix="loader") as pool:
             pool.submit(lambda: torch.ones(2).sin()).result()
         with ThreadPool(1) as pool:
             pool.apply(lambda: torch.ones(2).cos())
-
-    first, second = names(record(program))[1:]
+    first, second = names(got)[1:]
     assert first == "rank0/main/pool:loader_0"
     assert second.startswith("rank0/main/pool:")
 
 
 def test_a_thread_without_ops_has_no_stream(record: Record) -> None:
     """Not every thread computes."""
-
-    def program() -> None:
+    with record.block() as got:
         in_thread("idle", lambda: None)
         torch.ones(2).sin()
-
-    assert names(record(program)) == ["rank0/main"]
+    assert names(got) == ["rank0/main"]
 
 
 def test_pool_threads_are_recorded(record: Record) -> None:
     """Threads of an executor that starts inside."""
-
-    def program() -> None:
-        with ThreadPoolExecutor(1, thread_name_prefix="pool") as pool:
-            assert list(pool.map(lambda i: (torch.ones(1) * i).item(), range(3))) == [0.0, 1.0, 2.0]
-
-    got = record(program)
+    with record.block() as got, ThreadPoolExecutor(1, thread_name_prefix="pool") as pool:
+        assert list(pool.map(lambda i: (torch.ones(1) * i).item(), range(3))) == [0.0, 1.0, 2.0]
     pool = Recorded(got.path, "rank0/main/pool:pool_0")
     assert [row.value for row in pool.named("_local_scalar_dense")] == [0.0, 1.0, 2.0]
 
@@ -142,14 +132,11 @@ def test_pool_threads_are_recorded(record: Record) -> None:
 def test_what_another_thread_wrote_is_unknown_and_read(record: Record) -> None:
     """Nothing orders two threads: no link crosses, the bytes are digested."""
     box: list[torch.Tensor] = []
-
-    def program() -> None:
+    with record.block() as got:
         in_thread("maker", lambda: box.append(torch.ones(3).sin()))
         box[0] + 1
         box[0].mul_(2)
         box[0] + 2
-
-    got = record(program)
     first, second = got.named("add")
     made = other(got, "maker").one("sin").outputs[0]
     assert (first.inputs[0].origin, first.inputs[0].digest) == (Origin.UNKNOWN, made)
@@ -159,14 +146,11 @@ def test_what_another_thread_wrote_is_unknown_and_read(record: Record) -> None:
 def test_a_write_by_another_thread_ends_what_was_known(record: Record) -> None:
     """A stale link would be a wrong one."""
     box = [torch.zeros(3)]
-
-    def program() -> None:
+    with record.block() as got:
         box[0].fill_(1.0)
         box[0] + 1
         in_thread("writer", lambda: box[0].add_(5))
         box[0] + 2
-
-    got = record(program)
     (link,) = got.named("add")[1].inputs
     assert link.origin is Origin.UNKNOWN
     assert link.digest == other(got, "writer").one("add_").outputs[0]
@@ -179,11 +163,9 @@ def test_a_backward_in_a_thread_has_its_modules_there(record: Record) -> None:
         x = torch.ones(2, requires_grad=True)
         nn.Sequential(nn.Tanh())(x).sum().backward()
 
-    def program() -> None:
+    with record.block() as got:
         in_thread("learner", work)
         nn.Sequential(nn.Sigmoid())(torch.ones(2, requires_grad=True)).sum().backward()
-
-    got = record(program)
     assert other(got, "learner").one("tanh_backward").module == "Sequential.0"
     assert got.one("sigmoid_backward").module == "Sequential#2.0"
 
@@ -234,14 +216,12 @@ def test_many_threads_at_once_leave_whole_streams(record: Record) -> None:
 
         return run
 
-    def program() -> None:
+    with record.block() as got:
         threads = [threading.Thread(target=work(n), name=f"t{n}") for n in range(6)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-
-    got = record(program)
     for number in range(6):
         thread = other(got, f"t{number}")
         assert [row.floats for row in thread.named("mul")] == [[float(i)] for i in range(150)]
@@ -271,7 +251,7 @@ def test_a_thread_that_outlives_the_block_computes_on(tmp_path: Path) -> None:
     assert Recorded(tmp_path / "a.zarr", "rank0/main/thread:late").ops == ["ones", "sin"]
 
 
-def test_a_thread_that_runs_already_is_not_recorded(tmp_path: Path) -> None:
+def test_a_thread_that_runs_already_is_not_recorded(record: Record) -> None:
     """Nor disturbed; that it was there is told."""
     go, done = threading.Event(), threading.Event()
 
@@ -282,12 +262,11 @@ def test_a_thread_that_runs_already_is_not_recorded(tmp_path: Path) -> None:
 
     thread = threading.Thread(target=work)
     thread.start()
-    with rltrace.record(tmp_path / "a.zarr"):
+    with record.block() as got:
         go.set()
         done.wait()
         torch.ones(2).sin()
     thread.join()
-    got = Recorded(tmp_path / "a.zarr")
     assert got.ops == ["ones", "sin"]
     assert names(got) == ["rank0/main"]
     assert "work" in str(got.process.facts["threads.before"]).split(", ")

@@ -287,13 +287,10 @@ def test_an_op_has_its_row_however_it_is_called(record: Record) -> None:
 
 def test_numbers_in_front_of_a_tensor_are_taken_back(record: Record) -> None:
     """Of an op that is looked at a second time."""
-
-    def program() -> None:
+    with record.block() as got:
         weight = torch.ones(2, requires_grad=True)
         with torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x.as_subclass(Counting)):
             torch.pow(3.0, weight).sum().backward()  # what is multiplied in backward comes after a number
-
-    got = record(program)
     assert [row.floats for row in got.named("pow")] == [[3.0]]
     assert [row.floats for row in got.rows if row.phase is Phase.BACKWARD and row.name == "mul"]
     assert got.process.state == "complete"

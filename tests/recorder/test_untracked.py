@@ -264,8 +264,7 @@ def test_a_simulator_rewrites_its_buffer_within_a_step(record: Record) -> None:
 
 def test_once_the_array_is_gone_nothing_more_is_read(record: Record) -> None:
     """An alias costs a digest a use while it lives; what it may have written last is read once more, then known."""
-
-    def program() -> None:
+    with record.block() as got:
         tensor = torch.zeros(4)
         array = tensor.numpy()
         tensor * 1
@@ -277,8 +276,6 @@ def test_once_the_array_is_gone_nothing_more_is_read(record: Record) -> None:
         tensor * 4
         tensor.add_(1)
         tensor * 5
-
-    got = record(program)
     links = [row.inputs[0] for row in got.named("mul")]
     assert [link.digest is not None for link in links] == [True, True, True, False, False]
     assert links[2].digest != links[1].digest
@@ -288,16 +285,13 @@ def test_once_the_array_is_gone_nothing_more_is_read(record: Record) -> None:
 def test_handing_out_is_torchs_own_again_after_recording(record: Record) -> None:
     """What stood in for torch's methods is gone without a trace, and did what they do."""
     before = {**vars(torch.Tensor)}, {**vars(torch.UntypedStorage)}
-
-    def program() -> None:
+    with record.block():
         tensor = torch.arange(3.0)
         assert tensor.numpy().tolist() == np.asarray(tensor).tolist() == [0.0, 1.0, 2.0]
         with pytest.raises(RuntimeError, match="requires grad"):
             tensor.requires_grad_().numpy()
         with pytest.raises(RuntimeError, match="only available on CPU"):
             torch.ones(3, device="meta").share_memory_()
-
-    record(program)
     assert ({**vars(torch.Tensor)}, {**vars(torch.UntypedStorage)}) == before
 
 
@@ -322,16 +316,13 @@ def test_an_alias_written_inside_a_window(record: Record) -> None:
 
 def test_a_windows_opening_rows_are_what_later_rows_lead_to(record: Record) -> None:
     """A parameter's first reader, through whatever view, is linked to the row that says what the window began with."""
-
-    def train() -> None:
+    with record.block(steps=(1, 3)) as got:
         parameter = nn.Parameter(torch.ones(2, 2))
         optimizer = torch.optim.SGD([parameter], lr=0.1)
         for _ in range(3):
             (parameter.t() * 2).sum().backward()
             (parameter * 3).sum()
             optimizer.step()
-
-    got = record(train, steps=(1, 3))
     (opening,) = [row for row in got.rows if row.kind is Kind.WINDOW and str(row.scalars[0]) == "parameter 0"]  # type: ignore[index]
     first = next(row for row in got.named("mul") if row.line.startswith("(parameter.t()"))
     second = next(row for row in got.named("mul") if row.line.startswith("(parameter * 3)"))

@@ -135,14 +135,11 @@ def test_how_inputs_lie_in_memory(record: Record) -> None:
     shift = -(buffer.ctypes.data // 4) % 16 + 3  # so many elements further it lies 12 bytes behind a multiple of 64
     given_by_numpy = torch.from_numpy(buffer[shift : shift + 4])
     z = torch.complex(torch.ones(2, 2), torch.ones(2, 2))
-
-    def program() -> None:
+    with record.block(values="all", values_inputs=True) as found:
         torch.add(torch.ones(2), torch.ones(2))
         x[8:12].add_(x[4:8])
         torch.mul(given_by_numpy, x[:4])
         torch.mm(z.conj(), z)
-
-    found = record(program, values="all", values_inputs=True)
 
     def lying(row: int) -> dict[int, tuple[int, int, int, bool, bool]]:
         places = found.process.values.placements(0, row)
@@ -159,13 +156,10 @@ def test_inputs_of_every_kind(record: Record) -> None:
     """Views, conjugates, negatives and what another op wrote earlier: each as the op read it, by its place."""
     base = torch.complex(torch.randn(3, 4), torch.randn(3, 4))
     read: list[tuple[torch.Tensor, ...]] = []
-
-    def program() -> None:
+    with record.block(values="op=add", values_inputs=True) as found:
         for pair in ((base[1:, ::2], base.conj()[1:, ::2]), (base.imag[0], base.conj().imag[0])):
             torch.add(*pair)
             read.append(tuple(map(torch_bytes, pair)))  # type: ignore[arg-type]
-
-    found = record(program, values="op=add", values_inputs=True)
     rows = found.named("add")
     for row, wanted in zip(rows, read, strict=True):
         digests = found.process.values.inputs(0, row.index)
@@ -176,8 +170,7 @@ def test_inputs_of_every_kind(record: Record) -> None:
 
 def test_written_in_place(record: Record) -> None:
     """What an op wrote is kept as it left it, and what it read of it as it found it, whatever is written later."""
-
-    def program() -> None:
+    with record.block(values=["op=add_", "op=mul_", "op=mul.out", "op=_foreach*"], values_inputs=True) as found:
         x = torch.zeros(3)
         for i in range(4):
             x.add_(i + 1)
@@ -185,8 +178,6 @@ def test_written_in_place(record: Record) -> None:
         y[1].mul_(5)
         torch.mul(y, 2, out=y)
         torch._foreach_add_([x, y], 1.0)
-
-    found = record(program, values=["op=add_", "op=mul_", "op=mul.out", "op=_foreach*"], values_inputs=True)
     values = found.process.values
 
     def numbers(digest: int) -> list[Any]:
@@ -219,13 +210,10 @@ def test_one_value_once(record: Record) -> None:
 
 def test_the_limit(record: Record) -> None:
     """From the first value on that does not fit, none is kept, and it is told how many, how much and of which rows."""
-
-    def program() -> None:
+    with record.block(values="op=add", values_limit=3 * (400 + capture_queue.OVERHEAD) + 100) as found:
         for i in range(10):
             torch.full((100,), float(i)) + 1
         torch.ones(1) + 5
-
-    found = record(program, values="op=add", values_limit=3 * (400 + capture_queue.OVERHEAD) + 100)
     kept = [value is not None for row in found.named("add") for value in values_of(found, row.index)]
     assert kept == [True] * 3 + [False] * 8
     rows = [row.index for row in found.named("add")]
@@ -299,15 +287,13 @@ def test_threads_keep_into_their_own_streams(record: Record) -> None:
         for i in range(200):
             torch.full((30,), float(number * 1000 + i)) + 1
 
-    def program() -> None:
+    with record.block(values="op=add") as found:
         threads = [threading.Thread(target=work, args=(n,), name=f"t{n}") for n in range(3)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
         torch.zeros(1)
-
-    found = record(program, values="op=add")
     process = found.process
     assert len(process.streams) == 4
     assert len(process.values) == 600

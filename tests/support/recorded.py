@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -176,21 +177,31 @@ class Recorded:
         return [part.tolist() for part in row_hashes(self.raw, self.process.tables)[:3]]
 
 
-Record = Callable[..., Recorded]
-"""``record(program, level="op", steps=None)``: run ``program()`` under the recorder in this process."""
+class Record:
+    """Records functions or blocks of a test, each into a fresh trace under a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._paths = (folder / f"{i}.zarr" for i in range(1_000))
+
+    def __call__(self, program: Callable[[], object], *, stream: int | str = 0, **options: Any) -> Recorded:
+        """Run ``program()`` under the recorder and read back what was recorded."""
+        with self.block(stream=stream, **options) as got:
+            program()
+        return got
+
+    @contextmanager
+    def block(self, *, stream: int | str = 0, **options: Any) -> Iterator[Recorded]:
+        """Record what runs in the block; the trace that this yields can be read after it."""
+        path = next(self._paths)
+        got = Recorded.__new__(Recorded)
+        with rltrace.record(path, **options):
+            yield got
+        got.__init__(path, stream)  # type: ignore[misc]
 
 
 def recorder(folder: Path) -> Record:
     """Records into fresh traces under ``folder``."""
-    count = iter(range(1_000))
-
-    def record(program: Callable[[], object], *, stream: int | str = 0, **options: Any) -> Recorded:
-        path = folder / f"{next(count)}.zarr"
-        with rltrace.record(path, **options):
-            program()
-        return Recorded(path, stream)
-
-    return record
+    return Record(folder)
 
 
 def texts(rows: Sequence[Row]) -> list[str]:

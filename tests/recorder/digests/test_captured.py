@@ -29,14 +29,12 @@ def test_an_attempt_within_a_capture_has_no_digests(record: Record, monkeypatch:
     optimizer = torch.optim.SGD([parameter], lr=0.1)
     captured: list[bool] = []
     monkeypatch.setattr(optimizer_steps, "is_captured", lambda _: bool(captured))
-
-    def program() -> None:
+    with record.block(level="step") as got:
         for _ in range(2):
             parameter.sum().backward()
             optimizer.step()
             captured.append(True)
-
-    first, second = record(program, level="step").steps
+    first, second = got.steps
     assert first[Step.FLAGS] & StepFlag.DIGESTED and first[Step.PARAMETERS]
     assert not second[Step.FLAGS] & StepFlag.DIGESTED and not second[Step.PARAMETERS]
 

@@ -19,13 +19,11 @@ BOTH = (*MADE, Kind.ENVIRONMENT_RESET)
 
 def test_each_environment_is_recorded_once_and_its_resets_have_its_number(record: Record) -> None:
     """Whatever wrappers are around it; the line is the program's own, below it the library's."""
-
-    def program() -> None:
+    with record.block() as got:
         TimeLimit(Doubled(Walk(length=3)), 5)
         env = gymnasium.make("CartPole-v1")
         Doubled(env).reset(seed=0)
-
-    found = events(record(program), BOTH)
+    found = events(got, BOTH)
     assert [(event.kind.name, event.owner, event.cells["made"]) for event in found] == [
         ("ENVIRONMENT_MADE", "Walk", 1),
         ("ENVIRONMENT_MADE", "CartPoleEnv", 2),
@@ -62,14 +60,13 @@ def test_environments_of_an_environment_and_those_that_fail_are_none(record: Rec
         def __init__(self) -> None:
             raise KeyError("its own")
 
-    def program() -> None:
+    with record.block() as got:
         with pytest.raises(KeyError) as caught:
             Broken()
         assert caught.value.__context__ is None
         Two().reset(seed=0)
         Walk()
-
-    assert [event.owner for event in events(record(program), MADE)] == ["Two", "Walk"]
+    assert [event.owner for event in events(got, MADE)] == ["Two", "Walk"]
 
 
 def test_a_wrapper_that_makes_its_environment_and_a_vector_of_environments(record: Record) -> None:
@@ -77,11 +74,10 @@ def test_a_wrapper_that_makes_its_environment_and_a_vector_of_environments(recor
         def __init__(self) -> None:
             super().__init__(Walk())
 
-    def program() -> None:
+    with record.block() as got:
         Whole()
         SyncVectorEnv([Walk, Walk])
-
-    found = events(record(program), MADE)
+    found = events(got, MADE)
     assert [(event.what, event.owner) for event in found] == [
         *[("environment", "Walk")] * 3,
         ("vector environment", "SyncVectorEnv"),

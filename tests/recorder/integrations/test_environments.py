@@ -23,15 +23,13 @@ def digest(values: list[float]) -> int:
 
 def test_a_reset_and_each_step_are_events_with_what_went_in_and_came_out(record: Record) -> None:
     """The class was made by hand, no ``gymnasium.make`` is involved; the observation has a tensor's digest."""
-
-    def program() -> None:
+    with record.block() as got:
         env = Walk(length=2)
         env.reset(seed=7)
         torch.ones(1)
         env.step(1)
         env.step(1)
-
-    reset, first, second = events(record(program))
+    reset, first, second = events(got)
     assert (reset.kind, reset.what, reset.owner) == (Kind.ENVIRONMENT_RESET, "environment 0", "Walk")
     assert reset.compared == {"observation": digest([0.0])}
     assert (reset.cells["reset"], reset.cells["seed"]) == (1, 7)
@@ -44,13 +42,11 @@ def test_a_reset_and_each_step_are_events_with_what_went_in_and_came_out(record:
 
 def test_of_a_stack_of_wrappers_the_outermost_call_is_the_event(record: Record) -> None:
     """Wrappers of the library and of the program's own, stacked: one event a step, of what the program is given."""
-
-    def program() -> None:
+    with record.block() as got:
         env = RecordEpisodeStatistics(TimeLimit(Doubled(Walk()), 10))
         env.reset(seed=0)
         env.step(1)
-
-    found = events(record(program))
+    found = events(got)
     assert [event.kind for event in found] == [Kind.ENVIRONMENT_RESET, Kind.ENVIRONMENT_STEP]
     assert found[1].compared["observation"] == digest([2.0])
     assert found[1].owner == "Walk"
@@ -58,15 +54,13 @@ def test_of_a_stack_of_wrappers_the_outermost_call_is_the_event(record: Record) 
 
 def test_an_environment_has_one_number_under_any_wrapper_and_each_its_own(record: Record) -> None:
     """Numbers go by the first event, not by an address, so they are the same in every run."""
-
-    def program() -> None:
+    with record.block() as got:
         inner, other = Walk(), gymnasium.make("CartPole-v1")
         other.reset()
         inner.reset()
         Doubled(inner).step(0)
         Doubled(Doubled(inner)).reset()
-
-    found = events(record(program))
+    found = events(got)
     assert [event.what.split()[-1] for event in found] == ["0", "1", "1", "1"]
     assert [event.owner for event in found] == ["CartPole-v1", "Walk", "Walk", "Walk"]
 
@@ -85,8 +79,8 @@ def test_environments_of_an_environment_are_its_own_business(record: Record) -> 
 def test_a_class_defined_while_recording_is_known_and_may_call_its_base(record: Record) -> None:
     """``super().step()`` runs what it would run, and is no second event."""
     seen: list[Any] = []
+    with record.block() as got:
 
-    def program() -> None:
         class Late(Walk):
             def step(self, action: Any) -> Any:
                 return super().step(action)
@@ -96,13 +90,12 @@ def test_a_class_defined_while_recording_is_known_and_may_call_its_base(record: 
         env = Late()
         env.reset()
         seen.append(env.step(1)[0].tolist())
-
-    assert [event.owner for event in events(record(program))] == ["Late", "Late"]
+    assert [event.owner for event in events(got)] == ["Late", "Late"]
     assert seen == [[1.0]]
 
 
 def test_a_step_that_raises_is_no_event_and_the_next_one_is(record: Record) -> None:
-    def program() -> None:
+    with record.block() as got:
         env = Walk()
         env.length = None  # type: ignore[assignment]
         try:
@@ -110,8 +103,7 @@ def test_a_step_that_raises_is_no_event_and_the_next_one_is(record: Record) -> N
         except TypeError:
             env.length = 3
         env.step(1)
-
-    assert [event.cells["step"] for event in events(record(program))] == [1]
+    assert [event.cells["step"] for event in events(got)] == [1]
 
 
 def test_observations_of_any_make_are_told(record: Record) -> None:
@@ -165,8 +157,9 @@ def test_a_tensor_that_an_environment_returns_is_read_without_an_op(record: Reco
 
 def test_evidence_is_how_generators_stood_before_the_event(record: Record) -> None:
     """Untouched ones are told as that; one that was drawn from tells its state; the environment's own too."""
-
-    def program() -> None:
+    random.seed(0)
+    np.random.seed(0)
+    with record.block() as got:
         env = Walk(noise=1.0)
         env.reset()
         env.reset(seed=3)
@@ -176,10 +169,7 @@ def test_evidence_is_how_generators_stood_before_the_event(record: Record) -> No
         env.step(1)
         env.reset(seed=3)
         env.step(1)
-
-    random.seed(0)
-    np.random.seed(0)
-    unseeded, seeded, first, second, _, again = events(record(program))
+    unseeded, seeded, first, second, _, again = events(got)
     assert (unseeded.cells["seed"], unseeded.cells["own generator"]) == (NONE, 0)
     assert seeded.cells["own generator"] > 1
     assert first.cells["own generator"] == again.cells["own generator"] != second.cells["own generator"]

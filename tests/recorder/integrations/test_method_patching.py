@@ -61,10 +61,8 @@ def test_all_is_undone_and_what_the_program_put_in_its_place_stays(record: Recor
     class Own(Walk):
         pass
 
-    def program() -> None:
+    with record.block():
         Own.step = lambda self, action: "own"  # type: ignore[method-assign]
-
-    record(program)
     assert [dict(vars(cls)) for cls in CLASSES] == before
     assert Own().step(1) == "own"
     assert sys.meta_path == finders
@@ -73,8 +71,7 @@ def test_all_is_undone_and_what_the_program_put_in_its_place_stays(record: Recor
 def test_copies_and_pickles_of_environments_are_as_ever(record: Record) -> None:
     """Deep copies, pickles, and classes pickled by value as child processes get them: the recorder is not in them."""
     kept: list[Any] = []
-
-    def program() -> None:
+    with record.block():
         env = Walk()
         env.reset(seed=0)
         again = copy.deepcopy(env)
@@ -86,8 +83,6 @@ def test_copies_and_pickles_of_environments_are_as_ever(record: Record) -> None:
                 return action, 0.0, False, False, {}
 
         kept.append(cloudpickle.dumps(Local))
-
-    record(program)
     assert kept[:2] == [([1.0], [1.0]), [2.0]]
     assert b"rltrace" not in kept[2]
     assert pickle.loads(kept[2])().step(3)[0] == 3
@@ -95,16 +90,14 @@ def test_copies_and_pickles_of_environments_are_as_ever(record: Record) -> None:
 
 def test_a_class_that_gets_its_methods_late_is_known_once_it_was_at_work(record: Record) -> None:
     """As those of ``__main__`` do in child processes. What it overrides is never taken for the call itself."""
-
-    def program() -> None:
+    with record.block() as got:
         late = type("Late", (Walk,), {})
         late.reset = lambda self, **given: Walk.reset(self, **given)  # type: ignore[method-assign]
         late.step = lambda self, action: super(late, self).step(action)  # type: ignore[method-assign]
         env = late()
         for _ in range(3):
             env.step(1)
-
-    found = events(record(program))
+    found = events(got)
     assert [event.cells["step"] for event in found] == [1, 2]
     assert {event.row.line for event in found} == {"env.step(1)"}
 
@@ -112,16 +105,14 @@ def test_a_class_that_gets_its_methods_late_is_known_once_it_was_at_work(record:
 @pytest.mark.parametrize("keyword", [{}, {"mark": 1}])
 def test_hooks_of_the_program_s_own_on_subclassing_run(record: Record, keyword: dict[str, int]) -> None:
     seen: list[Any] = []
+    with record.block():
 
-    def program() -> None:
         class Marked(gymnasium.Env[Any, Any]):
             def __init_subclass__(cls, **keywords: Any) -> None:
                 super().__init_subclass__()
                 seen.append((cls.__name__, keywords))
 
         type("Below", (Marked,), {}, **keyword)
-
-    record(program)
     assert seen == [("Below", keyword)]
 
 
@@ -132,16 +123,14 @@ def test_a_program_s_error_is_its_own(record: Record) -> None:
         def step(self, action: Any) -> Any:
             raise KeyError("its own")
 
-    def program() -> None:
+    with record.block():
         with pytest.raises(KeyError) as caught:
             Broken().step(0)
         assert caught.value.args == ("its own",)
         assert caught.value.__context__ is None
         names = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
-        assert names[0] == "program"
+        assert names[0] == "test_a_program_s_error_is_its_own"
         assert names[-1] == "step"
-
-    record(program)
 
 
 IMPORTS = """

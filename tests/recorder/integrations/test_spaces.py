@@ -28,13 +28,12 @@ def made() -> Any:
 
 
 def test_a_seed_is_told_and_whose_space_it_is(record: Record) -> None:
-    def program() -> None:
+    with record.block() as got:
         env = made()
         env.action_space.seed(3)
         env.observation_space.seed(seed=4)
         gymnasium.spaces.Discrete(5).seed(5)
-
-    found = events(record(program), SEEDS)
+    found = events(got, SEEDS)
     assert [(event.what, event.owner, event.cells["seed"], event.cells["made"]) for event in found] == [
         ("action space", "Walk", 3, 1),
         ("observation space", "Walk", 4, 1),
@@ -82,14 +81,13 @@ def test_spaces_of_vectors_of_wrappers_and_of_several_parts(record: Record) -> N
             self.observation_space.seed(1)
             return super().reset(**given)
 
-    def program() -> None:
+    with record.block() as got:
         vector: Any = SyncVectorEnv([made, made])
         vector.action_space.seed(1)
         env: Any = RescaleAction(Sampling(), np.float32(-2), np.float32(2))
         env.action_space.sample()
         env.reset(seed=0)
-
-    found = events(record(program), (*SEEDS, Kind.ENVIRONMENT_RESET))
+    found = events(got, (*SEEDS, Kind.ENVIRONMENT_RESET))
     assert [(event.what, event.owner) for event in found] == [
         ("action space", "SyncVectorEnv"),
         ("action space", "Sampling"),
@@ -114,12 +112,11 @@ def test_spaces_draw_as_ever_and_are_themselves_again(record: Record) -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_seeds_that_a_vector_keeps_for_its_next_reset_are_told(record: Record) -> None:
-    def program() -> None:
+    with record.block() as got:
         vector = SubprocVecEnv([Walk, Walk], start_method="fork")
         vector.seed(5)
         vector.reset()
         vector.reset()
         vector.close()
-
-    first, second = events(record(program), (Kind.ENVIRONMENT_RESET,))
+    first, second = events(got, (Kind.ENVIRONMENT_RESET,))
     assert (first.cells["seed"] == NONE, second.cells["seed"] == NONE) == (False, True)

@@ -20,12 +20,11 @@ MADE = [Walk, Walk, Walk]
 
 @pytest.mark.parametrize("make", [SyncVectorEnv, DummyVecEnv, lambda fns: VecNormalize(DummyVecEnv(fns))])
 def test_environments_stepped_in_this_process_are_events_each_and_the_vector_is_none(record: Record, make: Any) -> None:
-    def program() -> None:
+    with record.block() as got:
         vector = make(MADE)
         vector.reset()
         vector.step(np.array([0, 1, 0]))
-
-    found = events(record(program))
+    found = events(got)
     assert [event.what for event in found] == ["environment 0", "environment 1", "environment 2"] * 2
     assert [event.kind for event in found] == [Kind.ENVIRONMENT_RESET] * 3 + [Kind.ENVIRONMENT_STEP] * 3
     assert found[3].compared == found[5].compared != found[4].compared
@@ -77,14 +76,12 @@ class Batched(gymnasium.vector.VectorEnv[Any, Any, Any]):
 def test_a_batch_counts_all_its_environments(record: Record) -> None:
     import torch
 
-    def program() -> None:
+    with record.block() as found:
         vector, weight = Batched(), torch.nn.Parameter(torch.ones(1))
         vector.reset(seed=5)
         vector.step(np.arange(4))
         weight.sum().backward()
         torch.optim.SGD([weight], 0.1).step()
-
-    found = record(program)
     assert found.steps[0][Step.ENVIRONMENT_STEPS] == 4
     reset, step = events(found)
     assert (reset.cells["seed"], reset.owner, step.cells["step"]) == (5, "Batched", 1)

@@ -1,0 +1,84 @@
+"""The core alone: without the folder of extensions programs are recorded, compared, replayed and confirmed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import rltrace
+
+PROGRAM = """
+import sys
+import torch
+
+torch.manual_seed(0)
+weight = torch.ones(3, requires_grad=True)
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for step in range(2):
+    batch = torch.tensor([1.0, 2.0, 3.0 + float(sys.argv[1])])
+    (weight * batch).square().sum().backward()
+    optimizer.step()
+"""
+
+FEW_RUNS = ("--samples", "1", "--until", "0", "--no-search")
+
+
+class Core:
+    """The command line of a copy of the library without its extensions."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        source = Path(rltrace.__file__).parent
+        shutil.copytree(source, folder / "rltrace", ignore=shutil.ignore_patterns("__pycache__", "extensions"))
+        (folder / "train.py").write_text(PROGRAM)
+
+    def run(self, *words: object) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "PYTHONPATH": str(self.folder), "OMP_NUM_THREADS": "1"}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # each process would compile the copy anew
+        return subprocess.run(
+            [sys.executable, "-m", "rltrace", *map(str, words)],
+            cwd=self.folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+
+
+@pytest.fixture(scope="module")
+def core(tmp_path_factory: pytest.TempPathFactory) -> Core:
+    """With two recordings of a program, of which the second reads another number."""
+    core = Core(tmp_path_factory.mktemp("core"))
+    for name, more in (("a", "0"), ("b", "1")):
+        program = (sys.executable, "train.py", more)
+        recorded = core.run("record", "--values", "all", "-o", f"{name}.zarr", "--", *program)
+        assert recorded.returncode == 0, recorded.stderr
+    return core
+
+
+def test_no_extension_is_there(core: Core) -> None:
+    """Nor any of their verbs."""
+    shown = core.run("--help").stdout
+    assert "diff" in shown
+    assert "compare" not in shown
+    assert core.run("compare", "a.zarr").returncode == 2
+
+
+def test_two_recordings_are_compared(core: Core) -> None:
+    """The first op that differs, and its cause."""
+    compared = core.run("diff", "a.zarr", "b.zarr", "--format", "json")
+    assert compared.returncode == 1, compared.stderr
+    found = json.loads(compared.stdout)["first_value"]
+    assert (found["op"], found["cause"]) == ("aten.mul.Tensor", "outside")
+
+
+def test_a_cause_is_confirmed(core: Core) -> None:
+    """A's values are injected into B's program, and B's into A's."""
+    confirmed = core.run("confirm", "a.zarr", "b.zarr", *FEW_RUNS, "--yes", "--format", "json")
+    assert confirmed.returncode == 0, confirmed.stdout + confirmed.stderr
+    assert json.loads(confirmed.stdout)["word"] == "confirmed"
