@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from programs import Do
 from textual.pilot import Pilot
@@ -15,11 +14,9 @@ from rltrace.diff.base.model import Pair
 from rltrace.experiment.outcome import Arm, ArmName, ArmState, ExperimentResult, OriginClass, Outcome
 from rltrace.trace.read.names import Site
 from rltrace_tui.base import BaseApp
-from rltrace_tui.diff_app import DiffApp
-from rltrace_tui.trace_app import TraceApp
 
-Play = Callable[[Pilot[Any], DiffApp], Awaitable[None]]
-See = Callable[[Pilot[Any], TraceApp], Awaitable[None]]
+App = TypeVar("App", bound=BaseApp[Any])
+
 OTHER = (("library", "ATen"), ("isa", "AVX512"), ("threads", 4))
 """Another kernel than the one that the programs of the tests run on."""
 
@@ -55,22 +52,12 @@ def other_kernel(program: Sequence[Do], name: str, nth: int = 0) -> list[Do]:
     return [replace(do, kernel=OTHER) if k == places[nth] else do for k, do in enumerate(program)]
 
 
-def play(a: Path, b: Path, scene: Play, size: tuple[int, int] = (80, 24), **how: Any) -> DiffApp:
-    """Run the application on two traces, let the search end, and play ``scene``; returns the application."""
-    return asyncio.run(_run(lambda: DiffApp(a, b, **how), scene, size))
-
-
-def see_one(trace: Path, scene: See, size: tuple[int, int] = (80, 24)) -> TraceApp:
-    """The same with the application on one trace."""
-    return asyncio.run(_run(lambda: TraceApp(trace), scene, size))
-
-
-async def _run(make: Callable[[], Any], scene: Callable[..., Awaitable[None]], size: tuple[int, int]) -> Any:
-    app = make()
+@asynccontextmanager
+async def at_terminal(app: App, size: tuple[int, int] = (80, 24)) -> AsyncIterator[tuple[Pilot[Any], App]]:
+    """Run an application at a terminal of that size until nothing works any more, and hand it over to be used."""
     async with app.run_test(size=size) as pilot:
         await settled(pilot, app)
-        await scene(pilot, app)
-    return app
+        yield pilot, app
 
 
 async def settled(pilot: Pilot[Any], app: BaseApp[Any]) -> None:
@@ -82,10 +69,10 @@ async def settled(pilot: Pilot[Any], app: BaseApp[Any]) -> None:
         await pilot.pause(0.005 if busy else None)
 
 
-async def press(pilot: Pilot[Any], app: BaseApp[Any], *keys: str) -> None:
-    """Press keys one by one, each to its end."""
+async def press(pilot: Pilot[Any], app: BaseApp[Any], *keys: str | tuple[str, ...]) -> None:
+    """Press keys one by one, each to its end; those of a tuple, such as a text, one after the other, to their end."""
     for key in keys:
-        await pilot.press(key)
+        await pilot.press(*((key,) if isinstance(key, str) else key))
         await settled(pilot, app)
 
 

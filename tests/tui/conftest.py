@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,16 @@ from programs import Do, Machine, recorded, training
 from tui_support import other_kernel
 
 from rltrace.testing import In, TraceBuilder
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Tests of an application are coroutines."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    return True
 
 
 @pytest.fixture
@@ -26,7 +38,7 @@ def record(tmp_path: Path) -> Callable[..., Machine]:
 
 
 @pytest.fixture
-def parted(record: Callable[..., Machine]) -> tuple[Path, Path]:
+def diverged(record: Callable[..., Machine]) -> tuple[Path, Path]:
     """Two runs of four steps; in B one ``aten.mm`` of step 1 runs on another kernel."""
     a = record(training())
     b = record(other_kernel(training(), "aten.mm.default", 2), facts={"cpu.capability": "AVX512"})
@@ -35,7 +47,7 @@ def parted(record: Callable[..., Machine]) -> tuple[Path, Path]:
 
 @pytest.fixture
 def valued(tmp_path: Path) -> tuple[Path, Path]:
-    """Two traces of one op that differ in two of six values, all kept; one by one ULP, one by four."""
+    """Two traces of one op that differ in two of six values, all recorded; one by one ULP, one by four."""
     paths = []
     read = np.arange(6, dtype=np.float32).reshape(2, 3)
     for name, apart in (("a", 0), ("b", 1)):

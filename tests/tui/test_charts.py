@@ -43,7 +43,7 @@ def test_axis_never_mixes_numbers() -> None:
             assert word in ("0", "99", f"▼{mark}")
 
 
-def test_a_chart_scales_both_ends_and_tells_what_is_no_number() -> None:
+def test_a_chart_scales_both_ends_and_marks_what_is_no_number() -> None:
     """The smallest is the lowest block, the largest the full one; a gap is a space, NaN an exclamation mark."""
     points = [(0, 0.0), (1, 7.0), (3, float("nan"))]
     assert charts.chart(points, 4, 0.0, 7.0, 4, 1) == ["▁█ !"]
@@ -81,7 +81,7 @@ def test_steps_of_one_trace() -> None:
     assert charts.step_bar(OwnSteps("p", steps[3:]), 1) == "·" and charts.step_sizes(OwnSteps("p", steps[3:])) == ""
 
 
-def test_numbers_that_differ_are_told_apart_where_there_is_room() -> None:
+def test_numbers_that_differ_are_distinct_where_there_is_room() -> None:
     """In six digits, or in as many more as it takes, up to the room beside a curve."""
     assert list(charts.distinct_numbers([1.5, 2.25])) == ["1.5", "2.25"]
     assert list(charts.distinct_numbers([41.80981, 41.80982])) == ["41.80981", "41.80982"]

@@ -16,7 +16,7 @@ from rltrace_tui import diff_text
 from rltrace_tui.op_text import op_lines
 
 
-def test_labels_stand_in_a_column() -> None:
+def test_labels_are_a_column() -> None:
     """Text is wrapped beside its label, never under it."""
     lines = [line.plain for line in diff_text.labelled("cause", "one two three four", 20)]
     assert lines == ["cause    one two", "         three four"]
@@ -32,7 +32,7 @@ def test_text_of_a_report_is_wrapped_under_where_it_begins() -> None:
     assert all(len(line) <= 20 for line in lines)
 
 
-def test_a_dotted_name_is_parted_after_dots() -> None:
+def test_a_dotted_name_is_split_after_dots() -> None:
     """Within a word only where that is longer than a line; nothing of it is lost."""
     assert split_at_dots("flag.cuda.matmul.bf16_reduced", 22) == ["flag.cuda.matmul.", "bf16_reduced"]
     assert split_at_dots("flag.precision", 14) == ["flag.precision"]
@@ -40,7 +40,7 @@ def test_a_dotted_name_is_parted_after_dots() -> None:
     assert "".join(long) == "env.OPENBLAS_NUM_THREADS" and all(len(line) <= 8 for line in long)
 
 
-def test_an_event_is_told_as_one(tmp_path: Path) -> None:
+def test_an_event_is_shown_as_one(tmp_path: Path) -> None:
     """What an environment returned stands by its name; of inputs and kernels, which it has none of, nothing is said."""
     paths = []
     for name in ("a", "b"):
@@ -70,7 +70,6 @@ def test_outputs_have_their_names(tmp_path: Path) -> None:
         trace.op("jit.train.iteration", outputs=outputs, scalars=[{WRITES: names}])
         paths.append(trace.finish())
     found = compare(*paths).first_value
-    assert found is not None
     digests = found.outputs[7]
     wanted = [["output", "state['w7']"], ["A", digests.a], ["B", digests.b]]
     lines = [line.plain.split() for line in diff_text.section_lines(verdict_document(compare(*paths)).findings[0], 76)]

@@ -10,7 +10,7 @@ import pytest
 from programs import Do, Machine, training
 from rank_programs import reducing
 from textual.pilot import Pilot
-from tui_support import play, press, screen_text, settled
+from tui_support import at_terminal, press, screen_text, settled
 
 from rltrace.diff import compare
 from rltrace.diff.base.model import Verdict
@@ -23,7 +23,7 @@ from rltrace_tui.op_screen import OpScreen
 from rltrace_tui.ops_screen import OpsScreen
 from rltrace_tui.pane import Pane
 
-Parted = tuple[Path, Path]
+Runs = tuple[Path, Path]
 Scene = Pilot[Any]
 
 
@@ -31,68 +31,58 @@ def pane(app: DiffApp, name: str) -> str:
     return app.overview.query_one(f"#{name}", Pane).text
 
 
-def test_first_screen_answers_without_a_key(parted: Parted) -> None:
+async def test_first_screen_answers_without_a_key(diverged: Runs) -> None:
     """Where, what kind, because of what, what differs in the environment: what ``compare`` found, in words."""
-
-    async def scene(_: Scene, app: DiffApp) -> None:
-        found = compare(*parted).decisive
-        assert found is not None and found.site is not None
+    async with at_terminal(DiffApp(*diverged)) as (_, app):
+        found = compare(*diverged).decisive
+        assert found.site is not None
         verdict = pane(app, "verdict")
         assert f"DIVERGED  op {found.a_index:,}, step 1, cause: kernel" in verdict
         assert "aten.mm.default" in verdict and f"train.py:{found.site.line}" in verdict
         assert "cpu.capability" in pane(app, "environment")
         assert "=≠≠≠" in pane(app, "timeline")
-
-    app = play(*parted, scene)
-    assert app.return_value is None and app.work.comparison is not None
+    assert app.return_value is None
     assert app.work.comparison.verdict is Verdict.DIVERGED
 
 
-def test_a_screenshot_goes_into_the_current_folder(
-    parted: Parted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_screenshot_goes_into_the_current_folder(
+    diverged: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There is no ~/Downloads on a server."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "nowhere"))
-
-    async def scene(pilot: Scene, app: DiffApp) -> None:
+    async with at_terminal(DiffApp(*diverged)) as (pilot, app):
         app.action_screenshot()
         while not list(tmp_path.glob("*.svg")):
             await pilot.pause()
 
-    play(*parted, scene)
 
-
-def test_search_is_watched_as_it_happens(parted: Parted, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_search_is_watched_as_it_happens(diverged: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     """The real probes arrive as messages before the verdict does, and the same ones the comparison returns."""
-    told: list[object] = []
+    sent: list[object] = []
     for kind, name in ((ProbeMade, "on_probe_made"), (SearchDone, "on_search_done")):
         handler = getattr(DiffApp, name)
 
         def watched(self: DiffApp, message: object, handler: Any = handler) -> None:
-            told.append(message)
+            sent.append(message)
             handler(self, message)
 
         monkeypatch.setattr(DiffApp, name, watched)
         assert kind
-
-    async def scene(_: Scene, app: DiffApp) -> None:
+    async with at_terminal(DiffApp(*diverged)) as (_, app):
         assert "same values" in pane(app, "search")
-
-    app = play(*parted, scene)
-    assert isinstance(told[-1], SearchDone)
-    probes = tuple(message.probe for message in told if isinstance(message, ProbeMade))
-    assert probes and app.work.comparison is not None and probes == app.work.comparison.search.probes
+    assert isinstance(sent[-1], SearchDone)
+    probes = tuple(message.probe for message in sent if isinstance(message, ProbeMade))
+    assert probes and probes == app.work.comparison.search.probes
 
 
-def test_enter_shows_the_op_and_walks_upstream_and_back(parted: Parted) -> None:
+async def test_enter_shows_the_op_and_walks_upstream_and_back(diverged: Runs) -> None:
     """Enter: the op of the verdict; Enter on an input: the op that made it; Backspace: back."""
-
-    async def scene(pilot: Scene, app: DiffApp) -> None:
+    async with at_terminal(DiffApp(*diverged)) as (pilot, app):
         await press(pilot, app, "enter")
         assert isinstance(app.screen, OpScreen)
         start = app.screen._at
-        assert app.screen._pair is not None and "aten.mm" in app.screen._pair.shown.op
+        assert "aten.mm" in app.screen._pair.shown.op
         producer = app.screen._pair.inputs[0].a
         assert producer is not None
         await press(pilot, app, "enter")
@@ -102,10 +92,8 @@ def test_enter_shows_the_op_and_walks_upstream_and_back(parted: Parted) -> None:
         await press(pilot, app, "escape")
         assert app.screen is app.overview
 
-    play(*parted, scene)
 
-
-def test_walk_passes_over_copies(record: Callable[..., Machine]) -> None:
+async def test_walk_passes_over_copies(record: Callable[..., Machine]) -> None:
     """Upstream of an op that reads a clone of a clone stands the op that computed the numbers."""
     program = [
         Do("aten.randn.default", (), "w1", 1),
@@ -115,46 +103,36 @@ def test_walk_passes_over_copies(record: Callable[..., Machine]) -> None:
         Do("aten.sum.default", ("z",), "s", 5),
     ]
     a, b = record(program), record([*program[:4], Do("aten.sum.default", ("z",), "s", 5, noise="other")])
-
-    async def scene(pilot: Scene, app: DiffApp) -> None:
+    async with at_terminal(DiffApp(a.path, b.path)) as (pilot, app):
         await press(pilot, app, "3", "enter")
         assert isinstance(app.screen, OpScreen)
         assert app.screen._at == (1, 1)
 
-    play(a.path, b.path, scene)
 
-
-def test_ops_open_at_the_origin(parted: Parted) -> None:
+async def test_ops_open_at_the_origin(diverged: Runs) -> None:
     """Key 2: the cursor stands on the finding, what is identical before it is one fold."""
-
-    async def scene(pilot: Scene, app: DiffApp) -> None:
+    async with at_terminal(DiffApp(*diverged)) as (pilot, app):
         await press(pilot, app, "2")
         found = app.work.shown
         line = app.ops.list.line
-        assert found is not None and line is not None
         assert (line.a, line.b, line.relation) == (found.a_index, found.b_index, Relation.DIFFERS)
-        first = app.ops.list.browser.line(0)  # type: ignore[union-attr]
-        assert first.relation is None and first.piece is not None and first.piece.equal
-
-    play(*parted, scene)
+        first = app.ops.list.browser.line(0)
+        assert first.relation is None and first.piece.equal
 
 
-def test_next_origin_passes_over_receivers(record: Callable[..., Machine]) -> None:
+async def test_next_origin_passes_over_receivers(record: Callable[..., Machine]) -> None:
     """n goes to the next op that differs by itself, and leaves those alone that only receive; N goes back."""
     changed = other_kernels(training(), [("aten.mm.default", 2), ("aten.rand.default", 6)])
     a, b = record(training()), record(changed)
-
-    async def scene(pilot: Scene, app: DiffApp) -> None:
+    async with at_terminal(DiffApp(a.path, b.path)) as (pilot, app):
         await press(pilot, app, "2")
         start = app.ops.list.line
         await press(pilot, app, "n")
         line = app.ops.list.line
-        assert line is not None and start is not None
+        assert start is not None
         assert line.relation is Relation.DIFFERS and line.a != start.a
         await press(pilot, app, "N")
         assert app.ops.list.line == start
-
-    play(a.path, b.path, scene)
 
 
 def other_kernels(program: list[Do], changed: list[tuple[str, int]]) -> list[Do]:
@@ -165,28 +143,25 @@ def other_kernels(program: list[Do], changed: list[tuple[str, int]]) -> list[Do]
     return program
 
 
-def test_find_and_go(parted: Parted) -> None:
+async def test_find_and_go(diverged: Runs) -> None:
     """/ goes to the next op that a selector finds, g to a row of either side or to a step."""
-
-    async def scene(pilot: Scene, app: DiffApp) -> None:
-        await press(pilot, app, "2", "home", "slash", *"op=aten.add_", "enter")
+    async with at_terminal(DiffApp(*diverged)) as (pilot, app):
+        await press(pilot, app, "2", "home", "slash", tuple("op=aten.add_"), "enter")
         line = app.ops.list.line
-        assert line is not None and line.a is not None
+        assert line.a is not None
         first = line.a
         assert "aten.add_" in cursor_text(app)
         await press(pilot, app, "full_stop")
-        assert "aten.add_" in cursor_text(app) and app.ops.list.line.a > first  # type: ignore[union-attr, operator]
+        assert "aten.add_" in cursor_text(app) and app.ops.list.line.a > first
         await press(pilot, app, "comma")
-        assert app.ops.list.line.a == first  # type: ignore[union-attr]
-        await press(pilot, app, "g", *"b20", "enter")
-        assert app.ops.list.line.b == 20  # type: ignore[union-attr]
-        await press(pilot, app, "g", *"s2", "enter")
-        stream = app.ops.list.browser.a  # type: ignore[union-attr]
-        assert app.ops.list.line.a == int(stream.steps[1][7])  # type: ignore[union-attr]
-        await press(pilot, app, "g", *"s99", "enter")
+        assert app.ops.list.line.a == first
+        await press(pilot, app, "g", tuple("b20"), "enter")
+        assert app.ops.list.line.b == 20
+        await press(pilot, app, "g", tuple("s2"), "enter")
+        stream = app.ops.list.browser.a
+        assert app.ops.list.line.a == int(stream.steps[1][7])
+        await press(pilot, app, "g", tuple("s99"), "enter")
         assert any("there is no s99" in n.message for n in app._notifications)
-
-    play(*parted, scene)
 
 
 def cursor_text(app: DiffApp) -> str:
@@ -194,15 +169,14 @@ def cursor_text(app: DiffApp) -> str:
     return oplist.render_line(oplist.cursor - oplist.scroll_offset.y).text
 
 
-def test_cursor_moves_and_the_list_follows(parted: Parted) -> None:
+async def test_cursor_moves_and_the_list_follows(diverged: Runs) -> None:
     """Arrows, pages, Home and End move the cursor, never the list alone; the line of the cursor is always in view."""
-
-    async def scene(pilot: Scene, app: DiffApp) -> None:
+    async with at_terminal(DiffApp(*diverged), size=(80, 18)) as (pilot, app):
         await press(pilot, app, "2", "home")
         oplist = app.ops.list
         assert oplist.cursor == 0
         await press(pilot, app, "space")
-        last = len(oplist.browser) - 1  # type: ignore[arg-type]
+        last = len(oplist.browser) - 1
         for key, cursor in (
             ("down", 1),
             ("pagedown", 1 + oplist.page),
@@ -214,29 +188,22 @@ def test_cursor_moves_and_the_list_follows(parted: Parted) -> None:
             assert oplist.cursor == cursor
             assert 0 <= cursor - oplist.scroll_offset.y < oplist.size.height
 
-    play(*parted, scene, size=(80, 18))
 
-
-def test_folds_open_and_close(parted: Parted) -> None:
+async def test_folds_open_and_close(diverged: Runs) -> None:
     """Space opens a fold into its rows and folds them again; nothing else moves."""
-
-    async def scene(pilot: Scene, app: DiffApp) -> None:
+    async with at_terminal(DiffApp(*diverged)) as (pilot, app):
         await press(pilot, app, "2", "home")
         browser = app.ops.list.browser
-        assert browser is not None
         before, folded = len(browser), browser.pieces[0].rows
         await press(pilot, app, "space")
         assert len(browser) == before - 1 + folded
         await press(pilot, app, "space")
         assert len(browser) == before
 
-    play(*parted, scene)
 
-
-def test_receivers_hide(parted: Parted) -> None:
+async def test_receivers_hide(diverged: Runs) -> None:
     """i leaves out what only passes a difference on, and puts it back."""
-
-    async def scene(pilot: Scene, app: DiffApp) -> None:
+    async with at_terminal(DiffApp(*diverged)) as (pilot, app):
         await press(pilot, app, "2")
         browser = app.ops.list.browser
         assert browser is not None
@@ -247,13 +214,10 @@ def test_receivers_hide(parted: Parted) -> None:
         await press(pilot, app, "i")
         assert {browser.line(k).relation for k in range(len(browser))} == before
 
-    play(*parted, scene)
 
-
-def test_copies(parted: Parted) -> None:
+async def test_copies(diverged: Runs) -> None:
     """y puts into the clipboard what is under the cursor: the report, a line, an op."""
-
-    async def scene(pilot: Scene, app: DiffApp) -> None:
+    async with at_terminal(DiffApp(*diverged)) as (pilot, app):
         await press(pilot, app, "y")
         assert app.clipboard.startswith("DIVERGED")
         await press(pilot, app, "2", "y")
@@ -261,56 +225,44 @@ def test_copies(parted: Parted) -> None:
         await press(pilot, app, "enter", "y")
         assert "kernel" in app.clipboard and "AVX512" in app.clipboard and "\x1b" not in app.clipboard
 
-    play(*parted, scene)
 
-
-def test_curves_are_picked(record: Callable[..., Machine]) -> None:
+async def test_curves_are_picked(record: Callable[..., Machine]) -> None:
     """Both runs' numbers stand on one scale; ] goes to the next place that read one."""
     more = [x for do in training() for x in ([do, READ] if do.name == "aten.mean.default" else [do])]
     a, b = record(more), record(other_kernels(more, [("aten.mm.default", 2)]))
-
-    async def scene(pilot: Scene, app: DiffApp) -> None:
+    async with at_terminal(DiffApp(a.path, b.path)) as (pilot, app):
         assert "1/2  diverges at step 1" in pane(app, "timeline")
         await press(pilot, app, "right_square_bracket")
         assert "2/2" in pane(app, "timeline")
-
-    play(a.path, b.path, scene)
 
 
 READ = Do("aten._local_scalar_dense.default", ("e",), "", 26, source="errors.append(e.item())")
 
 
-def test_help_explains_the_focused_part(parted: Parted) -> None:
+async def test_help_explains_the_focused_part(diverged: Runs) -> None:
     """? says what the pane shows and which keys work; Escape closes it."""
-
-    async def scene(pilot: Scene, app: DiffApp) -> None:
+    async with at_terminal(DiffApp(*diverged), size=(140, 40)) as (pilot, app):
         await press(pilot, app, "question_mark")
         assert isinstance(app.screen, HelpScreen)
         assert any("where the two runs first differ" in line for line in screen_text(app))
         await press(pilot, app, "escape")
         assert app.screen is app.overview
 
-    play(*parted, scene, size=(140, 40))
-
 
 @pytest.mark.parametrize("size", [(140, 40), (80, 24), (62, 18)])
-def test_any_size(parted: Parted, size: tuple[int, int]) -> None:
+async def test_any_size(diverged: Runs, size: tuple[int, int]) -> None:
     """Every screen draws at every size that is promised, and nothing is wider than the terminal."""
-
-    async def scene(pilot: Scene, app: DiffApp) -> None:
+    async with at_terminal(DiffApp(*diverged), size=size) as (pilot, app):
         for keys in ((), ("2",), ("enter",)):
             await press(pilot, app, *keys)
             lines = screen_text(app)
             assert len(lines) == size[1] and max(map(len, lines)) <= size[0]
             assert any("aten.mm" in line for line in lines), lines
 
-    play(*parted, scene, size=size)
 
-
-def test_resize_goes_with_the_terminal(parted: Parted) -> None:
+async def test_resize_goes_with_the_terminal(diverged: Runs) -> None:
     """A terminal that shrinks says what it needs, and shows everything again when it has grown."""
-
-    async def scene(pilot: Scene, app: DiffApp) -> None:
+    async with at_terminal(DiffApp(*diverged)) as (pilot, app):
         await pilot.resize_terminal(40, 10)
         await settled(pilot, app)
         shown = [line.strip() for line in screen_text(app) if line.strip()]
@@ -319,13 +271,10 @@ def test_resize_goes_with_the_terminal(parted: Parted) -> None:
         await settled(pilot, app)
         assert any("DIVERGED" in line for line in screen_text(app))
 
-    play(*parted, scene)
 
-
-def test_every_theme_draws(parted: Parted) -> None:
+async def test_every_theme_draws(diverged: Runs) -> None:
     """Colours are the theme's variables: each theme has them, those of the terminal's own colours included."""
-
-    async def scene(pilot: Scene, app: DiffApp) -> None:
+    async with at_terminal(DiffApp(*diverged)) as (pilot, app):
         await press(pilot, app, "2")
         assert any(name.startswith("ansi") for name in app.available_themes)
         for theme in app.available_themes:
@@ -334,14 +283,11 @@ def test_every_theme_draws(parted: Parted) -> None:
             assert any("▶25 ≠ aten.mm" in line for line in screen_text(app)), theme
             assert app.failure is None
 
-    play(*parted, scene)
 
-
-def test_identical(record: Callable[..., Machine]) -> None:
+async def test_identical(record: Callable[..., Machine]) -> None:
     """Two equal runs: the verdict, one fold, no op to go to."""
     a, b = record(training()), record(training())
-
-    async def scene(pilot: Scene, app: DiffApp) -> None:
+    async with at_terminal(DiffApp(a.path, b.path)) as (pilot, app):
         assert "IDENTICAL" in pane(app, "verdict")
         await press(pilot, app, "3")
         assert app.screen is app.overview
@@ -350,102 +296,83 @@ def test_identical(record: Callable[..., Machine]) -> None:
         assert len(app.ops.list.browser) == 1
         assert "identical ops" in cursor_text(app)
 
-    play(a.path, b.path, scene)
 
-
-def test_one_sided_ops(record: Callable[..., Machine]) -> None:
+async def test_one_sided_ops(record: Callable[..., Machine]) -> None:
     """An op that B alone runs stands on a line of its own, marked ``>``; the rows after it stand side by side again."""
     log = Do("aten.mean.default", ("e",), "log", 50)
     logged = [x for do in training(2) for x in ([do, log] if do.name == "aten.sub.Tensor" else [do])]
     a, b = record(training(2)), record(logged)
-
-    async def scene(pilot: Scene, app: DiffApp) -> None:
+    async with at_terminal(DiffApp(a.path, b.path)) as (pilot, app):
         await press(pilot, app, "2")
         line, browser = app.ops.list.line, app.ops.list.browser
-        assert line is not None and browser is not None
+        assert browser is not None
         assert (line.a, line.relation) == (None, Relation.ONLY_B)
         after = browser.line(app.ops.list.cursor + 1)
         assert after.a is not None and after.b == after.a + 1 and after.relation is Relation.EQUAL
         assert " > " in cursor_text(app)
 
-    play(a.path, b.path, scene)
 
-
-def test_unfinished(record: Callable[..., Machine]) -> None:
+async def test_unfinished(record: Callable[..., Machine]) -> None:
     """A killed run is equal so far, and the screen says so."""
     a, b = record(training(2), state="killed"), record(training(4))
-
-    async def scene(_: Scene, app: DiffApp) -> None:
+    async with at_terminal(DiffApp(a.path, b.path)) as (_, app):
         assert "UNKNOWN" in pane(app, "verdict") and "killed" in pane(app, "verdict")
 
-    play(a.path, b.path, scene)
 
-
-def test_damaged(record: Callable[..., Machine]) -> None:
-    """A trace with a chunk that was changed: the hole is told, the rows before it are shown, nothing breaks."""
+async def test_damaged(record: Callable[..., Machine]) -> None:
+    """A trace with a chunk that was changed: the hole is reported, the rows before it are shown, nothing breaks."""
     a, b = record(training()), record(other_kernels(training(), [("aten.mm.default", 2)]))
     files = sorted((b.path / "processes/0/streams/0/rows").rglob("*"))
     chunk = next(path for path in files if path.is_file() and path.name != "zarr.json")
     data = bytearray(chunk.read_bytes())
     data[len(data) // 2] ^= 1
     chunk.write_bytes(data)
-
-    async def scene(pilot: Scene, app: DiffApp) -> None:
+    async with at_terminal(DiffApp(a.path, b.path)) as (pilot, app):
         assert "UNKNOWN" in pane(app, "verdict") and "damage" in pane(app, "verdict")
         await press(pilot, app, "2", "space", "n")
         assert not isinstance(app.screen, FailureScreen) and app.failure is None
 
-    play(a.path, b.path, scene)
 
-
-def test_step_level(record: Callable[..., Machine]) -> None:
+async def test_step_level(record: Callable[..., Machine]) -> None:
     """Traces without ops: the step that differs, and no way to ops that are not there."""
     a = record(training(), level="step")
     b = record(other_kernels(training(), [("aten.mm.default", 2)]), level="step")
-
-    async def scene(pilot: Scene, app: DiffApp) -> None:
+    async with at_terminal(DiffApp(a.path, b.path)) as (pilot, app):
         assert "DIVERGED  step 1" in pane(app, "verdict")
         await press(pilot, app, "2", "3")
         assert app.screen is app.overview
 
-    play(a.path, b.path, scene)
 
-
-def test_failure_is_readable(parted: Parted, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failure_is_readable(diverged: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     """What goes wrong in the search becomes a screen; the application stays, and remembers it for the exit status."""
 
     def broken(*_: object, **__: object) -> None:
         raise OSError(5, "Input/output error", "a.zarr")
 
     monkeypatch.setattr("rltrace_tui.data.compare", broken)
-
-    async def scene(pilot: Scene, app: DiffApp) -> None:
+    async with at_terminal(DiffApp(*diverged)) as (pilot, app):
         assert isinstance(app.screen, FailureScreen)
         assert any("Input/output error: a.zarr" in line for line in screen_text(app))
         await press(pilot, app, "escape")
         assert app.screen is app.overview
+    assert isinstance(app.failure, OSError)
 
-    assert isinstance(play(*parted, scene).failure, OSError)
 
-
-def test_failure_among_the_ops_is_readable(parted: Parted, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failure_among_the_ops_is_readable(diverged: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same for what is read later: a disk that went away is a screen, and Escape leads back."""
 
     def broken(*_: object) -> None:
         raise OSError(5, "Input/output error", "a.zarr")
 
     monkeypatch.setattr("rltrace.diff.display.browser.Browser.reveal", broken)
-
-    async def scene(pilot: Scene, app: DiffApp) -> None:
+    async with at_terminal(DiffApp(*diverged)) as (pilot, app):
         await press(pilot, app, "2")
         assert isinstance(app.screen, FailureScreen)
         await press(pilot, app, "escape", "1")
         assert app.screen is app.overview and app.work.comparison is not None
 
-    play(*parted, scene)
 
-
-def test_escape_stops_the_search(parted: Parted, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_escape_stops_the_search(diverged: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     """Escape ends a search at its next probe: no verdict, and the screen says why."""
     from threading import Event
 
@@ -464,55 +391,45 @@ def test_escape_stops_the_search(parted: Parted, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(work, "compare", slow)
 
-    async def run() -> None:
-        app = DiffApp(*parted)
-        async with app.run_test(size=(80, 24)) as pilot:
-            while not begun.is_set():
-                await pilot.pause()
-            await pilot.press("escape")
-            pressed.set()
-            for worker in list(app.workers):
-                while not worker.is_finished:
-                    await pilot.pause(0.01)
-            assert "stopped" in pane(app, "verdict") and app.work.comparison is None
-            await pilot.press("q")
-        assert app.return_value is None
-
-    import asyncio
-
-    asyncio.run(run())
-
-
-def test_quit_returns_the_comparison(parted: Parted) -> None:
-    """q ends the application with what was found: the exit status follows from it."""
-
-    async def scene(pilot: Scene, app: DiffApp) -> None:
+    app = DiffApp(*diverged)
+    async with app.run_test(size=(80, 24)) as pilot:
+        while not begun.is_set():
+            await pilot.pause()
+        await pilot.press("escape")
+        pressed.set()
+        for worker in list(app.workers):
+            while not worker.is_finished:
+                await pilot.pause(0.01)
+        assert "stopped" in pane(app, "verdict") and app.work.comparison is None
         await pilot.press("q")
-
-    returned = play(*parted, scene).return_value
-    assert returned is not None and returned.verdict is Verdict.DIVERGED
+    assert app.return_value is None
 
 
-def test_where_a_difference_began_and_who_received_it(tmp_path: Path) -> None:
+async def test_quit_returns_the_comparison(diverged: Runs) -> None:
+    """q ends the application with what was found: the exit status follows from it."""
+    async with at_terminal(DiffApp(*diverged)) as (pilot, app):
+        await pilot.press("q")
+    assert app.return_value.verdict is Verdict.DIVERGED
+
+
+async def test_where_a_difference_began_and_who_received_it(tmp_path: Path) -> None:
     """The rank where it began has the first screen; the other one's first difference is shown as received."""
     a, b = reducing(tmp_path / "a"), reducing(tmp_path / "b", 4)
-
-    async def scene(pilot: Scene, app: DiffApp) -> None:
+    async with at_terminal(DiffApp(a, b)) as (pilot, app):
         assert "op 16, step 4" in pane(app, "verdict")
         await press(pilot, app, "2")
-        assert app.ops.list.stream is not None and app.ops.list.stream.name == "rank1/main"
+        assert app.ops.list.stream.name == "rank1/main"
         await press(pilot, app, "s", "down", "enter")
         assert app.ops.list.stream.name == "rank0/main"
-        await press(pilot, app, "g", *"19", "enter")
+        await press(pilot, app, "g", tuple("19"), "enter")
         line = app.ops.list.line
-        assert line is not None and (line.a, line.relation) == (19, Relation.RECEIVES)
+        assert (line.a, line.relation) == (19, Relation.RECEIVES)
         await press(pilot, app, "enter")
         assert isinstance(app.screen, OpScreen)
+    assert app.return_value is None
 
-    assert play(a, b, scene).return_value is None
 
-
-def test_a_resumed_run_is_shown_from_where_it_begins(tmp_path: Path) -> None:
+async def test_a_resumed_run_is_shown_from_where_it_begins(tmp_path: Path) -> None:
     """The verdict has the steps of both sides, and the list of ops begins with the first common one."""
     paths = []
     for name, began, first in (("a", "p", 0), ("b", "q", 1)):
@@ -525,12 +442,9 @@ def test_a_resumed_run_is_shown_from_where_it_begins(tmp_path: Path) -> None:
             trace.op("aten.mm.default", ("train.py", 9, "main", "step()"), [("outside", f"batch {step}")], [output])
             trace.end_step(parameters="qrs"[step], gradients=output, generators=f"generator {step}")
         paths.append(trace.finish())
-
-    async def scene(pilot: Pilot[Any], app: DiffApp) -> None:
+    async with at_terminal(DiffApp(*paths)) as (pilot, app):
         overview = "\n".join(screen_text(app))
         assert "step 2 (B's step 1)" in overview
         await press(pilot, app, "2")
         shown = [line for line in screen_text(app) if "aten." in line]
         assert any("mm" in line for line in shown) and not any("copy_" in line for line in shown)
-
-    play(*paths, scene)

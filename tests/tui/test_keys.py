@@ -10,7 +10,7 @@ import pytest
 from programs import Do, Machine, training
 from textual.pilot import Pilot
 from textual.widgets import Static
-from tui_support import other_kernel, play, press, screen_text, see_one, settled
+from tui_support import at_terminal, other_kernel, press, screen_text, settled
 
 from rltrace.diff.display.row_pairs import Relation
 from rltrace_tui.diff_app import DiffApp
@@ -20,35 +20,34 @@ from rltrace_tui.prompt import Prompt, mistake_text
 from rltrace_tui.row_cache import RowCache
 from rltrace_tui.trace_app import TraceApp
 
-Parted = tuple[Path, Path]
+Runs = tuple[Path, Path]
 Scene = Pilot[Any]
 Record = Callable[..., Machine]
 
 
-def told(app: DiffApp | TraceApp) -> str:
+def messages(app: DiffApp | TraceApp) -> str:
     return " | ".join(n.message for n in app._notifications)
 
 
-def test_filter_by_selector_and_phase(parted: Parted) -> None:
+async def test_filter_by_selector_and_phase(diverged: Runs) -> None:
     """w leaves only what a selector finds, on both sides, and says so; n and / stay within it; empty shows all."""
-
-    async def scene(pilot: Scene, app: DiffApp) -> None:
+    async with at_terminal(DiffApp(*diverged)) as (pilot, app):
         await press(pilot, app, "2")
         browser = app.ops.list.browser
         assert browser is not None
         before = len(browser)
-        await press(pilot, app, "w", *"mm", "enter")
+        await press(pilot, app, "w", tuple("mm"), "enter")
         lines = [browser.line(k) for k in range(len(browser))]
         rows = [line for line in lines if line.relation is not None]
         assert rows and {browser.a.op(*browser.a.row(x.a or 0)) for x in rows} == {"aten.mm.default"}
         assert "only op=*mm*" in screen_text(app)[0]
         await press(pilot, app, "home", "n")
-        assert app.ops.list.line is not None and app.ops.list.line.relation is Relation.DIFFERS
-        await press(pilot, app, "slash", *"op=aten.add_", "enter")
-        assert "no further op=aten.add_" in told(app)
-        await press(pilot, app, "g", *"26", "enter")
-        assert "hidden here" in told(app)
-        await press(pilot, app, "w", *["backspace"] * 12, "enter")
+        assert app.ops.list.line.relation is Relation.DIFFERS
+        await press(pilot, app, "slash", tuple("op=aten.add_"), "enter")
+        assert "no further op=aten.add_" in messages(app)
+        await press(pilot, app, "g", tuple("26"), "enter")
+        assert "hidden here" in messages(app)
+        await press(pilot, app, "w", ("backspace",) * 12, "enter")
         assert len(browser) == before
         await press(pilot, app, "p")
         assert isinstance(app.screen, Picker)
@@ -56,67 +55,56 @@ def test_filter_by_selector_and_phase(parted: Parted) -> None:
         assert "only phase=init" in screen_text(app)[0]
         assert all(browser.line(k).relation is None for k in range(len(browser)))
 
-    play(*parted, scene)
 
-
-def test_a_mistake_is_shown_under_its_character(parted: Parted) -> None:
+async def test_a_mistake_is_shown_under_its_character(diverged: Runs) -> None:
     """A selector that cannot be read is not taken: the caret stands under the character, and it can be mended."""
-
-    async def scene(pilot: Scene, app: DiffApp) -> None:
-        await press(pilot, app, "2", "slash", *"op=mm,modul=x", "enter")
+    async with at_terminal(DiffApp(*diverged), size=(100, 30)) as (pilot, app):
+        await press(pilot, app, "2", "slash", tuple("op=mm,modul=x"), "enter")
         lines = screen_text(app)
         at = next(k for k, line in enumerate(lines) if "op=mm,modul=x" in line)
         assert lines[at + 1].index("^") == lines[at].index("modul")
         assert "there is no key 'modul'" in lines[at + 2]
-        await press(pilot, app, *["backspace"] * 8, "enter")
+        await press(pilot, app, ("backspace",) * 8, "enter")
         assert app.ops.query_one(Prompt).has_class("-shown") is False
-        assert app.ops.list.cell is not None and "aten.mm" in app.ops.list.cell.text
-        await press(pilot, app, "g", *"x9", "enter")
+        assert "aten.mm" in app.ops.list.cell.text
+        await press(pilot, app, "g", tuple("x9"), "enter")
         assert "a row (184213, b184214) or a step" in " ".join(screen_text(app))
         await press(pilot, app, "escape")
         assert app.screen.focused is app.ops.list
 
-    play(*parted, scene, size=(100, 30))
-
 
 def test_error_under_the_answer() -> None:
-    """The caret comes first, then what is wrong; a mistake without a place is told as it is."""
+    """The caret comes first, then what is wrong; a mistake without a place is shown as it is."""
     assert mistake_text("no key\n  op=mm\n   ^") == " ^\nno key"
     assert mistake_text("a row is wanted") == "a row is wanted"
 
 
-def test_export_keeps_what_is_there(parted: Parted, monkeypatch: pytest.MonkeyPatch) -> None:
-    """e writes the verdict as Markdown where it is told to, and never over another file."""
-    folder = parted[0].parent
+async def test_export_keeps_what_is_there(diverged: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """e writes the verdict as Markdown to the file that is named, and never over another file."""
+    folder = diverged[0].parent
     monkeypatch.chdir(folder)
-
-    async def scene(pilot: Scene, app: DiffApp) -> None:
+    async with at_terminal(DiffApp(*diverged)) as (pilot, app):
         await press(pilot, app, "e", "enter")
         text = (folder / "a-b.md").read_text()
-        assert "aten.mm.default" in text and "written: a-b.md" in told(app)
+        assert "aten.mm.default" in text and "written: a-b.md" in messages(app)
         await press(pilot, app, "e", "enter")
-        assert "it exists already" in told(app) and (folder / "a-b.md").read_text() == text
+        assert "it exists already" in messages(app) and (folder / "a-b.md").read_text() == text
         await press(pilot, app, "e", *"/", *"x", "enter")
         assert app.failure is None
 
-    play(*parted, scene)
 
-
-def test_dimmed_keys_say_why(record: Record) -> None:
+async def test_dimmed_keys_say_why(record: Record) -> None:
     """Two equal runs: no op to inspect, no curve to pick, no other stream; each key says so and does nothing."""
     a, b = record(training(1)), record(training(1))
-
-    async def scene(pilot: Scene, app: DiffApp) -> None:
+    async with at_terminal(DiffApp(a.path, b.path), size=(140, 60)) as (pilot, app):
         await press(pilot, app, "enter", "right_square_bracket", "2", "s", "full_stop")
-        assert "the verdict names no op" in told(app) and "there is only one curve" in told(app)
-        assert "there is only one stream of ops" in told(app) and "there is no search yet" in told(app)
+        assert "the verdict names no op" in messages(app) and "there is only one curve" in messages(app)
+        assert "there is only one stream of ops" in messages(app) and "there is no search yet" in messages(app)
         await press(pilot, app, "question_mark")
         assert any("not now: there is only one stream" in line for line in screen_text(app))
 
-    play(a.path, b.path, scene, size=(140, 60))
 
-
-def test_streams_are_picked_from_a_list(tmp_path: Path) -> None:
+async def test_streams_are_picked_from_a_list(tmp_path: Path) -> None:
     """s lists the streams with their sizes; each has a filter of its own."""
     from rltrace.testing import TraceBuilder
 
@@ -125,35 +113,29 @@ def test_streams_are_picked_from_a_list(tmp_path: Path) -> None:
         stream = trace.stream(name)
         for k in range(3):
             stream.op("aten.mm.default", outputs=[f"{name}{k}"])
-
-    async def scene(pilot: Scene, app: TraceApp) -> None:
-        await press(pilot, app, "2", "w", *"relu", "enter", "s")
+    async with at_terminal(TraceApp(trace.finish())) as (pilot, app):
+        await press(pilot, app, "2", "w", tuple("relu"), "enter", "s")
         assert any("thread:loader   3 ops" in line for line in screen_text(app))
         await press(pilot, app, "down", "enter")
-        assert app.ops.list.stream is not None and app.ops.list.stream.name.endswith("loader")
+        assert app.ops.list.stream.name.endswith("loader")
         assert "only" not in screen_text(app)[0] and len(app.ops.list.stream.browser) == 3
 
-    see_one(trace.finish(), scene)
 
-
-def test_an_op_among_its_neighbours_before_the_list_was_seen(parted: Parted) -> None:
+async def test_an_op_among_its_neighbours_before_the_list_was_seen(diverged: Runs) -> None:
     """l from the op of the verdict, before the list was ever open: the list opens there."""
-
-    async def scene(pilot: Scene, app: DiffApp) -> None:
+    async with at_terminal(DiffApp(*diverged)) as (pilot, app):
         await press(pilot, app, "3")
         assert isinstance(app.screen, OpScreen)
         await press(pilot, app, "l")
         shown = app.work.shown
         assert app.screen is app.ops and shown is not None
-        assert app.ops.list.line is not None and app.ops.list.line.a == shown.a_index
+        assert app.ops.list.line.a == shown.a_index
         await press(pilot, app, "1", "4", "2")
         assert app.screen is app.ops and app.failure is None
 
-    play(*parted, scene)
 
-
-def test_drawing_reads_nothing(parted: Parted, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows that nobody has read yet are drawn as placeholders at once, as themselves when a worker has read them."""
+async def test_drawing_reads_nothing(diverged: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that have not been read yet are drawn as placeholders at once, as themselves when a worker has read them."""
     from threading import Event
 
     read, looked = Event(), Event()
@@ -166,95 +148,68 @@ def test_drawing_reads_nothing(parted: Parted, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(RowCache, "fill", held)
 
-    async def run() -> None:
-        app = DiffApp(*parted)
-        async with app.run_test(size=(80, 24)) as pilot:
-            await settled(pilot, app)
-            await pilot.press("2")
-            while not looked.is_set():
-                await pilot.pause(0.005)
-            await pilot.pause()
-            drawn = [line for line in screen_text(app) if "≠" in line]
-            assert drawn and "…" in drawn[0] and "aten.mm" not in drawn[0]
-            read.set()
-            await settled(pilot, app)
-            assert any("aten.mm" in line for line in screen_text(app) if "≠" in line)
-
-    import asyncio
-
-    asyncio.run(run())
+    async with at_terminal(DiffApp(*diverged)) as (pilot, app):
+        await pilot.press("2")
+        while not looked.is_set():
+            await pilot.pause(0.005)
+        await pilot.pause()
+        drawn = [line for line in screen_text(app) if "≠" in line]
+        assert drawn and "…" in drawn[0] and "aten.mm" not in drawn[0]
+        read.set()
+        await settled(pilot, app)
+        assert any("aten.mm" in line for line in screen_text(app) if "≠" in line)
 
 
-def test_the_op_under_the_cursor_is_previewed_where_there_is_room(parted: Parted) -> None:
+async def test_the_op_under_the_cursor_is_previewed_where_there_is_room(diverged: Runs) -> None:
     """On a wide, high terminal a panel follows the cursor; on a small one it is not there and reads nothing."""
-
-    async def wide(pilot: Scene, app: DiffApp) -> None:
+    async with at_terminal(DiffApp(*diverged), size=(140, 40)) as (pilot, app):
         await press(pilot, app, "2")
         preview = app.ops.query_one("#preview")
         while "AVX512" not in str(getattr(preview, "text", "")):
             await pilot.pause(0.02)
         assert "aten.mm" in str(preview.border_title)
-
-    async def small(pilot: Scene, app: DiffApp) -> None:
+    async with at_terminal(DiffApp(*diverged)) as (pilot, app):
         await press(pilot, app, "2")
         assert not app.ops.query_one("#preview").display
 
-    play(*parted, wide, size=(140, 40))
-    play(*parted, small)
 
-
-def test_hidden_receivers_and_the_way_there(record: Record) -> None:
+async def test_hidden_receivers_and_the_way_there(record: Record) -> None:
     """With receivers hidden, going to one says that it is hidden and shows the next row."""
     a, b = record(training()), record(other_kernel(training(), "aten.mm.default", 2))
-
-    async def scene(pilot: Scene, app: DiffApp) -> None:
-        await press(pilot, app, "2", "i", "g", *"26", "enter")
-        assert "hidden here" in told(app)
+    async with at_terminal(DiffApp(a.path, b.path)) as (pilot, app):
+        await press(pilot, app, "2", "i", "g", tuple("26"), "enter")
+        assert "hidden here" in messages(app)
         assert "propagated hidden" in str(app.ops.query_one("#head", Static).render())
 
-    play(a.path, b.path, scene)
 
-
-def test_every_key_has_an_id_and_says_what_it_does(parted: Parted) -> None:
+async def test_every_key_has_an_id_and_says_what_it_does(diverged: Runs) -> None:
     """On every screen, each binding of ours has an id, by which a keymap can move it, and a tooltip."""
-
-    async def scene(pilot: Scene, app: DiffApp) -> None:
+    async with at_terminal(DiffApp(*diverged)) as (pilot, app):
         for key in ("1", "2", "3", "4", "question_mark"):
             await press(pilot, app, key)
-            own = [app, app.screen, *app.screen.query("OpList"), *app.screen.query("Prompt")]
-            for node in own:
-                for binding in [
-                    b
-                    for cls in type(node).__mro__
-                    if "rltrace" in cls.__module__
-                    for b in cls.__dict__.get("BINDINGS", [])
-                ]:
-                    assert binding.id and binding.tooltip, binding
-
-    play(*parted, scene)
+            nodes = [app, app.screen, *app.screen.query("OpList"), *app.screen.query("Prompt")]
+            own = [kind for node in nodes for kind in type(node).__mro__ if "rltrace" in kind.__module__]
+            for binding in (each for kind in own for each in kind.__dict__.get("BINDINGS", [])):
+                assert binding.id and binding.tooltip, binding
 
 
 READ = Do("aten._local_scalar_dense.default", ("e",), "", 26, source="errors.append(e.item())")
 
 
-def test_curves_are_chosen_from_a_list(record: Record) -> None:
+async def test_curves_are_chosen_from_a_list(record: Record) -> None:
     """c lists every place that read a number, and the one that is chosen is drawn."""
     more = [x for do in training() for x in ([do, READ] if do.name == "aten.mean.default" else [do])]
     a, b = record(more), record(other_kernel(more, "aten.mm.default", 2))
-
-    async def scene(pilot: Scene, app: DiffApp) -> None:
+    async with at_terminal(DiffApp(a.path, b.path)) as (pilot, app):
         await press(pilot, app, "c")
         assert isinstance(app.screen, Picker)
         await press(pilot, app, "down", "enter")
         assert any("2/2" in line for line in screen_text(app))
 
-    play(a.path, b.path, scene)
 
-
-def test_paging_where_nothing_is_laid_out(parted: Parted) -> None:
-    """Inputs that were put in while the terminal is too small to show them: page keys do no harm."""
-
-    async def scene(pilot: Scene, app: DiffApp) -> None:
+async def test_paging_where_nothing_is_laid_out(diverged: Runs) -> None:
+    """Inputs that are laid out while the terminal is too small to show them: page keys do no harm."""
+    async with at_terminal(DiffApp(*diverged)) as (pilot, app):
         await press(pilot, app, "3")
         assert isinstance(app.screen, OpScreen)
         await pilot.resize_terminal(50, 10)
@@ -265,5 +220,3 @@ def test_paging_where_nothing_is_laid_out(parted: Parted) -> None:
         await pilot.resize_terminal(80, 24)
         await press(pilot, app, "pagedown", "enter")
         assert app.is_running and app.failure is None
-
-    play(*parted, scene)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from language_model_traces import spoken_traces
-from textual.pilot import Pilot
-from tui_support import press, screen_text, settled
+from tui_support import at_terminal, press, screen_text
 
 from rltrace.diff.base.view import StreamView
 from rltrace.errors import UsageError
@@ -22,11 +18,10 @@ from rltrace_tui.failure import FailureScreen
 from rltrace_tui.module_screen import ModuleScreen
 from rltrace_tui.op_screen import OpScreen
 from rltrace_tui.parity_app import ParityApp
-from rltrace_tui.parity_data import Find, ParityData
+from rltrace_tui.parity_data import ParityData
 
-from .test_screens import SIZES, expect_all, look
+from .test_screens import SIZES, look
 
-Play = Callable[[Pilot[Any], ParityApp], Awaitable[None]]
 KEYS = {"parity": ("1",), "parity-module": ("enter",), "parity-op": ("enter",)}
 
 
@@ -36,42 +31,27 @@ def compared(a: Path, b: Path) -> ParityData:
     views = []
     for keying in (found.a, found.b):
         recorded = keying.call_range.recorded
-        assert recorded is not None
         views.append(StreamView(recorded.process, recorded.stream))
     report = render_parity(found.parity)
     return ParityData(found.parity, (), (views[0], views[1]), (open_trace(a), open_trace(b)), report, ("Gap\n  none",))
 
 
-def see(find: Find, scene: Play, size: tuple[int, int] = (80, 24)) -> ParityApp:
-    async def run() -> ParityApp:
-        app = ParityApp(("generator.zarr", "trainer.zarr"), find)
-        async with app.run_test(size=size) as pilot:
-            await settled(pilot, app)
-            await scene(pilot, app)
-        return app
-
-    return asyncio.run(run())
+def app_on(a: Path, b: Path) -> ParityApp:
+    return ParityApp(("generator.zarr", "trainer.zarr"), lambda: compared(a, b))
 
 
 @SIZES
-def test_screens(tmp_path: Path, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each screen, as a terminal of that size shows it; somebody has looked at these."""
+async def test_screens(tmp_path: Path, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each screen, as a terminal of that size shows it; these were read once, line by line."""
     spoken_traces(tmp_path)
     monkeypatch.chdir(tmp_path)
-    seen: dict[str, list[str]] = {}
-
-    async def scene(pilot: Pilot[Any], app: ParityApp) -> None:
-        await look(pilot, app, KEYS, seen)
-
-    see(lambda: compared(Path("generator.zarr"), Path("trainer.zarr")), scene, size)
-    expect_all(seen, size)
+    async with at_terminal(app_on(Path("generator.zarr"), Path("trainer.zarr")), size=size) as (pilot, app):
+        await look(pilot, app, KEYS, size)
 
 
-def test_from_the_modules_to_the_op_and_upstream(tmp_path: Path) -> None:
+async def test_from_the_modules_to_the_op_and_upstream(tmp_path: Path) -> None:
     """The cursor stands on the module that diverges; Enter leads to its op on both sides, and up and back."""
-    traces = spoken_traces(tmp_path)
-
-    async def scene(pilot: Pilot[Any], app: ParityApp) -> None:
+    async with at_terminal(app_on(*spoken_traces(tmp_path))) as (pilot, app):
         lines = screen_text(app)
         (head,) = (line for line in lines if "≠ head" in line)
         assert "4 of" in head and any("= embed" in line for line in lines)
@@ -91,16 +71,12 @@ def test_from_the_modules_to_the_op_and_upstream(tmp_path: Path) -> None:
         assert isinstance(app.screen, OpScreen) and app.screen._at == (4, 2)
         await press(pilot, app, "1", "y")
         assert app.clipboard.startswith("DIFFERS")
-
-    app = see(lambda: compared(*traces), scene)
     assert app.failure is None and app.work.found is not None
 
 
-def test_keys_that_cannot_be_used_say_why(tmp_path: Path) -> None:
+async def test_keys_that_cannot_be_used_say_why(tmp_path: Path) -> None:
     """Of a module that only propagated difference there is no op to show; two programs have no list of ops."""
-    traces = spoken_traces(tmp_path)
-
-    async def scene(pilot: Pilot[Any], app: ParityApp) -> None:
+    async with at_terminal(app_on(*spoken_traces(tmp_path))) as (pilot, app):
         for key, why in (("2", "rltrace show"), ("4", "two runs of one program"), ("N", "before this one")):
             await press(pilot, app, key)
             assert any(why in n.message for n in app._notifications), key
@@ -108,14 +84,10 @@ def test_keys_that_cannot_be_used_say_why(tmp_path: Path) -> None:
         assert any("propagated difference" in n.message for n in app._notifications)
         assert "propagated difference" in "".join(screen_text(app))
 
-    see(lambda: compared(*traces), scene)
 
-
-def test_two_that_are_equal(tmp_path: Path) -> None:
-    """No module parts: the verdict says so, and no op is named."""
-    traces = spoken_traces(tmp_path, first_off=9)
-
-    async def scene(pilot: Pilot[Any], app: ParityApp) -> None:
+async def test_two_that_are_equal(tmp_path: Path) -> None:
+    """No module diverges: the verdict says so, and no op is named."""
+    async with at_terminal(app_on(*spoken_traces(tmp_path, first_off=9))) as (pilot, app):
         lines = screen_text(app)
         assert "BITWISE EQUAL" in lines[0] and not any("≠ head" in line for line in lines)
         for key in ("3", "n"):
@@ -124,19 +96,15 @@ def test_two_that_are_equal(tmp_path: Path) -> None:
             n.message for n in app._notifications
         }
 
-    see(lambda: compared(*traces), scene)
 
-
-def test_what_cannot_be_compared_becomes_a_screen() -> None:
-    """A failure is told in a sentence, and the overview says that there is no result."""
+async def test_what_cannot_be_compared_becomes_a_screen() -> None:
+    """A failure is shown in a sentence, and the overview says that there is no result."""
 
     def broken() -> ParityData:
         raise UsageError("the two share no token")
 
-    async def scene(pilot: Pilot[Any], app: ParityApp) -> None:
+    async with at_terminal(ParityApp(("generator.zarr", "trainer.zarr"), broken)) as (pilot, app):
         assert isinstance(app.screen, FailureScreen) and "share no token" in "".join(screen_text(app))
         await press(pilot, app, "escape", "y")
         assert "GIVEN UP" in screen_text(app)[0]
         assert any("was given up" in n.message for n in app._notifications)
-
-    see(broken, scene)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from programs import Machine, training
 from textual.pilot import Pilot
-from tui_support import OUTCOME, play, press, screen_text, see_one, settled
+from tui_support import OUTCOME, at_terminal, other_kernel, press, screen_text, settled
 
 from rltrace.experiment.outcome import outcome_path, write_outcome
 from rltrace.report.info import describe
@@ -32,75 +32,49 @@ SIZES = pytest.mark.parametrize("size", [(80, 24), (140, 40)], ids=["80x24", "14
 
 
 @SIZES
-def test_screens(parted: tuple[Path, Path], size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each screen, as a terminal of that size shows it; somebody has looked at these."""
-    monkeypatch.chdir(parted[0].parent)
+async def test_screens(diverged: tuple[Path, Path], size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each screen, as a terminal of that size shows it; these were read once, line by line."""
+    monkeypatch.chdir(diverged[0].parent)
     write_outcome(outcome_path(Path("a.zarr"), Path("b.zarr")), OUTCOME)
-    seen: dict[str, list[str]] = {}
-
-    async def scene(pilot: Pilot[Any], app: DiffApp) -> None:
-        await look(pilot, app, PAIR, seen)
-
-    play(Path("a.zarr"), Path("b.zarr"), scene, size=size)
-    expect_all(seen, size)
+    async with at_terminal(DiffApp(Path("a.zarr"), Path("b.zarr")), size=size) as (pilot, app):
+        await look(pilot, app, PAIR, size)
 
 
 @SIZES
-def test_screens_of_one_trace(
+async def test_screens_of_one_trace(
     record: Callable[..., Machine], size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same of one trace."""
     monkeypatch.chdir(record(training()).path.parent)
     monkeypatch.setattr("rltrace_tui.data.describe", lambda trace: {**describe(trace), **SETTLED})
-    seen: dict[str, list[str]] = {}
-
-    async def scene(pilot: Pilot[Any], app: TraceApp) -> None:
-        await look(pilot, app, ONE, seen)
-
-    see_one(Path("a.zarr"), scene, size=size)
-    expect_all(seen, size)
+    async with at_terminal(TraceApp(Path("a.zarr")), size=size) as (pilot, app):
+        await look(pilot, app, ONE, size)
 
 
 @SIZES
-def test_values_screen(valued: tuple[Path, Path], size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_values_screen(valued: tuple[Path, Path], size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     """The values of an op, in front where there is no room for them beside the rest."""
     monkeypatch.chdir(valued[0].parent)
-    seen: dict[str, list[str]] = {}
-
-    async def scene(pilot: Pilot[Any], app: DiffApp) -> None:
-        await look(pilot, app, {"values": ("3", "v")}, seen)
-
-    play(Path("a.zarr"), Path("b.zarr"), scene, size=size)
-    expect_all(seen, size)
+    async with at_terminal(DiffApp(Path("a.zarr"), Path("b.zarr")), size=size) as (pilot, app):
+        await look(pilot, app, {"values": ("3", "v")}, size)
 
 
-async def look(
-    pilot: Pilot[Any], app: BaseApp[Any], keys: dict[str, tuple[str, ...]], seen: dict[str, list[str]]
-) -> None:
+async def look(pilot: Pilot[Any], app: BaseApp[Any], keys: dict[str, tuple[str, ...]], size: tuple[int, int]) -> None:
+    """Compare each screen that these keys lead to with its golden file."""
     for name, pressed in keys.items():
         await press(pilot, app, *pressed)
         await pilot.pause(0.1 if app.size.width >= 100 else 0.0)  # the preview rests as long before it reads
         await settled(pilot, app)
-        seen[name] = screen_text(app)
+        expect(f"{name}-{size[0]}x{size[1]}.txt", screen_text(app))
 
 
-def expect_all(seen: dict[str, list[str]], size: tuple[int, int]) -> None:
-    for name, lines in seen.items():
-        expect(f"{name}-{size[0]}x{size[1]}.txt", lines)
-
-
-def test_step_level_screen(record: Callable[..., Machine], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_step_level_screen(record: Callable[..., Machine], monkeypatch: pytest.MonkeyPatch) -> None:
     """Traces of step digests alone."""
-    from tui_support import other_kernel
-
     a = record(training(), level="step")
     record(other_kernel(training(), "aten.mm.default", 2), level="step")
     monkeypatch.chdir(a.path.parent)
-
-    async def scene(_: Pilot[Any], app: DiffApp) -> None:
+    async with at_terminal(DiffApp(Path("a.zarr"), Path("b.zarr"))) as (_, app):
         expect("steps-80x24.txt", screen_text(app))
-
-    play(Path("a.zarr"), Path("b.zarr"), scene)
 
 
 def expect(name: str, lines: list[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
 from collections.abc import Callable
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 from programs import Do, Machine, training
 from textual.pilot import Pilot
-from tui_support import press, screen_text, see_one, settled
+from tui_support import at_terminal, press, screen_text, settled
 
 from rltrace.testing import TraceBuilder, plain_entries, random_rows
 from rltrace.trace.format.process_start import write_start
@@ -29,37 +28,33 @@ Record = Callable[..., Machine]
 Scene = Pilot[Any]
 
 
-def test_one_trace(record: Record) -> None:
-    """The first screen tells what was recorded; ops lie folded step by step; Enter opens one and walks up, and back."""
+async def test_one_trace(record: Record) -> None:
+    """The first screen shows what was recorded; ops lie folded step by step; Enter opens one and walks up, and back."""
     a = record(training())
-
-    async def scene(pilot: Scene, app: TraceApp) -> None:
-        told = app.overview.query_one("#trace", Pane).text
-        assert f"ops       {a.trace.main.stream().rows:,}" in told and "complete" in told
+    async with at_terminal(TraceApp(a.path)) as (pilot, app):
+        text = app.overview.query_one("#trace", Pane).text
+        assert f"ops       {a.trace.main.stream().rows:,}" in text and "complete" in text
         steps = app.overview.query_one("#timeline", Pane).text
         assert "ops" in steps and "losses.append" in steps
         await press(pilot, app, "2")
         browser = app.ops.list.browser
-        assert browser is not None and browser.is_single
+        assert browser.is_single
         assert "step 0: 17 ops" in screen_text(app)[1]
         await press(pilot, app, "space", "g", *"25", "enter")
         line = app.ops.list.line
-        assert line is not None and (line.a, line.b) == (25, None)
+        assert (line.a, line.b) == (25, None)
         assert "aten.mm" in "\n".join(screen_text(app))
         await press(pilot, app, "enter")
-        assert isinstance(app.screen, OpScreen) and app.screen._pair is not None and app.screen._pair.b is None
+        assert isinstance(app.screen, OpScreen) and app.screen._pair.b is None
         await press(pilot, app, "enter")
         assert app.screen._at == (20, None)
         await press(pilot, app, "backspace", "escape")
         assert app.screen is app.ops
 
-    see_one(a.path, scene)
 
-
-def test_what_needs_two_traces_says_so(record: Record) -> None:
+async def test_what_needs_two_traces_says_so(record: Record) -> None:
     """Keys that make no sense for one trace are dimmed, and pressed they say why; nothing breaks."""
-
-    async def scene(pilot: Scene, app: TraceApp) -> None:
+    async with at_terminal(TraceApp(record(training()).path)) as (pilot, app):
         for key, why in (("3", "one trace has no verdict"), ("4", "an experiment needs two traces")):
             await press(pilot, app, key)
             assert any(why in n.message for n in app._notifications), key
@@ -67,60 +62,47 @@ def test_what_needs_two_traces_says_so(record: Record) -> None:
         assert any("one trace has no differences" in n.message for n in app._notifications)
         assert app.failure is None
 
-    see_one(record(training()).path, scene)
 
-
-def test_without_ops_or_steps(record: Record, tmp_path: Path) -> None:
-    """A trace of step digests has no ops to show, and a program without an optimizer no steps: both are told."""
-
-    async def step_level(pilot: Scene, app: TraceApp) -> None:
+async def test_without_ops_or_steps(record: Record, tmp_path: Path) -> None:
+    """A trace of step digests has no ops to show, and a program without an optimizer no steps: the screen says both."""
+    steps = TraceBuilder(tmp_path / "steps.zarr", level="step")
+    steps.end_step(parameters="w", gradients="g", generators="g", recorded=False)
+    async with at_terminal(TraceApp(steps.finish())) as (pilot, app):
         await press(pilot, app, "2")
         assert app.screen is app.overview
         assert any("recorded with --level step" in n.message for n in app._notifications)
-
-    async def stepless(pilot: Scene, app: TraceApp) -> None:
+    async with at_terminal(TraceApp(record([Do("aten.randn.default", (), "w1", 1)]).path)) as (pilot, app):
         assert "made no step" in app.overview.query_one("#timeline", Pane).text
         await press(pilot, app, "2")
-        assert app.ops.list.cell is not None and "aten.randn" in app.ops.list.cell.text
-
-    steps = TraceBuilder(tmp_path / "steps.zarr", level="step")
-    steps.end_step(parameters="w", gradients="g", generators="g", recorded=False)
-    see_one(steps.finish(), step_level)
-    see_one(record([Do("aten.randn.default", (), "w1", 1)]).path, stepless)
+        assert "aten.randn" in app.ops.list.cell.text
 
 
-def test_damage(record: Record) -> None:
-    """Of a trace with a changed chunk, the damage is told and every row that cannot be read says so."""
+async def test_damage(record: Record) -> None:
+    """Of a trace with a changed chunk, the damage is reported and every row that cannot be read says so."""
     a = record(training())
     chunk = next(p for p in (a.path / "processes/0/streams/0/rows").rglob("*") if p.is_file() and p.name != "zarr.json")
     data = bytearray(chunk.read_bytes())
     data[len(data) // 2] ^= 1
     chunk.write_bytes(data)
-
-    async def scene(pilot: Scene, app: TraceApp) -> None:
+    async with at_terminal(TraceApp(a.path)) as (pilot, app):
         await press(pilot, app, "2", "space", "down")
-        assert app.ops.list.cell is not None and "cannot be read" in app.ops.list.cell.text
+        assert "cannot be read" in app.ops.list.cell.text
         await press(pilot, app, "enter")
         assert isinstance(app.screen, OpScreen) and not isinstance(app.screen, FailureScreen)
         assert "cannot be read" in app.screen.query_one("#details", Pane).text
 
-    see_one(a.path, scene)
 
-
-def test_a_trace_that_goes_away(record: Record, tmp_path: Path) -> None:
+async def test_a_trace_that_goes_away(record: Record, tmp_path: Path) -> None:
     """What fails in reading becomes a screen with one sentence."""
     a = record(training())
     moved = tmp_path / "elsewhere.zarr"
-
-    async def scene(_: Scene, app: TraceApp) -> None:
+    a.path.rename(moved)
+    async with at_terminal(TraceApp(a.path)) as (_, app):
         assert isinstance(app.screen, FailureScreen)
         assert any("no such file" in line for line in screen_text(app))
 
-    a.path.rename(moved)
-    see_one(a.path, scene)
 
-
-def test_a_trace_that_is_being_written(tmp_path: Path) -> None:
+async def test_a_trace_that_is_being_written(tmp_path: Path) -> None:
     """What has been committed by then is shown, and that it is not all."""
     path = tmp_path / "a.zarr"
     create_trace(path, {"command": ["train"]})
@@ -128,19 +110,16 @@ def test_a_trace_that_is_being_written(tmp_path: Path) -> None:
     writer = ProcessWriter.open(path, {**start_record, "token": write_start(path, start_record)})
     stream = writer.stream("rank0/main")
     writer.commit(stream, random_rows(np.random.default_rng(0), 0, 40), plain_entries())
-
-    async def scene(pilot: Scene, app: TraceApp) -> None:
-        told = " ".join(app.overview.query_one("#trace", Pane).text.split())
+    async with at_terminal(TraceApp(path)) as (pilot, app):
+        text = " ".join(app.overview.query_one("#trace", Pane).text.split())
         assert "RUNNING" in screen_text(app)[0]
-        assert "ops 40" in told and "running after op 40" in told
+        assert "ops 40" in text and "running after op 40" in text
         await press(pilot, app, "2")
         assert app.ops.list.browser is not None
-
-    see_one(path, scene)
     writer.close("complete", {"status": 0})
 
 
-def test_the_key_of_the_ops_is_kept_while_the_trace_is_read(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_key_of_the_ops_waits_for_the_trace(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pressed before there are any, it says so and shows them as soon as they are known."""
     path, may_read = record(training()).path, threading.Event()
     read = TraceData.read
@@ -149,15 +128,12 @@ def test_the_key_of_the_ops_is_kept_while_the_trace_is_read(record: Record, monk
         assert may_read.wait(60)
         read(work)
 
-    async def scene() -> None:
-        app = TraceApp(path)
-        async with app.run_test(size=(80, 24)) as pilot:
-            await pilot.press("2")
-            assert app.screen is app.overview
-            assert any("the ops are shown then" in note.message for note in app._notifications)
-            may_read.set()
-            await settled(pilot, app)
-            assert app.screen is app.ops and app.ops.list.browser is not None
-
     monkeypatch.setattr(TraceData, "read", wait)
-    asyncio.run(scene())
+    app = TraceApp(path)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("2")
+        assert app.screen is app.overview
+        assert any("the ops are shown then" in note.message for note in app._notifications)
+        may_read.set()
+        await settled(pilot, app)
+        assert app.screen is app.ops and app.ops.list.browser is not None

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from textual.pilot import Pilot
-from tui_support import play, press
+from tui_support import at_terminal, press
 
 from rltrace.diff.base.model import Pair
 from rltrace.diff.metrics.distances import Bin, measure
@@ -21,10 +19,9 @@ from rltrace_tui.op_screen import OpScreen
 from rltrace_tui.pane import Pane
 
 
-def test_values_side_by_side(valued: tuple[Path, Path]) -> None:
+async def test_values_side_by_side(valued: tuple[Path, Path]) -> None:
     """The finding's op shows how many values differ, how far, a histogram, and the elements in decimal and hex."""
-
-    async def scene(pilot: Pilot[Any], app: DiffApp) -> None:
+    async with at_terminal(DiffApp(*valued)) as (pilot, app):
         await press(pilot, app, "3", "v")
         assert isinstance(app.screen, OpScreen)
         text = app.screen.query_one("#values", Pane).text
@@ -36,18 +33,13 @@ def test_values_side_by_side(valued: tuple[Path, Path]) -> None:
         await press(pilot, app, "y")
         assert "3fd55559" in app.clipboard
 
-    play(*valued, scene)
 
-
-def test_how_to_record_them(parted: tuple[Path, Path]) -> None:
+async def test_how_to_record_them(diverged: tuple[Path, Path]) -> None:
     """Where none were recorded, the commands that would are shown, and copied on one line each."""
-
-    async def scene(pilot: Pilot[Any], app: DiffApp) -> None:
+    async with at_terminal(DiffApp(*diverged)) as (pilot, app):
         await press(pilot, app, "3", "y")
         commands = [line for line in app.clipboard.splitlines() if "--values op=aten.mm.default" in line]
         assert len(commands) == 2 and all(line.rstrip().endswith("-- python train.py") for line in commands)
-
-    play(*parted, scene)
 
 
 @pytest.mark.parametrize("width", [30, 60, 120])
@@ -56,10 +48,10 @@ def test_a_histogram_fits_whatever_it_holds(width: int) -> None:
     generator = np.random.default_rng(0)
     a = generator.standard_normal(5_000)
     b = np.where(generator.random(5_000) < 0.5, a * (1 + 10.0 ** -generator.integers(1, 16, 5_000)), -a)
-    told = measure("float64", a, b)
-    lines = [line.plain for line in op_text.histogram_lines(told, width)]
+    apart = measure("float64", a, b)
+    lines = [line.plain for line in op_text.histogram_lines(apart, width)]
     assert 1 <= len(lines) <= op_text.MAX_BINS
-    assert sum(int(line.rsplit(" ", 1)[1].replace(",", "")) for line in lines) == sum(x.count for x in told.histogram)
+    assert sum(int(line.rsplit(" ", 1)[1].replace(",", "")) for line in lines) == sum(x.count for x in apart.histogram)
     assert max(map(len, lines)) <= max(width, 46)
 
 
@@ -75,8 +67,8 @@ def test_merged_bins() -> None:
 def test_what_differs_comes_first() -> None:
     """Of an op with many outputs those that differ are shown first, a few elements of each."""
     equal = ValuePair("output 0", Pair("float64[50]", "float64[50]"), True, None, (), "")
-    told = measure("float64", np.zeros(50), np.ones(50))
-    pairs = tuple(replace(equal, what=f"output {k}", equal=False, distances=told) for k in (1, 2))
+    apart = measure("float64", np.zeros(50), np.ones(50))
+    pairs = tuple(replace(equal, what=f"output {k}", equal=False, distances=apart) for k in (1, 2))
     lines = [line.plain for line in op_text.values_lines(OpValues((equal, *pairs), True), (), 80)]
     heads = [line for line in lines if "output" in line]
     assert [head.split()[:3] for head in heads] == [["≠", "output", "1"], ["≠", "output", "2"], ["=", "output", "0"]]
