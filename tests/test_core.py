@@ -35,7 +35,7 @@ class Core:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         source = Path(rltrace.__file__).parent
-        shutil.copytree(source, folder / "rltrace", ignore=shutil.ignore_patterns("__pycache__", "extensions"))
+        shutil.copytree(source, folder / "rltrace", ignore=shutil.ignore_patterns("extensions"))
         (folder / "train.py").write_text(PROGRAM)
 
     def run(self, *words: object) -> subprocess.CompletedProcess[str]:

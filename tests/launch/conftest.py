@@ -1,6 +1,6 @@
 """Real interpreters under the bootstrap, with a package called ``torch`` that a test has written.
 
-With such a stand-in the recorder itself cannot start: every attempt to start it leaves a failure note in the trace. So
+With such a package the recorder itself cannot start: every attempt to start it leaves a failure note in the trace. So
 the notes count how often, and in which processes, the bootstrap has called the recorder.
 """
 
@@ -84,7 +84,7 @@ class Bench:
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
-    """An empty trace, and a stand-in for torch that imports at once."""
+    """An empty trace, and a package called torch that imports at once."""
     bench = Bench(tmp_path)
     bench.module("torch/__init__.py", "from torch import part\nready = True\n")
     bench.module("torch/part.py", "value = 1\n")

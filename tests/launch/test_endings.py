@@ -85,7 +85,7 @@ def exit_in_a_handler():
         torch.ones(2)
 
 def uncaught():
-    raise ValueError("nobody catches this")
+    raise ValueError("this is not caught")
 
 WAYS = {
     "normal": lambda: None,
@@ -176,10 +176,10 @@ def launched(folder: Path) -> tuple[subprocess.CompletedProcess[str], Trace]:
 
 
 def test_every_ending(tmp_path: Path) -> None:
-    """Weights, output and statuses are those without a recorder; the trace tells state, ops and ending of each."""
+    """Weights, output and statuses are those without a recorder; the trace has state, ops and ending of each."""
     result, trace = launched(tmp_path)
     the_programs_own(result)
-    told(trace)
+    every_child_is_in_the_trace(trace)
 
 
 def the_programs_own(result: subprocess.CompletedProcess[str]) -> None:
@@ -192,7 +192,7 @@ def the_programs_own(result: subprocess.CompletedProcess[str]) -> None:
     errors = [line for line in result.stderr.splitlines() if line and line[0] != " "]
     assert errors[:-1] == [
         "Traceback (most recent call last):",
-        "ValueError: nobody catches this",
+        "ValueError: this is not caught",
         "Traceback (most recent call last):",
         "KeyboardInterrupt",
         "Traceback (most recent call last):",
@@ -202,7 +202,7 @@ def the_programs_own(result: subprocess.CompletedProcess[str]) -> None:
     assert result.returncode == 125  # for the full disk's sake
 
 
-def told(trace: Trace) -> None:
+def every_child_is_in_the_trace(trace: Trace) -> None:
     """State, ops and what is known of the ending, of every child under its own name."""
     parts = {process.name: process for process in trace.processes}
     found = {}
@@ -211,7 +211,6 @@ def told(trace: Trace) -> None:
         ending = {"why": process.exit["why"]} if process.exit and way.state == "damaged" else process.exit
         found[name] = Way(way.status, process.state, process.after_op, ending)
         if way.state == "damaged":
-            assert ending is not None
             assert "File too large" in str(ending.pop("why"))
     assert found == WAYS
     assert trace.unrecorded == ()

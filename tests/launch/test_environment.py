@@ -13,9 +13,11 @@ from rltrace.recorder.base.options import RecordOptions
 
 def test_recording_variables_are_all_that_a_child_inherits(tmp_path: Path) -> None:
     """Given to an environment with nothing else, it makes of it what the launcher made of the program's."""
-    told = child_environment(RecordOptions(str(tmp_path / "a.zarr")), {"host.cores": 2}, {"PYTHONPATH": "/home/me/lib"})
-    assert recording_variables({**told, "HOME": "/home/me/"}) == told
-    cached = {**told, "RLTRACE_CACHE": "/cache"}
+    variables = child_environment(
+        RecordOptions(str(tmp_path / "a.zarr")), {"host.cores": 2}, {"PYTHONPATH": "/home/me/lib"}
+    )
+    assert recording_variables({**variables, "HOME": "/home/me/"}) == variables
+    cached = {**variables, "RLTRACE_CACHE": "/cache"}
     assert recording_variables({**cached, "HOME": "/home/me/"}) == cached
 
 

@@ -63,7 +63,7 @@ def test_dirty(repo: Path) -> None:
     assert (repo / ".git" / "index").read_bytes() == index
 
 
-def test_an_answer_is_told_from_a_failure_though_children_are_ignored(repo: Path) -> None:
+def test_an_answer_is_no_failure_though_children_are_ignored(repo: Path) -> None:
     """Where SIGCHLD is ignored the system forgets how git ended: a broken index would read as an unchanged tree."""
     (repo / ".git" / "index").write_bytes(b"broken")
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)

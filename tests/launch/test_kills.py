@@ -1,4 +1,4 @@
-"""SIGKILL at moments drawn by chance: what is in the trace is the beginning of what a run that nobody killed leaves."""
+"""SIGKILL at moments drawn by chance: what is in the trace is the beginning of what a whole run leaves."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ def kills(monkeypatch: pytest.MonkeyPatch) -> object:
 
 def test_twenty_kills(kills: object, tmp_path: Path) -> None:
     """With commits every few milliseconds, so that many fall into the middle of one; none is damaged or runs ahead."""
-    found = kills.run(tmp_path, kills=20, at_once=20, longest=0.6, pause=0.0, commit=0.005, seed=7)  # type: ignore[attr-defined]
+    found = kills.run(tmp_path, kills=20, at_once=20, longest=0.6, pause=0.0, commit=0.005, seed=7)
     assert len(found) == 20
     assert len({killed.rows for killed in found}) > 5

@@ -42,7 +42,6 @@ def started(code: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
     )
     with child:
         try:
-            assert child.stdout is not None
             assert child.stdout.readline() == "ready\n"
             yield child
             child.communicate()
@@ -55,7 +54,6 @@ def started(code: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
 def test_signal_to_the_launcher_alone_is_passed_on(tmp_path: Path, number: signal.Signals) -> None:
     """A signal sent to the launcher's pid reaches the program."""
     with started(COUNTING, tmp_path) as child:
-        assert child.stdout is not None
         os.kill(child.pid, number)
         assert child.stdout.readline() == f"{number.name}\n"
         os.kill(child.pid, signal.SIGUSR2)
@@ -66,7 +64,6 @@ def test_signal_to_the_launcher_alone_is_passed_on(tmp_path: Path, number: signa
 def test_signal_to_the_group_arrives_once(tmp_path: Path, number: signal.Signals) -> None:
     """What the whole group got is not passed on a second time."""
     with started(COUNTING, tmp_path) as child:
-        assert child.stdout is not None
         os.killpg(child.pid, number)
         assert child.stdout.readline() == f"{number.name}\n"
         os.kill(child.pid, signal.SIGHUP)  # the launcher takes this up after the first, and so does the program
@@ -78,19 +75,19 @@ def test_signal_to_the_group_arrives_once(tmp_path: Path, number: signal.Signals
 STARTING = """
 import os, signal, subprocess, sys
 from rltrace.launch.signals import Relay
-def tell(moment):
+def signal_at(moment):
     if moment == sys.argv[1]:
         os.killpg(0, signal.SIGTERM) if sys.argv[2] == "group" else os.kill(os.getpid(), signal.SIGTERM)
 with Relay() as relay:
-    tell("before")
+    signal_at("before")
     child = subprocess.Popen([sys.executable, "-c", sys.argv[3]], stdout=-1, text=True, preexec_fn=relay.in_child)
     assert child.stdout.readline() == "ready\\n"
-    tell("between")
+    signal_at("between")
     if sys.argv[1:3] == ["between", "group"]:
         assert child.stdout.readline() == "SIGTERM\\n"
         print("SIGTERM")
     relay.to(child)
-    tell("after")
+    signal_at("after")
     child.send_signal(signal.SIGWINCH)
     print(child.stdout.read(), end="")
 """
@@ -130,7 +127,7 @@ with signals.Relay() as relay:
 
 
 def test_signal_while_another_is_passed_on(tmp_path: Path) -> None:
-    """Both arrive, whichever the program takes first, and nobody waits for an answer that the other has taken."""
+    """Both arrive, whichever the program takes first, and none waits for an answer that the other has taken."""
     line = [sys.executable, "-c", MEANWHILE, COUNTING]
     result = subprocess.run(line, capture_output=True, text=True, start_new_session=True, timeout=60)
     assert (sorted(result.stdout.split()), result.stderr) == (["SIGHUP", "SIGTERM"], "")
@@ -162,7 +159,7 @@ def test_interrupt_at_a_terminal(tmp_path: Path) -> None:
 
 
 def test_a_terminal_that_hangs_up(tmp_path: Path) -> None:
-    """The program gets its one SIGHUP and ends as it likes; the launcher tells nobody, and ends so too."""
+    """The program gets its one SIGHUP and ends as it likes; the launcher reports to no one, and ends so too."""
     code = (
         "import os, signal, sys\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP, signal.SIGUSR1])\n"
         "print('ready', flush=True)\nsignal.sigwait([signal.SIGHUP])\n"
@@ -171,7 +168,7 @@ def test_a_terminal_that_hangs_up(tmp_path: Path) -> None:
     )
     pid, terminal = pty.fork()
     if pid == 0:
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever runs the tests may ignore it
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run with it ignored
         os.chdir(tmp_path)
         os.execv(RLTRACE, [word for word in line(code) if word != "--quiet"])
     shown = b""
@@ -199,7 +196,7 @@ def test_ignored_signals_stay_ignored(tmp_path: Path) -> None:
     assert shell.stdout == "SIG_IGN\n"
 
 
-def test_a_status_is_told_though_children_are_ignored(tmp_path: Path) -> None:
+def test_a_status_is_known_though_children_are_ignored(tmp_path: Path) -> None:
     """Where SIGCHLD is ignored the system forgets how children ended; the program's status still comes out."""
     code = "import signal, sys; print(signal.getsignal(signal.SIGCHLD).name); sys.exit(3)"
     ignoring = (
@@ -227,8 +224,6 @@ def test_launcher_that_is_killed_leaves_the_program_alone(tmp_path: Path) -> Non
         line(code), cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
     )
     with child:
-        assert child.stdin is not None
-        assert child.stdout is not None
         assert child.stdout.readline() == "ready\n"
         child.kill()
         child.wait()

@@ -14,7 +14,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import rltrace
+
 FOLDER = Path(__file__).parent / "warm"
+INSTALLED = Path(rltrace.__file__).parents[1]
 
 _spec = importlib.util.spec_from_file_location("warm_sitecustomize", FOLDER / "sitecustomize.py")
 assert _spec is not None and _spec.loader is not None
@@ -79,8 +82,11 @@ def connected(key: Sequence[str]) -> WarmPython | None:
     return WarmPython(control)
 
 
-def started(key: Sequence[str], modules: Modules, environment: Mapping[str, str]) -> WarmPython:
-    """The warm Python of a kind, which is started unless another worker has done so."""
+def started(key: Sequence[str], modules: Modules, environment: Mapping[str, str], library: str) -> WarmPython:
+    """The warm Python of a kind, which is started unless another worker has done so.
+
+    ``library``: a folder with an rltrace other than the installed one, or "".
+    """
     while (found := connected(key)) is None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
             try:
@@ -88,7 +94,8 @@ def started(key: Sequence[str], modules: Modules, environment: Mapping[str, str]
             except OSError:  # another worker has, and is about to listen
                 continue
             listener.listen(100)
-            given = {"PYTHONPATH": os.fspath(FOLDER), warm.CONTROL: "3", warm.LOADED: json.dumps(modules)}
+            path = os.pathsep.join(filter(None, (os.fspath(FOLDER), library)))
+            given = {"PYTHONPATH": path, warm.CONTROL: "3", warm.LOADED: json.dumps(modules)}
             os.posix_spawn(
                 sys.executable,
                 [sys.executable, os.fspath(FOLDER / "program.py")],
@@ -153,14 +160,15 @@ def python_for(process: Mapping[str, Any]) -> WarmPython | None:
     """The warm Python that can become a process; None: the first of its kind is a new process."""
     modules = JAX if _uses_jax(process) else TORCH
     startup = warm.startup_variables(process["environment"])
-    key = (*modules, *(f"{name}={startup[name]}" for name in sorted(startup)))
+    library = _library(process["environment"].get("PYTHONPATH", ""))
+    key = (*modules, library, *(f"{name}={startup[name]}" for name in sorted(startup)))
     with _asking:
         if key not in WarmPopen.pythons:
             found = connected(key)
             if found is None and _is_first(key):
                 return None
             plain = {k: v for k, v in os.environ.items() if not k.startswith((*warm.STARTUP, "RLTRACE"))}
-            WarmPopen.pythons[key] = found or started(key, modules, {**plain, **startup})
+            WarmPopen.pythons[key] = found or started(key, modules, {**plain, **startup}, library)
         return WarmPopen.pythons[key]
 
 
@@ -178,6 +186,12 @@ def _is_first(key: Sequence[str]) -> bool:
 
 _asked: list[socket.socket] = []
 _asking = threading.Lock()
+
+
+def _library(path: str) -> str:
+    """The folder on ``PYTHONPATH`` that has an rltrace of its own; else ""."""
+    others = (Path(each) for each in path.split(os.pathsep) if each and Path(each) != INSTALLED)
+    return next((os.fspath(folder) for folder in others if (folder / "rltrace" / "__init__.py").is_file()), "")
 
 
 def _uses_jax(process: Mapping[str, Any]) -> bool:
