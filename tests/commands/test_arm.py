@@ -91,7 +91,6 @@ class Loop:
         )
 
     def step(self) -> None:
-        assert self.process.stdin is not None and self.process.stdout is not None
         self.process.stdin.write("\n")
         self.process.stdin.flush()
         assert self.process.stdout.readline() == "stepped\n"

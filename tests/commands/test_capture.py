@@ -61,11 +61,11 @@ def test_what_is_refused(arguments: list[str], words: str, capsys: pytest.Captur
     assert Path("letter.txt").read_text() == "dear all"
 
 
-def test_nobody_to_ask(capsys: pytest.CaptureFixture[str]) -> None:
-    """The command is shown, and not run: it comes from the trace, and nobody has agreed to it."""
+def test_without_a_terminal_to_ask_at(capsys: pytest.CaptureFixture[str]) -> None:
+    """The command is shown, and not run: it comes from the trace, and was not agreed to."""
     arguments = ["capture", "a.zarr", "--for", "b.zarr", "--folder", ".", "--cmd", "python other.py --fast"]
     assert main(arguments) == 2
-    told = capsys.readouterr().err
-    assert "this runs 2 times, up to the end of steps 1 to 2" in told
-    assert "python other.py --fast" in told and "give --yes" in told
+    shown = capsys.readouterr().err
+    assert "this runs 2 times, up to the end of steps 1 to 2" in shown
+    assert "python other.py --fast" in shown and "give --yes" in shown
     assert not Path("a.capture.runs").exists()

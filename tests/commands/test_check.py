@@ -55,8 +55,8 @@ def checked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.
     return folder, check(folder, "-n", "3", "--jobs", "2", "-o", "out", "--format", "json")
 
 
-def test_runs_that_part(checked: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
-    """Three runs and one hardly recorded, each where no other left anything: one of them parts, by its argument."""
+def test_runs_that_diverge(checked: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    """Three runs and one hardly recorded, each where no other left anything: one of them diverges, by its argument."""
     folder, result = checked
     assert result.returncode == 1, result.stderr
     found: dict[str, Any] = json.loads(result.stdout)
@@ -72,7 +72,7 @@ def test_runs_that_part(checked: tuple[Path, subprocess.CompletedProcess[str]]) 
     assert not (folder / "out" / "folders").exists()
 
 
-def test_a_kept_trace_names_the_folder_it_is_of(checked: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+def test_a_trace_names_the_folder_it_is_of(checked: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     """Commands that are made from such a trace run in the program's own folder, not in a copy that is gone."""
     folder, _ = checked
     traces = sorted((folder / "out").glob("run-*.zarr"))
@@ -86,7 +86,7 @@ def test_a_run_that_reads_another_part(folder: Path) -> None:
     """Of what an op returned: the finding says which, and which the other runs read."""
     halves = "torch.arange(6.0).chunk(2)[odd and step == 1]"
     (folder / "train.py").write_text(PROGRAM.replace("(3.0 if odd and step == 1 else 2.0)", halves))
-    result = check(folder, "-n", "3", "--format", "json")
+    result = check(folder, "-n", "3", "--no-control", "--format", "json")
     assert result.returncode == 1, result.stderr
     found = json.loads(result.stdout)
     finding = found["tree"]["finding"]
@@ -136,7 +136,7 @@ def test_bad_input(
     options: list[str],
     message: str,
 ) -> None:
-    """Each is trouble, told in a sentence, before anything runs."""
+    """Each is an error, reported in a sentence, before anything runs."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "something").touch()
@@ -145,7 +145,7 @@ def test_bad_input(
 
 
 def test_a_command_without_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
-    """Nothing was recorded: trouble, with what the command printed."""
+    """Nothing was recorded: an error, with what the command printed."""
     monkeypatch.chdir(tmp_path)
     assert main(["check", "--", "sh", "-c", "echo no torch here"]) == 2
     assert "no torch here" in capfd.readouterr().err

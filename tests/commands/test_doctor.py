@@ -54,9 +54,9 @@ def test_of_a_command(tmp_path: Path) -> None:
     assert found["facts"]["flag.deterministic_algorithms"] is True
     assert found["facts"]["torch.threads"] == 1
     assert found["engine"]["target"]["torch"] == found["facts"]["torch.version"]
-    told = " ".join(obstacle["what"] for obstacle in found["obstacles"])
-    assert "PYTHONHASHSEED" not in told
-    assert "MKL chooses" not in told
+    obstacles = " ".join(obstacle["what"] for obstacle in found["obstacles"])
+    assert "PYTHONHASHSEED" not in obstacles
+    assert "MKL chooses" not in obstacles
     assert {obstacle["scope"] for obstacle in found["obstacles"]} <= {"elsewhere"}
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
 
@@ -84,7 +84,7 @@ def test_the_engine(tmp_path: Path) -> None:
 
 
 def test_of_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing is run: the facts stand in the trace."""
+    """Nothing is run: the facts are in the trace."""
     builder = TraceBuilder(tmp_path / "a.zarr")
     builder.main.fact("torch.threads", 6)
     builder.main.fact("flag.deterministic_algorithms", False)

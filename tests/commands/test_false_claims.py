@@ -41,7 +41,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def unforeseen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What would be told as an error that nobody foresaw is an error of the test."""
+    """What would be reported as an unexpected error is an error of the test."""
 
     def again(error: Exception) -> None:
         raise error
@@ -134,7 +134,7 @@ def changed(kind: str, **fields: object) -> Callable[[Record], Record]:
 def test_records_that_make_no_sense(
     whole: Path, tmp_path: Path, base: str, change: Callable[[Record], Record], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each is told in one line or passed over; what is not hurt is still there."""
+    """Each is reported in one line or ignored; what is not hurt is still there."""
     statuses = run_all(whole, rewrite(load(whole), base, change), tmp_path)
     assert statuses[0] == statuses[1] == 0
     assert "Traceback" not in capsys.readouterr().err

@@ -64,7 +64,7 @@ def test_series(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_rows_of_tensors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """How many tensors were kept by row, of which ops and modules, along which axes, and which were not."""
+    """How many tensors were recorded by row, of which ops and modules, along which axes, and which were not."""
     builder = TraceBuilder(tmp_path / "t.zarr")
     builder.main.request_activations("module=*", axes=(0, 1))
     with builder.call("Net", {"ids": np.array([[1, 2]])}):

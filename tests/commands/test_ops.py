@@ -183,7 +183,7 @@ def damaged(tmp_path: Path) -> Path:
     return tmp_path / "t.zarr"
 
 
-def test_holes_stand_where_the_rows_would(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_holes_are_where_the_rows_would_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Rows that cannot be read are one line in their place, and a word on standard error."""
     path = damaged(tmp_path)
     assert main(["ops", str(path)]) == 0
@@ -194,7 +194,7 @@ def test_holes_stand_where_the_rows_would(tmp_path: Path, capsys: pytest.Capture
     assert "10 rows could not be read" in err
 
 
-def test_a_hole_hides_how_manieth_the_rest_of_its_step_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_hole_hides_the_occurrences_after_it_in_its_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing is counted across a hole: after it ``nth`` finds nothing until the next step."""
     path = damaged(tmp_path)
     lines = [json.loads(line) for line in run(capsys, path, "nth=0:", "--format", "json")]
@@ -220,7 +220,7 @@ def test_long_streams(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_mistakes_have_their_own_words(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A wrong selector or range is trouble (2), with a caret."""
+    """A wrong selector or range is an error (2), with a caret."""
     for arguments in (["opp=mm"], ["--steps", "5:2"]):
         assert main(["ops", str(trace), *arguments]) == 2
         assert "^" in capsys.readouterr().err
@@ -240,7 +240,7 @@ def test_any_number_is_valid_json(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_events_are_found_by_their_names_and_operators_by_theirs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """``op=*`` means operators, as ever. An event tells its cells by name, evidence in brackets."""
+    """``op=*`` means operators, as ever. An event shows its cells by name, evidence in brackets."""
     trace = TraceBuilder(tmp_path / "e.zarr")
     trace.op("aten.mm.default", outputs=["x"])
     trace.event(

@@ -56,12 +56,12 @@ def test_b_becomes_a(folder: Path) -> None:
     done = run(folder, "replay", "a.zarr", *options, "--", *program)
     lines = done.stderr.splitlines()
     assert lines[0] == "rltrace: recording to c.zarr (every op, until step 2 is done, with values injected)"
-    told = lines.index("rltrace: injected A's values at the selected op")
-    assert lines[told + 1 : told + 3] == [
+    at = lines.index("rltrace: injected A's values at the selected op")
+    assert lines[at + 1 : at + 3] == [
         "  at 1 of them the program had different values, of one kind:",
         "    1  aten.rand.default at train.py:6 (<module>)",
     ]
-    assert lines[told + 3] == "       RNG states differ; first at op 0 of rank0/main, step 0"
+    assert lines[at + 3] == "       RNG states differ; first at op 0 of rank0/main, step 0"
     result = json.loads((folder / "result.json").read_text())
     (kind,) = result["other"]
     assert kind["kernel"]["a"] == kind["kernel"]["b"]
@@ -110,7 +110,7 @@ def test_b_becomes_a(folder: Path) -> None:
 
 def test_a_lockstep(folder: Path) -> None:
     """Values at every op: the one kind of op at which B has other ones, though all that follow read them; it became A.
-    Of no kinds at all: nothing is put in, which is refused."""
+    Of no kinds at all: nothing is injected, which is refused."""
     run(folder, "record", "-o", "all.zarr", "--values", "all", "--quiet", "--", sys.executable, "train.py", "1", "0")
     program = ("--", sys.executable, "train.py", "2", "0")
     done = run(folder, "replay", "all.zarr", "--lockstep", "-o", "l.zarr", "--result", "l.json", *program)
@@ -175,7 +175,7 @@ def test_what_cannot_be_asked(
 
 
 def test_a_trace_without_ops(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A recording of steps alone has nothing to put in, which is said."""
+    """A recording of steps alone has nothing to inject, which is reported."""
     builder = TraceBuilder(tmp_path / "a.zarr", level="step")
     builder.end_step()
     builder.finish()

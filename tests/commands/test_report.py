@@ -28,7 +28,7 @@ def verdict(file: str) -> str:
 
 
 def test_a_page(capsys: pytest.CaptureFixture[str]) -> None:
-    """A page that was written is a success, whatever it says; one line tells its verdict and size."""
+    """A page that was written is a success, whatever it says; one line has its verdict and size."""
     assert main(["report", "a.zarr", "b.zarr", "-o", "report.html"]) == 0
     out, err = capsys.readouterr()
     assert out == ""

@@ -36,7 +36,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def script(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run it as somebody does who has torch and NumPy, and no rltrace."""
+    """Run it where torch and NumPy are installed, and rltrace is not."""
     blocked = folder / "blocked"
     for name in ("rltrace", "xxhash", "zarr"):
         (blocked / name).mkdir(parents=True, exist_ok=True)
@@ -66,19 +66,19 @@ def test_the_script_runs_alone(folder: Path, capsys: pytest.CaptureFixture[str])
     more += ["--tf32", "on", "--alignment", "16"]
     done = script(folder, "out/repro.py", "--json", "--times", "3", "--cpu-capability", "default", *more)
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
+    outcome = json.loads(done.stdout)
     switches = {"cudnn.benchmark": True, "deterministic_algorithms": False, "sdp": "math", "tf32": True}
-    assert (told["here"]["switches"], told["here"]["alignments"]) == (switches, [16])
-    assert told["here"]["environment"]["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"
+    assert (outcome["here"]["switches"], outcome["here"]["alignments"]) == (switches, [16])
+    assert outcome["here"]["environment"]["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"
     found = Recorded(folder / "a.zarr")
-    assert told["results"] == [{"digests": [f"{found.named('exp')[1].outputs[0]:016x}"], "count": 3, "of": ["a"]}]
-    assert (told["schema"], told["repeats"], told["times"]) == ("rltrace.rerun/1", True, 3)
-    assert told["here"]["cpu_capability"] == "DEFAULT"
-    assert told["here"]["environment"]["ATEN_CPU_CAPABILITY"] == "default"
+    assert outcome["results"] == [{"digests": [f"{found.named('exp')[1].outputs[0]:016x}"], "count": 3, "of": ["a"]}]
+    assert (outcome["schema"], outcome["repeats"], outcome["times"]) == ("rltrace.rerun/1", True, 3)
+    assert outcome["here"]["cpu_capability"] == "DEFAULT"
+    assert outcome["here"]["environment"]["ATEN_CPU_CAPABILITY"] == "default"
 
 
-def test_another_run_s_result_stands_beside_it(folder: Path) -> None:
-    """B by the same identity: its digest, its settings; neither of the two is told as neither."""
+def test_another_run_s_result_is_shown_beside_it(folder: Path) -> None:
+    """B by the same identity: its digest, its settings; a digest of neither run is reported as neither."""
     assert main(["repro", "a.zarr", "--against", "b.zarr", "--at", "op=_softmax,nth=1", "-o", "out", "--quiet"]) == 0
     text = Path("out/repro.py").read_text()
     digest = f"{Recorded(folder / 'a.zarr').named('_softmax')[1].outputs[0]:016x}"
@@ -123,7 +123,7 @@ def test_how_an_op_is_named(folder: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("at", "told"),
+    ("at", "error"),
     [
         ("op=_softmax", "more than one op; name one of them:\n  --at rank0/main:"),
         ("op=nothing", "matches no op"),
@@ -134,10 +134,10 @@ def test_how_an_op_is_named(folder: Path, text: str) -> None:
         ("step=x", "a number from 0"),
     ],
 )
-def test_an_op_that_is_not_one(folder: Path, capsys: pytest.CaptureFixture[str], at: str, told: str) -> None:
+def test_an_op_that_is_not_one(folder: Path, capsys: pytest.CaptureFixture[str], at: str, error: str) -> None:
     """Which there are, or what to write."""
     assert main(["repro", "a.zarr", "--at", at]) == ExitCode.TROUBLE
-    assert told in capsys.readouterr().err
+    assert error in capsys.readouterr().err
 
 
 def test_values_that_are_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -200,7 +200,7 @@ def test_a_folder_that_is_there(folder: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_no_op_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of one trace it has to be said which; an operator that nobody registers is told with what to do."""
+    """Of one trace it has to be said which; an operator that is not registered is reported with what to do."""
     assert main(["repro", "a.zarr"]) == ExitCode.TROUBLE
     assert "give the op with --at OP" in capsys.readouterr().err
     assert main(["repro", "a.zarr", "--at", "0", "--import", "no_such_module"]) == ExitCode.TROUBLE

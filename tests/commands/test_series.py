@@ -41,8 +41,8 @@ def build(path: str, late: float = 0.0, more: bool = False) -> None:
     builder.finish()
 
 
-def test_scalers_that_part_come_first(capsys: pytest.CaptureFixture[str]) -> None:
-    """The finding, what became of each scaler and its rates, then every series with its course, within 80 columns."""
+def test_scalers_that_diverge_come_first(capsys: pytest.CaptureFixture[str]) -> None:
+    """The finding, what each scaler did and its rates, then every series with its course, within 80 columns."""
     scaled(Path("a.zarr"), {0: [GOOD] * 4, 1: [GOOD, OVERFLOW, GOOD, GOOD]})
     shown = run(capsys, "a.zarr")
     text = " ".join(shown.split())
@@ -65,7 +65,7 @@ def test_a_name_that_chooses_nothing_is_said(capsys: pytest.CaptureFixture[str])
 
 
 def test_names_choose(capsys: pytest.CaptureFixture[str]) -> None:
-    """What is not asked for is neither listed nor told of."""
+    """What is not asked for is neither listed nor counted."""
     scaled(Path("a.zarr"), {0: [GOOD], 1: [OVERFLOW]})
     assert "diverge" in run(capsys, "a.zarr", "--name", "scaler:*")
     shown = run(capsys, "a.zarr", "--name", "*lr")
@@ -96,7 +96,7 @@ def test_several_traces_are_held_against_the_first(capsys: pytest.CaptureFixture
 
 
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
-    """One object with every series, scaler and parting, and how each series comes apart; fields as documented."""
+    """One object with every series, scaler and divergence, and how each series diverges; fields as documented."""
     scaled(Path("a.zarr"), {0: [GOOD] * 3, 1: [GOOD, OVERFLOW, GOOD]})
     scaled(Path("b.zarr"), {0: [GOOD] * 3, 1: [GOOD, OVERFLOW, OVERFLOW]})
     found: dict[str, Any] = json.loads(run(capsys, "a.zarr", "b.zarr", "--format", "json"))
@@ -142,7 +142,7 @@ def test_what_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
         run(capsys, *wrong, status=2)
 
 
-def test_damage_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_damage_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     """What can be read is shown; what cannot is named; listing ends with 0."""
     builder = TraceBuilder(Path("a.zarr"))
     builder.sample("return", 1.0)

@@ -27,7 +27,7 @@ def traces(tmp_path: Path) -> tuple[Path, Path]:
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """As if somebody sat at a terminal: what the interface was opened on. It is left with the comparison."""
+    """As at a terminal: what the interface was opened on. It is left with the comparison."""
     asked: list[object] = []
 
     def show(a: Path, b: Path, *, strict: bool, starts: Pair[int] | None, confirm: Path | None) -> Comparison:
