@@ -63,8 +63,8 @@ def test_a_shell_reads_folder_variables_and_words(tmp_path: Path) -> None:
     folder = tmp_path / "it's $HOME"
     folder.mkdir()
     shown = in_folder(str(folder), {"B": "two words", "A": "$x"}, "printenv A B")
-    told = subprocess.run(["sh", "-c", f"{shown}; pwd"], capture_output=True, text=True, check=True)
-    assert told.stdout.splitlines() == ["$x", "two words", str(folder)]
+    shell = subprocess.run(["sh", "-c", f"{shown}; pwd"], capture_output=True, text=True, check=True)
+    assert shell.stdout.splitlines() == ["$x", "two words", str(folder)]
     assert in_folder("~/my runs", {}, "true") == "cd ~/'my runs' && true"
     assert in_folder("", {}, "true") == "true"
     assert line("info", "my a.zarr") == "rltrace info 'my a.zarr'"

@@ -41,7 +41,7 @@ def test_facts_are_flat() -> None:
 
 
 def test_without_torch_nothing_is_loaded(tmp_path: Path) -> None:
-    """Facts are told of what is loaded; nothing is loaded to tell them."""
+    """Facts are of what is loaded; nothing is loaded for them."""
     code = "import sys\nfrom rltrace import fingerprint\nfound = fingerprint.start() | fingerprint.facts()\n"
     found, _ = facts_of(code + "assert not {'torch', 'numpy'} & set(sys.modules)\n", tmp_path)
     assert found["python.version"] == ".".join(map(str, sys.version_info[:3]))
@@ -219,7 +219,7 @@ def test_a_library_is_asked_only_where_it_is_loaded() -> None:
 
 
 def test_reduced_precision_of_products_is_a_truth_value() -> None:
-    """Whether split-k is allowed as well, which newer versions of torch tell with it, is a fact of its own."""
+    """Whether split-k is allowed as well, which newer versions of torch report with it, is a fact of its own."""
     pytest.importorskip("torch")
     flags = libraries.torch_flags()
     for kind in ("fp16", "bf16"):
@@ -239,7 +239,7 @@ def test_reduced_precision_of_products_is_a_truth_value() -> None:
     ],
 )
 def test_variables_that_choose_kernels_are_written_down_and_places_are_not(name: str, recorded: bool) -> None:
-    """Where a file lies is nobody's business, though its name begins as theirs do."""
+    """Where a file lies stays private, though its name begins as theirs do."""
     assert host.is_recorded(name) is recorded
 
 

@@ -48,7 +48,7 @@ def build(tmp_path: Path) -> Build:
     ) -> Lock:
         trace = TraceBuilder(tmp_path / f"{next(numbers)}.zarr", level="step")
         for name, value in {**FACTS, **facts}.items():
-            trace.fact(name.replace("__", "."), value)  # type: ignore[arg-type]
+            trace.fact(name.replace("__", "."), value)
         for step in range(steps):
             digests = {"parameters": f"p{step}", "gradients": f"g{step}", "generators": f"r{step // 4}"}
             if changed is not None and changed[0] <= step:
@@ -164,7 +164,6 @@ def test_the_first_step_that_differs(build: Build, step: int, what: str, differ:
     found = compare_locks(build(), build(changed=(step, what)))
     assert found.verdict is Verdict.DIVERGED and found.steps == step
     first = found.first
-    assert first is not None
     assert (first.step, first.differ, first.optimizer) == (step, (differ,), ("SGD 0", "Adam 1")[step % 2])
     assert first.explanation.startswith(f"the {differ} at the end of this step differ")
     assert ("every step before is equal" in first.explanation) == (step > 0)
@@ -195,9 +194,9 @@ def test_several_processes(tmp_path: Path) -> None:
     first, gone, new = (
         compare_locks(*pair).first for pair in ((locks[0], locks[1]), (locks[0], locks[2]), (locks[2], locks[0]))
     )
-    assert first is not None and (first.process, first.step) == ("rank1/main", 1)
-    assert gone is not None and gone.explanation == "rank1/main made no step; the lock has 4 steps of it"
-    assert new is not None and new.explanation == "the lock has no step of rank1/main, which made 4 steps"
+    assert (first.process, first.step) == ("rank1/main", 1)
+    assert gone.explanation == "rank1/main made no step; the lock has 4 steps of it"
+    assert new.explanation == "the lock has no step of rank1/main, which made 4 steps"
 
 
 def test_an_unfinished_run(build: Build) -> None:

@@ -108,7 +108,7 @@ def test_a_gpu() -> None:
     ],
 )
 def test_what_chooses_otherwise_from_run_to_run(more: dict[str, Fact], scope: Scope, setting: str) -> None:
-    """Told where it is on, and nowhere else."""
+    """Reported where it is on, and nowhere else."""
     assert setting in said({**GPU, **more}, scope)
     assert setting not in said(GPU, Scope.HERE) + said(GPU, Scope.ELSEWHERE)
 

@@ -109,7 +109,7 @@ def test_a_stream_without_steps_has_none() -> None:
 
 
 def test_everything_is_known_as_such() -> None:
-    """Whoever lists a trace can skip the matching when nothing is left out."""
+    """A reader that lists a trace can skip the matching when nothing is left out."""
     assert parse_selectors([]).matches_all
     assert parse_selectors(["op=mm", "all"]).matches_all
     assert not parse_selectors(["op=*"]).matches_all

@@ -29,7 +29,6 @@ Program = Callable[[TraceBuilder, bool], None]
 def statuses_of(verbs: str) -> dict[str, int]:
     """What SKILL.md says of the exit statuses of verbs: the number by its first word."""
     found = re.search(rf"{re.escape(verbs)}: (0 .*?)\.(?: |$)", SKILL)
-    assert found is not None, verbs
     text = re.sub(r"\([^)]*\)", "", found[1])
     return {word: int(number) for number, word in re.findall(r"(\d+) (?:the )?(\w+)", text)}
 
@@ -39,7 +38,7 @@ DIFF = statuses_of("`diff` and `check`")
 
 @dataclass(frozen=True)
 class Case:
-    """Two runs, and what an agent is to be told of them."""
+    """Two runs, and what an agent is to be shown of them."""
 
     program: Program
     verdict: str

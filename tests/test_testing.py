@@ -1,4 +1,4 @@
-"""The builder makes true traces: what it is told is what a reader finds."""
+"""The builder makes true traces: what it is given is what a reader finds."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def test_places_and_phases(tmp_path: Path) -> None:
     process = open_trace(builder.finish()).processes[0]
     rows, tables = process.streams[0].read(0, 2), process.tables
     row = rows.columns[0].tolist()
-    frames = [tables["frames"].payloads[i] for i in tables["sites"].payloads[row[Column.SITE]]]  # type: ignore[attr-defined]
-    assert [frame["function"] for frame in frames] == ["forward", "main"]  # type: ignore[index]
+    frames = [tables["frames"].payloads[i] for i in tables["sites"].payloads[row[Column.SITE]]]
+    assert [frame["function"] for frame in frames] == ["forward", "main"]
     assert tables["modules"].payloads[row[Column.MODULE]] == "net.0"
     assert tables["kernels"].payloads[row[Column.KERNEL]] == {"library": "mkl"}
     assert row[Column.PHASE] == Phase.FORWARD

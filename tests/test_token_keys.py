@@ -41,7 +41,7 @@ def test_what_is_not_known_has_no_key() -> None:
     assert cached.keys(np.array([[7], [7]]), np.array([[2], [2]])).tolist() == [[NO_KEY], [NO_KEY]]
 
 
-def test_a_mask_alone_tells_how_long_a_sequence_is() -> None:
+def test_a_mask_alone_shows_how_long_a_sequence_is() -> None:
     """Without positions the mask says how many tokens came before, padding aside."""
     whole = Sequences().keys(np.array([[5, 6, 7]]))[0]
     cached = Sequences()
@@ -49,7 +49,7 @@ def test_a_mask_alone_tells_how_long_a_sequence_is() -> None:
     assert cached.keys(np.array([[7]]), None, np.array([[0, 1, 1, 1]])).tolist() == [[whole[2]]]
 
 
-def test_sequences_packed_into_one_row_are_told_apart_by_their_positions() -> None:
+def test_sequences_packed_into_one_row_are_separated_by_their_positions() -> None:
     """As trainers without padding have them; one whose beginning is not there has no key."""
     plain = [Sequences().keys(np.array([ids]))[0].tolist() for ids in ([5, 6, 7], [8, 9])]
     packed = Sequences().keys(np.array([[5, 6, 7, 8, 9]]), np.array([[0, 1, 2, 0, 1]]))[0]
@@ -58,7 +58,7 @@ def test_sequences_packed_into_one_row_are_told_apart_by_their_positions() -> No
     assert cut.tolist() == [*plain[0], NO_KEY, NO_KEY]
 
 
-def test_padding_that_only_positions_tell_of_changes_no_key() -> None:
+def test_padding_that_only_positions_show_changes_no_key() -> None:
     """Left padding whose positions are all 1, or all 0, as libraries fill them in."""
     plain = Sequences().keys(np.array([[5, 6, 7]]))[0].tolist()
     for filled in (1, 0):

@@ -38,7 +38,7 @@ def test_it_holds_both_packages(wheel: Path) -> None:
     assert "[pytest11]\nrltrace = rltrace.pytest_plugin" in info["entry_points.txt"]
 
 
-def test_it_runs_from_a_folder_that_nobody_can_write(wheel: Path, tmp_path: Path) -> None:
+def test_it_runs_from_a_folder_that_cannot_be_written(wheel: Path, tmp_path: Path) -> None:
     """The recipe for containers: installed with ``--target``, then named in ``PYTHONPATH``."""
     site = tmp_path / "site"
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--target", str(site)]

@@ -8,7 +8,7 @@ from rltrace.wording import counted, joined, ordinal
 
 
 def test_one_of_a_thing_is_singular() -> None:
-    """A count of one has no plural, and thousands stand apart."""
+    """A count of one has no plural, and thousands are separated."""
     assert [counted(n, "identical op") for n in (0, 1, 2_000)] == [
         "0 identical ops",
         "1 identical op",

@@ -1,4 +1,4 @@
-"""``docs/stories/env_divergence.md``: an environment with a generator that nobody seeds."""
+"""``docs/stories/env_divergence.md``: an environment with a generator that is not seeded."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ OTHER_SEEDS = (" --seed 6", " --seed 3")
 
 @pytest.mark.processor
 def test_page(folder: Path) -> None:
-    """Flips are found with their margins; the experts alone, put in, take most of the gap. With the weights it is one
+    """Flips are found with their margins; the experts alone, injected, take most of the gap. With the weights it is one
     more run, which is tested elsewhere."""
     *recording, comparing, replaying = shown = shown_on(PAGES / "router_replay.md")[:4]
     for seed in ("", *OTHER_SEEDS):

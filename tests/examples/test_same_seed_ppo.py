@@ -20,9 +20,9 @@ def test_page(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(frozenset[str]().union(*groups)) == 3
     assert groups == groups_of_weights(printed)
     assert checked.status == (1 if len(groups) > 1 else 0)
-    causes = partings_of(racing.output), partings_of(first_call.output)
+    causes = divergences_of(racing.output), divergences_of(first_call.output)
     assert [len(each) for each in causes] == [1, 1]
-    assert partings_of(checked.output) <= causes[0] | causes[1]
+    assert divergences_of(checked.output) <= causes[0] | causes[1]
 
     again = run(healed.command, folder)
     assert not differs(healed.output, again.output), differs(healed.output, again.output)
@@ -44,7 +44,7 @@ def groups_of_weights(printed: Shown) -> set[frozenset[str]]:
     return {frozenset(numbers) for numbers in runs.values()}
 
 
-def partings_of(report: str) -> set[tuple[str, str, str]]:
-    """Op and cause, place and source line of each parting."""
+def divergences_of(report: str) -> set[tuple[str, str, str]]:
+    """Op and cause, place and source line of each divergence."""
     text = re.sub(r"^[ │├└─]*│ ?", "", report, flags=re.MULTILINE)
     return set(re.findall(r"^(\S+, cause: \S+)\n(.*)\n +(.*)$", text, flags=re.MULTILINE))

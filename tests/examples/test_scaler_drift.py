@@ -17,11 +17,11 @@ def test_page(folder: Path) -> None:
     for one, other in zip(shown, now, strict=True):
         assert not differs(one.output, other.output), differs(one.output, other.output)
 
-    told = json.loads(run("rltrace series drift.zarr --format json --svg scalers.svg 2>/dev/null", folder).output)
-    (trace,) = told["traces"]
-    (parting,) = trace["divergences"]
-    assert parting["cause"] == "found_inf"
-    assert {tuple(side["scalers"]): side["found_inf"] for side in parting["sides"]} == {(0, 2): False, (1,): True}
+    found = json.loads(run("rltrace series drift.zarr --format json --svg scalers.svg 2>/dev/null", folder).output)
+    (trace,) = found["traces"]
+    (first,) = trace["divergences"]
+    assert first["cause"] == "found_inf"
+    assert {tuple(side["scalers"]): side["found_inf"] for side in first["sides"]} == {(0, 2): False, (1,): True}
     calm, nervous, other = (scaler["optimizers"][0] for scaler in trace["scalers"])
     assert calm["skipped"] == other["skipped"] == 0 < nervous["skipped"]
     assert nervous["effective"] < nervous["rate"] == calm["effective"]

@@ -16,7 +16,6 @@ from shown import PAGES, ROOT, differs, run, shown_on
 def program() -> Any:
     """The example as a module: it trains only under torchrun."""
     spec = importlib.util.spec_from_file_location("stale_rows", ROOT / "examples" / "stale_rows.py")
-    assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

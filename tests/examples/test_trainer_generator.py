@@ -1,4 +1,4 @@
-"""``docs/stories/trainer_generator.md``: where a trainer and its generator part; with the same sums they do not."""
+"""``docs/stories/trainer_generator.md``: where a trainer and its generator diverge; with the same sums they do not."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_page(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         assert not differs(page, found), differs(page, found)
     assert now[comparing].status == 1
     apart = re.search(r"\|A - B\|  (\S+) mean", now[comparing].output)
-    assert apart is not None and min(printed) <= float(apart[1]) <= max(printed)
+    assert min(printed) <= float(apart[1]) <= max(printed)
     monkeypatch.chdir(folder)
     assert main(["compare", "grpo.zarr", "--require", "bitwise"]) == 1
 
