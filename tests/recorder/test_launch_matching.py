@@ -167,6 +167,41 @@ def test_a_launch_is_the_op_s_that_made_it(late: bool) -> None:
     assert joined.why == ""
     assert [[launch.name for launch in launches] for launches in joined.launches] == [["copy", "sgemm"], ["triton_poi"]]
     assert joined.launches[0][0] == Launch("copy", (8, 1, 1), (128, 1, 1))
+    assert joined.strays == ()
+
+
+def test_a_call_may_run_several_operators() -> None:
+    """The row's is one of them, with its own launches; a row of an operator that did not run has none."""
+    events = [
+        host(BRACKET, 10, 90, 1),
+        host("mine::first", 20, 30, 2),
+        host("mine::second", 40, 50, 3),
+        *(kernel("one", 300, 20, 2), kernel("two", 310, 21, 3)),
+    ]
+    assert [launch.name for launch in join(events, ["mine.second.default"]).launches[0]] == ["two"]
+    assert "ran mine::first, mine::second, its row" in join(events, ["mine.third.default"]).why
+
+
+def test_a_call_that_raised_has_no_row() -> None:
+    """Its bracket is passed over at its place, before the first row, between two and after the last."""
+    raised = [host(BRACKET, start, start + 5, 50 + start) for start in (2, 95, 160)]
+    calls = [event._replace(thread=1) for event in raised]
+    found = join([*CALLS[1:], *calls, *LAUNCHED], OPS, [0, 1, 2])
+    assert (found.why, len(found.launches)) == ("", 2)
+    assert "rows" in join([*CALLS[1:], *calls], OPS, [0, 1]).why
+
+
+def test_launches_for_no_row_are_named_by_what_launched_them() -> None:
+    """An op outside of any call, a call of the runtime, and one in a thread whose ops the profiler does not see."""
+    outside = [host("aten::zeros", 500, 510, 60), runtime("cudaLaunchKernel", 600, 610, 61)]
+    elsewhere = runtime("cudaLaunchKernel", 700, 710, 62)._replace(thread=9)
+    ran = [kernel("fill", 800, 63, 60), kernel("mine", 810, 61, 0), kernel("other", 820, 62, 0)]
+    joined = join([*CALLS, *outside, elsewhere, *ran], OPS)
+    assert sorted(joined.strays) == [
+        ("fill", "aten::zeros", 1),
+        ("mine", "cudaLaunchKernel", 1),
+        ("other", "cudaLaunchKernel in another thread", 1),
+    ]
 
 
 def test_the_autograd_engines_thread_is_the_streams() -> None:
@@ -207,5 +242,8 @@ def test_a_launch_that_names_no_op_is_the_one_s_around_its_call() -> None:
 def test_a_drivers_call_within_the_runtimes_started_nothing_of_its_own() -> None:
     """It has no kernel of its own, and its row's are known all the same; without any the row's are not."""
     outer, inner = runtime("cudaLaunchKernel", 50, 58, 70, 5), runtime("cuLaunchKernel", 52, 56, 71, 5)
-    assert join([*CALLS, outer, inner, kernel("sgemm", 300, 70, 5)], OPS).lost == frozenset()
+    for end in (56, 58):
+        within = inner._replace(end=end)
+        assert join([*CALLS, outer, within, kernel("sgemm", 300, 70, 5)], OPS).lost == frozenset()
+    assert join([*CALLS, outer, inner._replace(end=59), kernel("sgemm", 300, 70, 5)], OPS).lost == {0}
     assert join([*CALLS, outer, inner], OPS).lost == {0}

@@ -142,6 +142,7 @@ PRODUCTS = [
     ("cutlass_80_tensorop_z884gemm_64x32_16x4_nt_align1", "cutlass", "sm80", "64×32", "complex fp64"),
     ("cutlass3x_sm90_simt_sgemm_f32_f32_f32_f32_f32_128x64x8_1x1x1_0_tnn_align1", "cutlass", "sm90", "128×64", "fp32"),
     ("ampere_s1688gemm_128x128_ldg4_stages_32x3_nn", "cuBLAS", "ampere", "128×128", "tf32"),
+    ("cutlass_75_tensorop_bf16_s1688gemm_256x128_nn_align1", "cutlass", "sm75", "256×128", "bf16"),
     ("ampere_gcgemm_64x64_nt", "cuBLAS", "ampere", "64×64", "complex fp32"),
     ("volta_sgemm_fp16_32x128_tn", "cuBLAS", "volta", "32×128", "fp16"),
     ("cudnn_infer_volta_scudnn_128x64_relu_medium_nn_v1", "cuDNN", "volta", "128×64", "fp32"),
@@ -198,7 +199,14 @@ PRODUCTS = [
     ),
 ]
 
-ATTENTION = [
+OPERATIONS = [
+    ("igemm_wrw_gtcx3_nhwc_bf16_bx0_ex1_bt64x128x64_wt32x32x8_ws1x1_wr1x1", "MIOpen wrw 64×128 bf16", ""),
+    (
+        "void cutlass::device_kernel<flash::FlashAttnBwdSm90<flash::CollectiveMainloopBwdSm90<2, cute::tuple<"
+        "cute::C<80>, cute::C<128>, cute::C<64> >, cutlass::float_e4m3_t, float> > >(flash::Params)",
+        "flash attention backward head-64 80×128 fp8",
+        "sm90",
+    ),
     (
         "void cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<flash::CollectiveMainloopFwd"
         "Sm90<2, cute::tuple<cute::C<1>, cute::C<1>, cute::C<1> >, cute::tuple<cute::C<128>, cute::C<176>,"
@@ -398,9 +406,9 @@ def test_what_is_left_of_templates(full: str, short: str, library: str) -> None:
     assert (name.short, name.library, name.words) == (short, library, short)
 
 
-@pytest.mark.parametrize(("full", "words", "architecture"), ATTENTION)
-def test_attention_is_named_with_its_direction_and_head_size(full: str, words: str, architecture: str) -> None:
-    """Where the name has them; a head size that is only a bound is written as one."""
+@pytest.mark.parametrize(("full", "words", "architecture"), OPERATIONS)
+def test_an_operation_is_named_with_its_direction(full: str, words: str, architecture: str) -> None:
+    """And attention with its head size, where the name has it; one that is only a bound is written as one."""
     name = read_name(full)
     assert (name.words, name.architecture) == (words, architecture)
     assert len(name.words) <= MAX_SHORT
@@ -466,6 +474,7 @@ def test_a_short_name_keeps_what_tells_kernels_apart(full: str, short: str) -> N
 def test_a_precision_that_is_not_clear_is_not_said() -> None:
     """Two types that the name does not tie to the operands, or none at all."""
     assert read_name("cutlass_80_tensorop_s16816gemm_x_f16_bf16_64x64_nn").precision == ""
+    assert read_name("ampere_foogemm_64x64_nn").words == "cuBLAS 64×64"
     assert read_name("sm80_xmma_gemm_execute_tilesize64x64x32").words == "cuBLAS 64×64"
     both = "void cutlass::device_kernel<G<cutlass::half_t, cutlass::bfloat16_t> >(int)"
     assert read_name(both).precision == ""

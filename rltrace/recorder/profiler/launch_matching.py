@@ -223,7 +223,7 @@ class _Profile:
 
     def __init__(self, events: Sequence[ProfilerEvent]) -> None:
         self._device = sorted((event for event in events if event.device), key=itemgetter(CORRELATION, START))
-        self._calls = [event for event in events if event.runtime and not event.device]
+        self._calls = [event for event in events if event.runtime]
         self._ops = {event.correlation: event.linked for event in (*self._calls, *self._device) if event.linked}
         """By CUPTI's ids: torch's id of the innermost op around the call."""
         self._names: dict[int, str] = {}
