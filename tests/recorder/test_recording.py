@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rltrace.recorder.base.options import RecordOptions
-from rltrace.recorder.processes.recording import Part, ProcessRecording
+from rltrace.recorder.processes.recording import ProcessRecording, RecordingPart
 from rltrace.trace.format.root import create_trace
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import open_trace
@@ -29,10 +29,10 @@ def recorded(tmp_path: Path) -> ProcessTrace:
     return process
 
 
-def noting_part(calls: list[str], name: str) -> Part:
+def noting_part(calls: list[str], name: str) -> RecordingPart:
     """A part that notes when it is called."""
     turns = ("install", "wake", "sleep", "uninstall", "stop", "close")
-    return Part(**{turn: partial(calls.append, f"{turn} {name}") for turn in turns})  # type: ignore[arg-type]
+    return RecordingPart(**{turn: partial(calls.append, f"{turn} {name}") for turn in turns})  # type: ignore[arg-type]
 
 
 def test_parts_end_in_the_opposite_order(make: Make, tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_parts_end_in_the_opposite_order(make: Make, tmp_path: Path) -> None:
 def test_a_recording_that_is_asleep_commits_what_it_has(make: Make) -> None:
     """Parts fall asleep in the opposite order, then everything is committed in theirs."""
     recording, calls = make(), list[str]()
-    commits = [Part(commit=partial(calls.append, f"commit {name}")) for name in "cd"]
+    commits = [RecordingPart(commit=partial(calls.append, f"commit {name}")) for name in "cd"]
     recording.start([noting_part(calls, "a"), noting_part(calls, "b"), *commits])
     calls.clear()
     recording.sleep()
@@ -66,7 +66,7 @@ def test_a_part_that_cannot_begin_undoes_the_others(make: Make, tmp_path: Path) 
     def refuse() -> None:
         raise LookupError("mine")
 
-    recording.start([noting_part(calls, "a"), Part(install=refuse), noting_part(calls, "b")])
+    recording.start([noting_part(calls, "a"), RecordingPart(install=refuse), noting_part(calls, "b")])
     assert recording.is_over and recording.failure == "LookupError: mine"
     assert calls[:3] == ["install a", "stop a", "stop b"] and "uninstall a" in calls
     process = recorded(tmp_path)
@@ -80,7 +80,7 @@ def test_a_part_that_fails_as_it_ends_keeps_no_other_from_it(make: Make, tmp_pat
     def refuse() -> None:
         raise LookupError("mine")
 
-    recording.start([noting_part(calls, "a"), Part(uninstall=refuse)])
+    recording.start([noting_part(calls, "a"), RecordingPart(uninstall=refuse)])
     recording.finish()
     assert "uninstall a" in calls and calls[-1] == "close a"
     assert recorded(tmp_path).state == "damaged"

@@ -50,7 +50,7 @@ from rltrace.recorder.base.intern_tables import Tables
 from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.base.process_names import mark_children, recorded_name
 from rltrace.recorder.core.call_sites import Sites
-from rltrace.recorder.processes.recording import Part, ProcessRecording
+from rltrace.recorder.processes.recording import ProcessRecording, RecordingPart
 from rltrace.trace.format.schema import ITERATION, within_stream
 
 FAILED: Final = "jax.failed"
@@ -117,7 +117,7 @@ class JaxRecording:
     def start(self) -> None:
         """Begin to record."""
         commits, hook = self._commits, self._hook
-        part = Part(
+        part = RecordingPart(
             install=self._begin,
             sleep=commits.end,
             stop=commits.give_up,
@@ -126,7 +126,7 @@ class JaxRecording:
             records=(lambda: ()) if hook is None else hook.records,
         )
         self.life.start([part])
-        os.register_at_fork(after_in_child=self.life.forked)  # is_over asks nobody: that takes as long as a digest
+        os.register_at_fork(after_in_child=self.life.forked)  # asking for the process takes as long as a digest
 
     def _begin(self) -> None:
         if self._values is not None:

@@ -35,7 +35,7 @@ NO_FACTS: Final[Mapping[str, fingerprint.Fact]] = {}
 def _nothing(*_: object) -> None: ...
 
 
-class Part(NamedTuple):
+class RecordingPart(NamedTuple):
     """One part of a recording: what is called at each turn of its life, where it has something to do.
 
     Parts are called in their order as a recording begins, and in the opposite one as it ends.
@@ -83,7 +83,7 @@ class ProcessRecording:
         """Whether it has ended or failed, or this is a forked child. An attribute, as it is read at every call."""
         self.failure: str | None = None
         """Why the recording failed; None: it has not."""
-        self._parts: Sequence[Part] = ()
+        self._parts: Sequence[RecordingPart] = ()
         self._facts: Facts = {}
         self._notes: dict[str, list[str]] = {}
         self._finished = False
@@ -95,7 +95,7 @@ class ProcessRecording:
 
     # --- start and end ------------------------------------------------------------------------------------------------
 
-    def start(self, parts: Sequence[Part], facts: Mapping[str, fingerprint.Fact] = NO_FACTS) -> None:
+    def start(self, parts: Sequence[RecordingPart], facts: Mapping[str, fingerprint.Fact] = NO_FACTS) -> None:
         """Begin with these parts, and with facts of the source that are known before it computes anything.
 
         Where that fails, the recording has failed and nothing is left.

@@ -35,7 +35,7 @@ from rltrace.recorder.digests.backend import facts as device_facts
 from rltrace.recorder.integrations.install import Integrations
 from rltrace.recorder.processes.exits import EXIT_SECONDS, CommitServer, Terminations
 from rltrace.recorder.processes.forks import Inheritance, forks
-from rltrace.recorder.processes.recording import Part, ProcessRecording
+from rltrace.recorder.processes.recording import ProcessRecording, RecordingPart
 from rltrace.recorder.session import window
 from rltrace.recorder.session.arming import ArmedWindow, Arming, Wakening, WarmUp
 from rltrace.recorder.session.engine_choice import choice_facts, choose_library, handed_facts
@@ -118,7 +118,7 @@ class Session:
         self.steps = StepCounter(self._step_writer, loaded.module)
         self._parts = self._list_parts(integrations, scalers)
 
-    def _list_parts(self, integrations: Integrations, scalers: Scalers) -> Sequence[Part]:
+    def _list_parts(self, integrations: Integrations, scalers: Scalers) -> Sequence[RecordingPart]:
         """All parts, in their order."""
         options, recording, steps, server = self.options, self.recording, self.steps, self._commit_server
         compiler, stance = compiler_exclusion(self.fail), EagerStance(self.fail)
@@ -126,44 +126,52 @@ class Session:
         commits, streams, patches, arming = self._committer.thread, self._streams, self._patches, self._arming
         children, terminations = Children(options.trace, recording.token), Terminations(options.trace)
         parts = [
-            Part(install=compiler.install, uninstall=compiler.uninstall),
-            Part(install=streams.open_main, sleep=streams.close, uninstall=streams.close, stop=streams.silence),
-            Part(wake=self._take_captures, stop=lambda: self._captures.stop()),
-            Part(stop=self._series.stop),
-            Part(
+            RecordingPart(install=compiler.install, uninstall=compiler.uninstall),
+            RecordingPart(
+                install=streams.open_main, sleep=streams.close, uninstall=streams.close, stop=streams.silence
+            ),
+            RecordingPart(wake=self._take_captures, stop=lambda: self._captures.stop()),
+            RecordingPart(stop=self._series.stop),
+            RecordingPart(
                 install=steps.install,
                 wake=lambda: steps.wake(self._make_shard_capture()),
                 sleep=steps.fall_asleep,
                 uninstall=steps.remove,
             ),
-            Part(wake=self._write_slept, facts=self._late_facts, records=self._last_records, end=steps.last_state),
-            Part(wake=commits.start, sleep=commits.end, stop=commits.give_up, commit=self._commit),
-            Part(uninstall=lambda: patches.remove(but_subclasses=recording.is_inherited)),  # a waiting mode needs them
-            Part(wake=integrations.install, sleep=integrations.uninstall, uninstall=integrations.uninstall),
-            Part(wake=scalers.install, sleep=scalers.remove, uninstall=scalers.remove),
-            Part(
+            RecordingPart(
+                wake=self._write_slept, facts=self._late_facts, records=self._last_records, end=steps.last_state
+            ),
+            RecordingPart(wake=commits.start, sleep=commits.end, stop=commits.give_up, commit=self._commit),
+            RecordingPart(
+                uninstall=lambda: patches.remove(but_subclasses=recording.is_inherited)
+            ),  # a waiting mode needs them
+            RecordingPart(wake=integrations.install, sleep=integrations.uninstall, uninstall=integrations.uninstall),
+            RecordingPart(wake=scalers.install, sleep=scalers.remove, uninstall=scalers.remove),
+            RecordingPart(
                 wake=lambda: item_reads.install() if self._awake_options.level == "step" else None,
                 sleep=item_reads.remove,
                 uninstall=item_reads.remove,
             ),
-            Part(
+            RecordingPart(
                 wake=lambda: self.window.wake(self._awake_options, self._captures.links),
                 sleep=self.window.close,
                 replace=self._pause_before,
             ),
-            Part(install=children.install, uninstall=children.uninstall),
-            Part(
+            RecordingPart(install=children.install, uninstall=children.uninstall),
+            RecordingPart(
                 install=terminations.install,
                 uninstall=terminations.uninstall,
                 at_exit=terminations.install,  # multiprocessing ends its daemons after that
             ),
-            Part(install=lambda: server.serve(recording.terminated), close=server.end),
-            Part(uninstall=current.clear),
+            RecordingPart(install=lambda: server.serve(recording.terminated), close=server.end),
+            RecordingPart(uninstall=current.clear),
         ]
         if options.compile:
-            parts.insert(1, Part(install=stance.begin, uninstall=stance.end))
+            parts.insert(1, RecordingPart(install=stance.begin, uninstall=stance.end))
         if arming is not None:
-            over = Part(stop=arming.over, replace=lambda program: arming.over(program is not None), close=arming.over)
+            over = RecordingPart(
+                stop=arming.over, replace=lambda program: arming.over(program is not None), close=arming.over
+            )
             parts.append(over)
         return parts
 
