@@ -42,11 +42,11 @@ def trace(tmp_path: Path) -> Path:
 
 
 def archive(file: Path, *entries: tuple[str | zipfile.ZipInfo, bytes], **about: object) -> Path:
-    """A ZIP archive that tells of a capture, with these entries."""
-    told = {**to_json(CAPTURED), **about}
+    """A ZIP archive that describes a capture, with these entries."""
+    described = {**to_json(CAPTURED), **about}
     with zipfile.ZipFile(file, "w") as made, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of names that are there twice
-        made.writestr(ABOUT, json.dumps(told))
+        made.writestr(ABOUT, json.dumps(described))
         for name, content in entries:
             made.writestr(name, content)
     return file
@@ -137,29 +137,29 @@ def test_what_is_no_capture(make: Callable[[Path], object], words: str, tmp_path
     assert not (tmp_path / "b.zarr").exists()
 
 
-def test_damage_anywhere_is_told_or_without_effect(trace: Path, tmp_path: Path) -> None:
+def test_damage_anywhere_is_refused_or_without_effect(trace: Path, tmp_path: Path) -> None:
     """One byte changed: refused, or what is unpacked is the trace (a date in a header counts for nothing)."""
     file = tmp_path / "a.capture"
     write_capture(file, CAPTURED, trace)
     content = file.read_bytes()
     files = {path.relative_to(trace): path.read_bytes() for path in trace.rglob("*") if path.is_file()}
     damaged, target = tmp_path / "damaged.capture", tmp_path / "b.zarr"
-    told = 0
+    refused = 0
     for at in range(0, len(content), 397):
         damaged.write_bytes(content[:at] + bytes([content[at] ^ 0x41]) + content[at + 1 :])
         try:
             about = unpack(damaged, target)
         except CaptureError:
-            told += 1
+            refused += 1
             assert not target.exists()
             continue
         found = {path.relative_to(target): path.read_bytes() for path in target.rglob("*") if path.is_file()}
         same = found == files and about == CAPTURED
-        assert same or set(found) != set(files)  # a name in the directory: the trace then lacks a file, which it tells
+        assert same or set(found) != set(files)  # a name in the directory: the trace then lacks a file, and says so
         for path in sorted(target.rglob("*"), reverse=True):
             path.rmdir() if path.is_dir() else path.unlink()
         target.rmdir()
-    assert told > 5
+    assert refused > 5
     for end in (10, len(content) // 2, len(content) - 1):
         damaged.write_bytes(content[:end])
         with pytest.raises(CaptureError):

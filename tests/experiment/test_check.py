@@ -51,7 +51,7 @@ def test_it_is_numbered_like_any_other_run(checked: tuple[CheckResult, MadeUp]) 
     """A program that reads RLTRACE_RUN as a number finds one there; the run falls into its group."""
     found, runner = checked
     assert runner.names == ["1", "2", "3"]
-    assert found.control is not None and found.control.group == 0
+    assert found.control.group == 0
     assert found.control.run.output.name == "control.out"
 
 
@@ -59,6 +59,6 @@ def test_it_is_numbered_like_any_other_run(checked: tuple[CheckResult, MadeUp]) 
 def test_one_that_failed_alone_is_compared_with_none(checked: tuple[CheckResult, MadeUp]) -> None:
     """That it computed the same up to there proves nothing; what is said is how it ended, and where to look."""
     found, _ = checked
-    assert found.control is not None and found.control.group is None
+    assert found.control.group is None
     assert "it ended with status 1, as no other run did: " in found.control.why
     assert found.control.why.endswith("control.out has what it printed")

@@ -18,6 +18,9 @@ from rltrace.experiment.confirm.setup import ConfirmOptions, prepare
 from rltrace.experiment.outcome import ArmName, ArmState, ExperimentResult, Outcome
 from rltrace.testing import TraceBuilder
 
+Program = Callable[[bool], None]
+"""Is called with whether it is B."""
+
 OFF: dict[str, float] = {}
 """How far each planted op is off; each program sets it."""
 
@@ -34,16 +37,20 @@ def _planted(name: str) -> torch.library.CustomOpDef:
 first, second, third = map(_planted, ("first", "second", "third"))
 
 
-def train(steps: int, loss_of: object, **off: float) -> None:
-    """A few steps of a small model; ``loss_of`` is called with the model and the step."""
-    OFF.clear()
-    OFF.update(off)
-    model = nn.Linear(4, 3)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for step in range(steps):
-        loss_of(model, step).backward()  # type: ignore[operator]
-        optimizer.step()
-        optimizer.zero_grad()
+def training(loss_of: Callable[[nn.Module, int, bool], torch.Tensor], steps: int = 3, **off: float) -> Program:
+    """A program that trains a small model; ``off``: how far the planted ops are off in B."""
+
+    def program(is_b: bool) -> None:
+        OFF.clear()
+        OFF.update(off if is_b else {})
+        model = nn.Linear(4, 3)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(steps):
+            loss_of(model, step, is_b).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return program
 
 
 def needed(outcome: ExperimentResult) -> set[str]:
@@ -80,14 +87,10 @@ def test_numbers_that_an_edit_changed_are_not_to_be_confirmed(tmp_path: Path) ->
 def test_masked_origins(tmp_path: Path) -> None:
     """Three ops that compute otherwise, each of which hides the next: all of them are found, and each is needed."""
 
-    def program(is_b: bool) -> None:
-        train(
-            3,
-            lambda model, step: third(second(first(model(torch.rand(5, 4))).tanh()).exp()).mean(),
-            **({"first": 0.1, "second": 0.1, "third": 0.1} if is_b else {}),
-        )
+    def loss_of(model: nn.Module, step: int, is_b: bool) -> torch.Tensor:
+        return third(second(first(model(torch.rand(5, 4))).tanh()).exp()).mean()
 
-    outcome = confirm(tmp_path, program)
+    outcome = confirm(tmp_path, training(loss_of, first=0.1, second=0.1, third=0.1))
     assert outcome.word is Outcome.CONFIRMED, outcome.explanation
     assert states(outcome) == EXPECTED
     assert outcome.by_state
@@ -99,16 +102,13 @@ def test_masked_origins(tmp_path: Path) -> None:
 def test_one_matters_and_two_do_not(tmp_path: Path) -> None:
     """Two ops that only feed a log compute otherwise as well: they are listed, and left out of what it takes."""
 
-    def program(is_b: bool) -> None:
-        def loss_of(model: nn.Module, step: int) -> torch.Tensor:
-            out = first(model(torch.rand(5, 4)))
-            second(out.detach()).mean().item()
-            third(out.detach()).std().item()
-            return out.square().mean()
+    def loss_of(model: nn.Module, step: int, is_b: bool) -> torch.Tensor:
+        out = first(model(torch.rand(5, 4)))
+        second(out.detach()).mean().item()
+        third(out.detach()).std().item()
+        return out.square().mean()
 
-        train(3, loss_of, **({"first": 0.1, "second": 0.1, "third": 0.1} if is_b else {}))
-
-    outcome = confirm(tmp_path, program)
+    outcome = confirm(tmp_path, training(loss_of, first=0.1, second=0.1, third=0.1))
     assert outcome.word is Outcome.CONFIRMED, outcome.explanation
     assert needed(outcome) == {"confirm.first.default"}
     assert len(outcome.classes) == 3
@@ -118,15 +118,12 @@ def test_one_matters_and_two_do_not(tmp_path: Path) -> None:
 def test_a_log_alone(tmp_path: Path) -> None:
     """Where both leave the same state behind, every op counts: else nothing would be left to explain."""
 
-    def program(is_b: bool) -> None:
-        def loss_of(model: nn.Module, step: int) -> torch.Tensor:
-            out = model(torch.rand(5, 4))
-            second(out.detach()).mean().item()
-            return out.square().mean()
+    def loss_of(model: nn.Module, step: int, is_b: bool) -> torch.Tensor:
+        out = model(torch.rand(5, 4))
+        second(out.detach()).mean().item()
+        return out.square().mean()
 
-        train(2, loss_of, second=0.1 * is_b)
-
-    outcome = confirm(tmp_path, program)
+    outcome = confirm(tmp_path, training(loss_of, 2, second=0.1))
     assert outcome.word is Outcome.CONFIRMED, outcome.explanation
     assert outcome.by_state is False
     assert needed(outcome) == {"confirm.second.default"}
@@ -135,18 +132,13 @@ def test_a_log_alone(tmp_path: Path) -> None:
 def test_data_from_outside(tmp_path: Path) -> None:
     """An environment that returns another observation, once."""
 
-    def program(is_b: bool) -> None:
-        world = np.random.default_rng(1)
+    def loss_of(model: nn.Module, step: int, is_b: bool) -> torch.Tensor:
+        seen = np.random.default_rng(step).random((5, 4), dtype=np.float32)
+        if is_b and step == 1:
+            seen[2, 1] += 0.25
+        return model(torch.from_numpy(seen)).square().mean()
 
-        def loss_of(model: nn.Module, step: int) -> torch.Tensor:
-            seen = world.random((5, 4), dtype=np.float32)
-            if is_b and step == 1:
-                seen[2, 1] += 0.25
-            return model(torch.from_numpy(seen)).square().mean()
-
-        train(3, loss_of)
-
-    outcome = confirm(tmp_path, program)
+    outcome = confirm(tmp_path, training(loss_of))
     assert outcome.word is Outcome.CONFIRMED, outcome.explanation
     (kind,) = [kind for kind in outcome.classes if kind.matters]
     assert kind.parts == ("outside",)
@@ -154,17 +146,14 @@ def test_data_from_outside(tmp_path: Path) -> None:
 
 
 def test_a_generator(tmp_path: Path) -> None:
-    """One that stood elsewhere when an op drew: its state is what is put in."""
+    """One that stood elsewhere when an op drew: its state is what is injected."""
 
-    def program(is_b: bool) -> None:
-        def loss_of(model: nn.Module, step: int) -> torch.Tensor:
-            if is_b and step == 1:
-                torch.manual_seed(5)
-            return model(torch.rand(5, 4)).square().mean()
+    def loss_of(model: nn.Module, step: int, is_b: bool) -> torch.Tensor:
+        if is_b and step == 1:
+            torch.manual_seed(5)
+        return model(torch.rand(5, 4)).square().mean()
 
-        train(3, loss_of)
-
-    outcome = confirm(tmp_path, program)
+    outcome = confirm(tmp_path, training(loss_of))
     assert outcome.word is Outcome.CONFIRMED, outcome.explanation
     (kind,) = [kind for kind in outcome.classes if kind.matters]
     assert (kind.op, kind.parts, kind.count) == ("aten.rand.default", ("generator",), 1)
@@ -173,16 +162,13 @@ def test_a_generator(tmp_path: Path) -> None:
 def test_control_flow_that_forks_on_a_number(tmp_path: Path) -> None:
     """The op that computed the number is the cause, and with A's value there B takes A's way."""
 
-    def program(is_b: bool) -> None:
-        def loss_of(model: nn.Module, step: int) -> torch.Tensor:
-            out = model(torch.rand(5, 4))
-            if first(torch.ones(3)).sum().item() > 3.1:
-                out = out.abs() + out.square()
-            return out.mean()
+    def loss_of(model: nn.Module, step: int, is_b: bool) -> torch.Tensor:
+        out = model(torch.rand(5, 4))
+        if first(torch.ones(3)).sum().item() > 3.1:
+            out = out.abs() + out.square()
+        return out.mean()
 
-        train(3, loss_of, first=0.1 * is_b)
-
-    outcome = confirm(tmp_path, program)
+    outcome = confirm(tmp_path, training(loss_of, first=0.1))
     assert outcome.word is Outcome.CONFIRMED, outcome.explanation
     assert needed(outcome) == {"confirm.first.default"}
 
@@ -206,19 +192,14 @@ def test_other_arguments(tmp_path: Path) -> None:
 # --- not confirmed --------------------------------------------------------------------------------------------------
 
 
-def test_control_flow_that_no_op_tells(tmp_path: Path) -> None:
+def test_control_flow_that_no_op_shows(tmp_path: Path) -> None:
     """B runs an op more, for no reason that a value gives: no value undoes that, and nothing is confirmed."""
 
-    def program(is_b: bool) -> None:
-        def loss_of(model: nn.Module, step: int) -> torch.Tensor:
-            out = model(torch.rand(5, 4))
-            if is_b:
-                out = out * 1.5
-            return out.square().mean()
+    def loss_of(model: nn.Module, step: int, is_b: bool) -> torch.Tensor:
+        out = model(torch.rand(5, 4))
+        return (out * 1.5 if is_b else out).square().mean()
 
-        train(2, loss_of)
-
-    outcome = confirm(tmp_path, program)
+    outcome = confirm(tmp_path, training(loss_of, 2))
     assert outcome.word is Outcome.UNRESOLVED, outcome.explanation
     assert "runs other ops than A" in outcome.explanation
 
@@ -228,7 +209,7 @@ def test_a_that_does_not_repeat_itself(tmp_path: Path) -> None:
     noise = random.Random(3)
 
     def program(is_b: bool) -> None:
-        train(2, lambda model, step: first(model(torch.rand(5, 4))).mean(), first=noise.random())
+        training(lambda model, *_: first(model(torch.rand(5, 4))).mean(), 2, first=noise.random())(True)
 
     outcome = confirm(tmp_path, program)
     assert outcome.word is Outcome.UNRESOLVED, outcome.explanation
@@ -240,14 +221,11 @@ def test_threads_that_add_in_any_order(tmp_path: Path) -> None:
     """``index_put_(accumulate=True)`` on two threads gives one of several sums each time: the difference of two runs is
     real, and no experiment confirms it, for A itself does not repeat."""
     index, source = torch.arange(60_000) % 7, torch.rand(60_000, generator=torch.Generator().manual_seed(1))
-
-    def program(is_b: bool) -> None:
-        train(1, lambda model, step: model(scattered(index, source)).square().mean())
-
+    program = training(lambda model, *_: model(scattered(index, source)).square().mean(), 1)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        outcome = until_they_part(tmp_path, program)
+        outcome = until_they_differ(tmp_path, program)
     finally:
         torch.set_num_threads(before)
     if outcome is None:
@@ -256,7 +234,7 @@ def test_threads_that_add_in_any_order(tmp_path: Path) -> None:
     assert "is not reproducible" in outcome.explanation
 
 
-def until_they_part(folder: Path, program: Callable[[bool], None]) -> ExperimentResult | None:
+def until_they_differ(folder: Path, program: Program) -> ExperimentResult | None:
     """The experiment on the first pair of runs that differ."""
     for number in range(12):
         (folder / str(number)).mkdir()
@@ -272,6 +250,10 @@ def scattered(index: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
     return sums[:4]
 
 
+def twice(model: nn.Module, step: int, is_b: bool) -> torch.Tensor:
+    return second(first(model(torch.rand(5, 4)))).square().mean()
+
+
 @pytest.mark.parametrize("flaky_from", [2, 3, 4, 6, 8])
 def test_b_that_seldom_computes_otherwise(tmp_path: Path, flaky_from: int) -> None:
     """From some run on B has another value than it had: it is never confirmed as if the cause were known."""
@@ -280,7 +262,7 @@ def test_b_that_seldom_computes_otherwise(tmp_path: Path, flaky_from: int) -> No
     def program(is_b: bool) -> None:
         runs[0] += is_b
         off = 0.1 if runs[0] < flaky_from else 0.2
-        train(2, lambda model, step: second(first(model(torch.rand(5, 4)))).square().mean(), first=off * is_b)
+        training(twice, 2, first=off)(is_b)
 
     outcome = confirm(tmp_path, program, samples=2)
     if flaky_from <= 3:  # B, B0 and B0 again
@@ -296,21 +278,19 @@ def test_a_repair_that_comes_and_goes(tmp_path: Path) -> None:
 
     def program(is_b: bool) -> None:
         runs[0] += is_b
-        off = {"first": 0.1 * is_b, "second": 0.1 * (is_b and runs[0] > 5 and runs[0] % 2)}
-        train(2, lambda model, step: second(first(model(torch.rand(5, 4)))).square().mean(), **off)
+        training(twice, 2, first=0.1, second=0.1 * (runs[0] > 5 and runs[0] % 2))(is_b)
 
     outcome = confirm(tmp_path, program, samples=2)
     assert outcome.word in (Outcome.UNRESOLVED, Outcome.PARTIAL), outcome.explanation
 
 
-def two_origins(is_b: bool) -> None:
+def of_two_origins(model: nn.Module, step: int, is_b: bool) -> torch.Tensor:
     """One in step 0, one in step 1."""
+    out = first(model(torch.rand(5, 4)))
+    return (second(out) if step == 1 else out).square().mean()
 
-    def loss_of(model: nn.Module, step: int) -> torch.Tensor:
-        out = first(model(torch.rand(5, 4)))
-        return (second(out) if step == 1 else out).square().mean()
 
-    train(3, loss_of, **({"first": 0.1, "second": 0.1} if is_b else {}))
+two_origins = training(of_two_origins, first=0.1, second=0.1)
 
 
 def test_the_wrong_cause(tmp_path: Path) -> None:
@@ -321,37 +301,30 @@ def test_the_wrong_cause(tmp_path: Path) -> None:
     assert states(outcome)[2:] == [ArmState.OTHERWISE, ArmState.NOT_RUN]
 
 
-def test_a_later_cause(tmp_path: Path) -> None:
-    """An op that does compute otherwise, but after the difference had begun."""
-    outcome = confirm(tmp_path, two_origins, selectors=("op=confirm.second",))
-    assert outcome.word is Outcome.REFUTED, outcome.explanation
-
-
-def test_a_part_of_the_cause(tmp_path: Path) -> None:
-    """The first origin alone: B follows A further, and the next origin is named."""
-    outcome = confirm(tmp_path, two_origins, selectors=("op=confirm.first",))
-    assert outcome.word is Outcome.PARTIAL, outcome.explanation
-    assert "confirm.second.default" in outcome.explanation
-
-
-def test_the_whole_cause_by_hand(tmp_path: Path) -> None:
-    """Both origins, as selectors."""
-    outcome = confirm(tmp_path, two_origins, selectors=("op=confirm.first", "op=confirm.second"))
-    assert outcome.word is Outcome.CONFIRMED, outcome.explanation
-    assert states(outcome) == EXPECTED
+@pytest.mark.parametrize(
+    ("selectors", "word", "explained"),
+    [
+        pytest.param(["second"], Outcome.REFUTED, "", id="an origin after the difference has begun"),
+        pytest.param(["first"], Outcome.PARTIAL, "confirm.second.default", id="the first origin alone"),
+        pytest.param(["first", "second"], Outcome.CONFIRMED, "", id="both origins"),
+    ],
+)
+def test_a_cause_by_hand(tmp_path: Path, selectors: list[str], word: Outcome, explained: str) -> None:
+    """Of two origins: with the first alone B follows A further, and the next origin is named."""
+    outcome = confirm(tmp_path, two_origins, selectors=tuple(f"op=confirm.{name}" for name in selectors))
+    assert outcome.word is word, outcome.explanation
+    assert explained in outcome.explanation
+    assert (states(outcome) == EXPECTED) == (word is Outcome.CONFIRMED)
 
 
 def test_an_op_that_b_does_not_come_to(tmp_path: Path) -> None:
-    """Nothing can be put in where B never is: the experiment proves nothing."""
+    """Nothing can be injected where B never is: the experiment proves nothing."""
 
-    def program(is_b: bool) -> None:
-        def loss_of(model: nn.Module, step: int) -> torch.Tensor:
-            out = first(model(torch.rand(5, 4)))
-            return out.mean() if is_b else second(out).mean()
+    def loss_of(model: nn.Module, step: int, is_b: bool) -> torch.Tensor:
+        out = first(model(torch.rand(5, 4)))
+        return out.mean() if is_b else second(out).mean()
 
-        train(2, loss_of, first=0.1 * is_b)
-
-    outcome = confirm(tmp_path, program, selectors=("op=confirm.second",))
+    outcome = confirm(tmp_path, training(loss_of, 2, first=0.1), selectors=("op=confirm.second",))
     assert outcome.word is Outcome.UNRESOLVED, outcome.explanation
     assert "did not happen" in outcome.explanation
 

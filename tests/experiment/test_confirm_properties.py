@@ -107,4 +107,4 @@ def test_what_it_takes(script: Script) -> None:
 
 
 def matter(outcome: object) -> set[str]:
-    return {kind.op for kind in outcome.classes if kind.matters}  # type: ignore[attr-defined]
+    return {kind.op for kind in outcome.classes if kind.matters}

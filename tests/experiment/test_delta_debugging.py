@@ -57,7 +57,7 @@ def test_any_predicate_at_all(random: object) -> None:
     answers: dict[Classes, bool] = {frozenset(range(5)): True, frozenset(): False}
 
     def repairs(classes: Classes) -> bool:
-        return answers.setdefault(classes, random.random() < 0.5)  # type: ignore[attr-defined]
+        return answers.setdefault(classes, random.random() < 0.5)
 
     found = minimise(range(5), repairs)
     kept = frozenset(found.classes)

@@ -40,7 +40,7 @@ def on_gpu(name: str, *dtypes: str, everything: bool = False) -> tuple[set[str],
 
 
 def test_what_is_worth_a_try_on_a_gpu() -> None:
-    """Other things; those that are linked with the operator and its dtypes, and the rest is told."""
+    """Other things; those that are linked with the operator and its dtypes, and the rest is named."""
     tried, left_out = on_gpu("aten.addmm.default", "float32")
     assert {"tf32=on", "tf32=off", "NVIDIA_TF32_OVERRIDE=0", "cuda.blas=cublaslt", "DISABLE_ADDMM_CUDA_LT=1"} <= tried
     assert {"CUBLAS_WORKSPACE_CONFIG=:4096:8", "CUBLASLT_WORKSPACE_SIZE=32768", "deterministic"} <= tried
@@ -95,7 +95,7 @@ def test_a_setting_by_name(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["MKL_CBWR", "PATH=x", "", "threads=", "tf32="])
 def test_what_is_no_setting(text: str) -> None:
-    """Told with what there is."""
+    """The error says what there is."""
     with pytest.raises(UsageError, match="MKL_CBWR"):
         parse_setting(text)
 
@@ -104,7 +104,7 @@ def test_what_is_no_setting(text: str) -> None:
     "text", ["threads=x", "threads=0", "OMP_NUM_THREADS=two", "alignment=-4", "deterministic,threads=1.5"]
 )
 def test_a_count_is_a_number_from_one_on(text: str) -> None:
-    """Told before anything is run."""
+    """The error comes before anything is run."""
     with pytest.raises(UsageError, match="number from 1 on"):
         parse_setting(text)
 
@@ -130,8 +130,8 @@ def test_an_op_that_does_not_repeat_itself() -> None:
         "A's bits came out in some of the runs.",
         "None of the settings tried gives B's bits.",
     ]
-    (told, *_) = explain_json("op", {"a": "x:1"}, ["a", "b"], found)["settings"]
-    assert (told["repeats"], told["gives"], told["times"]) == (False, [], 10)
+    (setting, *_) = explain_json("op", {"a": "x:1"}, ["a", "b"], found)["settings"]
+    assert (setting["repeats"], setting["gives"], setting["times"]) == (False, [], 10)
 
 
 def test_a_first_call_that_differs() -> None:
@@ -146,8 +146,8 @@ def test_a_first_call_that_differs() -> None:
         "B's bits came out in some of the first calls.",
     ]
     assert "  as is      first call B's, later calls A's" in explain_lines("op", {"a": "x:1"}, ["a", "b"], found)
-    (told, *_) = explain_json("op", {"a": "x:1"}, ["a", "b"], found)["settings"]
-    assert (told["repeats"], told["first_differs"], told["gives"]) == (False, True, ["a"])
+    (setting, *_) = explain_json("op", {"a": "x:1"}, ["a", "b"], found)["settings"]
+    assert (setting["repeats"], setting["first_differs"], setting["gives"]) == (False, True, ["a"])
     often = Tried(KernelSetting("threads", "2"), 50, (TriedResult(A, 30, ("a",)), TriedResult(B, 20, ("b",))))
     assert next(conclusions(["a", "b"], [*found, often])).startswith("Nondeterministic (as is, threads=2)")
 
@@ -198,7 +198,7 @@ def test_pairs_of_what_changed_something() -> None:
 
 
 def test_the_pair_that_gives_the_other_bits() -> None:
-    """Told in one sentence, as a single one is."""
+    """Reported in one sentence, as a single one is."""
     both = KernelSetting("threads", "2", (KernelSetting("MKL_CBWR", "AVX2"),))
     found = [tried("", A), tried("threads=2", C), Tried(both, 5, (TriedResult(B, 5, ("b",)),))]
     assert is_missing("b", found[:2]) and not is_missing("b", found) and not is_missing("a", found)
@@ -206,7 +206,7 @@ def test_the_pair_that_gives_the_other_bits() -> None:
 
 
 def test_torch_itself_says_that_there_is_no_deterministic_form() -> None:
-    """Asked of the running torch by running the op so: told, and no other setting's trouble is taken for it."""
+    """Asked of the running torch by running the op so: reported, and no other setting's error is taken for it."""
     torch.use_deterministic_algorithms(True)
     try:
         with pytest.raises(RuntimeError) as refused:
@@ -221,8 +221,8 @@ def test_torch_itself_says_that_there_is_no_deterministic_form() -> None:
     )
 
 
-def test_kernels_of_a_gpu_are_told_in_few_words() -> None:
-    """Whole names in the JSON, words on the line; what oneDNN and MKL say is told as it is."""
+def test_kernels_of_a_gpu_are_named_in_few_words() -> None:
+    """Whole names in the JSON, words on the line; what oneDNN and MKL say is shown as it is."""
     names = ("void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_128x64_16x6_tn_align4>(Params)",)
     found = [replace(tried("", A), kernels=names), replace(tried("threads=1", A), kernels=("MKL SGEMM(N,N,64,64,64)",))]
     lines = list(explain_lines("aten.mm.default", {"a": "x:1"}, ["a"], found, ["cudnn.benchmark"]))
@@ -230,7 +230,7 @@ def test_kernels_of_a_gpu_are_told_in_few_words() -> None:
         "  as is      A's  [cutlass 128×64 tf32]",
         "  threads=1  A's  [MKL SGEMM(N,N,64,64,64)]",
     ]
-    told = "Not tried, as no rule links them with this op (--everything tries them): cudnn.benchmark."
-    assert lines[-1] == told
+    left_out = "Not tried, as no rule links them with this op (--everything tries them): cudnn.benchmark."
+    assert lines[-1] == left_out
     assert explain_json("op", {}, ["a"], found, ["sdp"])["left_out"] == ["sdp"]
     assert explain_json("op", {}, ["a"], found)["settings"][0]["kernels"] == list(names)

@@ -38,7 +38,7 @@ HALF = ExperimentResult(None, "", "a.zarr", "b.zarr", 0, 2, (), (KIND,), subject
 def half(states: dict[ArmName, ArmState], **changes: object) -> ExperimentResult:
     """An outcome whose arms are in these states, the others not run."""
     arms = tuple(Arm(name, states.get(name, ArmState.NOT_RUN), name.value, f"of {name.value}") for name in ArmName)
-    return replace(HALF, arms=arms, **changes)  # type: ignore[arg-type]
+    return replace(HALF, arms=arms, **changes)
 
 
 GOOD = ArmState.AS_EXPECTED
@@ -129,7 +129,7 @@ def prepared(traces: tuple[Path, Path], **asked: object) -> ExperimentSetup:
     """B's arms, its program given by hand: the builder's traces have no folder."""
     given = parse_overrides("python train.py", traces[0].parent, ())
     defaults = {"sides": frozenset("b"), "overrides": {"a": given, "b": given}}
-    return prepare(ConfirmOptions(*traces, **{**defaults, **asked}))  # type: ignore[arg-type]
+    return prepare(ConfirmOptions(*traces, **{**defaults, **asked}))
 
 
 def test_a_capture_is_of_this_trace_and_these_steps(traces: tuple[Path, Path], tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_a_capture_is_of_this_trace_and_these_steps(traces: tuple[Path, Path], t
 
 
 def test_the_arms_of_a_rest_on_what_those_of_b_found(traces: tuple[Path, Path], tmp_path: Path) -> None:
-    """Nothing found, of other traces, or found without success: refused; else its kinds are what is put in."""
+    """Nothing found, of other traces, or found without success: refused; else its kinds are what is injected."""
     file = captured(traces[1], tmp_path / "b.capture")
     asked = {"sides": frozenset("a"), "capture": file}
     subject = {side: identity_of(open_trace(trace)) for side, trace in zip("ab", traces, strict=True)}
@@ -213,7 +213,7 @@ def test_no_script_is_suggested_for_an_op_of_jax(traces: tuple[Path, Path], tmp_
 
 
 def test_an_experiment_that_was_broken_off_runs_no_more() -> None:
-    """Whoever watches its file is told, and joins it to nothing."""
+    """Its file says so to a reader that follows it, and it is joined to nothing."""
     left = interrupted_outcome(half({ArmName.B0: GOOD, ArmName.B_FROM_A: ArmState.RUNNING}))
     assert [arm.state for arm in left.arms] == [ArmState.NOT_RUN, GOOD, ArmState.NOT_RUN, ArmState.NOT_RUN]
     assert (left.word, outcome_headline(left)) == (None, "NOT FINISHED")

@@ -77,7 +77,6 @@ class Within:
     @staticmethod
     def _record(options: RecordOptions) -> int:
         spec = importlib.util.spec_from_file_location("train", "train.py")
-        assert spec is not None and spec.loader is not None
         threads, hook = torch.get_num_threads(), sys.excepthook
         module = sys.modules["train"] = importlib.util.module_from_spec(spec)
         module.__file__ = os.path.abspath("train.py")  # noqa: PTH100
@@ -152,10 +151,9 @@ def test_another_setting(folder: Path, monkeypatch: pytest.MonkeyPatch, dots_dif
     checked = check_lock(plan_of(folder, "out"))
     first, ops = checked.comparison.first, checked.ops
     assert (checked.agrees, checked.repeats, checked.reproduced) == (False, True, True)
-    assert first is not None and first.step == 2 and "every step before is equal" in first.explanation
+    assert first.step == 2 and "every step before is equal" in first.explanation
     assert checked.put_back == ("OMP_NUM_THREADS=2",)
     assert checked.explanation.endswith("up to step 2, so the reason is that")
-    assert ops is not None and ops.decisive is not None
     assert (ops.decisive.op, ops.decisive.cause, ops.decisive.step) == ("aten.dot.default", "kernel", 2)
     assert [path.name for path in checked.traces] == ["as-locked.zarr", "now.zarr"]
 
@@ -169,7 +167,6 @@ def test_another_source_line(folder: Path) -> None:
     assert (checked.repeats, checked.reproduced) == (True, True)
     assert len(checked.put_back) == 1 and checked.put_back[0].startswith("the files of commit ")
     assert [fact.name for fact in checked.comparison.system] == ["source.train.py"]
-    assert ops is not None and ops.decisive is not None
     assert (ops.decisive.op, ops.decisive.cause, ops.decisive.step) == ("aten.mul.Tensor", "arguments", 3)
     assert (folder / "train.py").read_text() == edited
 
@@ -178,7 +175,6 @@ def test_a_line_that_reads_another_part(folder: Path) -> None:
     """The op is named that was called on it, with what it read in the locked run."""
     edit(folder, "unbind(1)[step]", "unbind(1)[0]")
     ops = check_lock(plan_of(folder, "out")).ops
-    assert ops is not None and ops.decisive is not None
     assert (ops.decisive.op, ops.decisive.cause, ops.decisive.step) == ("aten.sub.Tensor", "arguments", 1)
     assert "column 1 of what aten.rand" in ops.decisive.explanation
     assert "column 0 in B" in ops.decisive.explanation
@@ -188,8 +184,7 @@ def test_a_difference_from_before_the_window(folder: Path) -> None:
     """What no step digests, a tensor made in step 0 that step 2 reads, is found by recording all steps."""
     edit(folder, "data = torch.rand(8, 1 << 17)", "data = torch.rand(8, 1 << 17); data[:, 3] += 1")
     checked = check_lock(plan_of(folder, "out"))
-    assert checked.comparison.first is not None and checked.comparison.first.step == 2
-    assert checked.ops is not None and checked.ops.decisive is not None
+    assert checked.comparison.first.step == 2
     assert (checked.ops.decisive.step, checked.ops.decisive.cause) == (0, "control-flow")  # the op that is new
 
 

@@ -110,7 +110,7 @@ def broken(**fields: Any) -> str:
     ],
 )
 def test_what_is_no_outcome(tmp_path: Path, text: str, why: str) -> None:
-    """Whatever else stands in the file is told in one sentence that names the file."""
+    """Anything else in the file is reported in one sentence that names the file."""
     path = tmp_path / "confirm.json"
     path.write_text(text)
     with pytest.raises(OutcomeError) as raised:

@@ -47,7 +47,7 @@ def test_row(
     assert row_in(*traces, "rank0/main/thread:other", row, step) is None
 
 
-def test_rows_that_tell_what_a_window_began_with(tmp_path: Path) -> None:
+def test_rows_that_show_what_a_window_began_with(tmp_path: Path) -> None:
     """They are no ops of the program, and the run that was recorded whole has none of them."""
     for name, steps in (("a.zarr", None), ("a0.zarr", (2, 4))):
         torch.manual_seed(0)

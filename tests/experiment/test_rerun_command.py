@@ -1,4 +1,4 @@
-"""What a trace tells of how to run its command again, and what it says where it cannot tell."""
+"""What a trace says of how to run its command again, and what is reported where it does not say."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_what_is_given_by_hand_wins(tmp_path: Path) -> None:
 
 
 def test_home_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``~`` in a trace is the home folder of whoever runs it again."""
+    """``~`` in a trace is the home folder of the user who runs it again."""
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "project").mkdir()
     trace = trace_of(tmp_path / "a.zarr", command=["~/bin/python", "train.py"], cwd="~/project")
@@ -64,7 +64,7 @@ def test_home_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         ({"command": ["python"], "cwd": "/nowhere/at/all"}, "/nowhere/at/all, which does not exist here.*--folder"),
     ],
 )
-def test_what_a_trace_cannot_tell(tmp_path: Path, launch: dict[str, Any], message: str) -> None:
+def test_what_a_trace_does_not_say(tmp_path: Path, launch: dict[str, Any], message: str) -> None:
     """Each is said, with the option that gives it."""
     with pytest.raises(UsageError, match=message):
         recipe_of(trace_of(tmp_path / "a.zarr", **launch), option="--cmd-a")

@@ -21,13 +21,13 @@ ACCOUNT = '{"selected": 1, "injected": 1, "propagated": 0, "missed": [], "other"
 
 
 class Made:
-    """Stands in for the processes: a run leaves a trace, and a replay its account."""
+    """Replaces the processes: a run leaves a trace, and a replay its account."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
         self.jobs: list[RunRequest] = []
         self.breaks: BaseException | None = None
-        self.tells = True
+        self.reports = True
         self.lost: tuple[str, ...] = ()
         self.machine: str | None = None
 
@@ -40,7 +40,7 @@ class Made:
             trace.finish()
             if self.breaks is not None:
                 raise self.breaks
-            if "--result" in job.options and self.tells:
+            if "--result" in job.options and self.reports:
                 Path(job.options[job.options.index("--result") + 1]).write_text(ACCOUNT)
             yield RunResult(job, 0, self.lost)
 
@@ -56,7 +56,7 @@ def bench(folder: Path, made: Made, limit: int = 1 << 30, subject: str = "1") ->
     setting = RunSetting(
         folder / "runs", {"a": recipe, "b": recipe}, StepsCovered(3, 5), in_place=True, values_limit=limit
     )
-    return RunCache(setting, {"a": subject}, made)  # type: ignore[arg-type]
+    return RunCache(setting, {"a": subject}, made)
 
 
 def test_what_was_run_is_not_run_again(tmp_path: Path, made: Made) -> None:
@@ -65,7 +65,6 @@ def test_what_was_run_is_not_run_again(tmp_path: Path, made: Made) -> None:
         ran = again.record("A0", "a", values=True)
         assert ran.how == "ended with status 0"
         account = again.replay("lockstep", "b", ran.trace).account
-        assert account is not None
         assert account.complete
     assert made.names == ["A0", "lockstep"]
 
@@ -82,7 +81,7 @@ def test_what_is_asked_for_otherwise_is_run_again(tmp_path: Path, made: Made) ->
 
 
 def test_what_was_broken_off_or_settles_nothing_is_run_again(tmp_path: Path, made: Made) -> None:
-    """Its trace stays for whoever looks at it, until then."""
+    """Its trace can be looked at until then."""
     made.breaks = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
         bench(tmp_path, made).record("B0", "b", values=True)
@@ -96,8 +95,8 @@ def test_what_was_broken_off_or_settles_nothing_is_run_again(tmp_path: Path, mad
 
 
 def test_a_replay_that_was_refused_or_left_no_word(tmp_path: Path, made: Made) -> None:
-    """Both are told, neither counts as made; a recording that could not begin is an error of the experiment."""
-    made.tells = False
+    """Both are reported, neither counts as made; a recording that could not begin is an error of the experiment."""
+    made.reports = False
     assert "without a report on its injections" in (
         bench(tmp_path, made).replay("lockstep", "b", tmp_path).refused or ""
     )
@@ -113,7 +112,7 @@ def test_recorded_steps_are_run_again_on_their_memory(tmp_path: Path, made: Made
     step = tmp_path / "step.zarr"
     recipe = Recipe(("python", "train.py"), tmp_path, {}, ("--process", "rank1/main", "--warm-up", "2"), step=step)
     setting = RunSetting(tmp_path / "runs", {"a": recipe, "b": recipe}, StepsCovered(3, 5), in_place=True)
-    cache = RunCache(setting, {"a": "1"}, made)  # type: ignore[arg-type]
+    cache = RunCache(setting, {"a": "1"}, made)
     ran = cache.record("A0", "a", values=False)
     cache.replay("lockstep", "b", ran.trace)
     control, lockstep = made.jobs
@@ -140,15 +139,15 @@ def test_a_captured_control_takes_the_place_of_a_run(tmp_path: Path, made: Made)
     """It is unpacked once, and says how it was made."""
     trace = TraceBuilder(tmp_path / "far.zarr").finish()
     write_capture(tmp_path / "far.capture", CaptureInfo("1", "far.zarr", 3, 5, 2), trace)
-    told = bench(tmp_path, made).add_capture("A0", tmp_path / "far.capture")
-    assert told == "captured of far.zarr, the same in 2 runs of 2"
+    note = bench(tmp_path, made).add_capture("A0", tmp_path / "far.capture")
+    assert note == "captured of far.zarr, the same in 2 runs of 2"
     (tmp_path / "far.capture").unlink()
-    assert bench(tmp_path, made).add_capture("A0", tmp_path / "far.capture") == told
+    assert bench(tmp_path, made).add_capture("A0", tmp_path / "far.capture") == note
     assert made.names == []
 
 
 def test_a_run_whose_worker_was_lost_is_noted(tmp_path: Path, made: Made) -> None:
-    """With what became of it; the run that was made again counts as any other."""
+    """With how it ended; the run that was made again counts as any other."""
     made.lost = ("its node was lost",)
     runs = bench(tmp_path, made)
     assert runs.record("A0", "a", values=True).how == "ended with status 0"
@@ -156,7 +155,7 @@ def test_a_run_whose_worker_was_lost_is_noted(tmp_path: Path, made: Made) -> Non
 
 
 def test_a_run_on_a_node_of_another_kind_proves_nothing(tmp_path: Path, made: Made) -> None:
-    """It is an error which names the fact, and the run is not kept."""
+    """It is an error which names the fact, and the run is not cached."""
     trace = TraceBuilder(tmp_path / "a.zarr")
     trace.fact("host.cpu", "one")
     recipe = Recipe(("python", "train.py"), tmp_path, {}, trace=open_trace(trace.finish()))

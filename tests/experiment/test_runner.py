@@ -36,12 +36,12 @@ def test_runs_are_counted(done: int, runs: int, seconds: float, at_least: bool, 
 
 
 def test_sigterm_ends_the_run_too(tmp_path: Path) -> None:
-    """Whoever sends it (a scheduler, ``timeout``) means the run as well; the status says which signal it was."""
-    told = tmp_path / "pid"
+    """A scheduler, or ``timeout``, means the run as well; the status says which signal it was."""
+    started = tmp_path / "pid"
 
     def send() -> None:
         pause = threading.Event()
-        while not told.exists():
+        while not started.exists():
             pause.wait(0.05)
         os.kill(os.getpid(), signal.SIGTERM)
 
@@ -53,5 +53,5 @@ def test_sigterm_ends_the_run_too(tmp_path: Path) -> None:
     sender.join()
     assert raised.value.code == 128 + signal.SIGTERM
     with pytest.raises(ProcessLookupError):
-        os.kill(int(told.read_text()), 0)
+        os.kill(int(started.read_text()), 0)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

@@ -1,4 +1,4 @@
-"""An experiment judges what happens to the end of its horizon, and nothing after it: some programs go on."""
+"""An experiment judges what happens to the end of the steps it covers, and nothing after it: some programs go on."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run(path: Path, other: bool) -> Trace:
 
 @pytest.fixture(scope="module")
 def traces(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trace, Trace]:
-    folder = tmp_path_factory.mktemp("horizon")
+    folder = tmp_path_factory.mktemp("covered")
     first, second = (run(folder / name, other) for name, other in (("a.zarr", False), ("b.zarr", True)))
     return first, second
 

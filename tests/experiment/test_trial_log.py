@@ -63,7 +63,7 @@ def test_a_line_that_was_cut_off(tmp_path: Path) -> None:
 
 
 def test_flaky_trials_are_counted(tmp_path: Path) -> None:
-    """A set counts as repairing only where it repairs every time; it is told how often it did."""
+    """A set counts as repairing only where it repairs every time; the log says how often it did."""
     answers = iter([True, True, False, True, True, True])
     trials = TrialLog(tmp_path / "trials", SUBJECT, lambda classes: next(answers), samples=3)
     assert [trials.repairs("a"), trials.repairs("b")] == [False, True]

@@ -33,7 +33,6 @@ STEPS = 6
 def flush() -> None:
     """Commit the rows so far, as a program that runs for longer does every few seconds."""
     session = sessions.current.session
-    assert session is not None
     session._committer.flush()
 
 
