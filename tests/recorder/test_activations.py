@@ -184,7 +184,7 @@ def test_memory_that_is_only_written_is_no_input(record: Record) -> None:
 
 
 def selected(record: Record, *rows: str) -> tuple[set[str], set[str]]:
-    """(modules of the calls, names of the ops) whose rows were kept."""
+    """(modules of the calls, names of the ops) whose rows were recorded."""
     found = record(training, rows=rows)
     store = found.process.activations
     return {call.module for call in store.calls(0)}, {found.rows[row].name for row in store.ops(0)}
@@ -219,13 +219,12 @@ def test_nothing_else_changes(record: Record) -> None:
     assert plain.process.activations.calls(0) == ()
 
 
-def test_values_of_ids_are_kept_and_of_floats_are_not(record: Record) -> None:
+def test_values_of_ids_are_recorded_and_of_floats_are_not(record: Record) -> None:
     """Whole numbers and booleans that a module is called with; nothing says that values were asked for."""
     process = record(training, rows="module=*").process
     first, second = process.activations.calls(0)[:2]
     ids, mask = (process.values.get(kept(first, Part.INPUT, name).whole) for name in ("ids", "mask"))
     assert ids is not None
-    assert mask is not None
     assert (ids.shape, ids.dtype, mask.dtype) == ((1, 5), "int64", "bool")
     assert mask.numbers.all()
     assert kept(second, Part.INPUT, "input").whole == ids.digest
@@ -241,7 +240,6 @@ def test_with_values(record: Record) -> None:
     for call in found.process.activations.calls(0):
         for tensor in call.tensors:
             value = values.get(tensor.whole)
-            assert value is not None
             assert (value.dtype, value.shape) == (tensor.dtype, tensor.shape)
     for op in found.process.activations.ops(0).values():
         assert all(values.get(tensor.whole) is not None for tensor in op.tensors)
@@ -255,7 +253,7 @@ class Point(NamedTuple):
     y: list[Any]
 
 
-def test_where_tensors_stand(record: Record) -> None:
+def test_where_tensors_are_found(record: Record) -> None:
     """Tuples, named ones, lists, mappings and dataclasses are looked into; objects of another kind are not."""
     from dataclasses import dataclass
 
@@ -288,7 +286,7 @@ def test_where_tensors_stand(record: Record) -> None:
 
 
 class Odd:
-    """An object that lets nobody look."""
+    """An object whose attributes cannot be read."""
 
     def __getattribute__(self, name: str) -> Any:
         raise RuntimeError(name)
@@ -340,7 +338,7 @@ def test_nothing_of_the_program_runs(record: Record) -> None:
     assert names[4][:2] == ["0.0", "0.1.0"]
 
 
-def test_what_is_too_much_is_told(record: Record) -> None:
+def test_what_is_too_much_is_reported(record: Record) -> None:
     """A call with thousands of tensors, or of things to look through, ends the search, and says so."""
     takes, x = Takes(), torch.ones(1)
     wide: list[Any] = []
@@ -463,14 +461,14 @@ def test_tensors_without_rows(record: Record) -> None:
     first, second = store.calls(0)
     assert shown(first) == [("INPUT", "0", (2, 3)), ("OUTPUT", "", (2, 3))]
     assert shown(second) == []
-    told = {entry.why: entry.values for entry in store.left_out}
-    assert sum(told.values()) == 4
-    assert any("vmap" in why for why in told)
-    assert store.why_missing(0, 0, 1 << 20) in told
+    left_out = {entry.why: entry.values for entry in store.left_out}
+    assert sum(left_out.values()) == 4
+    assert any("vmap" in why for why in left_out)
+    assert store.why_missing(0, 0, 1 << 20) in left_out
 
 
 def test_the_limit(record: Record) -> None:
-    """From the first tensor on that goes beyond it nothing more is kept, and it is told how much is not."""
+    """From the first tensor on that goes beyond it nothing more is recorded, and the trace says how much is not."""
     model = nn.Sequential(nn.Tanh(), nn.Tanh())
     asked = "module=Sequential*", "module=Sequential*,op=*"
     store = record(lambda: model(torch.ones(100, 2)), rows=asked, rows_limit=1_500).process.activations
@@ -494,7 +492,7 @@ def test_large_tensors_are_read_where_they_are(record: Record, monkeypatch: pyte
 
 
 def test_a_tensor_that_changes_while_it_is_read(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another thread writes to it: there are no rows of it then, and that is told."""
+    """Another thread writes to it: there are no rows of it then, and the trace says so."""
     x = torch.ones(4, 3)
 
     def written(*given: Any) -> Any:
@@ -555,7 +553,7 @@ def test_what_cannot_be_asked_for(tmp_path: Path) -> None:
         ({"rows": "all", "row_axes": (-1,)}, UsageError),
         ({"rows": "all", "level": "step"}, UsageError),
     ):
-        with pytest.raises(error), rltrace.record(tmp_path / "x.zarr", **options):  # type: ignore[arg-type]
+        with pytest.raises(error), rltrace.record(tmp_path / "x.zarr", **options):
             pass
 
 
@@ -565,7 +563,6 @@ def test_what_the_trace_says_was_asked(tmp_path: Path) -> None:
         torch.ones(2)
     trace = open_trace(tmp_path / "a.zarr")
     asked = trace.processes[0].activations.request
-    assert asked is not None
     assert (asked.selectors, asked.axes) == (("module=*", "op=mm"), (0, 1))
     assert trace.launch["options"]["rows"] == ["module=*", "op=mm"]
     assert Recorded(tmp_path / "a.zarr").ops == ["ones"]

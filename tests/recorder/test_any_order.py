@@ -1,4 +1,4 @@
-"""Steps of a real program that ran independent ops in another order: recorded, and told by their digest alone."""
+"""Steps of a real program that ran independent ops in another order: recorded, and matched by their digest alone."""
 
 from __future__ import annotations
 
@@ -61,6 +61,6 @@ def test_another_order_has_the_same_digest(record: Record) -> None:
 
 
 def test_other_numbers_have_another_digest(record: Record) -> None:
-    """An order and a number that differ are told from an order alone."""
+    """An order and a number that differ are distinguished from an order alone."""
     a, b = record(program(STRAIGHT)), record(program(OTHER, extra=1e-3))
     assert not set(column(a, Step.ANY_ORDER)) & set(column(b, Step.ANY_ORDER))

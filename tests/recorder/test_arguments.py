@@ -64,7 +64,7 @@ def test_no_two_scalars_fall_together(record: Record) -> None:
     assert len({str(arguments(row)) for row in rows}) == len(SCALARS)
 
 
-def test_numbers_are_kept_to_the_last_bit(record: Record) -> None:
+def test_numbers_are_recorded_to_the_last_bit(record: Record) -> None:
     """Integers as integers, floats as their bits."""
     with record.block() as got:
         x = torch.ones(2, dtype=torch.int64)
@@ -94,7 +94,7 @@ def test_every_kind_of_argument_has_its_place(record: Record) -> None:
     assert len(got.one("index").inputs) == 2
     assert got.one("linalg_vector_norm").scalars == ["T", "f"]
     assert got.one("div").scalars == ["T", "T", ["rounding_mode=", {"str": "floor"}]]
-    assert ["dtype=", {"dtype": "bfloat16"}] in got.one("_to_copy").scalars  # type: ignore[operator]
+    assert ["dtype=", {"dtype": "bfloat16"}] in got.one("_to_copy").scalars
 
 
 def _tables(got: Recorded) -> dict[str, int]:

@@ -70,16 +70,15 @@ def train(at: At) -> list[torch.Tensor]:
 
 def recorded(path: Path, at: At | None = None, **options: object) -> list[torch.Tensor]:
     """Final weights of the program, recorded as the options say."""
-    with recording(RecordOptions(str(path), **options), force=False):  # type: ignore[arg-type]
+    with recording(RecordOptions(str(path), **options), force=False):
         session = current_session()
-        assert session is not None
         session.end_stacks_at(recorded.__code__)  # tests call it from different lines
         return train(at or {})
 
 
 def arms(path: Path, *requests: tuple[int, ArmRequest]) -> At:
     """Each request is made at the end of a step, and read at the end of the next."""
-    return {number: lambda request=request: write_request(path, request) for number, request in requests}  # type: ignore[misc]
+    return {number: lambda request=request: write_request(path, request) for number, request in requests}
 
 
 def main_process(path: Path) -> ProcessTrace:
@@ -136,7 +135,7 @@ def patched() -> tuple[object, ...]:
         nn.Module.__call__,
         torch.Tensor.numpy,
         threading.Thread.start,
-        graph._engine_run_backward,  # type: ignore[attr-defined]
+        graph._engine_run_backward,
         tuple(_get_current_dispatch_mode_stack()),
     )
 

@@ -28,12 +28,12 @@ def threads_as_before() -> Any:
 
 def test_it_is_waited_for() -> None:
     """Not longer than was said, and never by itself."""
-    go, told = threading.Lock(), list[bool]()
+    go, ended = threading.Lock(), list[bool]()
     go.acquire()
 
     def work() -> None:
         go.acquire()
-        told.append(thread.join(60))
+        ended.append(thread.join(60))
 
     thread = BackgroundThread(work)
     assert thread.join(0)  # it has not been started
@@ -41,7 +41,7 @@ def test_it_is_waited_for() -> None:
     assert not thread.join(0.01)
     go.release()
     assert thread.join(60) and thread.join(0)
-    assert told == [False]
+    assert ended == [False]
 
 
 def test_an_error_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,9 +78,9 @@ def test_a_program_meets_no_thread_but_its_own(tmp_path: Path, monkeypatch: pyte
             assert process.streams[0].rows > 0
             assert threading.enumerate() == own
             assert threading.active_count() == len(own)
-            assert len(threading._active) == len(own)  # type: ignore[attr-defined]
+            assert len(threading._active) == len(own)
     finally:
-        threading.settrace(None)  # type: ignore[arg-type]
+        threading.settrace(None)
         threading.setprofile(None)
     assert traced == []
 

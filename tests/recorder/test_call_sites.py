@@ -58,7 +58,6 @@ def load(tmp_path: Path) -> Iterator[Load]:
         path.write_text(text)
         name = f"loaded_{len(names)}_{tmp_path.name}"
         spec = importlib.util.spec_from_file_location(name, path)
-        assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
         names.append(name)
@@ -94,7 +93,7 @@ def test_the_innermost_user_frame_comes_first(record: Record, load: Load) -> Non
 
 
 def test_frames_of_torch_and_of_the_recorder_are_no_user_frames(record: Record) -> None:
-    """Those of torch are kept and flagged, those of the recorder's hooks are not even kept."""
+    """Those of torch are recorded and flagged, those of the recorder's hooks are not even recorded."""
     with record.block() as got:
         nn.Sequential(nn.Linear(2, 2))(torch.ones(1, 2)).sum().backward()
     for row in got.rows:
@@ -186,7 +185,7 @@ def test_each_depth_of_a_recursion_is_a_site(record: Record) -> None:
     assert [len(row.stack) for row in rows] == [len(rows[0].stack) + i for i in range(4)]
 
 
-def test_generators_stand_on_the_stack_of_who_drives_them(record: Record) -> None:
+def test_generators_are_on_the_stack_of_their_caller(record: Record) -> None:
     """Two drivers, two sites."""
 
     def numbers() -> Iterator[torch.Tensor]:
@@ -196,7 +195,7 @@ def test_generators_stand_on_the_stack_of_who_drives_them(record: Record) -> Non
     with record.block() as got:
         source = numbers()
         next(source)
-        source.send(None)  # type: ignore[attr-defined]
+        source.send(None)
     first, second = got.named("sin")
     assert first.line == second.line == "yield torch.ones(1).sin()"
     assert first.stack[1]["source"] == "next(source)"
@@ -255,7 +254,7 @@ def test_other_file_names_are_kept(file: str) -> None:
 
 
 def test_generated_methods_and_wrapped_callables(record: Record, load: Load) -> None:
-    """A dataclass's methods have no source; a partial has no frame: where they were called tells them apart."""
+    """A dataclass's methods have no source; a partial has no frame: where they were called distinguishes them."""
     got, other = (record(load(GENERATED, folder).main) for folder in ("here", "else/where"))
     assert frames(got.one("sin"))[:2] == [
         ("program.py", "Point.__post_init__", "self.length = self.x.sin()"),
@@ -311,7 +310,7 @@ def test_code_made_at_run_time_does_not_pile_up(record: Record) -> None:
 
 
 def test_code_at_the_address_of_dead_code_is_not_taken_for_it(record: Record) -> None:
-    """Keys are addresses of code objects: those that stand in a key stay alive."""
+    """Keys are addresses of code objects: those that a key names stay alive."""
     with record.block() as got:
         for i in range(400):
             scope: dict[str, Any] = {}
@@ -380,7 +379,7 @@ def test_sites_are_alike_with_and_without_modules_around(record: Record) -> None
 
 
 def test_frames_are_let_go(record: Record) -> None:
-    """A frame kept would keep the program's tensors alive."""
+    """A frame that is held would hold the program's tensors."""
     dead: list[bool] = []
 
     class Held:
@@ -419,7 +418,6 @@ def test_stacks_end_where_a_caller_asks_for_it(record: Record, engine: str) -> N
 
     with record.block(engine=engine) as got:
         session = current_session()
-        assert session is not None
         session.end_stacks_at(bottom.__code__)
         bottom()
         bottom()

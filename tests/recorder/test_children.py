@@ -48,7 +48,7 @@ def numbered(trace: Path) -> Callable[..., str]:
 
     def start(*command: object, **how: object) -> str:
         line = [*command, sys.executable, "-c", ASK, trace]
-        result = subprocess.run([str(word) for word in line], capture_output=True, text=True, **how)  # type: ignore[call-overload]
+        result = subprocess.run([str(word) for word in line], capture_output=True, text=True, **how)
         assert result.returncode == 0, result.stderr
         return str(result.stdout.strip())
 
@@ -77,6 +77,6 @@ def test_arguments_that_can_be_read_once(trace: Path) -> None:
     children.install()
     try:
         words = iter([sys.executable, "-c", "print('ran')"])
-        assert subprocess.run(words, capture_output=True, text=True).stdout == "ran\n"  # type: ignore[call-overload]
+        assert subprocess.run(words, capture_output=True, text=True).stdout == "ran\n"
     finally:
         children.uninstall()

@@ -63,7 +63,7 @@ def test_what_arrives_is_outside_and_was_written(record: Record, group: None) ->
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_collective_has_no_digest_of_what_is_on_its_way(record: Record, group: None) -> None:
-    """The bytes may come after the op has returned: a digest would tell when it was taken."""
+    """The bytes may come after the op has returned: a digest would depend on when it was taken."""
     rows = [row for row in record(collectives).rows if row.op.startswith("c10d.")]
     assert len(rows) == 8
     assert [row.outputs for row in rows] == [[]] * 8
@@ -233,7 +233,7 @@ def test_who_reads_what_arrived_has_it_from_the_collective(record: Record, group
 
 
 def test_the_rest_of_a_buffer_that_grows_is_unwritten(record: Record) -> None:
-    """``all_gather_object`` makes a tensor of a pickle's bytes as long as the longest: what is added nobody writes."""
+    """``all_gather_object`` makes a tensor of a pickle's bytes as long as the longest: no op writes what is added."""
     with record.block() as got:
         sent = torch.empty(0, dtype=torch.uint8).set_(torch.UntypedStorage(list(range(8))))
         sent.resize_(64)
@@ -349,7 +349,6 @@ def test_another_number_from_another_process_is_outside(record: Record, group: N
         functional_collectives.wait_tensor(functional_collectives.all_reduce(sent, "sum", world)).sin()
 
     found = compare(*(record(lambda scale=scale: program(scale)).path for scale in (1.0, 2.0))).first_value
-    assert found is not None
     assert (found.cause, found.op) == (Cause.OUTSIDE, "_c10d_functional.wait_tensor.default")
 
 

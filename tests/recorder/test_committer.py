@@ -137,7 +137,6 @@ def test_an_interrupt_at_any_line_leaves_later_rows_right(record: Record, engine
     looks: list[tuple[str, int, list[int]]] = []
     with record.block(engine=engine) as got:
         session = current_session()
-        assert session is not None
         main = session._streams.main
         tensors = torch.ones(4), torch.ones(4), torch.ones(4)
         work(*tensors)
@@ -178,7 +177,7 @@ def test_an_interrupt_at_any_line_leaves_later_rows_right(record: Record, engine
 def digest_of(got: Recorded, link: Any) -> int | None:
     """What a link says of its bytes; None where it says nothing."""
     if link.digest is not None or link.row is None:
-        return link.digest  # type: ignore[no-any-return]
+        return link.digest
     target = got.rows[link.row]
     if link.known:
         return digest_of(got, target.inputs[link.slot])

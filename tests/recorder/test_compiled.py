@@ -104,7 +104,7 @@ def whole_graph(backend: Any) -> list[torch.Tensor]:
 def test_the_compiler_is_excluded_from_its_import_on(
     record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A program that never loads it is not kept waiting; one that does has it pass over all code of the recorder."""
+    """A program that never loads it does not wait; one that does has it pass over all code of the recorder."""
     (tmp_path / "late_compiler.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(isolation, "COMPILER", "late_compiler")
@@ -166,7 +166,7 @@ def test_steps_inside_of_a_graph_are_counted(record: Record) -> None:
             super().__init__(parameters, {"lr": 0.5})
 
         @torch.no_grad()
-        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        def step(self, closure: Any = None) -> None:
             for group in self.param_groups:
                 for parameter in group["params"]:
                     parameter.sub_(parameter.grad, alpha=group["lr"])
@@ -250,7 +250,6 @@ def test_a_region_of_inductors_is_one_op(record: Record, tmp_path: Path, monkeyp
     """Forward and backward are an op each: inputs, what it wrote, outputs, generator, kernels; no more is seen."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "1")
-    monkeypatch.setattr("torch._inductor.config.cpp.vec_isa_ok", True)
     kept: list[list[torch.Tensor]] = []
 
     def program() -> None:
@@ -258,7 +257,7 @@ def test_a_region_of_inductors_is_one_op(record: Record, tmp_path: Path, monkeyp
         torch._dynamo.reset()
         weight, mean = torch.randn(4, 4, requires_grad=True), torch.zeros(4)
 
-        @torch.compile
+        @torch.compile(options={"cpp.vec_isa_ok": True, "cpp_cache_precompile_headers": False})
         def run(x: torch.Tensor) -> torch.Tensor:
             mean.add_(x.mean(0))
             return nn.functional.dropout((x @ weight).sin(), 0.5)
@@ -360,7 +359,7 @@ class Graph:
 def region(monkeypatch: pytest.MonkeyPatch) -> Graph:
     """Such a graph in place of Inductor's class."""
     module = types.ModuleType(MODULE)
-    module.CompiledFxGraph = Graph  # type: ignore[attr-defined]
+    module.CompiledFxGraph = Graph
     monkeypatch.setitem(sys.modules, MODULE, module)
     return Graph()
 
@@ -383,7 +382,7 @@ def test_what_a_region_writes_is_its_own(record: Record, region: Graph) -> None:
 
 
 def test_inputs_of_a_region_die_as_they_do_unrecorded(record: Record, region: Graph) -> None:
-    """Nobody holds a tensor that the region has let go (but for the last of them)."""
+    """No tensor is held that the region has let go (but for the last of them)."""
     inputs: list[Any] = []
 
     def program() -> None:
@@ -396,7 +395,7 @@ def test_inputs_of_a_region_die_as_they_do_unrecorded(record: Record, region: Gr
 
 
 def test_values_of_a_region_are_those_that_it_was_given(record: Record, region: Graph) -> None:
-    """What it read, and what lay there before it wrote, is kept although it empties its list."""
+    """What it read, and what lay there before it wrote, is recorded although it empties its list."""
     got = record(lambda: call(region, torch.full((3,), 5.0)), values="op=inductor.compiled_graph", values_inputs=True)
     row = got.one("compiled_graph")
     values = got.process.values

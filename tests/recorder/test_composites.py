@@ -38,7 +38,7 @@ def test_a_sobol_engine(record: Record, scramble: bool) -> None:
     assert got.named("sin")[1].inputs[0].row == draw[1].index
 
 
-def test_what_stands_in_is_put_back(record: Record) -> None:
+def test_replacements_are_restored(record: Record) -> None:
     """After the recording torch is as before."""
     before = [getattr(torch, name) for name in NAMES]
     record(lambda: torch.ones(1))

@@ -52,10 +52,10 @@ def test_every_row_has_its_kernels(record: Record, monkeypatch: pytest.MonkeyPat
     """However long cycles are: forward, backward, optimizers, with ops between that raise and have no row."""
     pretend(monkeypatch, rows=rows)
     got = record(lambda: (updates(2), updates(1, foreach=True), updates(1, fused=True)), kernels=ALL)
-    told = got.process.launches
-    assert (told.unknown, told.strays) == ([], {})
-    assert told.rows == len(got.rows)
-    assert (len(told.parts(0)) == 1) == (rows == 1 << 20)
+    recorded = got.process.launches
+    assert (recorded.unknown, recorded.strays) == ([], {})
+    assert recorded.rows == len(got.rows)
+    assert (len(recorded.parts(0)) == 1) == (rows == 1 << 20)
     for op in ("aten.addmm.default", "aten.mm.default", "aten._foreach_lerp_.Scalar", "aten._fused_adam_.default"):
         wanted = ADDMM if "addmm" in op else KERNELS["::".join(op.split(".")[:2])]
         assert set(named(got, op)) == {wanted}, op
@@ -86,7 +86,7 @@ def test_nothing_is_begun_where_the_program_uses_no_device(record: Record, monke
 
 
 def test_what_was_launched_for_no_row_is_counted(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kernel that was launched straight from Python, a graph's replay; what the recorder launched is nobody's."""
+    """A kernel that was launched straight from Python, a graph's replay; what the recorder launched is no row's."""
     pretend(monkeypatch)
     real = kineto.events_of
 
@@ -113,7 +113,7 @@ def test_what_was_launched_for_no_row_is_counted(record: Record, monkeypatch: py
 def test_a_launch_that_was_not_seen_on_the_device_is_not_taken_for_none(
     record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As of ops that are captured into a CUDA graph: their rows keep what they have, and the reason is told."""
+    """As of ops that are captured into a CUDA graph: their rows keep what they have, and the trace says why."""
     pretend(monkeypatch)
     real = kineto.events_of
     tanh = KERNELS["aten::tanh"][0]
@@ -188,7 +188,7 @@ def test_the_profilers_own_overhead_is_no_op_on_torch_2_11() -> None:
     assert call is not None and (call.name, call.runtime, call.linked) == ("cuLaunchKernelEx", True, 7)
 
 
-def test_rows_of_other_threads_are_told_of(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_other_threads_are_counted(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
     """The profiler does not see them: they keep what they have, with the reason."""
     pretend(monkeypatch)
     with record.block(kernels=ALL) as got:
@@ -257,7 +257,7 @@ def test_cycles_end_between_ops_alone(record: Record, monkeypatch: pytest.Monkey
     torch.__version__ < (2, 12), reason="the profiler of this torch reports no scope that is still open"
 )
 def test_a_scope_that_stays_open_ends_the_cycles(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would write into memory of its session as it ends: no other one is begun, and the reason is told."""
+    """It would write into memory of its session as it ends: no other one is begun, and the trace says why."""
     pretend(monkeypatch, rows=25)
     with record.block(kernels=ALL) as got:
         with torch._C._profiler._RecordFunctionFast("mine"):
@@ -293,11 +293,11 @@ def test_a_stretch_without_a_moment_is_cut_off(
         nn.Linear(3, 3)(x)
         for _ in range(20):
             x.tanh()
-    told = got.process.launches
-    assert {entry.why for entry in told.unknown} == {cycles.NO_MOMENT}
+    recorded = got.process.launches
+    assert {entry.why for entry in recorded.unknown} == {cycles.NO_MOMENT}
     names = named(got, "aten.tanh.default")
     assert (names[0], names[900], names[-1]) == (KERNELS["aten::tanh"], (), KERNELS["aten::tanh"])
-    assert told.rows + sum(entry.rows for entry in told.unknown) == len(got.rows)
+    assert recorded.rows + sum(entry.rows for entry in recorded.unknown) == len(got.rows)
 
 
 def test_a_fork_ends_the_cycle(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,7 +105,6 @@ def test_other_placements_are_other_arguments(record: Record) -> None:
     """Though every number is the same."""
     traces = [record(lambda by=by: weight_and_batch(tensors.Shard(by))).path for by in (0, 1)]
     found = compare(*traces).first
-    assert found is not None
     assert (found.op, found.cause) == ("aten.mm.default", Cause.ARGUMENTS)
     assert "float32[4,3]{tp=1: Shard(0)}" in found.explanation
 
@@ -124,7 +123,7 @@ def test_other_placements_are_other_arguments(record: Record) -> None:
     ],
 )
 def test_placements_are_shown_for_each_dimension_of_the_mesh(mesh: Any, text: str) -> None:
-    """A trace is data, whoever wrote it."""
+    """A trace is data, from any writer."""
     assert layout_text(["float32", [4], [1], "cpu", mesh]) == f"float32[4]{text}"
 
 

@@ -29,7 +29,6 @@ FORM = EventForm(
 
 def read(warmth: float = 20.5, clock: int = 7, rooms: int = 3, picture: int = 11, count: int = 0) -> bool:
     session = current_session()
-    assert session is not None
     return session.events.write(FORM, evidence=[count, clock], digests=[picture], integers=[rooms], floats=[warmth])
 
 
@@ -41,17 +40,17 @@ def test_an_event_is_a_row_at_its_place_among_the_ops(record: Record) -> None:
         _ = x + 1
     assert [row.kind for row in found.rows] == [Kind.OP, Kind.VALUE, Kind.OP]
     event = found.rows[1]
-    told = [["reading=", "n"], ["clock=", "e"], ["picture=", "d"], ["rooms=", "i"], ["warmth=", "f"]]
-    assert event.scalars == ["thermometer 0", *told]
+    fields = [["reading=", "n"], ["clock=", "e"], ["picture=", "d"], ["rooms=", "i"], ["warmth=", "f"]]
+    assert event.scalars == ["thermometer 0", *fields]
     assert (event.integers, event.floats, event.outputs, event.module) == ([3], [20.5], [11], "house")
     assert event.line.startswith("return session.events.write(FORM")
     assert found.rows[2].inputs[0].row == 0
 
 
-def test_what_an_event_tells_is_in_the_chain_of_marked_rows_alone_and_evidence_in_none(record: Record) -> None:
-    """Structure and values of the ops around it are chained as if it had told nothing."""
+def test_what_an_event_compares_is_in_the_chain_of_marked_rows_alone_and_evidence_in_none(record: Record) -> None:
+    """Structure and values of the ops around it are chained as if it had no fields."""
     cells = ({}, {"clock": 8, "count": 4}, {"picture": 12}, {"rooms": 4}, {"warmth": 20.25})
-    plain, later, *others = [record(partial(read, **cell)).chains for cell in cells]  # type: ignore[arg-type]
+    plain, later, *others = [record(partial(read, **cell)).chains for cell in cells]
     assert later == plain
     assert [other[:2] for other in others] == [plain[:2]] * 3
     assert len({other[2] for other in (plain, *others)}) == 4
@@ -72,7 +71,7 @@ def test_a_thread_without_an_op_yet_writes_its_events_into_a_stream_of_its_own(r
 
 
 def test_within_an_op_and_outside_of_a_recording_of_ops_no_event_is_written(record: Record) -> None:
-    """An op that runs the program's own code is in the middle of its row: an event then would tear that row apart."""
+    """An op that runs the program's own code is in the middle of its row: an event then would split that row."""
     written: list[bool] = []
 
     @torch.library.custom_op("rltrace_test_events::observing", mutates_args=())
@@ -89,7 +88,7 @@ def test_within_an_op_and_outside_of_a_recording_of_ops_no_event_is_written(reco
 
 def test_under_a_mode_of_the_program_s_own_events_are_written(record: Record) -> None:
     class Passing(TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             return func(*args, **(kwargs or {}))
 
     with record.block() as got, Passing():
@@ -101,7 +100,7 @@ def test_an_interrupted_event_leaves_nothing_behind(record: Record) -> None:
     """Ctrl-C between two cells: the row will never be, and the next one has its own cells."""
 
     class Interrupting(list[int]):
-        def __iter__(self):  # type: ignore[no-untyped-def]
+        def __iter__(self):
             raise KeyboardInterrupt
 
     with record.block() as found:

@@ -1,7 +1,7 @@
 """The true set of rows that depend on unwritten memory, found by running under two fills of fresh memory.
 
 What is compared here is not the recorder's own word: a bare dispatch mode hashes what every op returned and wrote, once
-with all fresh memory filled by one byte and once by another. Whatever differs read memory that nobody had written.
+with all fresh memory filled by one byte and once by another. Whatever differs read uninitialised memory.
 """
 
 from __future__ import annotations
@@ -268,13 +268,13 @@ def test_what_differs_is_marked_or_follows_from_a_mark(record: Record, program: 
     for i in values:
         assert rows[i].marked or {link.row for link in rows[i].inputs} & values or rows[i].name == "full", ops[i]
     first = compare(got[0].path, got[1].path).first
-    assert first is not None and first.cause is Cause.UNKNOWN
+    assert first.cause is Cause.UNKNOWN
     origin = first.a_index
     assert (
         origin is not None and rows[origin].marked and "it reads memory that no recorded op wrote" in first.explanation
     )
     checked = compare(*(recorded(record, program, byte, check_links=True).path for byte in FILLS)).first
-    assert checked is not None and (checked.cause, checked.a_index) == (Cause.UNINITIALISED, origin)
+    assert (checked.cause, checked.a_index) == (Cause.UNINITIALISED, origin)
     computed = {i for i in values if rows[i].name not in ("clone", "copy_", "_to_copy")}
     assert origin in values and origin <= min(computed)
 
@@ -310,5 +310,5 @@ def test_a_true_difference_in_a_strided_buffer_is_found(record: Record, place: i
     paths = [recorded(record, lambda v=v: program(v), byte).path for v, byte in zip((1.5, 2.5), FILLS, strict=True)]
     comparison = compare(*paths)
     assert comparison.verdict is Verdict.DIVERGED
-    assert comparison.first is not None and comparison.first.cause is Cause.OUTSIDE
+    assert comparison.first.cause is Cause.OUTSIDE
     assert comparison.marked.rows == 0

@@ -86,7 +86,6 @@ def test_a_fork_in_the_middle_of_a_commit(tmp_path: Path) -> None:
     with rltrace.record(tmp_path / "a.zarr"):
         torch.ones(3).sin()
         recording = current_session()
-        assert recording is not None
         committer, entered, leave = recording._committer, threading.Event(), threading.Event()
         write = committer._writer.commit
 
@@ -95,7 +94,7 @@ def test_a_fork_in_the_middle_of_a_commit(tmp_path: Path) -> None:
             leave.wait()
             write(*given)
 
-        committer._writer.commit = slow  # type: ignore[method-assign]
+        committer._writer.commit = slow
         thread = threading.Thread(target=committer.flush)
         thread.start()
         entered.wait()
@@ -120,7 +119,7 @@ def test_a_fork_within_an_op(tmp_path: Path) -> None:
     library.impl("twice", twice, "CPU")
     with rltrace.record(tmp_path / "a.zarr"):
         torch.ops.rltrace_forks.twice(torch.ones(3)).sin()
-    library._destroy()  # type: ignore[no-untyped-call]
+    library._destroy()
     assert status == [0]
     ops = ops_of(open_trace(tmp_path / "a.zarr"))
     assert ops["rank0/main"][-1] == "sin"
@@ -142,7 +141,7 @@ def test_a_child_under_a_mode_of_the_program(tmp_path: Path) -> None:
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Doubling(TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             return func(func(*args, **(kwargs or {})))
 
     def child() -> None:
@@ -194,7 +193,6 @@ def test_a_part_that_cannot_be_made_is_said(tmp_path: Path) -> None:
         assert forked(lambda: torch.ones(2).cos()) == 0
         (tmp_path / "elsewhere").rename(tmp_path / "a.zarr" / "processes")
     (start_record,) = open_trace(tmp_path / "a.zarr").unrecorded
-    assert start_record.why is not None
     assert start_record.why.startswith("the recorder could not start: RecordError: ")
 
 

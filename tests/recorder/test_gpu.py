@@ -101,7 +101,7 @@ def _soft_actor_critic(device: str) -> None:
             wanted = reward.to(device) + 0.99 * (value - log_alpha.exp() * log_prob)
         loss = sum((critic(torch.cat([seen, done], 1)) - wanted).pow(2).mean() for critic in critics)
         critic_optimizer.zero_grad()
-        loss.backward()  # type: ignore[union-attr]
+        loss.backward()
         critic_optimizer.step()
         actor_loss = (log_alpha.exp() * log_prob - critics[0](torch.cat([seen, action], 1))).mean()
         actor_optimizer.zero_grad()
@@ -141,8 +141,8 @@ def test_every_op_of_an_update_has_its_kernels(record: Record, update: Callable[
     update("cuda")  # libraries choose, allocate and compile at their first calls
     torch.cuda.synchronize()
     recording = record(lambda: update("cuda"), kernels=(0, None))
-    told = recording.process.launches
-    assert told.unknown == [], "; ".join(entry.why for entry in told.unknown)
+    launches = recording.process.launches
+    assert launches.unknown == [], "; ".join(entry.why for entry in launches.unknown)
     idle = RowFlag.VIEW | RowFlag.ALLOCATION
     rows = [row for row in recording.rows if "device" in row.kernel and not row.flags & idle]
     bare = sorted({row.op for row in rows if not row.kernel.get("names")})
@@ -154,7 +154,7 @@ def test_every_op_of_an_update_has_its_kernels(record: Record, update: Callable[
     ]
     assert all(all(geometry) for name, geometry in kernels if not name.startswith(("Memcpy", "Memset")))
     assert not any(name.startswith("_Z") for name, _ in kernels)
-    mine = {stray: count for stray, count in told.strays.items() if not stray[1].endswith("in another thread")}
+    mine = {stray: count for stray, count in launches.strays.items() if not stray[1].endswith("in another thread")}
     assert not mine, "nothing of the program's is launched outside of an op"
 
 
@@ -169,9 +169,11 @@ def test_what_is_captured_into_a_graph_is_unknown_and_its_replay_is_counted(reco
         for _ in range(3):
             graph.replay()
         x.relu()
-    told = got.process.launches
-    assert any(count == 3 for (_, launcher), count in told.strays.items() if "GraphLaunch" in launcher), told.strays
-    assert told.unknown
+    launches = got.process.launches
+    assert any(count == 3 for (_, launcher), count in launches.strays.items() if "GraphLaunch" in launcher), (
+        launches.strays
+    )
+    assert launches.unknown
 
 
 def test_the_kernels_cost_no_bit(record: Record) -> None:

@@ -86,13 +86,13 @@ def _update(
 def _policy(**options: object) -> tuple[nn.ModuleList, torch.optim.Optimizer, torch.Tensor, torch.Tensor]:
     torch.manual_seed(1)
     net = nn.ModuleList([nn.Linear(8, 64), nn.Linear(64, 4), nn.Linear(64, 1)]).cuda()
-    optimizer = torch.optim.Adam(net.parameters(), lr=1e-3, **options)  # type: ignore[arg-type]
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-3, **options)
     return net, optimizer, torch.randn(256, 8, device="cuda"), torch.randn(256, device="cuda")
 
 
 @pytest.mark.parametrize("options", [{"foreach": True}, {"fused": True}], ids=["foreach", "fused"])
 def test_an_update_has_the_digests_it_has_when_each_is_waited_for(options: dict[str, bool], tmp_path: Path) -> None:
-    """PPO's update, recorded twice: digests read back later, and taken at once since every value is kept."""
+    """PPO's update, recorded twice: digests read back later, and taken at once since every value is recorded."""
     found = []
     for n, values in enumerate(("", "all")):
         path = tmp_path / f"{n}.zarr"

@@ -1,4 +1,4 @@
-"""Hooks of imports call back once a module is loaded, whoever else awaits it."""
+"""Hooks of imports call back once a module is loaded, whatever else awaits it."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def test_several_hooks_await_one_module(tmp_path: Path, monkeypatch: pytest.Monk
         return lambda module: called.append(f"{name} {module.ready}")
 
     hooks = [
-        ImportHook({"awaited_by_three": notes("first")}, errors.append),  # type: ignore[dict-item]
-        ImportHook({"awaited_by_three": notes("second")}, errors.append),  # type: ignore[dict-item]
-        ImportHook({}, errors.append, lambda spec: notes("third") if "awaited" in spec.name else None),  # type: ignore[arg-type, return-value]
+        ImportHook({"awaited_by_three": notes("first")}, errors.append),
+        ImportHook({"awaited_by_three": notes("second")}, errors.append),
+        ImportHook({}, errors.append, lambda spec: notes("third") if "awaited" in spec.name else None),
     ]
     before = list(sys.meta_path)
     for hook in hooks:

@@ -53,7 +53,7 @@ def test_ctrl_c_leaves_the_tables_whole(remember: bool) -> None:
         tables = Tables()
         if remember:
             tables.remember("ops")
-        came += interrupted(moment, lambda tables=tables: tables.intern("ops", 7, "aten.mm.default"))  # type: ignore[misc]
+        came += interrupted(moment, lambda tables=tables: tables.intern("ops", 7, "aten.mm.default"))
         number = tables.intern("ops", 7, "aten.mm.default")
         other = tables.intern("ops", 8, "aten.add.Tensor")
         assert tables.intern("ops", 7, "aten.mm.default") == number

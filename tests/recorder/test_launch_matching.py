@@ -31,7 +31,6 @@ DATA = Path(__file__).parent / "data"
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
     spec = importlib.util.spec_from_file_location("capture_profile", SCRIPT)
-    assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -161,7 +160,7 @@ def test_a_launch_row_has_a_bracket_from_the_recorder() -> None:
 
 @pytest.mark.parametrize("late", [False, True])
 def test_a_launch_is_the_op_s_that_made_it(late: bool) -> None:
-    """In the order of launching, whenever they ran; what the recorder launched for a digest is nobody's."""
+    """In the order of launching, whenever they ran; what the recorder launched for a digest is no row's."""
     events = [*LAUNCHED, *CALLS] if late else [*CALLS, *LAUNCHED]
     joined = join(events, OPS)
     assert joined.why == ""
@@ -224,7 +223,7 @@ def runtime(name: str, start: int, end: int, correlation: int, linked: int = 0) 
 
 
 def test_ids_of_calls_are_not_those_of_ops() -> None:
-    """CUPTI's and torch's are counted apart: a call whose id is that of an op has no part in what the op launched."""
+    """CUPTI's and torch's are separate: a call whose id is that of an op has no part in what the op launched."""
     call = runtime("cudaLaunchKernel", 40, 41, 9, 5)  # 9 is mine::op, too
     joined = join([*CALLS, call, kernel("sgemm", 300, 9, 5)], OPS)
     assert [[launch.name for launch in launches] for launches in joined.launches] == [["sgemm"], []]
@@ -233,10 +232,10 @@ def test_ids_of_calls_are_not_those_of_ops() -> None:
 def test_a_launch_that_names_no_op_is_the_one_s_around_its_call() -> None:
     """As in profiles of an older Kineto: by the time of the call, on its thread."""
     lone = [runtime("cudaLaunchKernel", 50, 55, 70), runtime("cudaLaunchKernel", 130, 131, 71)]
-    ran = [kernel("sgemm", 300, 70, 0), kernel("triton", 310, 71, 0), kernel("nobody's", 320, 72, 0)]
+    ran = [kernel("sgemm", 300, 70, 0), kernel("triton", 310, 71, 0), kernel("stray", 320, 72, 0)]
     joined = join([*CALLS, *lone, *ran], OPS)
     assert [[launch.name for launch in launches] for launches in joined.launches] == [["sgemm"], ["triton"]]
-    assert joined.strays == (("nobody's", "", 1),)
+    assert joined.strays == (("stray", "", 1),)
 
 
 def test_a_drivers_call_within_the_runtimes_started_nothing_of_its_own() -> None:

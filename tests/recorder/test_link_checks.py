@@ -6,6 +6,7 @@ import ctypes
 import os
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -54,7 +55,7 @@ def poke(tensor: torch.Tensor, noise: int = 5) -> None:
 
 
 def fill(tensor: torch.Tensor, noise: int) -> None:
-    """Every byte: what chance left in memory that nobody wrote, a NaN among it, takes no part in the result."""
+    """Every byte: what chance left in uninitialised memory, a NaN among it, takes no part in the result."""
     ctypes.memset(tensor.data_ptr(), noise, tensor.nbytes)
 
 
@@ -62,14 +63,17 @@ def written() -> torch.Tensor:
     return torch.zeros(4).add_(1)
 
 
-def checked(record: Record, program: Program, **options: object) -> Recorded:
-    found = record(program, check_links=True, **options)
+@contextmanager
+def checked(record: Record, **options: object) -> Iterator[Recorded]:
+    with record.block(check_links=True, **options) as found:
+        yield found
     assert found.process.checks_links
-    return found
 
 
 def writes(record: Record, program: Program) -> list[LinkFault]:
-    return checked(record, program).process.link_faults
+    with checked(record) as found:
+        program()
+    return found.process.link_faults
 
 
 # --- planted writes ---------------------------------------------------------------------------------------------------
@@ -129,7 +133,8 @@ BETWEEN_OPS = [by_address, into_unwritten_memory, through_numpy, through_dlpack,
 @pytest.mark.parametrize("program", BETWEEN_OPS, ids=lambda f: f.__name__)
 def test_a_write_between_two_ops(record: Record, program: Program) -> None:
     """The op that reads the memory next is named, with the last op that used and wrote it, and the one that made it."""
-    found = checked(record, program)
+    with checked(record) as found:
+        program()
     [write] = found.process.link_faults
     assert write.found == (0, found.one("mul").index) and write.input == 0 and write.kind is FaultKind.WRITE
     last = found.rows[0] if program is into_unwritten_memory else found.one("add_")
@@ -141,7 +146,8 @@ def test_a_write_between_two_ops(record: Record, program: Program) -> None:
 @pytest.mark.parametrize("program", [against_a_schema, by_an_operator_without_returns], ids=lambda f: f.__name__)
 def test_an_operator_that_writes_against_its_schema(operators: None, record: Record, program: Program) -> None:
     """It is named itself, as the one that wrote."""
-    found = checked(record, program)
+    with checked(record) as found:
+        program()
     [write] = found.process.link_faults
     row = next(row for row in found.rows if row.op.startswith("link_checks."))
     assert write.kind is FaultKind.OP and write.found == write.used == (0, row.index)
@@ -156,7 +162,7 @@ def test_a_write_that_no_op_reads_is_found_at_the_end_of_the_step(record: Record
         poke(tensor)
         rltrace.step()
         poke(other)
-        program.kept = tensor, other  # type: ignore[attr-defined]
+        program.kept = tensor, other
 
     found = writes(record, program)
     assert [(write.found, write.step) for write in found] == [(None, 1), (None, 1)]
@@ -165,30 +171,24 @@ def test_a_write_that_no_op_reads_is_found_at_the_end_of_the_step(record: Record
 
 def test_memory_inside_a_subclass(record: Record) -> None:
     """What a wrapper holds is checked (DTensor, FSDP's parameters): the storage of the wrapper has no bytes."""
-
-    def program() -> None:
+    with checked(record) as found:
         inner = written()
         wrapper = TwoTensor(inner, written())
         wrapper * 2
         poke(inner)
         wrapper * 3
-
-    found = checked(record, program)
     [write] = [fault for fault in found.process.link_faults if fault.kind is FaultKind.WRITE]
     assert write.found == (0, found.named("mul")[-1].index) and write.input == 0
 
 
 def test_one_page_of_large_memory_is_enough(record: Record) -> None:
     """An op that reads another part of a large buffer notices nothing, one that reads the changed part does."""
-
-    def program() -> None:
+    with checked(record) as found:
         buffer = torch.zeros(1 << 20)
         buffer[-4:].fill_(1)
         poke(buffer[-4:])
         buffer[:4] * 2
         buffer[-4:] * 3
-
-    found = checked(record, program)
     [write] = found.process.link_faults
     assert write.found == (0, found.rows[-1].index)
 
@@ -207,7 +207,8 @@ def test_launches_that_are_not_seen(record: Record, monkeypatch: pytest.MonkeyPa
     """A C function that gets a tensor's address writes it in a row; without those rows the write is found here."""
     assert writes(record, by_a_c_function) == []
     monkeypatch.setattr(ForeignCalls, "install", lambda self: None)
-    found = checked(record, by_a_c_function)
+    with checked(record) as found:
+        by_a_c_function()
     [write] = found.process.link_faults
     assert (write.kind, write.found) == (FaultKind.WRITE, (0, found.one("mul").index))
 
@@ -221,21 +222,19 @@ def test_writes_that_schemas_hide(record: Record, monkeypatch: pytest.MonkeyPatc
 
     assert writes(record, program) == []
     monkeypatch.setattr(op_info, "HIDDEN_WRITES", {})
-    found = checked(record, program)
+    with checked(record) as found:
+        program()
     assert [write.input for write in found.process.link_faults] == [3, 4]
     assert all(write.kind is FaultKind.OP for write in found.process.link_faults)
 
 
 def test_links_that_are_lost(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row that calls memory outside data which a recorded op wrote, as with the tensors that a subclass wraps."""
-
-    def program() -> None:
+    monkeypatch.setattr(Writers, "end_step", lambda self: (self.current.clear(), self.earlier.clear()))
+    with checked(record) as found:
         tensor = torch.zeros(4).add_(1)
         rltrace.step()
         tensor * 2
-
-    monkeypatch.setattr(Writers, "end_step", lambda self: (self.current.clear(), self.earlier.clear()))
-    found = checked(record, program)
     [fault] = found.process.link_faults
     assert (fault.kind, fault.found, fault.used) == (FaultKind.LINK, (0, 2), (0, 1))
 
@@ -243,39 +242,31 @@ def test_links_that_are_lost(record: Record, monkeypatch: pytest.MonkeyPatch) ->
 def test_writes_that_are_not_recorded_as_such(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the recorder itself lost a write, the memory still shows it: an op in a thread that is not recorded."""
     tensor = torch.zeros(4)
-
-    def program() -> None:
+    with checked(record) as found:
         tensor * 2
         thread = threading.Thread(target=poke, args=(tensor,))
         thread.start()
         thread.join()
         tensor * 3
-
-    found = checked(record, program)
     [write] = found.process.link_faults
     assert write.found == (0, found.named("mul")[1].index) and write.writer is None
 
 
 def test_memory_that_torch_itself_fills_by_no_op(record: Record) -> None:
     """``ctc_loss`` makes a tensor of its list of lengths: ``empty``, and a loop in C++. So its reader is marked."""
-
-    def program() -> None:
+    with checked(record) as found:
         nn.functional.ctc_loss(torch.randn(5, 1, 4).log_softmax(2), torch.tensor([[1, 2]]), (5,), (2,))
-
-    found = checked(record, program)
     [write] = found.process.link_faults
     assert write.kind is FaultKind.CALL and missed_faults(found.trace) == []
-    assert write.allocation is not None and found.rows[write.allocation[1]].name == "empty"
-    assert write.found is not None and found.rows[write.found[1]].marked
+    assert found.rows[write.allocation[1]].name == "empty"
+    assert found.rows[write.found[1]].marked
 
 
 def test_only_one_call_may_fill_what_it_allocates(record: Record) -> None:
     """Not two calls in one line, nor the same one in a loop."""
-
-    def program() -> None:
+    with checked(record) as got:
         [(x := torch.empty(4), poke(x), x * 2) for _ in range(2)]
-
-    assert [fault.kind for fault in writes(record, program)] == [FaultKind.WRITE] * 2
+    assert [fault.kind for fault in got.process.link_faults] == [FaultKind.WRITE] * 2
 
 
 # --- clean programs ---------------------------------------------------------------------------------------------------
@@ -364,13 +355,14 @@ SLOWER = ("single", "foreach", "fused", "functional", "compiled", "many storages
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in SLOWER])
 def test_programs_of_every_kind(record: Record, name: str) -> None:
     """No write is missed in them, but of memory that they hand out."""
-    assert missed_faults(checked(record, PROGRAMS[name]).trace) == []
+    with checked(record) as found:
+        PROGRAMS[name]()
+    assert missed_faults(found.trace) == []
 
 
 def test_scaled_gradients(record: Record) -> None:
     """Autocast, a scaler that skips a step, gradients that are clipped and unscaled in place."""
-
-    def program() -> None:
+    with checked(record) as got:
         model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
         optimizer, scaler = torch.optim.AdamW(model.parameters()), torch.amp.GradScaler("cpu", init_scale=4.0)
         for factor in (1.0, float("inf"), 1.0):
@@ -382,14 +374,12 @@ def test_scaled_gradients(record: Record) -> None:
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             scaler.step(optimizer)
             scaler.update()
-
-    assert writes(record, program) == []
+    assert got.process.link_faults == []
 
 
 def test_memory_that_is_shared_with_processes(record: Record) -> None:
     """Moving it there is no write; a write of another process is one, through memory that was handed out."""
-
-    def program() -> None:
+    with checked(record) as got:
         shared = torch.empty(4).share_memory_()
         shared.zero_()
         pid = os.fork()
@@ -398,8 +388,7 @@ def test_memory_that_is_shared_with_processes(record: Record) -> None:
             os._exit(0)
         os.waitpid(pid, 0)
         shared * 2
-
-    [write] = writes(record, program)
+    [write] = got.process.link_faults
     assert write.kind is FaultKind.WRITE and write.handed_out
 
 
@@ -407,13 +396,11 @@ def test_compiled_functions(record: Record) -> None:
     """A region is one op, and what is made while it is compiled has no memory."""
     torch.compiler.reset()
     function = torch.compile(lambda x: (x.sin() + 1).relu().sum(), backend="aot_eager")
-
-    def program() -> None:
+    with checked(record) as got:
         weight = torch.randn(8, requires_grad=True)
         for _ in range(2):
             function(weight).backward()
-
-    assert writes(record, program) == []
+    assert got.process.link_faults == []
 
 
 def test_threads_take_turns(record: Record) -> None:
@@ -423,8 +410,7 @@ def test_threads_take_turns(record: Record) -> None:
 
 def test_an_op_that_raised_may_have_written(operators: None, record: Record) -> None:
     """It has no row, so what it did to memory is not known, and no fault of the op before or after."""
-
-    def program() -> None:
+    with checked(record) as got:
         tensor = written()
         with pytest.raises(RuntimeError):
             torch.ops.link_checks.fails(tensor)
@@ -433,20 +419,16 @@ def test_an_op_that_raised_may_have_written(operators: None, record: Record) -> 
             torch.ops.link_checks.fails(tensor)
         rltrace.step()
         tensor * 3
-
-    assert writes(record, program) == []
+    assert got.process.link_faults == []
 
 
 def test_windows_begin_anew(record: Record) -> None:
     """Ops outside of the window are not seen, and what they write is no finding."""
-
-    def program() -> None:
+    with checked(record, steps=(2, 3)) as found:
         tensor = torch.zeros(4)
         for _ in range(4):
             tensor.add_(1)
             rltrace.step()
-
-    found = checked(record, program, steps=(2, 3))
     assert found.ops == ["add_"] or found.ops[-1] == "add_"
     assert found.process.link_faults == []
 
@@ -473,9 +455,8 @@ def noisy(noise: int, way: Callable[[torch.Tensor, int], object], make: Callable
 @pytest.mark.parametrize("noises", [(0, 5), (5, 0), (5, 6)], ids=str)
 @pytest.mark.parametrize("make", [written, lambda: torch.empty(4).fill_(1), lambda: torch.empty(4)])
 def test_a_write_is_the_cause(record: Record, make: Callable[[], torch.Tensor], noises: tuple[int, int]) -> None:
-    """Of A only, of B only, or of both to other bytes: never the kernel, and never memory that nobody wrote."""
+    """Of A only, of B only, or of both to other bytes: never the kernel, and never uninitialised memory."""
     first = compare(*(record(noisy(noise, fill, make), check_links=True).path for noise in noises)).first
-    assert first is not None
     assert (first.cause, first.inputs_match) == (Cause.UNTRACKED_WRITE, InputsMatch.DIFFER)
     assert "aten.mul.Tensor" in (first.op or "") and "changed without any recorded op" in first.explanation
 
@@ -489,7 +470,7 @@ def test_memory_that_one_side_hands_out(record: Record, engine: str, noises: tup
     """Without any check: the side that handed it out digests it at the next use, and its writer's digest is known."""
     paths = [record(noisy(noise, handed, lambda: torch.tanh(torch.ones(3, 4))), engine=engine).path for noise in noises]
     first = compare(*paths).first_value
-    assert first is not None and (first.op, first.cause) == ("aten.mul.Tensor", Cause.UNTRACKED_WRITE)
+    assert (first.op, first.cause) == ("aten.mul.Tensor", Cause.UNTRACKED_WRITE)
     assert f"in {'A' if noises[0] else 'B'} its bytes are not those" in first.explanation
 
 
@@ -501,7 +482,7 @@ def test_memory_that_one_side_only_looks_at(record: Record) -> None:
 
 
 def test_unwritten_memory_has_a_cause_only_where_links_are_checked(record: Record) -> None:
-    """By default it cannot be known that nobody wrote it."""
+    """By default it is not known that nothing wrote it."""
 
     def program(noise: int) -> Program:
         def run() -> None:
@@ -512,20 +493,20 @@ def test_unwritten_memory_has_a_cause_only_where_links_are_checked(record: Recor
         return run
 
     plain = compare(*(record(program(noise)).path for noise in (0x3F, 0x40)))
-    assert plain.first is not None and plain.first.cause is Cause.UNKNOWN
+    assert plain.first.cause is Cause.UNKNOWN
     assert any("--check-links" in command for command in plain.advice)
     found = compare(*(record(program(noise), check_links=True).path for noise in (0x3F, 0x40)))
-    assert found.first is not None and found.first.cause is Cause.UNTRACKED_WRITE
+    assert found.first.cause is Cause.UNTRACKED_WRITE
 
 
 def test_a_storage_table_of_checks_is_not_the_recorders(record: Record) -> None:
     """What is checked does not depend on what the recorder knows of writers: its tables may be wrong."""
     original = Storages.record_write
     try:
-        Storages.record_write = lambda *args, **kwargs: None  # type: ignore[method-assign, assignment]
+        Storages.record_write = lambda *args, **kwargs: None
         [write] = writes(record, by_address)
     finally:
-        Storages.record_write = original  # type: ignore[method-assign]
+        Storages.record_write = original
     assert write.used is not None
 
 

@@ -87,7 +87,7 @@ def test_slots_count_what_was_written_first(record: Record) -> None:
     for row, tensor in zip(clones, kept, strict=True):
         (link,) = row.inputs
         assert link.row == norm.index
-        assert norm.outputs[link.slot] == digest(tensor) == row.outputs[0]  # type: ignore[index]
+        assert norm.outputs[link.slot] == digest(tensor) == row.outputs[0]
 
 
 def test_foreach_ops_are_producers_of_each_tensor(record: Record) -> None:
@@ -166,7 +166,7 @@ def test_arguments_that_are_only_overwritten_are_no_inputs(record: Record) -> No
 
 
 def test_slices_written_one_by_one_are_mixed_and_read(record: Record) -> None:
-    """No one op wrote the buffer, so whoever reads it digests it."""
+    """No one op wrote the buffer, so each op that reads it digests it."""
     kept: list[torch.Tensor] = []
     with record.block() as got:
         buffer = torch.zeros(4, 3)
@@ -253,7 +253,7 @@ def test_batch_norm_writes_its_running_statistics(record: Record) -> None:
     with record.block() as got:
         norm = nn.BatchNorm1d(3)
         norm(torch.randn(8, 3))
-        norm.running_mean.sum()  # type: ignore[union-attr]
+        norm.running_mean.sum()
     norm = next(row for row in got.rows if "batch_norm" in row.op)
     assert sources(got.one("sum")) == [norm.index]
     assert len(norm.outputs) == 5
@@ -411,7 +411,7 @@ def test_set_leads_to_the_other_storage(record: Record) -> None:
 
 
 def test_resized_memory_is_not_taken_for_what_was_written(record: Record) -> None:
-    """What ``resize_`` adds nobody has written: its reader is marked. Filled, it is like any other."""
+    """What ``resize_`` adds is uninitialised: its reader is marked. Filled, it is like any other."""
     with record.block() as got:
         t = torch.ones(2)
         t.resize_(400)
@@ -566,7 +566,7 @@ def test_one_sweep_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
         tables.recent.append(address)
         del storage, raw
     dead = list(tables.handles)
-    expired: Callable[[int], bool] = torch.UntypedStorage._expired  # type: ignore[attr-defined]
+    expired: Callable[[int], bool] = torch.UntypedStorage._expired
     nested: list[list[int]] = []
 
     def interrupted(handle: int) -> bool:

@@ -1,4 +1,4 @@
-"""Memory nobody has written: what may hold such bytes is marked, what holds none is not."""
+"""Uninitialised memory: what may hold such bytes is marked, what holds none is not."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_ops_that_use_only_a_shape_read_nothing(record: Record, engine: str) -> 
     rows = [row for row in got.rows if row.name in ("bernoulli", "rand_like", "zeros_like", "new_full")]
     assert [row.inputs[0].origin for row in rows] == [Origin.OVERWRITTEN] * 5
     first = compare(got.path, other.path).first
-    assert first is not None and (first.op, first.cause) == ("aten.bernoulli.p", Cause.RNG)
+    assert (first.op, first.cause) == ("aten.bernoulli.p", Cause.RNG)
 
 
 def test_bernoulli_reads_probabilities(record: Record) -> None:
@@ -195,7 +195,7 @@ PARTS: dict[str, Fill] = {
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_buffer_that_is_partly_full_is_marked(record: Record) -> None:
-    """One element that nobody wrote is enough."""
+    """One uninitialised element is enough."""
     assert marked(record, PARTS) == set(PARTS)
 
 
@@ -222,7 +222,7 @@ def test_indexing_that_fills_is_no_marked_row_and_reads_no_old_bytes(record: Rec
 
 
 def test_indexing_that_leaves_something_is_a_marked_row(record: Record) -> None:
-    """The digest of what it wrote covers bytes that nobody wrote."""
+    """The digest of what it wrote covers uninitialised bytes."""
     with record.block() as got:
         buffer = torch.empty(4, 6)
         buffer[torch.tensor([0, 1])] = torch.ones(6)
@@ -292,7 +292,7 @@ def test_what_is_zeroed_or_filled_at_once_is_not_marked(record: Record) -> None:
 
 
 def test_a_number_read_from_fresh_memory_is_marked(record: Record) -> None:
-    """``.item()`` of what nobody wrote."""
+    """``.item()`` of uninitialised memory."""
     with record.block() as got:
         buffer = torch.empty(2)
         buffer[0] = 1.0
@@ -301,7 +301,7 @@ def test_a_number_read_from_fresh_memory_is_marked(record: Record) -> None:
     assert [row.marked for row in got.named("_local_scalar_dense")] == [False, True]
 
 
-def test_values_of_marked_rows_stand_in_a_chain_of_their_own(record: Record) -> None:
+def test_values_of_marked_rows_are_in_a_separate_chain(record: Record) -> None:
     """Two runs over different garbage have equal structure and equal values; only the marked chain differs."""
     chains = []
     for garbage in (1.0, 2.0):

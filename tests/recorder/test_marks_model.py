@@ -200,7 +200,7 @@ def change(machine: Machine, n: Numbers) -> None:
 
 
 def duplicate(machine: Machine, n: Numbers) -> None:
-    """Copies compute nothing: what nobody wrote in the source is unwritten in the copy."""
+    """Copies compute nothing: what is uninitialised in the source is uninitialised in the copy."""
     known = machine.pick(n[0])
     if known.overlaps or known.tensor.numel() == 0:
         return

@@ -130,7 +130,7 @@ def test_places_are_counted_over_lists_and_names() -> None:
     ],
     ids=str,
 )
-def test_where_the_factor_of_an_input_stands(numbers: dict[str, Any], factor: Factor | None) -> None:
+def test_where_the_factor_of_an_input_is(numbers: dict[str, Any], factor: Factor | None) -> None:
     """Counted from the end of the call's numbers of its type; flags are no numbers."""
     x = torch.ones(2)
     assert written_places(plan(OP.addmm.default), (x, x, x), numbers).factor == factor

@@ -50,7 +50,7 @@ def test_two_optimizers_of_different_cadence(record: Record) -> None:
     assert column(got, Step.STREAM) == [0] * 6
 
 
-def test_an_optimizer_that_died_leaves_its_number_to_nobody(record: Record) -> None:
+def test_an_optimizer_that_died_leaves_its_number_to_no_other(record: Record) -> None:
     """A program that makes a new optimizer for each task: what the garbage collector does shows nowhere."""
     p = parameter()
 
@@ -111,34 +111,24 @@ def test_accumulated_backward_passes_are_counted(record: Record) -> None:
     assert column(got, Step.BACKWARDS) == [3, 1, 0, 2, 2]
 
 
-def test_a_scaler_that_skips_counts_as_an_attempt(record: Record) -> None:
-    """Overflow on a CPU: the optimizer's own step never runs, and the attempt is there, skipped."""
+@pytest.mark.parametrize(("kind", "options"), [(torch.optim.SGD, {}), (torch.optim.Adam, {"fused": True})])
+def test_a_step_that_is_skipped_counts_as_an_attempt(
+    record: Record, kind: type[torch.optim.Optimizer], options: dict[str, bool]
+) -> None:
+    """Overflow on a CPU: the scaler skips the optimizer's own step, or hands a fused one ``found_inf``."""
     p = parameter()
     with record.block() as got:
-        optimizer = torch.optim.SGD([p], lr=0.1)
+        optimizer = kind([p], lr=0.1, **options)
         scaler = GradScaler("cpu", init_scale=2.0)
         for factor in (1.0, float("inf"), 1.0):
             optimizer.zero_grad()
-            scaler.scale((p * factor).sum()).backward()  # type: ignore[no-untyped-call]
+            scaler.scale((p * factor).sum()).backward()
             scaler.step(optimizer)
             scaler.update()
-    assert got.optimizers == [("SGD#0", 0, 0), ("SGD#0", 1, 1), ("SGD#0", 2, 0)]
+    name = f"{kind.__name__}#0"
+    assert got.optimizers == [(name, 0, 0), (name, 1, 1), (name, 2, 0)]
     parameters = column(got, Step.PARAMETERS)
     assert parameters[0] == parameters[1] != parameters[2]
-
-
-def test_a_fused_optimizer_that_skips_itself_counts_too(record: Record) -> None:
-    """It is handed ``found_inf`` and decides inside; that it ran says nothing."""
-    p = parameter()
-    with record.block() as got:
-        optimizer = torch.optim.Adam([p], lr=0.1, fused=True)
-        scaler = GradScaler("cpu", init_scale=2.0)
-        for factor in (1.0, float("inf"), 1.0):
-            optimizer.zero_grad()
-            scaler.scale((p * factor).sum()).backward()  # type: ignore[no-untyped-call]
-            scaler.step(optimizer)
-            scaler.update()
-    assert got.optimizers == [("Adam#0", 0, 0), ("Adam#0", 1, 1), ("Adam#0", 2, 0)]
 
 
 def test_a_disabled_scaler_is_no_scaler(record: Record) -> None:
@@ -175,7 +165,7 @@ def test_subclasses_are_known_by_their_name(record: Record) -> None:
     """An optimizer of the program's own."""
 
     class Mine(torch.optim.SGD):
-        def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        def step(self, closure: Callable[[], float] | None = None) -> float | None:
             return super().step(closure)
 
     p = parameter()
@@ -276,7 +266,7 @@ def test_an_optimizer_that_raises_is_no_attempt(record: Record) -> None:
 
         for _ in range(3):
             with pytest.raises(KeyError, match="mine"):
-                optimizer.step(closure)  # type: ignore[arg-type]
+                optimizer.step(closure)
             torch.ones(1).cos()
         p.grad = torch.ones(3)
         optimizer.step()

@@ -260,7 +260,7 @@ def test_another_bit_generator_of_numpy_is_heard_of_too(request: pytest.FixtureR
         assert generators.all_states() == first
 
 
-def test_a_generator_that_nobody_touches_is_known_as_that(request: pytest.FixtureRequest) -> None:
+def test_an_untouched_generator_is_known_as_that(request: pytest.FixtureRequest) -> None:
     """As it was when recording began: the same word in every process, until it is drawn from or seeded."""
     import random
 
@@ -286,7 +286,7 @@ def test_a_generator_that_nobody_touches_is_known_as_that(request: pytest.Fixtur
 @pytest.mark.parametrize(
     ("seed", "offset", "unused"), [(0, 0, True), (2**64 - 1, 0, True), (7, 4, False), (7, 2**40, False)]
 )
-def test_a_devices_generator_that_nobody_drew_from(seed: int, offset: int, unused: bool) -> None:
+def test_a_devices_generator_that_was_not_drawn_from(seed: int, offset: int, unused: bool) -> None:
     """Its state is a seed and an offset; with an offset of 0 nothing has been drawn since it was seeded."""
     assert generators.is_unused(seed.to_bytes(8, "little") + offset.to_bytes(8, "little")) is unused
 
@@ -314,7 +314,7 @@ def test_reading_states_draws_nothing() -> None:
 # --- Python numbers -------------------------------------------------------------------------------------------------
 
 
-def test_item_keeps_its_number(record: Record) -> None:
+def test_item_has_its_number(record: Record) -> None:
     """Of every type: exactly the Python number that the program got."""
     numbers: list[Any] = [True, False, 3, 0, -(2**63), 2**63 - 1, 2.5, -0.0, math.inf, -math.inf]
     numbers += [1 + 2j, 0j, complex(0.0, -0.0)]
@@ -324,7 +324,7 @@ def test_item_keeps_its_number(record: Record) -> None:
     assert not any(row.outputs for row in rows)
 
 
-def test_item_keeps_nan_and_narrow_floats(record: Record) -> None:
+def test_item_has_nan_and_narrow_floats(record: Record) -> None:
     """NaN stays NaN; a bfloat16 is the double that Python saw."""
     with record.block() as got:
         torch.tensor([math.nan]).item()
@@ -338,7 +338,7 @@ def test_item_keeps_nan_and_narrow_floats(record: Record) -> None:
 
 
 def test_unsigned_numbers_beyond_63_bits_do_not_end_a_recording(record: Record) -> None:
-    """A uint64 may be larger than an integer cell; it is kept as a float then."""
+    """A uint64 may be larger than an integer cell; it is recorded as a float then."""
     with record.block() as got:
         torch.tensor([2**63 + 2**40], dtype=torch.uint64).item()
         torch.ones(1) + 1
@@ -346,7 +346,7 @@ def test_unsigned_numbers_beyond_63_bits_do_not_end_a_recording(record: Record) 
     assert got.ops[-1] == "add"
 
 
-def test_numbers_stand_behind_the_arguments_of_later_rows(record: Record) -> None:
+def test_values_do_not_shift_the_arguments_of_later_rows(record: Record) -> None:
     """A row with a value does not shift the cells of those after it."""
     with record.block() as got:
         x = torch.ones(2)

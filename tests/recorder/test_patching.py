@@ -34,7 +34,7 @@ def loudly(original: Callable[..., str], *args: Any, **kwargs: Any) -> str:
 
 
 @pytest.mark.parametrize("cls", [Base, Derived])
-def test_wrapped_and_put_back(cls: type[Base]) -> None:
+def test_wrapped_and_restored(cls: type[Base]) -> None:
     """Arguments and result pass through; a method of the class is put back, an inherited one is inherited again."""
     before = dict(vars(cls))
     patches = Patches()
@@ -69,7 +69,7 @@ def test_one_function_in_several_places() -> None:
     assert places[0].act is places[1].act is one
 
 
-def test_a_later_patch_of_somebody_else_stays() -> None:
+def test_a_later_patch_of_another_library_stays() -> None:
     """It is not overwritten, and what it calls in turn is the original again."""
     patches = Patches()
     holder = SimpleNamespace(act=Base().act)
@@ -110,7 +110,7 @@ def before() -> Iterator[list[Any]]:
 
 
 @pytest.mark.usefixtures("new_processes")
-def test_all_are_replaced_and_put_back(before: list[Any], tmp_path: Path) -> None:
+def test_all_are_replaced_and_restored(before: list[Any], tmp_path: Path) -> None:
     """While a recording runs, and not after it."""
     with rltrace.record(tmp_path / "a.zarr"):
         within = [getattr(*place) for place in REPLACED]
@@ -138,7 +138,7 @@ def test_what_is_called_through_a_later_patch_is_the_original(tmp_path: Path) ->
             calls.append(module)
             return recorders(module, *args, **kwargs)
 
-        torch.nn.Module.__call__ = counted  # type: ignore[method-assign]
+        torch.nn.Module.__call__ = counted
     try:
         layer = torch.nn.Linear(2, 1)
         assert layer(torch.ones(1, 2)).shape == (1, 1)
@@ -147,4 +147,4 @@ def test_what_is_called_through_a_later_patch_is_the_original(tmp_path: Path) ->
         assert calls == [layer, layer]
         assert torch.nn.Module.__call__ is counted
     finally:
-        torch.nn.Module.__call__ = torch.nn.Module._wrapped_call_impl  # type: ignore[method-assign]
+        torch.nn.Module.__call__ = torch.nn.Module._wrapped_call_impl

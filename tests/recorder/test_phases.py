@@ -1,4 +1,4 @@
-"""Phases are told by what a program does; nothing is asked of it."""
+"""Phases are known from what a program does; nothing is asked of it."""
 
 from __future__ import annotations
 

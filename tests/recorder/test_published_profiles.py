@@ -4,7 +4,7 @@ Three stretches, as facts (names, ids, microseconds): one step of a two-layer ne
 the tests of Kineto's viewer (pytorch/kineto, tb_plugin/test/gpu_metrics_input.json); a product in a backward pass on a
 card that runs kernels for Ampere, October 2022, from those of Holistic Trace Analysis
 (facebookresearch/HolisticTraceAnalysis, tests/data/call_stack/backward_thread.json); and a product of BERT on an H100,
-from those of TraceLens (AMD-AGI/TraceLens, tests/traces/h100). Nobody recorded these programs, so the brackets of a
+from those of TraceLens (AMD-AGI/TraceLens, tests/traces/h100). No recorder ran in these programs: the brackets of a
 dispatch mode are put around the ops that it would have seen; all else is as it was written.
 """
 
@@ -183,7 +183,7 @@ def step(*, named: bool = True) -> list[ProfilerEvent]:
 
 @pytest.mark.parametrize("named", [True, False])
 def test_a_step_on_a_v100(named: bool) -> None:
-    """Copies, nested ops, several kernels of an op, the engine's thread: by ids, or by where calls stand in time."""
+    """Copies, nested ops, several kernels of an op, the engine's thread: by ids, or by when calls ran."""
     joined = join(step(named=named), [f"aten.{OPS[id_][0]}.default" for id_ in ROWS])
     assert (joined.why, joined.lost, joined.strays) == ("", frozenset(), ())
     found = {id_: [launch.name for launch in launches] for id_, launches in zip(ROWS, joined.launches, strict=True)}

@@ -111,7 +111,7 @@ def test_a_window_says_what_it_starts_from(record: Record) -> None:
     """Parameters, buffers, gradients, optimizer state by their names, generators last; digests of their bytes."""
     got = record(training, steps=(2, 3))
     states = [row for row in got.rows if row.kind is Kind.WINDOW]
-    names = [(row.module, row.scalars[0]) for row in states]  # type: ignore[index]
+    names = [(row.module, row.scalars[0]) for row in states]
     assert ("Agent", "body.0.weight") in names
     assert ("Agent", "body.1.running_mean") in names
     assert ("Agent", "critic.bias.grad") in names

@@ -65,8 +65,8 @@ def test_more_generators_than_there_are_numbers(record: Record) -> None:
     assert found[:48] == list(range(Generator.OWN, 64)) and set(found[48:]) == {Generator.UNKNOWN}
 
 
-def test_the_end_tells_the_states(record: Record) -> None:
-    """What an attempt tells of the generators is told at the end, too: of draws after the last attempt as well."""
+def test_the_end_has_the_states(record: Record) -> None:
+    """What an attempt records of the generators is recorded at the end, too: of later draws as well."""
 
     def program(draws: int) -> None:
         torch.manual_seed(3)
@@ -79,19 +79,18 @@ def test_the_end_tells_the_states(record: Record) -> None:
 
     none, one, same = (record(lambda n=n: program(n)) for n in (0, 1, 0))
     states = [got.process.generators for got in (none, one, same)]
-    assert states[0] is not None and states[1] is not None and states[2] is not None
     assert states[0][0] == none.steps[0][Step.TORCH_GENERATOR] == states[2][0] != states[1][0]
 
 
 def test_a_second_recording_in_one_process(record: Record) -> None:
-    """It begins where the first one's program ended, and ends there: that is no generator which nobody touched."""
+    """It begins where the first one's program ended, and ends there: that is no untouched generator."""
 
     def program() -> None:
         torch.manual_seed(11)
         torch.rand(5)
 
     states = [record(program).process.generators for _ in range(2)]
-    assert states[0] is not None and states[1] is not None and states[0][0] == states[1][0] != UNTOUCHED
+    assert states[0][0] == states[1][0] != UNTOUCHED
 
 
 def test_states_in_memory_have_the_digests_of_what_python_and_numpy_return(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +112,7 @@ def test_states_in_memory_have_the_digests_of_what_python_and_numpy_return(monke
         lambda: np.random.permutation(2_000),
         lambda: random.setstate(python),
         lambda: np.random.set_state(numpy),
-        lambda: np.random.set_bit_generator(np.random.PCG64(3)),  # type: ignore[attr-defined]
+        lambda: np.random.set_bit_generator(np.random.PCG64(3)),
         np.random.standard_normal,
         lambda: (
             monkeypatch.setattr(random, "_inst", another),
@@ -121,13 +120,13 @@ def test_states_in_memory_have_the_digests_of_what_python_and_numpy_return(monke
         ),
         another.random,
     ]
-    bits = np.random.get_bit_generator()  # type: ignore[attr-defined]
+    bits = np.random.get_bit_generator()
     try:
         for act in acts:
             act()
             assert (all_states().python, all_states().numpy) == returned()
     finally:
-        np.random.set_bit_generator(bits)  # type: ignore[attr-defined]
+        np.random.set_bit_generator(bits)
         np.random.set_state(numpy)
         random.setstate(python)
 

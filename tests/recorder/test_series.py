@@ -90,7 +90,6 @@ def test_scalers_made_before_and_classes_made_during_a_recording(record: Callabl
             """Does all of the update by itself."""
 
             def update(self, new_scale: Any = None) -> None:
-                assert self._scale is not None
                 self._scale.mul_(0.5)
                 self._per_optimizer_states.clear()
 
@@ -103,7 +102,7 @@ def test_scalers_made_before_and_classes_made_during_a_recording(record: Callabl
 
 
 def test_fused_optimizers_and_disabled_scalers(record: Callable[..., Recorded]) -> None:
-    """An optimizer that skips by itself is told of as any other; a scaler that is off has no series."""
+    """An optimizer that skips by itself is recorded as any other; a scaler that is off has no series."""
     fused = record(lambda: train(GradScaler("cpu"), 3, optimizer=lambda p: torch.optim.SGD(p, lr=0.5, fused=True)))
     assert values(fused, "scaler:0/skipped:0") == [0.0, 1.0, 0.0]
     off = record(lambda: train(GradScaler("cpu", enabled=False), 2))
@@ -125,7 +124,7 @@ def test_several_optimizers_of_one_scaler(record: Callable[..., Recorded]) -> No
     assert found["scaler:0/scale"] == [(1, 4.0), (1, 2.0)] and found["scaler:0/found_inf"] == [(1, 1.0)]
 
 
-def test_everything_is_put_back(record: Callable[..., Recorded]) -> None:
+def test_everything_is_restored(record: Callable[..., Recorded]) -> None:
     """After a recording, and after one that a program breaks off, the classes are what they were."""
 
     def stands() -> list[Any]:
@@ -155,7 +154,7 @@ def test_nothing_of_an_optimizer_is_held_on_to(record: Callable[..., Recorded]) 
             assert gone() is None
 
 
-def test_rates_are_kept_where_they_change(record: Callable[..., Recorded]) -> None:
+def test_rates_are_recorded_where_they_change(record: Callable[..., Recorded]) -> None:
     """By optimizer and group, at the first attempt and at each with another rate; tensors count by their number."""
     with record.block() as got:
         a, b = nn.Linear(1, 1), nn.Linear(1, 1)
@@ -205,7 +204,7 @@ def test_what_is_no_number_is_refused_whether_or_not_it_is_recorded(
             with pytest.raises(TypeError):
                 rltrace.watch("x", value)
         with pytest.raises(TypeError):
-            rltrace.watch(3, 1.0)  # type: ignore[arg-type]
+            rltrace.watch(3, 1.0)
         rltrace.watch("x", torch.tensor(1j))  # a tensor that says it is a number, and is none: left out
         rltrace.watch("x", 2.0)
 
@@ -254,7 +253,7 @@ def test_series_go_on_outside_of_the_window(record: Callable[..., Recorded]) -> 
 
 
 def test_threads_have_series_of_their_own(record: Callable[..., Recorded]) -> None:
-    """A thread's numbers stand in its stream; where threads have none (level step), under its name."""
+    """A thread's numbers are in its stream; where threads have none (level step), under its name."""
 
     def program() -> None:
         def act(number: int) -> None:
@@ -278,7 +277,7 @@ def test_many_samples_are_committed_as_they_come(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(series_module, "FLUSH_SAMPLES", 256)
     hurried: list[int] = []
     made = series_module.SeriesSampler(
-        rltrace.recorder.core.process_state.ProcessState(lambda error: None).tables,  # type: ignore[attr-defined]
+        rltrace.recorder.core.process_state.ProcessState(lambda error: None).tables,
         lambda: series_module.StreamPosition(0, 0, 0, ""),
         lambda: hurried.append(len(made.take())),
     )
@@ -288,7 +287,7 @@ def test_many_samples_are_committed_as_they_come(tmp_path: Path, monkeypatch: py
 
 
 def test_a_recorder_that_broke_off_takes_nothing_more(tmp_path: Path) -> None:
-    """Memory of a program that goes on for days is not filled with samples that nobody will write."""
+    """Memory of a program that goes on for days is not filled with samples that will not be written."""
     from rltrace.recorder.session.session import current
 
     with pytest.raises(RecordError), rltrace.record(tmp_path / "a.zarr"):

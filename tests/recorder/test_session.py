@@ -52,11 +52,11 @@ def outermost(frame: FrameType) -> CodeType:
 
 
 def patched() -> dict[str, object]:
-    """Everything that a recording stands in for or hooks into."""
+    """Everything that a recording replaces or hooks into."""
     return {
         "call": nn.Module.__call__,
         "start": threading.Thread.start,
-        "thread": threading.Thread._bootstrap_inner,  # type: ignore[attr-defined]
+        "thread": threading.Thread._bootstrap_inner,
         "scaler": torch.amp.GradScaler.step,
         "engine": graph._engine_run_backward,
         "autograd": torch.autograd._engine_run_backward,
@@ -137,7 +137,7 @@ def test_sessions_are_let_go() -> None:
 
     with tempfile.TemporaryDirectory() as folder, rltrace.record(Path(folder) / "a.zarr"):
         torch.ones(3).sin()
-        session = weakref.ref(current_session())  # type: ignore[arg-type]
+        session = weakref.ref(current_session())
     gc.collect()
     assert session() is None
 
@@ -394,7 +394,7 @@ def test_a_recording_may_begin_inside_of_another_mode(record: Record) -> None:
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Mine(TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             return func(*args, **(kwargs or {}))
 
     with Mine():
@@ -402,11 +402,11 @@ def test_a_recording_may_begin_inside_of_another_mode(record: Record) -> None:
     top = Mine()
     with record.block() as got:
         torch.ones(3).sin()
-        top.__enter__()  # type: ignore[no-untyped-call]
+        top.__enter__()
         torch.ones(3).cos()
     assert got.ops == ["ones", "sin", "ones", "cos"]
     assert torch.equal(torch.ones(3).exp(), torch.ones(3).exp())
-    top.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+    top.__exit__(None, None, None)
     while _get_current_dispatch_mode() is not None:
         _get_current_dispatch_mode().__exit__(None, None, None)
 
@@ -414,7 +414,7 @@ def test_a_recording_may_begin_inside_of_another_mode(record: Record) -> None:
 def test_an_existing_trace_is_not_overwritten(tmp_path: Path) -> None:
     """Unless it is asked for."""
     for options in ({}, {"force": True}):
-        with rltrace.record(tmp_path / "a.zarr", **options):  # type: ignore[arg-type]
+        with rltrace.record(tmp_path / "a.zarr", **options):
             torch.ones(3).sin()
     with pytest.raises(UsageError), rltrace.record(tmp_path / "a.zarr"):
         pass

@@ -1,4 +1,4 @@
-"""What torch was set to when an op ran: each row names it, whoever changed it and whenever."""
+"""What torch was set to when an op ran: each row names it, whatever changed it and whenever."""
 
 from __future__ import annotations
 

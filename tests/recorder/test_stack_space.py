@@ -1,4 +1,4 @@
-"""At the end of the program's stack: its ops run, those that have no row are told of, and recording goes on."""
+"""At the end of the program's stack: its ops run, those that have no row are counted, and recording goes on."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_modules_at_the_end_of_the_stack(record: Record) -> None:
 
     class Deep(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self(x.sin())  # type: ignore[no-any-return]
+            return self(x.sin())
 
     with record.block() as got:
         with suppress(RecursionError):
@@ -92,7 +92,7 @@ def test_an_op_that_overflows_the_stack_by_itself(record: Record) -> None:
 
     with record.block() as got:
         with pytest.raises(RecursionError, match="mine"):
-            Own.apply(torch.ones(1, requires_grad=True)).sum().backward()  # type: ignore[no-untyped-call]
+            Own.apply(torch.ones(1, requires_grad=True)).sum().backward()
         torch.ones(1).sin()
     assert got.process.state == "complete"
     assert got.ops[-1] == "sin"

@@ -196,7 +196,7 @@ class Dispatching(torch.Tensor):
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         cls.asked += 1
-        raise RuntimeError("nobody may ask")
+        raise RuntimeError("the recorder asked")
 
 
 class Overriding(torch.Tensor):
@@ -207,7 +207,7 @@ class Overriding(torch.Tensor):
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         cls.asked += 1
-        raise RuntimeError("nobody may ask")
+        raise RuntimeError("the recorder asked")
 
 
 @pytest.mark.parametrize("kind", [Dispatching, Overriding])
@@ -386,5 +386,5 @@ def test_a_list_digested_again_has_the_digests_of_its_tensors(engine: str, reque
                 assert repeated.of(now) in (None, digest_pages(digests.several(now), 0))
     assert repeated.of(lists[0]) is None
     assert repeated.of(lists[0]) is not None
-    lists[0][0].untyped_storage().resize_(0)  # type: ignore[union-attr]
+    lists[0][0].untyped_storage().resize_(0)
     assert repeated.of(lists[0]) is None

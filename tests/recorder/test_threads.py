@@ -34,7 +34,7 @@ def other(got: Recorded, name: str) -> Recorded:
     return Recorded(got.path, f"rank0/main/thread:{name}")
 
 
-def test_a_threads_ops_stand_in_its_own_stream(record: Record) -> None:
+def test_a_threads_ops_are_in_its_own_stream(record: Record) -> None:
     """By the name of the thread; the main stream has none of them."""
 
     def work() -> None:
@@ -101,7 +101,7 @@ def test_a_name_that_python_made_up_is_what_the_thread_runs(record: Record) -> N
     assert threading.Thread.start.__module__ == "threading"
 
 
-def test_a_pools_thread_is_told_from_others(record: Record) -> None:
+def test_a_pools_thread_is_distinguished_from_others(record: Record) -> None:
     """Of both kinds of pool in the standard library: which task runs on which thread is a matter of timing."""
     with record.block() as got:
         with ThreadPoolExecutor(1, thread_name_prefix="loader") as pool:
@@ -252,7 +252,7 @@ def test_a_thread_that_outlives_the_block_computes_on(tmp_path: Path) -> None:
 
 
 def test_a_thread_that_runs_already_is_not_recorded(record: Record) -> None:
-    """Nor disturbed; that it was there is told."""
+    """Nor disturbed; the trace says that it was there."""
     go, done = threading.Event(), threading.Event()
 
     def work() -> None:
@@ -270,8 +270,8 @@ def test_a_thread_that_runs_already_is_not_recorded(record: Record) -> None:
     assert got.ops == ["ones", "sin"]
     assert names(got) == ["rank0/main"]
     assert "work" in str(got.process.facts["threads.before"]).split(", ")
-    told = "threads of rank0/main that ran when its recording began are not recorded ("
-    assert sum(note.startswith(told) for note in coverage_notes(got.trace)) == 1
+    note = "threads of rank0/main that ran when its recording began are not recorded ("
+    assert sum(each.startswith(note) for each in coverage_notes(got.trace)) == 1
 
 
 def completed(inline: bool) -> Callable[[], None]:
@@ -312,7 +312,7 @@ def test_a_callback_is_recorded_alike_in_whatever_thread_it_runs(record: Record)
 
 
 def test_what_torchscript_runs_beside_a_thread(record: Record) -> None:
-    """Which ops are rows is timing's to say: no false difference, with values kept or without, and it is told."""
+    """Which ops are rows is timing's to say: no false difference, with values or without, and the trace says so."""
     program = scripted()
     program()  # its executor has measured
     for options in ({}, {"values": "all", "values_inputs": True}):

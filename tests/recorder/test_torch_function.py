@@ -28,7 +28,7 @@ class Counting(torch.Tensor):
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         called(func)
-        return super().__torch_function__(func, types, args, kwargs or {})  # type: ignore[no-untyped-call]
+        return super().__torch_function__(func, types, args, kwargs or {})
 
 
 class Refusing(Counting):
@@ -64,7 +64,7 @@ class Wrapper(Counting):
 
     @staticmethod
     def __new__(cls, held: torch.Tensor) -> Any:
-        made = torch.Tensor._make_wrapper_subclass(cls, held.shape, dtype=held.dtype)  # type: ignore[attr-defined]
+        made = torch.Tensor._make_wrapper_subclass(cls, held.shape, dtype=held.dtype)
         made.held = held
         return made
 
@@ -87,7 +87,7 @@ class Asked(Wrapper):
     @staticmethod
     def __new__(cls, held: torch.Tensor) -> Any:
         policies = {"dispatch_sizes_strides_policy": "sizes", "dispatch_device": True, "dispatch_layout": True}
-        made = torch.Tensor._make_wrapper_subclass(cls, held.shape, dtype=held.dtype, **policies)  # type: ignore[attr-defined]
+        made = torch.Tensor._make_wrapper_subclass(cls, held.shape, dtype=held.dtype, **policies)
         made.held = held
         return made
 
@@ -105,7 +105,7 @@ class Asked(Wrapper):
 @custom_op("rltrace_test::twice", mutates_args=())
 def twice(x: torch.Tensor) -> torch.Tensor:
     """Written in Python: what it calls is asked about, recorded or not."""
-    with Mode():  # type: ignore[no-untyped-call]
+    with Mode():
         y = torch.add(x, 0)
     return (y.as_subclass(Counting) * 2).as_subclass(torch.Tensor).clone()
 
@@ -169,9 +169,9 @@ def written_in_python() -> list[torch.Tensor]:
     twice(plain)
     twice(counting)
     torch.ops.rltrace_test.twice.default(plain)
-    with Mode():  # type: ignore[no-untyped-call]
+    with Mode():
         twice(plain)
-        Exp.apply(weight).sum().backward()  # type: ignore[no-untyped-call]
+        Exp.apply(weight).sum().backward()
         torch.func.vmap(lambda x: (x * x).sum())(torch.ones(2, 3))
         torch.utils.checkpoint.checkpoint(lambda x: x.sin().cos(), weight, use_reentrant=False).sum().backward()
     torch.ops.aten.add.Tensor(counting, plain)
@@ -184,7 +184,7 @@ def written_in_python() -> list[torch.Tensor]:
 def wrapped() -> list[torch.Tensor]:
     weight = Wrapper(torch.randn(3)).requires_grad_()
     (weight * weight + weight.sin()).sum().backward()
-    with Mode():  # type: ignore[no-untyped-call]
+    with Mode():
         (weight * weight).sum().backward()
     torch.optim.SGD([weight], lr=0.1).step()
     return [weight.held]
@@ -192,13 +192,12 @@ def wrapped() -> list[torch.Tensor]:
 
 def wrapped_with_sizes() -> list[torch.Tensor]:
     weight = Asked(torch.randn(3)).requires_grad_()
-    Unwrapped.apply(weight).sum().backward()  # type: ignore[no-untyped-call]
-    assert weight.grad is not None
+    Unwrapped.apply(weight).sum().backward()
     return [weight.grad.held]
 
 
 def under_a_mode() -> list[torch.Tensor]:
-    with Mode():  # type: ignore[no-untyped-call]
+    with Mode():
         parameters = train()
         scaler = torch.amp.GradScaler("cpu")
         optimizer = torch.optim.SGD(parameters, lr=0.1)
@@ -302,7 +301,7 @@ def test_who_would_be_asked() -> None:
     assert not has_torch_function(None) and not has_torch_function(nn.Parameter(plain))
     assert not any_torch_function((plain, [plain, 1], "text"))
     assert any_torch_function((plain, [plain, counting]))
-    with Mode():  # type: ignore[no-untyped-call]
+    with Mode():
         assert any_torch_function(())
     with torch._C.DisableTorchFunction():
         assert not any_torch_function((counting,))
@@ -319,7 +318,7 @@ def test_a_forked_child_begins_under_a_mode(tmp_path: Path) -> None:
             status = 1
             try:
                 CALLS.clear()
-                with Mode():  # type: ignore[no-untyped-call]
+                with Mode():
                     x.sin()
                 status = int(CALLS != ["TensorBase.sin"])
             finally:

@@ -1,4 +1,4 @@
-"""Writes that pass torch by: whoever reads next is named, with the write as the cause, and never the kernel."""
+"""Writes that pass torch by: the next op that reads is named, with the write as the cause, and never the kernel."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_memory_of_others(record: Record, way: Way, moment: Callable[..., None])
 
 
 @pytest.mark.parametrize("named", [False, True])
-def test_where_a_file_lies_is_no_difference(record: Record, named: bool) -> None:
+def test_the_place_of_a_file_is_no_difference(record: Record, named: bool) -> None:
     """Memory of files whose folders have other names, and the same content, is the same."""
 
     def program() -> None:
@@ -177,7 +177,7 @@ def test_where_a_file_lies_is_no_difference(record: Record, named: bool) -> None
 
 @pytest.mark.parametrize("moment", [between_steps, before_the_first_read], ids=lambda f: f.__name__)
 def test_a_bare_address_is_found_at_the_first_read_of_a_step(record: Record, moment: Callable[..., None]) -> None:
-    """Nothing tells that the memory was written; what an earlier step left is read again all the same."""
+    """Nothing shows that the memory was written; what an earlier step left is read again all the same."""
     assert found(record, address, moment).cause is Cause.UNTRACKED_WRITE
 
 
@@ -310,7 +310,6 @@ def test_an_alias_written_inside_a_window(record: Record) -> None:
 
     paths = [record(lambda noise=noise: train(noise), steps=(2, 3)).path for noise in (5, 6)]
     first = compare(*paths).first
-    assert first is not None
     assert (first.op, first.cause) == ("aten.mul.Tensor", Cause.UNTRACKED_WRITE)
 
 
@@ -323,7 +322,7 @@ def test_a_windows_opening_rows_are_what_later_rows_lead_to(record: Record) -> N
             (parameter.t() * 2).sum().backward()
             (parameter * 3).sum()
             optimizer.step()
-    (opening,) = [row for row in got.rows if row.kind is Kind.WINDOW and str(row.scalars[0]) == "parameter 0"]  # type: ignore[index]
+    (opening,) = [row for row in got.rows if row.kind is Kind.WINDOW and str(row.scalars[0]) == "parameter 0"]
     first = next(row for row in got.named("mul") if row.line.startswith("(parameter.t()"))
     second = next(row for row in got.named("mul") if row.line.startswith("(parameter * 3)"))
     for row in (first, second):

@@ -1,4 +1,4 @@
-"""``values``: what selected ops returned, wrote and read is kept as it was at that op, and nothing else changes."""
+"""``values``: what selected ops returned, wrote and read is recorded as it was at that op, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -72,7 +72,6 @@ def test_all_outputs_of_a_training_run(record: Record) -> None:
             kept += 1
         if row.rng is not None:
             state = values.get(row.rng)
-            assert state is not None
             assert reference.digest(bytes(state.data), 0) == row.rng
     assert kept > 100
     assert verify(found.path).sound
@@ -159,7 +158,7 @@ def test_inputs_of_every_kind(record: Record) -> None:
     with record.block(values="op=add", values_inputs=True) as found:
         for pair in ((base[1:, ::2], base.conj()[1:, ::2]), (base.imag[0], base.conj().imag[0])):
             torch.add(*pair)
-            read.append(tuple(map(torch_bytes, pair)))  # type: ignore[arg-type]
+            read.append(tuple(map(torch_bytes, pair)))
     rows = found.named("add")
     for row, wanted in zip(rows, read, strict=True):
         digests = found.process.values.inputs(0, row.index)
@@ -169,7 +168,7 @@ def test_inputs_of_every_kind(record: Record) -> None:
 
 
 def test_written_in_place(record: Record) -> None:
-    """What an op wrote is kept as it left it, and what it read of it as it found it, whatever is written later."""
+    """What an op wrote is recorded as it left it, and what it read of it as it found it, whatever is written later."""
     with record.block(values=["op=add_", "op=mul_", "op=mul.out", "op=_foreach*"], values_inputs=True) as found:
         x = torch.zeros(3)
         for i in range(4):
@@ -182,8 +181,7 @@ def test_written_in_place(record: Record) -> None:
 
     def numbers(digest: int) -> list[Any]:
         value = values.get(digest)
-        assert value is not None
-        return value.numbers.tolist()  # type: ignore[no-any-return]
+        return value.numbers.tolist()
 
     sums = [(numbers(values.inputs(0, r.index)[0])[0], numbers(r.outputs[0])[0]) for r in found.named("add_")]
     assert sums == [(0.0, 1.0), (1.0, 3.0), (3.0, 6.0), (6.0, 10.0)]
@@ -199,7 +197,7 @@ def test_written_in_place(record: Record) -> None:
 
 
 def test_one_value_once(record: Record) -> None:
-    """A hundred equal results are one value, kept where it was met first."""
+    """A hundred equal results are one value, recorded where it was met first."""
     found = record(lambda: [torch.ones(50) + 1 for _ in range(100)], values="op=add")
     values = found.process.values
     assert (len(values), values.nbytes) == (1, 200)
@@ -209,7 +207,7 @@ def test_one_value_once(record: Record) -> None:
 
 
 def test_the_limit(record: Record) -> None:
-    """From the first value on that does not fit, none is kept, and it is told how many, how much and of which rows."""
+    """From the first value on that does not fit, none is recorded; the trace says how many, how much, of which rows."""
     with record.block(values="op=add", values_limit=3 * (400 + capture_queue.OVERHEAD) + 100) as found:
         for i in range(10):
             torch.full((100,), float(i)) + 1
@@ -236,7 +234,7 @@ def refused() -> dict[str, Callable[[], object]]:
 @pytest.mark.filterwarnings("ignore:.*(beta state|prototype stage|deprecated):UserWarning")
 @pytest.mark.parametrize("kind", refused())
 def test_what_has_no_plain_bytes(record: Record, kind: str) -> None:
-    """It is left out by name, and everything else is recorded and kept as ever."""
+    """It is left out by name, and everything else is recorded as ever."""
     found = record(lambda: (refused()[kind](), torch.ones(2) + 7), values=["op=mul", "op=quantize*", "op=add"])
     (entry,) = found.process.values.left_out
     assert entry.why.startswith(("a tensor that consists of several", "the tensor has no memory"))
@@ -259,8 +257,8 @@ SELECTORS = st.lists(
 
 @settings(max_examples=15, deadline=None)
 @given(SELECTORS)
-def test_a_selector_keeps_what_it_finds(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> None:
-    """Values are kept of the rows that the same selector finds in the trace, and of no other."""
+def test_a_selector_records_what_it_finds(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> None:
+    """Values are recorded of the rows that the same selector finds in the trace, and of no other."""
     path = tmp_path_factory.mktemp("selected") / "a.zarr"
     with rltrace.record(path, values=texts, values_inputs=True):
         training()
@@ -280,7 +278,7 @@ def test_a_selector_keeps_what_it_finds(tmp_path_factory: pytest.TempPathFactory
     assert set(process.values.index[:, ValueIndex.ROW].tolist()) <= found
 
 
-def test_threads_keep_into_their_own_streams(record: Record) -> None:
+def test_threads_record_into_their_own_streams(record: Record) -> None:
     """Values of two threads at once: each row's are there."""
 
     def work(number: int) -> None:
@@ -314,7 +312,6 @@ def test_no_tensor_is_held_and_no_version_moves(record: Record) -> None:
         died = weakref.ref(out)
         grown = out.sum()
         grown.backward()
-        assert weight.grad is not None
         seen.append((weight._version, weight.grad._version))
         weight.grad.add_(1)
         seen.append((weight._version, weight.grad._version))
@@ -382,6 +379,6 @@ def test_what_is_known_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_cannot_be_asked(tmp_path: Path) -> None:
     """A selector that makes no sense, and a level that has no ops, are refused before anything is made."""
     for error, options in ((SelectorError, {"values": "opp=mm"}), (UsageError, {"values": "all", "level": "step"})):
-        with pytest.raises(error), rltrace.record(tmp_path / "a.zarr", **options):  # type: ignore[arg-type]
+        with pytest.raises(error), rltrace.record(tmp_path / "a.zarr", **options):
             pass
     assert not (tmp_path / "a.zarr").exists()

@@ -65,7 +65,7 @@ def test_every_verdict_rests_on_what_was_read(record: Record) -> None:
         for scale[0] in (1.0, 2.0):
             paths.append(record(program, steps=(0, None), verify_inputs=verify).path)
         first = compare(*paths).first
-        assert first is not None and first.op == "verify_inputs.scaled.default"
+        assert first.op == "verify_inputs.scaled.default"
         found[verify] = first.inputs_match
     assert found == {False: InputsMatch.INFERRED, True: InputsMatch.READ}
 
@@ -92,13 +92,11 @@ def test_a_stale_link_is_said_to_be_one_and_settled(record: Record) -> None:
     """A bare address cannot be followed: unknown, with the commands that settle it and name the write instead."""
     linked = compare(*(record(stale(noise)).path for noise in (5, 6)))
     first = linked.first
-    assert first is not None
     assert (first.op, first.cause, first.inputs_match) == ("aten.mul.Tensor", Cause.UNKNOWN, InputsMatch.UNKNOWN)
     assert all("--steps 0:1 --until 0 --verify-inputs" in command for command in linked.advice[:2])
     assert linked.advice[2].startswith("rltrace diff ")
     verified = compare(*(record(stale(noise), steps=(0, 1), verify_inputs=True).path for noise in (5, 6)))
     first = verified.first
-    assert first is not None
     assert (first.op, first.inputs_match, first.cause) == (
         "aten.mul.Tensor",
         InputsMatch.DIFFER,

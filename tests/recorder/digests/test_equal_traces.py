@@ -145,7 +145,7 @@ def test_each_op_verified_reads_its_inputs_later(record: Record) -> None:
 
 def _is_with(frame: object) -> bool:
     """Whether it is at a ``with``, where its block also ends: Python handles no signal between the two."""
-    code, line = frame.f_code, frame.f_lineno  # type: ignore[attr-defined]
+    code, line = frame.f_code, frame.f_lineno
     return linecache.getline(code.co_filename, line).lstrip().startswith("with ")
 
 
@@ -159,7 +159,7 @@ def test_ctrl_c_at_every_statement(tmp_path: Path) -> None:
 
         def trace(frame: object, event: str, _argument: object) -> object:
             nonlocal seen
-            code = frame.f_code.co_filename  # type: ignore[attr-defined]
+            code = frame.f_code.co_filename
             if "rltrace/recorder" not in code or code.endswith("dispatch_mode.py"):
                 return None
             if event == "line" and not _is_with(frame):
@@ -173,7 +173,7 @@ def test_ctrl_c_at_every_statement(tmp_path: Path) -> None:
         for traced in (False, True):  # at the second op its names are known, and nothing is interned
             try:
                 if traced:
-                    sys.settrace(trace)  # type: ignore[arg-type]
+                    sys.settrace(trace)
                 values.mul_(3)
             except KeyboardInterrupt:
                 pass

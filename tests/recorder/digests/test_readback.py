@@ -49,7 +49,7 @@ STEP = st.one_of(
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(STEP, max_size=25), st.integers(1, 4))
-def test_every_digest_is_of_what_stood_there_when_it_was_put_off(steps: list[tuple], buffers: int) -> None:  # type: ignore[type-arg]
+def test_every_digest_is_of_what_stood_there_when_it_was_put_off(steps: list[tuple], buffers: int) -> None:
     """Streams take turns, tensors are overwritten at once, digests are awaited in any order: each is right, or known
     not to be known, which happens within captures and once the device has failed only."""
     accelerator = HostAccelerator()
@@ -103,7 +103,7 @@ def test_only_when_all_buffers_are_on_their_way_the_program_waits() -> None:
 
 
 def test_a_stream_that_torch_did_not_make_and_what_no_buffer_holds_are_not_put_off() -> None:
-    """Nobody knows how long such a stream lives."""
+    """How long such a stream lives is not known."""
     accelerator = HostAccelerator()
     readback = ReadBack({"cpu": accelerator}, buffers=2, words=100)
     large = torch.ones(1_000, dtype=torch.float64)
@@ -144,7 +144,7 @@ def test_threads_put_while_another_settles() -> None:
     assert sum(words for _, words in accelerator.copies) > 600 * 10
 
 
-def test_a_capture_begins_when_nobody_waits_for_the_device() -> None:
+def test_a_capture_begins_when_no_thread_waits_for_the_device() -> None:
     """The gate: who is inside is waited for, who comes later is turned away, until the capture has ended."""
     gate = ReadBack({}).gate
     began = threading.Event()
@@ -226,9 +226,9 @@ def test_a_signal_handler_in_the_midst_of_it_is_turned_away() -> None:
 
     def interrupted(*args: object) -> None:
         seen.append((readback.defer([values], [LAYOUTS.of(values)]), readback.settle(before)))
-        record_use(*args)  # type: ignore[arg-type]
+        record_use(*args)
 
-    accelerator.record_use = interrupted  # type: ignore[method-assign,assignment]
+    accelerator.record_use = interrupted
     put = [_put(readback, values * n)[0] for n in range(2, 6)]
     assert seen and all(each[0] is None for each in seen) and not seen[0][1]
     assert all(readback.settle(pending) for pending in (before, *put))

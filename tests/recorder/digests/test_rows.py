@@ -49,7 +49,7 @@ def test_nothing_is_asked_of_a_device_while_a_graph_is_captured(record: Record) 
     assert not found.one("div").marked and found.one("div").outputs == [AT_ONCE.of(torch.full((5,), 0.5))]
 
 
-def test_after_a_replay_nobody_is_known_to_have_written_what_the_graph_writes(record: Record) -> None:
+def test_after_a_replay_no_op_is_known_to_have_written_what_the_graph_writes(record: Record) -> None:
     """Who reads it digests it; what the graph does not write keeps its writer."""
     accelerator = HostAccelerator()
     kept: list[torch.Tensor] = []
@@ -103,7 +103,7 @@ def test_a_capture_that_does_not_begin_leaves_the_gate_open(record: Record) -> N
 
     class Broken(HostGraph):
         def capture_begin(self, pool: object = None) -> None:
-            super().capture_begin(pool, no_such_argument=1)  # type: ignore[call-arg]
+            super().capture_begin(pool, no_such_argument=1)
 
     def program() -> None:
         torch.ones(3).add(1)
@@ -140,7 +140,7 @@ def test_a_device_that_fails_costs_digests_and_no_rows(record: Record) -> None:
 
 
 def test_a_copy_to_the_host_that_does_not_wait_has_the_digest_of_what_is_copied(record: Record) -> None:
-    """It is not there yet; whoever reads it digests it, each time. Of a conversion nobody knows."""
+    """It is not there yet; each op that reads it digests it. Of a conversion it is not known."""
     copy = torch.ops.aten._to_copy.default
 
     def program() -> None:
@@ -222,7 +222,7 @@ def test_which_copies_return_before_their_result_is_there() -> None:
         assert (plan_of_call(plan, args, kwargs, on_device).role is Role.TO_HOST) == to_host, (args, kwargs, on_device)
 
 
-def test_values_that_are_kept_are_held_against_their_digest_at_once(record: Record) -> None:
+def test_recorded_values_are_compared_with_their_digest_at_once(record: Record) -> None:
     """Ops whose values are asked for wait; the others do not, and all have their digests."""
 
     def program() -> None:
@@ -234,6 +234,6 @@ def test_values_that_are_kept_are_held_against_their_digest_at_once(record: Reco
         rowed = record(program, rows="op=aten.mul.*")
     for n, row in enumerate(found.named("mul")):
         value = found.process.values.get(row.outputs[0])
-        assert value is not None and value.numbers.tolist() == [2.0 * n] * 9
+        assert value.numbers.tolist() == [2.0 * n] * 9
     assert [row.outputs for row in found.rows] == [row.outputs for row in rowed.rows]
     assert not any(row.marked or row.outputs == [0] for row in found.rows if row.name != "full")

@@ -44,7 +44,7 @@ def test_a_load_is_an_event_with_a_digest_of_what_was_loaded(record: Record, tmp
     assert str(inspect.signature(torch.load)).startswith("(f:")
 
 
-def test_what_loads_is_put_back(record: Record) -> None:
+def test_what_loads_is_restored(record: Record) -> None:
     before = torch.load, torch.serialization.load
     record(lambda: None)
     assert (torch.load, torch.serialization.load) == before
@@ -64,7 +64,7 @@ def test_files_of_safetensors(record: Record, tmp_path: Path) -> None:
     assert safetensors.load_file is before
 
 
-def test_runs_from_other_weights_part_where_those_are_loaded(record: Record, tmp_path: Path) -> None:
+def test_runs_from_other_weights_diverge_where_those_are_loaded(record: Record, tmp_path: Path) -> None:
     path = tmp_path / "model.pt"
 
     def program() -> None:
@@ -79,6 +79,5 @@ def test_runs_from_other_weights_part_where_those_are_loaded(record: Record, tmp
         paths.append(record(program).path)
     found = compare(*paths)
     first = found.first_value
-    assert first is not None
     assert (first.cause, first.op) == (Cause.OUTSIDE, "checkpoint")
     assert first.explanation.startswith("what torch.load loaded differs")

@@ -1,4 +1,4 @@
-"""Environments of Gymnasium: an event for each reset and step that the program makes, whoever wraps the environment."""
+"""Environments of Gymnasium: an event for each reset and step that the program makes, under any wrapper."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_class_defined_while_recording_is_known_and_may_call_its_base(record: 
 def test_a_step_that_raises_is_no_event_and_the_next_one_is(record: Record) -> None:
     with record.block() as got:
         env = Walk()
-        env.length = None  # type: ignore[assignment]
+        env.length = None
         try:
             env.step(1)
         except TypeError:
@@ -106,7 +106,7 @@ def test_a_step_that_raises_is_no_event_and_the_next_one_is(record: Record) -> N
     assert [event.cells["step"] for event in events(got)] == [1]
 
 
-def test_observations_of_any_make_are_told(record: Record) -> None:
+def test_observations_of_any_make_have_a_digest(record: Record) -> None:
     """Dictionaries in any order, tuples, tensors, strings; ``info`` is not."""
 
     class Anything(Walk):
@@ -115,7 +115,7 @@ def test_observations_of_any_make_are_told(record: Record) -> None:
         def step(self, action: Any) -> Any:
             return self.given, np.float32(1.0), np.bool_(False), False, {"now": object()}
 
-    def told(given: Any) -> int:
+    def observed(given: Any) -> int:
         def program() -> None:
             env = Anything()
             env.given = given
@@ -124,10 +124,10 @@ def test_observations_of_any_make_are_told(record: Record) -> None:
         return int(events(record(program))[0].compared["observation"])
 
     x, y = np.arange(3.0), np.arange(2)
-    assert told({"x": x, "y": y}) == told({"y": y.copy(), "x": x.copy()}) != told({"x": y, "y": x})
-    assert told(torch.arange(3.0, dtype=torch.float64)) == told(x)
-    assert told((x, "word")) != told((x, "other"))
-    assert told([object()]) == told([object()])
+    assert observed({"x": x, "y": y}) == observed({"y": y.copy(), "x": x.copy()}) != observed({"x": y, "y": x})
+    assert observed(torch.arange(3.0, dtype=torch.float64)) == observed(x)
+    assert observed((x, "word")) != observed((x, "other"))
+    assert observed([object()]) == observed([object()])
 
 
 def test_what_cannot_be_read_counts_by_its_class(record: Record) -> None:
@@ -156,7 +156,7 @@ def test_a_tensor_that_an_environment_returns_is_read_without_an_op(record: Reco
 
 
 def test_evidence_is_how_generators_stood_before_the_event(record: Record) -> None:
-    """Untouched ones are told as that; one that was drawn from tells its state; the environment's own too."""
+    """Untouched ones are recorded as that; one that was drawn from has its state; the environment's own too."""
     random.seed(0)
     np.random.seed(0)
     with record.block() as got:

@@ -1,4 +1,4 @@
-"""What stands in for methods: not to be noticed by the program, and gone when recording ends."""
+"""Replacements of methods: not noticed by the program, and gone when recording ends."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_all_is_undone_and_what_the_program_put_in_its_place_stays(record: Recor
         pass
 
     with record.block():
-        Own.step = lambda self, action: "own"  # type: ignore[method-assign]
+        Own.step = lambda self, action: "own"
     assert [dict(vars(cls)) for cls in CLASSES] == before
     assert Own().step(1) == "own"
     assert sys.meta_path == finders
@@ -92,8 +92,8 @@ def test_a_class_that_gets_its_methods_late_is_known_once_it_was_at_work(record:
     """As those of ``__main__`` do in child processes. What it overrides is never taken for the call itself."""
     with record.block() as got:
         late = type("Late", (Walk,), {})
-        late.reset = lambda self, **given: Walk.reset(self, **given)  # type: ignore[method-assign]
-        late.step = lambda self, action: super(late, self).step(action)  # type: ignore[method-assign]
+        late.reset = lambda self, **given: Walk.reset(self, **given)
+        late.step = lambda self, action: super(late, self).step(action)
         env = late()
         for _ in range(3):
             env.step(1)

@@ -44,7 +44,7 @@ def played(env: Any, steps: int = 12, actions: Any = 1) -> Any:
 
 
 def copied() -> Any:
-    """A copy in the middle of an episode goes on as the original does, and apart from it."""
+    """A copy in the middle of an episode goes on as the original does, and separately from it."""
     env = Doubled(Walk(noise=1.0, length=99))
     env.reset(seed=1)
     env.step(1)

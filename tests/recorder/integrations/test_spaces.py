@@ -1,4 +1,4 @@
-"""Spaces being seeded: by the program, or by themselves when nobody did."""
+"""Spaces being seeded: by the program, or by themselves where it did not."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ SEEDS = (Kind.SEED,)
 
 
 def made() -> Any:
-    """An environment whose spaces nobody has touched."""
+    """An environment whose spaces are untouched."""
     env = Walk()
     env.action_space = gymnasium.spaces.Discrete(1_000)
     env.observation_space = gymnasium.spaces.Box(-1, 1, (2,))
     return env
 
 
-def test_a_seed_is_told_and_whose_space_it_is(record: Record) -> None:
+def test_a_seed_is_recorded_and_whose_space_it_is(record: Record) -> None:
     with record.block() as got:
         env = made()
         env.action_space.seed(3)
@@ -44,7 +44,7 @@ def test_a_seed_is_told_and_whose_space_it_is(record: Record) -> None:
     assert len({event.cells["state"] for event in found}) == 3
 
 
-def test_a_space_that_nobody_seeded_says_so_when_it_is_first_sampled_from(record: Record) -> None:
+def test_an_unseeded_space_says_so_when_it_is_first_sampled_from(record: Record) -> None:
     """Once, at the program's own line, and with another state in every run, which is evidence."""
 
     def program() -> None:
@@ -60,7 +60,7 @@ def test_a_space_that_nobody_seeded_says_so_when_it_is_first_sampled_from(record
     assert runs[0].chains == runs[1].chains
 
 
-def test_a_space_of_several_parts_that_nobody_seeded_is_told_once(record: Record) -> None:
+def test_an_unseeded_space_of_several_parts_is_recorded_once(record: Record) -> None:
     def program() -> None:
         space = gymnasium.spaces.Dict({"a": gymnasium.spaces.Discrete(99), "b": gymnasium.spaces.Discrete(9)})
         space.sample()
@@ -111,7 +111,7 @@ def test_spaces_draw_as_ever_and_are_themselves_again(record: Record) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_seeds_that_a_vector_keeps_for_its_next_reset_are_told(record: Record) -> None:
+def test_seeds_that_a_vector_keeps_for_its_next_reset_are_recorded(record: Record) -> None:
     with record.block() as got:
         vector = SubprocVecEnv([Walk, Walk], start_method="fork")
         vector.seed(5)
