@@ -463,7 +463,7 @@ SHORT = [
 
 
 @pytest.mark.parametrize(("full", "short"), SHORT)
-def test_a_short_name_keeps_what_tells_kernels_apart(full: str, short: str) -> None:
+def test_a_short_name_keeps_what_distinguishes_kernels(full: str, short: str) -> None:
     """Where much is left out it ends with a checksum; a name that was cut off is read as far as it goes."""
     shown = read_name(full).short
     assert shown[-4:].isalnum() if short.endswith("~0000") else "~" not in shown

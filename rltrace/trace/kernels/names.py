@@ -552,7 +552,7 @@ def _closing(text: str) -> int:
 
 
 def _short_tensile(full: str) -> str:
-    """``Tensile gfx942 BBS MT16x32x512 MI16x16 SK``: what tells one solution from another comes late in its name."""
+    """``Tensile gfx942 BBS MT16x32x512 MI16x16 SK``: what distinguishes solutions comes late in their names."""
     types = re.match(r"Cijk_\w+?_([A-Z][A-Z0-9]*?)_", full)
     tile, instruction = re.search(r"_(MT\d+x\d+x\d+)", full), re.search(r"_(MI\d+x\d+)", full)
     split = re.search(r"_SK\d|GSUAMBSK", full)
