@@ -1,7 +1,7 @@
 """JSON of the dataclasses that verbs return and processes pass to each other: the fields are the keys.
 
 Owns how values are written and read back. Knows none of the classes: a class has its schema as ``SCHEMA``, properties
-that are keys too in ``COMPUTED``, or all keys in ``KEYS``.
+that are keys too in ``COMPUTED``, or all keys in ``KEYS``; of fields in ``MERGED`` the keys are written in their place.
 """
 
 from __future__ import annotations
@@ -43,8 +43,11 @@ def to_json(value: object) -> Any:
     kind: Any = type(value)
     if is_text(kind):
         return str(value)
-    schema = {"schema": kind.SCHEMA} if hasattr(kind, "SCHEMA") else {}
-    return schema | {name: to_json(getattr(value, name)) for name in keys_of(kind)}
+    written = {"schema": kind.SCHEMA} if hasattr(kind, "SCHEMA") else {}
+    for name in keys_of(kind):
+        content = to_json(getattr(value, name))
+        written |= content if name in getattr(kind, "MERGED", ()) else {name: content}
+    return written
 
 
 def is_text(kind: type) -> bool:
@@ -53,8 +56,9 @@ def is_text(kind: type) -> bool:
 
 
 def keys_of(kind: Any) -> list[str]:
-    """The keys of a dataclass in JSON, without its schema."""
-    return getattr(kind, "KEYS", None) or [*(field.name for field in fields(kind)), *getattr(kind, "COMPUTED", ())]
+    """The keys of a dataclass, or a named tuple, in JSON, without its schema."""
+    own = getattr(kind, "_fields", None) or [field.name for field in fields(kind)]
+    return getattr(kind, "KEYS", None) or [*own, *getattr(kind, "COMPUTED", ())]
 
 
 def from_json(kind: type[T], value: object) -> T:

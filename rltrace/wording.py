@@ -27,6 +27,11 @@ def sentence(text: str) -> str:
     return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?", "!")) else ".")
 
 
+def sentences(*texts: str) -> tuple[str, ...]:
+    """A sentence for each text that is not empty."""
+    return tuple(sentence(text) for text in texts if text)
+
+
 def cut(text: str, width: int) -> str:
     """At most ``width`` characters."""
     return text if len(text) <= width else f"{text[: width - 1]}…"

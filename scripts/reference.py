@@ -117,7 +117,14 @@ def _defines(node: ast.stmt, name: str) -> bool:
 # --- JSON -------------------------------------------------------------------------------------------------------------
 
 
-PLAIN = {str: "text", int: "integer", float: "number", bool: "boolean", complex: "[number, number]"}
+PLAIN = {
+    str: "text",
+    int: "integer",
+    float: "number",
+    bool: "boolean",
+    complex: "[number, number]",
+    object: "any value",
+}
 
 
 def json_page(text: str) -> str:
@@ -132,8 +139,11 @@ def json_page(text: str) -> str:
 def _keys(kind: Any, links: Mapping[Any, str]) -> str:
     described = {**_documented(kind), "schema": ""}
     rows = [("schema", f"`{kind.SCHEMA}`")] if hasattr(kind, "SCHEMA") else []
-    rows += [(key, _type(hint, links)) for key, hint in _hints(kind).items()]
-    return _markdown(("key", "type", "content"), ((f"`{key}`", hint, described.get(key, "")) for key, hint in rows))
+    merged = getattr(kind, "MERGED", ())
+    rows += [(key, _type(hint, links)) for key, hint in _hints(kind).items() if key not in merged]
+    lines = [(f"`{key}`", hint, described.get(key, "")) for key, hint in rows]
+    lines += [("…", "", f"the keys of {_type(_hints(kind)[key], links)}") for key in merged]
+    return _markdown(("key", "type", "content"), lines)
 
 
 def _hints(kind: Any) -> dict[str, Any]:
@@ -166,7 +176,7 @@ def _type(hint: Any, links: Mapping[Any, str]) -> str:
     origin, parts = get_origin(hint) or hint, get_args(hint)
     inner = [_type(part, links) for part in parts if part not in (NoneType, ...)]
     if origin in (Union, UnionType):
-        return " or ".join([*inner, *(["null"] if NoneType in parts else [])])
+        return " or ".join(dict.fromkeys([*inner, *(["null"] if NoneType in parts else [])]))
     if origin is tuple:
         return f"list of {inner[0]}" if parts[-1] is ... else f"[{', '.join(inner)}]"
     if origin is Pair:

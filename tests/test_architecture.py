@@ -46,7 +46,7 @@ def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
     [
         "rltrace.diff",
         "rltrace.trace.read.reader",
-        "rltrace.report.diff_text",
+        "rltrace.report.text",
         "rltrace.json",
         "rltrace.report.html.page",
         "rltrace.selectors",

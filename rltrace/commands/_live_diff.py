@@ -79,7 +79,7 @@ class LiveComparison:
 
     def report(self, result: Path | None) -> bool:
         """Report the result, the run being over; a difference is no failure."""
-        from rltrace.report.live_diff import against_json, against_lines, commands
+        from rltrace.report.live_diff import LiveReport, against_lines, commands
 
         follower = self._follower
         if not self._failure:
@@ -93,8 +93,8 @@ class LiveComparison:
             hints = commands(found, self._a, str(self._trace), reach.value)
             narrate("\n".join(lines), hint="\n        ".join(hints))
         if result is not None:
-            where = {"a": self._a, "trace": str(self._trace), "a_state": reach.value}
-            write_json(result, against_json(found, where))
+            outcome = word_of(list(found))
+            write_json(result, LiveReport(outcome, self._a, str(self._trace), reach.value, tuple(found)))
         return not self._failure
 
     def status(self, ended: int) -> int:

@@ -9,13 +9,12 @@ from pathlib import Path
 
 from rltrace.commands._option_types import ProgramArguments
 from rltrace.commands._recording import Destination, distinct_paths, record_command
-from rltrace.commands.console import ExitCode, complain, emit, emit_json, use_color
+from rltrace.commands.console import ExitCode, complain, emit_report
 from rltrace.diff.compare import compare
 from rltrace.errors import UsageError
 from rltrace.query.locate import locate
 from rltrace.recorder.base.options import RecordOptions
-from rltrace.report.rerun import program_lines
-from rltrace.report.style import Style
+from rltrace.report.rerun import program_document
 from rltrace.rerun.account import Account, account_in
 from rltrace.rerun.plan import compile_of, window_of
 from rltrace.rerun.program import (
@@ -101,11 +100,7 @@ def rerun_program(steps: ProgramSteps, command: Sequence[str], arguments: Progra
     if not found:
         return status
     [result] = found
-    if arguments.form == "json":
-        emit_json(result)
-    else:
-        colored = use_color(arguments.color)
-        emit("\n".join(program_lines(result, Style(colored))), color=colored)
+    emit_report(arguments.form, result, lambda: program_document(result), arguments.color)
     if result.memory.refused is not None or not result.memory.reached:
         return ExitCode.DIVERGED
     return status or (ExitCode.IDENTICAL if result.bitwise else ExitCode.DIVERGED)

@@ -134,16 +134,16 @@ def command(arguments: CheckArguments) -> int:
 
 
 def _emit(checked: CheckResult, arguments: CheckArguments) -> int:
-    from rltrace.report.brief import brief_grouping
-    from rltrace.report.groups import check_json, render_check
+    from rltrace.report.brief import brief_groups
+    from rltrace.report.groups import groups_document, run_groups
 
-    status, traces = status_of(checked.grouping), [str(run.trace or "") for run in checked.runs]
+    status, found = status_of(checked.grouping), run_groups(checked.grouping, checked.runs, checked.control)
     emit_result(
         arguments.form,
         arguments.brief,
-        check_json(checked),
-        lambda colored: render_check(checked, color=colored),
-        lambda: brief_grouping("check", checked.grouping, traces, status),
+        found,
+        lambda: groups_document(found),
+        lambda: brief_groups("check", found, status),
         arguments.color,
     )
     return status
@@ -190,7 +190,7 @@ def _check_lock(lock: Path, arguments: CheckArguments) -> int:
     from rltrace.experiment.lock_check import LockPlan, check_lock
     from rltrace.lock import read_lock
     from rltrace.report.brief import brief_lock_check
-    from rltrace.report.lock import render_lock_check
+    from rltrace.report.lock import lock_document
 
     read_lock(lock)  # raises before anything is made
     command, update, quiet = arguments.command, arguments.update, arguments.quiet
@@ -205,7 +205,7 @@ def _check_lock(lock: Path, arguments: CheckArguments) -> int:
         arguments.form,
         arguments.brief,
         checked,
-        lambda colored: render_lock_check(checked, color=colored),
+        lambda: lock_document(checked),
         lambda: brief_lock_check(checked, status),
         arguments.color,
     )

@@ -135,13 +135,13 @@ def command(arguments: ConfirmArguments) -> int:
             outcome = _run(options, arguments, None if cluster is None else cluster.runner())
     status = status_of(outcome)
     from rltrace.report.brief import brief_outcome
-    from rltrace.report.confirm import render_outcome
+    from rltrace.report.confirm import outcome_document
 
     emit_result(
         arguments.form,
         arguments.brief,
         outcome,
-        lambda colored: render_outcome(outcome, color=colored),
+        lambda: outcome_document(outcome),
         lambda: brief_outcome(outcome, status),
         arguments.color,
     )

@@ -22,6 +22,7 @@ from rltrace.json import to_json
 
 if TYPE_CHECKING:
     from rltrace.report.brief import Brief
+    from rltrace.report.document import Document
 
 
 class ExitCode(IntEnum):
@@ -80,29 +81,45 @@ def emit(text: str, *, color: bool | None = None) -> None:
 
 def emit_json(value: object) -> None:
     """Write an object to standard output as JSON."""
-    emit(json.dumps(to_json(value), indent=2, allow_nan=False))
+    emit(_json(value))
+
+
+def _json(value: object) -> str:
+    return json.dumps(to_json(value), indent=2, allow_nan=False)
+
+
+def emit_report(
+    form: str, result: object, document: Callable[[], Document], color: str = "never", output: Path | None = None
+) -> None:
+    """Write a result as JSON or, ``document`` drawn, as text, to ``output`` instead of standard output if given."""
+    from rltrace.commands._output_files import write_output
+    from rltrace.report.text import document_text
+
+    colored = use_color(color) and output is None
+    text = _json(result) if form == "json" else document_text(document(), color=colored)
+    if output is None:
+        emit(text, color=colored)  # click strips colour off a pipe
+    else:
+        write_output(output, f"{text}\n")
 
 
 def emit_result(
     form: str,
     as_brief: bool,
     result: object,
-    render: Callable[[bool], str],
+    document: Callable[[], Document],
     brief: Callable[[], Brief],
     color: str = "never",
 ) -> None:
-    """Write a result as its format options ask for. ``render``: its text, coloured or not."""
+    """Write a result as its format options ask for."""
     if as_brief:
         emit_json(brief())
-    elif form == "json":
-        emit_json(result)
-    else:
-        colored = use_color(color)
-        emit(render(colored), color=colored)  # click strips colour off a pipe
-        if form == "github":
-            from rltrace.report.annotation import annotation
+        return
+    emit_report(form, result, document, color)
+    if form == "github":
+        from rltrace.report.annotation import annotation
 
-            emit(annotation(brief()))
+        emit(annotation(brief()))
 
 
 def write_json(path: Path, value: object) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,6 +30,7 @@ from rltrace.trace.format.location import Location
 if TYPE_CHECKING:
     from rltrace.diff import Comparison
     from rltrace.experiment.confirm.saved_outcome import SavedOutcome
+    from rltrace.report.document import Document
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,43 +99,43 @@ def _print(a: Location, b: Location, arguments: DiffArguments) -> int:
         arguments.form,
         arguments.brief,
         comparison,
-        lambda colored: "\n".join(_text(comparison, saved, colored)),
+        lambda: _document(comparison, saved),
         lambda: brief_comparison(comparison, status),
         arguments.color,
     )
     return status
 
 
-def _text(comparison: Comparison, saved: SavedOutcome | None, colored: bool) -> Iterator[str]:
+def _document(comparison: Comparison, saved: SavedOutcome | None) -> Document:
     """The report, and the outcome of the experiment on both, if any."""
-    from rltrace.report.confirm import saved_outcome_lines
-    from rltrace.report.diff_text import render_comparison
+    from rltrace.report.confirm import saved_section
+    from rltrace.report.diff import verdict_document
 
-    yield render_comparison(comparison, color=colored)
-    if saved is not None:
-        yield ""
-        yield from saved_outcome_lines(saved, color=colored)
+    document = verdict_document(comparison)
+    more = () if saved is None else (saved_section(saved),)
+    return replace(document, sections=(*document.sections, *more))
 
 
 def _print_groups(arguments: DiffArguments) -> int:
     from rltrace.commands.check import status_of
     from rltrace.diff.groups import compare_pairs, group
-    from rltrace.report.brief import brief_grouping
-    from rltrace.report.groups import groups_json, render_groups
+    from rltrace.experiment.check import CheckRun
+    from rltrace.report.brief import brief_groups
+    from rltrace.report.groups import groups_document, run_groups
 
     traces, strict, jobs = arguments.traces, arguments.strict, arguments.jobs
     with on_cluster(arguments.place, 1.0, 0.0, jobs, narrate) as cluster:
         compare_here = partial(compare_pairs, strict=strict, jobs=jobs)
         there = None if cluster is None else partial(cluster.compare_pairs, strict=strict)
         grouping = group(traces, compare_all=there or compare_here)
-    names = [str(path) for path in traces]
+    found = run_groups(grouping, [CheckRun(number, path) for number, path in enumerate(traces, 1)])
     status = status_of(grouping)
     emit_result(
         arguments.form,
         arguments.brief,
-        groups_json(grouping, names),
-        lambda colored: render_groups(grouping, names, color=colored),
-        lambda: brief_grouping("diff", grouping, names, status),
+        found,
+        lambda: groups_document(found),
+        lambda: brief_groups("diff", found, status),
         arguments.color,
     )
     return status

@@ -20,7 +20,7 @@ from rltrace.commands._option_types import (
     option,
     verb,
 )
-from rltrace.commands.console import ExitCode, emit, emit_json, use_color
+from rltrace.commands.console import ExitCode, emit_report
 from rltrace.errors import RecordError, UsageError
 from rltrace.launch.command import CommandLookup, look_up
 from rltrace.trace.format.location import Location
@@ -53,24 +53,20 @@ def command(arguments: DoctorArguments) -> int:
     """
     from rltrace.fingerprint.reproducibility_checks import obstacles
     from rltrace.native.library import find, find_log_library, jaxlib_folder, torch_folder
-    from rltrace.report.doctor import SCHEMA, JaxRecorder, render_doctor
+    from rltrace.report.doctor import DoctorReport, JaxRecorder, doctor_document
 
     trace, command = arguments.trace, arguments.command
     if trace is not None and command:
         raise UsageError("--trace and a command exclude each other: a trace has its command")
     first = FIRST_CALL if torch_folder() is None and jaxlib_folder() is not None else FIRST_OP
     facts = _facts_of(trace) if trace is not None else _facts_now(command or (sys.executable, "-c", first))
-    found = obstacles(facts)
     engine = jax = None
     if trace is None and "jax.platform" in facts:
         jax = JaxRecorder(str(facts["jax.jaxlib"]), str(facts["jax.platform"]), find_log_library())
     elif trace is None:
         engine = find(torch_folder())
-    if arguments.form == "json":
-        emit_json({"schema": SCHEMA, "facts": facts, "obstacles": found, "engine": engine, "jax": jax})
-    else:
-        colored = use_color(arguments.color)
-        emit(render_doctor(facts, found, jax or engine, color=colored), color=colored)
+    found = DoctorReport(facts, obstacles(facts), engine, jax)
+    emit_report(arguments.form, found, lambda: doctor_document(found), arguments.color)
     return ExitCode.IDENTICAL
 
 

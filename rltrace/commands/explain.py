@@ -64,7 +64,7 @@ def command(arguments: ExplainArguments) -> None:
     from rltrace.experiment.kernel_settings import KernelSetting, SettingsGrid, parse_setting, settings
     from rltrace.fingerprint.host import machine
     from rltrace.report.brief import brief_explanation
-    from rltrace.report.explain import explain_json, explain_lines
+    from rltrace.report.explain import explanation, explanation_document
     from rltrace.rerun.folder import SCRIPT, write_folder
 
     trace, other, times, imports = arguments.trace, arguments.other, arguments.times, arguments.imports
@@ -98,13 +98,13 @@ def command(arguments: ExplainArguments) -> None:
     places = {"a": str(a)} | ({} if b is None else {"b": str(b)})
     traces = {"a": str(trace)} | ({} if other is None else {"b": str(other)})
     failed = all(one.trouble for one in tried)
-    shown = {side: f"{place} of {traces[side]}" for side, place in places.items()}
+    found = explanation(op.name, places, tried, grid.left_out)
     emit_result(
         arguments.form,
         arguments.brief,
-        explain_json(op.name, places, list(sides), tried, grid.left_out),
-        lambda _: "\n".join(explain_lines(op.name, shown, list(sides), tried, grid.left_out)),
-        lambda: brief_explanation(list(sides), tried, ExitCode.TROUBLE if failed else ExitCode.IDENTICAL),
+        found,
+        lambda: explanation_document(found, traces),
+        lambda: brief_explanation(found, ExitCode.TROUBLE if failed else ExitCode.IDENTICAL),
     )
     if failed:
         raise RltraceError(f"{op.name} could be run under none of the settings: {tried[0].trouble}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rltrace.commands._option_types import argument, form_option, verb
-from rltrace.commands.console import emit, emit_json
+from rltrace.commands.console import emit_report
 from rltrace.trace.format.location import Location
 
 
@@ -18,8 +18,8 @@ class InfoArguments:
 @verb(InfoArguments)
 def command(arguments: InfoArguments) -> None:
     """Show what TRACE holds: command, host, hardware, versions, settings, sources, streams, steps, states, size."""
-    from rltrace.report.info import describe, info_text
+    from rltrace.report.info import describe, info_document
     from rltrace.trace.read.reader import open_trace
 
     info = describe(open_trace(arguments.trace))
-    emit(info_text(info)) if arguments.form == "text" else emit_json(info)
+    emit_report(arguments.form, info, lambda: info_document(info))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rltrace.commands._option_types import argument, form_option, option, quiet_option, recorded, verb
-from rltrace.commands.console import complain, emit, emit_json, narrate
+from rltrace.commands.console import complain, emit_report, narrate
 from rltrace.errors import RltraceError, UsageError
 from rltrace.recorder.base.options import ALL_STEPS, Window
 from rltrace.trace.format.location import Location, local_folder
@@ -37,7 +37,7 @@ def command(arguments: KernelsArguments) -> None:
     when the program has ended, --ask asks for an existing trace, on the machine that it was recorded on. Kernels on a
     GPU are recorded by torch's profiler while the program runs, with record --kernels only.
     """
-    from rltrace.report.kernels import kernels_json, kernels_lines, other_json, other_lines
+    from rltrace.report.kernels import kernels_document, kernels_of, other_kernels, other_kernels_document
     from rltrace.trace.read.reader import open_trace
 
     trace, other, ask = arguments.trace, arguments.other, arguments.ask
@@ -53,10 +53,12 @@ def command(arguments: KernelsArguments) -> None:
                 f"the libraries have not been asked what ran in {found.path}: --ask does, on the machine of that "
                 "recording"
             )
-    if arguments.form == "json":
-        emit_json(kernels_json(a) if b is None else other_json(a, b))
+    if b is None:
+        kernels = kernels_of(a)
+        emit_report(arguments.form, kernels, lambda: kernels_document(kernels, everything=arguments.everything))
     else:
-        emit("\n".join(kernels_lines(a, everything=arguments.everything) if b is None else other_lines(a, b)))
+        others = other_kernels(a, b)
+        emit_report(arguments.form, others, lambda: other_kernels_document(others))
 
 
 def query_after(first: Callable[[], bool] | None, trace: Path, steps: Window, *, quiet: bool) -> Callable[[], bool]:

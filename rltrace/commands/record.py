@@ -147,14 +147,17 @@ def _report_links(before: Callable[[], bool] | None, trace: Path, shown: Locatio
     """A function that names the faults of links; returns False where there are any. ``shown``: where it will be."""
 
     def report() -> bool:
-        from rltrace.report.link_checks import fault_lines, missed_faults
+        from rltrace.report.document import Document, Section
+        from rltrace.report.link_checks import fault_sections, missed_faults
+        from rltrace.report.text import document_text
         from rltrace.trace.read.reader import open_trace
 
         succeeded = before is None or before()
         missed = missed_faults(open_trace(trace))
         if missed:
             what = counted(len(missed), "fault") + " of links"
-            complain("\n  ".join([what, *fault_lines(missed)]), hint=f"{line('info', shown)} lists them")
+            faults = Section("faults", what, parts=tuple(fault_sections(missed)), limit=10)
+            complain(document_text(Document(sections=(faults,))), hint=f"{line('info', shown)} lists them")
         return succeeded and not missed
 
     return report

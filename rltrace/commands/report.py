@@ -95,7 +95,7 @@ def _report(arguments: ReportArguments, form: str, progress: Progress | None) ->
     disclosure = Disclosure(arguments.with_host, arguments.with_arguments)
     if form == "markdown":
         from rltrace.diff import compare
-        from rltrace.report.diff_markdown import comparison_markdown
+        from rltrace.report.markdown import comparison_markdown
 
         comparison = compare(a, b, starts=starts, progress=progress)
         return comparison_markdown(comparison, disclosure), comparison
@@ -110,6 +110,6 @@ def _report(arguments: ReportArguments, form: str, progress: Progress | None) ->
 
 
 def _summary(output: Path, text: str, comparison: Comparison) -> str:
-    from rltrace.report.phrases import HEADLINES
+    from rltrace.report.diff import headline
 
-    return f"{output}: {HEADLINES[comparison.verdict]}, {readable_size(len(text.encode()))}"
+    return f"{output}: {headline(comparison.verdict)}, {readable_size(len(text.encode()))}"

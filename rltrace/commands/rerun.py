@@ -19,7 +19,7 @@ from rltrace.commands._option_types import (
     recorded,
     verb,
 )
-from rltrace.commands.console import ExitCode, emit, emit_json, readable_size, use_color
+from rltrace.commands.console import ExitCode, emit, emit_report, readable_size
 from rltrace.errors import UsageError
 from rltrace.recorder.base.options import Window
 from rltrace.trace.format.location import Location
@@ -86,8 +86,7 @@ def _rerun_ops(
     selectors: list[str],
     arguments: RerunArguments,
 ) -> int:
-    from rltrace.report.rerun import rerun_lines
-    from rltrace.report.style import Style
+    from rltrace.report.rerun import rerun_document
     from rltrace.rerun.op_sequence import SequenceRun, ops_not_run
     from rltrace.rerun.recorded_op import import_modules
     from rltrace.rerun.rerun_result import rerun_result
@@ -97,12 +96,8 @@ def _rerun_ops(
     import_modules(arguments.imports)
     not_run = ops_not_run(process, ops, parse_selectors(selectors))
     result = rerun_result(process, SequenceRun(process, memory).run(ops), not_run)
-    if arguments.form == "json":
-        emit_json(result)
-    else:
-        steps = sorted({int(op.stream.read(op.row, op.row + 1).columns[0, Column.STEP]) for op in (ops[0], ops[-1])})
-        colored = use_color(arguments.color)
-        emit("\n".join(rerun_lines(result, steps, Style(colored))), color=colored)
+    steps = sorted({int(op.stream.read(op.row, op.row + 1).columns[0, Column.STEP]) for op in (ops[0], ops[-1])})
+    emit_report(arguments.form, result, lambda: rerun_document(result, steps), arguments.color)
     return ExitCode.IDENTICAL if result.bitwise else ExitCode.DIVERGED
 
 
@@ -110,8 +105,7 @@ def _print_size(trace: Trace, steps: tuple[int, int | None], name: str | None, f
     """Raises UsageError."""
     from rltrace.command_lines import record_step
     from rltrace.query.rerun_size import rerun_size
-    from rltrace.report.rerun import size_lines
-    from rltrace.report.style import Style
+    from rltrace.report.rerun import size_document
     from rltrace.selectors import Range
 
     check_ops_of_torch(trace.path, trace.processes)
@@ -120,12 +114,8 @@ def _print_size(trace: Trace, steps: tuple[int, int | None], name: str | None, f
     found = [memory for process in chosen if (memory := rerun_size(process, within)) is not None]
     if not found:
         raise UsageError(f"{trace.path} has no ops of these steps{f' in process {name}' if name else ''}")
-    if form == "json":
-        emit_json(found)
-        return ExitCode.IDENTICAL
-    colored = use_color(color)
-    emit("\n".join(size_lines(found, within, readable_size, Style(colored))), color=colored)
-    if within.stop == within.start + 1:
+    emit_report(form, found, lambda: size_document(found, within, readable_size), color)
+    if form == "text" and within.stop == within.start + 1:
         emit("\n" + record_step(trace, within.start, "step.zarr", "--rerunnable", "all"))
     return ExitCode.IDENTICAL
 

@@ -74,9 +74,9 @@ def command(arguments: SeriesArguments) -> int:
     rest = zip(loaded[1:], opened[1:], strict=True)
     pairs = [_of_pair(loaded[0], opened[0], other, trace, arguments.tolerance) for other, trace in rest]
     if arguments.form == "json":
-        from rltrace.report.series import series_json
+        from rltrace.report.series import series_report
 
-        emit_json(series_json(loaded, pairs))
+        emit_json(series_report(loaded, pairs))
     else:
         colored = use_color(arguments.color)
         emit(_text(loaded, pairs, colored), color=colored)
@@ -134,18 +134,18 @@ def _by_key(trace: TraceSeries) -> dict[tuple[object, ...], Series]:
     return {series.key: series for series in trace.series}
 
 
-def _both(a: TraceSeries, b: TraceSeries) -> dict[tuple[object, ...], tuple[Series, Series]]:
+def _both(a: TraceSeries, b: TraceSeries) -> list[tuple[Series, Series]]:
     own, others = _by_key(a), _by_key(b)
-    return {key: (series, others[key]) for key, series in own.items() if key in others}
+    return [(series, others[key]) for key, series in own.items() if key in others]
 
 
 def _text(loaded: list[TraceSeries], pairs: list[PairSeries], color: bool) -> str:
-    from rltrace.report.series import render_pair, render_trace
+    from rltrace.report.series import pair_document, trace_document
+    from rltrace.report.text import document_text
 
-    if not pairs:
-        return render_trace(loaded[0], color=color)
     shown = zip(pairs, loaded[1:], strict=True)
-    return "\n\n".join(render_pair(pair, _both(loaded[0], other), color=color) for pair, other in shown)
+    documents = [pair_document(pair, _both(loaded[0], other)) for pair, other in shown] or [trace_document(loaded[0])]
+    return "\n\n".join(document_text(document, color=color) for document in documents)
 
 
 def _draw(path: Path, loaded: list[TraceSeries], pairs: list[PairSeries]) -> None:
@@ -163,7 +163,7 @@ def _drawn_pair(loaded: list[TraceSeries], pair: PairSeries) -> list[SeriesChart
 
     drifts = {(d.kind, d.name, d.stream, d.place): d for d in pair.drift}
     found = []
-    for a, b in _both(loaded[0], loaded[1]).values():
+    for a, b in _both(loaded[0], loaded[1]):
         drift = drifts.get((a.kind, a.name, a.stream, a.place))
         point = None if drift is None else drift.exceeds or drift.first
         found.append(SeriesChart(a, b, None if point is None else point.step))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rltrace.commands._option_types import argument, form_option, is_given, no_tui_option, verb
-from rltrace.commands.console import emit, emit_json
+from rltrace.commands.console import emit_report
 from rltrace.trace.format.location import Location
 
 
@@ -27,11 +27,11 @@ def command(arguments: ShowArguments) -> None:
       rltrace show a.zarr
     """
     from rltrace.commands._terminal import can_open, show_trace
-    from rltrace.report.info import describe, info_text
+    from rltrace.report.info import describe, info_document
     from rltrace.trace.read.reader import open_trace
 
     if can_open() and not (arguments.no_tui or is_given("form")):
         show_trace(arguments.trace)
         return
     info = describe(open_trace(arguments.trace))
-    emit(info_text(info)) if arguments.form == "text" else emit_json(info)
+    emit_report(arguments.form, info, lambda: info_document(info))

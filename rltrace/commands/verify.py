@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import click
 
 from rltrace.commands._option_types import argument, form_option, verb
-from rltrace.commands.console import ExitCode, emit, emit_json, progress_visible
+from rltrace.commands.console import ExitCode, emit_report, progress_visible
 from rltrace.trace.format.location import Location
 
 
@@ -25,17 +25,14 @@ def command(arguments: VerifyArguments) -> int:
     The trace of a killed program is sound: what was committed is there, and nothing else is promised.
     """
     from rltrace.errors import DamagedTraceError
-    from rltrace.report.verify import unreadable, verification_text
+    from rltrace.report.verify import unreadable, verification_document
     from rltrace.trace.tools.verify import verify
 
     try:
         found = verify(arguments.trace, _progress if progress_visible() else None)
     except DamagedTraceError as error:
         found = unreadable(arguments.trace, str(error))
-    if arguments.form == "json":
-        emit_json(found)
-    else:
-        emit(verification_text(found))
+    emit_report(arguments.form, found, lambda: verification_document(found))
     return ExitCode.IDENTICAL if found.sound else ExitCode.DIVERGED
 
 

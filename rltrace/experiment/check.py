@@ -16,6 +16,7 @@ from rltrace.diff.compare import CompareOptions, compare
 from rltrace.diff.groups import Group, Grouping, GroupSplit, Node, Undecided, group, mark_nondeterministic
 from rltrace.experiment.runner import RunMaker, Runner, RunRequest, RunResult
 from rltrace.experiment.workdir_copy import check_extent
+from rltrace.trace.format.location import Location
 from rltrace.trace.read.reader import open_trace
 
 CONTROL = "control"
@@ -51,19 +52,23 @@ class CheckPlan:
 
 @dataclass(frozen=True)
 class CheckRun:
-    """A run that has ended."""
+    """One of several runs that are compared."""
 
     number: int
     """From 1."""
-    trace: Path | None
+    trace: Location | None
     """None: it computed the same as run ``same_as``, and its trace was removed."""
-    output: Path
-    """What it printed."""
-    status: int
+    output: Path | None = None
+    """The file with what it printed; None, as ``status``: its trace existed already."""
+    status: int | None = None
     """Exit status; negative: number of the signal that ended it."""
     same_as: int | None = None
     lost: tuple[str, ...] = ()
     """How each earlier attempt at it was lost, on a cluster: ``its node was lost``."""
+
+    @property
+    def name(self) -> str:
+        return f"run {self.number}" if self.output is not None else str(self.trace)
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,7 @@ class StepLevelRun:
 
     run: CheckRun
     group: int | None
-    """Number of the group that it agrees with; None: with none, or not known."""
+    """Number of the group that it agrees with, from 1; None: with none, or not known."""
     why: str
     """One sentence."""
 
@@ -120,7 +125,7 @@ class _Check:
         self._plan = plan
         self._report = report
         self._runner = runner
-        self._known: dict[tuple[Path, Path], Comparison] = {}
+        self._known: dict[tuple[Location, Location], Comparison] = {}
 
     def run(self) -> CheckResult:
         plan = self._plan
@@ -163,12 +168,12 @@ class _Check:
             return "identical to"
         return "the same values as" if comparison.agrees else ""
 
-    def _compare(self, a: Path, b: Path) -> Comparison:
+    def _compare(self, a: Location, b: Location) -> Comparison:
         if (a, b) not in self._known:
             self._known[a, b] = compare(a, b, CompareOptions(strict=self._plan.strict))
         return self._known[a, b]
 
-    def _compare_all(self, pairs: Sequence[tuple[Path, Path]]) -> Iterator[Comparison]:
+    def _compare_all(self, pairs: Sequence[tuple[Location, Location]]) -> Iterator[Comparison]:
         return (self._compare(a, b) for a, b in pairs)
 
     # --- all of them --------------------------------------------------------------------------------------------------
@@ -198,7 +203,8 @@ class _Check:
             first = next(path for member in found.runs if (path := runs[member].trace))
             comparison = self._compare(first, ended.job.trace)
             if comparison.agrees:
-                return StepLevelRun(run, place, f"recorded at level step, it computes the same as group {place + 1}")
+                number = place + 1
+                return StepLevelRun(run, number, f"recorded at level step, it computes the same as group {number}")
             if comparison.agrees is None:
                 undecided = undecided or comparison.why
         if undecided is not None:

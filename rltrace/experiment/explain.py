@@ -40,7 +40,7 @@ class TriedResult:
 class Tried:
     """The results under one setting."""
 
-    COMPUTED: ClassVar = ("repeats", "first_differs")
+    COMPUTED: ClassVar = ("repeats", "first_differs", "gives")
 
     setting: KernelSetting
     times: int
@@ -66,10 +66,11 @@ class Tried:
         """Whether the first call gave a result that no later one gave, and these were equal."""
         return len(self.results) == 2 and self.results[0].count == 1 < self.results[1].count
 
-    def gives(self, side: str) -> bool:
-        """Whether it always gave that side's result, but for a first call that differs."""
+    @property
+    def gives(self) -> tuple[str, ...]:
+        """The sides whose result every call gave, but for a first one that differs."""
         results = self.results[self.first_differs :]
-        return len(results) == 1 and side in results[0].of
+        return results[0].of if len(results) == 1 else ()
 
     def reaches(self, side: str) -> bool:
         """Whether it ever did."""

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from rltrace.diff.metrics.distances import measure
-from rltrace.report.document import distances_text
+from rltrace.report.diff import distances_text
 
 
 def copied(result: object) -> object:

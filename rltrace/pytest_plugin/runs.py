@@ -28,10 +28,11 @@ from rltrace.lock import Lock, compare_locks, lock_of, read_lock, write_lock
 from rltrace.pytest_plugin.results import copied, difference
 from rltrace.query.ops import HoleLine, Line, OpLine, list_ops
 from rltrace.recorder import current_session
-from rltrace.report.diff_text import render_comparison
+from rltrace.report.diff import verdict_document
 from rltrace.report.html.page import html_page
-from rltrace.report.lock import render_lock_check
+from rltrace.report.lock import lock_document
 from rltrace.report.page_data import gather
+from rltrace.report.text import document_text
 from rltrace.selectors import EVERYTHING
 from rltrace.trace.read.reader import open_trace
 from rltrace.wording import counted
@@ -88,7 +89,7 @@ class RecordedRuns:
         self._diverged = True
         machine = tuple(fact for fact in comparison.system if fact.name in MACHINE)
         again = line("check", "--against", path, "--", *command)
-        text = render_lock_check(LockCheck(path, comparison, 0, machine=machine, advice=(again,)), color=False)
+        text = document_text(lock_document(LockCheck(path, comparison, 0, machine=machine, advice=(again,))))
         return f"{text}\n\nThis run\n  {self._trace(1)}"
 
     def write_lock(self, path: Path, command: tuple[str, ...]) -> None:
@@ -166,7 +167,7 @@ def _calls_finding(a: Path, b: Path, differs: str | None) -> str:
 
 def _diff_text(names: str, comparison: Comparison) -> str:
     """The words of ``rltrace diff``. Commands that run a program again are left out: that would be all of pytest."""
-    return f"{names}: {render_comparison(replace(comparison, advice=()), color=False)}"
+    return f"{names}: {document_text(verdict_document(replace(comparison, advice=())))}"
 
 
 def _first_in_order(a: Path, b: Path) -> str:

@@ -12,14 +12,11 @@ from typing import ClassVar
 
 from rltrace.command_lines import NextCommand, parse_line
 from rltrace.diff.base.model import Comparison, Finding, Pair
-from rltrace.diff.groups import Grouping, GroupSplit
-from rltrace.experiment.explain import Tried
 from rltrace.experiment.lock_check import LockCheck
 from rltrace.experiment.outcome import ExperimentResult
 from rltrace.json import to_json
-from rltrace.report.explain import conclusions
-from rltrace.report.groups import WORDS
-from rltrace.report.phrases import shown_finding
+from rltrace.report.explain import Explanation
+from rltrace.report.groups import RunGroups
 from rltrace.trace.read.names import Site
 from rltrace.wording import counted, cut
 
@@ -75,31 +72,27 @@ class Brief:
 
 def brief_comparison(comparison: Comparison, status: int) -> Brief:
     """Of ``diff`` on two traces."""
-    finding = shown_finding(comparison) if comparison.agrees is not True else None
+    finding = comparison.shown if comparison.agrees is not True else None
     return _fitted(
         Brief("diff", comparison.verdict, status, comparison.why, _finding(finding), next=_lines(comparison.advice))
     )
 
 
-def brief_grouping(verb: str, grouping: Grouping, traces: Sequence[str], status: int) -> Brief:
-    """Of ``check``, and of ``diff`` on more than two traces; ``traces``: their paths, by run."""
-    tree = grouping.tree
-    groups = tuple(tuple(run + 1 for run in group.runs) for group in grouping.groups)
-    why = f"{len(tree.runs)} runs in {counted(len(groups), 'group')}"
-    if grouping.undecided:
-        why += f", {len(grouping.undecided)} undecided: {grouping.undecided[0].why}"
-    if not isinstance(tree, GroupSplit):
-        return _fitted(Brief(verb, WORDS[grouping.agrees], status, why, groups=groups))
-    a, b = (traces[branch.runs[0]] for branch in tree.branches[:2])
-    pair = NextCommand(("rltrace", "diff", a, b))
-    return _fitted(Brief(verb, WORDS[grouping.agrees], status, why, _finding(tree.finding), groups, (pair,)))
+def brief_groups(verb: str, found: RunGroups, status: int) -> Brief:
+    """Of ``check``, and of ``diff`` on more than two traces."""
+    why = f"{len(found.tree.runs)} runs in {counted(len(found.groups), 'group')}"
+    if found.undecided:
+        why += f", {len(found.undecided)} undecided: {found.undecided[0].why}"
+    runs = [str(found.runs[branch.runs[0] - 1].trace or "") for branch in found.tree.branches[:2]]
+    pair = (NextCommand(("rltrace", "diff", *runs)),) if runs else ()
+    return _fitted(Brief(verb, found.verdict, status, why, _finding(found.tree.finding), found.groups, pair))
 
 
 def brief_lock_check(checked: LockCheck, status: int) -> Brief:
     """Of ``check --against``: the op where it was found, else the step that left the lock."""
     found = checked.comparison
     why = f"{found.why}. {checked.explanation}" if checked.explanation else found.why
-    finding = None if checked.ops is None else _finding(shown_finding(checked.ops))
+    finding = None if checked.ops is None else _finding(checked.ops.shown)
     return _fitted(Brief("check", found.verdict, status, why, finding, next=_lines(checked.advice)))
 
 
@@ -109,11 +102,11 @@ def brief_outcome(outcome: ExperimentResult, status: int) -> Brief:
     return _fitted(Brief("confirm", word, status, outcome.explanation, next=_lines(outcome.advice)))
 
 
-def brief_explanation(sides: Sequence[str], tried: Sequence[Tried], status: int) -> Brief:
-    """Of ``explain``; ``sides``: those with recorded results; ``tried``: the settings, each with its results."""
-    found = all(any(one.gives(side) for one in tried) for side in sides)
-    word = "failed" if status else ("explained" if found else "unexplained")
-    return _fitted(Brief("explain", word, status, " ".join(conclusions(sides, tried))))
+def brief_explanation(found: Explanation, status: int) -> Brief:
+    """Of ``explain``."""
+    known = all(any(side in one.gives for one in found.settings) for side in found.at)
+    word = "failed" if status else ("explained" if known else "unexplained")
+    return _fitted(Brief("explain", word, status, " ".join(found.found)))
 
 
 def _finding(finding: Finding | None) -> BriefFinding | None:

@@ -1,4 +1,4 @@
-"""Text of ``rltrace confirm``: its outcome, and the runs that it is about to make. Never prints."""
+"""The document of an experiment's outcome, and the runs that ``rltrace confirm`` is about to make."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from rltrace.diff.base.model import Verdict
 from rltrace.experiment.confirm.saved_outcome import SavedOutcome
 from rltrace.experiment.outcome import Arm, ArmState, ExperimentResult, OriginClass, Outcome
 from rltrace.experiment.rerun_command import Recipe
-from rltrace.report.diff_text import TextLayout, styled_lines, wrapped
-from rltrace.report.document import Code, Fact, Section
-from rltrace.report.style import Style
-from rltrace.wording import counted, sentence
+from rltrace.report.document import Code, Document, Fact, Section
+from rltrace.wording import counted, sentence, sentences
 
 STATES = {
     ArmState.NOT_RUN: "not run",
@@ -20,24 +18,34 @@ STATES = {
     ArmState.OTHERWISE: "unexpected",
     ArmState.FAILED: "failed",
 }
-COLORS = {
+VERDICTS = {
     Outcome.CONFIRMED: Verdict.IDENTICAL,
     Outcome.REPAIRED: Verdict.IDENTICAL,
     Outcome.PARTIAL: Verdict.UNKNOWN,
     Outcome.REFUTED: Verdict.DIVERGED,
     Outcome.UNRESOLVED: Verdict.UNKNOWN,
 }
+"""Verdicts with the colours of outcomes."""
+
 RELEVANCE = {True: "needed", False: "makes no difference", None: "not tried"}
 """By whether a kind of op is needed for the outcome."""
-MAX_KINDS = 40
-"""Kinds of op in the text; the JSON has all of them."""
 
 
-def render_outcome(outcome: ExperimentResult, *, color: bool) -> str:
-    """The outcome as text, without a newline at the end."""
-    style = Style(color)
-    sections = (_head(outcome, style), _arms(outcome), _classes(outcome), _notes(outcome), _next(outcome))
-    return "\n\n".join(text for section in sections if (text := "\n".join(section)))
+def outcome_document(outcome: ExperimentResult) -> Document:
+    """Of an experiment, finished or not."""
+    sections = (
+        Section("arms", "Arms", columns=("arm", "run", "result"), rows=tuple(map(_arm_row, outcome.arms))),
+        _kinds(outcome),
+        Section("notes", "Notes", sentences(*outcome.notes)),
+        Section("next", "Next", commands=outcome.advice),
+    )
+    return Document(
+        outcome_headline(outcome),
+        None if outcome.word is None else VERDICTS[outcome.word],
+        lead=sentences(outcome.explanation),
+        facts=tuple(_facts(outcome)),
+        sections=tuple(filter(None, sections)),
+    )
 
 
 def plan_lines(recipes: Mapping[str, Recipe], steps: str, samples: int, *, in_place: bool, work: str) -> Iterator[str]:
@@ -62,16 +70,13 @@ def _folder_lines(in_place: bool, work: str) -> Iterator[str]:
     yield f"  traces and output go to {work}"
 
 
-def saved_outcome_lines(saved: SavedOutcome, *, color: bool) -> Iterator[str]:
+def saved_section(saved: SavedOutcome) -> Section:
     """A saved outcome in a few lines, after a comparison of the same traces."""
-    yield "Experiment"
     if saved.outcome is None:
-        yield from wrapped(saved.trouble, "  ")
-        return
-    yield f"  {styled_headline(saved.outcome, Style(color))}"
-    if saved.outcome.explanation:
-        yield from wrapped(sentence(saved.outcome.explanation), "  ")
-    yield f"  (rltrace confirm; all of it is in {saved.path})"
+        return Section("experiment", "Experiment", sentences(saved.trouble))
+    found = (outcome_headline(saved.outcome), saved.outcome.explanation)
+    where = f"rltrace confirm; all of it is in {saved.path}"
+    return Section("experiment", "Experiment", (sentence(": ".join(filter(None, found))), f"({where})"))
 
 
 def outcome_headline(outcome: ExperimentResult) -> str:
@@ -94,81 +99,52 @@ def arm_line(arm: Arm) -> str:
     return f"{arm_name(arm)}: {arm.what}: {arm.result or STATES[arm.state]}"
 
 
-def outcome_section(outcome: ExperimentResult) -> Section:
-    """The facts that the outcome rests on, for every form of report."""
-    facts = [Fact("A", Code(outcome.a)), Fact("B", Code(outcome.b))]
+def _facts(outcome: ExperimentResult) -> Iterator[Fact]:
+    """What the outcome rests on."""
+    yield from (Fact("A", Code(outcome.a)), Fact("B", Code(outcome.b)))
     if steps := steps_text(outcome):
-        facts.append(Fact("covers", steps))
+        yield Fact("covers", steps)
     if outcome.by_state is False:
-        same = "A and B end with the same parameters, buffers and generator states"
-        facts.append(Fact("compared", f"op by op: {same}"))
+        yield Fact("compared", "op by op: A and B end with the same parameters, buffers and generator states")
     if outcome.trials:
         runs = "one run" if outcome.trials == 1 else f"{outcome.trials:,} runs"
         flaky = f", {outcome.flaky:,} of them not the same each time" if outcome.flaky else ""
         searched = any(kind.matters is not None for kind in outcome.classes)
-        facts.append(Fact("search", f"{runs}{flaky}, {'for the fewest' if searched else 'with all'} kinds of op"))
-    lead = (sentence(outcome.explanation),) if outcome.explanation else ()
-    return Section("experiment", "", lead, tuple(facts))
+        yield Fact("search", f"{runs}{flaky}, {'for the fewest' if searched else 'with all'} kinds of op")
 
 
 def arm_name(arm: Arm) -> str:
     return arm.name.value.replace("<-", "←")
 
 
-def _head(outcome: ExperimentResult, style: Style) -> Iterator[str]:
-    yield styled_headline(outcome, style)
-    yield from styled_lines(TextLayout().section(outcome_section(outcome)), style)
+def _arm_row(arm: Arm) -> tuple[str, ...]:
+    return arm_name(arm), arm.what, f"{STATES[arm.state]}: {arm.result}" if arm.result else STATES[arm.state]
 
 
-def styled_headline(outcome: ExperimentResult, style: Style) -> str:
-    headline = outcome_headline(outcome)
-    return style.bold(headline) if outcome.word is None else style.verdict(headline, COLORS[outcome.word])
+def _kinds(outcome: ExperimentResult) -> Section:
+    """Kinds of op, by whether they matter where that was tried."""
+    by_relevance = (
+        Section("", title, parts=tuple(_kind(kind) for kind in outcome.classes if kind.matters is matters), limit=40)
+        for matters, title in RELEVANCE.items()
+    )
+    parts = tuple(filter(None, by_relevance))
+    if all(kind.matters is None for kind in outcome.classes):
+        parts = tuple(map(_kind, outcome.classes))
+    title = f"Kinds of op that give different results ({len(outcome.classes):,})"
+    return Section("kinds", title, parts=parts, limit=40)
 
 
-def _arms(outcome: ExperimentResult) -> Iterator[str]:
-    yield "Arms"
-    for arm in outcome.arms:
-        yield f"  {arm_name(arm):<4} {STATES[arm.state]:<12} {arm.what}"
-        if arm.result:
-            yield from wrapped(arm.result, " " * 20)
+def _kind(kind: OriginClass) -> Section:
+    facts = () if kind.site is None else (Fact("site", kind.site),)
+    return Section("", kind.op, (sentence("; ".join(_clauses(kind))),), facts)
 
 
-def _notes(outcome: ExperimentResult) -> Iterator[str]:
-    if outcome.notes:
-        yield "Notes"
-    for note in outcome.notes:
-        yield from wrapped(sentence(note))
-
-
-def _classes(outcome: ExperimentResult) -> Iterator[str]:
-    if not outcome.classes:
-        return
-    tried = any(kind.matters is not None for kind in outcome.classes)
-    yield f"Kinds of op that give different results ({len(outcome.classes):,})"
-    for matters, title in RELEVANCE.items():
-        kinds = [kind for kind in outcome.classes if kind.matters is matters]
-        if not kinds:
-            continue
-        if tried:
-            yield f"  {title}"
-        for kind in kinds[:MAX_KINDS]:
-            yield from _kind(kind)
-        if len(kinds) > MAX_KINDS:
-            yield f"    and {len(kinds) - MAX_KINDS:,} more"
-
-
-def _kind(kind: OriginClass) -> Iterator[str]:
-    where = "" if kind.site is None else f" at {kind.site.file}:{kind.site.line} ({kind.site.function})"
-    yield f"    {kind.op}{where}"
-    if kind.site is not None and kind.site.source:
-        yield f"        {kind.site.source}"
-    yield from wrapped("; ".join(_facts(kind)), " " * 6)
-
-
-def _facts(kind: OriginClass) -> Iterator[str]:
+def _clauses(kind: OriginClass) -> Iterator[str]:
     yield counted(kind.count, "op")
     if kind.kernel.a != kind.kernel.b:
         yield f"A {kind.kernel.a or 'kernel unknown'}, B {kind.kernel.b or 'kernel unknown'}"
+    elif kind.kernel.a is not None:
+        yield f"{kind.kernel.a} on both sides"
     others = [PARTS[part] for part in kind.parts if part in PARTS]
     if others:
         yield f"{' and '.join(others)} differ"
@@ -180,10 +156,3 @@ def _facts(kind: OriginClass) -> Iterator[str]:
 
 
 PARTS = {"outside": "outside data", "generator": "RNG states", "number": "logged scalars"}
-
-
-def _next(outcome: ExperimentResult) -> Iterator[str]:
-    if outcome.advice:
-        yield "Next"
-        for command in outcome.advice:
-            yield f"  {command}"

@@ -13,7 +13,6 @@ import numpy as np
 
 from rltrace.diff.base.model import Cause, Comparison, Drift, Finding
 from rltrace.diff.metrics.series import ITEM, LOGGED, RATE, Values
-from rltrace.report.phrases import shown_finding
 from rltrace.wording import cut, sentence
 
 MAX_NAMED = 3
@@ -53,7 +52,7 @@ def drift_summary(comparison: Comparison) -> str:
         f"{short_name(drift)} {'exceeds the threshold ' * (not n)}from {step_text(drift)}"
         for n, drift in enumerate(exceeding[:MAX_NAMED])
     ]
-    finding = shown_finding(comparison)
+    finding = comparison.shown
     if finding is not None and finding.step is not None:
         what = "difference" if finding.cause in STRUCTURAL_CAUSES else "bit"
         clauses.insert(0, f"first {what} at step {finding.step:,}{_op_text(finding)}")

@@ -1,23 +1,18 @@
-"""Text of ``rltrace doctor``: what selects the kernels of a process, and sources of nondeterminism.
-
-Owns the wording and the JSON, ``rltrace.doctor/1`` (docs/reference/json.md). Never prints.
-"""
+"""What selects the kernels of a process, and sources of nondeterminism: what is printed as JSON, and its document."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from rltrace.command_lines import line
-from rltrace.fingerprint.reproducibility_checks import Fact, Obstacle, Scope
+from rltrace.fingerprint.reproducibility_checks import Facts as KnownFacts
+from rltrace.fingerprint.reproducibility_checks import Obstacle, Scope
 from rltrace.native.library import FoundLibrary
-from rltrace.report.diff_text import wrapped
-from rltrace.report.style import Style
-
-SCHEMA = "rltrace.doctor/1"
-
-Facts = Mapping[str, Fact]
+from rltrace.report.document import ALL, Document, Fact, Section
+from rltrace.wording import sentences
 
 
 @dataclass(frozen=True)
@@ -30,6 +25,20 @@ class JaxRecorder:
     """``cpu`` or ``gpu``, say."""
     library: Path | None
     """With it loops on a CPU digest their carry themselves; None: it is not built."""
+
+
+@dataclass(frozen=True)
+class DoctorReport:
+    """A process, and what may make its bits differ."""
+
+    SCHEMA: ClassVar = "rltrace.doctor/1"
+
+    facts: KnownFacts
+    obstacles: tuple[Obstacle, ...]
+    engine: FoundLibrary | None = None
+    """None: of a trace, or of a program of JAX."""
+    jax: JaxRecorder | None = None
+    """None: of a trace, or of a program of torch."""
 
 
 LABELS = {
@@ -61,73 +70,58 @@ TITLES = {
 }
 
 
-def render_doctor(
-    facts: Facts, obstacles: Sequence[Obstacle], recorder: FoundLibrary | JaxRecorder | None = None, *, color: bool
-) -> str:
-    """The report, without a newline at the end. ``recorder``: what records such a program here; None: left out."""
-    style = Style(color)
-    lists = (_obstacles(scope, obstacles, style) for scope in Scope)
-    recording = _jax_recorder(recorder, style) if isinstance(recorder, JaxRecorder) else _engine(recorder, style)
-    sections = (_kernel_selection(facts, style), _flags(facts), *lists, recording)
-    return "\n\n".join(text for section in sections if (text := "\n".join(section)))
+def doctor_document(found: DoctorReport) -> Document:
+    """What selects kernels, what may differ between runs, and what records here."""
+    sections = (
+        Section("kernels", "Kernel selection on this machine", facts=tuple(_kernel_selection(found.facts))),
+        *(_obstacles(scope, found.obstacles) for scope in Scope),
+        Section("recording", "Recording on this machine", facts=tuple(_recording(found))),
+    )
+    return Document(sections=tuple(filter(None, sections)))
 
 
-def _kernel_selection(facts: Facts, style: Style) -> Iterator[str]:
-    yield style.bold("Kernel selection on this machine")
+def _kernel_selection(known: KnownFacts) -> Iterator[Fact]:
+    """Facts, variables that are set and flags that are on; flags of GPUs only if there is one."""
     for name, keys in LABELS.items():
-        value = next((facts[key] for key in keys if facts.get(key) is not None), None)
+        value = next((known[key] for key in keys if known.get(key) is not None), None)
         if value is not None:
-            yield from wrapped(str(value), " " * 13, f"  {name:<11}")
+            yield Fact(name, str(value))
+    has_gpu = any(known.get(key) for key in LABELS["GPU"])
+    variables = [f"{key.removeprefix('env.')}={value}" for key, value in known.items() if key.startswith("env.")]
+    enabled = [key.removeprefix("flag.") for key, value in known.items() if key.startswith("flag.") and value is True]
+    switches = [name for name in enabled if has_gpu or not name.startswith(("cuda.", "cudnn."))]
+    settings = [f"{name}={known[f'jax.{name}']}" for name in JAX_SETTINGS if f"jax.{name}" in known]
+    texts = {"variables": " ".join(variables), "on": ", ".join(switches), "settings": " ".join(settings)}
+    yield from (Fact(label, text) for label, text in texts.items() if text)
 
 
-def _flags(facts: Facts) -> Iterator[str]:
-    """Flags that are on and variables that are set; flags of GPUs only if there is one."""
-    gpu = any(facts.get(key) for key in LABELS["GPU"])
-    variables = [f"{key.removeprefix('env.')}={value}" for key, value in facts.items() if key.startswith("env.")]
-    enabled = [key.removeprefix("flag.") for key, value in facts.items() if key.startswith("flag.") and value is True]
-    switches = [name for name in enabled if gpu or not name.startswith(("cuda.", "cudnn."))]
-    if variables:
-        yield from wrapped(" ".join(variables), " " * 13, "  variables  ")
-    if switches:
-        yield from wrapped(", ".join(switches), " " * 13, "  on         ")
-    settings = [f"{name}={facts[f'jax.{name}']}" for name in JAX_SETTINGS if f"jax.{name}" in facts]
-    if settings:
-        yield from wrapped(" ".join(settings), " " * 13, "  settings   ")
+def _obstacles(scope: Scope, obstacles: Sequence[Obstacle]) -> Section:
+    parts = tuple(_obstacle(obstacle) for obstacle in obstacles if obstacle.scope is scope)
+    return Section(scope, TITLES[scope], () if parts else ("None known.",), parts=parts, limit=ALL)
 
 
-def _obstacles(scope: Scope, obstacles: Sequence[Obstacle], style: Style) -> Iterator[str]:
-    shown = [obstacle for obstacle in obstacles if obstacle.scope is scope]
-    yield style.bold(TITLES[scope]) if shown else f"{TITLES[scope]}: none known"
-    for obstacle in shown:
-        yield from wrapped(obstacle.what, "    ", "  ")
-        yield from wrapped(f"{obstacle.why}.", " " * 6)
-        yield from wrapped(obstacle.how, " " * 12, "      set   ")
-        if obstacle.cost:
-            yield from wrapped(obstacle.cost, " " * 12, "      cost  ")
+def _obstacle(obstacle: Obstacle) -> Section:
+    facts = (Fact("set", obstacle.how), Fact("cost", obstacle.cost))
+    return Section("", obstacle.what, sentences(obstacle.why), facts if obstacle.cost else facts[:1])
 
 
-def _engine(engine: FoundLibrary | None, style: Style) -> Iterator[str]:
-    if engine is None:
-        return
-    yield style.bold("Recording on this machine")
-    if engine.record is None:
-        yield from wrapped(f"dispatch mode in Python: {engine.why_not}", " " * 13, "  engine     ")
-        yield from wrapped(f"{line('build-engine')} compiles the native one", " " * 13)
-    else:
-        built = f"native, built for {engine.record.target.text} by {engine.record.compiler}"
-        yield from wrapped(built, " " * 13, "  engine     ")
+def _recording(found: DoctorReport) -> Iterator[Fact]:
+    """The engine, or what digests loops of JAX, and how to get what is missing."""
+    command, missing = line("build-engine"), False
+    if found.engine is not None:
+        built, missing = found.engine.record, found.engine.record is None
+        text = f"dispatch mode in Python: {found.engine.why_not}"
+        yield Fact("engine", f"native, built for {built.target.text} by {built.compiler}" if built else text)
+    elif found.jax is not None:
+        missing = found.jax.platform == "cpu" and found.jax.library is None
+        yield Fact("loops", _loops(found.jax))
+    if missing:
+        yield Fact("", f"{command} compiles {'it' if found.engine is None else 'the native one'}")
 
 
-def _jax_recorder(recorder: JaxRecorder, style: Style) -> Iterator[str]:
-    yield style.bold("Recording on this machine")
+def _loops(recorder: JaxRecorder) -> str:
     if recorder.platform != "cpu":
-        yield from wrapped(
-            f"digested by the host: no library is used on a {recorder.platform}", " " * 13, "  loops      "
-        )
-    elif recorder.library is None:
-        why = f"digested by the host: no library is built for jaxlib {recorder.jaxlib}"
-        yield from wrapped(why, " " * 13, "  loops      ")
-        yield from wrapped(f"{line('build-engine')} compiles it", " " * 13)
-    else:
-        built = f"digested within their programs, by a library for jaxlib {recorder.jaxlib}"
-        yield from wrapped(built, " " * 13, "  loops      ")
+        return f"digested by the host: no library is used on a {recorder.platform}"
+    if recorder.library is None:
+        return f"digested by the host: no library is built for jaxlib {recorder.jaxlib}"
+    return f"digested within their programs, by a library for jaxlib {recorder.jaxlib}"

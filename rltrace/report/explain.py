@@ -1,17 +1,16 @@
-"""Results of an op under every setting that was tried: text, and an object ``rltrace.explain/1``. Never prints."""
+"""Results of an op under every setting that was tried: what is printed as JSON, and its document."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar
 
 from rltrace.experiment.explain import Tried, TriedResult
-from rltrace.json import to_json
+from rltrace.report.document import Document, Fact, Section
 from rltrace.trace.kernels.evidence import joined, without_reorders
 from rltrace.trace.kernels.names import distinct_names
-from rltrace.wording import counted
-
-SCHEMA = "rltrace.explain/1"
+from rltrace.wording import counted, sentences
 
 NO_DETERMINISTIC = "does not have a deterministic implementation"
 """Text of torch's error under ``torch.use_deterministic_algorithms(True)``."""
@@ -22,34 +21,37 @@ LIBRARIES = ("oneDNN ", "MKL ")
 """Prefixes of what a CPU library reports; all other names are GPU kernels."""
 
 
-def explain_json(
-    op: str, at: Mapping[str, str], sides: Sequence[str], tried: Sequence[Tried], left_out: Sequence[str] = ()
-) -> dict[str, Any]:
-    """``at``: the op's place in each trace; ``left_out``: settings that no rule links with the op."""
-    return {
-        "schema": SCHEMA,
-        "op": op,
-        "at": at,
-        "settings": [{**to_json(one), "gives": [side for side in sides if one.gives(side)]} for one in tried],
-        "left_out": left_out,
-        "found": list(conclusions(sides, tried)),
-    }
+@dataclass(frozen=True)
+class Explanation:
+    """One op under every setting that was tried."""
+
+    SCHEMA: ClassVar = "rltrace.explain/1"
+
+    op: str
+    at: Mapping[str, str]
+    """Its place in each trace, by side."""
+    settings: tuple[Tried, ...]
+    left_out: tuple[str, ...]
+    """Settings that no rule links with the op."""
+    found: tuple[str, ...]
+    """What follows, a sentence each."""
 
 
-def explain_lines(
-    op: str, at: Mapping[str, str], sides: Sequence[str], tried: Sequence[Tried], left_out: Sequence[str] = ()
-) -> Iterator[str]:
-    """A line for each setting, then the conclusions."""
-    yield op
-    for side, place in at.items():
-        yield f"  {side.upper()}  {place}"
-    width = max((len(str(one.setting)) for one in tried), default=0)
-    for one in tried:
-        yield f"  {one.setting!s:<{width}}  {_outcome(one, sides)}{_kernels(one)}"
-    yield ""
-    yield from conclusions(sides, tried)
-    if left_out:
-        yield f"Not tried, as no rule links them with this op (--everything tries them): {', '.join(left_out)}."
+def explanation(op: str, at: Mapping[str, str], tried: Sequence[Tried], left_out: Sequence[str] = ()) -> Explanation:
+    """``at``: the op's place in each trace, of which the results are known."""
+    return Explanation(op, at, tuple(tried), tuple(left_out), tuple(conclusions(list(at), tried)))
+
+
+def explanation_document(found: Explanation, traces: Mapping[str, str]) -> Document:
+    """A line for each setting, then the conclusions. ``traces``: their paths by side."""
+    left_out = f"not tried, as no rule links them with this op (--everything tries them): {', '.join(found.left_out)}"
+    rows = ((str(one.setting), f"{_outcome(one, list(found.at))}{_kernels(one)}") for one in found.settings)
+    sections = (
+        Section("settings", "Under each setting it gives", columns=("setting", "result"), rows=tuple(rows)),
+        Section("found", "What follows", (*found.found, *sentences(left_out if found.left_out else ""))),
+    )
+    places = (Fact(side.upper(), f"{place} of {traces[side]}") for side, place in found.at.items())
+    return Document(found.op, facts=tuple(places), sections=tuple(filter(None, sections)))
 
 
 def conclusions(sides: Sequence[str], tried: Sequence[Tried]) -> Iterator[str]:
@@ -73,8 +75,8 @@ def conclusions(sides: Sequence[str], tried: Sequence[Tried]) -> Iterator[str]:
         return
     for side in sides:
         name = f"{side.upper()}'s bits"
-        matching = [str(one.setting) for one in tried if one.setting.name and one.gives(side)]
-        if unchanged is not None and unchanged.gives(side):
+        matching = [str(one.setting) for one in tried if one.setting.name and side in one.gives]
+        if unchanged is not None and side in unchanged.gives:
             yield f"This machine gives {name} without any change."
         elif matching:
             yield f"With {' or '.join(matching)} this machine gives {name}."

@@ -1,125 +1,137 @@
-"""Several runs in groups, as text and as one plain object (``rltrace.check/1``, docs/reference/json.md).
-
-Owns the order and the wording of both. Computes nothing.
-"""
+"""Several runs in groups: what is printed as JSON, and its document."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import ClassVar
 
 from rltrace.diff.base.model import Finding, Verdict
 from rltrace.diff.causes.nondeterminism import advice_text
-from rltrace.diff.groups import Group, Grouping, GroupSplit, Node, findings_of
-from rltrace.report.diff_text import WIDTH, wrapped
-from rltrace.report.style import Style
-from rltrace.wording import counted, cut, sentence
+from rltrace.diff.groups import Group, Grouping, Node, Undecided, findings_of
+from rltrace.experiment.check import CheckRun, StepLevelRun
+from rltrace.report.document import ALL, Code, Document, Fact, Section
+from rltrace.wording import counted, sentence, sentences
 
-if TYPE_CHECKING:
-    from rltrace.experiment.check import CheckResult, CheckRun, StepLevelRun
-
-SCHEMA = "rltrace.check/1"
 MAX_NAMES = 12
 
-_VERDICTS = {True: Verdict.IDENTICAL, False: Verdict.DIVERGED, None: Verdict.UNKNOWN}
+VERDICTS = {True: Verdict.IDENTICAL, False: Verdict.DIVERGED, None: Verdict.UNKNOWN}
 WORDS = {True: "agree", False: "diverged", None: "unknown"}
 
 
-def render_groups(grouping: Grouping, names: Sequence[str], *, color: bool) -> str:
-    """The report on runs that are called ``names``, without a newline at the end."""
-    style = Style(color)
-    sections = (
-        _head(grouping, style),
-        _groups(grouping, names),
-        _tree(grouping, names, style),
-        _known_issues(grouping, style),
-        _undecided(grouping, names),
-    )
-    return "\n\n".join(text for section in sections if (text := "\n".join(section)))
+@dataclass(frozen=True)
+class RunTree:
+    """Runs that are equal up to an op, and diverge there."""
 
-
-def render_check(checked: CheckResult, *, color: bool) -> str:
-    """The report of ``rltrace check``, with how its runs ended."""
-    names = [f"run {run.number}" for run in checked.runs]
-    sections = (
-        [render_groups(checked.grouping, names, color=color)],
-        _endings(checked.runs, names),
-        _lost(checked.runs, names),
-        _control(checked.control),
-        _traces(checked.runs),
-    )
-    return "\n\n".join(text for section in sections if (text := "\n".join(section)))
-
-
-def groups_json(grouping: Grouping, traces: Sequence[str]) -> dict[str, Any]:
-    """``grouping`` of existing traces; runs are numbered from 1."""
-    runs = [
-        {"number": n, "trace": trace, "output": None, "status": None, "same_as": None}
-        for n, trace in enumerate(traces, 1)
-    ]
-    return _object(grouping, runs, None)
-
-
-def check_json(checked: CheckResult) -> dict[str, Any]:
-    """The JSON of ``rltrace check``."""
-    return _object(checked.grouping, checked.runs, checked.control)
-
-
-# --- text -----------------------------------------------------------------------------------------------------------
-
-
-def _head(grouping: Grouping, style: Style) -> Iterator[str]:
-    verdict = _VERDICTS[grouping.agrees]
-    groups, runs = grouping.groups, len(grouping.tree.runs)
-    if grouping.agrees is False:
-        yield style.verdict("DIVERGED", verdict) + f"  {len(groups)} groups of {runs} runs"
-    elif grouping.agrees:
-        yield style.verdict("AGREE", verdict) + f"  {runs} runs computed the same"
-    else:
-        yield (
-            style.verdict("UNKNOWN", verdict) + f"  {runs} runs computed the same; {len(grouping.undecided)} undecided"
-        )
-
-
-def _groups(grouping: Grouping, names: Sequence[str]) -> Iterator[str]:
-    for number, group in enumerate(grouping.groups, 1):
-        shown = [names[run] for run in group.runs[:MAX_NAMES]]
-        if len(group.runs) > MAX_NAMES:
-            shown.append(f"… and {len(group.runs) - MAX_NAMES} more")
-        yield from wrapped(
-            ", ".join(shown), " " * 21, f"  {f'group {number}':<10} {counted(len(group.runs), 'run'):<8}"
-        )
-
-
-def _tree(grouping: Grouping, names: Sequence[str], style: Style) -> Iterator[str]:
-    if isinstance(grouping.tree, GroupSplit):
-        labels = _Names(names, {group: number for number, group in enumerate(grouping.groups, 1)})
-        yield style.bold("Where they diverge")
-        yield from _node(grouping.tree, labels, "  ", "  ")
+    runs: tuple[int, ...]
+    """Numbers of runs."""
+    finding: Finding | None
+    """Where they diverge: A is the first run of the first branch, B the first of the second; None: they are a group."""
+    branches: tuple[RunTree, ...]
 
 
 @dataclass(frozen=True)
-class _Names:
-    runs: Sequence[str]
-    groups: Mapping[Group, int]
+class RunGroups:
+    """Runs, and which of them computed the same; runs and groups are numbered from 1."""
+
+    SCHEMA: ClassVar = "rltrace.check/1"
+
+    verdict: str
+    """``agree``, ``diverged`` or ``unknown``."""
+    agrees: bool | None
+    """True: exit status 0, False: 1, None: 3."""
+    runs: tuple[CheckRun, ...]
+    groups: tuple[tuple[int, ...], ...]
+    """Numbers of runs, the largest group first."""
+    tree: RunTree
+    advice: tuple[str, ...]
+    """What PyTorch documents of the ops at which runs diverge, a sentence each."""
+    undecided: tuple[Undecided, ...]
+    control: StepLevelRun | None = None
+    """None: left out."""
 
 
-def _node(node: Node, names: _Names, first: str, rest: str) -> Iterator[str]:
-    """Lines of a branch: ``first`` is the prefix of the first one, ``rest`` of the others."""
+def run_groups(grouping: Grouping, runs: Sequence[CheckRun], control: StepLevelRun | None = None) -> RunGroups:
+    """The groups of ``runs``, of traces that existed or as they were made."""
+    advice = (advice_text(finding) for finding in findings_of(grouping.tree))
+    return RunGroups(
+        WORDS[grouping.agrees],
+        grouping.agrees,
+        tuple(runs),
+        tuple(_numbers(group.runs) for group in grouping.groups),
+        _tree(grouping.tree),
+        tuple(dict.fromkeys(text for text in advice if text is not None)),
+        tuple(Undecided(one.run + 1, one.against + 1, one.why) for one in grouping.undecided),
+        control,
+    )
+
+
+def _tree(node: Node) -> RunTree:
     if isinstance(node, Group):
-        yield f"{first}{counted(len(node.runs), 'run')}: group {names.groups[node]}"
-        return
-    finding = node.finding
-    sizes = " against ".join(str(len(branch.runs)) for branch in node.branches)
-    yield f"{first}{counted(len(node.runs), 'run')}, {sizes}, at {_place(finding)}"
-    for text in _details(finding):
-        yield f"{rest}│ {cut(text, WIDTH - len(rest) - 2)}"
-    a, b = (names.runs[branch.runs[0]] for branch in node.branches[:2])
-    yield from wrapped(f"{sentence(finding.explanation)} (A: {a}, B: {b})", f"{rest}│ ")
-    for branch in node.branches[:-1]:
-        yield from _node(branch, names, f"{rest}├─ ", f"{rest}│  ")
-    yield from _node(node.branches[-1], names, f"{rest}└─ ", f"{rest}   ")
+        return RunTree(_numbers(node.runs), None, ())
+    return RunTree(_numbers(node.runs), node.finding, tuple(map(_tree, node.branches)))
+
+
+def _numbers(places: Sequence[int]) -> tuple[int, ...]:
+    return tuple(place + 1 for place in places)
+
+
+# --- document ---------------------------------------------------------------------------------------------------------
+
+
+def groups_document(found: RunGroups) -> Document:
+    """The groups, where they diverge, and what is known of it; then how the runs of a check ended."""
+    names = {run.number: run.name for run in found.runs}
+    own = [run for run in found.runs if run.output is not None]
+    tree = (_branch(found.tree, names, found.groups),)
+    failed = any(run.status for run in own)
+    endings = (Fact(run.name, f"{_ending(run.status)}; it printed {run.output}") for run in own if failed)
+    kept = (Fact(run.name, Code(str(run.trace))) for run in own if run.trace is not None)
+    sections = (
+        Section("tree", "Where they diverge", parts=tree if found.tree.branches else ()),
+        Section("advice", "Known about these ops", sentences(*found.advice)),
+        Section("undecided", "In no group", facts=tuple(_undecided(found, names)), limit=ALL),
+        Section("endings", "How they ended", facts=tuple(endings), limit=ALL),
+        Section("lost", "Made again", facts=tuple(Fact(run.name, "; ".join(run.lost)) for run in own if run.lost)),
+        Section("control", "Without the op recorder", () if found.control is None else sentences(found.control.why)),
+        Section("traces", "Traces", facts=tuple(kept), limit=ALL),
+    )
+    return Document(
+        found.verdict.upper(),
+        VERDICTS[found.agrees],
+        scope=_scope(found),
+        facts=tuple(_group(number, runs, names) for number, runs in enumerate(found.groups, 1)),
+        sections=tuple(filter(None, sections)),
+    )
+
+
+def _scope(found: RunGroups) -> str:
+    if found.agrees is False:
+        return f"{len(found.groups)} groups of {len(found.tree.runs)} runs"
+    undecided = f"; {len(found.undecided)} undecided" if found.agrees is None else ""
+    return f"{len(found.tree.runs)} runs computed the same{undecided}"
+
+
+def _group(number: int, runs: Sequence[int], names: Mapping[int, str]) -> Fact:
+    shown = ", ".join(names[run] for run in runs[:MAX_NAMES])
+    more = f" and {len(runs) - MAX_NAMES} more" if len(runs) > MAX_NAMES else ""
+    return Fact(f"group {number}", f"{counted(len(runs), 'run')}: {shown}{more}")
+
+
+def _branch(tree: RunTree, names: Mapping[int, str], groups: Sequence[tuple[int, ...]]) -> Section:
+    count, finding = counted(len(tree.runs), "run"), tree.finding
+    if finding is None:
+        return Section("", f"{count}: group {groups.index(tree.runs) + 1}")
+    sizes = " against ".join(str(len(branch.runs)) for branch in tree.branches)
+    a, b = (names[branch.runs[0]] for branch in tree.branches[:2])
+    return Section(
+        "",
+        f"{count}, {sizes}, at {_place(finding)}",
+        (f"{sentence(finding.explanation)} (A: {a}, B: {b})",),
+        tuple(_facts(finding)),
+        parts=tuple(_branch(branch, names, groups) for branch in tree.branches),
+        limit=ALL,
+    )
 
 
 def _place(finding: Finding) -> str:
@@ -129,91 +141,18 @@ def _place(finding: Finding) -> str:
     return ", ".join(filter(None, [step, at])) or finding.stream
 
 
-def _details(finding: Finding) -> Iterator[str]:
+def _facts(finding: Finding) -> Iterator[Fact]:
     if finding.op is not None:
-        yield f"{finding.op}, cause: {finding.cause.value}"
+        yield Fact("op", Code(finding.op))
+        yield Fact("cause", finding.cause.value)
     if finding.site is not None:
-        yield f"{finding.site.file}:{finding.site.line} in {finding.site.function}"
-        if finding.site.source:
-            yield f"  {finding.site.source}"
+        yield Fact("site", finding.site)
 
 
-def _known_issues(grouping: Grouping, style: Style) -> Iterator[str]:
-    """What PyTorch documents of the ops at which runs diverge."""
-    advice = _advice(grouping)
-    if advice:
-        yield style.bold("Known about these ops")
-    for text in advice:
-        yield from wrapped(sentence(text))
+def _undecided(found: RunGroups, names: Mapping[int, str]) -> Iterator[Fact]:
+    for one in found.undecided:
+        yield Fact(names[one.run], f"compared with {names[one.against]}: {one.why}")
 
 
-def _advice(grouping: Grouping) -> list[str]:
-    texts = (advice_text(finding) for finding in findings_of(grouping.tree))
-    return list(dict.fromkeys(text for text in texts if text is not None))
-
-
-def _undecided(grouping: Grouping, names: Sequence[str]) -> Iterator[str]:
-    if grouping.undecided:
-        yield "In no group"
-    for undecided in grouping.undecided:
-        text = f"compared with {names[undecided.against]}: {undecided.why}"
-        yield from wrapped(text, "    ", f"  {names[undecided.run]} ")
-
-
-def _endings(runs: Sequence[CheckRun], names: Sequence[str]) -> Iterator[str]:
-    """How the runs ended, unless all ended with 0."""
-    if any(run.status for run in runs):
-        for run, name in zip(runs, names, strict=True):
-            how = f"status {run.status}" if run.status >= 0 else f"signal {-run.status}"
-            yield f"  {name} ended with {how}; it printed {run.output}"
-
-
-def _lost(runs: Sequence[CheckRun], names: Sequence[str]) -> Iterator[str]:
-    """Runs that were made again on another worker of a cluster."""
-    if any(run.lost for run in runs):
-        yield "Made again"
-    for run, name in zip(runs, names, strict=True):
-        if run.lost:
-            yield from wrapped("; ".join(run.lost), "    ", f"  {name} ")
-
-
-def _control(control: StepLevelRun | None) -> Iterator[str]:
-    if control is not None:
-        yield "Without the op recorder"
-        yield from wrapped(sentence(control.why))
-
-
-def _traces(runs: Sequence[CheckRun]) -> Iterator[str]:
-    yield "Traces"
-    for run in runs:
-        if run.trace is not None:
-            yield f"  {run.trace}"
-
-
-# --- JSON -----------------------------------------------------------------------------------------------------------
-
-
-def _object(grouping: Grouping, runs: Sequence[object], control: StepLevelRun | None) -> dict[str, Any]:
-    """Runs and groups are numbered from 1."""
-    return {
-        "schema": SCHEMA,
-        "verdict": WORDS[grouping.agrees],
-        "agrees": grouping.agrees,
-        "runs": runs,
-        "groups": [_numbers(group.runs) for group in grouping.groups],
-        "tree": _tree_json(grouping.tree),
-        "advice": _advice(grouping),
-        "undecided": [{"run": u.run + 1, "against": u.against + 1, "why": u.why} for u in grouping.undecided],
-        "control": None
-        if control is None
-        else {"group": None if control.group is None else control.group + 1, "why": control.why, "run": control.run},
-    }
-
-
-def _tree_json(node: Node) -> dict[str, Any]:
-    finding, branches = (None, ()) if isinstance(node, Group) else (node.finding, node.branches)
-    return {"runs": _numbers(node.runs), "finding": finding, "branches": [_tree_json(branch) for branch in branches]}
-
-
-def _numbers(places: Sequence[int]) -> list[int]:
-    return [place + 1 for place in places]
+def _ending(status: int | None) -> str:
+    return f"status {status}" if status is None or status >= 0 else f"signal {-status}"

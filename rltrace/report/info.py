@@ -1,6 +1,6 @@
-"""The description of a trace that ``rltrace info`` shows: a dictionary, and its text.
+"""The description of a trace without its ops: what ``rltrace info`` prints as JSON, and its document.
 
-Owns the field names of ``rltrace.info/1``. Reads tables, journals and steps, never ops. Never prints.
+Reads tables, journals and steps, never ops.
 """
 
 from __future__ import annotations
@@ -8,22 +8,22 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from rltrace.diff.base.coverage import coverage_notes
-from rltrace.json import to_json
-from rltrace.report.link_checks import FoundFault, fault_lines, found_faults
+from rltrace.report.document import ALL, Code, Document, Fact, Section
+from rltrace.report.link_checks import FoundFault, fault_sections, found_faults
 from rltrace.trace.format.arming import sleeping_process
 from rltrace.trace.format.location import Location
 from rltrace.trace.format.records import LeftOut, add_up
 from rltrace.trace.format.root import RUNNING
 from rltrace.trace.format.schema import BOUNDARY_ONLY, READS_WITHIN, Step, has_iterations
 from rltrace.trace.kernels.evidence import LAUNCH_ROWS
-from rltrace.trace.read.process import ProcessTrace
+from rltrace.trace.read.process import ProcessTrace, TraceHole
 from rltrace.trace.read.reader import Trace
-from rltrace.trace.read.stream import StreamTrace
 from rltrace.wording import counted
 
 Facts = Mapping[str, object]
@@ -48,37 +48,166 @@ GROUPS = {
 JAX_FUNCTIONS = {"jax.loops": "loops", "jax.values": "within", "jax.code": "code", BOUNDARY_ONLY: "opaque"}
 """Labels of the facts that name functions of a JAX program, which are shown with the process, a function a line."""
 
+FACT_SECTIONS = "facts-"
+"""What the names of sections of facts begin with."""
+
 NOT_LISTED = {*JAX_FUNCTIONS, READS_WITHIN}
 """Facts that are not among the others: those, and a list of numbers for ``record --fusions-of``."""
 
 
-def describe(trace: Trace) -> dict[str, Any]:
-    """Everything that ``trace`` holds except its ops."""
+@dataclass(frozen=True)
+class TraceSize:
+    """The files of a trace."""
+
+    bytes: int
+    files: int
+    bytes_per_op: float | None
+    """None: it has no ops."""
+
+
+@dataclass(frozen=True)
+class StreamInfo:
+    """A stream of a process."""
+
+    name: str
+    ops: int
+
+
+@dataclass(frozen=True)
+class SeriesCount:
+    """How many series a process recorded, and numbers in them."""
+
+    count: int
+    samples: int
+
+
+@dataclass(frozen=True)
+class OmittedValues:
+    """Requested values, or tensors by row, of one stream that were not recorded, for one reason."""
+
+    why: str
+    stream: str
+    first: int
+    """First row that lacks values."""
+    last: int
+    values: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class ValuesInfo:
+    """Recorded values of a process."""
+
+    selectors: tuple[str, ...]
+    inputs: bool
+    limit: int
+    """Bytes in total, before compression."""
+    count: int
+    bytes: int
+    in_checkpoint: int
+    """Bytes of values that a checkpoint of the program holds."""
+    left_out: tuple[OmittedValues, ...]
+
+
+@dataclass(frozen=True)
+class RowsInfo:
+    """Recorded activation rows of a process."""
+
+    selectors: tuple[str, ...]
+    axes: tuple[int, ...] | None
+    """Axes along which rows are counted; None: all but the last."""
+    limit: int
+    calls: int
+    tensors: int
+    digests: int
+    left_out: tuple[OmittedValues, ...]
+
+
+@dataclass(frozen=True)
+class ProcessInfo:
+    """A recorded process."""
+
+    name: str
+    state: str
+    after_op: int
+    """Ops that were committed."""
+    why: str | None
+    windows: tuple[tuple[int, int | None], ...]
+    """First step and step after, of each span of which ops are recorded."""
+    asleep: tuple[tuple[int, int], ...]
+    """The same of each span for which the run was not armed."""
+    exit: Facts | None
+    streams: tuple[StreamInfo, ...]
+    optimizers: tuple[Facts, ...]
+    """``class``, ``ordinal``, ``attempts`` and ``skipped`` of each, in the order of creation."""
+    series: SeriesCount | None
+    values: ValuesInfo | None
+    rows: RowsInfo | None
+    link_faults: tuple[FoundFault, ...] | None
+    """None: links were not checked."""
+    launch_rows: int
+    """Kernels of launch rows."""
+    compiled: int
+    """Kinds of compiled region."""
+    facts: Facts
+
+
+@dataclass(frozen=True)
+class UnrecordedInfo:
+    """A process that started under the recorder and has no folder in the trace."""
+
+    state: str
+    """``never-recorded``, ``left-out`` or ``running``."""
+    why: str | None
+    process: Facts
+
+
+@dataclass(frozen=True)
+class TraceInfo:
+    """Everything that a trace holds except its ops."""
+
+    SCHEMA: ClassVar = "rltrace.info/1"
+
+    path: str
+    format: tuple[int, ...]
+    level: str
+    engine: str
+    created: object
+    """Seconds since the epoch, as recorded."""
+    launch: Facts | None
+    """As ``exit`` and ``slice`` a record of the trace format."""
+    exit: Facts | None
+    slice: Facts | None
+    ops: int
+    size: TraceSize | None
+    """None: a web server lists no files."""
+    processes: tuple[ProcessInfo, ...]
+    unrecorded_processes: tuple[UnrecordedInfo, ...]
+    unrecorded: tuple[str, ...]
+    """What else is not recorded, in words."""
+    holes: tuple[TraceHole, ...]
+
+
+def describe(trace: Trace) -> TraceInfo:
     ops = sum(stream.rows for process in trace.processes for stream in process.streams)
     sizes = trace_sizes(trace)
-    info = {
-        "schema": "rltrace.info/1",
-        "path": str(trace.path),
-        "format": trace.format,
-        "level": trace.level,
-        "engine": trace.engine,
-        "created": trace.created,
-        "launch": _record(trace.launch),
-        "exit": _record(trace.exit),
-        "slice": _record(trace.slice),
-        "ops": ops,
-        "size": None
-        if sizes is None
-        else {"bytes": sum(sizes), "files": len(sizes), "bytes_per_op": round(sum(sizes) / ops, 2) if ops else None},
-        "processes": [_process(process, trace.path) for process in trace.processes],
-        "unrecorded_processes": [
-            {"state": process.state, "why": process.why, "process": process.record} for process in trace.unrecorded
-        ],
-        "unrecorded": list(coverage_notes(trace)),
-        "holes": trace.holes,
-    }
-    described: dict[str, Any] = to_json(info)
-    return described
+    per_op = round(sum(sizes) / ops, 2) if sizes is not None and ops else None
+    return TraceInfo(
+        path=str(trace.path),
+        format=tuple(trace.format),
+        level=trace.level,
+        engine=trace.engine,
+        created=trace.created,
+        launch=_record(trace.launch),
+        exit=_record(trace.exit),
+        slice=_record(trace.slice),
+        ops=ops,
+        size=None if sizes is None else TraceSize(sum(sizes), len(sizes), per_op),
+        processes=tuple(_process(process, trace.path) for process in trace.processes),
+        unrecorded_processes=tuple(UnrecordedInfo(one.state, one.why, one.record) for one in trace.unrecorded),
+        unrecorded=tuple(coverage_notes(trace)),
+        holes=tuple(trace.holes),
+    )
 
 
 def trace_sizes(trace: Trace) -> list[int] | None:
@@ -87,68 +216,57 @@ def trace_sizes(trace: Trace) -> list[int] | None:
     return None if None in walks else [size for files in walks for _, size in files or ()]
 
 
-def _process(process: ProcessTrace, trace: Location) -> dict[str, Any]:
+def _process(process: ProcessTrace, trace: Location) -> ProcessInfo:
     process.load()
     sleeping = None
     if isinstance(trace, Path) and process.state == RUNNING and process.token:
         sleeping = sleeping_process(trace, process.token)
     asleep_in = None if sleeping is None or sleeping.is_awake else sleeping.step
-    return {
-        "name": process.name,
-        "state": process.state,
-        "after_op": process.after_op,
-        "why": process.why if asleep_in is None else f"it is asleep in step {asleep_in:,}; rltrace arm wakes it",
-        "windows": process.windows,
-        "asleep": process.asleep,
-        "exit": _record(process.exit),
-        "streams": [_stream(stream) for stream in process.streams],
-        "optimizers": _optimizers(process),
-        "series": _series(process),
-        "values": _values(process),
-        "rows": _rows(process),
-        "link_faults": found_faults(process),
-        "launch_rows": sum(str(name).startswith(LAUNCH_ROWS) for name in set(process.tables["ops"].payloads)),
-        "compiled": sum(str(name).startswith("inductor.") for name in process.tables["ops"].payloads),
-        "facts": process.facts,
-    }
+    ops = process.tables["ops"].payloads
+    samples = sum(chunk.count for chunk in process.sample_parts)
+    return ProcessInfo(
+        name=process.name,
+        state=process.state,
+        after_op=process.after_op,
+        why=process.why if asleep_in is None else f"it is asleep in step {asleep_in:,}; rltrace arm wakes it",
+        windows=tuple(process.windows),
+        asleep=tuple(process.asleep),
+        exit=_record(process.exit),
+        streams=tuple(StreamInfo(stream.name, stream.rows) for stream in process.streams),
+        optimizers=tuple(_optimizers(process)),
+        series=SeriesCount(len(process.tables["series"]), samples) if samples else None,
+        values=_values(process),
+        rows=_rows(process),
+        link_faults=found_faults(process),
+        launch_rows=sum(str(name).startswith(LAUNCH_ROWS) for name in set(ops)),
+        compiled=sum(str(name).startswith("inductor.") for name in ops),
+        facts=process.facts,
+    )
 
 
-def _stream(stream: StreamTrace) -> dict[str, Any]:
-    return {"name": stream.name, "ops": stream.rows}
-
-
-def _values(process: ProcessTrace) -> dict[str, Any] | None:
+def _values(process: ProcessTrace) -> ValuesInfo | None:
     """Recorded values, and those left out; None if none were requested."""
     values = process.values
     if values.request is None or not (values or len(values) or values.left_out):
         return None
-    return {
-        **values.request._asdict(),
-        "count": len(values),
-        "bytes": values.nbytes,
-        "in_checkpoint": values.nbytes_elsewhere,
-        "left_out": [{**entry._asdict(), "stream": _stream_name(process, entry)} for entry in add_up(values.left_out)],
-    }
+    left_out = _left_out(process, values.left_out)
+    return ValuesInfo(*values.request, len(values), values.nbytes, values.nbytes_elsewhere, left_out)
 
 
-def _rows(process: ProcessTrace) -> dict[str, Any] | None:
+def _rows(process: ProcessTrace) -> RowsInfo | None:
     """Recorded activation rows, and those left out; None if none were requested."""
     rows = process.activations
     if rows.request is None:
         return None
-    return {
-        "selectors": rows.request.selectors,
-        "axes": rows.request.axes,
-        "limit": rows.request.limit,
-        "calls": rows.call_count,
-        "tensors": rows.tensor_count,
-        "digests": rows.digest_count,
-        "left_out": [{**entry._asdict(), "stream": _stream_name(process, entry)} for entry in add_up(rows.left_out)],
-    }
+    left_out = _left_out(process, rows.left_out)
+    return RowsInfo(*rows.request, rows.call_count, rows.tensor_count, rows.digest_count, left_out)
 
 
-def _stream_name(process: ProcessTrace, entry: LeftOut) -> str:
-    return next((stream.name for stream in process.streams if stream.index == entry.stream), "?")
+def _left_out(process: ProcessTrace, left_out: Sequence[LeftOut]) -> tuple[OmittedValues, ...]:
+    names = {stream.index: stream.name for stream in process.streams}
+    return tuple(
+        OmittedValues(**entry._asdict() | {"stream": names.get(entry.stream, "?")}) for entry in add_up(left_out)
+    )
 
 
 def _record(record: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -156,62 +274,57 @@ def _record(record: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return {key: value for key, value in record.items() if key != "type"} if record else None
 
 
-def _series(process: ProcessTrace) -> dict[str, int] | None:
-    """Number of recorded series and of their samples; None if there are none."""
-    samples = sum(chunk.count for chunk in process.sample_parts)
-    return {"count": len(process.tables["series"]), "samples": samples} if samples else None
-
-
-def _optimizers(process: ProcessTrace) -> list[dict[str, Any]]:
-    """Attempts by optimizer, in the order of creation."""
+def _optimizers(process: ProcessTrace) -> Iterator[Facts]:
+    """Attempts by optimizer."""
     payloads: list[Any] = process.tables["optimizers"].payloads
     made = Counter(process.steps[:, Step.OPTIMIZER].tolist())
     skipped = Counter(process.steps[process.steps[:, Step.SKIPPED] == 1][:, Step.OPTIMIZER].tolist())
-    return [
-        {**(payloads[number] if number < len(payloads) else {}), "attempts": made[number], "skipped": skipped[number]}
-        for number in sorted(made)
-    ]
+    for number in sorted(made):
+        payload = payloads[number] if number < len(payloads) else {}
+        yield {**payload, "attempts": made[number], "skipped": skipped[number]}
 
 
-def info_text(info: Mapping[str, Any]) -> str:
-    """The text of ``describe``'s dictionary."""
-    return "\n".join([*head_lines(info), *fact_lines(info)])
+# --- document ---------------------------------------------------------------------------------------------------------
 
 
-def head_lines(info: Mapping[str, Any]) -> Iterator[str]:
-    """Command, recording, processes and damage."""
-    launch, size = info["launch"] or {}, info["size"]
-    yield f"trace     {info['path']} (format {'.'.join(map(str, info['format']))})"
-    yield f"command   {_command_line(launch.get('command', '?'))}"
-    for name in ("cwd", "host"):
-        if launch.get(name):
-            yield f"{name:<9} {launch[name]}"
-    yield f"created   {_moment(info['created'])}"
-    yield f"recorded  level {info['level']}, engine {info['engine']}" + _options(launch.get("options") or {})
-    if (engine := _engine_text([process["facts"] for process in info["processes"]])) is not None:
-        yield f"engine    {engine}"
-    yield f"ops       {info['ops']:,}"
-    if size is not None:  # else the server lists no files
-        per_op = f", {size['bytes_per_op']} bytes an op" if size["bytes_per_op"] is not None else ""
-        yield f"on disk   {size['bytes']:,} bytes in {size['files']:,} files{per_op}"
-    if info["slice"]:
-        yield f"slice     {_pairs(info['slice'])}"
-    if info["exit"]:
-        yield f"exit      {_pairs(info['exit'])}"
-    for process in info["processes"]:
-        yield ""
-        yield from _process_lines(process, info["engine"], launch.get("options") or {})
-    for one in info["unrecorded_processes"]:
-        yield f"\nprocess   {one['state']}: {_unrecorded_name(one['process'])}: {one['why']}"
-    for text in info["unrecorded"]:
-        yield f"\nmissing   {text}"
-    for hole in info["holes"]:
-        yield f"\nhole      {_hole_text(hole)}"
+def info_document(info: TraceInfo) -> Document:
+    """Command, recording, processes and damage; then the facts of system and settings."""
+    options = _mapping((info.launch or {}).get("options"))
+    sections = (
+        *(_process_section(process, info.engine, options) for process in info.processes),
+        Section("missing", "Not recorded, or not readable", facts=tuple(_missing(info)), limit=ALL),
+        *fact_sections(info),
+    )
+    return Document(facts=tuple(_head(info, options)), sections=tuple(filter(None, sections)))
 
 
-def _unrecorded_name(record: Mapping[str, Any]) -> str:
-    """The name of a process that was left out; the command line of one that has none."""
-    return str(record.get("name") or _command_line(record.get("argv", "?")))
+def _head(info: TraceInfo, options: Facts) -> Iterator[Fact]:
+    launch, size = info.launch or {}, info.size
+    yield Fact("trace", (Code(info.path), f" (format {'.'.join(map(str, info.format))})"))
+    yield Fact("command", Code(_command_line(launch.get("command", "?"))))
+    yield from (Fact(name, Code(str(launch[name]))) for name in ("cwd", "host") if launch.get(name))
+    yield Fact("created", _moment(info.created))
+    yield Fact("recorded", f"level {info.level}, engine {info.engine}{_options(options)}")
+    if (engine := _engine_text([process.facts for process in info.processes])) is not None:
+        yield Fact("engine", engine)
+    yield Fact("ops", f"{info.ops:,}")
+    if size is not None:
+        per_op = f", {size.bytes_per_op} bytes an op" if size.bytes_per_op is not None else ""
+        yield Fact("on disk", f"{size.bytes:,} bytes in {size.files:,} files{per_op}")
+    if info.slice:
+        yield Fact("slice", _pairs(info.slice))
+    if info.exit:
+        yield Fact("exit", _pairs(info.exit))
+
+
+def _missing(info: TraceInfo) -> Iterator[Fact]:
+    for one in info.unrecorded_processes:
+        name = one.process.get("name") or _command_line(one.process.get("argv", "?"))
+        yield Fact("process", f"{one.state}: {name}: {one.why}")
+    yield from (Fact("missing", text) for text in info.unrecorded)
+    for hole in info.holes:
+        rows = "" if not hole.rows or hole.first is None else f" rows {hole.first:,} to {hole.first + hole.rows - 1:,}"
+        yield Fact("hole", f"{hole.stream or hole.process or 'trace'}{rows}: {hole.why}")
 
 
 def _command_line(command: object) -> str:
@@ -226,10 +339,8 @@ def _moment(created: object) -> str:
     return datetime.fromtimestamp(created).astimezone().isoformat(sep=" ", timespec="seconds")
 
 
-def _hole_text(hole: Mapping[str, Any]) -> str:
-    where = hole["stream"] or hole["process"] or "trace"
-    rows = f" rows {hole['first']:,} to {hole['first'] + hole['rows'] - 1:,}" if hole["rows"] else ""
-    return f"{where}{rows}: {hole['why']}"
+def _mapping(value: object) -> Facts:
+    return value if isinstance(value, Mapping) else {}
 
 
 def _engine_text(processes: Sequence[Facts]) -> str | None:
@@ -268,105 +379,103 @@ def _pairs(facts: Facts) -> str:
     return ", ".join(f"{key} {text}" for key, text in texts.items())
 
 
-def _process_lines(process: Mapping[str, Any], engine: str, options: Facts) -> Iterator[str]:
-    why = f": {process['why']}" if process["why"] else ""
-    yield f"process   {process['name']}  {process['state']} after op {process['after_op']:,}{why}"
-    if process["exit"]:
-        yield f"  exit    {_pairs(process['exit'])}"
-    for first, end in process["windows"]:
-        yield f"  window  steps {first}:{'' if end is None else end}"
-    for first, end in process["asleep"]:
-        yield f"  asleep  steps {first}:{end}"
-    for stream in process["streams"]:
-        yield f"  stream  {stream['name']}  {counted(stream['ops'], 'op')}"
-    for optimizer in process["optimizers"]:
+def _process_section(process: ProcessInfo, engine: str, options: Facts) -> Section:
+    why = f": {process.why}" if process.why else ""
+    return Section(
+        f"process-{process.name}",
+        f"process {process.name}, {process.state} after op {process.after_op:,}{why}",
+        facts=tuple(_process_facts(process, engine, options)),
+        parts=tuple(fault_sections(process.link_faults or ())),
+        limit=ALL,
+    )
+
+
+def _process_facts(process: ProcessInfo, engine: str, options: Facts) -> Iterator[Fact]:
+    if process.exit:
+        yield Fact("exit", _pairs(process.exit))
+    for first, end in process.windows:
+        yield Fact("window", f"steps {first}:{'' if end is None else end}")
+    for first, end in process.asleep:
+        yield Fact("asleep", f"steps {first}:{end}")
+    for stream in process.streams:
+        yield Fact("stream", (Code(stream.name), f"  {counted(stream.ops, 'op')}"))
+    for optimizer in process.optimizers:
         skipped = f", {optimizer['skipped']:,} skipped" if optimizer["skipped"] else ""
         name = f"{optimizer.get('class', '?')} #{optimizer.get('ordinal', '?')}"
         unit = "iteration" if has_iterations(engine) else "attempt"
-        yield f"  steps   {name}  {counted(optimizer['attempts'], unit)}{skipped}"
-    if process["series"]:
-        count, samples = process["series"]["count"], counted(process["series"]["samples"], "number")
+        yield Fact("steps", f"{name}  {counted(_number(optimizer['attempts']), unit)}{skipped}")
+    if process.series is not None:
+        count, samples = process.series.count, counted(process.series.samples, "number")
         others = "" if has_iterations(engine) else ", and scalars read with .item()"
-        yield f"  series  {count:,} recorded, {samples} (rltrace series draws them{others})"
-    yield from _jax_lines(process["facts"])
-    if process["compiled"]:
-        kinds = counted(process["compiled"], "kind")
-        yield f"  opaque  {kinds} of compiled region: each call is one op, its inside is not recorded"
-    yield from _link_lines(process["link_faults"])
-    if process["launch_rows"]:
-        kernels = counted(process["launch_rows"], "kernel")
-        yield f"  opaque  {kernels} outside torch (Triton, ctypes, extensions): each call is one op"
-    yield from _value_lines(process, options)
-    yield from _row_lines(process["rows"])
-
-
-def _jax_lines(facts: Facts) -> Iterator[str]:
+        yield Fact("series", f"{count:,} recorded, {samples} (rltrace series draws them{others})")
     for fact, label in JAX_FUNCTIONS.items():
-        for text in filter(None, str(facts.get(fact) or "").split("; ")):
+        for text in filter(None, str(process.facts.get(fact) or "").split("; ")):
             function, _, why = text.partition(": ")
-            yield f"  {label:<7} " + (f"{function} is one op: {why}" if fact == BOUNDARY_ONLY else text)
+            yield Fact(label, f"{function} is one op: {why}" if fact == BOUNDARY_ONLY else text)
+    if process.compiled:
+        kinds = counted(process.compiled, "kind")
+        yield Fact("opaque", f"{kinds} of compiled region: each call is one op, its inside is not recorded")
+    if process.launch_rows:
+        kernels = counted(process.launch_rows, "kernel")
+        yield Fact("opaque", f"{kernels} outside torch (Triton, ctypes, extensions): each call is one op")
+    yield from _value_facts(process, options)
+    yield from _row_facts(process.rows)
+    if process.link_faults is not None:
+        yield Fact("links", f"checked, {counted(len(process.link_faults), 'fault')}")
 
 
-def _link_lines(faults: Sequence[Mapping[str, Any]] | None) -> Iterator[str]:
-    if faults is not None:
-        yield f"  links   checked, {counted(len(faults), 'fault')}"
-        yield from (f"          {text}" for text in fault_lines([FoundFault(**fault) for fault in faults]))
-
-
-def _value_lines(process: Mapping[str, Any], options: Facts) -> Iterator[str]:
-    values = process["values"]
+def _value_facts(process: ProcessInfo, options: Facts) -> Iterator[Fact]:
+    values = process.values
     if values is None:
         return
-    what = _values_text(process, options)
-    yield f"  values  {values['count']:,}, {values['bytes']:,} bytes of at most {values['limit']:,}  ({what})"
-    if values["in_checkpoint"]:
-        yield f"          in the checkpoint: {values['in_checkpoint']:,} bytes more"
-    for entry in values["left_out"]:
-        count, rows = counted(entry["values"], "value"), f"rows {entry['first']:,} to {entry['last']:,}"
-        yield (
-            f"          not recorded: {count}, {entry['bytes']:,} bytes, of {rows} of {entry['stream']}: {entry['why']}"
-        )
+    what = _values_text(process, values, options)
+    yield Fact("values", f"{values.count:,}, {values.bytes:,} bytes of at most {values.limit:,}  ({what})")
+    if values.in_checkpoint:
+        yield Fact("", f"in the checkpoint: {values.in_checkpoint:,} bytes more")
+    for entry in values.left_out:
+        count = counted(entry.values, "value")
+        yield Fact("", f"not recorded: {count}, {entry.bytes:,} bytes, of {_rows_text(entry)}")
 
 
-def _values_text(process: Mapping[str, Any], options: Facts) -> str:
+def _values_text(process: ProcessInfo, values: ValuesInfo, options: Facts) -> str:
     """What the recorded values of a process are of."""
-    values = process["values"]
-    found = [" or ".join(values["selectors"]) + (", inputs too" if values["inputs"] else "")]
+    found = [" or ".join(values.selectors) + (", inputs too" if values.inputs else "")]
     again = options.get("rerunnable")
     if isinstance(again, list):
         found.append(f"what {' or '.join(map(str, again))} needs to be run again")
-    if process["rows"] is not None:
+    if process.rows is not None:
         found.append("what identifies activation rows")
     if options.get("state"):
         found.append(f"state of steps {options['state']}")
     return "; ".join(filter(None, found)) or "what runs ops again, or state"
 
 
-def _row_lines(rows: Mapping[str, Any] | None) -> Iterator[str]:
+def _row_facts(rows: RowsInfo | None) -> Iterator[Fact]:
     if rows is None:
         return
-    axes = "" if rows["axes"] is None else f", along axes {', '.join(map(str, rows['axes']))}"
-    counts = f"{counted(rows['tensors'], 'tensor')} by row, {counted(rows['calls'], 'call')} of modules"
-    yield f"  rows    {counts}  ({' or '.join(rows['selectors'])}{axes})"
-    for entry in rows["left_out"]:
-        count, where = counted(entry["values"], "tensor"), f"rows {entry['first']:,} to {entry['last']:,}"
-        yield f"          not by row: {count}, at {where} of {entry['stream']}: {entry['why']}"
+    axes = "" if rows.axes is None else f", along axes {', '.join(map(str, rows.axes))}"
+    counts = f"{counted(rows.tensors, 'tensor')} by row, {counted(rows.calls, 'call')} of modules"
+    yield Fact("rows", f"{counts}  ({' or '.join(rows.selectors)}{axes})")
+    for entry in rows.left_out:
+        yield Fact("", f"not by row: {counted(entry.values, 'tensor')}, at {_rows_text(entry)}")
 
 
-def fact_lines(info: Mapping[str, Any]) -> Iterator[str]:
+def _rows_text(entry: OmittedValues) -> str:
+    return f"rows {entry.first:,} to {entry.last:,} of {entry.stream}: {entry.why}"
+
+
+def fact_sections(info: TraceInfo) -> Iterator[Section]:
     """Facts of the first process by group, then those that differ in other processes."""
-    processes: dict[str, Facts] = {process["name"]: process["facts"] for process in info["processes"]}
+    processes: dict[str, Facts] = {process.name: process.facts for process in info.processes}
     (first_name, first), *rest = processes.items() or [("", {})]
     for group in dict.fromkeys([*GROUPS.values(), "other"]):
-        names = sorted(
-            name for name in first if GROUPS.get(name.partition(".")[0], "other") == group and name not in NOT_LISTED
-        )
-        if names:
-            yield f"\n{group}"
-            yield from (f"  {name:<34} {first[name]}" for name in names)
+        own = {name: value for name, value in first.items() if GROUPS.get(name.partition(".")[0], "other") == group}
+        yield _fact_section(f"{FACT_SECTIONS}{group}", group, own)
     for name, facts in rest:
-        shown = {key: value for key, value in facts.items() if key not in NOT_LISTED}
-        differing = {key: value for key, value in shown.items() if key not in first or first[key] != value}
-        if differing:
-            yield f"\nonly in {name} (against {first_name})"
-            yield from (f"  {key:<34} {differing[key]}" for key in sorted(differing))
+        differing = {key: value for key, value in facts.items() if key not in first or first[key] != value}
+        yield _fact_section(f"{FACT_SECTIONS}{name}", f"only in {name} (against {first_name})", differing)
+
+
+def _fact_section(name: str, title: str, facts: Facts) -> Section:
+    rows = ((Code(name), Code(str(facts[name]))) for name in sorted(facts.keys() - NOT_LISTED))
+    return Section(name, title, columns=("fact", "value"), rows=tuple(rows), limit=ALL)

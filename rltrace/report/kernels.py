@@ -1,92 +1,197 @@
-"""Kernels of every kind of call of a trace, and those that differ in another trace: text and JSON. Never prints.
-
-Owns the layout and the object ``rltrace.kernels/1`` (docs/reference/json.md).
+"""Kernels of every kind of call of a trace, and those that differ in another one: what is printed as JSON, and its
+document.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain, starmap
+from typing import Any, ClassVar
 
 from rltrace.diff.base.model import OtherKernel
 from rltrace.diff.compare import compare
 from rltrace.diff.notes import evidence_of
 from rltrace.errors import HoleError
+from rltrace.report.document import ALL, Document, Fact, Section
 from rltrace.trace.format.schema import Column
 from rltrace.trace.kernels.evidence import kernel_text, launches
+from rltrace.trace.kernels.launches import Unknown
 from rltrace.trace.kernels.library_reports import LibraryReports, ReportedCall
 from rltrace.trace.kernels.names import distinct_names
 from rltrace.trace.read.launched_calls import MAX_ROWS_READ, SeenCall, seen_calls
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace
-from rltrace.wording import counted
+from rltrace.wording import counted, sentences
 
-# --- launched ---------------------------------------------------------------------------------------------------------
-
-MAX_STRAYS = 20
-"""Kernels launched outside any row that the text shows."""
+BITS = {True: "same bits", False: "other bits", None: "whether it gave the same bits is not known"}
 
 
-def launched_lines(process: ProcessTrace) -> Iterator[str]:
-    """Kinds of call in the order of their first row, and the kernels that a profiler recorded for each."""
+@dataclass(frozen=True)
+class LibraryCall:
+    """A kind of call, and what its library reported."""
+
+    op: str
+    inputs: tuple[str, ...]
+    """Layouts of its tensors."""
+    stream: int
+    row: int
+    """The first one."""
+    times: int
+    kernel: str | None
+    """In words; None: not known."""
+    names: tuple[str, ...]
+    """What oneDNN or MKL ran."""
+    reported: tuple[str, ...]
+    """What the library printed."""
+
+
+@dataclass(frozen=True)
+class LaunchSize:
+    """Blocks of a launch, and threads of a block, by dimension."""
+
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class LaunchedKernel:
+    """What some calls of a kind launched."""
+
+    times: int
+    kernel: str | None
+    """In words; None: not known."""
+    names: tuple[str, ...] | None
+    launches: tuple[LaunchSize, ...]
+    """Of each name; empty: not known."""
+
+
+@dataclass(frozen=True)
+class LaunchedCall:
+    """A kind of call, and what a profiler recorded of it."""
+
+    op: str
+    inputs: tuple[str, ...]
+    stream: int
+    row: int
+    """The first one."""
+    times: int
+    ran: tuple[LaunchedKernel, ...]
+    """The most frequent first."""
+
+
+@dataclass(frozen=True)
+class StrayKernel:
+    """A kernel that was launched outside any row."""
+
+    name: str
+    by: str | None
+    """The innermost op or call around it; None: not known."""
+    times: int
+
+
+@dataclass(frozen=True)
+class UnknownCalls:
+    """Calls of which the libraries could not be asked."""
+
+    why: str
+    calls: int
+
+
+@dataclass(frozen=True)
+class LaunchedKernels:
+    """What a profiler recorded of a process."""
+
+    rows: int
+    calls: tuple[LaunchedCall, ...]
+    """In the order of their first row."""
+    for_no_row: tuple[StrayKernel, ...]
+    unknown: tuple[Unknown, ...]
+
+
+@dataclass(frozen=True)
+class ProcessKernels:
+    """The kernels of a process."""
+
+    name: str
+    libraries: Mapping[str, str]
+    """Version and instruction set of each library."""
+    calls: tuple[LibraryCall, ...]
+    """In the order of their first row."""
+    unknown: tuple[UnknownCalls, ...]
+    launched: LaunchedKernels | None
+    """None: no profiler ran."""
+
+
+@dataclass(frozen=True)
+class TraceKernels:
+    """The kernels of a trace."""
+
+    SCHEMA: ClassVar = "rltrace.kernels/1"
+
+    trace: str
+    processes: tuple[ProcessKernels, ...]
+    """Those of which a library or a profiler reported something."""
+
+
+@dataclass(frozen=True)
+class OtherKernels:
+    """Kinds of call for which another kernel ran in B."""
+
+    SCHEMA: ClassVar = TraceKernels.SCHEMA
+
+    a: str
+    b: str
+    other_kernels: tuple[OtherKernel, ...]
+
+
+def kernels_of(trace: Trace) -> TraceKernels:
+    processes = (_process(process) for process in trace.processes if process.library_reports or process.launches)
+    return TraceKernels(str(trace.path), tuple(processes))
+
+
+def other_kernels(a: Trace, b: Trace) -> OtherKernels:
+    return OtherKernels(str(a.path), str(b.path), compare(a, b).other_kernels)
+
+
+def _process(process: ProcessTrace) -> ProcessKernels:
+    reports = process.library_reports or LibraryReports()
+    calls = sorted(reports.calls.values(), key=lambda call: (call.stream, call.row))
+    return ProcessKernels(
+        process.name,
+        reports.libraries,
+        tuple(_library_call(process, call) for call in calls),
+        tuple(starmap(UnknownCalls, reports.unknown)),
+        _launched(process) if process.launches else None,
+    )
+
+
+def _library_call(process: ProcessTrace, call: ReportedCall) -> LibraryCall:
+    op, layouts = _op_and_layouts(process, call.stream, call.row)
+    kernel = kernel_text(evidence_of(process, call))
+    return LibraryCall(op, layouts, call.stream, call.row, call.times, kernel, call.names, call.reported)
+
+
+def _launched(process: ProcessTrace) -> LaunchedKernels:
     launched = process.launches
-    yield f"  profiled: {launched.rows:,} rows"
-    calls = seen_calls(process)
-    places = [op_and_layouts(process, call.stream, call.row) for call in calls]
-    width = max((len(op) for op, _ in places), default=0)
-    for call, (op, layouts) in zip(calls, places, strict=True):
-        yield f"  row {call.row:>8,}  ×{call.times:<7,} {op:<{width}}  {' '.join(layouts)}"
-        for kernel, count in call.kernels.most_common():
-            times = "" if len(call.kernels) == 1 else f"  ({count:,} times)"
-            yield f"      {process.words.kernel(kernel) or '–'}{times}"
-    if launched.rows > MAX_ROWS_READ:
-        yield f"  kinds of call are those of the first {MAX_ROWS_READ:,} rows"
-    strays = sorted(launched.strays.items(), key=lambda item: -item[1])
-    if strays:
-        total = sum(count for _, count in strays)
-        yield f"  launched outside any row: {total:,}"
-        names = distinct_names([name for (name, _), _ in strays[:MAX_STRAYS]])
-        for name, ((_, launcher), count) in zip(names, strays, strict=False):
-            yield f"      {name} ×{count:,}{f', by {launcher}' if launcher else ''}"
-        if len(strays) > MAX_STRAYS:
-            yield f"      and {len(strays) - MAX_STRAYS:,} more"
-    for why, rows in unknown_rows(process).items():
-        yield f"  unknown for {counted(rows, 'row')}: {why}"
+    strays = (StrayKernel(name, launcher or None, count) for (name, launcher), count in launched.strays.items())
+    calls = (_launched_call(process, call) for call in seen_calls(process))
+    return LaunchedKernels(launched.rows, tuple(calls), tuple(strays), tuple(launched.unknown))
 
 
-def unknown_rows(process: ProcessTrace) -> Counter[str]:
-    """Number of rows with unknown kernels, by reason."""
-    counts: Counter[str] = Counter()
-    for entry in process.launches.unknown:
-        counts[entry.why] += entry.rows
-    return counts
-
-
-def launched_json(process: ProcessTrace) -> dict[str, Any]:
-    launched = process.launches
-    return {
-        "rows": launched.rows,
-        "calls": [_call_json(process, call) for call in seen_calls(process)],
-        "for_no_row": [
-            {"name": name, "by": launcher or None, "times": count}
-            for (name, launcher), count in launched.strays.items()
-        ],
-        "unknown": launched.unknown,
-    }
-
-
-def _call_json(process: ProcessTrace, call: SeenCall) -> dict[str, Any]:
-    op, layouts = op_and_layouts(process, call.stream, call.row)
+def _launched_call(process: ProcessTrace, call: SeenCall) -> LaunchedCall:
+    op, layouts = _op_and_layouts(process, call.stream, call.row)
     ran = []
     for kernel, count in call.kernels.most_common():
         evidence = process.words.evidence(kernel)
-        sizes = [{"grid": grid, "block": block} for grid, block in launches(evidence) or ()]
-        ran.append({"times": count, "kernel": kernel_text(evidence), "names": evidence.get("names"), "launches": sizes})
-    return {"op": op, "inputs": layouts, "stream": call.stream, "row": call.row, "times": call.times, "ran": ran}
+        names: Any = evidence.get("names")
+        sizes = tuple(starmap(LaunchSize, launches(evidence) or ()))
+        ran.append(LaunchedKernel(count, kernel_text(evidence), None if names is None else tuple(names), sizes))
+    return LaunchedCall(op, layouts, call.stream, call.row, call.times, tuple(ran))
 
 
-def op_and_layouts(process: ProcessTrace, index: int, row: int) -> tuple[str, list[str]]:
+def _op_and_layouts(process: ProcessTrace, index: int, row: int) -> tuple[str, tuple[str, ...]]:
     """Operator of a row and the layouts of its tensors."""
     stream = next((stream for stream in process.streams if stream.index == index), None)
     try:
@@ -94,89 +199,84 @@ def op_and_layouts(process: ProcessTrace, index: int, row: int) -> tuple[str, li
     except HoleError:
         rows = None
     if rows is None:
-        return "?", []
+        return "?", ()
     op, structure = (int(rows.columns[0, column]) for column in (Column.OP, Column.STRUCTURE))
-    return process.words.op(op), list(process.words.layouts(structure))
+    return process.words.op(op), tuple(process.words.layouts(structure))
 
 
-# --- kernels ----------------------------------------------------------------------------------------------------------
+# --- document ---------------------------------------------------------------------------------------------------------
 
 
-SCHEMA = "rltrace.kernels/1"
-
-BITS = {True: "same bits", False: "other bits", None: "whether it gave the same bits is not known"}
-
-
-def kernels_lines(trace: Trace, *, everything: bool) -> Iterator[str]:
-    """Kinds of call process by process, in the order of their first row."""
-    for process in trace.processes:
-        if process.library_reports is None and not process.launches:
-            continue
-        yield process.name
-        if process.launches:
-            yield from launched_lines(process)
-        if process.library_reports is None:
-            continue
-        for name, library in sorted(process.library_reports.libraries.items()):
-            yield f"  {name}: {library}"
-        calls = _in_order(process)
-        shown = [call for call in calls if everything or call.names]
-        width = max((len(op_and_layouts(process, c.stream, c.row)[0]) for c in shown), default=0)
-        for call in shown:
-            op, layouts = op_and_layouts(process, call.stream, call.row)
-            yield f"  row {call.row:>8,}  ×{call.times:<7,} {op:<{width}}  {' '.join(layouts)}"
-            yield f"      {kernel_text(evidence_of(process, call)) or '–'}"
-        if len(shown) < len(calls):
-            kinds = counted(len(calls) - len(shown), "kind")
-            yield f"  and {kinds} of call on which no library reported anything (--all shows them)"
-        for why, count in process.library_reports.unknown:
-            yield f"  unknown for {count}: {why}"
+def kernels_document(found: TraceKernels, *, everything: bool) -> Document:
+    """Kinds of call process by process; ``everything``: also those on which no library reported anything."""
+    by_process = ((_launched_section(process), _library_section(process, everything)) for process in found.processes)
+    return Document(sections=tuple(filter(None, chain.from_iterable(by_process))))
 
 
-def kernels_json(trace: Trace) -> dict[str, Any]:
-    return {
-        "schema": SCHEMA,
-        "trace": trace.path,
-        "processes": [_process_json(p) for p in trace.processes if p.library_reports or p.launches],
-    }
+def _library_section(process: ProcessKernels, everything: bool) -> Section:
+    shown = [call for call in process.calls if everything or call.names]
+    left = len(process.calls) - len(shown)
+    remarks = [f"{counted(left, 'more kind')} of call on which no library reported anything (--all shows them)"] * bool(
+        left
+    )
+    remarks += [f"unknown for {one.calls}: {one.why}" for one in process.unknown]
+    return Section(
+        f"libraries-{process.name}",
+        process.name,
+        sentences(*remarks),
+        tuple(Fact(name, version) for name, version in sorted(process.libraries.items())),
+        parts=tuple(Section("", _call_text(call), (call.kernel or "–",)) for call in shown),
+        limit=ALL,
+    )
 
 
-def other_lines(a: Trace, b: Trace) -> Iterator[str]:
-    """Kinds of call for which another kernel ran in B."""
-    others = _others(a, b)
-    if not others:
-        yield "the same kernels ran on both sides, wherever the libraries were asked"
-    for other in others:
-        yield f"{other.op}  ({other.stream}:{other.a_index:,} in A): {BITS[other.same_bits]}"
-        yield f"  A  {other.a}"
-        yield f"  B  {other.b}"
+def _launched_section(process: ProcessKernels) -> Section:
+    launched = process.launched
+    if launched is None:
+        return Section("", "")
+    unknown: Counter[str] = Counter()
+    for one in launched.unknown:
+        unknown[one.why] += one.rows
+    remarks = [f"unknown for {counted(rows, 'row')}: {why}" for why, rows in unknown.items()]
+    if launched.rows > MAX_ROWS_READ:
+        remarks.append(f"kinds of call are those of the first {MAX_ROWS_READ:,} rows")
+    strays = sorted(launched.for_no_row, key=lambda stray: -stray.times)
+    names = zip(distinct_names([stray.name for stray in strays]), strays, strict=True)
+    outside = Section(
+        "",
+        f"launched outside any row: {sum(stray.times for stray in strays):,}",
+        tuple(f"{name} ×{stray.times:,}{f', by {stray.by}' if stray.by else ''}" for name, stray in names),
+    )
+    calls = tuple(Section("", _call_text(call), tuple(_ran(call))) for call in launched.calls)
+    return Section(
+        f"launched-{process.name}",
+        f"{process.name}, profiled: {counted(launched.rows, 'row')}",
+        sentences(*remarks),
+        parts=(*calls, *filter(None, (outside,))),
+        limit=ALL,
+    )
 
 
-def other_json(a: Trace, b: Trace) -> dict[str, Any]:
-    return {"schema": SCHEMA, "a": a.path, "b": b.path, "other_kernels": _others(a, b)}
+def _ran(call: LaunchedCall) -> Iterator[str]:
+    for kernel in call.ran:
+        times = "" if len(call.ran) == 1 else f"  ({kernel.times:,} times)"
+        yield f"{kernel.kernel or '–'}{times}"
 
 
-def _others(a: Trace, b: Trace) -> tuple[OtherKernel, ...]:
-    return compare(a, b).other_kernels
+def _call_text(call: LibraryCall | LaunchedCall) -> str:
+    return f"row {call.row:,}  ×{call.times:,}  {call.op}  {' '.join(call.inputs)}".rstrip()
 
 
-def _in_order(process: ProcessTrace) -> list[ReportedCall]:
-    calls = process.library_reports.calls.values() if process.library_reports is not None else ()
-    return sorted(calls, key=lambda call: (call.stream, call.row))
-
-
-def _process_json(process: ProcessTrace) -> dict[str, Any]:
-    ran = process.library_reports or LibraryReports()
-    calls = []
-    for call in _in_order(process):
-        op, layouts = op_and_layouts(process, call.stream, call.row)
-        evidence = evidence_of(process, call)
-        place = {"stream": call.stream, "row": call.row, "times": call.times}
-        calls.append({"op": op, "inputs": layouts, **place, "kernel": kernel_text(evidence), **evidence})
-    return {
-        "name": process.name,
-        "libraries": ran.libraries,
-        "calls": calls,
-        "unknown": [{"why": why, "calls": count} for why, count in ran.unknown],
-        "launched": launched_json(process) if process.launches else None,
-    }
+def other_kernels_document(found: OtherKernels) -> Document:
+    """Each call with both kernels."""
+    if not found.other_kernels:
+        return Document(lead=("The same kernels ran on both sides, wherever the libraries were asked.",))
+    parts = tuple(
+        Section(
+            f"call-{number}",
+            f"{other.op}  ({other.stream}:{other.a_index:,} in A): {BITS[other.same_bits]}",
+            facts=(Fact("A", other.a), Fact("B", other.b)),
+        )
+        for number, other in enumerate(found.other_kernels)
+    )
+    return Document(sections=parts)

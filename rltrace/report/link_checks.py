@@ -1,4 +1,4 @@
-"""What ``record --check-links`` found, in words. Never prints."""
+"""What ``record --check-links`` found, in words."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from dataclasses import dataclass
 
 from rltrace.errors import HoleError
 from rltrace.query.ops import op_line
+from rltrace.report.document import Section
 from rltrace.trace.format.records import FaultKind, LinkFault, Place
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace
-
-SHOWN = 10
-"""Faults that are shown at most."""
 
 
 @dataclass(frozen=True)
@@ -50,27 +48,31 @@ def missed_faults(trace: Trace) -> list[FoundFault]:
     return [fault for fault in found if not fault.handed_out and fault.kind is not FaultKind.CALL]
 
 
-def fault_lines(faults: Sequence[FoundFault]) -> Iterator[str]:
-    """A few lines on each of the first ones."""
-    for fault in faults[:SHOWN]:
+def fault_sections(faults: Sequence[FoundFault]) -> Iterator[Section]:
+    """What was noticed in which step, and the ops around it."""
+    for fault in faults:
         size = f"{fault.bytes:,} bytes of memory"
         match fault.kind:
             case FaultKind.OP:
-                yield f"step {fault.step:,}: {size} written against its schema by {fault.found}"
+                what = f"{size} written against its schema by {fault.found}"
             case FaultKind.LINK:
-                yield f"step {fault.step:,}: {size} read as from outside by {fault.found}"
-                yield f"  written by {fault.used}"
+                what = f"{size} read as from outside by {fault.found}"
             case FaultKind.CALL:
-                yield f"step {fault.step:,}: {size} written in the call that allocated it, before {fault.found} read it"
+                what = f"{size} written in the call that allocated it, before {fault.found} read it"
             case FaultKind.WRITE:
                 until = f"before {fault.found} read it" if fault.found else "before the step ended"
-                yield f"step {fault.step:,}: {size} written by no op {until}"
-                yield f"  used last by {fault.used or 'an op before the recording'}"
-        if fault.writer is not None and fault.writer not in (fault.used, fault.allocation):
-            yield f"  written last by {fault.writer}"
-        yield f"  returned first by {fault.allocation or 'no recorded op'}"
-    if len(faults) > SHOWN:
-        yield f"and {len(faults) - SHOWN:,} more"
+                what = f"{size} written by no op {until}"
+        yield Section("", f"step {fault.step:,}: {what}", tuple(_ops_around(fault)))
+
+
+def _ops_around(fault: FoundFault) -> Iterator[str]:
+    if fault.kind is FaultKind.LINK:
+        yield f"written by {fault.used}"
+    if fault.kind is FaultKind.WRITE:
+        yield f"used last by {fault.used or 'an op before the recording'}"
+    if fault.writer is not None and fault.writer not in (fault.used, fault.allocation):
+        yield f"written last by {fault.writer}"
+    yield f"returned first by {fault.allocation or 'no recorded op'}"
 
 
 def _words(process: ProcessTrace, fault: LinkFault) -> FoundFault:

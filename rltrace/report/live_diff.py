@@ -1,21 +1,29 @@
-"""The result of a live comparison with A: text, and an object ``rltrace.against/1``. Never prints."""
+"""The result of a live comparison with A: what is written as JSON, and what is narrated."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import ClassVar
 
 from rltrace.command_lines import line
 from rltrace.live_diff.result import LiveCounts, LiveFinding, LiveOutcome, LiveResult, word_of
 from rltrace.wording import counted
 
-SCHEMA = "rltrace.against/1"
 
+@dataclass(frozen=True)
+class LiveReport:
+    """A run that was compared with a trace while it was recorded."""
 
-def against_json(found: Sequence[LiveResult], where: Mapping[str, str]) -> dict[str, Any]:
-    """``where``: paths of the reference trace ("a") and of the recorded one ("trace")."""
-    return {"schema": SCHEMA, "verdict": word_of(list(found)), **where, "processes": found}
+    SCHEMA: ClassVar = "rltrace.against/1"
+
+    verdict: LiveOutcome
+    a: str
+    """Path of the trace that it was compared with."""
+    trace: str
+    a_state: str
+    """How far A is: ``missing``, ``growing``, ``ended`` or ``killed``."""
+    processes: tuple[LiveResult, ...]
 
 
 def against_lines(

@@ -22,7 +22,6 @@ from rltrace.errors import HoleError
 from rltrace.query.op_pair import OpPair, OpPairs, PairedInput
 from rltrace.query.ops import OpLine, op_line
 from rltrace.query.values import OpValues, op_values, recording_commands
-from rltrace.report.phrases import shown_finding
 from rltrace.trace.format.location import Location
 from rltrace.trace.read.reader import Trace, open_both
 
@@ -123,7 +122,7 @@ def gather(
     runs = Pair(_run(trace_a), _run(trace_b))
     searches = tuple(SearchTrack(*key, rows, tuple(probes)) for key, (rows, probes) in tracks.items())
     always = (comparison, runs, searches, timelines(trace_a, trace_b, comparison), curves(trace_a, trace_b))
-    finding = shown_finding(comparison)
+    finding = comparison.shown
     if finding is None or finding.op is None:
         return PageData(*always)
     views = [_view(trace, finding.stream) for trace in (trace_a, trace_b)]

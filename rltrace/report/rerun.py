@@ -1,98 +1,103 @@
-"""Recorded ops that were run again, one after the other, as text. Never prints."""
+"""The documents of recorded ops that were run again, one after the other or by a program."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
 
+from rltrace.diff.base.model import Verdict
 from rltrace.query.rerun_size import RerunSize
-from rltrace.report.diff_text import render_comparison, wrapped
-from rltrace.report.style import Style
+from rltrace.report.diff import verdict_document
+from rltrace.report.document import ALL, Code, Document, Fact, Number, Section
 from rltrace.rerun.program import ProgramRerun
-from rltrace.rerun.rerun_result import DifferingOp, RerunResult
+from rltrace.rerun.rerun_result import DifferingKind, DifferingOp, RerunResult
 from rltrace.selectors import Range
-from rltrace.wording import counted, joined
-
-MAX_KINDS: Final = 8
-"""Kinds of op that the text lists."""
+from rltrace.wording import counted, joined, sentences
 
 
-def rerun_lines(result: RerunResult, steps: Sequence[int], style: Style) -> Iterator[str]:
-    """The result as text."""
+def rerun_document(result: RerunResult, steps: Sequence[int]) -> Document:
+    """Of the recorded ops of ``steps``."""
     of = f"step {steps[0]:,}" if len(steps) == 1 else f"steps {steps[0]:,} to {steps[-1]:,}"
-    if result.bitwise:
-        yield f"{style.bold('BITWISE')}  {counted(result.ops, 'op')} of {of}, {result.process}: the recorded bits"
-    else:
-        yield (
-            f"{style.bold('DIFFERS')}  {result.differing:,} of {counted(result.ops, 'op')} of {of}, {result.process}, "
-            "give other bits here"
-        )
-    if result.first is not None:
-        yield ""
-        yield f"first     {result.first.op}, {_place(result.first)}, step {result.first.step:,}"
-        if result.first.module:
-            yield f"module    {result.first.module}"
-        if result.first.site:
-            yield f"at        {result.first.site}"
-        yield f"recorded  {' '.join(result.first.recorded)}"
-        yield f"here      {' '.join(result.first.here)}"
-    if result.kinds:
-        yield ""
-        yield "Give other bits here on recorded inputs:"
-        for kind in result.kinds[:MAX_KINDS]:
-            apart = "" if kind.distance is None else f", by {kind.distance:.3g} at most"
-            yield f"  {kind.op:<40}  {kind.count:,} of {kind.of:,}, the first is {_place(kind.first)}{apart}"
-        if len(result.kinds) > MAX_KINDS:
-            yield f"  … and {counted(len(result.kinds) - MAX_KINDS, 'other kind')}"
-    if result.unsettled:
-        yield ""
-        what = "Not compared: memory that nothing had written, or that a collective was writing, reached"
-        yield from wrapped(f"{what} {counted(result.unsettled, 'op')}.", "  ", "")
-    if result.from_record:
-        names = joined(f"{count:,} {name}" for name, count in result.from_record)
-        yield ""
-        yield from wrapped(f"Not run, what they wrote is as it was recorded: {names}.", "  ", "")
+    ops = f"{counted(result.ops, 'op')} of {of}, {result.process}"
+    unsettled = counted(result.unsettled, "op")
+    reached = f"memory that nothing had written, or that a collective was writing, reached {unsettled}"
+    names = joined(f"{count:,} {name}" for name, count in result.from_record) if result.from_record else ""
+    notes = (
+        f"not compared: {reached}" if result.unsettled else "",
+        f"not run, what they wrote is as it was recorded: {names}" if names else "",
+    )
+    sections = (
+        Section("first", "First op that differs", facts=tuple(_facts(result.first)) if result.first else ()),
+        Section("kinds", "Give other bits here on recorded inputs", columns=KINDS, rows=tuple(map(_row, result.kinds))),
+        Section("notes", "Notes", sentences(*notes)),
+    )
+    return Document(
+        "BITWISE" if result.bitwise else "DIFFERS",
+        Verdict.IDENTICAL if result.bitwise else Verdict.DIVERGED,
+        scope=f"{ops}: the recorded bits" if result.bitwise else f"{result.differing:,} of {ops}, give other bits here",
+        sections=tuple(filter(None, sections)),
+    )
 
 
-def size_lines(found: Sequence[RerunSize], steps: Range, sizes: Callable[[int], str], style: Style) -> Iterator[str]:
-    """What recording ``steps`` to run them again takes, as text; ``sizes`` writes a number of bytes."""
+KINDS = ("op", "differ", "largest distance", "first")
+
+
+def _row(kind: DifferingKind) -> tuple[str, ...]:
+    distance = "" if kind.distance is None else f"{kind.distance:.3g}"
+    return kind.op, f"{kind.count:,} of {kind.of:,}", distance, _place(kind.first)
+
+
+def _facts(first: DifferingOp) -> Iterator[Fact]:
+    yield Fact("op", Code(first.op))
+    yield Fact("row", f"{_place(first)}, step {first.step:,}")
+    if first.module:
+        yield Fact("module", Code(first.module))
+    if first.site:
+        yield Fact("site", Code(str(first.site)))
+    yield Fact("recorded", Code(" ".join(first.recorded)))
+    yield Fact("here", Code(" ".join(first.here)))
+
+
+def size_document(found: Sequence[RerunSize], steps: Range, sizes: Callable[[int], str]) -> Document:
+    """What recording ``steps`` to run them again takes; ``sizes`` writes a number of bytes."""
     last = steps.start if steps.stop is None else steps.stop - 1
     of = f"step {last:,}" if last == steps.start else f"steps {steps.start:,} to {last:,}"
-    total = sum(one.bytes for one in found)
-    yield f"{style.bold('ABOUT ' + sizes(total))}  of memory: what the ops of {of} read that was written before"
-    yield ""
-    width = max(len(one.process) for one in found)
-    for one in found:
-        what = f"{counted(one.tensors, 'tensor')} of {counted(one.ops, 'op')}"
-        yield f"{one.process:<{width}}  {sizes(one.bytes):>9}  {what}"
+    rows = (
+        (one.process, Number(sizes(one.bytes)), f"{counted(one.tensors, 'tensor')} of {counted(one.ops, 'op')}")
+        for one in found
+    )
+    return Document(
+        f"ABOUT {sizes(sum(one.bytes for one in found))}",
+        scope=f"of memory: what the ops of {of} read that was written before",
+        sections=(Section("processes", "", columns=("", "", ""), rows=tuple(rows), limit=ALL),),
+    )
 
 
-def program_lines(result: ProgramRerun, style: Style) -> Iterator[str]:
+def program_document(result: ProgramRerun) -> Document:
     """The same of a program that ran the steps."""
     memory, comparison = result.memory, result.comparison
+    verdict, lead = Verdict.DIVERGED, sentences()
     if memory.refused is not None:
-        yield f"{style.bold('REFUSED')}  {memory.refused}"
-        yield ""
-        yield "The record has no answer to it, so the program was ended there."
+        headline, scope = "REFUSED", memory.refused
+        lead = ("The record has no answer to it, so the program was ended there.",)
     elif comparison is None:
-        yield f"{style.bold('NOT REACHED')}  the program ended before the recorded steps began"
-        yield from filter(None, [result.why])
-        return
+        headline, scope = "NOT REACHED", "the program ended before the recorded steps began"
+        lead = sentences(result.why)
     elif result.bitwise:
         ops = counted(sum(comparison.compared.values()), "op")
-        yield f"{style.bold('BITWISE')}  {ops} of {result.process}, run by the program: the recorded bits"
+        headline, verdict = "BITWISE", Verdict.IDENTICAL
+        scope = f"{ops} of {result.process}, run by the program: the recorded bits"
     else:
-        yield f"{style.bold('DIFFERS')}  {result.process}, run by the program, from what was recorded"
-    yield ""
+        headline, scope = "DIFFERS", f"{result.process}, run by the program, from what was recorded"
     collectives = counted(memory.answered, "collective")
-    yield f"memory    written for {counted(memory.injected, 'op')}; {collectives} answered as recorded"
+    facts = [Fact("memory", f"written for {counted(memory.injected, 'op')}; {collectives} answered as recorded")]
     if memory.lacking:
         first = memory.missed[0]
         where = f"op {first.row:,} of {first.stream}"
-        yield f"          not for {counted(memory.lacking, 'op')}, the first is {where}: {first.why}"
+        facts.append(Fact("", f"not for {counted(memory.lacking, 'op')}, the first is {where}: {first.why}"))
+    nested: tuple[Section, ...] = ()
     if comparison is not None and not result.bitwise:
-        yield ""
-        yield render_comparison(comparison, color=style.color)
+        nested = verdict_document(comparison).nested("comparison", "Compared with the record")
+    return Document(headline, verdict, scope=scope, lead=lead, facts=tuple(facts), sections=nested)
 
 
 def _place(op: DifferingOp) -> str:

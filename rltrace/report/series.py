@@ -1,13 +1,10 @@
-"""Text and JSON of ``rltrace series``: the series of a trace, scalers that diverge, and how two runs diverge.
-
-Owns the order and the wording, for 80 columns. Computes nothing.
-"""
+"""Series of a trace, scalers that diverge, and how two runs diverge: what is printed as JSON, and its documents."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 
@@ -16,18 +13,16 @@ from rltrace.diff.metrics.scalers import ScaledOptimizer, Scaler, ScalerDivergen
 from rltrace.diff.metrics.series import KINDS, Series
 from rltrace.diff.metrics.timeline import points_of
 from rltrace.report.curves import bounds_of, drift_text, growth_text, short_name, spark
-from rltrace.report.diff_text import WIDTH, wrapped
-from rltrace.report.style import Style
-from rltrace.wording import counted, cut, joined
+from rltrace.report.document import Code, Document, Fact, Inline, Number, Section, inline_text
+from rltrace.wording import counted, cut, joined, sentences
 
 SPARK_WIDTH = 24
-NAME_WIDTH = 29
-MIN_NAME = 20
-SIDE_COLORS = {"A": "34", "B": "33"}
-"""Blue and yellow, as escape sequences."""
 
 MAX_FIRST = 3
 """Series that are named together."""
+
+MAX_NAME = 44
+"""Characters of a name, which may be a source line."""
 
 MAX_SERIES = 60
 """Series in one list of the text."""
@@ -57,60 +52,62 @@ class PairSeries:
     only_b: tuple[Series, ...]
 
 
-def render_trace(trace: TraceSeries, *, color: bool) -> str:
+def trace_document(trace: TraceSeries) -> Document:
     """One trace: scalers that diverge, then every series."""
-    style = Style(color)
-    streams = {series.stream for series in trace.series}
-    sections = [_head(trace, style), _divergences(trace, style)]
-    for kind in KINDS:
-        own = [series for series in trace.series if series.kind == kind]
-        if own:
-            sections.append(_listed(KINDS[kind], own, len(streams) > 1, style))
-    sections.append(_holes(trace, style))
-    texts = ["\n".join(lines) for lines in sections]
-    return "\n\n".join(text for text in texts if text)
+    several = len({series.stream for series in trace.series}) > 1
+    kinds = (
+        _listed(kind, title, [series for series in trace.series if series.kind == kind], several)
+        for kind, title in KINDS.items()
+    )
+    count = len(trace.series)
+    sections = (
+        _divergences(trace),
+        *kinds,
+        Section("holes", "Cannot be read", trace.holes),
+    )
+    return Document(
+        trace.path,
+        scope=f"{count} series" if count else "0 series: no number was recorded",
+        sections=tuple(filter(None, sections)),
+    )
 
 
-def render_pair(pair: PairSeries, values: dict[tuple[object, ...], tuple[Series, Series]], *, color: bool) -> str:
+def pair_document(pair: PairSeries, both: Sequence[tuple[Series, Series]]) -> Document:
     """Two traces: the series that diverge, those that are equal, then those on one side only.
 
-    ``values``: the series of both sides, by key.
+    ``both``: the series of both sides.
     """
-    style = Style(color)
     differing = [drift for drift in pair.drift if drift.first is not None]
     equal = [drift for drift in pair.drift if drift.first is None]
     several = len({d.stream for d in pair.drift} | {s.stream for s in (*pair.only_a, *pair.only_b)}) > 1
-    lines = [
-        style.bold(f"A  {pair.a}"),
-        style.bold(f"B  {pair.b}"),
-        *wrapped(f"{len(differing)} of {len(pair.drift)} series differ{_first_text(differing, several)}", "  ", ""),
-    ]
-    both = {(a.kind, a.name, a.stream, a.place): (a, b) for a, b in values.values()}
-    for drift in differing:
-        lines += ["", *_drift_lines(drift, *both[drift.kind, drift.name, drift.stream, drift.place], several, style)]
-    if equal:
-        lines += ["", style.bold("Equal" if all(drift.whole for drift in equal) else "Equal where read")]
-        lines += [_name_line(drift, several, drift.matched) for drift in equal[:MAX_SERIES]]
-        lines += _more(len(equal))
-    for side, series in (("A", pair.only_a), ("B", pair.only_b)):
-        if series:
-            lines += ["", style.bold(f"Only in {side}")]
-            lines += [_name_line(one, several, len(one)) for one in series[:MAX_SERIES]]
-            lines += _more(len(series))
-    return "\n".join(lines)
+    sides = {(a.kind, a.name, a.stream, a.place): (a, b) for a, b in both}
+    sections = (
+        *(_drift(drift, *sides[drift.kind, drift.name, drift.stream, drift.place], several) for drift in differing),
+        _counted(
+            "equal",
+            "Equal" if all(drift.whole for drift in equal) else "Equal where read",
+            [(drift, drift.matched) for drift in equal],
+            several,
+        ),
+        _counted("only-a", "Only in A", [(series, len(series)) for series in pair.only_a], several),
+        _counted("only-b", "Only in B", [(series, len(series)) for series in pair.only_b], several),
+    )
+    return Document(
+        lead=(f"{len(differing)} of {len(pair.drift)} series differ{_first_text(differing, several)}",),
+        facts=(Fact("A", Code(pair.a)), Fact("B", Code(pair.b))),
+        sections=tuple(filter(None, sections)),
+    )
 
 
-def _name_line(series: Series | Drift, several: bool, numbers: int) -> str:
-    """``  losses/value_loss  rank1/main  320 numbers``; with its stream where there are several."""
-    return f"  {_named(series, several, WIDTH - 24, '')}  {counted(numbers, 'number')}"
+def _counted(name: str, title: str, entries: Sequence[tuple[Series | Drift, int]], several: bool) -> Section:
+    rows = ((_named(series, several), Number(counted(count, "number"))) for series, count in entries)
+    return Section(name, title, columns=("", ""), rows=tuple(rows), limit=MAX_SERIES)
 
 
-def _named(series: Series | Drift, several: bool, width: int, place: str) -> str:
-    """Name, place and, of several, stream; of a name that is too long the end is left out."""
-    where = "  ".join(filter(None, (place, series.stream if several else "")))
-    if not where:
-        return cut(series.name, width)
-    return cut(f"{cut(series.name, max(width - len(where) - 2, MIN_NAME))}  {where}", width)
+def _named(series: Series | Drift, several: bool) -> Inline:
+    """Name, place and, of several, stream."""
+    where = filter(None, (series.place, series.stream if several else ""))
+    return (Code(cut(series.name, MAX_NAME)), *(f"  {text}" for text in where))
 
 
 def _first_text(differing: Sequence[Drift], several: bool) -> str:
@@ -125,29 +122,9 @@ def _first_text(differing: Sequence[Drift], several: bool) -> str:
     return f", the first from step {min(steps):,}: {', '.join(names[:MAX_FIRST])}{more}"
 
 
-# --- one trace --------------------------------------------------------------------------------------------------------
-
-
-def _head(trace: TraceSeries, style: Style) -> Iterator[str]:
-    count = len(trace.series)
-    yield style.bold(trace.path) + f"  {count} series" + ("" if count else ": no number was recorded")
-
-
-def _listed(title: str, series: Sequence[Series], streams: bool, style: Style) -> Iterator[str]:
-    yield style.bold(title)
-    for one in series[:MAX_SERIES]:
-        yield from _line(one, streams)
-    yield from _more(len(series))
-
-
-def _line(series: Series, streams: bool) -> Iterator[str]:
-    if len(series.name) > NAME_WIDTH or series.place or (streams and series.stream):
-        yield f"  {_named(series, streams, WIDTH - 2, series.place)}"
-        name = ""
-    else:
-        name = series.name
-    course = spark(series.values, SPARK_WIDTH)
-    yield f"  {name:<{NAME_WIDTH}}  {course:<{SPARK_WIDTH}}  {_numbers(series)}".rstrip()
+def _listed(name: str, title: str, series: Sequence[Series], several: bool) -> Section:
+    rows = ((_named(one, several), spark(one.values, SPARK_WIDTH), _numbers(one)) for one in series)
+    return Section(name, title, columns=("", "", ""), rows=tuple(rows), limit=MAX_SERIES)
 
 
 def _numbers(series: Series) -> str:
@@ -163,31 +140,29 @@ def _numbers(series: Series) -> str:
     return f"{len(series):,}: {course}" + ("" if series.whole else " (in places)")
 
 
-def _more(count: int) -> list[str]:
-    more = count - MAX_SERIES
-    return [f"  … and {more:,} more (--name GLOB chooses, --format json has all)"] if more > 0 else []
-
-
-def _holes(trace: TraceSeries, style: Style) -> Iterator[str]:
-    if trace.holes:
-        yield style.bold("Cannot be read")
-    for hole in trace.holes:
-        yield from wrapped(hole)
+def _drift(drift: Drift, a: Series, b: Series, several: bool) -> Section:
+    bounds = bounds_of(a.values, b.values)
+    facts = (
+        Fact(side, f"{spark(series.values, 2 * SPARK_WIDTH, bounds)}  {_numbers(series)}")
+        for side, series in (("A", a), ("B", b))
+    )
+    growth = f"by {growth_text(drift)}" if len(drift.growth) > 1 else ""
+    name = f"drift-{drift.kind}-{drift.name}-{drift.stream}-{drift.place}"
+    return Section(name, inline_text(_named(drift, several)), sentences(drift_text(drift), growth), tuple(facts))
 
 
 # --- scalers ----------------------------------------------------------------------------------------------------------
 
 
-def _divergences(trace: TraceSeries, style: Style) -> Iterator[str]:
-    if not trace.divergences:
-        return
-    yield style.bold("Gradient scalers that diverge")
-    for divergence in trace.divergences:
-        yield from wrapped(divergence_text(divergence, len({p.process for p in trace.divergences}) > 1))
+def _divergences(trace: TraceSeries) -> Section:
     processes = {divergence.process for divergence in trace.divergences}
-    for scaler in trace.scalers:
-        if scaler.process in processes:
-            yield from wrapped(scaler_text(scaler), "             ", f"  scaler {scaler.number:<3} ")
+    scalers = (scaler for scaler in trace.scalers if scaler.process in processes)
+    return Section(
+        "scalers",
+        "Gradient scalers that diverge",
+        tuple(divergence_text(divergence, len(processes) > 1) for divergence in trace.divergences),
+        tuple(Fact(f"scaler {scaler.number}", scaler_text(scaler)) for scaler in scalers),
+    )
 
 
 def divergence_text(divergence: ScalerDivergence, named: bool = False) -> str:
@@ -251,24 +226,8 @@ def _count(number: int) -> str:
     return f"{number:,}" if number else "none"
 
 
-# --- two traces -------------------------------------------------------------------------------------------------------
-
-
-def _drift_lines(drift: Drift, a: Series, b: Series, several: bool, style: Style) -> Iterator[str]:
-    yield style.bold(_named(drift, several, WIDTH, drift.place))
-    bounds = bounds_of(a.values, b.values)
-    for side, series in (("A", a), ("B", b)):
-        course = style.paint(spark(series.values, 2 * SPARK_WIDTH, bounds), SIDE_COLORS[side])
-        yield f"  {side}  {course}  {_numbers(series)}"
-    yield from wrapped(drift_text(drift), "     ")
-    if len(drift.growth) > 1:
-        yield from wrapped(f"by {growth_text(drift)}", "     ")
-
-
 # --- JSON -------------------------------------------------------------------------------------------------------------
 
-
-SCHEMA = "rltrace.series/1"
 
 MAX_POINTS = 240
 """Points of a series in the JSON; a longer series is decimated."""
@@ -299,31 +258,52 @@ class SeriesSummary:
     """Step and number, at most about 240; a longer series keeps the first, last, smallest and largest of each piece."""
 
 
-def series_json(traces: Sequence[TraceSeries], pairs: Sequence[PairSeries]) -> dict[str, Any]:
-    """The object that ``rltrace series --format json`` prints."""
-    return {
-        "schema": SCHEMA,
-        "traces": [
-            {
-                "path": found.path,
-                "series": [summary_of(series) for series in found.series],
-                "scalers": found.scalers,
-                "divergences": found.divergences,
-                "holes": found.holes,
-            }
-            for found in traces
-        ],
-        "comparisons": [
-            {
-                "a": pair.a,
-                "b": pair.b,
-                "drift": pair.drift,
-                "only_a": [summary_of(series) for series in pair.only_a],
-                "only_b": [summary_of(series) for series in pair.only_b],
-            }
-            for pair in pairs
-        ],
-    }
+@dataclass(frozen=True)
+class TraceSummaries:
+    """The series of one trace, decimated."""
+
+    path: str
+    series: tuple[SeriesSummary, ...]
+    scalers: tuple[Scaler, ...]
+    divergences: tuple[ScalerDivergence, ...]
+    holes: tuple[str, ...]
+    """Why some of it cannot be read."""
+
+
+@dataclass(frozen=True)
+class PairSummaries:
+    """How the series of two traces diverge."""
+
+    a: str
+    b: str
+    drift: tuple[Drift, ...]
+    """One for each series that both have, those that differ first."""
+    only_a: tuple[SeriesSummary, ...]
+    only_b: tuple[SeriesSummary, ...]
+
+
+@dataclass(frozen=True)
+class SeriesReport:
+    """Series of traces, and how those of each but the first diverge from those of the first."""
+
+    SCHEMA: ClassVar = "rltrace.series/1"
+
+    traces: tuple[TraceSummaries, ...]
+    comparisons: tuple[PairSummaries, ...]
+
+
+def series_report(traces: Iterable[TraceSeries], pairs: Iterable[PairSeries]) -> SeriesReport:
+    summaries = (
+        TraceSummaries(one.path, _summaries(one.series), one.scalers, one.divergences, one.holes) for one in traces
+    )
+    comparisons = (
+        PairSummaries(one.a, one.b, one.drift, _summaries(one.only_a), _summaries(one.only_b)) for one in pairs
+    )
+    return SeriesReport(tuple(summaries), tuple(comparisons))
+
+
+def _summaries(series: Iterable[Series]) -> tuple[SeriesSummary, ...]:
+    return tuple(map(summary_of, series))
 
 
 def summary_of(series: Series) -> SeriesSummary:

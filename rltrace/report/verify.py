@@ -1,7 +1,9 @@
-"""Text of ``rltrace verify``. Never prints."""
+"""The document of a verification."""
 
 from __future__ import annotations
 
+from rltrace.diff.base.model import Verdict
+from rltrace.report.document import Document, Fact
 from rltrace.trace.format.location import Location
 from rltrace.trace.tools.verify import CheckedProcess, Verification
 from rltrace.wording import counted
@@ -12,19 +14,23 @@ def unreadable(path: Location, why: str) -> Verification:
     return Verification(str(path), (), 0, 0, (why,), ())
 
 
-def verification_text(found: Verification) -> str:
-    """A line for each process and each damaged piece, then the verdict."""
-    lines = [_process_line(process) for process in found.processes]
-    lines += [f"damaged  {what}" for what in found.damage]
-    lines += [f"note     {what}" for what in found.notes]
-    read = f"{found.chunks:,} chunks, {found.bytes:,} bytes read"
-    if found.sound:
-        lines.append(f"{found.path} is sound ({read})")
-    else:
-        parts = counted(len(found.damage), "part")
-        lines.append(f"{found.path} is DAMAGED in {parts} ({read}); the rest can be used")
-        lines.append(f"  hint: {_remedy(found)}")
-    return "\n".join(lines)
+def verification_document(found: Verification) -> Document:
+    """Whether the trace is sound, its processes, and each damaged piece."""
+    read = f"({found.chunks:,} chunks, {found.bytes:,} bytes read)"
+    parts = counted(len(found.damage), "part")
+    lead = () if found.sound else (f"The rest can be used; {_remedy(found)}.",)
+    facts = (
+        *(Fact("process", _process_text(process)) for process in found.processes),
+        *(Fact("damaged", what) for what in found.damage),
+        *(Fact("note", what) for what in found.notes),
+    )
+    return Document(
+        "SOUND" if found.sound else f"DAMAGED in {parts}",
+        Verdict.IDENTICAL if found.sound else Verdict.DIVERGED,
+        scope=f"{found.path} {read}",
+        lead=lead,
+        facts=facts,
+    )
 
 
 def _remedy(found: Verification) -> str:
@@ -37,8 +43,8 @@ def _remedy(found: Verification) -> str:
     )
 
 
-def _process_line(process: CheckedProcess) -> str:
-    line = f"process  {process.name}  {process.state}  {process.rows:,} ops"
+def _process_text(process: CheckedProcess) -> str:
+    line = f"{process.name}  {process.state}  {process.rows:,} ops"
     if process.rows_read != process.rows:
         line += f", {process.rows_read:,} read"
     if process.rows_proved != process.rows_read:

@@ -14,7 +14,8 @@ import pytest
 from engines import cached, fitting_record, write_library
 
 from rltrace.commands.main import main
-from rltrace.report.doctor import JaxRecorder, render_doctor
+from rltrace.report.doctor import DoctorReport, JaxRecorder, doctor_document
+from rltrace.report.text import document_text
 from rltrace.testing import TraceBuilder
 
 RLTRACE = Path(sys.executable).parent / "rltrace"
@@ -150,5 +151,5 @@ def test_of_a_trace_of_jax(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 )
 def test_what_records_jax(platform: str, library: Path | None, text: str) -> None:
     """Who digests the carry of a loop, and what to do where the library is missing."""
-    shown = render_doctor({}, (), JaxRecorder("0.10.2", platform, library), color=False)
+    shown = document_text(doctor_document(DoctorReport({}, (), jax=JaxRecorder("0.10.2", platform, library))))
     assert " ".join(shown.partition("loops")[2].split()) == text

@@ -15,7 +15,8 @@ from views import both, compare_in
 from rltrace.diff import CompareOptions, compare
 from rltrace.diff.base.model import Cause, Verdict
 from rltrace.errors import NotATraceError, UsageError
-from rltrace.report.diff_text import render_comparison
+from rltrace.report.diff import verdict_document
+from rltrace.report.text import document_text
 from rltrace.testing import TraceBuilder
 from rltrace.trace.format.schema import Kind, within_stream
 from rltrace.trace.kernels import evidence
@@ -283,7 +284,7 @@ def test_unrelated_programs(record: Record) -> None:
     assert (comparison.verdict, comparison.agrees) == (Verdict.UNKNOWN, None)
     assert "different programs" in comparison.why
     assert comparison.unlike
-    text = render_comparison(comparison, color=False)
+    text = document_text(verdict_document(comparison))
     assert "look like different programs" in text and "compared rank0/main: 0 ops" in text
     assert not any(title in text for title in ("First difference", "Ops on one side only", "System and settings"))
 
@@ -330,8 +331,8 @@ def test_no_torch_is_loaded(record: Record) -> None:
     other = [replace(do, noise="x") if do.name == "aten.mean.default" else do for do in program]
     paths = [str(record(program).path), str(record(other).path)]
     code = (
-        "import sys; from rltrace.diff import compare; from rltrace.report.diff_text import render_comparison\n"
-        f"render_comparison(compare(*{paths!r}), color=True)\n"
+        "import sys; from rltrace.diff import compare; from rltrace.report.diff import verdict_document\n"
+        f"document_text(verdict_document(compare(*{paths!r})), color=True)\n"
         "sys.exit(bool({'torch', 'zarr', 'textual'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -20,8 +20,9 @@ from rltrace.diff.base.coverage import (
 )
 from rltrace.diff.base.model import EventSummary, Hunk, Structure, UninitialisedCount, Verdict
 from rltrace.errors import HoleError
-from rltrace.report.diff_text import render_comparison
-from rltrace.report.info import describe, info_text
+from rltrace.report.diff import verdict_document
+from rltrace.report.info import describe, info_document
+from rltrace.report.text import document_text
 from rltrace.testing import TraceBuilder
 from rltrace.trace.read.reader import open_trace
 
@@ -49,8 +50,8 @@ def test_workers_of_ray_that_were_not_recorded(tmp_path: Path, driver: bool, wor
     a, b = (trace(tmp_path / name, driver, worker) for name in "ab")
     found = compare(a, b)
     assert len(found.notes) == said
-    assert ("rltrace.environment()" in render_comparison(found, color=False)) is said
-    assert ("missing   rank0/main uses Ray" in info_text(describe(open_trace(a)))) is said
+    assert ("rltrace.environment()" in document_text(verdict_document(found))) is said
+    assert ("missing  rank0/main uses Ray" in document_text(info_document(describe(open_trace(a))))) is said
 
 
 def test_threads_that_ran_before(tmp_path: Path) -> None:
@@ -81,7 +82,7 @@ def test_ops_that_ran_beside_a_stream(tmp_path: Path) -> None:
     assert found.verdict is Verdict.UNKNOWN and found.system == ()
     assert "beside rank0/main from row 1 on (torch.jit.fork)" in found.why
     assert found.first.identical_before == 2
-    assert "on separate threads" in info_text(describe(open_trace(a)))
+    assert "on separate threads" in document_text(info_document(describe(open_trace(a))))
     assert compare(a, forking(tmp_path / "c", plain, note.format(3))).verdict is Verdict.IDENTICAL
     late = [forking(tmp_path / name, ops, note.format(3)) for name, ops in (("d", plain), ("e", other))]
     assert compare(*late).verdict is Verdict.DIVERGED
@@ -95,7 +96,7 @@ def test_how_the_recorder_came_by_digests(tmp_path: Path) -> None:
         builder.op("aten.mm.default", outputs=["x"])
         builder.fact("digest.device", said)
         paths.append(builder.finish())
-        assert said in info_text(describe(open_trace(paths[-1])))
+        assert said in document_text(info_document(describe(open_trace(paths[-1]))))
     assert compare(*paths).system == ()
 
 
@@ -127,7 +128,7 @@ def test_what_the_recorder_could_not_follow(tmp_path: Path, fact: str, what: str
     assert found.verdict is Verdict.IDENTICAL and found.system == ()
     (note,) = found.notes
     assert what in note
-    assert what in " ".join(info_text(describe(open_trace(paths[0]))).split())
+    assert what in " ".join(document_text(info_document(describe(open_trace(paths[0])))).split())
 
 
 @pytest.mark.parametrize("spans", [0, 1, 4, 5, 7])

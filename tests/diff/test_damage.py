@@ -18,7 +18,8 @@ from rltrace.diff import compare
 from rltrace.diff.base.model import Verdict
 from rltrace.errors import RltraceError
 from rltrace.json import to_json
-from rltrace.report.diff_text import render_comparison
+from rltrace.report.diff import verdict_document
+from rltrace.report.text import document_text
 from rltrace.testing import TraceBuilder
 from rltrace.trace.format.journal import parse_journal
 
@@ -89,7 +90,7 @@ def test_damage_never_turns_the_answer(
         return
     true = Verdict.IDENTICAL if name == "same" else Verdict.DIVERGED
     assert comparison.verdict in (true, Verdict.UNKNOWN), comparison.why
-    assert render_comparison(comparison, color=False) and to_json(comparison)
+    assert document_text(verdict_document(comparison)) and to_json(comparison)
 
 
 # --- several processes, one thing wrong at a time ---------------------------------------------------------------------

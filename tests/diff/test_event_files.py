@@ -123,7 +123,7 @@ def test_two_runs_tag_by_tag(
     assert main(["series", "a", "b"]) == 0
     shown = capsys.readouterr().out
     assert "2 of 2 series differ, the first from step 400: charts/return\n" in shown
-    assert "differs from step 500 (4.0 | 4.5); the" in shown
+    assert "Differs from step 500 (4.0 | 4.5); the" in shown
     assert "Only in B\n  extra" in shown
     assert main(["series", "a", "--name", "losses*"]) == 0
     assert "Scalars in TensorBoard's event files\n  losses/value " in capsys.readouterr().out

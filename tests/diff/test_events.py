@@ -21,7 +21,8 @@ from rltrace.diff.base.view import StreamView
 from rltrace.diff.display.browser import Browser
 from rltrace.diff.display.row_pairs import Relation
 from rltrace.json import to_json
-from rltrace.report.diff_text import render_comparison
+from rltrace.report.diff import verdict_document
+from rltrace.report.text import document_text
 from rltrace.testing import In, TraceBuilder
 from rltrace.trace.format.schema import Kind
 from rltrace.trace.read.reader import open_trace
@@ -92,7 +93,7 @@ def test_an_observation_that_differs_is_the_origin_of_what_follows(compared: Any
     assert "had equal states before it" in first.explanation
     assert "aten.addmm.default" in first.explanation or "aten.linear" in first.explanation
     assert to_json(found)["first_value"]["event"]["cells"][0]["name"] == "observation"
-    report = render_comparison(found, color=False)
+    report = document_text(verdict_document(found))
     assert f"field    {number.name}\n           A  {number.a}\n           B  {number.b}\n" in report
 
 
@@ -110,7 +111,7 @@ def test_an_event_that_nothing_depends_on_is_no_divergence(compared: Any) -> Non
     assert found.verdict is Verdict.SAME_VALUES
     assert found.events.differing == 4
     assert "no op computed with it" in found.why
-    assert "4 events differ" in render_comparison(found, color=False)
+    assert "4 events differ" in document_text(verdict_document(found))
 
 
 def test_a_harmless_event_is_not_blamed_for_what_differs_later(compared: Any) -> None:

@@ -11,7 +11,8 @@ from views import both, compare_in
 from rltrace.diff import Comparison, compare
 from rltrace.diff.base.model import Verdict
 from rltrace.json import to_json
-from rltrace.report.diff_text import render_comparison
+from rltrace.report.diff import verdict_document
+from rltrace.report.text import document_text
 from rltrace.testing import TraceBuilder
 from rltrace.trace.format.process_start import note_failure, note_left_out, write_start
 from rltrace.trace.read.reader import open_trace
@@ -128,7 +129,7 @@ def test_what_could_not_be_recorded_is_named(tmp_path: Path) -> None:
     for side in ("a", "b"):
         _, missing = to_json(found)[side]["processes"]
         assert (missing["name"], missing["state"], missing["why"]) == ("python eval.py", "never-recorded", why)
-    assert " ".join(render_comparison(found, color=False).split()).count(f"python eval.py: never-recorded, {why}") == 2
+    assert " ".join(document_text(verdict_document(found)).split()).count(f"python eval.py: never-recorded, {why}") == 2
 
 
 def test_processes_that_were_left_out_by_choice(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from programs import Machine, training
 
 from rltrace.diff import compare
 from rltrace.diff.system_facts import fact_differences, selects_kernels
-from rltrace.report.diff_text import render_comparison
+from rltrace.report.diff import verdict_document
+from rltrace.report.text import document_text
 
 
 def test_an_edited_file_is_named_with_its_lines(record: Callable[..., Machine]) -> None:
@@ -25,7 +26,7 @@ def test_an_edited_file_is_named_with_its_lines(record: Callable[..., Machine]) 
     assert train.file == "train.py"
     assert [(site.line, site.source) for site in train.only_a] == [(11, "b = policy(0.5 * observation)")]
     assert [(site.line, site.source) for site in train.only_b] == [(13, "b = policy(0.6 * observation)")]
-    text = render_comparison(found, color=False)
+    text = document_text(verdict_document(found))
     assert "  sources  envs.py, train.py were edited between the runs\n" in text
     assert "  <  train.py:11 in train\n       b = policy(0.5 * observation)\n  >  train.py:13" in text
 

@@ -60,4 +60,4 @@ def test_inputs_of_another_alignment_are_reported_and_tried(traces: tuple[Path, 
     write_folder(tmp_path / "op", repro)
     here, as_b = explain(tmp_path / "op" / SCRIPT, [KernelSetting(), KernelSetting(OF, "b")], 2)
     assert (here.trouble, as_b.trouble) == ("", "")
-    assert here.gives("a") and as_b.gives("b") and not as_b.gives("a")
+    assert "a" in here.gives and "b" in as_b.gives and "a" not in as_b.gives

@@ -18,7 +18,8 @@ from rltrace.diff import Comparison
 from rltrace.diff.base.model import Cause, Verdict
 from rltrace.digest import digest_buffer, seed_of
 from rltrace.json import to_json
-from rltrace.report.diff_text import render_comparison
+from rltrace.report.diff import verdict_document
+from rltrace.report.text import document_text
 from rltrace.trace.format.schema import Origin
 from rltrace.trace.read.reader import Trace, open_trace
 
@@ -148,7 +149,7 @@ def test_the_reports_distinguish_the_origin_from_the_receiver(runs: Runs) -> Non
     report = to_json(found)
     assert report["first"]["stream"] == "rank1/main" and report["unordered"] == []
     assert [part["received"]["origins"] for part in report["later"]] == [["rank1/main"]]
-    text = " ".join(render_comparison(found, color=False).split())
+    text = " ".join(document_text(verdict_document(found)).split())
     assert "Received by rank0/main, after it op aten.copy_.default" in text
     assert "came from other processes with c10d.allreduce_.default" in text
     assert "and differs, as rank1/main does before it" in text

@@ -51,7 +51,7 @@ def test_it_is_numbered_like_any_other_run(checked: tuple[CheckResult, MadeUp]) 
     """A program that reads RLTRACE_RUN as a number finds one there; the run falls into its group."""
     found, runner = checked
     assert runner.names == ["1", "2", "3"]
-    assert found.control.group == 0
+    assert found.control.group == 1
     assert found.control.run.output.name == "control.out"
 
 

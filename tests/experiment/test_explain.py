@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,9 @@ import torch
 from rltrace.errors import UsageError
 from rltrace.experiment.explain import Tried, TriedResult, is_missing, pairs
 from rltrace.experiment.kernel_settings import OF, SWITCHES, KernelSetting, OpProfile, parse_setting, settings
-from rltrace.report.explain import NEVER_RUN, conclusions, explain_json, explain_lines
+from rltrace.json import to_json
+from rltrace.report.explain import NEVER_RUN, conclusions, explanation, explanation_document
+from rltrace.report.text import document_text
 
 A, B, C = ("a" * 16,), ("b" * 16,), ("c" * 16,)
 WHOSE = {A: ("a",), B: ("b",), C: ()}
@@ -19,6 +22,15 @@ WHOSE = {A: ("a",), B: ("b",), C: ()}
 def tried(setting: str, *results: tuple[str, ...]) -> Tried:
     made = tuple(TriedResult(result, 5, WHOSE[result]) for result in results)
     return Tried(KernelSetting(*setting.split("=")), 5 * len(results), made)
+
+
+AT = {"a": "x:1", "b": "x:2"}
+
+
+def text_of(found: list[Tried], left_out: Sequence[str] = ()) -> str:
+    """What is printed of an op in two traces."""
+    traces = {"a": "a.zarr", "b": "b.zarr"}
+    return document_text(explanation_document(explanation("aten.mm.default", AT, found, left_out), traces))
 
 
 def test_what_is_worth_a_try() -> None:
@@ -116,10 +128,18 @@ def test_the_setting_that_gives_the_other_bits() -> None:
         "This machine gives A's bits without any change.",
         "With MKL_CBWR=AVX2 this machine gives B's bits.",
     ]
-    lines = list(explain_lines("aten.mm.default", {"a": "x:1", "b": "x:2"}, ["a", "b"], found))
-    assert lines[:3] == ["aten.mm.default", "  A  x:1", "  B  x:2"]
-    assert lines[3:5] == ["  as is          A's", "  threads=2      A's"]
-    assert lines[6] == "  deterministic  neither: cccccccccccccccc"
+    assert text_of(found).splitlines()[:9] == [
+        "aten.mm.default",
+        "",
+        "  A        x:1 of a.zarr",
+        "  B        x:2 of b.zarr",
+        "",
+        "Under each setting it gives",
+        "  setting        result",
+        "  as is          A's",
+        "  threads=2      A's",
+    ]
+    assert "  deterministic  neither: cccccccccccccccc" in text_of(found)
 
 
 def test_an_op_that_does_not_repeat_itself() -> None:
@@ -130,7 +150,7 @@ def test_an_op_that_does_not_repeat_itself() -> None:
         "A's bits came out in some of the runs.",
         "None of the settings tried gives B's bits.",
     ]
-    (setting, *_) = explain_json("op", {"a": "x:1"}, ["a", "b"], found)["settings"]
+    (setting, *_) = to_json(explanation("op", AT, found))["settings"]
     assert (setting["repeats"], setting["gives"], setting["times"]) == (False, [], 10)
 
 
@@ -145,8 +165,8 @@ def test_a_first_call_that_differs() -> None:
         "This machine gives A's bits without any change.",
         "B's bits came out in some of the first calls.",
     ]
-    assert "  as is      first call B's, later calls A's" in explain_lines("op", {"a": "x:1"}, ["a", "b"], found)
-    (setting, *_) = explain_json("op", {"a": "x:1"}, ["a", "b"], found)["settings"]
+    assert "  as is      first call B's, later calls A's\n" in text_of(found)
+    (setting, *_) = to_json(explanation("op", AT, found))["settings"]
     assert (setting["repeats"], setting["first_differs"], setting["gives"]) == (False, True, ["a"])
     often = Tried(KernelSetting("threads", "2"), 50, (TriedResult(A, 30, ("a",)), TriedResult(B, 20, ("b",))))
     assert next(conclusions(["a", "b"], [*found, often])).startswith("Nondeterministic (as is, threads=2)")
@@ -155,7 +175,7 @@ def test_a_first_call_that_differs() -> None:
 def test_a_setting_that_cannot_be_run() -> None:
     """It stands there with the reason, and is no evidence."""
     found = [tried("", A), Tried(KernelSetting("threads", "0"), 0, (), "RuntimeError: no")]
-    assert "failed: RuntimeError: no" in "\n".join(explain_lines("op", {"a": "x:1"}, ["a"], found))
+    assert "failed: RuntimeError: no" in text_of(found)
     assert list(conclusions(["a"], found)) == ["This machine gives A's bits without any change."]
 
 
@@ -225,12 +245,12 @@ def test_kernels_of_a_gpu_are_named_in_few_words() -> None:
     """Whole names in the JSON, words on the line; what oneDNN and MKL say is shown as it is."""
     names = ("void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_128x64_16x6_tn_align4>(Params)",)
     found = [replace(tried("", A), kernels=names), replace(tried("threads=1", A), kernels=("MKL SGEMM(N,N,64,64,64)",))]
-    lines = list(explain_lines("aten.mm.default", {"a": "x:1"}, ["a"], found, ["cudnn.benchmark"]))
-    assert lines[2:4] == [
+    lines = text_of(found, ["cudnn.benchmark"]).splitlines()
+    assert lines[7:9] == [
         "  as is      A's  [cutlass 128×64 tf32]",
         "  threads=1  A's  [MKL SGEMM(N,N,64,64,64)]",
     ]
     left_out = "Not tried, as no rule links them with this op (--everything tries them): cudnn.benchmark."
     assert lines[-1] == left_out
-    assert explain_json("op", {}, ["a"], found, ["sdp"])["left_out"] == ["sdp"]
-    assert explain_json("op", {}, ["a"], found)["settings"][0]["kernels"] == list(names)
+    assert explanation("op", AT, found, ["sdp"]).left_out == ("sdp",)
+    assert to_json(explanation("op", AT, found))["settings"][0]["kernels"] == list(names)

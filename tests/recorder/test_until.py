@@ -14,7 +14,8 @@ import torch
 from rltrace.diff import compare
 from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.session.api import recording
-from rltrace.report.diff_text import render_comparison
+from rltrace.report.diff import verdict_document
+from rltrace.report.text import document_text
 from rltrace.trace.read.reader import open_trace
 
 
@@ -41,7 +42,7 @@ def test_where_the_signal_is_ignored(tmp_path: Path) -> None:
     (process,) = open_trace(tmp_path / "a.zarr").processes
     assert (len(process.steps), process.state, process.why) == (2, "stopped", "--until 1 ended it")
     shutil.copytree(tmp_path / "a.zarr", tmp_path / "b.zarr")
-    report = render_comparison(compare(tmp_path / "a.zarr", tmp_path / "b.zarr"), color=False)
+    report = document_text(verdict_document(compare(tmp_path / "a.zarr", tmp_path / "b.zarr")))
     words = " ".join(report.split())
     assert words.count("2 optimizer steps, stopped (--until 1 ended it)") == words.count("stopped") == 2
 

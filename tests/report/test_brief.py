@@ -21,6 +21,7 @@ from rltrace.experiment.kernel_settings import KernelSetting
 from rltrace.experiment.outcome import ExperimentResult, Outcome
 from rltrace.json import keys_of, to_json
 from rltrace.report.brief import MAX_BYTES, Brief, BriefFinding, brief_comparison, brief_explanation, brief_outcome
+from rltrace.report.explain import explanation
 from rltrace.testing.builder import In, TraceBuilder
 
 SKILL = (Path(rltrace.__file__).parent / "SKILL.md").read_text()
@@ -82,7 +83,7 @@ def test_an_outcome_and_an_explanation() -> None:
     brief = brief_outcome(outcome, 0)
     assert (brief.verdict, brief.why, brief.next[0].argv[1]) == ("confirmed", "because", "diff")
     failed = Tried(KernelSetting(), 1, (), trouble="no such op")
-    assert brief_explanation(["a"], [failed], 2).verdict == "failed"
+    assert brief_explanation(explanation("op", {"a": "x:1"}, [failed]), 2).verdict == "failed"
 
 
 def test_the_skill_names_every_key_and_cause() -> None:

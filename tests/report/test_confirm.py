@@ -11,7 +11,8 @@ import pytest
 from rltrace.diff.base.model import Pair
 from rltrace.experiment.outcome import Arm, ArmName, ArmState, ExperimentResult, OriginClass, Outcome
 from rltrace.experiment.rerun_command import Recipe
-from rltrace.report.confirm import arm_line, capture_plan_lines, plan_lines, render_outcome
+from rltrace.report.confirm import arm_line, capture_plan_lines, outcome_document, plan_lines
+from rltrace.report.text import document_text
 from rltrace.trace.read.names import Site
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -74,7 +75,7 @@ OUTCOMES = {
 @pytest.mark.parametrize("name", OUTCOMES)
 def test_outcome(name: str) -> None:
     """Word, arms, kinds of op by whether they matter, what to run next; of many kinds, how many more there are."""
-    text = render_outcome(OUTCOMES[name], color=False) + "\n"
+    text = document_text(outcome_document(OUTCOMES[name])) + "\n"
     path = GOLDEN / f"confirm-{name}.txt"
     if os.environ.get("UPDATE_GOLDEN"):
         path.write_text(text)
@@ -82,11 +83,11 @@ def test_outcome(name: str) -> None:
 
 
 def test_color() -> None:
-    """The word alone has one."""
-    plain, colored = (render_outcome(CONFIRMED, color=color) for color in (False, True))
-    assert colored.splitlines()[1:] == plain.splitlines()[1:]
-    assert colored.splitlines()[0] != "CONFIRMED"
-    assert "CONFIRMED" in colored.splitlines()[0]
+    """The word alone has one; titles are bold."""
+    plain, colored = (document_text(outcome_document(CONFIRMED), color=color) for color in (False, True))
+    assert colored.splitlines()[0] == "\x1b[1;32mCONFIRMED\x1b[0m"
+    rest = "\n".join(colored.splitlines()[1:])
+    assert rest.replace("\x1b[1m", "").replace("\x1b[0m", "").splitlines() == plain.splitlines()[1:]
 
 
 def test_what_is_about_to_be_run() -> None:

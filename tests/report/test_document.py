@@ -30,11 +30,12 @@ from rltrace.diff.base.model import (
     UninitialisedCount,
 )
 from rltrace.extensions.jax import JAX_ENGINE
-from rltrace.report.diff_markdown import comparison_markdown
-from rltrace.report.diff_text import inline_text, render_comparison
-from rltrace.report.document import Form, Stack, streams_text, verdict_document, when
+from rltrace.report.diff import streams_text, verdict_document, when
+from rltrace.report.document import Form, Section, Stack, inline_text
 from rltrace.report.html.page import html_page
+from rltrace.report.markdown import comparison_markdown
 from rltrace.report.page_data import gather
+from rltrace.report.text import document_text
 from rltrace.testing import TraceBuilder
 from rltrace.trace.read.names import Site
 from rltrace_tui.diff_text import environment_lines, verdict_lines
@@ -85,7 +86,7 @@ def test_the_learning_rate_is_shown_where_its_optimizer_differs(rich: Comparison
 
     def shown(finding: Finding) -> str:
         comparison = replace(rich, decisive=finding, first=finding, first_value=finding, unordered=(), drift=(drift,))
-        return render_comparison(comparison, color=False)
+        return document_text(verdict_document(comparison))
 
     rate = "  rate     learning rate of Agent's Adam\n           A  0.00025\n           B  0.00026\n"
     assert rate in shown(found)
@@ -98,7 +99,7 @@ def test_an_edited_line_is_shown_from_its_change_on(rich: Comparison) -> None:
     """Next to its counterpart, with some of what is before the change: a long line does not hide it."""
     start = "loss = policy_loss - entropy_coefficient * entropy.mean() + "
     a, b = (Site("ppo.py", 43, "update", f"    {start}{number} * value_loss") for number in (0.5, 0.6))
-    text = render_comparison(replace(rich, edits=(SourceEdit("ppo.py", (a,), (b,)),)), color=False)
+    text = document_text(verdict_document(replace(rich, edits=(SourceEdit("ppo.py", (a,), (b,)),))))
     shown = [line.strip() for line in text.splitlines() if line.endswith("* value_loss")]
     assert shown == [f"…nt * entropy.mean() + 0.{digit} * value_loss" for digit in (5, 6)]
 
@@ -106,10 +107,10 @@ def test_an_edited_line_is_shown_from_its_change_on(rich: Comparison) -> None:
 def test_each_fact_has_one_label(rich: Comparison) -> None:
     """What text, Markdown, HTML and the terminal interface draw stands under the label of the document in each."""
     document = verdict_document(rich)
-    sections = (document.runs, *document.sections)
+    sections = (Section("runs", "", facts=document.facts), *document.sections)
     facts = [(section, fact, inline_text(fact.label)) for section in sections for fact in section.facts]
     assert {label for _, _, label in facts} >= set(LABELS.split())
-    text = render_comparison(rich, color=False).splitlines()
+    text = document_text(verdict_document(rich)).splitlines()
     terminal = [line.plain for line in (*verdict_lines(document, 100), *environment_lines(document, 100))]
     markdown = comparison_markdown(rich).replace("`", "").replace(r"\|", "|").splitlines()
     page = parse(html_page(replace(gather("a.zarr", "b.zarr"), comparison=rich)))
@@ -129,7 +130,7 @@ def test_commands_of_reruns_are_not_compared(rich: Comparison) -> None:
     found = replace(rich, commands="B adds --nodes 2")
     for again in ((), ("a",), ("b",), ("a", "b")):
         sides = {name: replace(getattr(found, name), rerun=name in again) for name in ("a", "b")}
-        shown = render_comparison(replace(found, **sides), color=False)
+        shown = document_text(verdict_document(replace(found, **sides)))
         assert ("  commands B adds --nodes 2" in shown) == (len(again) < 2)
 
 
@@ -137,13 +138,13 @@ def test_curves_of_several_ranks_are_named_with_their_process(rich: Comparison) 
     """One that differs on a rank alone is named with it, and with one process none is."""
     [curve, *_] = rich.drift
     curve = replace(curve, name="loss", place="", kind="watch", stream="rank1/main")
-    shown = render_comparison(replace(rich, drift=(curve,)), color=False)
+    shown = document_text(verdict_document(replace(rich, drift=(curve,))))
     assert "in rank1/main: differs" not in shown
     side = replace(rich.a, processes=(*rich.a.processes, replace(rich.a.processes[0], name="rank1/main")))
-    shown = render_comparison(replace(rich, a=side, drift=(curve,)), color=False)
+    shown = document_text(verdict_document(replace(rich, a=side, drift=(curve,))))
     assert "in rank1/main: differs" in shown
     drifts = (curve, replace(curve, stream="rank0/main"))
-    assert "in rank0/main: differs" in render_comparison(replace(rich, drift=drifts), color=False)
+    assert "in rank0/main: differs" in document_text(verdict_document(replace(rich, drift=drifts)))
 
 
 def test_each_section_has_one_title(rich: Comparison) -> None:
@@ -151,7 +152,7 @@ def test_each_section_has_one_title(rich: Comparison) -> None:
     document = verdict_document(rich)
     assert len(document.rest) == 9  # all that there are
     forms = {
-        "text": render_comparison(rich, color=False),
+        "text": document_text(verdict_document(rich)),
         "terminal": "\n".join(line.plain for line in verdict_lines(document, 400)),
         "markdown": comparison_markdown(rich).replace("`", ""),
         "page": parse(html_page(replace(gather("a.zarr", "b.zarr"), comparison=rich))).text,
@@ -213,7 +214,7 @@ def test_many_ranks_are_told_by_their_first_difference(tmp_path: Path) -> None:
         "First difference in values",
         "In rank4/main, order to the above unknown",
     ]
-    text = " ".join(render_comparison(found, color=False).split())
+    text = " ".join(document_text(verdict_document(found)).split())
     assert "compared 12 streams, 2 to 4 ops each" in text
     assert "diverge 1 stream, the first at op 2, step 0, cause: computation (aten.op2.default, " in text
     assert (
@@ -251,5 +252,5 @@ def test_calls_of_jax_precede_the_iteration_of_their_step(rich: Comparison, op: 
 
 def test_a_variable_that_is_empty_is_not_one_that_is_not_set(rich: Comparison) -> None:
     """Each has its word."""
-    text = render_comparison(replace(rich, system=(NamedDifference("env.XLA_FLAGS", "", None),)), color=False)
+    text = document_text(verdict_document(replace(rich, system=(NamedDifference("env.XLA_FLAGS", "", None),))))
     assert "  env.XLA_FLAGS  (empty) | (unset)" in text

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from rltrace.diff.base.model import Cause, InputsMatch, Pair
 from rltrace.json import to_json
-from rltrace.live_diff.result import LiveCounts, LiveFinding, LiveResult
-from rltrace.report.live_diff import against_json, against_lines, commands
+from rltrace.live_diff.result import LiveCounts, LiveFinding, LiveOutcome, LiveResult
+from rltrace.report.live_diff import LiveReport, against_lines, commands
 from rltrace.trace.read.names import Site
 
 SITE = Site("train.py", 12, "update", "loss = f(x)")
@@ -52,7 +52,7 @@ def test_the_first_difference() -> None:
     ]
     found = [LiveResult("rank0/main", LiveCounts(), first)]
     assert commands(found, "a.zarr", "b.zarr", "ended") == ["rltrace diff a.zarr b.zarr"]
-    shown = to_json(against_json(found, {"a": "a.zarr", "trace": "b.zarr"}))["processes"][0]["first"]
+    shown = to_json(LiveReport(LiveOutcome.DIFFERS, "a.zarr", "b.zarr", "ended", tuple(found)))["processes"][0]["first"]
     assert (shown["a_index"], shown["b_index"], shown["inputs_match"]) == (1234, 1300, "inferred")
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from rltrace.diff.base.model import NamedDifference, Verdict
 from rltrace.experiment.lock_check import LockCheck
 from rltrace.lock import LockComparison, LockFinding
-from rltrace.report.lock import render_lock_check
+from rltrace.report.lock import lock_document
+from rltrace.report.text import document_text
 
 SYSTEM = (NamedDifference("host.cpu", "Xeon", "EPYC"), NamedDifference("env.MKL_CBWR", None, "AVX2"))
 FIRST = LockFinding("rank0/main", 1200, "Adam", ("gradients",), "the gradients differ")
@@ -24,7 +25,7 @@ DIVERGED = LockCheck(
 
 def test_a_step_that_differs() -> None:
     """Where, what differs from the lock with what selects kernels, the reason, and what to run next."""
-    assert render_lock_check(DIVERGED, color=False).splitlines() == [
+    assert document_text(lock_document(DIVERGED)).splitlines() == [
         "DIVERGED  step 1,200 of rank0/main (Adam), against train.lock",
         "  The gradients differ.",
         "  The commands differ, A being the lock's: B adds --seed 2.",
@@ -46,7 +47,7 @@ def test_equal_steps() -> None:
     """What differs although nothing moved is said to have changed nothing; a long value has a line for each side."""
     system = (NamedDifference("torch.mkl", "a " * 30, "b " * 30),)
     equal = LockComparison(Verdict.IDENTICAL, "all 3 steps are equal", 3, None, system, "")
-    shown = render_lock_check(LockCheck(Path("train.lock"), equal, 0), color=False).splitlines()
+    shown = document_text(lock_document(LockCheck(Path("train.lock"), equal, 0))).splitlines()
     assert shown[:4] == [
         "IDENTICAL  against train.lock",
         "  All 3 steps are equal.",
@@ -58,5 +59,5 @@ def test_equal_steps() -> None:
 
 def test_an_update() -> None:
     """That the file is another one now, and how many facts moved."""
-    shown = render_lock_check(replace(DIVERGED, updated=True, explanation="", advice=()), color=False)
+    shown = document_text(lock_document(replace(DIVERGED, updated=True, explanation="", advice=())))
     assert "  train.lock was written anew, with 2 facts that moved." in shown.splitlines()

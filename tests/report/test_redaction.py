@@ -9,8 +9,8 @@ import pytest
 
 from rltrace.diff import compare
 from rltrace.diff.base.model import Comparison, NamedDifference
-from rltrace.report.diff_markdown import comparison_markdown
 from rltrace.report.html.page import html_page
+from rltrace.report.markdown import comparison_markdown
 from rltrace.report.page_data import gather
 from rltrace.report.redaction import NO_DISCLOSURE, Disclosure, Redactor, omission_note, redacted_comparison
 from rltrace.testing import TraceBuilder

@@ -177,7 +177,7 @@ def test_they_are_listed(tmp_path: Path) -> None:
     assert "profiled: 4 rows" in text
     assert "gemm  (2 times)" in text and "other  (1 times)" in text
     assert "launched outside any row: 3" in text and "lone ×3, by cudaGraphLaunch" in text
-    assert "unknown for 1 row: not looked at" in text
+    assert "Unknown for 1 row: not looked at" in text
     (process,) = json.loads(CliRunner().invoke(command, [str(path), "--format", "json"]).output)["processes"]
     assert process["launched"]["calls"][0]["ran"][0]["launches"] == [{"grid": [8, 1, 1], "block": [128, 1, 1]}]
     assert process["launched"]["unknown"] == [{"why": "not looked at", "stream": 0, "first": 3, "rows": 1}]

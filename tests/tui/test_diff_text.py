@@ -7,8 +7,8 @@ from pathlib import Path
 from rltrace.diff import compare
 from rltrace.diff.base.view import StreamView
 from rltrace.query.op_pair import OpPairs
-from rltrace.report.diff_text import split_at_dots
-from rltrace.report.document import verdict_document
+from rltrace.report.diff import verdict_document
+from rltrace.report.text import split_at_dots
 from rltrace.testing import TraceBuilder
 from rltrace.trace.format.schema import WRITES, Kind
 from rltrace.trace.read.reader import open_trace

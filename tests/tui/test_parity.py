@@ -11,8 +11,10 @@ from tui_support import at_terminal, press, screen_text
 from rltrace.diff.base.view import StreamView
 from rltrace.errors import UsageError
 from rltrace.extensions.parity.compare import compare
+from rltrace.extensions.parity.impact.logprobs import NoGap
+from rltrace.extensions.parity.impact.summary import Effects
 from rltrace.extensions.parity.inputs import open_ranges, parse_given
-from rltrace.extensions.parity.report.text import render_parity
+from rltrace.extensions.parity.report.compare import ParityReport
 from rltrace.trace.read.reader import open_trace
 from rltrace_tui.failure import FailureScreen
 from rltrace_tui.module_screen import ModuleScreen
@@ -32,8 +34,8 @@ def compared(a: Path, b: Path) -> ParityData:
     for keying in (found.a, found.b):
         recorded = keying.call_range.recorded
         views.append(StreamView(recorded.process, recorded.stream))
-    report = render_parity(found.parity)
-    return ParityData(found.parity, (), (views[0], views[1]), (open_trace(a), open_trace(b)), report, ("Gap\n  none",))
+    report = ParityReport(None, (), found.parity, Effects(NoGap("none"), ()))
+    return ParityData(report, (views[0], views[1]), (open_trace(a), open_trace(b)))
 
 
 def app_on(a: Path, b: Path) -> ParityApp:

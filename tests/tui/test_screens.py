@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,14 @@ from textual.pilot import Pilot
 from tui_support import OUTCOME, at_terminal, other_kernel, press, screen_text, settled
 
 from rltrace.experiment.outcome import outcome_path, write_outcome
-from rltrace.report.info import describe
+from rltrace.report.info import TraceSize, describe
 from rltrace_tui.base import BaseApp
 from rltrace_tui.diff_app import DiffApp
 from rltrace_tui.trace_app import TraceApp
 
-SETTLED = {
+SETTLED: dict[str, Any] = {
     "created": "2026-11-21 14:15:42+00:00",
-    "size": {"bytes": 12345, "files": 25, "bytes_per_op": 5.5},
+    "size": TraceSize(12345, 25, 5.5),
     "exit": {"status": 0},
 }
 """What differs from run to run."""
@@ -46,7 +47,7 @@ async def test_screens_of_one_trace(
 ) -> None:
     """The same of one trace."""
     monkeypatch.chdir(record(training()).path.parent)
-    monkeypatch.setattr("rltrace_tui.data.describe", lambda trace: {**describe(trace), **SETTLED})
+    monkeypatch.setattr("rltrace_tui.data.describe", lambda trace: replace(describe(trace), **SETTLED))
     async with at_terminal(TraceApp(Path("a.zarr")), size=size) as (pilot, app):
         await look(pilot, app, ONE, size)
 

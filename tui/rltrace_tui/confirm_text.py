@@ -15,12 +15,12 @@ from textual.content import Content
 from rltrace.command_lines import line
 from rltrace.experiment.confirm.saved_outcome import find_outcome
 from rltrace.experiment.outcome import ArmState, ExperimentResult, OriginClass, OutcomeError, outcome_path
-from rltrace.report.confirm import COLORS, RELEVANCE, arm_name, outcome_headline, outcome_section
+from rltrace.report.confirm import RELEVANCE, arm_name, outcome_document
 from rltrace.report.confirm import STATES as STATE_TEXTS
+from rltrace.report.document import Section
 from rltrace.trace.format.location import Location
 from rltrace.wording import counted
-from rltrace_tui.diff_text import COLORS as VERDICT_COLORS
-from rltrace_tui.diff_text import Lines, labelled, plain, section_lines
+from rltrace_tui.diff_text import COLORS, Lines, labelled, plain, section_lines
 
 STATES = {
     ArmState.NOT_RUN: ("·", "$text-muted"),
@@ -41,7 +41,8 @@ def headline(outcome: ExperimentResult | None) -> tuple[str, str]:
     """The outcome, and its colour."""
     if outcome is None:
         return "NO EXPERIMENT", "$text-muted"
-    return outcome_headline(outcome), "$text-accent" if outcome.word is None else VERDICT_COLORS[COLORS[outcome.word]]
+    document = outcome_document(outcome)
+    return document.headline, "$text-accent" if document.verdict is None else COLORS[document.verdict]
 
 
 def arm_lines(outcome: ExperimentResult, width: int) -> Lines:
@@ -59,7 +60,8 @@ def arm_lines(outcome: ExperimentResult, width: int) -> Lines:
             lines.append(Content.assemble(" " * (NAME_WIDTH + 2), (result[:space], style)))
     title, style = headline(outcome)
     lines += [Content(""), Content.assemble((title, f"bold {style}"))]
-    lines += section_lines(outcome_section(outcome), width)
+    document = outcome_document(outcome)
+    lines += section_lines(Section("", "", document.lead, document.facts), width)
     for command in outcome.advice:
         lines += labelled("next", command, width, "$text-accent")
     return lines

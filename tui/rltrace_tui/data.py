@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import RLock
 from time import sleep
-from typing import Any
 
 from rltrace.diff import CompareOptions, Comparison, compare
 from rltrace.diff.base.bisect import OnProbe
@@ -25,7 +24,7 @@ from rltrace.diff.shift import begin, shifted
 from rltrace.errors import SelectorError
 from rltrace.query.op_pair import OpPairs
 from rltrace.query.values import recording_commands
-from rltrace.report.info import describe
+from rltrace.report.info import TraceInfo, describe
 from rltrace.selectors import Key, Selector, parse_selectors
 from rltrace.trace.format.location import Location
 from rltrace.trace.format.schema import Step
@@ -266,7 +265,7 @@ class TraceData(DataSource):
     def __init__(self, path: Location) -> None:
         super().__init__()
         self.path = path
-        self.info: dict[str, Any] | None = None
+        self.info: TraceInfo | None = None
         """The description of ``rltrace info``; None: not read yet."""
         self.steps: tuple[OwnSteps, ...] = ()
         self._trace: Trace | None = None

@@ -15,7 +15,7 @@ from textual.worker import Worker, WorkerState, get_current_worker
 from rltrace.diff import Comparison
 from rltrace.diff.base.model import Pair, Probe
 from rltrace.diff.metrics.timeline import Curve
-from rltrace.report.diff_markdown import comparison_markdown
+from rltrace.report.markdown import comparison_markdown
 from rltrace.trace.format.location import Location
 from rltrace_tui.base import BaseApp, Failed
 from rltrace_tui.confirm_screen import ConfirmScreen

@@ -5,19 +5,16 @@ Owns glyphs and layout within a width. Pure functions: no widget, no reading.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import replace
-from textwrap import wrap
 
 from textual.content import Content
 
 from rltrace.diff.base.model import Pair, Verdict
 from rltrace.diff.display.browser import Browser, BrowserLine
 from rltrace.diff.display.row_pairs import Relation
-from rltrace.report.diff_text import LABEL, TextLayout
-from rltrace.report.document import Document, Fact, Section
-from rltrace.report.phrases import HEADLINES
+from rltrace.report.document import ALL, Document, Fact, Section
+from rltrace.report.text import LABEL, TextLayout
 
 COLORS = {
     Verdict.IDENTICAL: "$text-success",
@@ -35,11 +32,6 @@ GLYPHS = {
     Relation.ONLY_B: ">",
     Relation.UNPAIRED: "?",
 }
-
-SPACES = re.compile(r"(?<=\S)\s{3,}")
-
-LABELLED = re.compile(r"\s*\S+(?: \S+)?\s{2,}")
-"""A label of one or two words at the beginning of a line."""
 
 Lines = list[Content]
 
@@ -84,19 +76,19 @@ def fold_text(browser: Browser, line: BrowserLine) -> str:
 LOOKS = {"title": "bold", "name": "bold", "source": "$text-muted", "command": "$text-accent"}
 
 
-def headline(verdict: Verdict) -> tuple[str, str]:
+def headline(document: Document) -> tuple[str, str]:
     """The verdict, and its style."""
-    return HEADLINES[verdict], f"bold {COLORS[verdict]}"
+    return document.headline, f"bold {COLORS[document.verdict]}" if document.verdict else "bold"
 
 
 def verdict_lines(document: Document, width: int) -> Lines:
-    """The verdict, its findings and the commands to run next, then all other sections except the system."""
+    """The verdict, its findings and the commands to run next, then all other sections except those that have a pane."""
     where = document.place or document.scope
-    lines = [Content.assemble(headline(document.verdict), f"  {where}" if where else "")]
-    lines += [] if document.place else [plain(line) for line in wrap(document.lead, width)]
+    lines = [Content.assemble(headline(document), f"  {where}" if where else "")]
+    lines += [] if document.place else section_lines(Section("", "", document.lead), width)
     first = (*document.findings[:1], *document.named("next"), *document.findings[1:])
-    others = (section for section in document.rest if section.name not in ("next", "system"))
-    for section in (*first, *others, document.runs):
+    others = (section for section in document.rest if section.name not in ("next", "system", "modules"))
+    for section in (*first, *others, Section("runs", "The two runs", facts=document.facts, limit=ALL)):
         lines += section_lines(section, width)
     return lines
 
@@ -113,23 +105,16 @@ def section_lines(section: Section, width: int) -> Lines:
     return [Content.assemble((line.head, "$text-muted"), (line.body, LOOKS.get(line.look, ""))) for line in lines]
 
 
+def sections_lines(sections: Iterable[Section], width: int) -> Lines:
+    """Sections with an empty line between them."""
+    lines: Lines = []
+    for section in sections:
+        lines += [*([plain("")] if lines else []), *section_lines(section, width)]
+    return lines
+
+
 def pair_lines(label: str, pair: Pair[str], width: int) -> Lines:
     """A fact of both sides, on one line if it is equal."""
     if pair.a is None and pair.b is None:
         return []
     return section_lines(Section("", "", facts=(Fact(label, pair),)), width)
-
-
-def text_lines(lines: Iterable[str], width: int) -> Lines:
-    """Lines of a report, wrapped below the start of their text; headings without an indent are bold."""
-    found: Lines = []
-    for line in "\n".join(lines).strip("\n").splitlines():
-        if len(line) > width:
-            line = SPACES.sub("  ", line)  # keeps more of the value on the line
-        indent = len(line) - len(line.lstrip())
-        label = LABELLED.match(line)
-        more = " " * (label.end() if label and label.end() < width // 2 else indent + 2)
-        wrapped = wrap(line, width, subsequent_indent=more, drop_whitespace=True, break_on_hyphens=False) or [""]
-        style = "bold" if indent == 0 and label is None else ""
-        found += [plain(piece, style) for piece in wrapped]
-    return found

@@ -12,6 +12,8 @@ from textual.screen import Screen
 from textual.widgets import Footer, Static
 from textual.widgets.option_list import Option
 
+from rltrace.extensions.parity.report.compare import parity_document
+from rltrace.report.text import document_text
 from rltrace_tui import diff_text, parity_text
 from rltrace_tui.app_protocol import KeyGuard, copy
 from rltrace_tui.module_screen import ModuleScreen
@@ -78,8 +80,9 @@ class ModulesScreen(KeyGuard, Screen[None]):
         """Draw the current result."""
         found = self._work.found
         self.query_one("#parity", Pane).redraw()
-        word, style = (self._state.upper(), "$text-muted") if found is None else parity_text.headline(found.parity)
-        head = Content.assemble(f" rltrace   {self._work.names}   ", (word, f"bold {style}"))
+        waiting = (self._state.upper(), "bold $text-muted")
+        headline = waiting if found is None else diff_text.headline(parity_document(found.report))
+        head = Content.assemble(f" rltrace   {self._work.names}   ", headline)
         self.query_one("#head", Static).update(head)
         self._draw_modules()
         self.refresh_bindings()
@@ -103,7 +106,7 @@ class ModulesScreen(KeyGuard, Screen[None]):
             return [
                 diff_text.plain("Comparing the rows of both …" if waiting else f"The comparison was {self._state}.")
             ]
-        return parity_text.verdict_lines(found.parity, found.required, found.more, width)
+        return diff_text.verdict_lines(parity_document(found.report), width)
 
     # --- keys ---------------------------------------------------------------------------------------------------------
 
@@ -142,4 +145,4 @@ class ModulesScreen(KeyGuard, Screen[None]):
 
     def action_copy(self) -> None:
         assert self._work.found is not None
-        copy(self.app, self._work.found.report, "the report is")
+        copy(self.app, document_text(parity_document(self._work.found.report)), "the report is")

@@ -15,7 +15,7 @@ from rltrace.diff.metrics.distances import LISTED, Bin, Distances, ElementPair
 from rltrace.query.op_pair import OpPair, PairedInput
 from rltrace.query.ops import OpInput
 from rltrace.query.values import OpValues, ValuePair
-from rltrace.report.document import distances_text
+from rltrace.report.diff import distances_text
 from rltrace.trace.read.names import Site
 from rltrace_tui.diff_text import Lines, labelled, pair_lines, plain
 

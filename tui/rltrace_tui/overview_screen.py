@@ -13,8 +13,8 @@ from textual.widgets import Footer, Static
 from rltrace.diff import Comparison
 from rltrace.diff.base.model import Probe
 from rltrace.diff.metrics.timeline import Curve
-from rltrace.report.diff_text import render_comparison
-from rltrace.report.document import verdict_document
+from rltrace.report.diff import verdict_document
+from rltrace.report.text import document_text
 from rltrace_tui import charts, diff_text
 from rltrace_tui.app_protocol import KeyGuard, copy, host
 from rltrace_tui.curves import Curves, CurveScreen
@@ -117,7 +117,7 @@ class OverviewScreen(KeyGuard, CurveScreen):
 
     def _draw_head(self) -> None:
         found = self._work.comparison
-        headline = diff_text.headline(found.verdict) if found else (self._state.upper(), "bold $text-muted")
+        headline = diff_text.headline(verdict_document(found)) if found else (self._state.upper(), "bold $text-muted")
         self.query_one("#head", Static).update(Content.assemble(f" rltrace   {self._work.names}   ", headline))
 
     def _verdict(self, width: int) -> diff_text.Lines:
@@ -179,7 +179,7 @@ class OverviewScreen(KeyGuard, CurveScreen):
     def action_copy(self) -> None:
         found = self._work.comparison
         assert found is not None
-        copy(self.app, render_comparison(found, color=False), "the report is")
+        copy(self.app, document_text(verdict_document(found)), "the report is")
 
     def action_export(self) -> None:
         name = "-".join(path.name.removesuffix(".zarr") for path in (self._work.path_a, self._work.path_b))

@@ -14,7 +14,8 @@ from rltrace.diff.base.findings import RowAt
 from rltrace.diff.base.model import Finding, Pair
 from rltrace.diff.base.view import StreamView
 from rltrace.diff.display.browser import Browser
-from rltrace.extensions.parity.model import ModuleOrigin, ModuleResult, Parity, Required
+from rltrace.extensions.parity.model import ModuleOrigin, ModuleResult, Parity
+from rltrace.extensions.parity.report.compare import ParityReport
 from rltrace.query.op_pair import OpPairs
 from rltrace.query.values import selector_of
 from rltrace.trace.read.reader import Trace
@@ -28,15 +29,14 @@ NAME = "A and B"
 class ParityData:
     """The result of a comparison by row."""
 
-    parity: Parity
-    required: tuple[Required, ...]
+    report: ParityReport
     views: tuple[StreamView, StreamView]
     traces: tuple[Trace, Trace]
     """The same trace twice, if both sides are of one trace."""
-    report: str
-    """The whole report as text."""
-    more: tuple[str, ...] = ()
-    """Sections of the report on effects: log-probability gap, routing decisions."""
+
+    @property
+    def parity(self) -> Parity:
+        return self.report.parity
 
     @cached_property
     def origins(self) -> dict[Pair[str], ModuleOrigin]:

@@ -1,4 +1,4 @@
-"""Two programs compared by row, as lines of text: the verdict, a line for each module, one module in full.
+"""Two programs compared by row, as lines of text: a line for each module, and one module in full.
 
 Owns glyphs and layout within a width. Pure functions: no widget, no reading.
 """
@@ -13,74 +13,15 @@ from rltrace.diff.base.model import Pair
 from rltrace.extensions.parity.model import (
     ModuleOrigin,
     ModuleResult,
-    Parity,
     ParityOp,
-    ParitySide,
-    ParityVerdict,
-    Required,
     TensorResult,
 )
-from rltrace.extensions.parity.report.text import CAUSES, HEADLINES, distance_text
+from rltrace.extensions.parity.report.compare import distance_text
 from rltrace.wording import counted, sentence
-from rltrace_tui.diff_text import Lines, labelled, pair_lines, plain, text_lines
-
-STYLES = {
-    ParityVerdict.BITWISE: "$text-success",
-    ParityVerdict.DIFFERS: "$text-error",
-    ParityVerdict.UNDECIDED: "$text-warning",
-}
-
-HOLDS = {True: "holds", False: "FAILS", None: "undecided"}
+from rltrace_tui.diff_text import Lines, labelled, pair_lines, plain
 
 NUMBERS_WIDTH = 30
 """Columns of the numbers beside a module's path."""
-
-
-def headline(parity: Parity) -> tuple[str, str]:
-    """The verdict, and its style."""
-    return HEADLINES[parity.verdict], STYLES[parity.verdict]
-
-
-def verdict_lines(parity: Parity, required: Sequence[Required], more: Sequence[str], width: int) -> Lines:
-    """The verdict, the first module that diverges, requirements, effects, and what was compared.
-
-    ``more``: sections of the report on effects.
-    """
-    title, style = headline(parity)
-    first = parity.first
-    lines: Lines = [Content.assemble((title, f"bold {style}"), "" if first is None else f"  {CAUSES[first.reason]}")]
-    if first is not None:
-        lines += labelled("module", str(first.path.b), width, "bold")
-        lines += [*_because(first, width), *_parts(first, width)]
-    else:
-        lines += labelled("", sentence(parity.why), width)
-    for one in required:
-        lines += labelled("required", f"{one.text}: {HOLDS[one.holds]}, {one.why}", width, "" if one.holds else "bold")
-    for section in more:
-        lines += [plain(""), *text_lines(section.splitlines(), width)]
-    lines += [plain("")] if more else []
-    for name, side in (("A", parity.a), ("B", parity.b)):
-        lines += labelled(name, _side(side), width)
-    lines += labelled("rows", sentence(parity.how), width)
-    for twice in parity.disagreements:
-        what = (
-            f"{counted(twice.rows, 'row')} of {twice.module} computed twice with different results, first in "
-            f"{twice.what}"
-        )
-        lines += labelled(f"{twice.side.upper()} twice", what, width, "$text-warning")
-    for hole in parity.holes:
-        lines += labelled("damage", sentence(hole), width, "$text-warning")
-    for note in parity.notes:
-        lines += labelled("note", sentence(note), width)
-    for command in parity.advice:
-        lines += labelled("next", command, width, "$text-accent")
-    return lines
-
-
-def _side(side: ParitySide) -> str:
-    lacks = f", {side.missing:,} of them only on this side" if side.missing else ""
-    passes = counted(side.passes, "forward pass", "forward passes")
-    return f"{side.path}: {side.what}, {passes}, {counted(side.rows, 'row')}{lacks}"
 
 
 def _because(origin: ModuleOrigin, width: int) -> Lines:

@@ -9,7 +9,9 @@ from textual.content import Content
 from textual.widgets import Footer, Static
 
 from rltrace.diff.metrics.timeline import Curve
-from rltrace.report.info import fact_lines, head_lines, info_text
+from rltrace.report.document import ALL, Section
+from rltrace.report.info import FACT_SECTIONS, info_document
+from rltrace.report.text import document_text
 from rltrace_tui import charts, diff_text
 from rltrace_tui.app_protocol import KeyGuard, copy
 from rltrace_tui.curves import Curves, CurveScreen
@@ -72,7 +74,7 @@ class TraceScreen(KeyGuard, CurveScreen):
     def _redraw(self) -> None:
         for pane in self.query(Pane):
             pane.redraw()
-        states = [] if self._work.info is None else [str(p["state"]) for p in self._work.info["processes"]]
+        states = [] if self._work.info is None else [process.state for process in self._work.info.processes]
         state = self._state or ", ".join(dict.fromkeys(states))
         style = "$text-success" if state == "complete" else "$text-warning"
         self.query_one("#head", Static).update(
@@ -85,10 +87,16 @@ class TraceScreen(KeyGuard, CurveScreen):
     def _trace(self, width: int) -> diff_text.Lines:
         if self._work.info is None:
             return [Content("Reading …" if self._state == "reading" else f"Reading was {self._state}.")]
-        return diff_text.text_lines(head_lines(self._work.info), width)
+        document = info_document(self._work.info)
+        others = (section for section in document.sections if not section.name.startswith(FACT_SECTIONS))
+        return diff_text.sections_lines((Section("", "", facts=document.facts, limit=ALL), *others), width)
 
     def _facts(self, width: int) -> diff_text.Lines:
-        return [] if self._work.info is None else diff_text.text_lines(fact_lines(self._work.info), width)
+        if self._work.info is None:
+            return []
+        sections = info_document(self._work.info).sections
+        own = (section for section in sections if section.name.startswith(FACT_SECTIONS))
+        return diff_text.sections_lines(own, width)
 
     def _timeline(self, width: int) -> diff_text.Lines:
         if self._work.info is None:
@@ -115,4 +123,4 @@ class TraceScreen(KeyGuard, CurveScreen):
 
     def action_copy(self) -> None:
         assert self._work.info is not None
-        copy(self.app, info_text(self._work.info), "the facts of the trace are")
+        copy(self.app, document_text(info_document(self._work.info)), "the facts of the trace are")

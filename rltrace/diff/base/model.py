@@ -474,6 +474,11 @@ class Comparison:
     agree."""
 
     @property
+    def shown(self) -> Finding | None:
+        """The finding that the verdict rests on, or else the most informative one."""
+        return self.decisive or self.first_value or self.first
+
+    @property
     def agrees(self) -> bool | None:
         """True: the two runs computed the same; False: they did not; None: that cannot be said."""
         if self.verdict is Verdict.UNKNOWN:

@@ -12,7 +12,7 @@ from enum import StrEnum
 from math import isfinite
 
 from rltrace.errors import UsageError
-from rltrace.extensions.parity.impact.logprobs import Gap
+from rltrace.extensions.parity.impact.logprobs import Gap, NoGap
 from rltrace.extensions.parity.model import Parity, ParityVerdict, Required
 
 BITWISE = {ParityVerdict.BITWISE: True, ParityVerdict.DIFFERS: False, ParityVerdict.UNDECIDED: None}
@@ -84,17 +84,17 @@ def holds(requirement: Requirement, gap: Gap | None) -> bool | None:
     return False if number >= requirement.limit else None if gap.only_b > gap.n else True
 
 
-def judge(requirements: Sequence[Requirement], parity: Parity, gap: Gap | str | None) -> tuple[Required, ...]:
-    """``gap``: of the log-probabilities; one sentence where there is none; None: it was not computed."""
+def judge(requirements: Sequence[Requirement], parity: Parity, gap: Gap | NoGap | None) -> tuple[Required, ...]:
+    """``gap``: of the log-probabilities; None: it was not computed."""
     return tuple(
         _about_gap(one, gap) if one.about_gap else Required(str(one), BITWISE[parity.verdict], parity.why)
         for one in requirements
     )
 
 
-def _about_gap(requirement: Requirement, gap: Gap | str | None) -> Required:
+def _about_gap(requirement: Requirement, gap: Gap | NoGap | None) -> Required:
     if not isinstance(gap, Gap):
-        return Required(str(requirement), None, gap or "log-probabilities were not computed")
+        return Required(str(requirement), None, gap.why if gap else "log-probabilities were not computed")
     number = found(requirement, gap)
     if number is None:
         why = "no sampled token has a log-probability on both sides"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from html import escape
 
 from rltrace.diff.base.model import Pair
-from rltrace.report.document import Code, Fact, Form, Inline, Section, Stack
+from rltrace.report.document import Code, Fact, Form, Inline, Number, Section, Stack
 from rltrace.trace.read.names import Site
 from rltrace.wording import cut
 
@@ -232,15 +232,19 @@ def document_section(shown: Section, *content: Content, with_stack: bool = True)
 
 
 def blocks(shown: Section, with_stack: bool = True) -> Content:
-    """The sentences, facts, source lines, stacks and commands of a section."""
+    """The sentences, facts, source lines, stacks, table, commands and parts of a section."""
     values = [fact.value for fact in shown.facts]
     return [
         [el("p", text) for text in shown.lead],
         _facts(shown),
         [el("pre", el("code", site.source)) for site in values if isinstance(site, Site) and site.source],
         [frames(stack.frames) for stack in values if isinstance(stack, Stack) and with_stack],
+        _table(shown, shown.rows) if shown.rows else None,
         commands(shown.commands) if shown.commands else None,
-        more(len(shown.facts) - MAX_FACTS, "facts"),
+        more(max(len(shown.facts), len(shown.rows), len(shown.parts)) - MAX_FACTS, "facts"),
+        el("ul", [el("li", el("strong", part.title), blocks(part)) for part in shown.parts[:MAX_FACTS]], class_="plain")
+        if shown.parts
+        else None,
     ]
 
 
@@ -249,17 +253,26 @@ def _facts(shown: Section) -> Content:
     if not listed:
         return None
     if shown.form is Form.TABLE:
-        head = (("fact", None), ("A", None), ("B", None))
-        return table(head, (row(_inline(fact.label), *_sides(fact)) for fact in listed), shown.title)
+        return _table(shown, [(fact.label, *_sides(fact)) for fact in listed])
     if shown.form is Form.LIST:
         signs = (side(str(f.label)) if f.label in ("A", "B") else el("code", f.label, class_="key") for f in listed)
         return el("ul", [el("li", sign, " ", _value(f)) for sign, f in zip(signs, listed, strict=True)], class_="plain")
     return facts(*((_inline(fact.label), _value(fact)) for fact in listed))
 
 
-def _sides(fact: Fact) -> Iterator[Content]:
+def _table(shown: Section, rows: Sequence[Sequence[Inline]]) -> Element:
+    numbers = {n for cells in rows for n, cell in enumerate(cells) if isinstance(cell, Number)}
+    head = [(title, "number" if n in numbers else None) for n, title in enumerate(shown.columns)]
+    return table(head, (row(*map(_cell, cells)) for cells in rows[:MAX_FACTS]), shown.title)
+
+
+def _cell(cell: Inline) -> Content:
+    return el("td", cell, class_="number") if isinstance(cell, Number) else _inline(cell)
+
+
+def _sides(fact: Fact) -> Iterator[Inline]:
     assert isinstance(fact.value, Pair)
-    yield from (code(value) if value else muted("(unset)") for value in (fact.value.a, fact.value.b))
+    yield from (Code(value) if value else "(unset)" for value in (fact.value.a, fact.value.b))
 
 
 def _value(fact: Fact) -> Content:

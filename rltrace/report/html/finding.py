@@ -13,7 +13,8 @@ from rltrace.diff.metrics.distances import Bin, Distances, ElementPair
 from rltrace.query.op_pair import OpPair, PairedInput
 from rltrace.query.ops import OpInput, OpLine
 from rltrace.query.values import OpValues, ValuePair
-from rltrace.report.document import Document, distances_text, titled_findings
+from rltrace.report.diff import distances_text, titled_findings
+from rltrace.report.document import Document
 from rltrace.report.html.charts import bar
 from rltrace.report.html.elements import (
     IN_TERMINAL,
@@ -32,7 +33,6 @@ from rltrace.report.html.elements import (
     table,
 )
 from rltrace.report.page_data import InputSource, PageData, shown_inputs
-from rltrace.report.phrases import shown_finding
 
 # --- values -----------------------------------------------------------------------------------------------------------
 
@@ -105,7 +105,7 @@ MAX_FINDINGS, MAX_STACKS, MAX_OUTPUTS = 20, 3, 4
 
 def finding_sections(material: PageData, document: Document) -> Iterator[Element]:
     """The finding that the verdict rests on, with its op in full, then the others."""
-    shown = shown_finding(material.comparison)
+    shown = material.comparison.shown
     findings = zip(document.findings, titled_findings(material.comparison), strict=True)
     for number, (section, (_, finding)) in enumerate(islice(findings, MAX_FINDINGS)):
         full: Content = None

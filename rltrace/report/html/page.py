@@ -15,8 +15,9 @@ from importlib.resources import files
 
 from rltrace.diff.base.model import Comparison, Pair
 from rltrace.experiment.outcome import ExperimentResult
-from rltrace.report.document import Document, verdict_document
-from rltrace.report.html.confirm import experiment_section
+from rltrace.report.confirm import outcome_document
+from rltrace.report.diff import verdict_document
+from rltrace.report.document import Document, Section
 from rltrace.report.html.elements import (
     Content,
     Element,
@@ -34,7 +35,6 @@ from rltrace.report.html.finding import finding_sections
 from rltrace.report.html.ops import around_section
 from rltrace.report.html.timeline import curves_section, search_section, timeline_section
 from rltrace.report.page_data import LaunchSummary, PageData
-from rltrace.report.phrases import HEADLINES
 from rltrace.report.redaction import NO_DISCLOSURE, Disclosure, Redactor, omission_note
 
 
@@ -49,12 +49,12 @@ def html_page(
     redactor = Redactor(disclosure, material.comparison.a.path, material.comparison.b.path)
     shown = replace(redactor.redact(material), to_record=tuple(redactor.command(line) for line in material.to_record))
     runs = Pair(*(_launch(run, redactor, disclosure) for run in (material.runs.a, material.runs.b)))
-    experiment = None if outcome is None else experiment_section(redactor.redact(outcome))
+    experiment = None if outcome is None else _experiment(redactor.redact(outcome))
     document = verdict_document(shown.comparison)
     sections = [one for one in _sections(shown, document, runs, experiment) if one is not None]
     body = el("body", _header(document), _contents(sections), el("main", sections), _footer(disclosure, version))
     a, b = shown.comparison.a.path, shown.comparison.b.path
-    title = f"rltrace: {HEADLINES[shown.comparison.verdict]}, {a} against {b}"
+    title = f"rltrace: {document.headline}, {a} against {b}"
     return "<!DOCTYPE html>\n" + render(el("html", _head(title), body, lang="en")) + "\n"
 
 
@@ -101,13 +101,31 @@ def _sections(
 
 
 def _header(document: Document) -> Element:
-    verdict = el("span", HEADLINES[document.verdict], id="verdict", class_=f"verdict is-{document.verdict.value}")
+    verdict = _headline(document, name="verdict")
     return el(
         "header",
         el("div", el("p", "rltrace", class_="brand"), _theme(), class_="bar-top"),
         el("h1", verdict, " ", document.place or document.scope),
-        el("p", document.lead, class_="lead"),
-        blocks(document.runs),
+        [el("p", text, class_="lead") for text in document.lead],
+        blocks(Section("", "", facts=document.facts)),
+    )
+
+
+def _headline(document: Document, name: str | None = None) -> Element:
+    look = "unknown" if document.verdict is None else document.verdict.value
+    return el("span", document.headline, id=name, class_=f"verdict is-{look}")
+
+
+def _experiment(outcome: ExperimentResult) -> Element:
+    """An experiment on the two runs, finished or not."""
+    document = outcome_document(outcome)
+    shown = [one for one in document.sections if one.name not in ("notes", "next")]
+    return section(
+        "experiment",
+        "Experiment",
+        el("p", _headline(document)),
+        blocks(Section("", "", document.lead, document.facts)),
+        [[el("h3", one.title), blocks(one)] for one in shown],
     )
 
 

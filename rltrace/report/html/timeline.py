@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from rltrace.diff.base.model import Comparison, Finding, Probe
 from rltrace.diff.metrics.timeline import Curve, StepState, Timeline
+from rltrace.report.diff import step_word
 from rltrace.report.document import Document
 from rltrace.report.html.charts import (
     HEIGHTS,
@@ -39,7 +40,6 @@ from rltrace.report.html.elements import (
     table,
 )
 from rltrace.report.page_data import PageData, SearchTrack
-from rltrace.report.phrases import shown_finding, step_word
 from rltrace.wording import counted
 
 MAX_CURVES, MAX_PROBES, MAX_PROCESSES, MAX_TRACKS = 24, 64, 16, 12
@@ -76,7 +76,7 @@ def timeline_section(material: PageData) -> Element | None:
     """A timeline for every process that made steps."""
     if not material.timelines:
         return None
-    finding = shown_finding(material.comparison)
+    finding = material.comparison.shown
     shown = material.timelines[:MAX_PROCESSES]
     return section(
         "timeline",
@@ -219,7 +219,7 @@ def _difference(a: float, b: float) -> Content:
 
 def search_section(material: PageData) -> Element:
     """How the first difference was found."""
-    search, finding = material.comparison.search, shown_finding(material.comparison)
+    search, finding = material.comparison.search, material.comparison.shown
     stream = "" if finding is None else finding.stream
     tracks = sorted(material.tracks, key=lambda track: track.stream != stream)
     read = f"{search.chunks_read:,} chunks were read, {search.bytes_read:,} bytes."

@@ -23,8 +23,9 @@ from rltrace.diff.metrics.series import all_series
 from rltrace.diff.system_facts import selects_kernels
 from rltrace.digest import digest_buffer, seed_of
 from rltrace.lock import lock_of
-from rltrace.report.diff_text import render_comparison
-from rltrace.report.info import describe, info_text
+from rltrace.report.diff import verdict_document
+from rltrace.report.info import describe, info_document
+from rltrace.report.text import document_text
 from rltrace.trace.format.row_hashes import row_hashes
 from rltrace.trace.read.reader import Trace, open_trace
 from rltrace.trace.tools.verify import verify
@@ -296,7 +297,7 @@ def test_each_iteration_is_a_step(programs: Programs) -> None:
     assert process.state == "complete"
     assert len(process.steps) == 6
     assert verify(trace.path).sound
-    text = info_text(describe(trace))
+    text = document_text(info_document(describe(trace)))
     assert "jit.train #0  6 iterations" in text
 
 
@@ -347,7 +348,7 @@ def test_another_instruction_set_is_found_in_the_iteration(programs: Programs) -
     assert "instruction set native against SSE4_2" in found.explanation
     differs = [name for name, each in zip(found.output_names, found.outputs, strict=True) if each.a != each.b]
     assert f"{differs[0]} differs" in found.explanation
-    text = render_comparison(comparison, color=False)
+    text = document_text(verdict_document(comparison))
     assert f"iteration {found.step} (jit.train's" in text
     assert "optimizer step" not in text
     assert re.search(r"kernel   A  XLA native cpu, jaxlib [^,]*, \d+ threads?\n", text)

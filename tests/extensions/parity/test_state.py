@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from rltrace.errors import UsageError
-from rltrace.extensions.parity.report.state import render_state
+from rltrace.extensions.parity.report.state import state_document
 from rltrace.extensions.parity.state import (
     RankShard,
     ShardedState,
@@ -22,6 +22,7 @@ from rltrace.extensions.parity.state import (
     order_bound,
     summands_for,
 )
+from rltrace.report.text import document_text
 from rltrace.trace.format.shards import Shard, ShardKind, parse_placement
 from rltrace.trace.read.values import Value
 
@@ -102,7 +103,7 @@ def test_copies_that_differ_between_ranks_are_reported() -> None:
     b = source({GRADIENT: [shard(0, WHOLE, (5, 3), "R"), shard(1, WHOLE + 1, (5, 3), "R")]})
     found = compared(plain(gradient=WHOLE), b)
     assert (found.verdict, found.equal, found.replicas[0].ranks) == (StateVerdict.DIFFERS, 1, (0, 1))
-    assert "ranks 0 and 1 of B" in render_state(found)
+    assert "ranks 0 and 1 of B" in document_text(state_document(found))
 
 
 def test_parameters_are_matched_without_wrappers() -> None:
@@ -168,4 +169,4 @@ def test_before_the_first_step_nothing_is_explained() -> None:
     """Programs that begin with other parameters differ, however little."""
     found = compared(plain(before=WHOLE), plain(before=np.nextafter(WHOLE, np.float32(99))))
     assert found.verdict is StateVerdict.DIFFERS
-    assert "begin with other parameters" in render_state(found)
+    assert "begin with other parameters" in document_text(state_document(found))

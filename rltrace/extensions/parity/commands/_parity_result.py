@@ -9,8 +9,7 @@ from rltrace.commands.console import ExitCode
 
 if TYPE_CHECKING:
     from rltrace.extensions.parity.compare import Compared
-    from rltrace.extensions.parity.impact.summary import Effects
-    from rltrace.extensions.parity.model import Parity, Required
+    from rltrace.extensions.parity.report.compare import ParityReport
     from rltrace.trace.read.reader import Trace
 
 
@@ -19,15 +18,11 @@ class ParityResult:
     """The comparison and its effects, compared with the requirements."""
 
     compared: Compared
-    effects: Effects
-    parity: Parity
-    required: tuple[Required, ...]
-    answer: bool | None
-    """Whether all requirements hold; None if undecided."""
+    report: ParityReport
     traces: tuple[Trace, Trace]
 
     @property
     def status(self) -> int:
-        if self.answer is None:
+        if self.report.agrees is None:
             return ExitCode.UNDECIDED
-        return ExitCode.IDENTICAL if self.answer else ExitCode.DIVERGED
+        return ExitCode.IDENTICAL if self.report.agrees else ExitCode.DIVERGED

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -11,8 +10,7 @@ from typing import Any
 import click
 
 from rltrace.commands._option_types import COUNT, color_option, form_option, is_given, option, options_of
-from rltrace.commands._output_files import write_output
-from rltrace.commands.console import ExitCode, emit, use_color
+from rltrace.commands.console import ExitCode, emit_report
 from rltrace.errors import UsageError
 
 STATE = "State, of one model under two shardings"
@@ -53,9 +51,8 @@ def check_state_options() -> bool:
 
 def compare_state(arguments: StateArguments) -> int:
     """Compare, print or write the report, and return the exit status."""
-    from rltrace.extensions.parity.report.state import render_state
+    from rltrace.extensions.parity.report.state import state_document
     from rltrace.extensions.parity.state import SUMMANDS, StateOptions, StateVerdict, compare_states
-    from rltrace.json import to_json
 
     output = arguments.output
     if len(arguments.traces) != 2:
@@ -68,16 +65,7 @@ def compare_state(arguments: StateArguments) -> int:
     reference = None if arguments.reference is None else _source(arguments.reference)
     options = StateOptions(arguments.summands or SUMMANDS, precision, _mapped(arguments.map_file, a, b))
     found = compare_states(a, b, options, reference)
-    colored = use_color(arguments.color) and output is None
-    text = (
-        json.dumps(to_json(found), indent=2, allow_nan=False)
-        if arguments.form == "json"
-        else render_state(found, color=colored)
-    )
-    if output is None:
-        emit(text, color=colored)
-    else:
-        write_output(output, text + "\n")
+    emit_report(arguments.form, found, lambda: state_document(found), arguments.color, output)
     if found.verdict is StateVerdict.UNDECIDED:
         return ExitCode.UNDECIDED
     good = {StateVerdict.BITWISE} if arguments.required else {StateVerdict.BITWISE, StateVerdict.EXPLAINED}

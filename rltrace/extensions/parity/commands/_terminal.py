@@ -34,8 +34,6 @@ def show_parity(traces: tuple[TraceArgument, TraceArgument], judge: Callable[[],
 
 def _parity_data(result: ParityResult) -> ParityData:
     from rltrace.diff.base.view import StreamView
-    from rltrace.extensions.parity.report.gap import effects_texts
-    from rltrace.extensions.parity.report.text import render_parity
     from rltrace_tui.parity_data import ParityData
 
     def view(recorded: RecordedStream | None) -> StreamView:
@@ -44,6 +42,4 @@ def _parity_data(result: ParityResult) -> ParityData:
 
     compared = result.compared
     views = view(compared.a.call_range.recorded), view(compared.b.call_range.recorded)
-    more = tuple(effects_texts(result.effects))
-    report = render_parity(result.parity, result.required, more)
-    return ParityData(result.parity, result.required, views, result.traces, report, more)
+    return ParityData(result.report, views, result.traces)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from rltrace.commands._option_types import argument, is_given, no_tui_option, option, verb
-from rltrace.commands._output_files import check_output, write_output
-from rltrace.commands.console import ExitCode, emit, use_color
+from rltrace.commands._output_files import check_output
+from rltrace.commands.console import ExitCode, emit_report
 from rltrace.errors import UsageError
 from rltrace.extensions.parity.commands._parity_result import ParityResult
 from rltrace.extensions.parity.commands._state_comparison import StateArguments, check_state_options, compare_state
@@ -112,6 +111,7 @@ def _result(
     traces: tuple[TraceArgument, TraceArgument],
     requirements: Sequence[Requirement],
 ) -> ParityResult:
+    from rltrace.extensions.parity.report.compare import ParityReport
     from rltrace.extensions.parity.requirements import agrees, judge
     from rltrace.extensions.parity.suggested_commands import advise
     from rltrace.trace.read.reader import open_trace
@@ -120,22 +120,12 @@ def _result(
     other = opened if traces[1].path == traces[0].path else open_trace(traces[1].path)
     parity = replace(compared.parity, advice=advise(compared.parity, opened, other))
     required = judge(requirements, parity, effects.gap)
-    return ParityResult(compared, effects, parity, required, agrees(required, parity), (opened, other))
+    report = ParityReport(agrees(required, parity), required, parity, effects)
+    return ParityResult(compared, report, (opened, other))
 
 
 def _report(result: ParityResult, form: str, output: Path | None, color: str) -> None:
-    from rltrace.extensions.parity.report.gap import effects_texts
-    from rltrace.extensions.parity.report.json import parity_json
-    from rltrace.extensions.parity.report.text import render_parity
+    from rltrace.extensions.parity.report.compare import parity_document
 
-    colored = use_color(color) and output is None
-    if form == "json":
-        document = parity_json(result.parity, result.required, result.answer, result.effects)
-        text = json.dumps(document, indent=2, allow_nan=False)
-    else:
-        sections = effects_texts(result.effects, color=colored)
-        text = render_parity(result.parity, result.required, sections, color=colored)
-    if output is None:
-        emit(text, color=colored)
-    else:
-        write_output(output, text + "\n")
+    report = result.report
+    emit_report(form, report, lambda: parity_document(report), color, output)

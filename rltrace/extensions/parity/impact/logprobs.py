@@ -71,6 +71,14 @@ class Portion:
 
 
 @dataclass(frozen=True)
+class NoGap:
+    """Log-probabilities that could not be compared."""
+
+    why: str
+    """One sentence."""
+
+
+@dataclass(frozen=True)
 class Gap:
     """The distance between the log-probabilities of two programs."""
 

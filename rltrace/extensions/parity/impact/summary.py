@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from rltrace.errors import UsageError
 from rltrace.extensions.parity.compare import Compared
 from rltrace.extensions.parity.impact.chosen_logprobs import gap_of_selected, parse_both
-from rltrace.extensions.parity.impact.logprobs import Gap, Policy, gap_of_logits
+from rltrace.extensions.parity.impact.logprobs import Gap, NoGap, Policy, gap_of_logits
 from rltrace.extensions.parity.impact.routing import DEFAULT, Routing, routing_of
 
 Names = Sequence[tuple[str, str]]
@@ -21,8 +21,7 @@ Names = Sequence[tuple[str, str]]
 class Effects:
     """Results beyond the rows of modules."""
 
-    gap: Gap | str
-    """One sentence: why there is none."""
+    gap: Gap | NoGap
     routing: tuple[Routing, ...]
     """Of each router, in the order of A's first decisions."""
     routing_notes: tuple[str, ...] = ()
@@ -55,4 +54,4 @@ def effects_of(compared: Compared, logprobs: str | None = None, routing: str | N
     found, notes = routing_of(a, b, names, selectors)
     if routing is not None and not found and not notes:
         raise UsageError(f"--routing {routing} finds no routing decision with recorded rows, on neither side")
-    return Effects(gap, found, notes)
+    return Effects(NoGap(gap) if isinstance(gap, str) else gap, found, notes)

@@ -1,13 +1,10 @@
-"""Parameters, gradients and optimizer state of two programs, compared as whole tensors, as text.
-
-Owns the order of the report and its wording; readable at 80 columns and without colour. Computes nothing.
-"""
+"""The document of parameters, gradients and optimizer state of two programs, compared as whole tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
-from rltrace.extensions.parity.report.text import listed
+from rltrace.diff.base.model import Verdict
 from rltrace.extensions.parity.state import (
     FACTOR,
     StateComparison,
@@ -16,52 +13,40 @@ from rltrace.extensions.parity.state import (
     StateVerdict,
     described,
 )
-from rltrace.report.diff_text import wrapped
-from rltrace.report.style import Style
+from rltrace.report.document import ALL, Code, Document, Fact, Inline, Number, Section
 from rltrace.trace.format.shards import ShardKind
-from rltrace.wording import counted, sentence
+from rltrace.wording import counted, sentence, sentences
 
 SHOWN = 20
 """Tensors that are listed one by one; the JSON report has all of them."""
 
-NAME = 30
-"""Columns of a parameter's name."""
-
 HEADLINES = {
-    StateVerdict.BITWISE: ("BITWISE EQUAL", "32"),
-    StateVerdict.EXPLAINED: ("EXPLAINED BY THE ORDER OF SUMS", "32"),
-    StateVerdict.DIFFERS: ("DIFFERS", "31"),
-    StateVerdict.UNDECIDED: ("UNDECIDED", "33"),
+    StateVerdict.BITWISE: ("BITWISE EQUAL", Verdict.IDENTICAL),
+    StateVerdict.EXPLAINED: ("EXPLAINED BY THE ORDER OF SUMS", Verdict.IDENTICAL),
+    StateVerdict.DIFFERS: ("DIFFERS", Verdict.DIVERGED),
+    StateVerdict.UNDECIDED: ("UNDECIDED", Verdict.UNKNOWN),
 }
 
 
-def render_state(found: StateComparison, *, color: bool = False) -> str:
-    """The report, without a newline at its end."""
-    style = Style(color)
-    sections: list[Iterable[str]] = [
-        _head(found, style),
-        _first(found, style),
-        _tensors(found, style),
-        _replicas(found, style),
-        listed("Not compared", _uncompared(found), style),
-        listed("Note", [*(f"{one.a} of A matches {one.b} of B" for one in found.renamed), *found.notes], style),
-    ]
-    texts = ["\n".join(section) for section in sections]
-    return "\n\n".join(text for text in texts if text)
-
-
-def _head(found: StateComparison, style: Style) -> Iterator[str]:
-    headline, color = HEADLINES[found.verdict]
-    yield style.paint(headline, color)
-    yield from wrapped(sentence(found.why))
-    yield ""
-    for name, side in (("A", found.a), ("B", found.b)):
-        yield from wrapped(_side(side), "     ", f"  {name}  ")
-    counts = (
-        f"{counted(found.compared, 'tensor')} of {counted(len(found.steps), 'step')}, {found.equal:,} bitwise equal"
+def state_document(found: StateComparison) -> Document:
+    """The first tensor that differs, all that do, and what was not compared."""
+    renamed = (f"{one.a} of A matches {one.b} of B" for one in found.renamed)
+    sections = (
+        _first(found),
+        _tensors(found.tensors),
+        Section("replicas", "Copies that differ between ranks", tuple(_replicas(found))),
+        Section("uncompared", "Not compared", sentences(*_uncompared(found))),
+        Section("notes", "Notes", sentences(*renamed, *found.notes)),
     )
-    yield from wrapped(counts, "     ", "  =  ")
-    yield from wrapped(_how(found), "     ", "     ")
+    headline, verdict = HEADLINES[found.verdict]
+    equal = f"{found.equal:,} bitwise equal"
+    compared = f"{counted(found.compared, 'tensor')} of {counted(len(found.steps), 'step')}, {equal}"
+    facts = (
+        *(Fact(name, _side(side)) for name, side in (("A", found.a), ("B", found.b))),
+        Fact("compared", compared),
+        Fact("", _how(found)),
+    )
+    return Document(headline, verdict, lead=sentences(found.why), facts=facts, sections=tuple(filter(None, sections)))
 
 
 def _side(side: StateSide) -> str:
@@ -82,22 +67,22 @@ def _how(found: StateComparison) -> str:
     )
 
 
-def _first(found: StateComparison, style: Style) -> Iterator[str]:
+def _first(found: StateComparison) -> Section:
     first = found.first
     if first is None:
-        return
-    beyond = "" if first.explained else " by more than is explained"
-    yield style.bold(f"First tensor that differs{beyond}")
-    name = str(first.name.b)
-    yield f"  tensor   {style.bold(described(first.kind, name, first.key))}"
-    if first.name.a != first.name.b:
-        yield f"           ({first.name.a} in A)"
-    yield f"  when     optimizer step {first.step}"
+        return Section("first", "")
     dtypes = first.dtype.a if first.dtype.a == first.dtype.b else f"{first.dtype.a} in A, {first.dtype.b} in B"
-    yield f"  shape    {list(first.shape)} {dtypes}, {counted(first.differing, 'element')} differ"
-    yield from wrapped(_distance(first), "           ", "  distance ")
-    yield f"  element  {list(first.index)}: {first.values.a} in A, {first.values.b} in B"
-    yield from wrapped(sentence(_explanation(first)), "           ", "  order    ")
+    renamed = "" if first.name.a == first.name.b else f" ({first.name.a} in A)"
+    facts = (
+        Fact("tensor", (Code(described(first.kind, str(first.name.b), first.key)), renamed)),
+        Fact("when", f"optimizer step {first.step}"),
+        Fact("shape", f"{list(first.shape)} {dtypes}, {counted(first.differing, 'element')} differ"),
+        Fact("distance", _distance(first)),
+        Fact("element", f"{list(first.index)}: {first.values.a} in A, {first.values.b} in B"),
+        Fact("order", sentence(_explanation(first))),
+    )
+    beyond = "" if first.explained else " by more than is explained"
+    return Section("first", f"First tensor that differs{beyond}", facts=facts)
 
 
 def _distance(tensor: StateTensor) -> str:
@@ -121,36 +106,31 @@ def _explanation(tensor: StateTensor) -> str:
     return f"{what}: {tensor.excess:.2g} of what is explained{needs}"
 
 
-def _tensors(found: StateComparison, style: Style) -> Iterator[str]:
-    if not found.tensors:
-        return
-    yield style.bold("Tensors that differ, in order (!: by more than is explained)")
-    yield f"    step  {'':<{NAME + 12}} {'largest':>9} {'ULP':>11} {'explained':>9}"
-    for tensor in _shown(found.tensors):
-        mark = " " if tensor.explained else "!"
-        largest = "" if tensor.absolute is None else f"{tensor.absolute:.1e}"
-        ulp = "" if tensor.ulp is None else f"{tensor.ulp:,}"
-        share = "none" if tensor.excess is None else f"x {tensor.excess:.1g}"
-        name = str(tensor.name.b)[-NAME:]
-        what = tensor.key or tensor.kind.value
-        yield f"  {mark} {tensor.step:>4}  {name:<{NAME}} {what[:11]:<11} {largest:>9} {ulp:>11} {share:>9}"
-    if len(found.tensors) > SHOWN:
-        yield f"    … and {len(found.tensors) - SHOWN:,} more (--format json has them all)"
-
-
-def _shown(tensors: Sequence[StateTensor]) -> list[StateTensor]:
+def _tensors(tensors: Sequence[StateTensor]) -> Section:
     """At most ``SHOWN``: those beyond what is explained before others, in their order."""
     chosen = sorted(range(len(tensors)), key=lambda at: (tensors[at].explained, at))[:SHOWN]
-    return [tensors[at] for at in sorted(chosen)]
+    rows: list[tuple[Inline, ...]] = [_row(tensors[at]) for at in sorted(chosen)]
+    if len(tensors) > SHOWN:
+        rows.append((f"… and {len(tensors) - SHOWN:,} more (--format json has them all)",))
+    title = "Tensors that differ, in order (!: by more than is explained)"
+    columns = ("tensor", "what", "step", "largest", "ULP", "explained")
+    return Section("tensors", title, columns=columns, rows=tuple(rows), limit=ALL)
 
 
-def _replicas(found: StateComparison, style: Style) -> Iterator[str]:
-    texts = [
-        f"{described(one.kind, one.name, one.key)} at step {one.step}: ranks {one.ranks[0]} and {one.ranks[1]} of"
-        f" {one.side.upper()} differ; that of rank {one.ranks[0]} was compared"
-        for one in found.replicas
-    ]
-    yield from listed("Copies that differ between ranks", texts, style)
+def _row(tensor: StateTensor) -> tuple[Inline, ...]:
+    name = (" " if tensor.explained else "!", " ", Code(str(tensor.name.b)))
+    largest = "" if tensor.absolute is None else f"{tensor.absolute:.1e}"
+    ulp = "" if tensor.ulp is None else f"{tensor.ulp:,}"
+    share = "none" if tensor.excess is None else f"x {tensor.excess:.1g}"
+    return name, tensor.key or tensor.kind.value, *map(Number, (f"{tensor.step}", largest, ulp, share))
+
+
+def _replicas(found: StateComparison) -> Iterator[str]:
+    for one in found.replicas:
+        yield sentence(
+            f"{described(one.kind, one.name, one.key)} at step {one.step}: ranks {one.ranks[0]} and {one.ranks[1]} of"
+            f" {one.side.upper()} differ; that of rank {one.ranks[0]} was compared"
+        )
 
 
 def _uncompared(found: StateComparison) -> list[str]:

@@ -8,11 +8,13 @@ from math import inf
 import numpy as np
 import pytest
 
-from rltrace.extensions.parity.impact.logprobs import measure
+from rltrace.extensions.parity.impact.logprobs import NoGap, measure
 from rltrace.extensions.parity.impact.routing import Decisions, compare_decisions
 from rltrace.extensions.parity.impact.summary import Effects
-from rltrace.extensions.parity.report.gap import effects_texts
-from rltrace.extensions.parity.report.json import effects_json
+from rltrace.extensions.parity.report.gap import effects_sections
+from rltrace.json import to_json
+from rltrace.report.document import Document
+from rltrace.report.text import document_text
 
 GAP = measure(
     "a log-softmax of the logits",
@@ -34,42 +36,49 @@ ROUTING = compare_decisions(
 )
 
 
+def texts(effects: Effects) -> list[str]:
+    """What is printed of each."""
+    return [document_text(Document(sections=(section,))) for section in effects_sections(effects)]
+
+
 def test_text() -> None:
     """Every section in full, at 80 columns."""
-    gap, routing = effects_texts(Effects(GAP, (ROUTING,), ("layers.1.gate chose experts in A only",)))
+    gap, routing = texts(Effects(GAP, (ROUTING,), ("layers.1.gate chose experts in A only",)))
     assert gap.splitlines() == [
         "Log-probabilities of 4 sampled tokens or actions",
-        "  equal    1 (25.0%)",
-        "  |A - B|  5.000e-01 mean, 1.000e+00 max",
-        "  KL(A||B) k1 -1.667e-01, k3 2.749e-01; sampled by A (Schulman 2020)",
+        "  equal      1 (25.0%)",
+        "  |A - B|    5.000e-01 mean, 1.000e+00 max",
+        "  KL(A||B)   k1 -1.667e-01, k3 2.749e-01; sampled by A (Schulman 2020)",
         "  not finite 1: NaN or infinite on one side",
-        "  share    67% in the 1, 67% in the 1 with the largest |A - B|:",
-        "    token 4 of sequence 1, id 9   A        -inf  B    -4.00000  B - A        inf",
-        "    token 3 of sequence 1         A    -3.00000  B    -2.00000  B - A   1.00e+00",
-        "    token 4 of sequence 0, id 8   A    -2.00000  B    -2.50000  B - A  -5.00e-01",
-        "  one side 2 of A",
-        "  from     A log-softmax of the logits.",
+        "  share      67% in the 1, 67% in the 1 with the largest |A - B|",
+        "  one side   2 of A",
+        "  from       A log-softmax of the logits.",
+        "  furthest                            A         B      B - A",
+        "  token 4 of sequence 1, id 9      -inf  -4.00000        inf",
+        "  token 3 of sequence 1        -3.00000  -2.00000   1.00e+00",
+        "  token 4 of sequence 0, id 8  -2.00000  -2.50000  -5.00e-01",
     ]
     assert routing.splitlines() == [
         "Routing: 1 of 2 decisions chose other experts",
-        "    router                                 chosen  flipped  order  weights",
-        "  ! layers.0.gate                             2/3        1      0        1",
-        "  layers.0.gate flipped at margins up to 1.2e-01, the median margin is 5.0e-02",
-        "    token 3 of sequence 0, id 7, layers.0.gate: [0, 1] became [0, 2] (margin A",
-        "      5.0e-02, B 1.2e-01)",
+        "  layers.0.gate flipped at margins up to 1.2e-01, the median margin is 5.0e-02.",
         "  Layers.1.gate chose experts in A only.",
+        "  router           chosen  flipped  order  weights",
+        "  ! layers.0.gate     2/3        1      0        1",
+        "  of the 1",
+        "    token 3 of sequence 0, id 7, layers.0.gate: [0, 1] became [0, 2] (margin A",
+        "    5.0e-02, B 1.2e-01)",
     ]
 
 
 def test_no_gap_says_why_and_no_routing_says_nothing() -> None:
     """One section of one sentence."""
-    (text,) = effects_texts(Effects("no token ids of A are known", ()))
+    (text,) = texts(Effects(NoGap("no token ids of A are known"), ()))
     assert text.splitlines() == ["Log-probabilities", "  No token ids of A are known."]
 
 
 def test_json() -> None:
     """The same numbers; infinities as text, so that any reader can read it."""
-    found = json.loads(json.dumps(effects_json(Effects(GAP, (ROUTING,), ("a note",))), allow_nan=False))
+    found = json.loads(json.dumps(to_json(Effects(GAP, (ROUTING,), ("a note",))), allow_nan=False))
     assert found["gap"]["furthest"][0] == {"place": "token 4 of sequence 1", "token": 9, "a": "-inf", "b": -4.0}
     assert (found["gap"]["n"], found["gap"]["equal"], found["gap"]["unmeasured"]) == (4, 1, 1)
     (routing,) = found["routing"]
@@ -77,4 +86,4 @@ def test_json() -> None:
     assert routing["margins_a"]["quantiles"][0] == pytest.approx(0.05)
     assert routing["flips"][0]["margin_b"] == 0.125
     assert found["routing_notes"] == ["a note"]
-    assert effects_json(Effects("why", ()))["gap"] == {"why": "why"}
+    assert to_json(Effects(NoGap("why"), ()))["gap"] == {"why": "why"}

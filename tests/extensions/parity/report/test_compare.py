@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 
 from rltrace.diff.base.model import Pair
+from rltrace.extensions.parity.impact.logprobs import NoGap
+from rltrace.extensions.parity.impact.summary import Effects
 from rltrace.extensions.parity.model import (
     Disagreement,
     Distance,
@@ -24,8 +27,9 @@ from rltrace.extensions.parity.model import (
     TensorResult,
     UncomparedTensor,
 )
-from rltrace.extensions.parity.report.json import parity_json
-from rltrace.extensions.parity.report.text import SHOWN, render_parity
+from rltrace.extensions.parity.report.compare import SHOWN, ParityReport, parity_document
+from rltrace.json import to_json
+from rltrace.report.text import document_text
 from rltrace.trace.read.names import Site
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -116,6 +120,13 @@ BITWISE = replace(
 REQUIRED = (Required("bitwise", False, DIFFERS.why), Required("logprob<0.001", None, "no logits were found"))
 
 
+NO_EFFECTS = Effects(NoGap("no token ids of A are known"), ())
+
+
+def text_of(parity: Parity, required: tuple[Required, ...] = (), *, color: bool = False) -> str:
+    return document_text(parity_document(ParityReport(None, required, parity, NO_EFFECTS)), color=color)
+
+
 @pytest.mark.parametrize(
     ("name", "parity", "required"),
     [("differs", DIFFERS, REQUIRED), ("bitwise", BITWISE, ())],
@@ -123,27 +134,26 @@ REQUIRED = (Required("bitwise", False, DIFFERS.why), Required("logprob<0.001", N
 )
 def test_the_text_is_pinned(name: str, parity: Parity, required: tuple[Required, ...]) -> None:
     """Word by word; at most 80 columns, commands to paste aside."""
-    text = render_parity(parity, required, color=False)
-    assert text + "\n" == (GOLDEN / f"compare-{name}.txt").read_text()
-    commands = (
-        {f"  next: {parity.advice[0]}", *(f"  {command}" for command in parity.advice)} if parity.advice else set()
-    )
+    text = text_of(parity, required)
+    path = GOLDEN / f"compare-{name}.txt"
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_text(text + "\n")
+    assert text + "\n" == path.read_text()
+    commands = {f"  {command}" for command in parity.advice}
     assert all(len(line) <= 80 for line in text.splitlines() if line not in commands)
 
 
 def test_colour_changes_no_word() -> None:
-    colored = render_parity(DIFFERS, REQUIRED, color=True)
+    colored = text_of(DIFFERS, REQUIRED, color=True)
     assert "\x1b[1;31mDIFFERS\x1b[0m" in colored
-    assert colored.replace("\x1b[1;31m", "").replace("\x1b[1m", "").replace("\x1b[0m", "") == render_parity(
-        DIFFERS, REQUIRED
-    )
+    assert colored.replace("\x1b[1;31m", "").replace("\x1b[1m", "").replace("\x1b[0m", "") == text_of(DIFFERS, REQUIRED)
 
 
 def test_of_many_modules_those_are_shown_where_something_changes() -> None:
     """Two hundred equal ones, then the first that diverges: those around it, the first and the last are listed."""
     many = [module(f"Policy.layers.{k}") for k in range(200)]
     many += [module("Policy.layers.0.out", 40), *(module(f"Policy.after.{k}", 40) for k in range(200))]
-    text = render_parity(replace(DIFFERS, modules=tuple(many)))
+    text = text_of(replace(DIFFERS, modules=tuple(many)))
     listed = [line for line in text.splitlines() if line[:4] in ("  = ", "  x ", "  ! ") and line[4] != " "]
     assert 3 < len(listed) <= SHOWN
     assert [line.split()[1] for line in listed] == ["layers.0", "layers.199", "layers.0.out", "after.0", "after.199"]
@@ -152,7 +162,7 @@ def test_of_many_modules_those_are_shown_where_something_changes() -> None:
 
 def test_json_has_every_field() -> None:
     """All that a comparison found, whatever the text leaves out; numbers that JSON lacks are text."""
-    found = parity_json(DIFFERS, REQUIRED, False)
+    found = to_json(ParityReport(False, REQUIRED, DIFFERS, NO_EFFECTS))
     assert found["schema"] == "rltrace.compare/1"
     assert {field.name for field in fields(Parity)} <= set(found)
     first = found["modules"][1]
@@ -163,10 +173,10 @@ def test_json_has_every_field() -> None:
     assert found["first"] == found["origins"][0]
     assert found["first"]["op"]["b"]["site"]["source"] == SITE.source
     endless = replace(DIFFERS, modules=(module("M", 40, distance=replace(FAR, absolute=float("inf"))),))
-    text = json.dumps(parity_json(endless, (), None), allow_nan=False)
+    text = json.dumps(to_json(ParityReport(None, (), endless, NO_EFFECTS)), allow_nan=False)
     assert json.loads(text)["modules"][0]["distance"]["absolute"] == "inf"
 
 
 def test_values_that_were_not_kept_are_said_to_be_unknown() -> None:
     parity = replace(DIFFERS, modules=(module("Policy", 40, distance=None),))
-    assert "The outputs of Policy differ in 40 of 80 rows." in render_parity(parity)
+    assert "The outputs of Policy differ in 40 of 80 rows." in text_of(parity)

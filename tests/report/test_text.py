@@ -13,7 +13,8 @@ from comparisons import CASES, identical, kernel
 from rltrace.diff import Comparison
 from rltrace.diff.base.model import CurvePoint, Pair
 from rltrace.json import to_json
-from rltrace.report.diff_text import WIDTH, render_comparison
+from rltrace.report.diff import verdict_document
+from rltrace.report.text import WIDTH, document_text
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -34,7 +35,7 @@ def check(name: str, text: str) -> None:
 def test_text(case: tuple[str, Comparison]) -> None:
     """The text report, word for word."""
     name, comparison = case
-    check(f"{name}.txt", render_comparison(comparison, color=False) + "\n")
+    check(f"{name}.txt", document_text(verdict_document(comparison)) + "\n")
 
 
 def test_json(case: tuple[str, Comparison]) -> None:
@@ -47,7 +48,7 @@ def test_json(case: tuple[str, Comparison]) -> None:
 
 def test_lines_fit_a_terminal(case: tuple[str, Comparison]) -> None:
     """80 columns are enough; only commands, which are there to be copied, may be longer."""
-    lines = render_comparison(case[1], color=False).splitlines()
+    lines = document_text(verdict_document(case[1])).splitlines()
     assert [line for line in lines if len(line) > WIDTH and "rltrace " not in line] == []
 
 
@@ -55,9 +56,9 @@ def test_colour_adds_nothing_but_colour(case: tuple[str, Comparison]) -> None:
     """Without its escapes the coloured report is the plain one."""
     import re
 
-    colored = render_comparison(case[1], color=True)
+    colored = document_text(verdict_document(case[1]), color=True)
     assert "\x1b[" in colored
-    assert re.sub(r"\x1b\[[0-9;]*m", "", colored) == render_comparison(case[1], color=False)
+    assert re.sub(r"\x1b\[[0-9;]*m", "", colored) == document_text(verdict_document(case[1]))
 
 
 def test_json_has_every_field_of_the_contract(case: tuple[str, Comparison]) -> None:
@@ -105,7 +106,7 @@ def test_numbers_that_part_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     """Both points are told: where the values diverge, and where a number that somebody sees does."""
     monkeypatch.chdir(tmp_path)
     points = (CurvePoint("log(loss.item())", 41, 0.5, 0.25), CurvePoint("log(kl.item())", 42, 1.0, 2.0))
-    text = render_comparison(replace(kernel(), curves=points), color=False)
+    text = document_text(verdict_document(replace(kernel(), curves=points)))
     assert "  Tensors diverge at step 1; the first logged scalar differs 40 steps later.\n" in text
     assert "  step 41: log(loss.item())  0.5 | 0.25\n" in text
 
@@ -119,7 +120,9 @@ def test_outputs_of_an_op_that_has_many(tmp_path: Path, monkeypatch: pytest.Monk
 
     def text(outputs: tuple[Pair[str], ...]) -> str:
         finding = replace(comparison.first_value, outputs=outputs)
-        return render_comparison(replace(comparison, decisive=finding, first=finding, first_value=finding), color=False)
+        return document_text(
+            verdict_document(replace(comparison, decisive=finding, first=finding, first_value=finding))
+        )
 
     assert text(outputs).count("  output   A  2222222222222222") == 4
     assert "  outputs  6 of 7 differ\n" in text(outputs)

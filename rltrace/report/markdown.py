@@ -1,4 +1,4 @@
-"""The document of a verdict as Markdown for an issue tracker, shortened.
+"""A document as Markdown for an issue tracker, shortened.
 
 Owns what is cut, and escaping for GitHub: recorded text is in code spans and fences only, where nothing is a mention, a
 link, a tag or a table's border. Chooses no fact.
@@ -7,11 +7,11 @@ link, a tag or a table's border. Chooses no fact.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from rltrace.diff.base.model import Comparison, Pair
-from rltrace.report.document import Code, Fact, Form, Inline, Section, Stack, Value, verdict_document
-from rltrace.report.phrases import HEADLINES
+from rltrace.report.diff import verdict_document
+from rltrace.report.document import Code, Document, Fact, Form, Inline, Section, Stack, Value
 from rltrace.report.redaction import NO_DISCLOSURE, Disclosure, omission_note, redacted_comparison
 from rltrace.trace.read.names import Site
 from rltrace.wording import cut
@@ -96,20 +96,24 @@ Lines = Iterator[str]
 
 
 def comparison_markdown(comparison: Comparison, disclosure: Disclosure = NO_DISCLOSURE) -> str:
-    """The verdict, its findings and the commands to run next; ends with a newline.
+    """The document of a comparison, without folders, the machine and command arguments unless ``disclosure`` shows
+    them."""
+    shown = redacted_comparison(comparison, disclosure)
+    return document_markdown(verdict_document(shown), omission_note(disclosure))
 
-    Hides folders, the machine and command arguments unless ``disclosure`` shows them.
-    """
-    document = verdict_document(redacted_comparison(comparison, disclosure))
+
+def document_markdown(document: Document, note: str = "") -> str:
+    """The verdict, its findings and the commands to run next, then ``note``; ends with a newline."""
     where = f" at {prose(document.place)}" if document.place else f" {document.scope}".rstrip()
-    first = [f"### rltrace: {HEADLINES[document.verdict]}{where}", prose(document.lead), *_facts(document.runs)]
+    first = [f"### rltrace: {document.headline}{where}", *map(prose, document.lead)]
+    first += _section(Section("", "", facts=document.facts))
     for number, finding in enumerate(document.findings[:MAX_FINDINGS]):
         first += _section(finding, with_stack=number == 0)
     left = len(document.findings) - MAX_FINDINGS
     first += [f"… and {left:,} findings more"] if left > 0 else []
     middle = ["\n\n".join(_section(section)) for section in document.rest if section.name != "next"]
     last = [block for section in document.named("next") for block in _section(section)]
-    last += [f"<sub>{note}</sub>"] if (note := omission_note(disclosure)) else []
+    last += [f"<sub>{note}</sub>"] if note else []
     space = MAX_ISSUE - sum(len(block) + 2 for block in [*first, *last])
     return "\n\n".join([*first, *_fitting(middle, space), *last]) + "\n"
 
@@ -124,35 +128,50 @@ def _fitting(blocks: list[str], space: int) -> Lines:
         yield shown
 
 
-def _section(section: Section, with_stack: bool = False) -> Lines:
-    """The blocks of a section: title, sentences, facts, source lines, folded stack, commands."""
-    yield f"#### {prose(section.title)}"
+def _section(section: Section, with_stack: bool = False, level: int = 4) -> Lines:
+    """The blocks of a section: title, sentences, facts, source lines, folded stack, table, commands, parts."""
+    if section.title:
+        yield f"{'#' * min(level, 6)} {prose(section.title)}"
     yield from map(prose, section.lead[:MAX_FACTS])
-    yield from _facts(section)
+    if section.form is Form.TABLE:
+        yield from _table(section.columns, [_cells(fact) for fact in section.facts])
+    else:
+        yield from _facts(section)
     for fact in section.facts:
         if isinstance(fact.value, Site) and fact.value.source:
             yield "\n".join(fenced([fact.value.source], "python"))
         elif isinstance(fact.value, Stack) and with_stack:
             yield from _stack(fact.value)
+    yield from _table(section.columns, section.rows)
     if section.commands:
         yield "\n".join(fenced(section.commands[:MAX_COMMANDS], "sh", MAX_COMMAND))
+    for part in section.parts[:MAX_FACTS]:
+        yield from _section(part, level=level + 1)
+    yield from _more(max(len(section.lead), len(section.parts)), MAX_FACTS)
 
 
 def _facts(section: Section) -> Lines:
-    is_table = section.form is Form.TABLE
     facts = [fact for fact in section.facts if not isinstance(fact.value, Stack)]
-    limit = MAX_TABLE_ROWS if is_table else MAX_FACTS
-    rows = [_row(fact) if is_table else _bullet(fact, section.form) for fact in facts[:limit]]
+    if facts:
+        yield "\n".join(_bullet(fact, section.form) for fact in facts[:MAX_FACTS])
+    yield from _more(len(facts), MAX_FACTS)
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[Inline]]) -> Lines:
     if rows:
-        yield "\n".join(["| fact | A | B |", "| --- | --- | --- |", *rows] if is_table else rows)
-    if len(facts) > limit:
-        yield f"… and {len(facts) - limit:,} more"
+        lines = [columns, ["---"] * len(columns), *(list(map(_inline, row)) for row in rows[:MAX_TABLE_ROWS])]
+        yield "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+    yield from _more(len(rows), MAX_TABLE_ROWS)
 
 
-def _row(fact: Fact) -> str:
+def _more(count: int, limit: int) -> Lines:
+    if count > limit:
+        yield f"… and {count - limit:,} more"
+
+
+def _cells(fact: Fact) -> tuple[Inline, ...]:
     assert isinstance(fact.value, Pair)
-    cells = (_inline(fact.label), *(code(v) if v else "(unset)" for v in (fact.value.a, fact.value.b)))
-    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+    return (fact.label, *(Code(side) if side else "(unset)" for side in (fact.value.a, fact.value.b)))
 
 
 def _bullet(fact: Fact, form: Form) -> str:

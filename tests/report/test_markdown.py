@@ -28,7 +28,7 @@ from rltrace.diff.base.model import (
     ProcessSummary,
     Structure,
 )
-from rltrace.report.diff_markdown import code, comparison_markdown, fenced, prose
+from rltrace.report.markdown import code, comparison_markdown, fenced, prose
 from rltrace.trace.read.names import Site
 
 GOLDEN = Path(__file__).parent / "golden"

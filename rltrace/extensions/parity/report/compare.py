@@ -1,0 +1,283 @@
+"""Two programs compared by row: what is printed as JSON, and its document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rltrace.diff.base.model import Pair, Verdict
+from rltrace.extensions.parity.impact.summary import Effects
+from rltrace.extensions.parity.model import (
+    Distance,
+    ModuleOrigin,
+    ModuleResult,
+    Parity,
+    ParityOp,
+    ParitySide,
+    ParityVerdict,
+    Reason,
+    Required,
+)
+from rltrace.extensions.parity.report.gap import effects_sections
+from rltrace.report.document import ALL, Code, Document, Fact, Form, Inline, Number, Section
+from rltrace.wording import counted, sentence, sentences
+
+
+@dataclass(frozen=True)
+class ParityReport:
+    """A comparison, what was required of it, and what it amounts to."""
+
+    SCHEMA: ClassVar = "rltrace.compare/1"
+    MERGED: ClassVar = ("parity", "effects")
+
+    agrees: bool | None
+    """True: exit status 0, False: 1, None: 3."""
+    required: tuple[Required, ...]
+    parity: Parity
+    effects: Effects
+
+
+CAUSES = {
+    Reason.WEIGHTS: "different weights",
+    Reason.INPUTS: "different inputs",
+    Reason.RNG: "random numbers",
+    Reason.OPERATOR: "different operators",
+    Reason.DTYPE: "different dtype",
+    Reason.ARGUMENTS: "different arguments",
+    Reason.KERNEL: "different kernel",
+    Reason.SHAPE: "the shape of the batch",
+    Reason.BESIDE: "more than the batch size",
+    Reason.COMPUTATION: "same computation, different bits",
+    Reason.UNKNOWN: "unknown",
+}
+
+HEADLINES = {
+    ParityVerdict.BITWISE: "BITWISE EQUAL",
+    ParityVerdict.DIFFERS: "DIFFERS",
+    ParityVerdict.UNDECIDED: "UNDECIDED",
+}
+VERDICTS = {
+    ParityVerdict.BITWISE: Verdict.IDENTICAL,
+    ParityVerdict.DIFFERS: Verdict.DIVERGED,
+    ParityVerdict.UNDECIDED: Verdict.UNKNOWN,
+}
+HOLDS = {True: "holds", False: "FAILS", None: "undecided"}
+"""By whether a requirement holds."""
+
+SHOWN = 40
+"""Modules that are listed one by one; the JSON report has all of them."""
+
+
+def parity_document(report: ParityReport) -> Document:
+    """The first module that diverges, why, what it amounts to, all modules, and what was not compared."""
+    parity = report.parity
+    sections = (
+        Section("first", "First module whose inputs agree and whose outputs differ", facts=tuple(_first(parity))),
+        *effects_sections(report.effects),
+        Section(
+            "others",
+            "Other modules that diverge independently, on rows that agree up to them",
+            tuple(map(_other, parity.origins[1:])),
+        ),
+        _modules(parity),
+        Section("dtypes", "Modules whose outputs have different dtypes", (), tuple(_dtypes(parity)), Form.TABLE),
+        Section("twice", "Activation rows computed twice by one side", tuple(_disagreements(parity))),
+        _uncompared(parity),
+        Section("names", "Names", sentences(*_unmatched(parity))),
+        Section("holes", "Cannot be read", sentences(*parity.holes)),
+        Section("notes", "Notes", sentences(*parity.notes)),
+        Section("next", "Next", commands=parity.advice),
+    )
+    first = parity.first
+    return Document(
+        HEADLINES[parity.verdict],
+        VERDICTS[parity.verdict],
+        scope="" if first is None else f"from {first.path.b} on",
+        lead=sentences(
+            parity.why if first is None else cause_text(first),
+            _final_outputs(parity),
+            *(f"required {one.text}: {HOLDS[one.holds]}, {one.why}" for one in report.required),
+        ),
+        facts=tuple(_facts(parity)),
+        sections=tuple(filter(None, sections)),
+    )
+
+
+def _facts(parity: Parity) -> Iterator[Fact]:
+    for name, other, side in (("A", "B", parity.a), ("B", "A", parity.b)):
+        stream = f", {side.stream}" if side.stream else ""
+        yield Fact(name, (Code(f"{side.path}{stream}"), f": {side.what}"))
+        counts = f"{counted(side.passes, 'forward pass', 'forward passes')}, {counted(side.rows, 'row')}"
+        yield Fact("", "; ".join([counts, *_missing(side, other)]))
+    yield Fact("rows", sentence(parity.how))
+
+
+def _missing(side: ParitySide, other: str) -> Iterator[str]:
+    """Counts of rows of a side without a partner."""
+    counts = side.missing - side.excused
+    if side.excused:
+        ends = "the last tokens of their sequences, or padding"
+        yield f"{side.excused:,} of them {other} did not have to compute: {ends}"
+    if counts:
+        yield f"{counts:,} that {other} never computed"
+    if side.unknown:
+        yield f"{side.unknown:,} more in sequences whose beginning is unknown"
+
+
+def _final_outputs(parity: Parity) -> str:
+    """The difference at the end of the model."""
+    last = parity.compared[-1] if parity.compared else None
+    if last is None or not last.differing:
+        return ""
+    distance = f", {distance_text(last.distance)}" if last.distance is not None else ""
+    return f"The outputs of {last.path.b} differ in {part_of(last.differing, last.rows)}{distance}"
+
+
+# --- origins ----------------------------------------------------------------------------------------------------------
+
+
+def _first(parity: Parity) -> Iterator[Fact]:
+    origin = parity.first
+    if origin is None:
+        return
+    renamed = "" if origin.path.a == origin.path.b else f" ({origin.path.a} in A)"
+    yield Fact("module", (Code(str(origin.path.b)), renamed))
+    if origin.own:
+        yield Fact("", "(its own ops: no module that it calls explains it)")
+    yield Fact("rows", f"{origin.rows:,} of {origin.of:,} whose inputs agree; the first is {origin.row}")
+    yield Fact("computed", f"call {origin.call.a} of A, call {origin.call.b} of B")
+    if origin.op.a is not None or origin.op.b is not None:
+        yield from _pair_of_ops("op", origin.op)
+    for pair in origin.several:
+        yield from _pair_of_ops("one of", pair)
+    yield Fact("cause", sentence(cause_text(origin)))
+
+
+def _pair_of_ops(label: str, pair: Pair[ParityOp]) -> Iterator[Fact]:
+    sides = (pair.a, pair.b)
+    calls = (None if op is None else f"{op.op}({', '.join(op.layouts)}), row {op.row:,}" for op in sides)
+    yield Fact(label, Pair(*calls))
+    kernels = Pair(*(None if op is None else op.kernel or None for op in sides))
+    if kernels.a or kernels.b:
+        yield Fact("kernel", kernels)
+    shown = pair.b or pair.a
+    if shown is not None and shown.site is not None:
+        yield Fact("site", shown.site)
+
+
+def _other(origin: ModuleOrigin) -> str:
+    return f"{origin.path.b}: {part_of(origin.rows, origin.of)}, {origin.explanation}."
+
+
+def cause_text(origin: ModuleOrigin) -> str:
+    """``the shape of the batch: addmm over 4 rows against 80 rows``."""
+    return (
+        f"{CAUSES[origin.reason]}: {origin.explanation}" if origin.reason is not Reason.UNKNOWN else origin.explanation
+    )
+
+
+def part_of(count: int, whole: int) -> str:
+    return f"all {whole:,} rows" if count == whole else f"{count:,} of {whole:,} rows"
+
+
+def distance_text(distance: Distance | None) -> str:
+    """``at most 5.4e-07 apart (relative 2.7e-03, 26,134 ULP), at token 10 of sequence 7``."""
+    if distance is None or distance.absolute is None:
+        return "not finite" if distance is not None else "distance unknown"
+    rest = [] if distance.relative is None else [f"relative {distance.relative:.1e}"]
+    rest += [] if distance.ulp is None else [f"{distance.ulp:,} ULP"]
+    at = f", largest at {distance.worst}" if distance.worst else ""
+    return f"max |A - B| {distance.absolute:.1e} ({', '.join(rest)}){at}"
+
+
+# --- all modules ------------------------------------------------------------------------------------------------------
+
+
+def _modules(parity: Parity) -> Section:
+    root = _root(parity.compared)
+    origins = {origin.path.a for origin in parity.origins}
+    rows = (
+        (one,) if isinstance(one, str) else _module(one, root, is_origin=one.path.a in origins)
+        for one in _shown(parity.compared, origins)
+    )
+    title = f"Modules{f' of {root}' if root else ''}, each after those that it calls"
+    columns = ("module", "rows", "differ", "largest", "ULP")
+    return Section("modules", title, columns=columns, rows=tuple(rows), limit=ALL)
+
+
+def _root(modules: Sequence[ModuleResult]) -> str:
+    """The outermost module of all paths of B; empty: there are several."""
+    roots = {str(module.path.b).partition(".")[0] for module in modules}
+    return roots.pop() if len(roots) == 1 else ""
+
+
+def _shown(modules: Sequence[ModuleResult], origins: set[str | None]) -> Iterator[ModuleResult | str]:
+    """At most ``SHOWN`` modules; of more, those where something changes, and the counts of the others."""
+    if len(modules) <= SHOWN:
+        yield from modules
+        return
+    wanted = {0, len(modules) - 1}
+    for at, module in enumerate(modules):
+        if module.path.a in origins:
+            wanted |= {at - 1, at, at + 1}
+    changes = [at for at in range(1, len(modules)) if bool(modules[at].differing) != bool(modules[at - 1].differing)]
+    for at in changes:
+        if len(wanted) < SHOWN:
+            wanted |= {at - 1, at}
+    skipped = 0
+    for at, module in enumerate(modules):
+        if at not in wanted:
+            skipped += 1
+            continue
+        if skipped:
+            yield f"… {skipped} more"
+        skipped = 0
+        yield module
+
+
+def _module(module: ModuleResult, root: str, *, is_origin: bool) -> tuple[Inline, ...]:
+    mark = "!" if is_origin else ("x" if module.differing else "=")
+    path, distance = str(module.path.b), module.distance
+    largest = "" if distance is None or distance.absolute is None else f"{distance.absolute:.1e}"
+    ulp = "" if distance is None or distance.ulp is None else f"{distance.ulp:,}"
+    name = path.removeprefix(f"{root}.") if root else path
+    return (f"{mark} ", Code(name)), *map(Number, (f"{module.rows:,}", f"{module.differing:,}", largest, ulp))
+
+
+def _dtypes(parity: Parity) -> Iterator[Fact]:
+    for module in parity.compared:
+        if module.dtype is not None:
+            yield Fact(Code(str(module.path.b)), module.dtype)
+
+
+def _disagreements(parity: Parity) -> Iterator[str]:
+    for one in parity.disagreements:
+        text = f"{counted(one.rows, 'row')} of {one.module} computed twice with different results, first in {one.what}"
+        yield sentence(f"{one.side.upper()} does not agree with itself: {text}")
+
+
+def _uncompared(parity: Parity) -> Section:
+    found: dict[str, list[str]] = {}
+    for module in parity.modules:
+        for one in module.uncompared:
+            path = module.path.a if one.side == "a" else module.path.b
+            found.setdefault(one.why, []).append(f"{one.part} {one.name}".rstrip() + f" of {path}")
+    without = [module for module in parity.modules if not module.rows]
+    head = f"Not compared by row: {counted(sum(len(set(names)) for names in found.values()), 'tensor')}"
+    return Section(
+        "uncompared",
+        head + (f", and nothing of {counted(len(without), 'module')}" if without else ""),
+        tuple(
+            sentence(f"{names[0]}{f' and {len(set(names)) - 1} more' if len(set(names)) > 1 else ''}: {why}")
+            for why, names in found.items()
+        ),
+    )
+
+
+def _unmatched(parity: Parity) -> Iterator[str]:
+    yield from (f"{pair.a} of A matches {pair.b} of B" for pair in parity.renamed)
+    for name, paths in (("A", parity.only_a), ("B", parity.only_b)):
+        if paths:
+            more = ", …" if len(paths) > 4 else ""
+            yield f"{counted(len(paths), 'module')} of {name} unmatched: {', '.join(paths[:4])}{more}"
