@@ -74,9 +74,9 @@ def command(arguments: SeriesArguments) -> int:
     rest = zip(loaded[1:], opened[1:], strict=True)
     pairs = [_of_pair(loaded[0], opened[0], other, trace, arguments.tolerance) for other, trace in rest]
     if arguments.form == "json":
-        from rltrace.report.series import series_report
+        from rltrace.report.series import SeriesReport
 
-        emit_json(series_report(loaded, pairs))
+        emit_json(SeriesReport(tuple(loaded), tuple(pairs)))
     else:
         colored = use_color(arguments.color)
         emit(_text(loaded, pairs, colored), color=colored)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
-
-import numpy as np
 
 from rltrace.diff.base.model import Drift
 from rltrace.diff.metrics.scalers import ScaledOptimizer, Scaler, ScalerDivergence, ScalerDivergenceCause, ScalerGroup
 from rltrace.diff.metrics.series import KINDS, Series
-from rltrace.diff.metrics.timeline import points_of
 from rltrace.report.curves import bounds_of, drift_text, growth_text, short_name, spark
 from rltrace.report.document import Code, Document, Fact, Inline, Number, Section, inline_text
 from rltrace.wording import counted, cut, joined, sentences
@@ -50,6 +47,16 @@ class PairSeries:
     """One for each series that both have, those that differ first."""
     only_a: tuple[Series, ...]
     only_b: tuple[Series, ...]
+
+
+@dataclass(frozen=True)
+class SeriesReport:
+    """Series of traces, and how those of each but the first diverge from those of the first."""
+
+    SCHEMA: ClassVar = "rltrace.series/1"
+
+    traces: tuple[TraceSeries, ...]
+    comparisons: tuple[PairSeries, ...]
 
 
 def trace_document(trace: TraceSeries) -> Document:
@@ -224,99 +231,3 @@ def optimizer_text(optimizer: ScaledOptimizer) -> str:
 
 def _count(number: int) -> str:
     return f"{number:,}" if number else "none"
-
-
-# --- JSON -------------------------------------------------------------------------------------------------------------
-
-
-MAX_POINTS = 240
-"""Points of a series in the JSON; a longer series is decimated."""
-
-
-@dataclass(frozen=True)
-class SeriesSummary:
-    """One series, decimated."""
-
-    kind: str
-    """`watch`, `scaler`, `stacked` or `callback` (of JAX), `learning-rate`, `effective-rate`, `item`, `inner` (read
-    within torch) or `tensorboard`."""
-    name: str
-    """For `item`, the source line."""
-    stream: str
-    place: str
-    """`train.py:12`; for a learning rate its optimizer, `critic's Adam`; of a JAX program the function with the loop,
-    or the callback; else empty."""
-    count: int
-    min: float | None
-    max: float | None
-    """Of its finite numbers, as `min`."""
-    not_finite: int
-    """How many are NaN or infinite."""
-    whole: bool
-    """False: sampled, or some of it cannot be read."""
-    points: tuple[tuple[int, float], ...]
-    """Step and number, at most about 240; a longer series keeps the first, last, smallest and largest of each piece."""
-
-
-@dataclass(frozen=True)
-class TraceSummaries:
-    """The series of one trace, decimated."""
-
-    path: str
-    series: tuple[SeriesSummary, ...]
-    scalers: tuple[Scaler, ...]
-    divergences: tuple[ScalerDivergence, ...]
-    holes: tuple[str, ...]
-    """Why some of it cannot be read."""
-
-
-@dataclass(frozen=True)
-class PairSummaries:
-    """How the series of two traces diverge."""
-
-    a: str
-    b: str
-    drift: tuple[Drift, ...]
-    """One for each series that both have, those that differ first."""
-    only_a: tuple[SeriesSummary, ...]
-    only_b: tuple[SeriesSummary, ...]
-
-
-@dataclass(frozen=True)
-class SeriesReport:
-    """Series of traces, and how those of each but the first diverge from those of the first."""
-
-    SCHEMA: ClassVar = "rltrace.series/1"
-
-    traces: tuple[TraceSummaries, ...]
-    comparisons: tuple[PairSummaries, ...]
-
-
-def series_report(traces: Iterable[TraceSeries], pairs: Iterable[PairSeries]) -> SeriesReport:
-    summaries = (
-        TraceSummaries(one.path, _summaries(one.series), one.scalers, one.divergences, one.holes) for one in traces
-    )
-    comparisons = (
-        PairSummaries(one.a, one.b, one.drift, _summaries(one.only_a), _summaries(one.only_b)) for one in pairs
-    )
-    return SeriesReport(tuple(summaries), tuple(comparisons))
-
-
-def _summaries(series: Iterable[Series]) -> tuple[SeriesSummary, ...]:
-    return tuple(map(summary_of, series))
-
-
-def summary_of(series: Series) -> SeriesSummary:
-    finite = series.values[np.isfinite(series.values)]
-    return SeriesSummary(
-        kind=series.kind,
-        name=series.name,
-        stream=series.stream,
-        place=series.place,
-        count=len(series),
-        min=float(finite.min()) if len(finite) else None,
-        max=float(finite.max()) if len(finite) else None,
-        not_finite=len(series) - len(finite),
-        whole=series.whole,
-        points=tuple(points_of(series, MAX_POINTS)),
-    )

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rltrace.diff.metrics.series import Series
-from rltrace.diff.metrics.timeline import Curve, points_of
+from rltrace.diff.metrics.series import Series, points_of
+from rltrace.diff.metrics.timeline import Curve
 from rltrace.report.html.charts import HIGH, MAX_POINTS, WIDE, curve_lines, inner, label, scale_of, share
 from rltrace.report.html.elements import Content, Element, StyleSheet, el, render
 from rltrace.wording import counted, cut

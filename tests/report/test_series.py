@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 from rltrace.diff.base.model import Drift, DriftPoint
 from rltrace.diff.metrics.scalers import ScalerDivergence, ScalerDivergenceCause, ScalerGroup
-from rltrace.diff.metrics.series import Series
-from rltrace.diff.metrics.timeline import points_of
+from rltrace.diff.metrics.series import MAX_POINTS, Series, points_of
 from rltrace.json import to_json
 from rltrace.report.curves import BARS, drift_text, growth_text, short_name, spark
-from rltrace.report.series import MAX_POINTS, divergence_text, summary_of
+from rltrace.report.series import divergence_text
 from rltrace.report.series_svg import SeriesChart, series_svg
 
 NUMBERS = st.floats(width=64)
@@ -60,7 +59,7 @@ def test_any_numbers_are_drawn(values: list[float], width: int) -> None:
     ET.fromstring(
         series_svg([SeriesChart(series(values)), SeriesChart(series(values), series(values[::-1]), 3)], "title")
     )
-    json.dumps(to_json(summary_of(series(values))), allow_nan=False)
+    json.dumps(to_json(series(values)), allow_nan=False)
 
 
 def test_a_million_numbers_are_drawn_in_few_points() -> None:
@@ -69,7 +68,7 @@ def test_a_million_numbers_are_drawn_in_few_points() -> None:
     values[[5, 700_000]] = 9.0, np.nan
     kept = points_of(series(values))
     assert len(kept) < 1 << 15 and (5, 9.0) in kept and any(step == 700_000 for step, _ in kept)
-    found = to_json(summary_of(series(values)))
+    found = to_json(series(values))
     assert len(found["points"]) <= MAX_POINTS + 8 and (found["max"], found["not_finite"]) == (9.0, 1)
     assert [5, 9.0] in found["points"]
     assert len(series_svg([SeriesChart(series(values))], "long")) < 20_000

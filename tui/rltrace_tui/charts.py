@@ -15,7 +15,8 @@ from textual.content import Content
 
 from rltrace.diff.base.model import Probe
 from rltrace.diff.display.single_trace import OwnSteps
-from rltrace.diff.metrics.timeline import WORSE, Curve, Point, StepState, Timeline
+from rltrace.diff.metrics.series import Point
+from rltrace.diff.metrics.timeline import WORSE, Curve, StepState, Timeline
 from rltrace.report.curves import BARS, bars, bounds_of
 
 T = TypeVar("T")

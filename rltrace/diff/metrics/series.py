@@ -9,7 +9,8 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,12 +47,25 @@ StepNumbers = NDArray[np.int64]
 Values = NDArray[np.float64]
 
 
+Point = tuple[int, float]
+"""(step, number)."""
+
+MOST_POINTS = 1 << 14
+"""Of one series, before a chart has its width."""
+
+MAX_POINTS = 240
+"""Points of a series in JSON."""
+
+
 @dataclass(frozen=True, eq=False)
 class Series:
     """The numbers of one series, in the order in which they were taken."""
 
+    KEYS: ClassVar = ("kind", "name", "stream", "place", "count", "min", "max", "not_finite", "whole", "points")
+
     kind: str
-    """One of ``KINDS``."""
+    """``watch``, ``scaler``, ``stacked`` or ``callback`` (of JAX), ``learning-rate``, ``effective-rate``, ``item``,
+    ``inner`` (read within torch) or ``tensorboard``."""
     name: str
     """The program's or the recorder's name; for ``.item()``, the source line."""
     stream: str
@@ -71,9 +85,71 @@ class Series:
         return len(self.values)
 
     @property
+    def count(self) -> int:
+        return len(self)
+
+    @property
+    def min(self) -> float | None:
+        return float(self._finite.min()) if len(self._finite) else None
+
+    @property
+    def max(self) -> float | None:
+        """Of its finite numbers, as ``min``."""
+        return float(self._finite.max()) if len(self._finite) else None
+
+    @property
+    def not_finite(self) -> int:
+        """How many are NaN or infinite."""
+        return len(self) - len(self._finite)
+
+    @property
+    def points(self) -> tuple[Point, ...]:
+        """Step and number, at most about 240; a longer series keeps the first, last, smallest and largest of each
+        piece."""
+        return tuple(points_of(self, MAX_POINTS))
+
+    @property
+    def _finite(self) -> Values:
+        return self.values[np.isfinite(self.values)]
+
+    @property
     def is_flat(self) -> bool:
         """Whether all of its numbers are equal."""
         return not len(self) or bool(np.array_equal(self.values, np.full(len(self), self.values[0]), equal_nan=True))
+
+
+def decimated(values: Values, most: int, keep: Sequence[int] = ()) -> NDArray[np.int64]:
+    """Places of at most about ``most`` of ``values``, ascending: all of them, or those that M4 keeps.
+
+    M4 (Jugel and others, VLDB 2014) takes the first, last, smallest and largest number of each bucket, so a spike stays
+    a spike. Here one that is not finite is taken too, and whatever stands at ``keep``: where two runs diverge, say.
+    """
+    if len(values) <= most:
+        return np.arange(len(values))
+    edges = np.linspace(0, len(values), max(1, most // 5) + 1).astype(np.int64).tolist()
+    found = [_extremes(values, first, stop)[:most] for first, stop in pairwise(edges)]
+    return np.unique(np.concatenate([*found, np.asarray(keep, np.int64)]))
+
+
+def _extremes(values: Values, first: int, stop: int) -> StepNumbers:
+    own = values[first:stop]
+    finite = np.isfinite(own)
+    found = [first, stop - 1]
+    if finite.any():
+        found.append(first + int(np.where(finite, own, np.inf).argmin()))
+        found.append(first + int(np.where(finite, own, -np.inf).argmax()))
+    if not finite.all():
+        found.append(first + int(finite.argmin()))
+    return np.array(found, np.int64)
+
+
+def points_of(series: Series, most: int = MOST_POINTS, *, last: bool = False) -> list[Point]:
+    """A series for a chart, decimated; ``last``: the last number of each step alone."""
+    at = np.arange(len(series))
+    if last and len(series):
+        at = np.flatnonzero(np.append(series.steps[1:] != series.steps[:-1], True))
+    at = at[decimated(series.values[at], most)]
+    return list(zip(series.steps[at].tolist(), series.values[at].tolist(), strict=True))
 
 
 def all_series(

@@ -1,15 +1,14 @@
 """Every optimizer step of two runs at a glance, and the scalars that both logged: for charts.
 
 Owns what a step is called from its digests alone, the sampling of numbers (a large trace is read in places that lie
-evenly over it, never whole), and which points of a long series are drawn. Decides no verdict.
+evenly over it, never whole). Decides no verdict.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,57 +16,10 @@ from numpy.typing import NDArray
 from rltrace.diff.align.blocks import Steps, match_steps
 from rltrace.diff.base.model import Comparison, Verdict
 from rltrace.diff.metrics.curves import matching_processes, paired_series
-from rltrace.diff.metrics.series import INNER, ITEM, KINDS, Series, StepNumbers, Values, all_series
+from rltrace.diff.metrics.series import INNER, ITEM, KINDS, Series, all_series, points_of
 from rltrace.trace.format.schema import Step, StepFlag
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace
-
-# --- points -----------------------------------------------------------------------------------------------------------
-
-
-Point = tuple[int, float]
-"""(step, number)."""
-
-MOST_POINTS = 1 << 14
-"""Of one series, before a chart has its width."""
-
-
-def decimated(values: Values, most: int, keep: Sequence[int] = ()) -> NDArray[np.int64]:
-    """Places of at most about ``most`` of ``values``, ascending: all of them, or those that M4 keeps.
-
-    M4 (Jugel and others, VLDB 2014) takes the first, last, smallest and largest number of each bucket, so a spike stays
-    a spike. Here one that is not finite is taken too, and whatever stands at ``keep``: where two runs diverge, say.
-    """
-    if len(values) <= most:
-        return np.arange(len(values))
-    edges = np.linspace(0, len(values), max(1, most // 5) + 1).astype(np.int64).tolist()
-    found = [_extremes(values, first, stop)[:most] for first, stop in pairwise(edges)]
-    return np.unique(np.concatenate([*found, np.asarray(keep, np.int64)]))
-
-
-def _extremes(values: Values, first: int, stop: int) -> StepNumbers:
-    own = values[first:stop]
-    finite = np.isfinite(own)
-    found = [first, stop - 1]
-    if finite.any():
-        found.append(first + int(np.where(finite, own, np.inf).argmin()))
-        found.append(first + int(np.where(finite, own, -np.inf).argmax()))
-    if not finite.all():
-        found.append(first + int(finite.argmin()))
-    return np.array(found, np.int64)
-
-
-def points_of(series: Series, most: int = MOST_POINTS, *, last: bool = False) -> list[Point]:
-    """A series for a chart, decimated; ``last``: the last number of each step alone."""
-    at = np.arange(len(series))
-    if last and len(series):
-        at = np.flatnonzero(np.append(series.steps[1:] != series.steps[:-1], True))
-    at = at[decimated(series.values[at], most)]
-    return list(zip(series.steps[at].tolist(), series.values[at].tolist(), strict=True))
-
-
-# --- timeline ---------------------------------------------------------------------------------------------------------
-
 
 MAX_SEGMENTS = 32
 """Segments of a stream that are read for its numbers."""

@@ -15,7 +15,8 @@ from itertools import pairwise
 import numpy as np
 
 from rltrace.diff.base.model import Probe
-from rltrace.diff.metrics.timeline import WORSE, Curve, Point, StepState, Timeline, decimated
+from rltrace.diff.metrics.series import Point, decimated
+from rltrace.diff.metrics.timeline import WORSE, Curve, StepState, Timeline
 from rltrace.report.html.elements import Content, Element, el
 
 # --- decimation -------------------------------------------------------------------------------------------------------

@@ -8,7 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rltrace.diff.metrics.timeline import WORSE, StepState, decimated
+from rltrace.diff.metrics.series import decimated
+from rltrace.diff.metrics.timeline import WORSE, StepState
 from rltrace.report.html.charts import distances, state_runs, stretches
 
 NUMBERS = st.lists(st.floats(allow_nan=True), max_size=300)
