@@ -74,9 +74,8 @@ def saved_section(saved: SavedOutcome) -> Section:
     """A saved outcome in a few lines, after a comparison of the same traces."""
     if saved.outcome is None:
         return Section("experiment", "Experiment", sentences(saved.trouble))
-    found = (outcome_headline(saved.outcome), saved.outcome.explanation)
-    where = f"rltrace confirm; all of it is in {saved.path}"
-    return Section("experiment", "Experiment", (sentence(": ".join(filter(None, found))), f"({where})"))
+    found = (outcome_headline(saved.outcome), *sentences(saved.outcome.explanation))
+    return Section("experiment", "Experiment", (*found, f"(rltrace confirm; all of it is in {saved.path})"))
 
 
 def outcome_headline(outcome: ExperimentResult) -> str:

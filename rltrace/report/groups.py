@@ -85,7 +85,7 @@ def groups_document(found: RunGroups) -> Document:
     own = [run for run in found.runs if run.output is not None]
     tree = (_branch(found.tree, names, found.groups),)
     failed = any(run.status for run in own)
-    endings = (Fact(run.name, f"{_ending(run.status)}; it printed {run.output}") for run in own if failed)
+    endings = (Fact(run.name, f"ended with {_ending(run.status)}; it printed {run.output}") for run in own if failed)
     kept = (Fact(run.name, Code(str(run.trace))) for run in own if run.trace is not None)
     sections = (
         Section("tree", "Where they diverge", parts=tree if found.tree.branches else ()),

@@ -18,7 +18,7 @@ from rltrace.report.document import ALL, Code, Document, Fact, Section
 from rltrace.report.link_checks import FoundFault, fault_sections, found_faults
 from rltrace.trace.format.arming import sleeping_process
 from rltrace.trace.format.location import Location
-from rltrace.trace.format.records import LeftOut, add_up
+from rltrace.trace.format.records import ActivationRequest, LeftOut, ValueRequest, add_up
 from rltrace.trace.format.root import RUNNING
 from rltrace.trace.format.schema import BOUNDARY_ONLY, READS_WITHIN, Step, has_iterations
 from rltrace.trace.kernels.evidence import LAUNCH_ROWS
@@ -98,10 +98,9 @@ class OmittedValues:
 class ValuesInfo:
     """Recorded values of a process."""
 
-    selectors: tuple[str, ...]
-    inputs: bool
-    limit: int
-    """Bytes in total, before compression."""
+    MERGED: ClassVar = ("request",)
+
+    request: ValueRequest
     count: int
     bytes: int
     in_checkpoint: int
@@ -113,10 +112,9 @@ class ValuesInfo:
 class RowsInfo:
     """Recorded activation rows of a process."""
 
-    selectors: tuple[str, ...]
-    axes: tuple[int, ...] | None
-    """Axes along which rows are counted; None: all but the last."""
-    limit: int
+    MERGED: ClassVar = ("request",)
+
+    request: ActivationRequest
     calls: int
     tensors: int
     digests: int
@@ -250,7 +248,7 @@ def _values(process: ProcessTrace) -> ValuesInfo | None:
     if values.request is None or not (values or len(values) or values.left_out):
         return None
     left_out = _left_out(process, values.left_out)
-    return ValuesInfo(*values.request, len(values), values.nbytes, values.nbytes_elsewhere, left_out)
+    return ValuesInfo(values.request, len(values), values.nbytes, values.nbytes_elsewhere, left_out)
 
 
 def _rows(process: ProcessTrace) -> RowsInfo | None:
@@ -259,7 +257,7 @@ def _rows(process: ProcessTrace) -> RowsInfo | None:
     if rows.request is None:
         return None
     left_out = _left_out(process, rows.left_out)
-    return RowsInfo(*rows.request, rows.call_count, rows.tensor_count, rows.digest_count, left_out)
+    return RowsInfo(rows.request, rows.call_count, rows.tensor_count, rows.digest_count, left_out)
 
 
 def _left_out(process: ProcessTrace, left_out: Sequence[LeftOut]) -> tuple[OmittedValues, ...]:
@@ -429,7 +427,7 @@ def _value_facts(process: ProcessInfo, options: Facts) -> Iterator[Fact]:
     if values is None:
         return
     what = _values_text(process, values, options)
-    yield Fact("values", f"{values.count:,}, {values.bytes:,} bytes of at most {values.limit:,}  ({what})")
+    yield Fact("values", f"{values.count:,}, {values.bytes:,} bytes of at most {values.request.limit:,}  ({what})")
     if values.in_checkpoint:
         yield Fact("", f"in the checkpoint: {values.in_checkpoint:,} bytes more")
     for entry in values.left_out:
@@ -439,7 +437,7 @@ def _value_facts(process: ProcessInfo, options: Facts) -> Iterator[Fact]:
 
 def _values_text(process: ProcessInfo, values: ValuesInfo, options: Facts) -> str:
     """What the recorded values of a process are of."""
-    found = [" or ".join(values.selectors) + (", inputs too" if values.inputs else "")]
+    found = [" or ".join(values.request.selectors) + (", inputs too" if values.request.inputs else "")]
     again = options.get("rerunnable")
     if isinstance(again, list):
         found.append(f"what {' or '.join(map(str, again))} needs to be run again")
@@ -453,9 +451,9 @@ def _values_text(process: ProcessInfo, values: ValuesInfo, options: Facts) -> st
 def _row_facts(rows: RowsInfo | None) -> Iterator[Fact]:
     if rows is None:
         return
-    axes = "" if rows.axes is None else f", along axes {', '.join(map(str, rows.axes))}"
+    axes = "" if rows.request.axes is None else f", along axes {', '.join(map(str, rows.request.axes))}"
     counts = f"{counted(rows.tensors, 'tensor')} by row, {counted(rows.calls, 'call')} of modules"
-    yield Fact("rows", f"{counts}  ({' or '.join(rows.selectors)}{axes})")
+    yield Fact("rows", f"{counts}  ({' or '.join(rows.request.selectors)}{axes})")
     for entry in rows.left_out:
         yield Fact("", f"not by row: {counted(entry.values, 'tensor')}, at {_rows_text(entry)}")
 
@@ -478,4 +476,4 @@ def fact_sections(info: TraceInfo) -> Iterator[Section]:
 
 def _fact_section(name: str, title: str, facts: Facts) -> Section:
     rows = ((Code(name), Code(str(facts[name]))) for name in sorted(facts.keys() - NOT_LISTED))
-    return Section(name, title, columns=("fact", "value"), rows=tuple(rows), limit=ALL)
+    return Section(name, title, columns=("", ""), rows=tuple(rows), limit=ALL)

@@ -160,7 +160,7 @@ def test_diff_of_several_traces(
         recorded(Path(f"{name}.zarr"), training(steps))
     assert main(["diff", "a.zarr", "b.zarr", "c.zarr"]) == 1
     shown = capsys.readouterr().out
-    assert shown.startswith("DIVERGED  2 groups of 3 runs") and "group 1    2 runs  a.zarr, b.zarr" in shown
+    assert shown.startswith("DIVERGED  2 groups of 3 runs") and "group 1  2 runs: a.zarr, b.zarr" in shown
     assert main(["diff", "a.zarr", "b.zarr", "c.zarr", "--format", "json"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert (found["groups"], found["tree"]["finding"]["cause"]) == ([[1, 2], [3]], "ended")

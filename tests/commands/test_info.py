@@ -121,7 +121,7 @@ def test_a_program_of_jax(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         "(rltrace series draws them)\n",
         "  loops    jit.test: 2 iterations, digested by the host\n",
         "  opaque   jit.run is one op: it takes donated arrays\n",
-        "\nJAX\n  fact            value\n  jax.enable_x64  ",
+        "\nJAX\n  jax.enable_x64  ",
     ):
         assert words in shown
     assert shown.count("donated") == 1
@@ -155,11 +155,11 @@ def test_text_has_every_part(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         "process rank0/main, complete after op 2",
         "stream rank0/worker:1 1 op ",
         "steps SGD #1 1 attempt, 1 skipped",
-        "hardware fact value host.cpu",
-        "torch fact value torch.version",
-        "variables fact value env.OMP_NUM_THREADS",
-        "source files fact value git.revision",
-        "only in rank0/worker:1 (against rank0/main) fact value env.OMP_NUM_THREADS",
+        "hardware host.cpu",
+        "torch torch.version",
+        "variables env.OMP_NUM_THREADS",
+        "source files git.revision",
+        "only in rank0/worker:1 (against rank0/main) env.OMP_NUM_THREADS",
     ):
         assert words in " ".join(shown.split())
 

@@ -14,6 +14,7 @@ from rltrace.diff import Comparison
 from rltrace.diff.base.model import CurvePoint, Pair
 from rltrace.json import to_json
 from rltrace.report.diff import verdict_document
+from rltrace.report.document import Document, Fact, Number, Section
 from rltrace.report.text import WIDTH, document_text
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -127,3 +128,37 @@ def test_outputs_of_an_op_that_has_many(tmp_path: Path, monkeypatch: pytest.Monk
     assert text(outputs).count("  output   A  2222222222222222") == 4
     assert "  outputs  6 of 7 differ\n" in text(outputs)
     assert "  output   equal on both sides" in text(outputs[:1] * 3)
+
+
+def test_a_table() -> None:
+    """Numbers are aligned right, text left and wrapped in its column; a long name, or a remark, has its own line."""
+    rows = (
+        ("short", Number("1,200"), "words " * 12),
+        ("a.name.which.is.much.longer.than.the.others.are", Number("7"), "as is"),
+        ("… and 3 more",),
+    )
+    section = Section("table", "Title", columns=("name", "count", "why"), rows=rows)
+    assert document_text(Document(sections=(section,))).splitlines() == [
+        "Title",
+        "  name                                     count  why",
+        "  short                                    1,200  words words words words words",
+        "                                                  words words words words words",
+        "                                                  words words",
+        "  a.name.which.is.much.longer.than.the.others.are",
+        "                                               7  as is",
+        "  … and 3 more",
+    ]
+
+
+def test_parts_and_limits() -> None:
+    """Parts are indented under their titles; labels of up to twelve characters share a column; the rest is counted."""
+    part = Section("", "a part", ("Why.",), (Fact("not finite", "3"), Fact("set", "X=1")))
+    whole = Section("whole", "Whole", parts=(part, part, part), limit=2)
+    assert document_text(Document("HEAD", scope="of it", lead=("A sentence.",), sections=(whole,))).splitlines() == [
+        "HEAD  of it",
+        "  A sentence.",
+        "",
+        "Whole",
+        *("  a part", "    Why.", "    not finite 3", "    set        X=1") * 2,
+        "  … and 1 more (--format json has them all)",
+    ]

@@ -8,6 +8,7 @@ from rltrace.diff import compare
 from rltrace.diff.base.view import StreamView
 from rltrace.query.op_pair import OpPairs
 from rltrace.report.diff import verdict_document
+from rltrace.report.document import Section
 from rltrace.report.text import split_at_dots
 from rltrace.testing import TraceBuilder
 from rltrace.trace.format.schema import WRITES, Kind
@@ -22,14 +23,18 @@ def test_labels_are_a_column() -> None:
     assert lines == ["cause    one two", "         three four"]
 
 
-def test_text_of_a_report_is_wrapped_under_where_it_begins() -> None:
-    """Labelled lines are wrapped beside their label; wide columns are given up before a value is wrapped."""
-    lines = [
-        line.plain
-        for line in diff_text.text_lines(["", "on disk   12 bytes in 3 files", "  name             a value"], 20)
+def test_a_table_in_a_narrow_pane() -> None:
+    """A name that is too long has its own line, and a value is wrapped beside the names, never under them."""
+    rows = (("name", "a value of words"), ("a.name.that.is.longer.than.others", "b"))
+    section = Section("", "Facts", columns=("fact", "value"), rows=rows)
+    assert [line.plain for line in diff_text.section_lines(section, 34)] == [
+        "Facts",
+        "fact                  value",
+        "name                  a value of",
+        "                      words",
+        "a.name.that.is.longer.than.others",
+        "                      b",
     ]
-    assert lines == ["on disk  12 bytes in", "         3 files", "  name  a value"]
-    assert all(len(line) <= 20 for line in lines)
 
 
 def test_a_dotted_name_is_split_after_dots() -> None:
