@@ -22,7 +22,7 @@ from torch import nn
 
 import rltrace
 from rltrace.digest.activation_rows import row_digests
-from rltrace.report.info import size_on_disk
+from rltrace.report.info import trace_sizes
 from rltrace.trace.read.reader import open_trace
 
 ARMS: dict[str, dict[str, Any]] = {
@@ -97,7 +97,7 @@ def measure(program: Callable[[], None], folder: Path, repeats: int) -> str:
         [process] = trace.processes
         kept, ops = process.activations, process.after_op
         counts = [f"{number:,}" if kept else "" for number in (kept.tensor_count, kept.digest_count)]
-        size = f"{size_on_disk(trace)[0] / 1e6:.1f} MB"
+        size = f"{sum(trace_sizes(trace) or ()) / 1e6:.1f} MB"
         rows.append([name, f"{1e6 * best[name] / ops:.1f}", f"{best[name] / best['recorded']:.2f} ×", *counts, size])
     header = ["", "µs an op", "against recording", "tensors by row", "digests, equal tensors once", "on disk"]
     return f"{ops:,} ops and events\n\n{table(header, rows)}"
