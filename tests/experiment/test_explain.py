@@ -251,6 +251,6 @@ def test_kernels_of_a_gpu_are_named_in_few_words() -> None:
         "  threads=1  A's  [MKL SGEMM(N,N,64,64,64)]",
     ]
     left_out = "Not tried, as no rule links them with this op (--everything tries them): cudnn.benchmark."
-    assert lines[-1] == left_out
+    assert left_out in " ".join(" ".join(lines).split())
     assert explanation("op", AT, found, ["sdp"]).left_out == ("sdp",)
     assert to_json(explanation("op", AT, found))["settings"][0]["kernels"] == list(names)

@@ -33,7 +33,7 @@ async def test_one_trace(record: Record) -> None:
     a = record(training())
     async with at_terminal(TraceApp(a.path)) as (pilot, app):
         text = app.overview.query_one("#trace", Pane).text
-        assert f"ops       {a.trace.main.stream().rows:,}" in text and "complete" in text
+        assert f"ops      {a.trace.main.stream().rows:,}" in text and "complete" in text
         steps = app.overview.query_one("#timeline", Pane).text
         assert "ops" in steps and "losses.append" in steps
         await press(pilot, app, "2")
