@@ -135,8 +135,8 @@ def test_of_a_trace_of_jax(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     builder.op("jit.train.iteration", outputs=["x"])
     assert main(["doctor", "--trace", str(builder.finish())]) == 0
     shown = capsys.readouterr().out
-    assert "  devices    1 × NVIDIA H200" in shown
-    assert "  settings   enable_x64=True" in shown
+    assert "  devices  1 × NVIDIA H200" in shown
+    assert "  settings enable_x64=True" in shown
     assert "XLA times several kernels" in shown
     assert "Recording on this machine" not in shown
 

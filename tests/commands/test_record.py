@@ -374,7 +374,7 @@ def test_links_are_checked(folder: Path, planted: bool) -> None:
     """A fault is printed with the ops around it and the command ends with 125; without one it ends as the program."""
     (folder / "train.py").write_text(POKES.format(planted=planted))
     result = run(folder, RLTRACE, "record", "--check-links", "-o", "t.zarr", "--", PYTHON, "train.py")
-    errors = result.stderr.decode()
+    errors = " ".join(result.stderr.decode().split())
     assert (result.returncode, result.stdout) == (125 if planted else 0, f"{planted}\n".encode())
     assert ("1 fault of links" in errors) is planted
     process = open_trace(folder / "t.zarr").processes[0]

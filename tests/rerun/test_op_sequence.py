@@ -377,7 +377,9 @@ def test_the_command(record: Record, capsys: pytest.CaptureFixture[str], monkeyp
     assert (result["bitwise"], result["first"]["op"]) == (False, "aten.relu.default")
     assert main(["rerun", str(found.path)]) == 1
     text = capsys.readouterr().out
-    assert "Give other bits here on recorded inputs:\n  aten.relu.default" in text
+    kinds = text.partition("Give other bits here on recorded inputs\n")[2].splitlines()
+    assert kinds[0].split() == ["op", "differ", "largest", "distance", "first"]
+    assert kinds[1].startswith("  aten.relu.default  ")
 
 
 def test_traces_that_cannot_be_run_again(record: Record, capsys: pytest.CaptureFixture[str]) -> None:

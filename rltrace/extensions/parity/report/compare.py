@@ -94,9 +94,8 @@ def parity_document(report: ParityReport) -> Document:
         HEADLINES[parity.verdict],
         VERDICTS[parity.verdict],
         scope="" if first is None else f"from {first.path.b} on",
-        lead=sentences(
-            parity.why if first is None else cause_text(first),
-            _final_outputs(parity),
+        lead=(
+            *sentences(parity.why if first is None else cause_text(first), _final_outputs(parity)),
             *(f"required {one.text}: {HOLDS[one.holds]}, {one.why}" for one in report.required),
         ),
         facts=tuple(_facts(parity)),
