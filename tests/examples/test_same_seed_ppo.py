@@ -32,7 +32,7 @@ def test_page(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def groups_of(report: str) -> set[frozenset[str]]:
     """Numbers of the runs of each group, as ``rltrace check`` prints them."""
-    lines = re.findall(r"^  group \d+ +\d+ runs? +(.*)$", report, flags=re.MULTILINE)
+    lines = re.findall(r"^  group \d+ +\d+ runs?: (.*)$", report, flags=re.MULTILINE)
     return {frozenset(re.findall(r"run (\d+)", line)) for line in lines}
 
 
@@ -46,5 +46,5 @@ def groups_of_weights(printed: Shown) -> set[frozenset[str]]:
 
 def divergences_of(report: str) -> set[tuple[str, str, str]]:
     """Op and cause, place and source line of each divergence."""
-    text = re.sub(r"^[ │├└─]*│ ?", "", report, flags=re.MULTILINE)
-    return set(re.findall(r"^(\S+, cause: \S+)\n(.*)\n +(.*)$", text, flags=re.MULTILINE))
+    facts = r"^ +op +(\S+)\n +cause +(\S+)\n +site +(.*\n +.*)$"
+    return {(op, cause, " ".join(site.split())) for op, cause, site in re.findall(facts, report, flags=re.MULTILINE)}

@@ -126,7 +126,7 @@ def test_every_verb_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         assert len(shown.out.splitlines()) == 2 * ROWS
         assert shown.err == f"rltrace: rank0/main is still being recorded; these were its ops up to op {2 * ROWS}\n"
         assert main(["info", str(path)]) == 0
-        assert f"rank0/main  running after op {2 * ROWS}" in capsys.readouterr().out
+        assert f"rank0/main, running after op {2 * ROWS}" in capsys.readouterr().out
         assert main(["verify", str(path)]) == 0
         assert "running" in capsys.readouterr().out
 
