@@ -83,14 +83,14 @@ def test_programs_that_agree_end_with_0(run) -> None:  # type: ignore[no-untyped
 
 
 def test_programs_that_part_end_with_1(run) -> None:  # type: ignore[no-untyped-def]
-    """The first lines say where, because of what, how far, and what next."""
+    """The first lines say where, because of what and how far; the last ones what to run next."""
     status, out, _ = run("parts.zarr")
     head = out.split("\n\n")[0]
     assert status == 1
     assert head.startswith("DIFFERS  from Policy.layers.1.up on\n")
     assert "Different operators: addmm in A, mm, mul, add in B." in head
     assert "The outputs of Policy differ in all 7 rows" in head
-    assert "rltrace ops parts.zarr module=Policy.layers.1.up" in head
+    assert "\nNext\n  rltrace ops parts.zarr module=Policy.layers.1.up" in out
     assert run("parts.zarr", "--require", "bitwise")[0] == 1
 
 
