@@ -108,11 +108,12 @@ def option(*flags: str, help: str = "", default: Any = None, **settings: Any) ->
         names = flags or (f"--{name.replace('_', '-')}",)
         if kind == "bool":
             return VerbOption([name, *names], help=help, is_flag=True, **settings)
-        if default is not None:
+        if default is not None:  # given as None it would be a value, and a required option need not be given
+            settings.setdefault("default", default)
             settings.setdefault("show_default", str(default))
         settings.setdefault("type", TYPES.get(_inner(kind)))
         several = kind.startswith("tuple") and "," in kind
-        return VerbOption([name, *names], help=help, default=default, multiple=several, **settings)
+        return VerbOption([name, *names], help=help, multiple=several, **settings)
 
     return field(metadata={"parameter": make})
 
