@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from rltrace.errors import HoleError, UsageError
-from rltrace.recorder.base.options import Window
 from rltrace.rerun.op_kinds import OpKinds, read_json, read_labels
 from rltrace.selectors import Key, Range, Selector, parse_selectors
 from rltrace.trace.format.collectives import brings_data
@@ -169,7 +168,7 @@ def preceding_attempts(process: ProcessTrace) -> dict[int, Attempt]:
     return found
 
 
-def window_of(trace: Trace) -> tuple[str, Window]:
+def window_of(trace: Trace) -> tuple[str, tuple[int, int | None]]:
     """Level and steps of A's recording, which a replay uses, too. Raises UsageError where A has no ops."""
     if not trace.has_rows:
         raise UsageError(f"{trace.path} was recorded at level {trace.level}: it has no ops with values to inject")
