@@ -124,7 +124,7 @@ def test_in_place(folder: Path) -> None:
         ([], "nothing to check"),
         (["--in-place", "--jobs", "2", "--", "true"], "one after another"),
         (["--", "./nowhere"], "./nowhere cannot be run"),
-        (["--steps", "x", "--", "true"], "give A:B"),
+        (["--steps", "x", "--", "true"], "give a step, as in 100"),
         (["-o", "full", "--", "true"], "full is not empty"),
         (["--share", "data", "--", "true"], "--share data"),
     ],

@@ -34,7 +34,7 @@ def test_a_slice_is_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert [("LEFT OUT" in line) for line in lines] == [True, *[False] * 6, True]
     assert "could not be read" not in err
     assert main(["info", str(cut)]) == 0
-    assert "slice     first_step 1, end_step 3" in capsys.readouterr().out
+    assert "slice    first_step 1, end_step 3" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("steps", ["3", "1:", "2:1", "x", "90:91"])
