@@ -120,13 +120,6 @@ LIMIT = 7
 """Parameters of a function, ``self`` aside."""
 
 LONGER = {
-    "rltrace.extensions.jax.loops._loop",
-    "rltrace.extensions.jax.recording.add_iterations",
-    "rltrace.extensions.jax.rows.row_template",
-    "rltrace.recorder.session.optimizer_steps.__init__",
-    "rltrace.recorder.session.window.__init__",
-    "rltrace.rerun.repro_main._run",
-    "rltrace.rerun.sequence_main.tensor",
     "rltrace.testing.builder.__init__",
     "rltrace.testing.builder.end_step",
     "rltrace.testing.builder.event",
