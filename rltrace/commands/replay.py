@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from rltrace.commands._option_types import (
     BEFORE_COMMAND,
@@ -54,7 +53,7 @@ def command(arguments: ReplayArguments) -> int:
     """
     from rltrace.commands._rerun_program import ProgramSteps, ran_steps, set_variables
     from rltrace.recorder.base.options import RecordOptions
-    from rltrace.report.replay import account_json, account_lines, verdict_line
+    from rltrace.report.replay import ReplayReport, account_lines, verdict_line
     from rltrace.rerun.account import add_up
     from rltrace.rerun.plan import compile_of, loops_of, plans_of, window_of
     from rltrace.trace.read.reader import open_trace
@@ -103,21 +102,17 @@ def command(arguments: ReplayArguments) -> int:
             comparison = compare(source, to.trace)
             lines.append(verdict_line(comparison))
             verdict = comparison.verdict
-        found = account_json(account, {"a": str(source), "trace": str(to.trace)}, inject, verdict=verdict)
-        return report_account(lines, found, arguments.result, quiet=arguments.quiet) and ran
+        if arguments.result is not None:
+            write_json(arguments.result, ReplayReport(str(source), str(to.trace), inject, verdict, account))
+        narrate_account(lines, complete=account.complete, quiet=arguments.quiet)
+        return account.complete and ran
 
     return record_command(command, to, options, quiet=arguments.quiet, on_recorded=report)
 
 
-def report_account(lines: Iterable[str], found: Mapping[str, Any], result: Path | None, *, quiet: bool) -> bool:
-    """Print what came of the injections, and write it to ``result``; returns whether all were made."""
-    from rltrace.report.replay import INJECTED
-
-    complete: bool = found["outcome"] == INJECTED
+def narrate_account(lines: Iterable[str], *, complete: bool, quiet: bool) -> None:
+    """Print what came of the injections; ``complete``: whether all were made, otherwise it is an error."""
     if not complete:
         complain("\n".join(lines))
     elif not quiet:
         narrate("\n".join(lines))
-    if result is not None:
-        write_json(result, found)
-    return complete

@@ -1,19 +1,14 @@
-"""The injections of ``rltrace replay``: text, and an object ``rltrace.replay/1``. Never prints."""
+"""The injections of ``rltrace replay``: what is written as JSON, and the lines that are narrated."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
-from rltrace.diff.base.model import Comparison
-from rltrace.json import to_json
+from rltrace.diff.base.model import Comparison, Verdict
 from rltrace.rerun.account import Account, MissedInjection, by_reason
 from rltrace.rerun.op_kinds import GENERATOR, NUMBER, OUTSIDE, RESULT, OtherKind
-
-SCHEMA = "rltrace.replay/1"
-
-INJECTED = "injected"
-"""The outcome of a replay in which all was injected that was requested."""
 
 MAX_KINDS = 12
 """Kinds of injection in the text."""
@@ -21,12 +16,28 @@ MAX_KINDS = 12
 PARTS = {OUTSIDE: "outside data", GENERATOR: "RNG states", NUMBER: "logged scalars", RESULT: "results"}
 
 
-def account_json(account: Any, where: Mapping[str, str], selectors: Sequence[str], **more: object) -> dict[str, Any]:
-    """``account``: of ops or of activation rows; ``where``: paths of the trace with the values ("a") and of the replay
-    ("trace").
-    """
-    outcome = INJECTED if account.complete else "unresolved"
-    return {"schema": SCHEMA, "outcome": outcome, **where, "inject": selectors, **to_json(account), **more}
+@dataclass(frozen=True)
+class ReplayReport:
+    """What a replay was to inject, and what came of it."""
+
+    SCHEMA: ClassVar = "rltrace.replay/1"
+    MERGED: ClassVar = ("account",)
+    COMPUTED: ClassVar = ("outcome",)
+
+    a: str
+    """Path of the trace with the values."""
+    trace: str
+    """That of the replay."""
+    inject: tuple[str, ...]
+    """Selectors."""
+    verdict: Verdict | None
+    """Of the comparison that follows ``--lockstep``."""
+    account: Account
+
+    @property
+    def outcome(self) -> str:
+        """``injected`` or ``unresolved``."""
+        return "injected" if self.account.complete else "unresolved"
 
 
 def account_lines(account: Account) -> Iterator[str]:

@@ -14,7 +14,8 @@ from rltrace.commands._option_types import (
     verb,
 )
 from rltrace.commands._recording import Destination, distinct_paths, record_command
-from rltrace.commands.replay import report_account
+from rltrace.commands.console import write_json
+from rltrace.commands.replay import narrate_account
 from rltrace.errors import UsageError
 
 
@@ -44,8 +45,7 @@ def command(arguments: ReplayRowsArguments) -> int:
     from rltrace.extensions.parity.patching.source import read_table
     from rltrace.extensions.parity.patching.start import options_of
     from rltrace.extensions.parity.patching.tally import account_of
-    from rltrace.extensions.parity.report.patching import rows_lines
-    from rltrace.report.replay import account_json
+    from rltrace.extensions.parity.report.patching import RowReplayReport, rows_lines
     from rltrace.selectors import parse_selectors
     from rltrace.trace.read.reader import open_trace
 
@@ -67,8 +67,9 @@ def command(arguments: ReplayRowsArguments) -> int:
 
     def report() -> bool:
         account = account_of(open_trace(to.trace), table)
-        where = {"a": str(a), "trace": str(to.trace)}
-        found = account_json(account, where, inject, weights=weights)
-        return report_account(rows_lines(account), found, arguments.result, quiet=arguments.quiet)
+        if arguments.result is not None:
+            write_json(arguments.result, RowReplayReport(str(a), str(to.trace), inject, weights, account))
+        narrate_account(rows_lines(account), complete=account.complete, quiet=arguments.quiet)
+        return account.complete
 
     return record_command(command, to, options, quiet=arguments.quiet, on_recorded=report)

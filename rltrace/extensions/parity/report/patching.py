@@ -1,11 +1,37 @@
-"""The report of ``rltrace replay-rows``, as text. Never prints."""
+"""The injections of ``rltrace replay-rows``: what is written as JSON, and the lines that are narrated."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
 
 from rltrace.extensions.parity.patching.tally import ModuleRows, RowAccount
 from rltrace.report.replay import MAX_KINDS
+
+
+@dataclass(frozen=True)
+class RowReplayReport:
+    """What a replay of rows was to inject, and what came of it."""
+
+    SCHEMA: ClassVar = "rltrace.replay/1"
+    MERGED: ClassVar = ("account",)
+    COMPUTED: ClassVar = ("outcome",)
+
+    a: str
+    """Path of the trace with the rows."""
+    trace: str
+    """That of the replay."""
+    inject: tuple[str, ...]
+    """Selectors."""
+    weights: bool
+    """Whether the values of a choice were injected, too."""
+    account: RowAccount
+
+    @property
+    def outcome(self) -> str:
+        """``injected`` or ``unresolved``."""
+        return "injected" if self.account.complete else "unresolved"
 
 
 def _place(module: ModuleRows) -> str:
