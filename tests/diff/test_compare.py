@@ -332,6 +332,7 @@ def test_no_torch_is_loaded(record: Record) -> None:
     paths = [str(record(program).path), str(record(other).path)]
     code = (
         "import sys; from rltrace.diff import compare; from rltrace.report.diff import verdict_document\n"
+        "from rltrace.report.text import document_text\n"
         f"document_text(verdict_document(compare(*{paths!r})), color=True)\n"
         "sys.exit(bool({'torch', 'zarr', 'textual'} & set(sys.modules)))"
     )
