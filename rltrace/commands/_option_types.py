@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -191,8 +191,18 @@ def _inner(kind: str) -> str:
     return kind.removesuffix(" | None").removeprefix("tuple[").removesuffix(", ...]")
 
 
+NO_SETTINGS: Mapping[str, Any] = {}
+
+HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
+"""Also of each verb by itself, as click keeps the help option that it made first."""
+
+
 def verb(
-    arguments: type[T], *more: click.Parameter, cls: type[VerbCommand] = VerbCommand, **settings: Any
+    arguments: type[T],
+    *more: click.Parameter,
+    cls: type[VerbCommand] = VerbCommand,
+    context_settings: Mapping[str, Any] = NO_SETTINGS,
+    **settings: Any,
 ) -> Callable[[Callable[[T], int | None]], click.Command]:
     """Make a click command of a function that takes these arguments; its docstring is the help.
 
@@ -208,7 +218,8 @@ def verb(
             return function(arguments(**{name: values[name] for name in own}))
 
         text = inspect.cleandoc(function.__doc__ or "")
-        return cls(None, callback=call, params=[*parameters, *more], help=text, **settings)
+        context = {**HELP_OPTIONS, **context_settings}
+        return cls(None, callback=call, params=[*parameters, *more], help=text, context_settings=context, **settings)
 
     return made
 
