@@ -6,17 +6,15 @@ Owns the options, and the folder of traces and output.
 from __future__ import annotations
 
 import os
-import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from rltrace.command_lines import line
 from rltrace.commands._option_types import (
     BEFORE_COMMAND,
     COUNT,
@@ -36,14 +34,14 @@ from rltrace.commands._option_types import (
     strict_option,
     verb,
 )
-from rltrace.commands.console import ExitCode, emit, emit_result, narrate, run_counter
+from rltrace.commands.console import ExitCode, emit_result, narrate, run_counter
 from rltrace.errors import UsageError
 from rltrace.launch.command import CommandLookup, look_up, trace_stem
 from rltrace.recorder.base.options import Window, steps_text
 
 if TYPE_CHECKING:
     from rltrace.diff.groups import Grouping
-    from rltrace.experiment.check import CheckPlan, CheckResult
+    from rltrace.experiment.check import CheckResult
 
 
 SEVERAL, LOCK = "Several runs", "One run with a lock"
@@ -67,7 +65,6 @@ class CheckArguments(ClusterArguments):
     no_control: bool = option(group=SEVERAL, help="Leave out the last run, which records no ops.")
     keep: bool = option(group=SEVERAL, help="Keep all traces, not one of equal ones.")
     strict: bool = strict_option(group=SEVERAL)
-    join: Path | None = option(metavar="FOLDER", group=SEVERAL, help="Group the runs of an array job of --on slurm.")
     against: Path | None = option(metavar="LOCK", group=LOCK, help="Compare one run with this lock.")
     update: bool = option(group=LOCK, help="Write the lock anew, and show what moved.")
     command: tuple[str, ...] = command_argument()
@@ -78,17 +75,13 @@ def command(arguments: CheckArguments) -> int:
     """Run CMD several times with nothing changed, and group the runs that computed the same.
 
     Each works in a copy of the current folder. Where groups diverge, the op and the cause are named; a last run, of
-    level step, shows whether recording changed anything. --on slurm writes a script of an array job.
+    level step, shows whether recording changed anything.
 
     With --against LOCK one run is compared with what rltrace lock wrote, and the op where a step differs is named.
 
     Ends with 0 if all runs computed the same, 1 if they diverged, 2 on trouble, 3 if it is undecided.
     """
     command, place, jobs = arguments.command, arguments.place, arguments.jobs
-    if arguments.join is not None:
-        if command:
-            raise UsageError("--join groups runs that were made: leave out the command")
-        return _join(arguments.join, arguments)
     if not command:
         raise UsageError("nothing to check: name a command, as in rltrace check -n 5 -- python train.py")
     if arguments.in_place and place is not None:
@@ -106,7 +99,7 @@ def command(arguments: CheckArguments) -> int:
 
     until = () if arguments.until is None else ("--until", str(arguments.until))
     steps = () if arguments.steps is None else ("--steps", steps_text(arguments.steps))
-    with on_cluster(None if place == SLURM else place, arguments.cpus, arguments.gpus, jobs, narrate) as cluster:
+    with on_cluster(place, arguments.cpus, arguments.gpus, jobs, narrate) as cluster:
         plan = CheckPlan(
             command=command,
             runs=arguments.runs,
@@ -121,8 +114,6 @@ def command(arguments: CheckArguments) -> int:
             keep=arguments.keep,
             strict=arguments.strict,
         )
-        if place == SLURM:
-            return _write_array(plan, arguments.cpus, arguments.gpus)
         if not arguments.quiet:
             narrate(f"{arguments.runs} runs, traces in {plan.output}")
         count = run_counter(arguments.runs + plan.control)
@@ -149,35 +140,11 @@ def _emit(checked: CheckResult, arguments: CheckArguments) -> int:
     return status
 
 
-def _write_array(plan: CheckPlan, cpus: float, gpus: float) -> int:
-    from rltrace.experiment.slurm_array import write_array
-    from rltrace.experiment.workdir_copy import check_extent
-
-    check_extent(plan.folder, plan.shared, plan.output)
-    script = write_array(plan, cpus, gpus)
-    narrate(f"{script} makes {plan.runs + plan.control} runs, into {plan.output}; when they have ended, join them")
-    emit(f"sbatch --wait {shlex.quote(str(script))}\n{line('check', '--join', plan.output)}")
-    return ExitCode.IDENTICAL
-
-
-def _join(folder: Path, arguments: CheckArguments) -> int:
-    from rltrace.experiment.check import check
-    from rltrace.experiment.slurm_array import EndedRuns, read_plan
-
-    plan = replace(read_plan(folder), keep=True, in_place=True)  # nothing is copied, and it may be joined again
-    checked = check(plan, (lambda text: None) if arguments.quiet else narrate, EndedRuns())
-    return _emit(checked, arguments)
-
-
 def status_of(grouping: Grouping) -> ExitCode:
     """0, 1 or 3."""
     if grouping.agrees is None:
         return ExitCode.UNDECIDED
     return ExitCode.IDENTICAL if grouping.agrees else ExitCode.DIVERGED
-
-
-SLURM = "slurm"
-"""Value of ``--on`` for an array job."""
 
 
 def _refuse_options_of_groups() -> None:
