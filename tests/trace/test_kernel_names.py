@@ -15,6 +15,13 @@ from rltrace.recorder.profiler.launch_matching import demangle
 from rltrace.trace.kernels.evidence import kernel_text
 from rltrace.trace.kernels.names import MAX_SHORT, distinct_names, read_name
 
+
+@pytest.fixture(autouse=True)
+def parsed_anew() -> None:
+    """No name is read from the cache, which a process forked from this one has, too."""
+    read_name.cache_clear()
+
+
 TF32 = (
     "void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_128x64_16x6_tn_align4>"
     "(cutlass_80_tensorop_s1688gemm_128x64_16x6_tn_align4::Params)"
