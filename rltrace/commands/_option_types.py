@@ -322,8 +322,9 @@ class StartArguments:
 
 @dataclass(frozen=True, kw_only=True)
 class InjectingArguments:
-    """What both verbs that inject into a command take after their own options, and the command."""
+    """What both verbs that inject into a command take: A, the options after their own, and the command."""
 
+    a: Path | None = option("--trace-a", hidden=True, type=TraceLocation(only_folder=True))
     output: Path | None = option(
         "-o", "--output", type=TraceLocation(written=True), metavar="TRACE", help="Trace to write; default: a new name."
     )

@@ -12,7 +12,6 @@ from rltrace.commands._option_types import (
     STEP,
     InjectingArguments,
     TraceFirst,
-    TraceLocation,
     option,
     verb,
 )
@@ -23,7 +22,6 @@ from rltrace.errors import UsageError
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayArguments(InjectingArguments):
-    a: Path | None = option("--trace-a", hidden=True, type=TraceLocation(only_folder=True))
     inject: tuple[str, ...] = option(metavar="SELECTOR", help="Inject A's values at these ops; repeatable.")
     lockstep: bool = option(help="Inject at every op, so that the run stays on A's path.")
     kinds: Path | None = option(metavar="FILE", help="Only at ops of the kinds listed there.")
@@ -58,18 +56,8 @@ def command(arguments: ReplayArguments) -> int:
     from rltrace.rerun.plan import compile_of, loops_of, plans_of, window_of
     from rltrace.trace.read.reader import open_trace
 
-    source, inject, command, lockstep = arguments.a, arguments.inject, arguments.command, arguments.lockstep
-    usage = "as in rltrace replay a.zarr --inject op=mm -- python train.py"
-    if source is None:
-        raise UsageError(f"name the trace whose values are injected first, {usage}")
-    if lockstep or arguments.kinds is not None or arguments.only is not None:
-        inject = inject or ("all",)
-    if not inject:
-        raise UsageError(f"give the ops with --inject SELECTOR, {usage}")
-    if arguments.step is None and (arguments.process is not None or arguments.warm_up is not None):
-        raise UsageError("--process and --warm-up are for steps that run again: name their trace with --rerun")
-    if not command:
-        raise UsageError(f"nothing to run: name a command, {usage}")
+    command, lockstep = arguments.command, arguments.lockstep
+    source, inject = _requested(arguments)
     trace_a = open_trace(source)
     level, window = window_of(trace_a)
     if arguments.origins and not trace_a.has_all_inputs:
@@ -108,6 +96,22 @@ def command(arguments: ReplayArguments) -> int:
         return account.complete and ran
 
     return record_command(command, to, options, quiet=arguments.quiet, on_recorded=report)
+
+
+def _requested(arguments: ReplayArguments) -> tuple[Path, tuple[str, ...]]:
+    """A, and the selectors of the ops. Raises UsageError where something is missing."""
+    inject, usage = arguments.inject, "as in rltrace replay a.zarr --inject op=mm -- python train.py"
+    if arguments.a is None:
+        raise UsageError(f"name the trace whose values are injected first, {usage}")
+    if arguments.lockstep or arguments.kinds is not None or arguments.only is not None:
+        inject = inject or ("all",)
+    if not inject:
+        raise UsageError(f"give the ops with --inject SELECTOR, {usage}")
+    if arguments.step is None and (arguments.process is not None or arguments.warm_up is not None):
+        raise UsageError("--process and --warm-up are for steps that run again: name their trace with --rerun")
+    if not arguments.command:
+        raise UsageError(f"nothing to run: name a command, {usage}")
+    return arguments.a, inject
 
 
 def narrate_account(lines: Iterable[str], *, complete: bool, quiet: bool) -> None:

@@ -9,7 +9,6 @@ from rltrace.commands._option_types import (
     BEFORE_COMMAND,
     InjectingArguments,
     TraceFirst,
-    TraceLocation,
     option,
     verb,
 )
@@ -21,7 +20,6 @@ from rltrace.errors import UsageError
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayRowsArguments(InjectingArguments):
-    a: Path | None = option("--trace-a", hidden=True, type=TraceLocation(only_folder=True))
     inject: tuple[str, ...] = option(metavar="SELECTOR", help="Inject A's rows at these places; repeatable.")
     weights: bool = option(help="With a choice (topk), inject its values, too.")
     names: Path | None = option("--map", metavar="FILE", help="Lines of A-GLOB = GLOB of modules.")
