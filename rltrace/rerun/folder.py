@@ -146,7 +146,7 @@ if __name__ == "__main__":
 
 def script(repro: Repro, stored: dict[str, Any], file: str) -> str:
     """The text of the script; what it needs in ``memory.npz`` is added to ``stored``."""
-    one, count = len(repro.ops) == 1, len(repro.ops)
+    one, count = repro.by_trace, len(repro.ops)
     aligned = not any(any(side.alignments or ()) for side in repro.sides.values())
     name = repro.name.replace("\\", "/").replace('"', "'")
     registering = {REGISTERED_BY[space] for op in repro.ops if (space := op.name.partition(".")[0]) in REGISTERED_BY}

@@ -80,10 +80,11 @@ def main(
 ) -> None:
     """Run the ops under the options of the command line, on ``memory.npz`` beside the script, and print the results.
 
-    ``digest``: the one of the recorded results. Of several ops the first that gives other bits is printed; the script
-    ends with 1 if there is one.
+    ``digest``: the one of the recorded results; the trace's for one op, else that of modules. Of a module's ops the
+    first that gives other bits is printed; the script ends with 1 if there is one.
     """
-    options = _options(sides, several=len(ops) > 1)
+    of_module = digest is short_sha256
+    options = _options(sides, several=of_module)
     _restart_under(_environment(options, sides))
     as_ = _chosen(options, sides)
     threads = options.threads or (None if options.omp_threads else as_.threads)
@@ -95,7 +96,7 @@ def main(
     with temporary_switches(switches):
         ops = [_placed(replace(op, settings=_switches(op.settings, requested)), options.alignment, as_) for op in ops]
         ops = _loaded(ops)
-        times, seconds = options.times or (1 if len(ops) > 1 else TIMES), math.inf if options.times else SECONDS
+        times, seconds = options.times or (1 if of_module else TIMES), math.inf if options.times else SECONDS
         found = repeat(ops, times, _memo(digest), seconds)  # the first call may give something else
         launched = _launched(ops[0]) if options.kernels else []
         if options.kernels:
@@ -103,7 +104,7 @@ def main(
         here = _here(switches, ops) | ({"kernels": launched} if launched else {})
     if options.json:
         print(json.dumps(_as_json(what, found, ops, here)))
-    elif len(ops) == 1:
+    elif not of_module:
         print(_as_text(what, found, ops[0], here))
     else:
         differing = [i for i, results in enumerate(next(iter(found))) if results not in ops[i].results.values()]

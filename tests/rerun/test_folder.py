@@ -91,6 +91,23 @@ def test_the_script_runs_alone(step: Recorded, tmp_path: Path, capsys: pytest.Ca
     assert {"forward", "backward"} <= {place.split(", ")[1] for place in where}
 
 
+def test_a_module_of_one_op_ends_with_1_where_its_bits_differ(tmp_path: Path) -> None:
+    """As that of a module of several ops does."""
+
+    def program() -> None:
+        nn.Sequential(nn.Tanh())(torch.ones(3))
+
+    found = recorder(tmp_path)(program, rerunnable="all")
+    assert main(["repro", str(found.path), "--module", "Sequential.0", "-o", str(tmp_path / "out"), "--quiet"]) == 0
+    script = tmp_path / "out" / "repro.py"
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "BITWISE  1 ops: the recorded bits\n"), done.stderr
+    (recorded,) = calls_of(tmp_path / "out")[0].results["a"]
+    script.write_text(script.read_text().replace(recorded, "0" * len(recorded)))
+    other = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    assert (other.returncode, other.stdout.splitlines()[0]) == (1, "DIFFERS  1 of 1 ops give other bits here")
+
+
 def test_the_memory_of_a_module(step: Recorded, tmp_path: Path) -> None:
     """It is what a recording of this module alone has: nothing that its own ops left, each content once."""
     folders = [tmp_path / "all", tmp_path / "alone"]
