@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,7 +21,6 @@ from rltrace.trace.format.location import TraceURL, local_folder, parse_location
 
 if TYPE_CHECKING:
     from rltrace.diff.base.model import Pair
-    from rltrace.experiment.ray_cluster import RayCluster
 
 T = TypeVar("T")
 
@@ -273,35 +271,6 @@ def tolerance_option() -> Any:
 
 def no_tui_option() -> Any:
     return option("--no-tui", help="Print the report in a terminal, too.")
-
-
-def place_option(**settings: Any) -> Any:
-    return option("--on", metavar="ray", help="A Ray cluster: ray, or ray://HOST:PORT.", **settings)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClusterArguments:
-    """Where runs are made; what ``on_cluster`` takes."""
-
-    place: str | None = place_option()
-    cpus: float = option(type=click.FloatRange(min=0), default=1.0, metavar="N", help="With --on: CPUs of each.")
-    gpus: float = option(type=click.FloatRange(min=0), default=0.0, metavar="N", help="With --on: GPUs of each.")
-
-
-@contextmanager
-def on_cluster(
-    place: str | None, cpus: float, gpus: float, at_once: int | None, report: Callable[[str], None]
-) -> Iterator[RayCluster | None]:
-    """The cluster that ``--on`` names; None: it was not given. Raises UsageError where it cannot be used."""
-    if place is None:
-        yield None
-        return
-    if place != "ray" and not place.startswith("ray://"):
-        raise UsageError(f"--on {place}: give ray, or ray://HOST:PORT")
-    from rltrace.experiment.ray_cluster import RayCluster, Resources
-
-    with RayCluster(place, Resources(cpus, gpus), at_once, report) as cluster:
-        yield cluster
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,16 +18,13 @@ import click
 from rltrace.commands._option_types import (
     BEFORE_COMMAND,
     COUNT,
-    ClusterArguments,
     annotated_form_option,
     brief_option,
     color_option,
     command_argument,
     is_given,
-    on_cluster,
     option,
     options_of,
-    place_option,
     quiet_option,
     recorded,
     share_option,
@@ -49,7 +46,7 @@ SEVERAL, LOCK = "Several runs", "One run with a lock"
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckArguments(ClusterArguments):
+class CheckArguments:
     output: Path | None = option("-o", "--output", metavar="FOLDER", help="Where traces and output go.")
     until: int | None = recorded("until", help="End each run after this step.")
     share: tuple[str, ...] = share_option()
@@ -59,8 +56,7 @@ class CheckArguments(ClusterArguments):
     quiet: bool = quiet_option()
     color: str = color_option()
     runs: int = option("-n", type=click.IntRange(min=2), default=2, metavar="N", group=SEVERAL, help="How many.")
-    place: str | None = place_option(group=SEVERAL)
-    jobs: int | None = option(type=COUNT, metavar="N", group=SEVERAL, help="At a time; default: 1, on a cluster all.")
+    jobs: int = option(type=COUNT, default=1, metavar="N", group=SEVERAL, help="At a time.")
     steps: Window | None = recorded("steps", envvar=None, group=SEVERAL)
     no_control: bool = option(group=SEVERAL, help="Leave out the last run, which records no ops.")
     keep: bool = option(group=SEVERAL, help="Keep all traces, not one of equal ones.")
@@ -81,15 +77,12 @@ def command(arguments: CheckArguments) -> int:
 
     Ends with 0 if all runs computed the same, 1 if they diverged, 2 on trouble, 3 if it is undecided.
     """
-    command, place, jobs = arguments.command, arguments.place, arguments.jobs
+    command = arguments.command
     if not command:
         raise UsageError("nothing to check: name a command, as in rltrace check -n 5 -- python train.py")
-    if arguments.in_place and place is not None:
-        raise UsageError("--in-place runs in this machine's folder: leave it out, or leave out --on")
-    if arguments.in_place and jobs is not None and jobs > 1:
+    if arguments.in_place and arguments.jobs > 1:
         raise UsageError("--in-place runs one after another; leave out --jobs, or let each run have a copy")
-    if place is None:
-        require_executable(command[0])
+    require_executable(command[0])
     if arguments.against is not None:
         _refuse_options_of_groups()
         return _check_lock(arguments.against, arguments)
@@ -99,28 +92,24 @@ def command(arguments: CheckArguments) -> int:
 
     until = () if arguments.until is None else ("--until", str(arguments.until))
     steps = () if arguments.steps is None else ("--steps", steps_text(arguments.steps))
-    with on_cluster(place, arguments.cpus, arguments.gpus, jobs, narrate) as cluster:
-        plan = CheckPlan(
-            command=command,
-            runs=arguments.runs,
-            jobs=jobs or 1,
-            folder=Path.cwd(),
-            output=_output_folder(arguments.output, trace_stem(command)),
-            options=(*steps, *until),
-            shared=arguments.share,
-            in_place=arguments.in_place,
-            control=not arguments.no_control,
-            control_options=until,
-            keep=arguments.keep,
-            strict=arguments.strict,
-        )
-        if not arguments.quiet:
-            narrate(f"{arguments.runs} runs, traces in {plan.output}")
-        count = run_counter(arguments.runs + plan.control)
-        there = None if cluster is None else cluster.runner()
-        checked = check(
-            plan, (lambda text: None) if arguments.quiet else (lambda text: narrate(f"{text}{count()}")), there
-        )
+    plan = CheckPlan(
+        command=command,
+        runs=arguments.runs,
+        jobs=arguments.jobs,
+        folder=Path.cwd(),
+        output=_output_folder(arguments.output, trace_stem(command)),
+        options=(*steps, *until),
+        shared=arguments.share,
+        in_place=arguments.in_place,
+        control=not arguments.no_control,
+        control_options=until,
+        keep=arguments.keep,
+        strict=arguments.strict,
+    )
+    if not arguments.quiet:
+        narrate(f"{arguments.runs} runs, traces in {plan.output}")
+    count = run_counter(arguments.runs + plan.control)
+    checked = check(plan, (lambda text: None) if arguments.quiet else (lambda text: narrate(f"{text}{count()}")))
     return _emit(checked, arguments)
 
 

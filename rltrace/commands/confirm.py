@@ -9,7 +9,6 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,12 +17,10 @@ import click
 
 from rltrace.commands._option_types import (
     COUNT,
-    ClusterArguments,
     argument,
     brief_option,
     color_option,
     form_option,
-    on_cluster,
     option,
     quiet_option,
     recorded,
@@ -38,7 +35,6 @@ if TYPE_CHECKING:
     from rltrace.experiment.confirm.run_cache import Side
     from rltrace.experiment.confirm.setup import CommandOverrides, ConfirmOptions, ExperimentSetup
     from rltrace.experiment.outcome import ExperimentResult
-    from rltrace.experiment.runner import RunMaker
 
 
 SIDES, MACHINES = "The programs", "Each on its machine"
@@ -46,7 +42,7 @@ SIDES, MACHINES = "The programs", "Each on its machine"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConfirmArguments(ClusterArguments):
+class ConfirmArguments:
     traces: tuple[Location, ...] = argument(nargs=-1, metavar="A B")
     until: int | None = recorded("until", help="Last step; default: that after the first to differ.")
     inject: tuple[str, ...] = option(metavar="SELECTOR", help="These ops of A only, without a search; repeatable.")
@@ -97,13 +93,11 @@ def command(arguments: ConfirmArguments) -> int:
     Ends with 0 if the cause is confirmed, 1 if it is refuted or explains only some of the difference, 2 on trouble, 3
     if the experiment proves nothing (UNRESOLVED) or half of it (REPAIRED).
     """
-    traces, place, join = arguments.traces, arguments.place, arguments.join
+    traces, join = arguments.traces, arguments.join
     if len(traces) != 2:
         what = "outcomes, as in rltrace confirm --join a.json b.json" if join else "traces, as in rltrace confirm A B"
         raise UsageError(f"name two {what}")
     a, b = traces
-    if arguments.in_place and place is not None:
-        raise UsageError("--in-place runs in this machine's folders: leave it out, or leave out --on")
     if join:
         one, other = (local_folder(trace, "rltrace confirm --join") for trace in traces)
         outcome = _join(one, other, arguments.output)
@@ -129,10 +123,8 @@ def command(arguments: ConfirmArguments) -> int:
             capture=arguments.capture,
             found=None if arguments.found is None else read_outcome(arguments.found),
             found_file=arguments.found,
-            elsewhere=place is not None,
         )
-        with on_cluster(place, arguments.cpus, arguments.gpus, None, narrate) as cluster:
-            outcome = _run(options, arguments, None if cluster is None else cluster.runner())
+        outcome = _run(options, arguments)
     status = status_of(outcome)
     from rltrace.report.brief import brief_outcome
     from rltrace.report.confirm import outcome_document
@@ -157,7 +149,7 @@ def status_of(outcome: ExperimentResult) -> ExitCode:
     return ExitCode.DIVERGED if outcome.word in (Outcome.REFUTED, Outcome.PARTIAL) else ExitCode.UNDECIDED
 
 
-def _run(options: ConfirmOptions, arguments: ConfirmArguments, there: RunMaker | None) -> ExperimentResult:
+def _run(options: ConfirmOptions, arguments: ConfirmArguments) -> ExperimentResult:
     from rltrace.experiment.confirm.arms import Experiment, initial_outcome, interrupted_outcome
     from rltrace.experiment.confirm.run_cache import RunCache, RunSetting
     from rltrace.experiment.confirm.setup import check_folders, prepare
@@ -193,7 +185,7 @@ def _run(options: ConfirmOptions, arguments: ConfirmArguments, there: RunMaker |
         write_outcome(target, outcome)
         show(outcome)
 
-    with nullcontext(there) if there is not None else Runner() as runner:
+    with Runner() as runner:
         sides = len(prepared.recipes)
         count = run_counter(sides * (options.samples + 1), at_least=True)
         silent = quiet or not progress_visible()
@@ -211,7 +203,7 @@ def _run(options: ConfirmOptions, arguments: ConfirmArguments, there: RunMaker |
             narrate(f"interrupted; the same command resumes it, with the runs in {folder}")
             raise
     advice = advice_of(outcome, options, prepared, target, folder)
-    outcome = replace(outcome, advice=advice, notes=tuple(cache.notes))
+    outcome = replace(outcome, advice=advice)
     write_outcome(target, outcome)
     if not quiet:
         narrate(f"the outcome is in {target}, the runs are in {folder}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,14 +15,12 @@ from rltrace.commands._option_types import (
     color_option,
     is_given,
     no_tui_option,
-    on_cluster,
     option,
-    place_option,
     strict_option,
     tolerance_option,
     verb,
 )
-from rltrace.commands.console import ExitCode, Progress, emit_result, narrate, progress_visible
+from rltrace.commands.console import ExitCode, Progress, emit_result, progress_visible
 from rltrace.errors import UsageError
 from rltrace.trace.format.location import Location
 
@@ -41,7 +38,6 @@ class DiffArguments(StartArguments):
     strict: bool = strict_option()
     tolerance: float = tolerance_option()
     jobs: int | None = option(type=COUNT, metavar="N", help="Of several traces: comparisons at a time.")
-    place: str | None = place_option()
     color: str = color_option()
     no_tui: bool = no_tui_option()
     confirm: Path | None = option(metavar="FILE", help="Outcome of confirm; default: the one beside B.")
@@ -56,8 +52,8 @@ def command(arguments: DiffArguments) -> int:
     diverged, 2 if they cannot be compared, 3 if it is undecided: a trace is unfinished or damaged.
 
     In a terminal, the result opens in the terminal interface; with --format or --no-tui, or where the output is
-    redirected, it is printed. With --on, traces are at URLs or in a folder that all nodes of the cluster see. A run
-    that was resumed from a checkpoint of the other is recognized by the parameters it begins with; else name its step.
+    redirected, it is printed. A run that was resumed from a checkpoint of the other is recognized by the parameters it
+    begins with; else name its step.
 
     \b
       rltrace diff a.zarr b.zarr
@@ -70,8 +66,8 @@ def command(arguments: DiffArguments) -> int:
         if arguments.starts is not None:
             raise UsageError("--a-starts-at and --b-starts-at are of two traces; more were given")
         return _print_groups(arguments)
-    if arguments.jobs is not None or arguments.place is not None:
-        raise UsageError("--jobs and --on are of the pairs of more than two traces; two were given")
+    if arguments.jobs is not None:
+        raise UsageError("--jobs is of the pairs of more than two traces; two were given")
     from rltrace.commands._terminal import can_open, show_diff
 
     a, b = traces
@@ -118,16 +114,13 @@ def _document(comparison: Comparison, saved: SavedOutcome | None) -> Document:
 
 def _print_groups(arguments: DiffArguments) -> int:
     from rltrace.commands.check import status_of
-    from rltrace.diff.groups import compare_pairs, group
+    from rltrace.diff.groups import group
     from rltrace.experiment.check import CheckRun
     from rltrace.report.brief import brief_groups
     from rltrace.report.groups import groups_document, run_groups
 
-    traces, strict, jobs = arguments.traces, arguments.strict, arguments.jobs
-    with on_cluster(arguments.place, 1.0, 0.0, jobs, narrate) as cluster:
-        compare_here = partial(compare_pairs, strict=strict, jobs=jobs)
-        there = None if cluster is None else partial(cluster.compare_pairs, strict=strict)
-        grouping = group(traces, compare_all=there or compare_here)
+    traces = arguments.traces
+    grouping = group(traces, strict=arguments.strict, jobs=arguments.jobs)
     found = run_groups(grouping, [CheckRun(number, path) for number, path in enumerate(traces, 1)])
     status = status_of(grouping)
     emit_result(

@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING
 
 from rltrace.commands._option_types import (
     COUNT,
-    ClusterArguments,
     argument,
     brief_option,
     form_option,
     import_option,
-    on_cluster,
     option,
     quiet_option,
     verb,
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExplainArguments(ClusterArguments):
+class ExplainArguments:
     trace: Location = argument()
     other: Location | None = argument(metavar="[B]")
     at: str | None = option(metavar="OP", help="A row, as diff and ops print it, or a selector.")
@@ -72,15 +70,11 @@ def command(arguments: ExplainArguments) -> None:
     a, b = find(trace, arguments.at, other)
     repro = prepare(a, b, imports, "explain")
     op, sides = repro.ops[0], repro.sides
-    with (
-        on_cluster(arguments.place, arguments.cpus, arguments.gpus, None, narrate) as cluster,
-        tempfile.TemporaryDirectory(prefix="rltrace-explain-") as folder,
-    ):
+    with tempfile.TemporaryDirectory(prefix="rltrace-explain-") as folder:
         if chosen:
             grid = SettingsGrid([KernelSetting(), *chosen])
         else:
-            facts = machine() if cluster is None else cluster.machine()
-            has = str(facts["host.isa"] or "").split()
+            has = str(machine()["host.isa"] or "").split()
             threads = [side.threads for side in sides.values()]
             other_side = _differing_side(sides)
             grid = settings(_profile(op), has, threads, other=other_side, everything=arguments.everything)
@@ -91,10 +85,9 @@ def command(arguments: ExplainArguments) -> None:
                 narrate(f"{op.name}: {setting}{count()}")
 
         write_folder(Path(folder), repro)
-        try_all = explain if cluster is None else cluster.explain
-        tried = list(try_all(Path(folder) / SCRIPT, grid.tries, times, narrate_setting))
+        tried = list(explain(Path(folder) / SCRIPT, grid.tries, times, narrate_setting))
         if not chosen and any(is_missing(side, tried) for side in sides):
-            tried += try_all(Path(folder) / SCRIPT, pairs(tried), times, narrate_setting)
+            tried += explain(Path(folder) / SCRIPT, pairs(tried), times, narrate_setting)
     places = {"a": str(a)} | ({} if b is None else {"b": str(b)})
     traces = {"a": str(trace)} | ({} if other is None else {"b": str(other)})
     failed = all(one.trouble for one in tried)

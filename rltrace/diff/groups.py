@@ -83,15 +83,16 @@ def group(
     traces: Sequence[Place],
     *,
     strict: bool = False,
+    jobs: int | None = None,
     compare_all: Callable[[Sequence[tuple[Place, Place]]], Iterable[Comparison]] | None = None,
 ) -> Grouping:
     """Group the runs of ``traces`` (at least one). Raises what ``compare`` does.
 
     Every run is compared with the first one; those that diverge from it at the same op are then grouped among
     themselves. That takes one comparison per run at each level of the tree; ``compare_all`` makes those of a level, by
-    default ``compare_pairs``.
+    default ``compare_pairs``, in up to ``jobs`` processes.
     """
-    found = _Grouping(traces, compare_all or partial(compare_pairs, strict=strict))
+    found = _Grouping(traces, compare_all or partial(compare_pairs, strict=strict, jobs=jobs))
     tree = found.node(tuple(range(len(traces))))
     return Grouping(tree, tuple(found.undecided))
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from rltrace.diff.base.model import Comparison, Verdict
 from rltrace.diff.compare import CompareOptions, compare
 from rltrace.diff.groups import Group, Grouping, GroupSplit, Node, Undecided, group, mark_nondeterministic
-from rltrace.experiment.runner import RunMaker, Runner, RunRequest, RunResult
+from rltrace.experiment.runner import Runner, RunRequest, RunResult
 from rltrace.experiment.workdir_copy import check_extent
 from rltrace.trace.format.location import Location
 from rltrace.trace.read.reader import open_trace
@@ -63,8 +63,6 @@ class CheckRun:
     status: int | None = None
     """Exit status; negative: number of the signal that ended it."""
     same_as: int | None = None
-    lost: tuple[str, ...] = ()
-    """How each earlier attempt at it was lost, on a cluster: ``its node was lost``."""
 
     @property
     def name(self) -> str:
@@ -92,16 +90,13 @@ class CheckResult:
     control: StepLevelRun | None
 
 
-def check(plan: CheckPlan, report: OnProgress = lambda text: None, there: RunMaker | None = None) -> CheckResult:
-    """Make the runs of ``plan`` and group them; ``report`` is given a line as each run ends.
+def check(plan: CheckPlan, report: OnProgress = lambda text: None) -> CheckResult:
+    """Make the runs of ``plan``, ``plan.jobs`` at a time, and group them; ``report`` is given a line as each run ends.
 
-    ``there`` makes them; None: they are made on this machine, ``plan.jobs`` at a time. Raises UsageError where the
-    folder cannot be copied, RecordError where a run could not be recorded.
+    Raises UsageError where the folder cannot be copied, RecordError where a run could not be recorded.
     """
     if not plan.in_place:
         check_extent(plan.folder, plan.shared, plan.output)
-    if there is not None:
-        return _Check(plan, report, there).run()
     with Runner(1 if plan.in_place else plan.jobs) as runner:
         return _Check(plan, report, runner).run()
 
@@ -121,7 +116,7 @@ def _request(plan: CheckPlan, number: int, stem: str, options: tuple[str, ...]) 
 
 
 class _Check:
-    def __init__(self, plan: CheckPlan, report: OnProgress, runner: RunMaker) -> None:
+    def __init__(self, plan: CheckPlan, report: OnProgress, runner: Runner) -> None:
         self._plan = plan
         self._report = report
         self._runner = runner
@@ -142,7 +137,7 @@ class _Check:
 
     def _check_run(self, ended: RunResult, number: int) -> CheckRun:
         trace, output = (self._plan.output / path.name for path in (ended.job.trace, ended.job.output))
-        return CheckRun(number, trace, output, ended.status, lost=ended.lost)
+        return CheckRun(number, trace, output, ended.status)
 
     def _add_run(self, ended: RunResult, before: Sequence[CheckRun]) -> CheckRun:
         """The run, with its trace removed if an earlier one computed the same."""

@@ -135,8 +135,6 @@ class ExperimentResult:
     """Commands to run next."""
     subject: Mapping[str, str] = field(default_factory=dict)
     """Identities of trace A ("a") and trace B ("b"), independent of their paths; "inject": what was suspected."""
-    notes: tuple[str, ...] = ()
-    """Sentences on runs that were made again, as the worker of a cluster was lost."""
     by_state: bool | None = None
     """Whether runs were compared by their final state; False: op by op, as A and B end in the same state."""
 

@@ -33,8 +33,6 @@ class Recipe:
     """The recorded variables: they are set, and all others of the recorded kinds are unset."""
     options: tuple[str, ...] = ()
     """Options of ``rltrace record``, or ``rltrace rerun``, that change what the program runs."""
-    trace: Trace | None = None
-    """The trace whose machine its runs need; None: any will do."""
     step: Path | None = None
     """The trace with the memory of the steps that it runs again (``rltrace rerun``); None: it runs from its start."""
 
@@ -67,7 +65,7 @@ def recipe_of(
     """
     words = tuple(command) or _command(trace, option)
     variables = {**_variables(trace), **(variables or {})}
-    recipe = Recipe(words, folder or _folder(trace), variables, _options(trace), trace)
+    recipe = Recipe(words, folder or _folder(trace), variables, _options(trace))
     if trace.rerun_of is None:
         return recipe
     step = step_of(trace)
@@ -127,11 +125,11 @@ def _variables(trace: Trace) -> dict[str, str]:
     return {name: str(value) for name, value in found.items() if value is not None and MASK not in str(value)}
 
 
-def machine_difference(trace: Trace, facts: Mapping[str, object], where: str = "here") -> str | None:
+def machine_difference(trace: Trace, facts: Mapping[str, object]) -> str | None:
     """In which way a machine (``facts``: its facts) is not the trace's; None: in none that is known."""
     recorded_facts = trace.processes[0].facts if trace.processes else {}
     for name in MACHINE:
         recorded, found = recorded_facts.get(name), facts.get(name)
         if recorded is not None and found is not None and recorded != found:
-            return f"{name} is {found} {where} and was {recorded} where {trace.path} was recorded"
+            return f"{name} is {found} here and was {recorded} where {trace.path} was recorded"
     return None

@@ -7,7 +7,6 @@ other; the ``Runner`` that starts them ends them.
 from __future__ import annotations
 
 import os
-import select
 import shutil
 import signal
 import subprocess
@@ -20,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from time import monotonic
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 from rltrace.errors import RecordError
 from rltrace.experiment.workdir_copy import copy_folder, replace_files
@@ -31,12 +30,6 @@ from rltrace.trace.format.root import is_trace
 
 RUN = "RLTRACE_RUN"
 """Variable with the name of the run for the program: ``1``, ``2``, … under ``rltrace check``."""
-WITH_PARENT = (
-    "import ctypes, os, signal, sys;"
-    "ctypes.CDLL(None).prctl(1, signal.SIGTERM);"  # PR_SET_PDEATHSIG, which is kept through exec
-    "os.getppid() == int(sys.argv[1]) and os.execv(sys.executable, [sys.executable, *sys.argv[2:]])"
-)
-"""Python that becomes Python with the arguments after the first; the process ends when its parent does (Linux)."""
 OUTPUT_LINES = 12
 """Lines of a run's output that are shown when nothing could be recorded."""
 
@@ -65,10 +58,6 @@ class RunRequest:
     """All its variables; None: those of the runner."""
     commit: str | None = None
     """Whose files replace those of the copy; None: it is a copy of the folder as it is."""
-    reads: tuple[Path, ...] = ()
-    """Files and traces that ``verb`` and ``options`` name."""
-    writes: tuple[Path, ...] = ()
-    """Files beside the trace that the run may write, which they name."""
 
 
 @dataclass(frozen=True)
@@ -78,20 +67,11 @@ class RunResult:
     job: RunRequest
     status: int
     """Of the process; negative: the number of the signal that ended it."""
-    lost: tuple[str, ...] = ()
-    """How each attempt before this one was lost, where a run is made on another machine."""
 
     @property
     def how(self) -> str:
         """``ended with status 1``, ``was ended by SIGKILL``."""
         return f"ended with status {self.status}" if self.status >= 0 else f"was ended by {signal_name(-self.status)}"
-
-
-class RunMaker(Protocol):
-    """Makes runs, here (``Runner``) or on other machines."""
-
-    def run(self, jobs: Iterable[RunRequest]) -> Iterator[RunResult]:
-        """Make all, and yield each as it ends."""
 
 
 class RunClock:
@@ -128,16 +108,8 @@ def _duration(seconds: float) -> str:
 class Runner:
     """Runs up to ``jobs`` runs at a time; as a context manager it leaves no process behind."""
 
-    def __init__(
-        self, jobs: int = 1, environment: Mapping[str, str] = os.environ, *, with_parent: bool = False
-    ) -> None:
-        """``with_parent``: runs are ended by the system when this process is killed, and waited for so that Ray can
-        interrupt it.
-        """
+    def __init__(self, jobs: int = 1, environment: Mapping[str, str] = os.environ) -> None:
         self._environment = environment
-        self._with_parent = with_parent
-        start = ("-c", WITH_PARENT, str(os.getpid()), "-P") if with_parent else ()
-        self._python = (sys.executable, "-P", *start)
         self._threads = ThreadPoolExecutor(jobs)
         self._running: set[subprocess.Popen[bytes]] = set()
         self._lock = Lock()
@@ -168,18 +140,18 @@ class Runner:
 
     def _run(self, job: RunRequest) -> RunResult:
         if job.copy is None:
-            return self.record(job, job.origin)
+            return self._record(job, job.origin)
         try:
             copy_folder(job.origin, job.copy, job.shared, job.without)
             if job.commit is not None:
                 replace_files(job.copy, job.origin, job.commit)
-            return self.record(job, job.copy)
+            return self._record(job, job.copy)
         finally:
             shutil.rmtree(job.copy, ignore_errors=True)
 
-    def record(self, job: RunRequest, folder: Path) -> RunResult:
-        """Make one in this folder, and wait for its end. Raises RecordError where it could not be recorded."""
-        line = [*self._python, "-m", "rltrace", *job.verb, "--quiet", "-o", os.fspath(job.trace), *job.options]
+    def _record(self, job: RunRequest, folder: Path) -> RunResult:
+        run = [sys.executable, "-P", "-m", "rltrace", *job.verb]
+        line = [*run, "--quiet", "-o", os.fspath(job.trace), *job.options]
         base = self._environment if job.environment is None else job.environment
         environment = {**base, RUN: job.name, ORIGIN: os.fspath(job.origin)}
         for name in ("steps", "processes"):  # what an experiment records is its own choice
@@ -197,24 +169,12 @@ class Runner:
                     stderr=subprocess.STDOUT,
                 )
                 self._running.add(process)
-            if self._with_parent:
-                wait_interruptibly(process)
             status = process.wait()
             with self._lock:
                 self._running.discard(process)
         if not is_trace(job.trace):
             raise RecordError(f"run {job.name} was not recorded: {_last_lines(job.output)}")
         return RunResult(job, status)
-
-
-def wait_interruptibly(process: subprocess.Popen[bytes]) -> None:
-    """Wait for the end of a process, for a second at a time: what sets a signal without sending one is seen then."""
-    handle = os.pidfd_open(process.pid)
-    try:
-        while not select.select([handle], [], [], 1.0)[0]:
-            pass
-    finally:
-        os.close(handle)
 
 
 def _terminated(number: int, _frame: object) -> NoReturn:

@@ -36,7 +36,6 @@ def outcome_document(outcome: ExperimentResult) -> Document:
     sections = (
         Section("arms", "Arms", columns=("arm", "run", "result"), rows=tuple(map(_arm_row, outcome.arms))),
         _kinds(outcome),
-        Section("notes", "Notes", sentences(*outcome.notes)),
         Section("next", "Next", commands=outcome.advice),
     )
     return Document(

@@ -92,7 +92,6 @@ def groups_document(found: RunGroups) -> Document:
         Section("advice", "Known about these ops", sentences(*found.advice)),
         Section("undecided", "In no group", facts=tuple(_undecided(found, names)), limit=ALL),
         Section("endings", "How they ended", facts=tuple(endings), limit=ALL),
-        Section("lost", "Made again", facts=tuple(Fact(run.name, "; ".join(run.lost)) for run in own if run.lost)),
         Section("control", "Without the op recorder", () if found.control is None else sentences(found.control.why)),
         Section("traces", "Traces", facts=tuple(kept), limit=ALL),
     )

@@ -18,10 +18,9 @@ from rltrace.errors import RecordError, UsageError
 from rltrace.experiment.confirm.capture import unpack
 from rltrace.experiment.confirm.phrases import runs_text
 from rltrace.experiment.confirm.steps_covered import StepsCovered
-from rltrace.experiment.rerun_command import Recipe, machine_difference
-from rltrace.experiment.runner import RunMaker, RunRequest
+from rltrace.experiment.rerun_command import Recipe
+from rltrace.experiment.runner import Runner, RunRequest
 from rltrace.rerun.account import Account, parse_account
-from rltrace.trace.read.reader import Trace, open_trace
 
 Side = Literal["a", "b"]
 
@@ -65,7 +64,7 @@ class RunCache:
         self,
         setting: RunSetting,
         subject: Mapping[str, object],
-        runner: RunMaker,
+        runner: Runner,
         on_run: Callable[[str], None] = lambda name: None,
     ) -> None:
         """``subject`` identifies the experiment; ``on_run`` is called with the name of each run that ended.
@@ -76,8 +75,6 @@ class RunCache:
         self._setting = setting
         self._runner = runner
         self._last: Path | None = None
-        self.notes: list[str] = []
-        """How workers were lost whose runs were made again."""
         self._folder = setting.folder.absolute()
         _claim(self._folder, subject)
 
@@ -116,18 +113,16 @@ class RunCache:
         selections = {
             option: selected for option, selected in (("only", rows), ("kinds", kinds)) if selected is not None
         }
-        reads = [source]
         for option, selected in selections.items():
             path = self._folder / f"{name}.{option}.json"
             path.write_text(json.dumps(selected) + "\n", encoding="utf-8")
             request += [f"--{option}", str(path)]
-            reads.append(path)
         request = [*request, "--origins"] if request else ["--lockstep"]
         result = ("--result", str(self._folder / f"{name}.replay.json"))
         recipe = self._setting.recipes[side]
         steps = () if recipe.step is None else ("--rerun", str(recipe.step), *recipe.options)
         options = (*request, *self._setting.covered.until, *steps, *result)
-        return self._run(name, side, ("replay", str(source)), options, selections, tuple(reads))
+        return self._run(name, side, ("replay", str(source)), options, selections)
 
     def add_capture(self, name: str, capture: Path) -> str:
         """Use a control that was captured elsewhere as the run of this name; returns how it was run."""
@@ -157,7 +152,6 @@ class RunCache:
         verb: tuple[str, ...],
         options: tuple[str, ...],
         selections: Mapping[str, object] = EMPTY,
-        reads: tuple[Path, ...] = (),
     ) -> RunOutcome:
         """The run of a name, made unless it exists with the same request."""
         trace = self._last = self._folder / f"{name}.zarr"
@@ -167,20 +161,14 @@ class RunCache:
             how = str(note["how"])
         else:
             self.remove(RunOutcome(trace, ""))  # of a run that was interrupted, or of another request
-            how, refused = self._run_again(name, side, trace, verb, options, reads)
+            how, refused = self._run_again(name, side, trace, verb, options)
             if refused is not None:
                 return RunOutcome(trace, how, None, refused)
             _write_note(trace, how, request)
         return RunOutcome(trace, how, self._account(name) if verb[0] == "replay" else None)
 
     def _run_again(
-        self,
-        name: str,
-        side: Side,
-        trace: Path,
-        verb: tuple[str, ...],
-        options: tuple[str, ...],
-        reads: tuple[Path, ...],
+        self, name: str, side: Side, trace: Path, verb: tuple[str, ...], options: tuple[str, ...]
     ) -> tuple[str, str | None]:
         """How the run ended, and why a replay was refused."""
         setting, recipe = self._setting, self._setting.recipes[side]
@@ -202,8 +190,6 @@ class RunCache:
             environment=recipe.environment(),
             shared=setting.shared,
             without=self._folder,
-            reads=reads if recipe.step is None else (*reads, recipe.step),
-            writes=(result,) if verb[0] == "replay" else (),
         )
         try:
             (ended,) = self._runner.run([job])
@@ -212,18 +198,9 @@ class RunCache:
                 raise
             return "was refused", str(error)
         self._on_run(name)
-        self.notes += [f"run {name} was made again, as {lost}" for lost in ended.lost]
-        self._check_machine(name, recipe, open_trace(trace))
         if verb[0] == "replay" and not result.exists():
             return ended.how, f"it {ended.how} without a report on its injections (see {job.output})"
         return ended.how, None
-
-    def _check_machine(self, name: str, recipe: Recipe, made: Trace) -> None:
-        """Raise RecordError where a run was made on a node that is not like the machine of its program's trace."""
-        if recipe.trace is not None and made.processes:
-            other = machine_difference(recipe.trace, made.processes[0].facts, "there")
-            if other is not None:
-                raise RecordError(f"run {name} was made on a node of another kind: {other}; use nodes of one kind")
 
     def _account(self, name: str) -> Account | None:
         try:

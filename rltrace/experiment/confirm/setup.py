@@ -53,8 +53,6 @@ class ConfirmOptions:
     found: ExperimentResult | None = None
     """The outcome of B's arms, where only A's are run here."""
     found_file: Path | None = None
-    elsewhere: bool = False
-    """Whether the programs run on other machines than this one, whose facts then prove nothing."""
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -103,9 +101,7 @@ def prepare(request: ConfirmOptions) -> ExperimentSetup:
         subject["inject"] = " or ".join(request.selectors)
     overrides = request.overrides or {}
     recipes = {
-        side: _recipe(traces[side], f"--cmd-{side}", overrides.get(side))
-        if request.elsewhere
-        else recipe(traces[side], side, overrides.get(side), question, request.options)
+        side: recipe(traces[side], side, overrides.get(side), question, request.options)
         for side in sorted(request.sides)
     }
     missing = next(iter(BOTH - request.sides), None)
