@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rltrace.diff.base.model import Cause, Comparison, Drift, Finding
-from rltrace.diff.metrics.series import ITEM, LOGGED, RATE, Values
+from rltrace.diff.metrics.series import ITEM, RATE, Values
 from rltrace.wording import cut, sentence
 
 MAX_NAMED = 3
@@ -89,7 +89,7 @@ def drift_text(drift: Drift) -> str:
     """``differs from step 4; the difference exceeds the threshold (0.65) from step 212``."""
     assert drift.first is not None
     late = "" if drift.whole else " at the latest"
-    values = f" ({drift.first.a!r} | {drift.first.b!r})" if drift.kind in (RATE, LOGGED) else ""
+    values = f" ({drift.first.a!r} | {drift.first.b!r})" if drift.kind == RATE else ""
     start = f"differs from step {drift.first.step:,}{late}{values}"
     if drift.exceeds is None:
         return f"{start}; the difference stays below the threshold ({drift.threshold:.3g})"

@@ -1,9 +1,8 @@
-"""``rltrace series``: what it lists, compares and draws, and how it ends."""
+"""``rltrace series``: what it lists and compares, and how it ends."""
 
 from __future__ import annotations
 
 import json
-import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
@@ -117,28 +116,9 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert [field for field in sorted(fields) if f"`{field}`" not in page] == []
 
 
-def test_drawings(capsys: pytest.CaptureFixture[str]) -> None:
-    """Written beside the list, one scale above the other; of two traces both sides, those that differ first."""
-    scaled(Path("a.zarr"), {0: [GOOD] * 3, 1: [GOOD, OVERFLOW, GOOD]})
-    run(capsys, "a.zarr", "--svg", "one.svg")
-    texts = [element.text for element in ET.parse("one.svg").iter("{http://www.w3.org/2000/svg}text")]
-    assert texts[1] == "scaler:0/scale and scaler:1/scale" and "▼ step 2" in texts
-    build("b.zarr")
-    build("c.zarr", late=5.0)
-    run(capsys, "b.zarr", "c.zarr", "--svg", "two.svg")
-    texts = [element.text for element in ET.parse("two.svg").iter("{http://www.w3.org/2000/svg}text")]
-    assert texts[1] == "losses.append(value_loss.item())  train.py:7" and "▼ step 5" in texts
-
-
 def test_what_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    """Before anything is read: a drawing in the way, three traces in one drawing; and what is no trace."""
-    build("a.zarr")
-    Path("there.svg").write_text("mine")
-    run(capsys, "a.zarr", "--svg", "there.svg", status=2)
-    assert Path("there.svg").read_text() == "mine"
-    run(capsys, "a.zarr", "--svg", "there.svg", "--force")
-    assert Path("there.svg").read_text().startswith("<?xml")
-    for wrong in (["a.zarr", "a.zarr", "a.zarr", "--svg", "x.svg"], ["nothing.zarr"], []):
+    """What is no trace, and no trace at all."""
+    for wrong in (["nothing.zarr"], []):
         run(capsys, *wrong, status=2)
 
 

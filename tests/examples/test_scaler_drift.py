@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import xml.etree.ElementTree as ET
 from pathlib import Path
 
 from shown import PAGES, differs, run, shown_on
@@ -17,7 +16,7 @@ def test_page(folder: Path) -> None:
     for one, other in zip(shown, now, strict=True):
         assert not differs(one.output, other.output), differs(one.output, other.output)
 
-    found = json.loads(run("rltrace series drift.zarr --format json --svg scalers.svg 2>/dev/null", folder).output)
+    found = json.loads(run("rltrace series drift.zarr --format json", folder).output)
     (trace,) = found["traces"]
     (first,) = trace["divergences"]
     assert first["cause"] == "found_inf"
@@ -25,7 +24,6 @@ def test_page(folder: Path) -> None:
     calm, nervous, other = (scaler["optimizers"][0] for scaler in trace["scalers"])
     assert calm["skipped"] == other["skipped"] == 0 < nervous["skipped"]
     assert nervous["effective"] < nervous["rate"] == calm["effective"]
-    ET.parse(folder / "scalers.svg")
 
     alone = json.loads(run("rltrace series alone0.zarr alone1.zarr --format json", folder).output)
     among = {s["name"]: s["points"] for s in trace["series"]}

@@ -1,9 +1,8 @@
-"""What is said of series: sparklines, words and drawings, of long and of odd ones."""
+"""What is said of series: sparklines and words, of long and of odd ones."""
 
 from __future__ import annotations
 
 import json
-import xml.etree.ElementTree as ET
 
 import numpy as np
 import pytest
@@ -16,10 +15,8 @@ from rltrace.diff.metrics.series import MAX_POINTS, Series, points_of
 from rltrace.json import to_json
 from rltrace.report.curves import BARS, drift_text, growth_text, short_name, spark
 from rltrace.report.series import divergence_text
-from rltrace.report.series_svg import SeriesChart, series_svg
 
 NUMBERS = st.floats(width=64)
-SVG = "{http://www.w3.org/2000/svg}"
 
 
 def series(values: list[float] | np.ndarray, name: str = "x", *, whole: bool = True) -> Series:  # type: ignore[type-arg]
@@ -54,11 +51,8 @@ def test_sparks() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(NUMBERS, min_size=1, max_size=40), st.integers(1, 12))
 def test_any_numbers_are_drawn(values: list[float], width: int) -> None:
-    """Whatever the numbers are, the line fits, the file is XML, and the JSON is JSON."""
+    """Whatever the numbers are, the line fits, and the JSON is JSON."""
     assert 1 <= len(spark(np.array(values), width)) <= width
-    ET.fromstring(
-        series_svg([SeriesChart(series(values)), SeriesChart(series(values), series(values[::-1]), 3)], "title")
-    )
     json.dumps(to_json(series(values)), allow_nan=False)
 
 
@@ -71,32 +65,6 @@ def test_a_million_numbers_are_drawn_in_few_points() -> None:
     found = to_json(series(values))
     assert len(found["points"]) <= MAX_POINTS + 8 and (found["max"], found["not_finite"]) == (9.0, 1)
     assert [5, 9.0] in found["points"]
-    assert len(series_svg([SeriesChart(series(values))], "long")) < 20_000
-
-
-def test_a_drawing_names_what_it_draws() -> None:
-    """Names come out as text, whatever is in them; sides are told apart by shape and words; a mark has its step."""
-    name = "<script>&\u202e]]>"
-    root = ET.fromstring(series_svg([SeriesChart(series([1.0, 2.0], name), series([1.0, 3.0], name), 1)], name))
-    texts = [element.text or "" for element in root.iter(f"{SVG}text")]
-    assert "<script>&\ufffd]]>" in texts and "▼ step 1" in texts
-    assert any("2 numbers in A (solid), 2 in B (dashed)" in text for text in texts)
-    classes = [element.get("class") for element in root.iter(f"{SVG}polyline")]
-    assert classes == ["side-a", "side-b"]
-    assert not list(root.iter(f"{SVG}script"))
-
-
-def test_numbers_that_are_not_finite_are_ticks() -> None:
-    """They have no height; that there are some, and where, is drawn and told."""
-    root = ET.fromstring(series_svg([SeriesChart(series([0.0, np.nan, 1.0, np.inf, 2.0]))], "odd"))
-    assert len([line for line in root.iter(f"{SVG}line") if line.get("class") == "odd"]) == 2
-    assert any("2 NaN or infinite" in (text.text or "") for text in root.iter(f"{SVG}text"))
-
-
-def test_a_file_has_its_limits() -> None:
-    """A hundred charts, and how many more there are."""
-    text = series_svg([SeriesChart(series([1.0], f"n{k}")) for k in range(103)], "many")
-    assert "… and 3 more" in text and text.count('class="frame"') == 100
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,7 @@ from rltrace.trace.read.reader import Trace
 from rltrace.trace.read.stream import AHEAD, StreamTrace
 
 ITEM, WATCH, RATE, SCALER, EFFECTIVE = "item", "watch", "learning-rate", "scaler", "effective-rate"
-INNER, LOGGED = "inner", "tensorboard"
-STACKED, CALLBACK = "stacked", "callback"
+INNER, STACKED, CALLBACK = "inner", "stacked", "callback"
 
 KINDS = {
     WATCH: "rltrace.watch",
@@ -36,7 +35,6 @@ KINDS = {
     EFFECTIVE: "Learning rates, 0 where the attempt was skipped",
     ITEM: ".item()",
     INNER: "Read with .item() inside torch",
-    LOGGED: "Scalars in TensorBoard's event files",
 }
 """Kinds of series in the order in which they are listed, in words."""
 
@@ -64,8 +62,8 @@ class Series:
     KEYS: ClassVar = ("kind", "name", "stream", "place", "count", "min", "max", "not_finite", "whole", "points")
 
     kind: str
-    """``watch``, ``scaler``, ``stacked`` or ``callback`` (of JAX), ``learning-rate``, ``effective-rate``, ``item``,
-    ``inner`` (read within torch) or ``tensorboard``."""
+    """``watch``, ``scaler``, ``stacked`` or ``callback`` (of JAX), ``learning-rate``, ``effective-rate``, ``item``
+    or ``inner`` (read within torch)."""
     name: str
     """The program's or the recorder's name; for ``.item()``, the source line."""
     stream: str
