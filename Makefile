@@ -99,7 +99,6 @@ bench: engine
 	$(BIN)/python benchmarks/trace_io.py
 	$(BIN)/python benchmarks/diff_speed.py
 	$(BIN)/python benchmarks/remote_reading.py
-	$(BIN)/python benchmarks/upload_cost.py
 	$(BIN)/python benchmarks/tui_speed.py
 	$(BIN)/python benchmarks/report_speed.py
 	$(BIN)/python benchmarks/record_cost.py

@@ -55,9 +55,6 @@ PUT, GET, STORED = 5e-6, 4e-7, 0.023
 """Assumed prices of S3 Standard in US dollars: of an upload or a list request, of a download request, and of a GB for a
 month. Reading from another region or from outside is 0.02 to 0.09 a GB more."""
 
-UPLOADS = 3
-"""Of a commit: two chunks and the journal."""
-
 
 # --- traces -----------------------------------------------------------------------------------------------------------
 
@@ -286,11 +283,10 @@ HEADER = [
 def all_ranks(found: Measured) -> list[list[object]]:
     """Of ``RANKS`` such ranks in one trace."""
     size, files = RANKS * found.ops * BYTES_AN_OP, RANKS * found.files
-    commits = RANKS * found.ops / (BATCH * STEP)
     return [
         ["on disk", f"{size / 1e12:,.1f} TB", f"{size / 1e9 * STORED:,.0f} $ a month"],
         ["files", f"{files / 1e6:,.1f} million", f"{files / PAGE:,.0f} lists, {files / PAGE * PUT:.2f} $"],
-        ["uploads while recording", f"{UPLOADS * commits / 1e6:,.1f} million", f"{UPLOADS * commits * PUT:,.0f} $"],
+        ["uploads", f"{files / 1e6:,.1f} million", f"{files * PUT:,.0f} $"],
         ["journals", f"{RANKS * found.journal / 1e9:,.1f} GB", f"{RANKS * found.open_seconds:,.0f} s to open"],
         ["diff of one pair", f"{found.gets:,} reads", f"{found.bytes / 1e6:,.0f} MB, {found.gets * GET:.4f} $"],
         [

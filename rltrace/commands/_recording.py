@@ -29,12 +29,10 @@ from rltrace.launch.command import (
 from rltrace.launch.run import CannotStartError, Ending, Work, run
 from rltrace.launch.signals import die_of
 from rltrace.launch.summary import RecordingSummary, advice, discard, remedy
-from rltrace.launch.uploader import LAST_SECONDS, Uploader
 from rltrace.masking import home_as_tilde, masked_arguments
 from rltrace.native.library import find, torch_folder
 from rltrace.recorder.base.options import RecordOptions, steps_text
 from rltrace.trace.format.checkpoint import read_entries, write_entries
-from rltrace.trace.format.location import Location, TraceURL
 from rltrace.trace.format.root import create_trace
 from rltrace.trace.format.schema import LIMIT, OVER_LIMIT
 from rltrace.wording import counted
@@ -45,8 +43,6 @@ class Destination:
     """Where a recording is written."""
 
     trace: Path
-    url: TraceURL | None = None
-    """Where it is uploaded meanwhile; when all of it is there, the trace here is removed."""
     force: bool = False
     """Replace an existing trace."""
 
@@ -72,7 +68,7 @@ def record_command(
     ``on_recorded`` is called after the recording; if it returns False, a command that succeeded ends with 125.
     ``meanwhile``: as of ``run``. Raises UsageError where it cannot be recorded so.
     """
-    trace, url, hint = to.trace, to.url, _engine_hint(options)
+    trace, hint = to.trace, _engine_hint(options)
     unstartable = _check(command)
     if unstartable is not None:
         return unstartable
@@ -80,68 +76,18 @@ def record_command(
     create_trace(trace, _launch_record(command, options), force=to.force)
     if entries:
         write_entries(trace, entries)
-    uploader = None if url is None else _uploader(trace, url, options.nodes)
     if not quiet:
         if options.asleep and not options.rerun:
             hint = f"{line('arm', trace)} wakes it for a step" + (f"; {hint}" if hint else "")
-        narrate(f"recording to {_place(trace, url)} ({_extent(options)})", hint=hint)
+        narrate(f"recording to {trace} ({_extent(options)})", hint=hint)
     try:
         ending = run(command, options, git_state(script_folder(command)), meanwhile)
     except CannotStartError as error:
         discard(trace)
-        if uploader is not None:
-            uploader.discard()
         complain(str(error))
         return ExitCode.NOT_FOUND if error.not_found else ExitCode.NOT_EXECUTABLE
-    failed = _report(command, options, trace, ending, on_recorded, shown=url or trace, quiet=quiet)
-    if uploader is not None:
-        _finish_upload(uploader, trace, quiet=quiet)
+    failed = _report(command, options, trace, ending, on_recorded, quiet=quiet)
     return _exit_status(options, ending, failed)
-
-
-def _place(trace: Path, url: TraceURL | None) -> str:
-    return str(trace) if url is None else f"{url}, and to {trace} until it is there"
-
-
-def _uploader(trace: Path, url: TraceURL, nodes: int) -> Uploader:
-    """The process that uploads the trace, which has just been created. Raises UsageError where it cannot succeed."""
-    uploader = Uploader(trace, url, nodes)
-    try:
-        unreachable = uploader.begin()
-    except BaseException:
-        uploader.stop()
-        discard(trace)
-        raise
-    if unreachable:
-        narrate(f"warning: {unreachable}; the program is recorded, and uploaded as soon as the network is back")
-    return uploader
-
-
-def _finish_upload(uploader: Uploader, trace: Path, *, quiet: bool) -> None:
-    """Wait for what is not uploaded yet, for a bounded time, and remove the trace here when all of it is there."""
-    if not trace.exists():  # nothing was recorded
-        uploader.discard()
-        return
-
-    def wait() -> None:
-        url = uploader.url
-        if not quiet:
-            narrate(
-                f"uploading the rest to {url}, for {LAST_SECONDS / 60:g} minutes at most",
-                hint=f"Ctrl-C leaves it in {trace}; {line('push', trace, url)} uploads it then",
-            )
-
-    ending = uploader.finish(wait)
-    url = uploader.url
-    later = line("push", trace, url)
-    if ending.why:
-        complain(f"not everything was uploaded: {ending.why}", hint=f"all of it is in {trace}: {later}")
-    elif ending.running:
-        narrate(f"a process is still being recorded into {trace}", hint=f"when it has ended: {later}")
-    else:
-        discard(trace)
-        if not quiet:
-            narrate(f"uploaded {readable_size(ending.bytes)} to {url}, and removed {trace}")
 
 
 def distinct_paths(trace: Path, source: Path) -> tuple[str, str]:
@@ -219,10 +165,9 @@ def _report(
     ending: Ending,
     on_recorded: Callable[[], bool] | None,
     *,
-    shown: Location,
     quiet: bool,
 ) -> bool:
-    """Report what was recorded, or why nothing was; returns whether rltrace failed. ``shown``: where it will be."""
+    """Report what was recorded, or why nothing was; returns whether rltrace failed."""
     found = ending.recorded
     nothing = found.nothing and not (options.asleep and found.processes)
     failed = bool(found.failures) or ending.failure is not None or nothing
@@ -235,7 +180,7 @@ def _report(
             f"recorded {_summary(ending)} in {trace}",
             hint=_left_out(found)
             or _unchosen(found)
-            or unmatched_selectors(options, found, shown)
+            or unmatched_selectors(options, found, trace)
             or _unused_checkpoint(options, found)
             or unreached_steps(options, found),
         )
@@ -296,7 +241,7 @@ def _unchosen(found: RecordingSummary) -> str:
     return f"left out: {', '.join(found.not_chosen)}" if found.not_chosen else ""
 
 
-def unmatched_selectors(options: RecordOptions, found: RecordingSummary, trace: Location) -> str:
+def unmatched_selectors(options: RecordOptions, found: RecordingSummary, trace: Path) -> str:
     """Selectors of an option that matched nothing; "" if there are none."""
     selectors = [
         *(options.values if found.values == 0 else ()),

@@ -29,9 +29,9 @@ from rltrace.commands._recording import Destination, record_command
 from rltrace.commands.console import complain
 from rltrace.commands.kernels import query_after
 from rltrace.errors import UsageError
-from rltrace.launch.command import local_copy
 from rltrace.recorder.base.options import CHECKS, OPTIONS, WHERE, RecordOptions, check_options
-from rltrace.trace.format.location import BUCKETS, Location, TraceURL
+from rltrace.trace.format.location import Location, TraceURL
+from rltrace.trace.format.root import NODES
 from rltrace.trace.format.schema import READS_WITHIN
 from rltrace.wording import counted
 
@@ -41,7 +41,7 @@ class LauncherArguments:
     """What the launcher does with a recording; what is recorded is in ``RecordOptions``."""
 
     output: Location | None = option(
-        "-o", "--output", metavar="TRACE", group=WHERE, help="Trace to write, or its URL; default: a new name."
+        "-o", "--output", metavar="TRACE", group=WHERE, help="Trace to write; default: a new name."
     )
     force: bool = option(group=WHERE, help="Replace an existing trace.")
     quiet: bool = quiet_option(group=WHERE)
@@ -83,7 +83,7 @@ def command(arguments: LauncherArguments) -> int:
     if options.kernels is not None:
         on_recorded = query_after(on_recorded, to.trace, options.kernels, quiet=quiet)
     if options.check_links:
-        on_recorded = _report_links(on_recorded, to.trace, to.url or to.trace)
+        on_recorded = _report_links(on_recorded, to.trace)
     status = record_command(command, to, options, quiet=quiet, on_recorded=on_recorded, meanwhile=meanwhile)
     return comparison.status(status) if comparison is not None and arguments.exit_code else status
 
@@ -110,10 +110,12 @@ def _destination(arguments: LauncherArguments, nodes: int) -> Destination:
     """Where the recording is written. Raises UsageError where it cannot be."""
     output = arguments.output
     if isinstance(output, TraceURL):
-        _check_url(output, force=arguments.force)
-        return Destination(local_copy(output, nodes), output)
+        folder = f"{output.name.removesuffix('.zarr')}.zarr"
+        raise UsageError(f"{output} is a URL: record with -o {folder}, and upload that: {line('push', folder, output)}")
     if nodes > 1:
-        raise UsageError("--nodes joins what several machines record at a URL: give one, as in -o s3://bucket/a.zarr")
+        if output is None or output.parent.name != NODES or not output.name.isdigit():
+            raise UsageError("--nodes: name the part of this machine with -o TRACE/nodes/NUMBER, from 0")
+        output.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     return Destination.here(output, arguments.command, force=arguments.force)
 
 
@@ -135,16 +137,8 @@ def _read_within(traces: Sequence[Location]) -> tuple[str, ...]:
     return tuple(" ".join([loop, *sorted(words)]) for loop, words in sorted(common.items()))
 
 
-def _check_url(url: TraceURL, *, force: bool) -> None:
-    """Raise UsageError where nothing can be recorded to this URL."""
-    if url.scheme not in BUCKETS:
-        raise UsageError(f"{url} is no bucket; record to s3://, gs:// or az://, or into a folder")
-    if force:
-        raise UsageError("--force replaces a trace in a folder, and none at a URL: choose another name there")
-
-
-def _report_links(before: Callable[[], bool] | None, trace: Path, shown: Location) -> Callable[[], bool]:
-    """A function that names the faults of links; returns False where there are any. ``shown``: where it will be."""
+def _report_links(before: Callable[[], bool] | None, trace: Path) -> Callable[[], bool]:
+    """A function that names the faults of links; returns False where there are any."""
 
     def report() -> bool:
         from rltrace.report.document import Document, Section
@@ -157,7 +151,7 @@ def _report_links(before: Callable[[], bool] | None, trace: Path, shown: Locatio
         if missed:
             what = counted(len(missed), "fault") + " of links"
             faults = Section("faults", what, parts=tuple(fault_sections(missed)), limit=10)
-            complain(document_text(Document(sections=(faults,))), hint=f"{line('info', shown)} lists them")
+            complain(document_text(Document(sections=(faults,))), hint=f"{line('info', trace)} lists them")
         return succeeded and not missed
 
     return report

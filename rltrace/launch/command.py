@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import re
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -20,7 +19,6 @@ from rltrace.fingerprint.sources import git_revision
 from rltrace.launch.signals import waiting_for_children
 from rltrace.recorder.base.options import DEPTH, PARENT_RANK, VARIABLE, RecordOptions
 from rltrace.trace.format.files import CACHE_VARIABLE
-from rltrace.trace.format.location import TraceURL
 
 
 class CommandLookup(Enum):
@@ -73,18 +71,6 @@ def fresh_trace(folder: Path, stem: str) -> Path:
     while os.path.lexists(folder / f"{stem}-{number}.zarr"):
         number += 1
     return folder / f"{stem}-{number}.zarr"
-
-
-def local_copy(url: TraceURL, nodes: int = 1) -> Path:
-    """Where a trace that is recorded to a URL is written: its name, or one like it that is free, in the current folder.
-
-    Not a folder for temporary files, which may be memory, and may be gone with the machine. ``nodes``: machines, which
-    may share the current folder.
-    """
-    name = url.name.removesuffix(".zarr") + (f"-{platform.node()}" if nodes > 1 else "")
-    stem = re.sub(r"[^\w.+-]+", "-", name).strip("-.") or "trace"
-    path = Path(f"{stem}.zarr")
-    return fresh_trace(Path(), stem) if os.path.lexists(path) else path
 
 
 # --- environment ------------------------------------------------------------------------------------------------------

@@ -459,6 +459,42 @@ def test_options_that_are_refused(
     assert not (folder / "a.zarr").exists()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            ["-o", "s3://b/runs/a.zarr"],
+            "record with -o a.zarr, and upload that: rltrace push a.zarr s3://b/runs/a.zarr",
+        ),
+        (["-o", "ftp://b/a.zarr"], "unknown kind"),
+        (["--nodes", "2", "-o", "a.zarr"], "name the part of this machine with -o TRACE/nodes/NUMBER"),
+    ],
+)
+def test_places_that_are_refused(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    words: str,
+) -> None:
+    """A trace is recorded into a folder, and a machine of several names its part; nothing is run."""
+    monkeypatch.chdir(folder)
+    there = {*folder.iterdir()}
+    assert main(["record", *arguments, "--", "touch", "ran"]) == 125
+    assert words in " ".join(capsys.readouterr().err.split())
+    assert {*folder.iterdir()} == there
+
+
+def test_machines_that_record_one_run(folder: Path) -> None:
+    """Each names its part; a reader of the folder has the processes of both."""
+    for number in ("0", "1"):
+        made = run(folder, RLTRACE, "record", "--nodes", "2", "-o", f"a.zarr/nodes/{number}", "--", PYTHON, "train.py")
+        assert made.returncode == 0, made.stderr
+    found = open_trace(folder / "a.zarr")
+    assert [process.name for process in found.processes] == ["rank0/main", "rank0/main#2"]
+    assert found.lost == ()
+
+
 def test_rows_of_a_script(folder: Path) -> None:
     """What is recorded, in every process, and what no longer fits, in the two lines and in the trace."""
     asked = ["--rows", "op=sum", "--rows", "module=*", "--row-axes", "1,0", "--rows-limit", "0.4kB"]

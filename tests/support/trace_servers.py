@@ -8,11 +8,9 @@ of S3 as an upload needs: lists, writes, removes. Swift speaks S3 as people run 
 from __future__ import annotations
 
 import re
-import select
 import shutil
 import socket
 import subprocess
-import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -21,7 +19,6 @@ from datetime import timedelta
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from random import Random
 from threading import Barrier, BrokenBarrierError, Lock, Thread
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -52,10 +49,10 @@ class WebServer:
     def url(self, trace: str, user: str = "", query: str = "") -> str:
         return f"http://{user}127.0.0.1:{self.port}/{trace}{query}"
 
-    def as_bucket(self, monkeypatch: pytest.MonkeyPatch, port: int = 0) -> str:
-        """The URL of a new bucket, with the variables for it set; ``port``: of the network to the server."""
+    def as_bucket(self, monkeypatch: pytest.MonkeyPatch) -> str:
+        """The URL of a new bucket, with the variables for it set."""
         (self.folder / "bucket").mkdir()
-        for name, value in {**S3_VARIABLES, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port or self.port}"}.items():
+        for name, value in {**S3_VARIABLES, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.port}"}.items():
             monkeypatch.setenv(name, value)
         return "s3://bucket"
 
@@ -177,74 +174,6 @@ def served(folder: Path) -> Iterator[WebServer]:
         yield state
         server.shutdown()
         thread.join()
-
-
-# --- a network --------------------------------------------------------------------------------------------------------
-
-
-class BadNetwork:
-    """A way to a server, by a port of its own, on which connections are refused, delayed and broken off, by a seed."""
-
-    def __init__(self, port: int, seed: int, spoiled: float = 0.5) -> None:
-        """``port``: of the server. ``spoiled``: the part of the connections with which something goes wrong."""
-        self.gone = False
-        """Whether every connection is refused."""
-        self.broken = 0
-        """Connections that were broken off so far."""
-        self._to = port
-        self._random = Random(seed)
-        self._spoiled = spoiled
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        self.port = self._socket.getsockname()[1]
-        Thread(target=self._accept, daemon=True).start()
-
-    def spoil(self, part: float) -> None:
-        """Let something go wrong with this part of the connections from now on."""
-        self._spoiled = part
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                client = self._socket.accept()[0]
-                fate = self._random.choice(("refuse", "cut", "delay")) if self._random.random() < self._spoiled else ""
-                limit = self._random.randrange(1, 3000) if fate == "cut" else None
-                if self.gone or fate == "refuse":
-                    self.broken += 1
-                    client.close()
-                    continue
-                Thread(target=self._pass_on, args=(client, limit, fate == "delay"), daemon=True).start()
-
-    def _pass_on(self, client: socket.socket, limit: int | None, delayed: bool) -> None:
-        """Both directions, until one ends, or after ``limit`` bytes."""
-        with client, socket.create_connection(("127.0.0.1", self._to)) as server, suppress(OSError):
-            ways = {client: server, server: client}
-            while not self.gone:
-                for source in select.select([client, server], [], [], 0.05)[0]:
-                    data = source.recv(1 << 16 if limit is None else min(limit, 1 << 16))
-                    if limit is not None:
-                        limit -= len(data)
-                    if delayed:
-                        time.sleep(0.01)
-                    ways[source].sendall(data)
-                    if not data:
-                        return
-                    if limit == 0:
-                        self.broken += 1
-                        return
-
-    def close(self) -> None:
-        self.gone = True
-        self._socket.close()
-
-
-@contextmanager
-def bad_network(port: int, seed: int) -> Iterator[BadNetwork]:
-    """A bad network to a server of this machine."""
-    network = BadNetwork(port, seed)
-    try:
-        yield network
-    finally:
-        network.close()
 
 
 # --- Swift ------------------------------------------------------------------------------------------------------------

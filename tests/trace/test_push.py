@@ -5,7 +5,6 @@ A store of obstore in a folder takes the place of the bucket here; in ``test_obj
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -21,10 +20,9 @@ from rltrace.diff.compare import compare
 from rltrace.errors import DamagedTraceError, NotATraceError, UnreachableError, UsageError
 from rltrace.testing import TraceBuilder
 from rltrace.trace.format.location import TraceURL
-from rltrace.trace.format.process_start import UPLOAD_SECONDS
 from rltrace.trace.format.root import JOURNAL
 from rltrace.trace.read.reader import open_trace
-from rltrace.trace.tools.push import PushResult, Upload, claim, push
+from rltrace.trace.tools.push import PushResult, push
 from rltrace.trace.tools.verify import verify
 
 obstore = pytest.importorskip("obstore", reason="obstore is not installed: the extra cloud has it")
@@ -113,13 +111,14 @@ def test_a_trace_that_grows(tmp_path: Path, bucket: Path, monkeypatch: pytest.Mo
     """After every file of an upload during which the recorder goes on, what is there reads without a hole, and is sound
     up to the documents that are sent first."""
     builder = TraceBuilder(tmp_path / "a.zarr", alive=True)
-    upload, put, left = Upload(builder.path, URL), obstore.put, [30]
+    put, left = obstore.put, [30]
     seen, damage = set[tuple[int, int]](), set[str]()
-    assert upload.claim()
     workers = [builder.main]
 
     def going_on(store: object, key: str, data: bytes, **options: str) -> object:
         done = put(store, key, data, **options)
+        if not (bucket / JOURNAL).exists():
+            return done
         trace = open_trace(bucket)
         if all((bucket / folder / "zarr.json").exists() for folder in ("", "journal", "starts", "processes")):
             damage.update(verify(bucket).damage)
@@ -136,39 +135,15 @@ def test_a_trace_that_grows(tmp_path: Path, bucket: Path, monkeypatch: pytest.Mo
 
     with coding_once(), monkeypatch.context() as patch:
         patch.setattr(obstore, "put", going_on)
+        patch.setattr("rltrace.trace.tools.push.AT_ONCE", 1)
         while left[0] > 0:
-            upload.send(at_once=1, growing=True)
+            push(builder.path, URL)
         builder.finish()
-        upload.send(growing=True)
+        push(builder.path, URL)
     assert damage == set()
-    assert upload.is_whole() and verify(bucket).sound
+    assert verify(bucket).sound
     assert content(open_trace(bucket)) == content(open_trace(builder.path))
     assert len(seen) > 5
-    (bucket / JOURNAL).unlink()
-    assert not upload.is_whole()
-    upload.send()
-    assert upload.is_whole()
-    upload.discard()
-    assert not any(path.is_file() for path in bucket.rglob("*"))
-
-
-def test_a_run_that_goes_on_elsewhere(tmp_path: Path, bucket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On another machine a process runs as long as its machine has noted a moment ago that it uploads the trace."""
-    builder = TraceBuilder(tmp_path / "a.zarr", alive=True)
-    upload = Upload(builder.path, URL)
-    assert upload.claim()
-    upload.sign()
-    upload.send(growing=True)
-    assert verify(bucket).damage == ()
-    monkeypatch.setattr("rltrace.trace.read.reader.is_alive", lambda _: False)
-    states = [open_trace(bucket).processes[0].state]
-    with monkeypatch.context() as patch:
-        later = time.time() + UPLOAD_SECONDS
-        patch.setattr("rltrace.trace.format.process_start.time.time", lambda: later)
-        states.append(open_trace(bucket).processes[0].state)
-    upload.sign_off()
-    states.append(open_trace(bucket).processes[0].state)
-    assert states == ["running", "killed", "killed"]
 
 
 def test_something_else_is_there(tmp_path: Path, bucket: Path) -> None:
@@ -204,30 +179,22 @@ def test_places(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_machines_of_one_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two machines record to one URL: a reader sees the processes of both, and while one is missing, that it is."""
+    """Two machines push their parts to one URL: a reader sees the processes of both, and that one is missing."""
     with served(tmp_path) as server:
         url = f"{server.as_bucket(monkeypatch)}/a.zarr"
         there = server.folder / "bucket/a.zarr"
         builders = [
             TraceBuilder(tmp_path / f"{at}.zarr", process=f"rank{1 - at}/main", alive=True, nodes=2) for at in (0, 1)
         ]
-        third = TraceBuilder(tmp_path / "third.zarr", nodes=2)
-        uploads = []
-        for builder in builders:
+        for number, builder in enumerate(builders):
             builder.process("launcher:torchrun", alive=True).stream().op("aten.add.Tensor", outputs=[0])
-            builder.op("aten.mul.Tensor", outputs=[len(uploads)])
-            uploads.append(claim(builder.path, TraceURL(url), 2))
-            uploads[-1].send(growing=True)
-            if len(uploads) == 1:
+            builder.op("aten.mul.Tensor", outputs=[number])
+            push(builder.path, TraceURL(f"{url}/nodes/{number}"))
+            if number == 0:
                 assert open_trace(there).lost == ("nodes/1 of 2 is missing",)
-        for place, why in ((url, "has been recorded by 2 machines already"), (f"{url}/nodes/0", "exists already")):
-            with pytest.raises(UsageError, match=why):
-                claim(third.path, TraceURL(place), 2 if place == url else 1)
-        for builder, upload in zip(builders, uploads, strict=True):
+        for number, builder in enumerate(builders):
             builder.finish()
-            upload.send()
-        with pytest.raises(UsageError, match="goes on no longer"):
-            claim(third.path, TraceURL(url), 2)
+            push(builder.path, TraceURL(f"{url}/nodes/{number}"))
         found = open_trace(there)
         names = ["launcher:torchrun", "launcher:torchrun#2", "rank0/main", "rank1/main"]
         assert sorted(process.name for process in found.processes) == names

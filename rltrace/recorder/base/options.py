@@ -262,7 +262,7 @@ class RecordOptions:
     """End the program, as Ctrl-C would, once this step is done."""
 
     nodes: int = _option(
-        1, "--nodes", "Machines that record one run to one URL.", WHERE, "N", while_asleep=True, named=_plain
+        1, "--nodes", "Machines that record one run, each a part.", WHERE, "N", while_asleep=True, named=_plain
     )
     """Machines that record one run, each with its own launcher."""
 

@@ -44,28 +44,6 @@ def note_left_out(path: str | os.PathLike[str], token: str, name: str, patterns:
         Path(path, STARTS, f"{token}.left-out").write_bytes(checked(json.dumps(note).encode()))
 
 
-UPLOAD = f"{STARTS}/launcher.upload"
-"""At a URL: the note of a launcher that uploads the trace while it is recorded, written again every half minute."""
-
-UPLOAD_SECONDS = 180.0
-"""Age at which the note no longer says that processes of its machine run."""
-
-
-def upload_note() -> bytes:
-    """The note as it is written now."""
-    return checked(json.dumps(this_process()).encode())
-
-
-def is_uploaded(start: Mapping[str, object], note: Mapping[str, object]) -> bool:
-    """Whether the machine of a process has uploaded its trace a moment ago, by this machine's clock."""
-    return all(start.get(name) == note.get(name) is not None for name in ("host", "boot")) and is_recent(note)
-
-
-def is_recent(note: Mapping[str, object]) -> bool:
-    written = note.get("time")
-    return isinstance(written, int | float) and abs(time.time() - written) < UPLOAD_SECONDS
-
-
 def checked(payload: bytes) -> bytes:
     """The content of the file: JSON and, on a second line, its CRC-32."""
     return b"%s\n%08x\n" % (payload, zlib.crc32(payload))

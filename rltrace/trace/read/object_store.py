@@ -350,13 +350,13 @@ def _children(keys: Iterable[str]) -> dict[str, set[str]]:
     return folders
 
 
-def open_store(url: TraceURL, retries: Mapping[str, Any] | None = None) -> ObjectStore:
-    """The store of a trace, of which no key is asked for yet. ``retries``: in place of RETRIES. Raises UsageError."""
+def open_store(url: TraceURL) -> ObjectStore:
+    """The store of a trace, of which no key is asked for yet. Raises UsageError."""
     try:
         from obstore.store import HTTPStore, from_url
     except ImportError:
         raise UsageError(f"{url} needs obstore, which is not installed: {INSTALL}") from None
-    retry: Any = RETRIES if retries is None else retries
+    retry: Any = RETRIES
     try:
         if url.scheme in SERVERS:
             options: Any = {"allow_http": url.scheme == "http"}

@@ -13,7 +13,6 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import cached_property
 from itertools import count, islice
 from pathlib import Path
 
@@ -33,7 +32,7 @@ from rltrace.trace.format.journal import (
     start_record_of,
 )
 from rltrace.trace.format.location import Location, TraceURL, parse_location
-from rltrace.trace.format.process_start import MAX_START_BYTES, STARTS, UPLOAD, is_alive, is_uploaded, parse_start
+from rltrace.trace.format.process_start import MAX_START_BYTES, STARTS, is_alive, parse_start
 from rltrace.trace.format.records import check_launch, check_slice, number
 from rltrace.trace.format.root import JOURNAL, KILLED, LEFT_OUT, NEVER_RECORDED, NODES, PROCESSES, RUNNING, name_file
 from rltrace.trace.format.rows import Segment
@@ -236,23 +235,12 @@ class Trace:
             self._journal_budget -= found.length
             start = start_record_of(found)
             if start and not any(record["type"] == "end" for record in found.records):
-                found.alive = self._is_alive(start)
+                found.alive = is_alive(start)
                 if not found.alive:
                     found = parse_journal(self.folder.read(f"{PROCESSES}/{number}/{JOURNAL}", MAX_JOURNAL_BYTES))
         except UnreadableError as error:
             return Journal(unreadable=str(error))
         return found
-
-    def _is_alive(self, start: Record) -> bool:
-        """Whether a process that has not ended is known to run: on this machine, or by a note of one that uploads."""
-        return is_alive(start) or is_uploaded(start, self._upload)
-
-    @cached_property
-    def _upload(self) -> Record:
-        try:
-            return parse_start(self.folder.read(UPLOAD, MAX_START_BYTES)) or {}
-        except UnreadableError:
-            return {}
 
     def _is_of_another_launch(self, journal: Journal) -> bool:
         launch = start_record_of(journal).get("launch")
@@ -353,7 +341,7 @@ class Trace:
         elif (note := self._note(token, "left-out")) is not None:
             why = str(note.get("why", "not among --processes"))
             return UnrecordedProcess(token, {**record, "name": note.get("name")}, LEFT_OUT, why)
-        elif self._is_alive(record):
+        elif is_alive(record):
             return UnrecordedProcess(token, record, RUNNING, f"process {record.get('pid')} has not begun to record")
         failure = self._failure(token)
         if failure is not None:

@@ -5,24 +5,19 @@ Owns the order, what is there already, and that nothing else is overwritten. Cha
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import Any, Final, TypeVar
-
-from xxhash import xxh3_64_intdigest
+from typing import Final, TypeVar
 
 from rltrace.errors import DamagedTraceError, RltraceError, UnreachableError, UsageError
 from rltrace.trace.format.files import PARTIAL, Folder, UnreadableError
 from rltrace.trace.format.journal import MAX_JOURNAL_BYTES, parse_journal
 from rltrace.trace.format.location import BUCKETS, TraceURL
-from rltrace.trace.format.process_start import STARTS, UPLOAD, is_recent, parse_start, upload_note
-from rltrace.trace.format.root import JOURNAL, NODES, RUNNING
+from rltrace.trace.format.process_start import STARTS
+from rltrace.trace.format.root import JOURNAL, RUNNING
 from rltrace.trace.read.object_store import (
     ABSENT,
     DENIED,
@@ -44,9 +39,6 @@ AT_ONCE: Final = 16
 STREAMS, TURNS = 3, 7
 """The turn of the first files of streams, and how many turns there are: see ``_turn``."""
 
-JOURNAL_RATE: Final = 200_000
-"""Bytes a second for a journal that grows: it is sent as a whole each time."""
-
 
 @dataclass(frozen=True)
 class PushResult:
@@ -66,55 +58,34 @@ def push(path: Path, url: TraceURL, progress: Progress | None = None) -> PushRes
     Raises what ``open_trace`` does, UsageError where something else is there, and UnreachableError where the store
     fails; another call then goes on.
     """
-    upload = Upload(path, url)
-    running = upload.running()
+    running = any(process.state == RUNNING for process in open_trace(path).processes)
+    upload = _Upload(path, url)
     try:
         upload.resume()
-        present = upload.send(progress)
+        present = upload.send(progress, growing=running)
     except UnreachableError as error:
         raise UnreachableError(f"{error}; push again to go on") from None
     return PushResult(upload.files, upload.bytes, present, running)
 
 
-class Upload:
-    """A trace on its way to a bucket. Each ``send`` uploads what is missing there, of a trace that grows, too.
+class _Upload:
+    """A trace on its way to a bucket: after ``resume``, ``send`` uploads what is missing there.
 
-    ``claim`` or ``resume`` comes first. All methods that reach the bucket raise UnreachableError, and UsageError where
-    access is denied or there is no bucket.
+    Both raise UnreachableError, and UsageError where access is denied or there is no bucket.
     """
 
-    def __init__(self, path: Path, url: TraceURL, retries: Mapping[str, Any] | None = None) -> None:
-        """``retries``: of requests, as obstore has them. Raises UsageError."""
+    def __init__(self, path: Path, url: TraceURL) -> None:
         if url.scheme not in BUCKETS:
             raise UsageError(f"{url} is no bucket; to a web server, copy the folder with what serves it")
         self.files, self.bytes = 0, 0
         """What was sent so far."""
-        self.url = url
         self._path = path
         self._folder = Folder(path)
-        self._bucket = _Bucket(url, retries)
+        self._bucket = _Bucket(url)
         self._sizes: dict[str, int] = {}
         """Files in the bucket."""
-        self._contents: dict[str, int] = {}
-        """Digests of files that may change, as they were sent."""
-        self._journals_sent: dict[str, float] = {}
         self._failure: RltraceError | None = None
         self._lock = Lock()
-
-    def running(self, *, may_begin: bool = False) -> bool:
-        """Whether a process is still being recorded; ``may_begin``: or may yet be. Raises what ``open_trace`` does."""
-        trace = open_trace(self._path)
-        states = [process.state for process in trace.processes]
-        return RUNNING in states or (may_begin and any(process.state == RUNNING for process in trace.unrecorded))
-
-    def claim(self) -> bool:
-        """Take the place, for a trace that has just begun; False: something is there."""
-        journal = self._journal()
-        free = not self._bucket.list(limit=1) and self._bucket.create(JOURNAL, journal)
-        if not free and self._bucket.read(JOURNAL) != journal:  # it is ours where only the answer was lost
-            return False
-        self._sizes[JOURNAL], self._contents[JOURNAL] = len(journal), xxh3_64_intdigest(journal)
-        return True
 
     def resume(self) -> None:
         """Find what an earlier upload of this trace left. Raises UsageError where something else is."""
@@ -127,9 +98,9 @@ class Upload:
         if not is_earlier or not there <= _tokens(self._files()):
             raise UsageError(f"{self._bucket.url} holds something else; choose another name")
 
-    def send(self, progress: Progress | None = None, *, at_once: int = AT_ONCE, growing: bool = False) -> int:
-        """Upload what is missing or has changed; returns how many files are not. ``growing``: more is to come, so a
-        journal that has just been sent waits for a later time.
+    def send(self, progress: Progress | None = None, *, growing: bool = False) -> int:
+        """Upload what is missing, and all that may have changed; returns how many files were there. ``growing``: of a
+        process that has no journal yet, nothing.
         """
         # What says more is read first: journals, then documents of arrays, then the list of chunks. All that one of
         # them names is there, though a process writes meanwhile; the launch's journal has the heads of all others.
@@ -144,17 +115,15 @@ class Upload:
         small = [key for key in self._files() if not _is_chunk(key) and not key.endswith(JOURNAL) and is_begun(key)]
         rest = {key: data for key in small if (data := _read(self._folder, key)) is not None}
         chunks = {key: size for key, size in self._folder.walk() if _is_chunk(key) and is_begun(key)}
-        ended = self._is_new(JOURNAL, journals[JOURNAL])
-        due = [key for key in journals if ended or not growing or self._is_due(key, journals[key])]
-        contents: dict[str, bytes | None] = {**dict.fromkeys(chunks), **rest, **{key: journals[key] for key in due}}
+        contents: dict[str, bytes | None] = {**dict.fromkeys(chunks), **rest, **journals}
         parts: dict[int, list[str]] = {}
         for key in contents:
             parts.setdefault(_turn(key), []).append(key)
-        done, before, pool = 0, self.files, RequestPool(at_once)
+        done, before, pool = 0, self.files, RequestPool(AT_ONCE)
         self._failure = None
         for turn in range(TURNS):
             if turn == STREAMS:
-                self._begin(due, journals)
+                self._begin(journals)
             for _ in pool.map(partial(self._send, contents, chunks), parts.get(turn, ())):
                 done += 1
                 if progress is not None:
@@ -163,43 +132,17 @@ class Upload:
                 raise self._failure
         return done - (self.files - before)
 
-    def is_whole(self) -> bool:
-        """Whether the bucket lists every file of the trace with its length; what it lacks is sent again."""
-        there = self._bucket.list()
-        lacking = [k for k, size in self._folder.walk() if not k.endswith(PARTIAL) and there.get(k) != size]
-        for key in lacking:
-            self._sizes.pop(key, None)
-            self._contents.pop(key, None)
-        return not lacking
-
-    def sign(self) -> None:
-        """Note that this machine uploads the trace while it is recorded."""
-        self._bucket.put(UPLOAD, upload_note())
-        self._sizes[UPLOAD] = 0
-
-    def sign_off(self) -> None:
-        """Remove the note; where that may not be done, it grows old."""
-        with suppress(RltraceError):
-            self._bucket.delete(UPLOAD)
-
-    def discard(self) -> None:
-        """Remove what was sent."""
-        for key in list(self._sizes):
-            self._bucket.delete(key)
-
-    def _begin(self, keys: Iterable[str], journals: Mapping[str, bytes]) -> None:
+    def _begin(self, journals: Mapping[str, bytes]) -> None:
         """Upload the first record of journals that are not there: rows without one are of a process that was lost."""
-        for key in keys:
-            if key not in self._sizes and key != JOURNAL and (ends := parse_journal(journals[key]).ends):
-                self._bucket.put(key, journals[key][: next(iter(ends))])
+        for key, journal in journals.items():
+            if key not in self._sizes and key != JOURNAL and (ends := parse_journal(journal).ends):
+                self._bucket.put(key, journal[: next(iter(ends))])
 
     def _send(self, contents: Mapping[str, bytes | None], chunks: Mapping[str, int], key: str) -> None:
-        """Upload a file, unless it is there, or the bucket has failed meanwhile."""
-        data = contents[key]
-        is_there = self._sizes.get(key) == chunks[key] if data is None else not self._is_new(key, data)
-        if self._failure is not None or is_there:
+        """Upload a file, unless it is a chunk that is there, or the bucket has failed meanwhile."""
+        if self._failure is not None or (key in chunks and self._sizes.get(key) == chunks[key]):
             return
-        data = _read(self._folder, key) if data is None else data
+        data = contents[key] or _read(self._folder, key)
         if data is None:
             return
         try:
@@ -208,20 +151,8 @@ class Upload:
             self._failure = error
             return
         with self._lock:
-            self._sizes[key] = len(data)
             self.files += 1
             self.bytes += len(data)
-            if key not in chunks:
-                self._contents[key] = xxh3_64_intdigest(data)
-            if key.endswith(JOURNAL):
-                self._journals_sent[key] = time.monotonic()
-
-    def _is_new(self, key: str, data: bytes) -> bool:
-        return self._contents.get(key) != xxh3_64_intdigest(data)
-
-    def _is_due(self, key: str, data: bytes) -> bool:
-        before = self._journals_sent.get(key)
-        return before is None or time.monotonic() - before >= len(data) / JOURNAL_RATE
 
     def _journal(self) -> bytes:
         if data := _read(self._folder, JOURNAL):
@@ -255,59 +186,20 @@ def _turn(key: str) -> int:
     return STREAMS + is_document if "/streams/" in key and key.count("/") > 3 else 1 + is_document
 
 
-def claim(path: Path, url: TraceURL, nodes: int = 1, retries: Mapping[str, Any] | None = None) -> Upload:
-    """An upload to a place where nothing is: the URL or, where several machines record one run, a node below it.
-
-    Raises UsageError where something else is there, and what the methods of ``Upload`` do.
-    """
-    taken = UsageError(f"{url} exists already; choose another name")
-    if nodes == 1:
-        upload = Upload(path, url, retries)
-        if not upload.claim():
-            raise taken
-        return upload
-    found = _Bucket(url, retries).list(limit=PAGE)
-    if any(not key.startswith(f"{NODES}/") for key in found):
-        raise taken
-    for number in range(nodes):
-        place = url.child(f"{NODES}/{number}")
-        upload = Upload(path, place, retries)
-        if upload.claim():
-            return upload
-        _check_node(_Bucket(place, retries), nodes)
-    raise UsageError(f"{url} has been recorded by {nodes} machines already; choose another name")
-
-
-def _check_node(bucket: _Bucket, nodes: int) -> None:
-    """Raise UsageError unless another machine records the same run there, now."""
-    records = parse_journal(bucket.read(JOURNAL) or b"").records
-    launch = next((record for record in records if record["type"] == "launch"), None)
-    if launch is None or launch.get("options", {}).get("nodes") != nodes:
-        raise UsageError(f"{bucket.url} is not of a run on {nodes} machines; choose another name")
-    begun = {"time": datetime.fromisoformat(launch["created"]).timestamp()}
-    note = parse_start(bucket.read(UPLOAD) or b"") or begun
-    if any(record["type"] == "exit" for record in records) or not is_recent(note):
-        raise UsageError(f"{bucket.url} is of a run that goes on no longer; choose another name")
-
-
 class _Bucket:
     """What is where the trace is to be. Raises UnreachableError, and UsageError for what will fail again."""
 
-    def __init__(self, url: TraceURL, retries: Mapping[str, Any] | None) -> None:
+    def __init__(self, url: TraceURL) -> None:
         self.url = url
-        self._store = open_store(url, retries)
+        self._store = open_store(url)
 
-    def list(self, limit: int | None = None) -> dict[str, int]:
-        """Lengths of all files, or of a first page of them."""
+    def list(self) -> dict[str, int]:
+        """Lengths of all files."""
         import obstore
 
         def listed() -> dict[str, int]:
-            found: dict[str, int] = {}
-            for page in obstore.list(self._store, chunk_size=PAGE if limit is None else limit):
-                found.update((file["path"], file["size"]) for file in page)
-                if limit is not None:
-                    break
-            return found
+            pages = obstore.list(self._store, chunk_size=PAGE)
+            return {file["path"]: file["size"] for page in pages for file in page}
 
         return self._tried(listed)
 
@@ -327,26 +219,6 @@ class _Bucket:
         import obstore
 
         self._tried(lambda: obstore.put(self._store, key, data))
-
-    def create(self, key: str, data: bytes) -> bool:
-        """Write a file that does not exist; False: it does."""
-        import obstore
-
-        def created() -> bool:
-            try:
-                obstore.put(self._store, key, data, mode="create")
-            except obstore.exceptions.AlreadyExistsError:
-                return False
-            except obstore.exceptions.NotSupportedError:  # by this store: who comes at the same moment is not noticed
-                obstore.put(self._store, key, data)
-            return True
-
-        return self._tried(created)
-
-    def delete(self, key: str) -> None:
-        import obstore
-
-        self._tried(lambda: obstore.delete(self._store, key))
 
     def _tried(self, ask: Callable[[], T]) -> T:
         try:

@@ -34,7 +34,7 @@ from rltrace.trace.format.arrays import (
 from rltrace.trace.format.checkpoint import CHECKPOINT
 from rltrace.trace.format.files import PARTIAL, FileRequest, UnreadableError
 from rltrace.trace.format.location import Location
-from rltrace.trace.format.process_start import MAX_START_BYTES, STARTS, UPLOAD, parse_start
+from rltrace.trace.format.process_start import MAX_START_BYTES, STARTS, parse_start
 from rltrace.trace.format.root import COMPLETE, JOURNAL, PROCESSES, RUNNING, STOPPED, name_file
 from rltrace.trace.format.row_hashes import Chains
 from rltrace.trace.format.rows import Segment
@@ -345,7 +345,6 @@ class _Work:
         for name in self.trace.folder.names(STARTS):
             if name.endswith((".json", ".name", ".failed", ".left-out", ".children", f".{ASLEEP}", f".{REQUEST}")):
                 yield f"{STARTS}/{name}"
-        yield UPLOAD
         for process in self.trace.processes:
             yield f"{process.base}/{JOURNAL}"
             files = [f for _, _, fs in process.table_records for f in fs]
