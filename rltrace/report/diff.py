@@ -287,6 +287,9 @@ def identical_before(finding: Finding, comparison: Comparison) -> str:
     hides_later = is_origin and comparison.verdict is Verdict.DIVERGED and comparison.shift is None
     finds = ", rltrace confirm finds them" if comparison.a.rerun == comparison.b.rerun else ""
     more = f"; later independent differences may be hidden{finds}" if hides_later else ""
+    events, row = comparison.events, finding.a_index
+    if events.stream == finding.stream and events.row is not None and row is not None and events.row < row:
+        more = f"; data from outside torch differs from row {events.row:,} on{more}"
     return counted(finding.identical_before, f"identical {unit}") + more
 
 
@@ -550,7 +553,10 @@ def marked_text(comparison: Comparison) -> str:
 def events_text(comparison: Comparison) -> str:
     """Events that differ; "" if there are none, or the finding is one."""
     events, shown = comparison.events, comparison.shown
-    if not events.differing or (shown is not None and shown.event is not None):
+    is_shown = (
+        shown is not None and shown.event is not None and (shown.stream, shown.a_index) == (events.stream, events.row)
+    )
+    if not events.differing or is_shown:
         return ""
     at_least = "" if events.whole else "at least "
     count = "1 event differs" if events.differing == 1 else f"{events.differing:,} events differ"

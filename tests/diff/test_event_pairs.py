@@ -89,7 +89,7 @@ RETURNED = "environment 0 (Walk) returned another"
         (pair({"reset": 1, "seed": 7, "x": "p"}, {"reset": 1, "seed": 7, "x": "q"}),
          [f"{RETURNED} x at its reset 1", "its seed is 7 on both sides"]),
         (pair({"reset": 1, "seed": 7, "x": "p"}, {"reset": 1, "seed": NONE, "x": "q"}),
-         [f"{RETURNED} x at its reset 1", "it was reset with seed 7 in A and no seed in B"]),
+         ["environment 0 (Walk) was reset with seed 7 in A and no seed in B at its reset 1; it returned another x"]),
         (pair({**STEP, "seed": 7, "x": "p"}, {**STEP, "x": "q"}), [f"{RETURNED} x at its step 812"]),
         (
             pair(
@@ -239,7 +239,7 @@ HAPPENED = st.lists(st.tuples(st.integers(0, 1), st.booleans(), st.booleans()), 
 @given(HAPPENED, st.booleans())
 def test_the_origin_among_events(events: list[tuple[int, bool, bool]], equal: bool) -> None:
     """The first event from which on all of its environment differ; else a single one that no seeded reset followed,
-    where the shared generators are equal at the end. Whether events come forwards or backwards."""
+    where the shared generators are equal at the end."""
     events = [
         (
             of_environment(row, number, seeded=seeded, generators="pp" if equal or row + 1 < len(events) else "pq"),
@@ -247,12 +247,9 @@ def test_the_origin_among_events(events: list[tuple[int, bool, bool]], equal: bo
         )
         for row, (number, differs, seeded) in enumerate(events)
     ]
-    forwards: EventTracker[Pair] = EventTracker()
-    backwards: EventTracker[Pair] = EventTracker()
-    for event, differs in events:
-        forwards.add(event, differs=differs)
+    tracker: EventTracker[Pair] = EventTracker()
     for event, differs in reversed(events):
-        backwards.add(event, differs=differs, earlier=True)
+        tracker.add(event, ["x"] if differs else [])
     lasting, single, is_open = [], [], False
     for number in (0, 1):
         own = [(event, differs) for event, differs in events if event.event_a.what.endswith(str(number))]
@@ -263,18 +260,50 @@ def test_the_origin_among_events(events: list[tuple[int, bool, bool]], equal: bo
         is_open |= bool(own) and not cut
         last_reset = max((at for at, (event, _) in enumerate(own) if event.is_seeded), default=0)
         single += [event.row for event, differs in own[last_reset:cut] if differs][:1]
-    for tracker in (forwards, backwards):
-        assert tracker.is_open is is_open
-        found, persists = tracker.origin(Cause.OUTSIDE)
-        if lasting:
-            assert (found.row, persists) == (min(lasting), True)
-            assert tracker.origin(Cause.ARGUMENTS)[0] is found
-        elif single and equal:
-            assert (found.row, persists) == (min(single), False)
-            assert tracker.origin(Cause.ARGUMENTS) == (None, True)
-            assert tracker.origin(Cause.OUTSIDE, oldest=max(single) + 1) == (None, True)
+    assert tracker.is_open is is_open
+    found, persists = tracker.origin(Cause.OUTSIDE)
+    if lasting:
+        assert (found.row, persists) == (min(lasting), True)
+        assert tracker.origin(Cause.ARGUMENTS)[0] is found
+    elif single and equal:
+        assert (found.row, persists) == (min(single), False)
+        assert tracker.origin(Cause.ARGUMENTS) == (None, True)
+        assert tracker.origin(Cause.OUTSIDE, oldest=max(single) + 1) == (None, True)
+    else:
+        assert (found, persists) == (None, True)
+
+
+@pytest.mark.parametrize(
+    ("episodes", "first"),
+    [
+        # s, t: a reset with one seed, with another; r: without; upper case: its observation differs. 1: a step whose
+        # reward differs; 2: whose observation does; 0: an equal one
+        ("s11s11s11", 1),
+        ("s11s01s11", 5),
+        ("s11s", None),
+        ("s11s11s", 1),
+        ("S22R22", 0),
+        ("t02R22", 2),
+        ("t22R22", 0),
+        ("T22R22", 0),
+        ("R22s22", 4),
+        ("s11S12", 1),
+    ],
+)
+def test_the_origin_lies_before_resets_that_change_nothing_of_it(episodes: str, first: int | None) -> None:
+    """A reward that differs in every episode goes back to the first; what a seeded reset ended does not count."""
+    tracker: EventTracker[Pair] = EventTracker()
+    for row, sign in reversed(list(enumerate(episodes))):
+        if sign.isdecimal():
+            cells = {"observation": "x", "reward": "x"}
+            other = cells | {"0": {}, "1": {"reward": "y"}, "2": {"observation": "y"}}[sign]
         else:
-            assert (found, persists) == (None, True)
+            cells = {"observation": "x", "seed": NONE if sign in "Rr" else 7}
+            other = cells | ({"seed": 8} if sign in "Tt" else {}) | ({"observation": "y"} if sign.isupper() else {})
+        event = pair(cells, other, row=row)
+        tracker.add(event, event.differs)
+    found, _ = tracker.origin(Cause.ARGUMENTS)
+    assert (None if found is None else found.row) == first
 
 
 @pytest.mark.parametrize(

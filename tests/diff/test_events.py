@@ -181,6 +181,71 @@ def test_an_environment_without_a_seed_says_so(compared: Any) -> None:
     assert "it was reset without a seed" in first.explanation
 
 
+def test_a_reward_that_differs_in_every_episode_goes_back_to_the_first_step(compared: Any) -> None:
+    """Seeded resets lie between, which set back nothing that a wrapper does; rows after it are not called identical."""
+
+    def program(is_b: bool) -> None:
+        env = gymnasium.wrappers.TransformReward(Walk(length=3), lambda _: 1.0 - is_b / 2)
+        env.reset(seed=0)
+        kept = []
+        for k in range(8):
+            torch.zeros(3).add(k)
+            _, reward, ended, *_ = env.step(1)
+            kept.append(float(reward))
+            if ended:
+                env.reset(seed=k)
+        torch.as_tensor(np.array(kept)).sin()
+
+    found = compared(program)
+    first = found.first_value
+    assert (first.cause, first.op, first.event.count.a) == (Cause.OUTSIDE, "environment-step", 1)
+    assert (found.events.stream, found.events.row) == (first.stream, first.a_index)
+    browser = Browser(
+        *(StreamView(t.processes[0], t.processes[0].streams[0]) for t in map(open_trace, paths_of(found)))
+    )
+    assert next(piece for piece in browser.pieces if piece.a0 <= first.a_index < piece.a1).equal is False
+
+
+def paths_of(found: Comparison) -> tuple[str, str]:
+    return found.a.path, found.b.path
+
+
+def test_rows_after_an_event_that_differs_are_not_called_identical(compared: Any) -> None:
+    """A finding that goes back to nothing: the events before it that differ are mentioned beside its equal ops."""
+
+    def program(is_b: bool) -> None:
+        env = Walk(noise=1.0)
+        env.reset()
+        play(env, network(), 5)
+        torch.as_tensor(np.array([1.0 + is_b])).sin()
+
+    report = document_text(verdict_document(compared(program)))
+    before = next(line for line in report.splitlines() if line.startswith("  before"))
+    assert "identical ops; data from outside torch differs from row " in before
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_another_seed_is_what_a_later_reset_without_one_goes_back_to(compared: Any, wrapped: bool) -> None:
+    """Given to the environment, or by a wrapper to what it wraps; the first observation is one that nothing reads."""
+
+    class Seeds(gymnasium.Wrapper):
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            return self.env.reset(seed=self.pending if seed is None else seed, options=options)
+
+    def program(is_b: bool) -> None:
+        env = Seeds(Walk(noise=1.0)) if wrapped else Walk(noise=1.0)
+        env.pending = 5 * is_b
+        env.reset(seed=None if wrapped else 5 * is_b)
+        env.pending = None
+        play(env, network(), 3, seed=None)
+
+    first = compared(program).first_value
+    assert (first.op, first.event.count.a) == ("environment-reset", 1)
+    assert "was reset with seed 0 in A and seed 5 in B at its reset 1; it returned another obs" in first.explanation
+    assert "without a seed" not in first.explanation
+    assert (first.event.cells[0].name, first.event.cells[0].a, first.event.cells[0].b) == ("seed", "0", "5")
+
+
 def test_a_step_that_one_side_alone_makes_is_control_flow(compared: Any) -> None:
     """A step too many in a callback: what the environment returns from then on differs, and that is why."""
 

@@ -6,6 +6,7 @@ Damaged rows and runs that ended early are reported elsewhere.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from rltrace.diff.base.model import EventSummary, ProcessSummary, Side, Structure, UninitialisedCount
 from rltrace.trace.format.root import LEFT_OUT
@@ -158,8 +159,9 @@ def merge_structures(parts: list[Structure]) -> Structure:
 
 
 def merge_events(parts: list[EventSummary]) -> EventSummary:
-    first = next((p.first for p in parts if p.first), None)
-    return EventSummary(sum(p.differing for p in parts), first, all(p.whole for p in parts if p.differing))
+    first = next((p for p in parts if p.first), EventSummary())
+    whole = all(p.whole for p in parts if p.differing)
+    return replace(first, differing=sum(p.differing for p in parts), whole=whole)
 
 
 def merge_marked(parts: list[UninitialisedCount]) -> UninitialisedCount:

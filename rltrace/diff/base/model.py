@@ -328,6 +328,10 @@ class EventSummary:
     """The first differing one, for people."""
     whole: bool = True
     """False: counted among the rows that were read only."""
+    stream: str | None = None
+    """That of the first differing one."""
+    row: int | None = None
+    """A's row of the first differing one."""
 
 
 @dataclass(frozen=True)

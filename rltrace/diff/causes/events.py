@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -75,6 +75,12 @@ class MatchedEvent(Protocol):
         """Whether it is a reset with one seed on both sides."""
         seeds = self.event_a.evidence("seed"), self.event_b.evidence("seed")
         return seeds[0] == seeds[1] and seeds[0] not in (None, NONE)
+
+    @property
+    def is_seeded_differently(self) -> bool:
+        """Whether it is a reset with another seed in B."""
+        seeds = self.event_a.evidence("seed"), self.event_b.evidence("seed")
+        return None not in seeds and seeds[0] != seeds[1]
 
     @property
     def shared_generators_equal(self) -> bool:
@@ -207,6 +213,9 @@ def _what_differs(pair: MatchedEvent) -> str:
     if given:
         text = f"{_name(pair)} was given another action at its {at}, though no op before it differs"
         return text + (f"; it returned another {joined(returned)}{more}" if returned else "")
+    if pair.is_seeded_differently:
+        text = f"{_name(pair)} was reset with {_seed_words(pair)} at its {at}"
+        return text + (f"; it returned another {joined(returned)}{more}" if returned else "")
     same = ", given the same action" if ACTION in pair.event_a.compared else ""
     return f"{_name(pair)} returned another {joined(returned or ['result'])} at its {at}{same}{more}"
 
@@ -234,13 +243,17 @@ def _at(a: Event, b: Event) -> str:
 
 
 def _seeds(pair: MatchedEvent) -> list[str]:
-    seeds = pair.event_a.evidence("seed"), pair.event_b.evidence("seed")
-    if None in seeds:
+    seed = pair.event_a.evidence("seed")
+    if seed is None or seed != pair.event_b.evidence("seed"):
         return []
-    if seeds[0] == seeds[1]:
-        return ["it was reset without a seed" if seeds[0] == NONE else f"its seed is {seeds[0]} on both sides"]
+    return ["it was reset without a seed" if seed == NONE else f"its seed is {seed} on both sides"]
+
+
+def _seed_words(pair: MatchedEvent) -> str:
+    """``seed 0 in A and no seed in B``."""
+    seeds = pair.event_a.evidence("seed"), pair.event_b.evidence("seed")
     words = ["no seed" if seed == NONE else f"seed {seed}" for seed in seeds]
-    return [f"it was reset with {words[0]} in A and {words[1]} in B"]
+    return f"{words[0]} in A and {words[1]} in B"
 
 
 def _generators(pair: MatchedEvent) -> list[str]:
@@ -340,8 +353,7 @@ def _seeding(pair: MatchedEvent) -> str | None:
     whose = f"the {pair.event_a.what.removeprefix('a ')} of {pair.module}" if pair.module else pair.event_a.what
     seeds = pair.event_a.evidence("seed"), pair.event_b.evidence("seed")
     if pair.differs:
-        words = ["no seed" if seed == NONE else f"seed {seed}" for seed in seeds]
-        return f"{whose} was given {words[0]} in A and {words[1]} in B{_seeded_at(pair)}"
+        return f"{whose} was given {_seed_words(pair)}{_seeded_at(pair)}"
     if seeds == (NONE, NONE) and pair.event_a.evidence("state") != pair.event_b.evidence("state"):
         return f"{whose} was not seeded{_seeded_at(pair)}: it seeded itself, differently in each run"
     return None
@@ -364,60 +376,89 @@ FROM_OUTSIDE = {Cause.OUTSIDE, Cause.CONTROL_FLOW, Cause.ARGUMENTS, Cause.UNTRAC
 E = TypeVar("E", bound=MatchedEvent)
 
 
-class EnvironmentEvents(NamedTuple, Generic[E]):
-    """A summary of consecutive matched events of one environment."""
+@dataclass
+class _Run(Generic[E]):
+    """The last events of an environment that have one field, as far as they differ in it."""
 
-    all_differ: bool
-    seeded: bool
-    """It was reset with the same seed on both sides."""
-    open: E | None
-    """The first of its last events that all differ; None: the last one is equal."""
-    unseeded: E | None
-    """The first of those with no seeded reset after it."""
+    newest: int
+    """Seeded resets after the last of them."""
+    first: E | None = None
+    """The first of them; None: the last event with this field is equal."""
+    is_open: bool = True
+    """Whether all of them so far differ."""
+    spans: bool = False
+    """Whether a seeded reset lies between them: what differs does not come from the state that it sets."""
+
+    @property
+    def lasts(self) -> bool:
+        """Whether what differs there may have reached the end, whatever seeded resets lie between."""
+        return self.first is not None and (self.newest == 0 or self.spans)
+
+
+ANY_FIELD = ""
+"""The field of the run of all events of an environment that differ in any field."""
+
+
+@dataclass
+class _Environment(Generic[E]):
+    """The last events of one environment."""
+
+    runs: dict[str, _Run[E]] = field(default_factory=dict)
+    """By field."""
+    seeded: int = 0
+    """Resets with one seed on both sides."""
     passing: E | None = None
-    """The first that differs although a later one is equal, with no seeded reset after it."""
+    """The first event that differs although a later one is equal, with no seeded reset after it."""
 
-    def followed_by(self, later: EnvironmentEvents[E]) -> EnvironmentEvents[E]:
-        """The summary of these events and ``later``."""
-        passing = None if later.seeded else self.passing or (None if later.all_differ else self.unseeded)
-        unseeded = later.unseeded if later.seeded or not later.all_differ else self.unseeded or later.unseeded
-        return EnvironmentEvents(
-            self.all_differ and later.all_differ,
-            self.seeded or later.seeded,
-            (self.open or later.open) if later.all_differ else later.open,
-            unseeded,
-            passing or later.passing,
-        )
+    def add(self, pair: E, differs: Collection[str]) -> None:
+        """Add the event before all added ones; ``differs``: its fields that differ."""
+        every = self.runs.setdefault(ANY_FIELD, _Run(0))
+        if differs and not every.is_open and not self.seeded:
+            self.passing = pair
+        for name in (*pair.event_a.compared, ANY_FIELD):
+            run = self.runs.setdefault(name, _Run(self.seeded))
+            if not run.is_open:
+                continue
+            if name in differs or (name == ANY_FIELD and differs):
+                run.first, run.spans = pair, run.spans or self.seeded > run.newest
+            elif run.first is None or not pair.is_seeded_differently:
+                run.is_open = False
+        for run in self.runs.values() if pair.is_seeded_differently else ():
+            if run.is_open and run.first is not None:
+                run.first = pair
+        self.seeded += pair.is_seeded
 
 
 @dataclass
 class EventTracker(Generic[E]):
-    """The matched events before a difference, added in order (while a program runs) or backwards.
+    """The matched events before a difference, added backwards.
 
-    If all events of an environment differ from one on, up to the difference, that one is the origin. A single event
-    that differs may have gone into a replay buffer and been sampled much later, unless a seeded reset followed it, or
-    the state of NumPy's or Python's generator differs: then other parts of equal data may have been sampled.
+    If all events of an environment differ from one on, up to the difference, that one is the origin; so it is where all
+    that have a field differ in it, as a reward that a wrapper scales does in every episode. A single event that differs
+    may have gone into a replay buffer and been sampled much later, unless a seeded reset followed it, or the state of
+    NumPy's or Python's generator differs: then other parts of equal data may have been sampled.
     """
 
-    environments: dict[str, EnvironmentEvents[E]] = field(default_factory=dict)
+    fields: frozenset[str] | None = None
+    """The fields that count; None: all."""
+    environments: dict[str, _Environment[E]] = field(default_factory=dict)
     shared_generators_equal: bool | None = None
     """Whether the states of Python's and NumPy's generators are equal at the last event; None: there is no event."""
 
     @property
     def is_open(self) -> bool:
-        """Whether all events of an environment differ."""
-        return any(known.all_differ for known in self.environments.values())
+        """Whether all events of an environment differ, or all that have a field differ in it."""
+        return any(run.is_open and run.first is not None for run in self._runs())
 
-    def add(self, pair: E, *, differs: bool, earlier: bool = False) -> None:
-        """Add the next event; ``earlier``: the one before all added ones."""
-        what = pair.event_a.what
-        open_ = pair if differs else None
-        one = EnvironmentEvents(differs, pair.is_seeded, open_, open_)
-        known = self.environments.get(what)
-        self.environments[what] = (
-            one if known is None else one.followed_by(known) if earlier else known.followed_by(one)
-        )
-        if not earlier or self.shared_generators_equal is None:
+    def begin_again(self, fields: frozenset[str]) -> None:
+        """Forget the added events; only ``fields`` count from now on."""
+        self.fields = fields
+        self.environments.clear()
+
+    def add(self, pair: E, differs: Collection[str]) -> None:
+        """Add the event before all added ones; ``differs``: its fields that differ."""
+        self.environments.setdefault(pair.event_a.what, _Environment()).add(pair, differs)
+        if self.shared_generators_equal is None:
             self.shared_generators_equal = pair.shared_generators_equal
 
     def origin(self, cause: Cause, oldest: int = 0) -> tuple[E | None, bool]:
@@ -425,14 +466,18 @@ class EventTracker(Generic[E]):
 
         ``oldest``: the first row at which a single event counts.
         """
-        known = self.environments.values()
-        lasting = [events.open for events in known if events.open is not None]
+        lasting = [run.first for run in self._runs() if run.lasts and run.first is not None]
         if lasting:
             return min(lasting, key=_row), True
-        single = [events.passing for events in known if events.passing is not None and events.passing.row >= oldest]
+        passing = (known.passing for known in self.environments.values())
+        single = [event for event in passing if event is not None and event.row >= oldest]
         if single and cause is Cause.OUTSIDE and self.shared_generators_equal:
             return min(single, key=_row), False
         return None, True
+
+    def _runs(self) -> Iterator[_Run[E]]:
+        for known in self.environments.values():
+            yield from (run for name, run in known.runs.items() if self.fields is None or name in self.fields)
 
 
 def _row(pair: MatchedEvent) -> int:
@@ -495,16 +540,25 @@ def add_seeding_causes(context: DiffContext, finding: Finding) -> Finding:
 def _origin(
     context: DiffContext, finding: Finding, matched_rows: int, first: int | None
 ) -> tuple[EventPair | None, bool]:
-    """The event that a difference goes back to, the last with these very bytes first; and whether later ones differ."""
+    """The event that a difference goes back to, and whether later ones differ.
+
+    Where an event has these very bytes, it is the first of the run of differing events that ends with it.
+    """
     a, b = finding.a_index, finding.b_index
     other_bytes = set() if a is None or b is None else outside_digests(row_at(context.a, a), row_at(context.b, b))
     end = matched_rows if a is None else min(matched_rows, a)
     events: EventTracker[EventPair] = EventTracker()
+    exact: EventPair | None = None
     for pair in events_before(context, end, b, lambda: events.is_open):
         differs = pair.differs
-        if differs and other_bytes & pair.differing_digests(differs):
-            return pair, True
-        events.add(pair, differs=bool(differs), earlier=True)
+        names = frozenset(name for name in differs if other_bytes & pair.differing_digests([name]))
+        if exact is None and names:
+            exact = pair
+            events.begin_again(names)
+        if exact is None or _is_of(pair, exact):
+            events.add(pair, differs)
+        if exact is not None and not events.is_open:
+            break
     found, persists = events.origin(finding.cause)
     if found is not None or finding.cause is not Cause.OUTSIDE or first is None:
         return found, persists
@@ -531,7 +585,8 @@ def _finding(context: DiffContext, pair: EventPair, later: Finding, *, persists:
     texts = seeding_notes(context, pair.a.index, pair.b.index, pair)
     decided = event_judgement(pair, None, texts, _first_op(later), persists=persists)
     events = pair.event_a, pair.event_b
-    cells = tuple(NamedDifference(name, *(_text(event, name) for event in events)) for name in pair.differs)
+    names = ("seed",) * pair.is_seeded_differently + pair.differs
+    cells = tuple(NamedDifference(name, *(_text(event, name) for event in events)) for name in names)
     before = min(later.identical_before, pair.a.index)
     event = replace(event, cells=cells, components=pair.components)
     return make_finding(pair.a, pair.b, decided, before, event=event)
@@ -577,5 +632,4 @@ def _count(event: Event) -> int | None:
 
 
 def _text(event: Event, name: str) -> str | None:
-    cell = event.compared.get(name)
-    return None if cell is None else cell.text
+    return next((cell.text for cell in event.cells if cell.name == name), None)

@@ -44,7 +44,7 @@ class MarkedRows:
     unequal_ops: int = 0
     first_op: str | None = None
     unequal_events: int = 0
-    first_event: str | None = None
+    first_event: RowAt | None = None
     unused: int = 0
     """Other ops that compute with what those returned, to no effect."""
     whole: bool = False
@@ -63,7 +63,7 @@ class MarkedRows:
         if len(ops) and self.first_op is None:
             self.first_op = _words(RowAt(a.view, a.rows, int(ops[0])))
         if len(events) and self.first_event is None:
-            self.first_event = _words_of_event(RowAt(a.view, a.rows, int(events[0])))
+            self.first_event = RowAt(a.view, a.rows, int(events[0]))
 
     @property
     def marked(self) -> UninitialisedCount:
@@ -71,7 +71,10 @@ class MarkedRows:
 
     @property
     def events(self) -> EventSummary:
-        return EventSummary(self.unequal_events, self.first_event, self.whole)
+        row = self.first_event
+        if row is None:
+            return EventSummary(self.unequal_events, None, self.whole)
+        return EventSummary(self.unequal_events, _words_of_event(row), self.whole, row.view.name, row.index)
 
 
 def count_marked(search: Bisection, end: int, found: MarkedRows) -> MarkedRows:

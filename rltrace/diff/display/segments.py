@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 
 from rltrace.diff.align.blocks import blocks
-from rltrace.diff.base.bisect import STRUCTURE, VALUES, Bisection
+from rltrace.diff.base.bisect import MARKED, STRUCTURE, VALUES, Bisection
 from rltrace.diff.base.view import StreamView, is_shifted
 from rltrace.diff.display.row_pairs import Lines, Pin
 from rltrace.trace.format.schema import Step
@@ -80,7 +80,7 @@ def _bounds(a: StreamView, b: StreamView, pins: Collection[Pin]) -> tuple[int, i
         return 0, 0
     search = Bisection(a, b)
     rows = []
-    for column in (STRUCTURE, VALUES):
+    for column in (STRUCTURE, VALUES, MARKED):
         found = search.first(column)
         hidden = found.hole.first if found.hole is not None else search.shorter
         rows.append(hidden if found.row is None else found.row)

@@ -100,6 +100,16 @@ class Environment:
             self._generator, self._read_state = generator, generator_reader(generator)
         return 0 if self._read_state is None else self._read_state()
 
+    def seed_set_within(self) -> int:
+        """The seed that a wrapper passed on since ``generator_state`` was called; NONE: it passed none.
+
+        A generator that seeds itself has a seed of 128 random bits.
+        """
+        known = getattr(self.base(), "__dict__", {})
+        seed = known.get("_np_random_seed")
+        has_new = known.get("_np_random") is not self._generator
+        return seed if has_new and isinstance(seed, int) and 0 <= seed < NONE else NONE
+
 
 class EnvironmentRegistry:
     """All environments of a process that have had an event."""
@@ -384,6 +394,8 @@ class Environments:
         pair = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)
         observation = result[0] if pair else result
         (seed, states), digests = before, self._context.digests
+        if seed == NONE:
+            seed = environment.seed_set_within()
         self._context.events.write(
             environment.form(Kind.ENVIRONMENT_RESET, _RESET, (), ()),
             evidence=(environment.resets, seed, environment.construction, *states, *digests.cells(0, observation)),
