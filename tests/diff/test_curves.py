@@ -9,13 +9,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from recorded import recorder
 from views import both, compare_in, paths_in
 
+from rltrace.diff import compare
 from rltrace.diff.base.model import Comparison, Drift, DriftPoint, Verdict
 from rltrace.diff.metrics.curves import compare_series, distances, drift_of, growth, range_of
-from rltrace.diff.metrics.series import Series, all_series, item_series
+from rltrace.diff.metrics.series import ITEM, Series, all_series, item_series
 from rltrace.testing import TraceBuilder
 from rltrace.trace.format.schema import SAMPLE_CHUNK
 from rltrace.trace.read.reader import open_trace
@@ -184,6 +187,34 @@ def test_diff_reports_the_curves_that_differ(tmp_path: Path) -> None:
     assert comparison.first_value.step == 4
     assert loss.first == loss.exceeds == DriftPoint(10, 10.0, 11.0) and loss.whole and loss.kind == "item"
     assert logged.first == DriftPoint(12, 12.0, 12 + 1e-9) and logged.exceeds is None and logged.matched == 20
+
+
+def test_several_numbers_of_one_line_are_as_many_curves(tmp_path: Path) -> None:
+    """Each has its own threshold: a small one that differs is not hidden by the range of a large one."""
+    record = recorder(tmp_path)
+
+    def program(late: float) -> Path:
+        weight = torch.zeros(1, requires_grad=True)
+        adam = torch.optim.SGD([weight], 0.1)
+
+        def logged(model: torch.Tensor, actor: torch.Tensor) -> tuple[float, float]:
+            return model.item(), actor.item()
+
+        def train() -> None:
+            for step in range(6):
+                weight.sum().backward()
+                adam.step()
+                logged(torch.tensor(100.0 * step), torch.tensor(0.1 + late * (step >= 3)))
+
+        return record(train).path
+
+    comparison = compare(program(0.0), program(0.05))
+    assert {drift.name: drift.exceeds for drift in comparison.drift} == {
+        "actor.item()": DriftPoint(4, pytest.approx(0.1), pytest.approx(0.15))
+    }
+    assert [point.name for point in comparison.curves] == ["actor.item()"]
+    series = [one for one in all_series(open_trace(comparison.a.path)) if one.kind == ITEM]
+    assert {one.name: len(one) for one in series} == {"model.item()": 6, "actor.item()": 6}
 
 
 def test_what_a_program_logs_decides_nothing(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from rltrace.diff.base.model import CurvePoint, Drift, DriftPoint, Finding
 from rltrace.diff.base.sequences import Tokens
 from rltrace.diff.base.tokens import mix
 from rltrace.diff.base.view import RowRange, StreamView
-from rltrace.diff.metrics.series import RATE, Series, StepNumbers, Values
+from rltrace.diff.metrics.series import RATE, Place, Series, StepNumbers, Values, item_place
 from rltrace.errors import HoleError
 from rltrace.trace.format.schema import VALUE_FLAGS, Column, RowFlag, Step
 from rltrace.trace.read.process import ProcessTrace
@@ -260,7 +260,7 @@ def curve_points(a: StreamView, b: StreamView, first: Finding, same_structure: b
         numbers_b = _numbers(b, first.b_index, {} if same_structure else _attempt_counts(b))
     except HoleError:
         return ()
-    found: dict[int, CurvePoint] = {}
+    found: dict[Place, CurvePoint] = {}
     for key, (value_a, step, name) in numbers_a.items():
         site = key[1]
         if site in found or key not in numbers_b:
@@ -271,19 +271,23 @@ def curve_points(a: StreamView, b: StreamView, first: Finding, same_structure: b
     return tuple(sorted(found.values(), key=lambda point: point.step))[:MAX_CURVE_POINTS]
 
 
-Numbers = dict[tuple[object, int, int], tuple[float, int, str]]
+Numbers = dict[tuple[object, Place, int], tuple[float, int, str]]
 """(attempt, site, occurrence) to (number, step, name), in execution order."""
 
 
 def _numbers(view: StreamView, start: int, attempts: dict[int, int]) -> Numbers:
-    counts: dict[tuple[object, int], int] = {}
+    counts: dict[tuple[object, Place], int] = {}
+    places: dict[int, Place] = {}
     found: Numbers = {}
     stop = min(view.rows, start + LOOK_AHEAD)
     for at in range(start, stop, 1 << 16):
         stretch = view.read(at, min(at + (1 << 16), stop))
         for i in np.flatnonzero(stretch.flags(VALUE_FLAGS & ~RowFlag.VALUE_COMPLEX)).tolist():
             step = int(stretch.rows.columns[i, Column.STEP])
-            attempt, site = attempts.get(step, step), _site(stretch, i)
+            number = int(stretch.rows.columns[i, Column.SITE])
+            if number not in places:
+                places[number] = item_place(view, number)
+            attempt, site = attempts.get(step, step), places[number]
             nth = counts[attempt, site] = counts.get((attempt, site), -1) + 1
             value = stretch.rows.value(i)
             if isinstance(value, (bool, int, float)):
@@ -297,12 +301,8 @@ def _attempt_counts(view: StreamView) -> dict[int, int]:
     return dict(zip(steps[:, Step.STEP].tolist(), attempt_keys(view.process, steps).tolist(), strict=True))
 
 
-def _site(stretch: RowRange, i: int) -> int:
-    return int(stretch.view.keys("sites", stretch.rows.columns[i : i + 1, Column.SITE])[0])
-
-
 def _name(stretch: RowRange, i: int) -> str:
     stack = stretch.view.stack(stretch.rows, i)
     if not stack:
         return stretch.view.op(stretch.rows, i)
-    return stack[0].source or f"{stack[0].file} ({stack[0].function})"
+    return stack[0].call or stack[0].source or f"{stack[0].file} ({stack[0].function})"

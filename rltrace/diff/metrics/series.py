@@ -211,8 +211,9 @@ def recorded_series(process: ProcessTrace) -> Iterator[Series]:
             site = _site(process, payload)
             if site is None:
                 continue
-            key = (where, ITEM, int(process.tables["sites"].keys[site]))
-            name, place = site_name(process.words.stack(site))
+            stack = process.words.stack(site)
+            key = (where, ITEM, int(process.tables["sites"].keys[site]), call_of(stack))
+            name, place = site_name(stack)
         series = Series(kind, name, where, place, key, own[:, Sample.STEP].astype(np.int64), values, whole)
         if kind == RATE:
             rates.append(series)
@@ -328,8 +329,8 @@ def item_series(
 
     ``whole``: whether these segments are all that count; None: it is whether they are all segments of the stream.
     """
-    parts: dict[int, list[tuple[StepNumbers, Values]]] = {}
-    names: dict[int, tuple[str, str, str]] = {}
+    parts: dict[Place, list[tuple[StepNumbers, Values]]] = {}
+    names: dict[Place, tuple[str, str, str]] = {}
     if whole is None:
         whole = len(segments) == len(view.stream.segments)
     wanted = [view.stream.segments[number] for number in segments]
@@ -350,7 +351,7 @@ def item_series(
             names[site][1],
             view.name,
             names[site][2],
-            (view.name, ITEM, site),
+            (view.name, ITEM, *site),
             np.concatenate([steps for steps, _ in own]),
             np.concatenate([values for _, values in own]),
             whole,
@@ -366,8 +367,8 @@ NUMBERS = VALUE_FLAGS & ~RowFlag.VALUE_COMPLEX & ~RowFlag.VALUE_BOOL
 def _add_items(
     stretch: RowRange,
     start: int,
-    parts: dict[int, list[tuple[StepNumbers, Values]]],
-    names: dict[int, tuple[str, str, str]],
+    parts: dict[Place, list[tuple[StepNumbers, Values]]],
+    names: dict[Place, tuple[str, str, str]],
 ) -> None:
     at = np.flatnonzero(stretch.flags(NUMBERS))
     at = at[at >= start - stretch.first]
@@ -379,12 +380,27 @@ def _add_items(
     values[real] = rows.floats[rows.float_offsets[at[real] + 1] - 1]
     values[~real] = rows.integers[rows.integer_offsets[at[~real] + 1] - 1]
     steps = rows.column(Column.STEP)[at].astype(np.int64)
-    sites = stretch.view.keys("sites", rows.column(Column.SITE)[at])
-    for site in np.unique(sites).tolist():
-        own = sites == site
+    numbers = rows.column(Column.SITE)[at]
+    places = {number: item_place(stretch.view, number) for number in np.unique(numbers).tolist()}
+    for site in dict.fromkeys(places.values()):
+        own = np.isin(numbers, [number for number, place in places.items() if place == site])
         if site not in names:
             names[site] = item_name(stretch, int(at[own][0]))
         parts.setdefault(site, []).append((steps[own], values[own]))
+
+
+Place = tuple[int, str]
+"""The key of a call site, and which of several calls of its line: both are equal in another trace."""
+
+
+def item_place(view: StreamView, site: int) -> Place:
+    """Where a number was read, of a site by its id."""
+    return int(view.keys("sites", np.array([site], np.uint32))[0]), call_of(view.process.words.stack(site))
+
+
+def call_of(stack: Sequence[Site]) -> str:
+    """The call of its line, where the line reads several numbers; else ""."""
+    return stack[0].call if stack else ""
 
 
 def item_name(stretch: RowRange, i: int) -> tuple[str, str, str]:
@@ -399,4 +415,4 @@ def site_name(stack: Sequence[Site]) -> tuple[str, str]:
     """(source line, place) of a call site."""
     if not stack:
         return "", ""
-    return " ".join(stack[0].source.split()) or stack[0].function, f"{stack[0].file}:{stack[0].line}"
+    return " ".join((stack[0].call or stack[0].source).split()) or stack[0].function, f"{stack[0].file}:{stack[0].line}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import linecache
 import re
 from collections.abc import Callable, Iterable
+from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Final, NamedTuple
@@ -31,6 +32,8 @@ class Frame(NamedTuple):
     """Portable identity."""
     internal: bool
     """Inside torch, JAX, Triton's launcher or the recorder: shown, not part of a site's identity."""
+    call: str
+    """The text of the call, where its line reads several numbers."""
 
 
 class Anchor:
@@ -65,6 +68,8 @@ class Sites:
         self._last_prefix = 0
         self._by_content: dict[tuple[object, ...], Frame] = {}
         self._by_frames: dict[tuple[int, ...], int] = {}
+        self.calls: dict[int, str] = {}
+        """By site: the call of its innermost frame, where that is one of several that read numbers."""
         self.on_clear: Callable[[], None] = lambda: None
         """Called when keys are dropped: a native engine has others."""
         self.bottoms: set[CodeType] = set()
@@ -145,6 +150,8 @@ class Sites:
         if site is None:
             identity = site_key([f.key for f in frames if not f.internal])
             site = self._by_frames[numbers] = self._tables.add("sites", identity, list(numbers))
+            if frames and frames[0].call:
+                self.calls[site] = frames[0].call
         return site
 
     def _frame(self, frame: FrameType) -> Frame:
@@ -154,11 +161,12 @@ class Sites:
             self._codes[id(code)] = code
             line = frame.f_lineno or code.co_firstlineno
             source = linecache.getline(code.co_filename, line, frame.f_globals).strip()
-            found = self._frames[id(code), at] = self._intern(code.co_filename, code.co_qualname, line, source)
+            call = _call(code, at, source) if len(_READS.findall(source)) > 1 else ""
+            found = self._frames[id(code), at] = self._intern(code.co_filename, code.co_qualname, line, source, call)
         return found
 
-    def _intern(self, filename: str, qualname: str, line: int, source: str) -> Frame:
-        content = (filename, qualname, line, source)
+    def _intern(self, filename: str, qualname: str, line: int, source: str, call: str = "") -> Frame:
+        content = (filename, qualname, line, source, call)
         found = self._by_content.get(content)
         if found is None:
             file, function = portable_path(filename), _RESUME_FUNCTION.sub(r"\1", qualname)
@@ -171,9 +179,25 @@ class Sites:
                 "source": source,
                 "internal": internal,
             }
+            if call:
+                payload["call"] = call
             key = frame_key(file, function, source)
-            found = self._by_content[content] = Frame(self._tables.add("frames", key, payload), key, internal)
+            found = self._by_content[content] = Frame(self._tables.add("frames", key, payload), key, internal, call)
         return found
+
+
+_READS = re.compile(r"\.item\(|\.tolist\(|\b(?:float|int|bool)\(")
+"""Calls that read a number; a line with several logs as many curves."""
+
+
+def _call(code: CodeType, at: int, source: str) -> str:
+    """The text of the call that an instruction makes, ``actor_loss.item()``; "" where it is not on one line."""
+    line, last, start, end = next(islice(code.co_positions(), at // 2, None), (None,) * 4)
+    if line is None or line != last or start is None or end is None:
+        return ""
+    whole = linecache.getline(code.co_filename, line)
+    indent = len(whole) - len(whole.lstrip())
+    return source.encode()[max(start - indent, 0) : max(end - indent, 0)].decode(errors="ignore")
 
 
 def is_internal(code: CodeType) -> bool:

@@ -50,7 +50,8 @@ class ItemReads:
                 try:
                     frame = sys._getframe(1)
                     if patches and (is_program.get(frame.f_code) or self._is_of_program(frame.f_code)):
-                        self._series.read(self._sites.of_stack(frame), number)
+                        site = self._sites.of_stack(frame)
+                        self._series.read(site, self._sites.calls.get(site, ""), number)
                 except Exception as error:
                     fail(error)
             return number

@@ -91,14 +91,14 @@ class SeriesSampler:
                 self._rates[optimizer, place] = rate
             self.add("learning-rate", f"optimizer:{optimizer}/group:{place}/lr", rate, step)
 
-    def read(self, site: int, value: float) -> None:
-        """A number that the program reads at a call site: an id in table "sites"."""
+    def read(self, site: int, call: str, value: float) -> None:
+        """A number that the program reads at a call site: an id in table "sites", and its call if one of several."""
         if self._stopped:
             return
         position = self._position()
         number = self._numbers.get(("item", site, position.thread))
         if number is None:
-            number = self._intern("item", site, position.thread)
+            number = self._intern("item", site, position.thread, call)
         step, count = self._reads.get(number, (-1, 0))
         if step != position.step:
             count = 0
@@ -146,12 +146,12 @@ class SeriesSampler:
         self._stopped = True
         self.take()
 
-    def _intern(self, kind: str, name: str | int, thread: str) -> int:
-        """``name``: that of the series, or its call site."""
+    def _intern(self, kind: str, name: str | int, thread: str, call: str = "") -> int:
+        """``name``: that of the series, or its call site; ``call``: one of several there."""
         own = {"thread": thread} if thread else {}
         payload = identity = {"kind": kind, "name": name, **own}
         if isinstance(name, int):
-            identity = {"kind": kind, "site": f"{self._tables.key_of('sites', name):016x}", **own}
+            identity = {"kind": kind, "site": f"{self._tables.key_of('sites', name):016x}", "call": call, **own}
             payload = {"kind": kind, "name": "", "site": name, **own}
         with self._lock:
             number = self._tables.intern("series", portable_key("series", identity), payload)

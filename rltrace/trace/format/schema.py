@@ -274,7 +274,8 @@ TABLES: Final = (
     # distributed over processes, or by JAX over devices, also its mesh: {"names": ["tp"], "sizes": [2],
     # "placements": ["Shard(0)"]}
     "structures",  # [layout id, …] of the tensor inputs, in argument order
-    "frames",  # {"file", "path", "line", "function", "source", "internal"}; internal: inside torch or Triton, in no key
+    "frames",  # {"file", "path", "line", "function", "source", "internal"}; internal: in torch or Triton, in no key;
+    # where the line reads several numbers also "call": ``loss.item()``
     "sites",  # [frame id, …], innermost first
     "modules",  # module path, "ActorCriticPolicy.mlp_extractor.policy_net.0"
     "scalars",  # skeleton of the arguments: "T" a tensor, "i" an integer cell, "f" a float cell, all else as JSON; a

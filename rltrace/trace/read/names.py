@@ -32,12 +32,16 @@ class Site:
     source: str
     path: str = field(default="", compare=False)
     """On the machine that recorded it; in no JSON, as it shows that machine's folders."""
+    call: str = field(default="", compare=False)
+    """The call of the line, where the line reads several numbers: ``actor_loss.item()``."""
 
 
 def parse_site(payload: Mapping[str, Any]) -> Site:
     """The site of a payload of table "frames". Raises KeyError, TypeError or ValueError."""
     file, line, function, source = (payload[key] for key in Site.KEYS)
-    return Site(str(file), int(line), str(function), str(source), str(payload.get("path", "")))
+    return Site(
+        str(file), int(line), str(function), str(source), str(payload.get("path", "")), str(payload.get("call", ""))
+    )
 
 
 class Words:
