@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rltrace.lock import lock_of, write_lock
+from rltrace.extensions.regression.lock import lock_of, write_lock
 from rltrace.trace.read.reader import open_trace
 
 ACTION = yaml.safe_load((Path(__file__).parents[1] / "action.yml").read_text())

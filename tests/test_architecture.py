@@ -158,7 +158,6 @@ PLAIN = (
     "tests/launch",
     "tests/live_diff",
     "tests/native",
-    "tests/pytest_plugin",
     "tests/query",
     "tests/recorder",
     "tests/support",

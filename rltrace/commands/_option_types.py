@@ -237,19 +237,21 @@ def form_option() -> Any:
     return option("--format", type=click.Choice(["text", "json"]), default="text")
 
 
-def annotated_form_option() -> Any:
+def annotated_form_option(**settings: Any) -> Any:
     choices = click.Choice(["text", "json", "github"])
-    return option("--format", type=choices, default="text", metavar="FORM", help="text, json or github (annotation).")
+    return option(
+        "--format", type=choices, default="text", metavar="FORM", help="text, json or github (annotation).", **settings
+    )
 
 
-def brief_option() -> Any:
-    return option(help="At most 2 kB of JSON, with the next commands.")
+def brief_option(**settings: Any) -> Any:
+    return option(help="At most 2 kB of JSON, with the next commands.", **settings)
 
 
-def color_option() -> Any:
+def color_option(**settings: Any) -> Any:
     """``--color auto|always|never``, whose value ``use_color`` takes."""
     choices = click.Choice(["auto", "always", "never"])
-    return option(type=choices, default="auto", metavar="WHEN", help="Colour: auto, always or never.")
+    return option(type=choices, default="auto", metavar="WHEN", help="Colour: auto, always or never.", **settings)
 
 
 def share_option(**settings: Any) -> Any:

@@ -6,9 +6,6 @@ Owns the options, and the folder of traces and output.
 from __future__ import annotations
 
 import os
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,9 +19,7 @@ from rltrace.commands._option_types import (
     brief_option,
     color_option,
     command_argument,
-    is_given,
     option,
-    options_of,
     quiet_option,
     recorded,
     share_option,
@@ -41,10 +36,6 @@ if TYPE_CHECKING:
     from rltrace.experiment.check import CheckResult
 
 
-SEVERAL, LOCK = "Several runs", "One run with a lock"
-"""Groups of options."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class CheckArguments:
     output: Path | None = option("-o", "--output", metavar="FOLDER", help="Where traces and output go.")
@@ -55,14 +46,12 @@ class CheckArguments:
     brief: bool = brief_option()
     quiet: bool = quiet_option()
     color: str = color_option()
-    runs: int = option("-n", type=click.IntRange(min=2), default=2, metavar="N", group=SEVERAL, help="How many.")
-    jobs: int = option(type=COUNT, default=1, metavar="N", group=SEVERAL, help="At a time.")
-    steps: Window | None = recorded("steps", envvar=None, group=SEVERAL)
-    no_control: bool = option(group=SEVERAL, help="Leave out the last run, which records no ops.")
-    keep: bool = option(group=SEVERAL, help="Keep all traces, not one of equal ones.")
-    strict: bool = strict_option(group=SEVERAL)
-    against: Path | None = option(metavar="LOCK", group=LOCK, help="Compare one run with this lock.")
-    update: bool = option(group=LOCK, help="Write the lock anew, and show what moved.")
+    runs: int = option("-n", type=click.IntRange(min=2), default=2, metavar="N", help="How many.")
+    jobs: int = option(type=COUNT, default=1, metavar="N", help="At a time.")
+    steps: Window | None = recorded("steps", envvar=None)
+    no_control: bool = option(help="Leave out the last run, which records no ops.")
+    keep: bool = option(help="Keep all traces, not one of equal ones.")
+    strict: bool = strict_option()
     command: tuple[str, ...] = command_argument()
 
 
@@ -73,8 +62,6 @@ def command(arguments: CheckArguments) -> int:
     Each works in a copy of the current folder. Where groups diverge, the op and the cause are named; a last run, of
     level step, shows whether recording changed anything.
 
-    With --against LOCK one run is compared with what rltrace lock wrote, and the op where a step differs is named.
-
     Ends with 0 if all runs computed the same, 1 if they diverged, 2 on trouble, 3 if it is undecided.
     """
     command = arguments.command
@@ -83,11 +70,6 @@ def command(arguments: CheckArguments) -> int:
     if arguments.in_place and arguments.jobs > 1:
         raise UsageError("--in-place runs one after another; leave out --jobs, or let each run have a copy")
     require_executable(command[0])
-    if arguments.against is not None:
-        _refuse_options_of_groups()
-        return _check_lock(arguments.against, arguments)
-    if arguments.update:
-        raise UsageError("--update writes a lock anew: name it with --against LOCK")
     from rltrace.experiment.check import CheckPlan, check
 
     until = () if arguments.until is None else ("--until", str(arguments.until))
@@ -97,7 +79,7 @@ def command(arguments: CheckArguments) -> int:
         runs=arguments.runs,
         jobs=arguments.jobs,
         folder=Path.cwd(),
-        output=_output_folder(arguments.output, trace_stem(command)),
+        output=output_folder(arguments.output, trace_stem(command)),
         options=(*steps, *until),
         shared=arguments.share,
         in_place=arguments.in_place,
@@ -136,38 +118,6 @@ def status_of(grouping: Grouping) -> ExitCode:
     return ExitCode.IDENTICAL if grouping.agrees else ExitCode.DIVERGED
 
 
-def _refuse_options_of_groups() -> None:
-    for given in options_of(SEVERAL):
-        if is_given(given):
-            raise UsageError(f"--against compares one run with a lock, step by step: leave out {given.opts[0]}")
-
-
-def _check_lock(lock: Path, arguments: CheckArguments) -> int:
-    from rltrace.experiment.lock_check import LockPlan, check_lock
-    from rltrace.lock import read_lock
-    from rltrace.report.brief import brief_lock_check
-    from rltrace.report.lock import lock_document
-
-    read_lock(lock)  # raises before anything is made
-    command, update, quiet = arguments.command, arguments.update, arguments.quiet
-    with work_folder(arguments.output, command) as folder:
-        plan = LockPlan(command, lock, Path.cwd(), folder, arguments.until, arguments.share, arguments.in_place)
-        checked = check_lock(plan, (lambda text: None) if quiet else narrate, update=update)
-        if arguments.output is None and (checked.agrees or checked.updated):
-            shutil.rmtree(folder)
-    differs = ExitCode.UNDECIDED if checked.agrees is None else ExitCode.DIVERGED
-    status = ExitCode.IDENTICAL if checked.agrees or (update and checked.agrees is not None) else differs
-    emit_result(
-        arguments.form,
-        arguments.brief,
-        checked,
-        lambda: lock_document(checked),
-        lambda: brief_lock_check(checked, status),
-        arguments.color,
-    )
-    return status
-
-
 def require_executable(program: str) -> None:
     """Raise UsageError for a program that cannot be started."""
     found = look_up(program)
@@ -175,18 +125,7 @@ def require_executable(program: str) -> None:
         raise UsageError(f"{program} cannot be run: {found.value}")
 
 
-@contextmanager
-def work_folder(requested: Path | None, command: tuple[str, ...]) -> Iterator[Path]:
-    """A folder for the traces and the output of runs; removed if it was not requested and nothing was left in it."""
-    folder = _output_folder(requested, trace_stem(command))
-    try:
-        yield folder
-    finally:
-        if requested is None and folder.is_dir() and not os.listdir(folder):  # noqa: PTH208  names are all
-            folder.rmdir()
-
-
-def _output_folder(requested: Path | None, stem: str) -> Path:
+def output_folder(requested: Path | None, stem: str) -> Path:
     """Make the folder, which must be empty: traces of an earlier check are no runs of this one."""
     folder = requested if requested is not None else _fresh_folder(stem)
     try:

@@ -12,7 +12,6 @@ from typing import ClassVar
 
 from rltrace.command_lines import NextCommand, parse_line
 from rltrace.diff.base.model import Comparison, Finding, Pair
-from rltrace.experiment.lock_check import LockCheck
 from rltrace.experiment.outcome import ExperimentResult
 from rltrace.json import to_json
 from rltrace.report.explain import Explanation
@@ -49,7 +48,7 @@ class BriefFinding:
 
 @dataclass(frozen=True)
 class Brief:
-    """The result of ``diff``, ``check``, ``confirm`` or ``explain``, without the details."""
+    """The result of a verb, without the details."""
 
     SCHEMA: ClassVar = "rltrace.brief/1"
 
@@ -73,8 +72,15 @@ class Brief:
 def brief_comparison(comparison: Comparison, status: int) -> Brief:
     """Of ``diff`` on two traces."""
     finding = comparison.shown if comparison.agrees is not True else None
-    return _fitted(
-        Brief("diff", comparison.verdict, status, comparison.why, _finding(finding), next=_lines(comparison.advice))
+    return fitted(
+        Brief(
+            "diff",
+            comparison.verdict,
+            status,
+            comparison.why,
+            brief_finding(finding),
+            next=next_commands(comparison.advice),
+        )
     )
 
 
@@ -85,31 +91,24 @@ def brief_groups(verb: str, found: RunGroups, status: int) -> Brief:
         why += f", {len(found.undecided)} undecided: {found.undecided[0].why}"
     runs = [str(found.runs[branch.runs[0] - 1].trace or "") for branch in found.tree.branches[:2]]
     pair = (NextCommand(("rltrace", "diff", *runs)),) if runs else ()
-    return _fitted(Brief(verb, found.verdict, status, why, _finding(found.tree.finding), found.groups, pair))
-
-
-def brief_lock_check(checked: LockCheck, status: int) -> Brief:
-    """Of ``check --against``: the op where it was found, else the step that left the lock."""
-    found = checked.comparison
-    why = f"{found.why}. {checked.explanation}" if checked.explanation else found.why
-    finding = None if checked.ops is None else _finding(checked.ops.shown)
-    return _fitted(Brief("check", found.verdict, status, why, finding, next=_lines(checked.advice)))
+    return fitted(Brief(verb, found.verdict, status, why, brief_finding(found.tree.finding), found.groups, pair))
 
 
 def brief_outcome(outcome: ExperimentResult, status: int) -> Brief:
     """Of ``confirm``."""
     word = "unfinished" if outcome.word is None else outcome.word.value
-    return _fitted(Brief("confirm", word, status, outcome.explanation, next=_lines(outcome.advice)))
+    return fitted(Brief("confirm", word, status, outcome.explanation, next=next_commands(outcome.advice)))
 
 
 def brief_explanation(found: Explanation, status: int) -> Brief:
     """Of ``explain``."""
     known = all(any(side in one.gives for one in found.settings) for side in found.at)
     word = "failed" if status else ("explained" if known else "unexplained")
-    return _fitted(Brief("explain", word, status, " ".join(found.found)))
+    return fitted(Brief("explain", word, status, " ".join(found.found)))
 
 
-def _finding(finding: Finding | None) -> BriefFinding | None:
+def brief_finding(finding: Finding | None) -> BriefFinding | None:
+    """The place of a finding; None: there is none."""
     if finding is None:
         return None
     row = finding.a_index if finding.a_index is not None else finding.b_index
@@ -132,11 +131,12 @@ def _cut(text: str | None) -> str | None:
     return None if text is None else cut(text, MAX_TEXT // 3)
 
 
-def _lines(advice: Sequence[str]) -> tuple[NextCommand, ...]:
+def next_commands(advice: Sequence[str]) -> tuple[NextCommand, ...]:
+    """Suggested lines as words."""
     return tuple(map(parse_line, advice))
 
 
-def _fitted(brief: Brief) -> Brief:
+def fitted(brief: Brief) -> Brief:
     """With as many commands, and then groups, as fit."""
     brief = replace(brief, why=cut(brief.why, MAX_TEXT))
     while _size(brief) > MAX_BYTES and (brief.next or brief.groups):

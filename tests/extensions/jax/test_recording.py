@@ -22,7 +22,7 @@ from rltrace.diff.compare import CompareOptions, compare
 from rltrace.diff.metrics.series import all_series
 from rltrace.diff.system_facts import selects_kernels
 from rltrace.digest import digest_buffer, seed_of
-from rltrace.lock import lock_of
+from rltrace.extensions.regression.lock import lock_of
 from rltrace.report.diff import verdict_document
 from rltrace.report.info import describe, info_document
 from rltrace.report.text import document_text

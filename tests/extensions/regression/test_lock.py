@@ -10,7 +10,7 @@ import pytest
 
 from rltrace.diff.base.model import Verdict
 from rltrace.errors import UsageError
-from rltrace.lock import (
+from rltrace.extensions.regression.lock import (
     Lock,
     LockError,
     LockFinding,

@@ -17,10 +17,10 @@ import pytest
 import torch
 
 from rltrace.errors import RecordError
-from rltrace.experiment.lock_check import LockPlan, check_lock, make_lock, variables_to_put_back
 from rltrace.experiment.runner import RunRequest, RunResult
 from rltrace.experiment.workdir_copy import copy_folder, replace_files
-from rltrace.lock import read_lock, write_lock
+from rltrace.extensions.regression.lock import read_lock, write_lock
+from rltrace.extensions.regression.lock_check import LockPlan, check_lock, make_lock, variables_to_put_back
 from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.session.api import recording
 
@@ -108,7 +108,7 @@ def dots_differ() -> None:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository with the program and its lock."""
-    monkeypatch.setattr("rltrace.experiment.lock_check.Runner", Within)
+    monkeypatch.setattr("rltrace.extensions.regression.lock_check.Runner", Within)
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     folder = tmp_path / "project"
     folder.mkdir()

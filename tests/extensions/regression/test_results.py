@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from rltrace.pytest_plugin.results import copied, difference
+from rltrace.extensions.regression.results import copied, difference
 
 
 @dataclass

@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from rltrace.diff.base.model import NamedDifference, Verdict
-from rltrace.experiment.lock_check import LockCheck
-from rltrace.lock import LockComparison, LockFinding
-from rltrace.report.lock import lock_document
+from rltrace.extensions.regression.lock import LockComparison, LockFinding
+from rltrace.extensions.regression.lock_check import LockCheck
+from rltrace.extensions.regression.report import lock_document
 from rltrace.report.text import document_text
 
 SYSTEM = (NamedDifference("host.cpu", "Xeon", "EPYC"), NamedDifference("env.MKL_CBWR", None, "AVX2"))

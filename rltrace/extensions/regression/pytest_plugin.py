@@ -21,7 +21,7 @@ from rltrace.errors import RltraceError
 from rltrace.recorder import current_session
 
 if TYPE_CHECKING:
-    from rltrace.pytest_plugin.runs import RecordedRuns
+    from rltrace.extensions.regression.runs import RecordedRuns
 
 MARK = "reproducible"
 LEVELS = ("op", "step")
@@ -87,7 +87,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     if current_session() is not None:
         item.add_report_section("call", "rltrace", "runs once: this process is already being recorded")
         return (yield)
-    from rltrace.pytest_plugin.runs import RecordedRuns
+    from rltrace.extensions.regression.runs import RecordedRuns
 
     recorded_runs = item.stash[RUNS] = RecordedRuns(_folder(item) / "runs", request.runs, request.level)
     try:
@@ -210,7 +210,7 @@ def compare_bits(request: pytest.FixtureRequest) -> Callable[..., None]:
         nonlocal count
         if (g is None) == (under is None):
             raise TypeError("compare_bits takes two callables, or one and the context manager of its second call")
-        from rltrace.pytest_plugin.runs import compare_calls
+        from rltrace.extensions.regression.runs import compare_calls
 
         count += 1
         if finding := compare_calls(folder / f"calls-{count}", f, g or f, under):

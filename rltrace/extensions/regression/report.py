@@ -11,7 +11,7 @@ from rltrace.report.document import Code, Document, Fact, Form, Section
 from rltrace.wording import counted, sentences
 
 if TYPE_CHECKING:
-    from rltrace.experiment.lock_check import LockCheck
+    from rltrace.extensions.regression.lock_check import LockCheck
 
 OPS = "The op: A ran as it was locked, B as it is now"
 

@@ -22,15 +22,15 @@ from rltrace.command_lines import line
 from rltrace.commands.version import own_version
 from rltrace.diff.base.model import Comparison, Verdict
 from rltrace.diff.compare import compare
-from rltrace.experiment.lock_check import LockCheck
 from rltrace.experiment.rerun_command import MACHINE
-from rltrace.lock import Lock, compare_locks, lock_of, read_lock, write_lock
-from rltrace.pytest_plugin.results import copied, difference
+from rltrace.extensions.regression.lock import Lock, compare_locks, lock_of, read_lock, write_lock
+from rltrace.extensions.regression.lock_check import LockCheck
+from rltrace.extensions.regression.report import lock_document
+from rltrace.extensions.regression.results import copied, difference
 from rltrace.query.ops import HoleLine, Line, OpLine, list_ops
 from rltrace.recorder import current_session
 from rltrace.report.diff import verdict_document
 from rltrace.report.html.page import html_page
-from rltrace.report.lock import lock_document
 from rltrace.report.page_data import gather
 from rltrace.report.text import document_text
 from rltrace.selectors import EVERYTHING
@@ -88,7 +88,7 @@ class RecordedRuns:
             return None
         self._diverged = True
         machine = tuple(fact for fact in comparison.system if fact.name in MACHINE)
-        again = line("check", "--against", path, "--", *command)
+        again = line("lock", "--check", path, "--", *command)
         text = document_text(lock_document(LockCheck(path, comparison, 0, machine=machine, advice=(again,))))
         return f"{text}\n\nThis run\n  {self._trace(1)}"
 

@@ -24,9 +24,17 @@ from rltrace.experiment.kernel_settings import INSTRUCTIONS
 from rltrace.experiment.rerun_command import MACHINE
 from rltrace.experiment.runner import Runner, RunRequest, RunResult
 from rltrace.experiment.workdir_copy import check_extent
+from rltrace.extensions.regression.lock import (
+    Lock,
+    LockComparison,
+    LockFinding,
+    compare_locks,
+    lock_of,
+    read_lock,
+    write_lock,
+)
 from rltrace.fingerprint.host import FILE_LISTS
 from rltrace.launch.command import commit_with
-from rltrace.lock import Lock, LockComparison, LockFinding, compare_locks, lock_of, read_lock, write_lock
 from rltrace.masking import MASK
 from rltrace.trace.read.reader import open_trace
 from rltrace.wording import joined

@@ -1,7 +1,7 @@
 """A lock: the digests of every optimizer step of a run and the facts that select its kernels, as text to commit.
 
 Owns the file (TOML, one line a step) and the comparison of two locks, one of which usually is that of a recording made
-just now. Runs nothing; imports no torch. ``rltrace.experiment.lock_check`` finds the op behind a step that differs.
+just now. Runs nothing; imports no torch. ``lock_check.py`` finds the op behind a step that differs.
 """
 
 from __future__ import annotations
@@ -285,7 +285,7 @@ def _optimizer(process: LockedProcess, step: LockedStep) -> str:
 
 
 HEAD: Final = """\
-# What a run computed, step by step. Compare with it:  rltrace check --against {name} -- {command}
+# What a run computed, step by step. Compare with it:  rltrace lock --check {name} -- {command}
 # Accept what moved: add --update. Made by rltrace; a change by hand is a change of what is compared.
 """
 STEPS: Final = "# step, or step/optimizer; gradients, parameters; RNG states where they changed"

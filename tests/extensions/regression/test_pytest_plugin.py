@@ -10,12 +10,12 @@ import pytest
 import torch
 
 import rltrace
-from rltrace import pytest_plugin
-from rltrace.pytest_plugin.runs import compare_calls
+from rltrace.extensions.regression import pytest_plugin
+from rltrace.extensions.regression.runs import compare_calls
 
 pytest_plugins = ["pytester"]
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PLAIN = ("-p", "no:rltrace", "-p", "no:cacheprovider", "-W", "default")
 """Without the plugin as it may be installed: a module cannot be registered under two names."""
 
@@ -283,7 +283,7 @@ def test_a_run_makes_the_steps_of_its_lock(run: Run, pytester: pytest.Pytester) 
         [
             "DIVERGED  step 1 of rank0/main *",
             "  The RNG states at the end of this step differ; *",
-            "  rltrace check --against *draws.lock -- python -m pytest test_it.py::test_draws",
+            "  rltrace lock --check *draws.lock -- python -m pytest test_it.py::test_draws",
             "  */reports/test_it.py-test_draws/runs/run-1.zarr",
         ]
     )

@@ -1,4 +1,4 @@
-"""``rltrace lock`` and ``rltrace check --against`` as a person uses them."""
+"""``rltrace lock`` as a person uses it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rltrace.commands.main import main
-from rltrace.lock import read_lock
+from rltrace.extensions.regression.lock import read_lock
 
 PROGRAM = """
 import torch
@@ -39,7 +39,7 @@ def test_a_program(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch
     locked = read_lock("train.lock")
     assert locked.until == 2
     monkeypatch.setenv("ATEN_CPU_CAPABILITY", "default")
-    assert main(["check", "--against", "train.lock", "--format", "json", *line]) == 0
+    assert main(["lock", "--check", "train.lock", "--format", "json", *line]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["schema"], found["agrees"], found["comparison"]["steps"]) == ("rltrace.lock/1", True, 3)
     moved = {fact["name"]: (fact["a"], fact["b"]) for fact in found["comparison"]["system"]}
@@ -55,16 +55,15 @@ def test_a_program(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch
         (["lock", "--", "./nowhere"], "./nowhere cannot be run"),
         (
             ["lock", "-o", "train.py", "--", "true"],
-            "train.py exists: rltrace check --against train.py --update -- true",
+            "train.py exists: rltrace lock --check train.py --update -- true",
         ),
         (["lock", "-o", "no/where.lock", "--", "true"], "there is no folder"),
         (["lock", "--share", "data", "--", "true"], "--share data"),
-        (["check", "--against", "none.lock", "--", "true"], "rltrace lock -o none.lock -- CMD makes one"),
-        (["check", "--against", "train.py", "--", "true"], "train.py is not a lock: it is no TOML"),
-        (["check", "--against", ".", "--", "true"], ". cannot be read: Is a directory"),
-        (["check", "--update", "--", "true"], "name it with --against LOCK"),
-        (["check", "--against", "train.py", "-n", "3", "--", "true"], "leave out -n"),
-        (["check", "--against", "train.py", "--strict", "--", "true"], "leave out --strict"),
+        (["lock", "--check", "none.lock", "--", "true"], "rltrace lock -o none.lock -- CMD makes one"),
+        (["lock", "--check", "train.py", "--", "true"], "train.py is not a lock: it is no TOML"),
+        (["lock", "--check", ".", "--", "true"], ". cannot be read: Is a directory"),
+        (["lock", "--update", "--", "true"], "name its lock with --check LOCK"),
+        (["lock", "--check", "train.py", "-o", "b.lock", "--", "true"], "leave out -o"),
     ],
 )
 def test_bad_input(folder: Path, capsys: pytest.CaptureFixture[str], line: list[str], message: str) -> None:
