@@ -32,10 +32,10 @@ from typing import NamedTuple
 import numpy as np
 
 from rltrace.errors import RltraceError
+from rltrace.extensions.archive.verify import verify
 from rltrace.launch.summary import recorded
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace, open_trace
-from rltrace.trace.tools.verify import verify
 
 HERE = Path(__file__).parent
 ERRORS = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.ESTALE, errno.EINTR)

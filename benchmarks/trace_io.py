@@ -20,12 +20,12 @@ from statistics import median
 
 from measure import PROGRAMS, RLTRACE, folder_size, machine, run, table
 
+from rltrace.extensions.archive.verify import verify
 from rltrace.trace.format.root import create_trace
 from rltrace.trace.format.rows import Rows, TableEntry
 from rltrace.trace.format.schema import SEGMENT_ROWS
 from rltrace.trace.read.reader import Trace, open_trace
 from rltrace.trace.read.stream import StreamTrace
-from rltrace.trace.tools.verify import verify
 from rltrace.trace.write.writer import ProcessWriter
 
 ENVIRONMENT_STEPS = 1024

@@ -49,7 +49,7 @@ FURTHER_OF_TRACES = [
 TARGETS = {
     "trace": (
         ["rltrace/trace/format", "rltrace/trace/read"],
-        (["tests/trace"], ["tests/diff", *FURTHER, *FURTHER_OF_TRACES]),
+        (["tests/trace", "tests/extensions/archive"], ["tests/diff", *FURTHER, *FURTHER_OF_TRACES]),
     ),
     "diff": (
         ["rltrace/diff/align", "rltrace/diff/causes", "rltrace/diff/base"],

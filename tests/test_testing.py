@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from rltrace.extensions.archive.verify import verify
 from rltrace.testing import In, TraceBuilder, digest
 from rltrace.trace.format.schema import Column, Kind, Origin, Phase, RowFlag, Step
 from rltrace.trace.read.reader import open_trace
-from rltrace.trace.tools.verify import verify
 
 
 def test_inputs_outputs_and_state(tmp_path: Path) -> None:

@@ -49,9 +49,6 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "doctor": "What selects kernels here, and sources of nondeterminism.",
     },
     "Keep and move": {
-        "verify": "Check every byte of a trace.",
-        "slice": "Cut a window out of a trace, to copy elsewhere.",
-        "push": "Upload a trace to an object store.",
         "build-engine": "Compile the native engine, which halves the cost of small ops.",
     },
 }

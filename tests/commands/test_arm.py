@@ -17,12 +17,12 @@ from rltrace.commands import arm
 from rltrace.commands.arm import ArmSteps, _common_first, parse_arm_steps
 from rltrace.commands.main import main
 from rltrace.errors import UsageError
+from rltrace.extensions.archive.verify import verify
 from rltrace.testing import TraceBuilder
 from rltrace.trace.format.arming import SleepingProcess, sleeping_processes
 from rltrace.trace.format.process_start import STARTS, write_start
 from rltrace.trace.format.schema import Step, StepFlag
 from rltrace.trace.read.reader import open_trace
-from rltrace.trace.tools.verify import verify
 
 RLTRACE = Path(sys.executable).parent / "rltrace"
 

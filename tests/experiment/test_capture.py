@@ -22,10 +22,10 @@ from rltrace.experiment.confirm.capture import (
     unpack,
     write_capture,
 )
+from rltrace.extensions.archive.slice import slice_trace
 from rltrace.json import to_json
 from rltrace.testing import TraceBuilder
 from rltrace.trace.read.reader import open_trace
-from rltrace.trace.tools.slice import slice_trace
 
 CAPTURED = CaptureInfo("0123456789abcdef", "a.zarr", 3, 5, 2)
 ENTRY = f"{TRACE}/journal/log"

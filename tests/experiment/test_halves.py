@@ -23,11 +23,11 @@ from rltrace.experiment.confirm.setup import (
 )
 from rltrace.experiment.confirm.suggested_commands import advice_of
 from rltrace.experiment.outcome import Arm, ArmName, ArmState, ExperimentResult, OriginClass, Outcome, write_outcome
+from rltrace.extensions.archive.slice import slice_trace
 from rltrace.extensions.jax import JAX_ENGINE
 from rltrace.report.confirm import outcome_headline
 from rltrace.testing import TraceBuilder
 from rltrace.trace.read.reader import open_trace
-from rltrace.trace.tools.slice import slice_trace
 
 KIND = OriginClass(
     "aten.mm.default", Pair("x", "y"), None, 3, 1.0, True, "rank0/main", 7, 0, kind="mm", kinds_b=("mm",)

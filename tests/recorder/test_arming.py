@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from rltrace.diff import compare
 from rltrace.diff.base.model import Comparison, Verdict
+from rltrace.extensions.archive.verify import verify
 from rltrace.launch import summary
 from rltrace.recorder import current_session
 from rltrace.recorder.base.options import RecordOptions
@@ -39,7 +40,6 @@ from rltrace.trace.format.process_start import checked
 from rltrace.trace.format.schema import Step, StepFlag
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import open_trace
-from rltrace.trace.tools.verify import verify
 
 STEPS = 8
 

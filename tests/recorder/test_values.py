@@ -21,6 +21,7 @@ from torch import nn
 import rltrace
 from rltrace.digest import reference, seed_of
 from rltrace.errors import SelectorError, UsageError
+from rltrace.extensions.archive.verify import verify
 from rltrace.recorder.capture import capture_queue
 from rltrace.recorder.capture.capture_queue import ValueQueue
 from rltrace.selectors import parse_selectors
@@ -29,7 +30,6 @@ from rltrace.trace.format.schema import LIMIT, RowFlag, ValueIndex, ValueKind
 from rltrace.trace.read.reader import open_trace
 from rltrace.trace.read.selector_mask import RowMask
 from rltrace.trace.read.values import Value
-from rltrace.trace.tools.verify import verify
 from rltrace.trace.write.packers import NewValue
 
 

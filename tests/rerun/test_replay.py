@@ -17,7 +17,7 @@ import rltrace
 from rltrace.diff import compare
 from rltrace.diff.base.model import Verdict
 from rltrace.errors import HoleError, UsageError
-from rltrace.trace.tools.verify import verify
+from rltrace.extensions.archive.verify import verify
 
 WRONG = [0.0]
 """How far the ops below are off; each program sets it."""

@@ -19,6 +19,8 @@ from tampering import _spec, load, replace_chunk, rewrite, store, tamper
 from rltrace.digest import reference, seed_of
 from rltrace.digest.activation_rows import MAX_COPIED_BYTES, row_digests
 from rltrace.errors import RltraceError
+from rltrace.extensions.archive.slice import slice_trace
+from rltrace.extensions.archive.verify import verify
 from rltrace.testing import TraceBuilder
 from rltrace.trace.format import chunk_codec
 from rltrace.trace.format.activation_rows import ModuleCall, OpRows, Part
@@ -26,8 +28,6 @@ from rltrace.trace.format.journal import parse_journal
 from rltrace.trace.format.schema import CALL_CHUNK, DIGEST_CHUNK, ActivationColumn, ModuleCallColumn, TensorOwner
 from rltrace.trace.read.activations import Activations
 from rltrace.trace.read.reader import Trace, open_trace
-from rltrace.trace.tools.slice import slice_trace
-from rltrace.trace.tools.verify import verify
 from rltrace.trace.write.packers import DigestBlock, NewOp, NewTensor
 
 DTYPES = ["bool", "uint8", "int64", "float16", "float32", "complex128"]

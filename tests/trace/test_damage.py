@@ -16,9 +16,9 @@ import pytest
 from writer_log import Content, content
 
 from rltrace.errors import HoleError, RltraceError
+from rltrace.extensions.archive.verify import verify
 from rltrace.testing import TraceBuilder
 from rltrace.trace.read.reader import open_trace
-from rltrace.trace.tools.verify import verify
 
 
 def check(path: Path, whole: Content, what: str) -> None:

@@ -10,12 +10,12 @@ import pytest
 import tampering
 from samples import small_trace
 
+from rltrace.extensions.archive.verify import verify
 from rltrace.testing import TraceBuilder, plain_entries, random_rows
 from rltrace.trace.format.journal import Head, frame, heads_record, is_another, lost_records, parse_heads, parse_journal
 from rltrace.trace.format.process_start import write_start
 from rltrace.trace.format.root import PROCESSES, end_launch
 from rltrace.trace.read.reader import open_trace
-from rltrace.trace.tools.verify import verify
 from rltrace.trace.write.writer import ProcessWriter
 
 LOG = "processes/0/journal/log"

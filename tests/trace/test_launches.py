@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from rltrace.commands.kernels import command
 from rltrace.commands.ops import command as ops_command
 from rltrace.diff.compare import compare
+from rltrace.extensions.archive.verify import verify
 from rltrace.portable_keys import portable_key
 from rltrace.trace.format.process_start import write_start
 from rltrace.trace.format.root import create_trace, end_launch
@@ -25,7 +26,6 @@ from rltrace.trace.kernels.launches import NewLaunches, RecordedLaunches, Unknow
 from rltrace.trace.read import launched_calls
 from rltrace.trace.read.launched_calls import seen_calls
 from rltrace.trace.read.reader import open_trace
-from rltrace.trace.tools.verify import verify
 from rltrace.trace.write.writer import ProcessWriter
 
 CUDA = {"device": "cuda"}

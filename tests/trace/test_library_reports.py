@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from rltrace.extensions.archive.slice import slice_trace
+from rltrace.extensions.archive.verify import verify
 from rltrace.testing import TraceBuilder
 from rltrace.trace.format.journal import parse_journal
 from rltrace.trace.format.root import JOURNAL, add_to_launch
@@ -14,8 +16,6 @@ from rltrace.trace.format.schema import Column
 from rltrace.trace.kernels.library_reports import ReportedCall, call_keys, library_reports_record
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import open_trace
-from rltrace.trace.tools.slice import slice_trace
-from rltrace.trace.tools.verify import verify
 
 MKL = {"library": "MKL", "isa": "auto", "threads": 1}
 

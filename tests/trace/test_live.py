@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 from rltrace.commands.main import main
+from rltrace.extensions.archive import verify as verification
+from rltrace.extensions.archive.verify import verify
 from rltrace.testing import plain_entries, random_rows
 from rltrace.trace.format.files import Folder
 from rltrace.trace.format.journal import Journal
@@ -21,8 +23,6 @@ from rltrace.trace.format.root import create_trace
 from rltrace.trace.format.rows import Rows
 from rltrace.trace.read import reader
 from rltrace.trace.read.reader import open_trace
-from rltrace.trace.tools import verify as verification
-from rltrace.trace.tools.verify import verify
 from rltrace.trace.write.writer import ProcessWriter
 
 ROWS = 40

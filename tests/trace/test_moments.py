@@ -20,6 +20,7 @@ from memory import coding_once
 
 from rltrace.digest import digest_buffer, seed_of
 from rltrace.errors import NotATraceError, RecordError
+from rltrace.extensions.archive.verify import verify
 from rltrace.testing import plain_entries, random_rows
 from rltrace.trace.format.process_start import write_start
 from rltrace.trace.format.records import ValueRequest
@@ -27,7 +28,6 @@ from rltrace.trace.format.root import create_trace, end_launch
 from rltrace.trace.format.rows import StepRecord, TableEntry
 from rltrace.trace.format.schema import Step, ValueKind
 from rltrace.trace.read.reader import open_trace
-from rltrace.trace.tools.verify import verify
 from rltrace.trace.write.packers import NewValue, NewValues
 from rltrace.trace.write.writer import ProcessWriter
 

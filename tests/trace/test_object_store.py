@@ -31,6 +31,7 @@ from xxhash import xxh3_64_hexdigest
 
 from rltrace.commands.main import main
 from rltrace.errors import HoleError, NotATraceError, UnreachableError, UsageError
+from rltrace.extensions.archive.verify import verify
 from rltrace.testing import TraceBuilder
 from rltrace.trace.format.files import FileRequest, UnreadableError
 from rltrace.trace.format.journal import frame
@@ -39,7 +40,6 @@ from rltrace.trace.format.process_start import STARTS, note_left_out, write_star
 from rltrace.trace.read import object_store
 from rltrace.trace.read.object_store import INSTALL, ChunkCache, RemoteStore, RequestPool
 from rltrace.trace.read.reader import open_trace
-from rltrace.trace.tools.verify import verify
 from rltrace_tui.data import DiffData
 
 obstore = pytest.importorskip("obstore", reason="obstore is not installed: the extra cloud has it")

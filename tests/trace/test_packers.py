@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rltrace.extensions.archive.slice import slice_trace
+from rltrace.extensions.archive.verify import verify
 from rltrace.trace.format.chunk_codec import CodecError
 from rltrace.trace.format.journal import JournalWriter, parse_journal
 from rltrace.trace.format.root import create_trace
@@ -17,8 +19,6 @@ from rltrace.trace.format.rows import StepRecord
 from rltrace.trace.format.schema import STEP_CHUNK, Step
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import open_trace
-from rltrace.trace.tools.slice import slice_trace
-from rltrace.trace.tools.verify import verify
 from rltrace.trace.write import packers
 from rltrace.trace.write.packers import StepPacker, StepPart, add_part, steps_from_text, steps_to_text
 from rltrace.trace.write.writer import ProcessWriter

@@ -318,9 +318,9 @@ def test_a_link_to_a_trace_opens(written: tuple[Path, Rows], tmp_path: Path) -> 
 def test_reading_imports_neither_zarr_nor_torch(written: tuple[Path, Rows]) -> None:
     """Opening and reading a trace takes NumPy and the codecs alone."""
     code = (
-        "import sys; from rltrace.trace.read.reader import open_trace; from rltrace.trace.tools.verify import verify;"
-        "import rltrace.trace.tools.slice;"
-        "p = open_trace(sys.argv[1]).processes[0]; p.streams[0].read(0, 5); verify(sys.argv[1]);"
+        "import sys; from rltrace.trace.read.reader import open_trace;"
+        "from rltrace.extensions.archive import slice, verify;"
+        "p = open_trace(sys.argv[1]).processes[0]; p.streams[0].read(0, 5); verify.verify(sys.argv[1]);"
         "print(sorted({'zarr', 'torch'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code, str(written[0])], capture_output=True, text=True, check=True)

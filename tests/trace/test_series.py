@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
+from rltrace.extensions.archive.slice import slice_trace
+from rltrace.extensions.archive.verify import verify
 from rltrace.testing import TraceBuilder
 from rltrace.trace.format.schema import SAMPLE_CHUNK, Sample
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import open_trace
-from rltrace.trace.tools.slice import slice_trace
-from rltrace.trace.tools.verify import verify
 
 
 def write(path: Path, commits: list[int], end: str = "complete") -> Path:

@@ -14,6 +14,8 @@ from tampering import Files, load, replace_chunk, rewrite, store
 
 from rltrace.digest import reference, seed_of
 from rltrace.errors import HoleError, LeftOutError
+from rltrace.extensions.archive.slice import slice_trace
+from rltrace.extensions.archive.verify import verify
 from rltrace.testing import TraceBuilder
 from rltrace.trace.format import chunk_codec
 from rltrace.trace.format.arrays import VALUE_INDEX
@@ -21,8 +23,6 @@ from rltrace.trace.format.journal import parse_journal
 from rltrace.trace.format.schema import PLACEMENT_SHIFT, VALUE_CHUNK, PlacementBit, ValueIndex, ValueKind
 from rltrace.trace.read.reader import open_trace
 from rltrace.trace.read.values import GENERATOR, StoredPlacement, Value, Values
-from rltrace.trace.tools.slice import slice_trace
-from rltrace.trace.tools.verify import verify
 from rltrace.trace.write.packers import NewValue, NewValues
 
 DTYPES = ["bool", "uint8", "int64", "float16", "float32", "float64", "complex64", "complex128"]

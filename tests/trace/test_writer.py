@@ -14,13 +14,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rltrace.errors import RecordError
+from rltrace.extensions.archive.verify import verify
 from rltrace.testing import plain_entries, random_rows
 from rltrace.trace.format.root import create_trace
 from rltrace.trace.format.row_hashes import chain_digests, row_hashes
 from rltrace.trace.format.rows import Rows, StepRecord, TableEntry
 from rltrace.trace.format.schema import SEGMENT_CELLS, SEGMENT_ROWS, Column, Step, StepFlag
 from rltrace.trace.read.reader import open_trace
-from rltrace.trace.tools.verify import verify
 from rltrace.trace.write.writer import ProcessWriter
 
 SECTIONS = ("columns", "links", "integers", "floats", "digests")

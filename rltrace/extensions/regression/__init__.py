@@ -10,7 +10,7 @@ EXTENSION: Final = Extension(
     {
         "lock": Verb(
             "Compare",
-            "Write the digests of a run's steps to commit; compare later runs.",
+            "Write a run's step digests to commit; compare later runs.",
             "rltrace.extensions.regression.command",
         )
     },

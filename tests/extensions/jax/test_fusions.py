@@ -21,12 +21,12 @@ from rltrace.diff.base.view import StreamView
 from rltrace.diff.compare import CompareOptions, compare
 from rltrace.diff.finding_order import row_around
 from rltrace.digest import digest_buffer, seed_of
+from rltrace.extensions.archive.verify import verify
 from rltrace.native.library import find_log_library
 from rltrace.trace.format.schema import Column, Phase, is_within
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace, open_trace
 from rltrace.trace.read.stream import StreamTrace
-from rltrace.trace.tools.verify import verify
 
 if importlib.util.find_spec("jax") is None:
     pytest.skip("JAX is not installed: pip install rltrace-debugger[jax]", allow_module_level=True)

@@ -17,10 +17,10 @@ import pytest
 
 from rltrace.diff.base.model import Cause, Verdict
 from rltrace.diff.compare import compare
+from rltrace.extensions.archive.verify import verify
 from rltrace.query.ops import OpLine, list_ops
 from rltrace.selectors import parse_selectors
 from rltrace.trace.read.reader import Trace, open_trace
-from rltrace.trace.tools.verify import verify
 
 if importlib.util.find_spec("jax") is None:
     pytest.skip("JAX is not installed: pip install rltrace-debugger[jax]", allow_module_level=True)

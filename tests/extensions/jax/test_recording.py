@@ -22,13 +22,13 @@ from rltrace.diff.compare import CompareOptions, compare
 from rltrace.diff.metrics.series import all_series
 from rltrace.diff.system_facts import selects_kernels
 from rltrace.digest import digest_buffer, seed_of
+from rltrace.extensions.archive.verify import verify
 from rltrace.extensions.regression.lock import lock_of
 from rltrace.report.diff import verdict_document
 from rltrace.report.info import describe, info_document
 from rltrace.report.text import document_text
 from rltrace.trace.format.row_hashes import row_hashes
 from rltrace.trace.read.reader import Trace, open_trace
-from rltrace.trace.tools.verify import verify
 
 if importlib.util.find_spec("jax") is None:
     pytest.skip("JAX is not installed: pip install rltrace-debugger[jax]", allow_module_level=True)

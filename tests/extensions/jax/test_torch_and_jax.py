@@ -15,8 +15,8 @@ import pytest
 
 from rltrace.diff.base.model import Cause, Verdict
 from rltrace.diff.compare import compare
+from rltrace.extensions.archive.verify import verify
 from rltrace.trace.read.reader import Trace, open_trace
-from rltrace.trace.tools.verify import verify
 
 if importlib.util.find_spec("jax") is None:
     pytest.skip("JAX is not installed: pip install rltrace-debugger[jax]", allow_module_level=True)

@@ -25,8 +25,8 @@ def command(arguments: VerifyArguments) -> int:
     The trace of a killed program is sound: what was committed is there, and nothing else is promised.
     """
     from rltrace.errors import DamagedTraceError
-    from rltrace.report.verify import unreadable, verification_document
-    from rltrace.trace.tools.verify import verify
+    from rltrace.extensions.archive.report import unreadable, verification_document
+    from rltrace.extensions.archive.verify import verify
 
     try:
         found = verify(arguments.trace, _progress if progress_visible() else None)

@@ -31,8 +31,8 @@ def command(arguments: PushArguments) -> None:
       rltrace push a.zarr s3://bucket/runs/a.zarr
     """
     from rltrace.errors import UsageError
+    from rltrace.extensions.archive.push import push
     from rltrace.trace.format.location import TraceURL
-    from rltrace.trace.tools.push import push
 
     trace, url = arguments.trace, arguments.url
     if not isinstance(url, TraceURL):

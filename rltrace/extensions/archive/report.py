@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from rltrace.diff.base.model import Verdict
+from rltrace.extensions.archive.verify import CheckedProcess, Verification
 from rltrace.report.document import Document, Fact
 from rltrace.trace.format.location import Location
-from rltrace.trace.tools.verify import CheckedProcess, Verification
 from rltrace.wording import counted
 
 

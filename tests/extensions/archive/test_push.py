@@ -18,12 +18,12 @@ from rltrace.commands.main import main
 from rltrace.diff.base.model import Verdict
 from rltrace.diff.compare import compare
 from rltrace.errors import DamagedTraceError, NotATraceError, UnreachableError, UsageError
+from rltrace.extensions.archive.push import PushResult, push
+from rltrace.extensions.archive.verify import verify
 from rltrace.testing import TraceBuilder
 from rltrace.trace.format.location import TraceURL
 from rltrace.trace.format.root import JOURNAL
 from rltrace.trace.read.reader import open_trace
-from rltrace.trace.tools.push import PushResult, push
-from rltrace.trace.tools.verify import verify
 
 obstore = pytest.importorskip("obstore", reason="obstore is not installed: the extra cloud has it")
 
@@ -34,7 +34,7 @@ URL = TraceURL("s3://bucket/a.zarr")
 def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder in which a push to ``URL`` ends up."""
     store = obstore.store.LocalStore(tmp_path / "bucket", mkdir=True)
-    monkeypatch.setattr("rltrace.trace.tools.push.open_store", lambda *_, **__: store)
+    monkeypatch.setattr("rltrace.extensions.archive.push.open_store", lambda *_, **__: store)
     return tmp_path / "bucket"
 
 
@@ -135,7 +135,7 @@ def test_a_trace_that_grows(tmp_path: Path, bucket: Path, monkeypatch: pytest.Mo
 
     with coding_once(), monkeypatch.context() as patch:
         patch.setattr(obstore, "put", going_on)
-        patch.setattr("rltrace.trace.tools.push.AT_ONCE", 1)
+        patch.setattr("rltrace.extensions.archive.push.AT_ONCE", 1)
         while left[0] > 0:
             push(builder.path, URL)
         builder.finish()

@@ -29,8 +29,8 @@ def command(arguments: SliceArguments) -> None:
     within the window.
     """
     from rltrace.errors import UsageError
+    from rltrace.extensions.archive.slice import slice_trace
     from rltrace.selectors import parse_range
-    from rltrace.trace.tools.slice import slice_trace
 
     window = parse_range(arguments.steps)
     if window.stop is None:

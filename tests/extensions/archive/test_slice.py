@@ -9,11 +9,11 @@ import pytest
 from tampering import load, rewrite, store
 
 from rltrace.errors import DamagedTraceError, HoleError, LeftOutError, UsageError
+from rltrace.extensions.archive.slice import slice_trace
+from rltrace.extensions.archive.verify import verify
 from rltrace.testing import TraceBuilder
 from rltrace.trace.format.schema import Step
 from rltrace.trace.read.reader import open_trace
-from rltrace.trace.tools.slice import slice_trace
-from rltrace.trace.tools.verify import verify
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rltrace.extensions.archive.verify import verify
 from rltrace.testing import plain_entries, random_rows
 from rltrace.trace.format.journal import JournalWriter, parse_journal
 from rltrace.trace.format.rows import Rows
 from rltrace.trace.format.schema import Step
-from rltrace.trace.tools.verify import verify
 from rltrace.trace.write.writer import ProcessWriter
 
 
