@@ -35,8 +35,6 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "confirm": "Run both programs again: is the first difference the cause?",
         "replay": "Run a command with values of another run injected.",
         "rerun": "Run the ops of a recorded step again, by themselves.",
-        "explain": "Run one op under every setting: whose bits does it give?",
-        "repro": "Write one recorded op as a small script that runs it.",
         "capture": "Run a program again, with its values in one file.",
     },
     "Look": {

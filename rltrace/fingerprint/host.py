@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from rltrace.masking import home_as_tilde, masked_value
@@ -49,6 +50,14 @@ VARIABLES = frozenset(
 )
 PLACES = ("_DIR", "_HOME", "_PATH", "_ROOT", "_CACHE", "_FILENAME")
 """Suffixes of variables that hold a path."""
+
+INSTRUCTIONS: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "ATEN_CPU_CAPABILITY": (("default", ""), ("avx2", "avx2"), ("avx512", "avx512f")),
+    "MKL_CBWR": (("COMPATIBLE", ""), ("AVX2", "avx2"), ("AVX512", "avx512f")),
+    "ONEDNN_MAX_CPU_ISA": (("SSE41", ""), ("AVX2", "avx2"), ("AVX512_CORE", "avx512f")),
+}
+"""Values of each variable, with the processor feature that each needs."""
+
 FILE_LISTS = frozenset({"LD_PRELOAD", "DYLD_INSERT_LIBRARIES"})
 """Lists of files, of which only the names are recorded."""
 

@@ -14,7 +14,6 @@ from rltrace.command_lines import NextCommand, parse_line
 from rltrace.diff.base.model import Comparison, Finding, Pair
 from rltrace.experiment.outcome import ExperimentResult
 from rltrace.json import to_json
-from rltrace.report.explain import Explanation
 from rltrace.report.groups import RunGroups
 from rltrace.trace.read.names import Site
 from rltrace.wording import counted, cut
@@ -98,13 +97,6 @@ def brief_outcome(outcome: ExperimentResult, status: int) -> Brief:
     """Of ``confirm``."""
     word = "unfinished" if outcome.word is None else outcome.word.value
     return fitted(Brief("confirm", word, status, outcome.explanation, next=next_commands(outcome.advice)))
-
-
-def brief_explanation(found: Explanation, status: int) -> Brief:
-    """Of ``explain``."""
-    known = all(any(side in one.gives for one in found.settings) for side in found.at)
-    word = "failed" if status else ("explained" if known else "unexplained")
-    return fitted(Brief("explain", word, status, " ".join(found.found)))
 
 
 def brief_finding(finding: Finding | None) -> BriefFinding | None:

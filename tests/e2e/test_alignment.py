@@ -9,13 +9,13 @@ import pytest
 import torch
 
 import rltrace
-from rltrace.commands.explain import _differing_side
-from rltrace.commands.repro import find, prepare
 from rltrace.diff.base.model import Cause
 from rltrace.diff.compare import compare
-from rltrace.experiment.explain import explain
-from rltrace.experiment.kernel_settings import OF, KernelSetting
-from rltrace.rerun.folder import SCRIPT, write_folder
+from rltrace.extensions.repro.commands.explain import _differing_side
+from rltrace.extensions.repro.commands.repro import find, prepare
+from rltrace.extensions.repro.explain import explain
+from rltrace.extensions.repro.folder import SCRIPT, write_folder
+from rltrace.extensions.repro.kernel_settings import OF, KernelSetting
 
 NUMBERS = 1_000
 

@@ -14,13 +14,13 @@ import pytest
 import torch
 
 import rltrace
-from rltrace.commands.repro import find, prepare
-from rltrace.experiment.explain import Tried, explain, pairs
-from rltrace.experiment.kernel_settings import parse_setting
+from rltrace.extensions.repro.commands.repro import find, prepare
+from rltrace.extensions.repro.explain import Tried, explain, pairs
+from rltrace.extensions.repro.folder import SCRIPT, write_folder
+from rltrace.extensions.repro.kernel_settings import parse_setting
+from rltrace.extensions.repro.report import conclusions, explanation
 from rltrace.json import to_json
 from rltrace.query.locate import locate
-from rltrace.report.explain import conclusions, explanation
-from rltrace.rerun.folder import SCRIPT, write_folder
 from rltrace.trace.read.reader import open_trace
 
 PLANTED = {

@@ -17,12 +17,12 @@ import pytest
 import torch
 
 import rltrace
-from rltrace.commands.repro import find, prepare
 from rltrace.diff.base.model import Cause, Comparison, Finding, InputsMatch
 from rltrace.diff.compare import compare
-from rltrace.experiment.explain import Tried, explain
-from rltrace.experiment.kernel_settings import KernelSetting, parse_setting
-from rltrace.rerun.folder import SCRIPT, write_folder
+from rltrace.extensions.repro.commands.repro import find, prepare
+from rltrace.extensions.repro.explain import Tried, explain
+from rltrace.extensions.repro.folder import SCRIPT, write_folder
+from rltrace.extensions.repro.kernel_settings import KernelSetting, parse_setting
 from rltrace.trace.kernels.evidence import launches, whole_names
 from rltrace.trace.read.reader import open_trace
 

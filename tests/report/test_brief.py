@@ -16,12 +16,12 @@ from rltrace.command_lines import NextCommand, in_folder, line, parse_line
 from rltrace.commands.main import VERBS
 from rltrace.diff.base.model import Cause, Comparison
 from rltrace.diff.compare import compare
-from rltrace.experiment.explain import Tried
-from rltrace.experiment.kernel_settings import KernelSetting
 from rltrace.experiment.outcome import ExperimentResult, Outcome
+from rltrace.extensions.repro.explain import Tried
+from rltrace.extensions.repro.kernel_settings import KernelSetting
+from rltrace.extensions.repro.report import brief_explanation, explanation
 from rltrace.json import keys_of, to_json
-from rltrace.report.brief import MAX_BYTES, Brief, BriefFinding, brief_comparison, brief_explanation, brief_outcome
-from rltrace.report.explain import explanation
+from rltrace.report.brief import MAX_BYTES, Brief, BriefFinding, brief_comparison, brief_outcome
 from rltrace.testing.builder import In, TraceBuilder
 
 SKILL = (Path(rltrace.__file__).parent / "SKILL.md").read_text()

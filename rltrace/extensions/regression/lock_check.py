@@ -20,7 +20,6 @@ from rltrace.diff import suggested_commands
 from rltrace.diff.base.model import Cause, Comparison, NamedDifference
 from rltrace.diff.compare import compare
 from rltrace.errors import RecordError, RltraceError
-from rltrace.experiment.kernel_settings import INSTRUCTIONS
 from rltrace.experiment.rerun_command import MACHINE
 from rltrace.experiment.runner import Runner, RunRequest, RunResult
 from rltrace.experiment.workdir_copy import check_extent
@@ -33,7 +32,7 @@ from rltrace.extensions.regression.lock import (
     read_lock,
     write_lock,
 )
-from rltrace.fingerprint.host import FILE_LISTS
+from rltrace.fingerprint.host import FILE_LISTS, INSTRUCTIONS
 from rltrace.launch.command import commit_with
 from rltrace.masking import MASK
 from rltrace.trace.read.reader import open_trace

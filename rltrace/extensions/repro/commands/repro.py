@@ -15,8 +15,8 @@ from rltrace.trace.format.location import Location
 from rltrace.wording import counted
 
 if TYPE_CHECKING:
+    from rltrace.extensions.repro.folder import Repro
     from rltrace.query.locate import Located
-    from rltrace.rerun.folder import Repro
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ def command(arguments: ReproArguments) -> None:
       rltrace repro a.zarr --at 'op=addmm,step=3,nth=0'
       rltrace repro a.zarr --against b.zarr
     """
-    from rltrace.rerun.folder import write_folder
+    from rltrace.extensions.repro.folder import write_folder
 
     text, against, imports = arguments.at, arguments.against, arguments.imports
     if arguments.module is None:
@@ -85,7 +85,7 @@ def _of_module(module: str, arguments: ReproArguments) -> Repro:
     """The ops of a module, with what they need. Raises UsageError, HoleError."""
     from rltrace.commands.rerun import find_sequence
     from rltrace.commands.version import own_version
-    from rltrace.rerun.folder import Repro, module_side, take_out
+    from rltrace.extensions.repro.folder import Repro, module_side, take_out
     from rltrace.rerun.op_sequence import RecordedMemory, SequenceRun, ops_of
     from rltrace.rerun.recorded_op import import_modules
     from rltrace.selectors import parse_selectors
@@ -116,7 +116,7 @@ def prepare(a: Located, b: Located | None, imports: Sequence[str], verb: str) ->
     Its inputs are those of A, or of B if A does not hold them, as the inputs of the first op that differs are equal.
     Raises UsageError, HoleError.
     """
-    from rltrace.rerun.folder import Repro, side_of
+    from rltrace.extensions.repro.folder import Repro, side_of
     from rltrace.rerun.recorded_op import (
         MissingValuesError,
         alignments_of,

@@ -15,7 +15,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rltrace.experiment.kernel_settings import OF, KernelSetting
+from rltrace.extensions.repro.kernel_settings import OF, KernelSetting
 from rltrace.json import from_json
 from rltrace.rerun.library_output import parse
 

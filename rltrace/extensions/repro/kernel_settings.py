@@ -8,11 +8,11 @@ left out are reported; for unknown operators all are tried.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from rltrace.errors import UsageError
-from rltrace.fingerprint.host import ACTING
+from rltrace.fingerprint.host import ACTING, INSTRUCTIONS
 
 OPTIONS: Mapping[str, str] = {
     "ATEN_CPU_CAPABILITY": "--cpu-capability",
@@ -42,13 +42,6 @@ SWITCHES = frozenset(
 DETERMINISTIC = "deterministic"
 OF = "the settings of "
 """Name of the setting that stands for all recorded settings of a side."""
-
-INSTRUCTIONS: Mapping[str, Sequence[tuple[str, str]]] = {
-    "ATEN_CPU_CAPABILITY": (("default", ""), ("avx2", "avx2"), ("avx512", "avx512f")),
-    "MKL_CBWR": (("COMPATIBLE", ""), ("AVX2", "avx2"), ("AVX512", "avx512f")),
-    "ONEDNN_MAX_CPU_ISA": (("SSE41", ""), ("AVX2", "avx2"), ("AVX512_CORE", "avx512f")),
-}
-"""Values of each variable, with the processor feature that each needs."""
 
 ALIGNMENTS = ("16", "4")
 """In bytes. Kernels check whether 16 bytes can be read at once, and the offset of an address from that."""

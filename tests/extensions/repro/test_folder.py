@@ -18,8 +18,8 @@ from recorded import Recorded, recorder
 from torch import nn
 
 from rltrace.commands.main import main
+from rltrace.extensions.repro.repro_main import _loaded, _memo, short_sha256
 from rltrace.rerun import recorded_op
-from rltrace.rerun.repro_main import _loaded, _memo, short_sha256
 from rltrace.rerun.runner import OpCall, repeat
 
 FILES = ["memory.npz", "repro.py", "repro_main.py", "runner.py", "torch_flags.py"]

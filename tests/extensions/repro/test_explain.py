@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from rltrace.errors import UsageError
-from rltrace.experiment.explain import Tried, TriedResult, is_missing, pairs
-from rltrace.experiment.kernel_settings import OF, SWITCHES, KernelSetting, OpProfile, parse_setting, settings
+from rltrace.extensions.repro.explain import Tried, TriedResult, is_missing, pairs
+from rltrace.extensions.repro.kernel_settings import OF, SWITCHES, KernelSetting, OpProfile, parse_setting, settings
+from rltrace.extensions.repro.report import NEVER_RUN, conclusions, explanation, explanation_document
 from rltrace.json import to_json
-from rltrace.report.explain import NEVER_RUN, conclusions, explanation, explanation_document
 from rltrace.report.text import document_text
 
 A, B, C = ("a" * 16,), ("b" * 16,), ("c" * 16,)

@@ -19,14 +19,14 @@ from rltrace.commands._option_types import (
     verb,
 )
 from rltrace.commands.console import ExitCode, emit_result, narrate, run_counter
-from rltrace.commands.repro import find, prepare
 from rltrace.errors import RltraceError
+from rltrace.extensions.repro.commands.repro import find, prepare
 from rltrace.trace.format.location import Location
 
 if TYPE_CHECKING:
-    from rltrace.experiment.kernel_settings import OpProfile
+    from rltrace.extensions.repro.kernel_settings import OpProfile
+    from rltrace.extensions.repro.repro_main import RecordedSide
     from rltrace.rerun.recorded_op import RecordedOp
-    from rltrace.rerun.repro_main import RecordedSide
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,12 +58,11 @@ def command(arguments: ExplainArguments) -> None:
       rltrace explain a.zarr b.zarr
       rltrace explain a.zarr --at 'op=addmm,step=3,nth=0'
     """
-    from rltrace.experiment.explain import explain, is_missing, pairs
-    from rltrace.experiment.kernel_settings import KernelSetting, SettingsGrid, parse_setting, settings
+    from rltrace.extensions.repro.explain import explain, is_missing, pairs
+    from rltrace.extensions.repro.folder import SCRIPT, write_folder
+    from rltrace.extensions.repro.kernel_settings import KernelSetting, SettingsGrid, parse_setting, settings
+    from rltrace.extensions.repro.report import brief_explanation, explanation, explanation_document
     from rltrace.fingerprint.host import machine
-    from rltrace.report.brief import brief_explanation
-    from rltrace.report.explain import explanation, explanation_document
-    from rltrace.rerun.folder import SCRIPT, write_folder
 
     trace, other, times, imports = arguments.trace, arguments.other, arguments.times, arguments.imports
     chosen = [parse_setting(setting) for setting in arguments.asked]
@@ -104,7 +103,7 @@ def command(arguments: ExplainArguments) -> None:
 
 
 def _profile(op: RecordedOp) -> OpProfile:
-    from rltrace.experiment.kernel_settings import OpProfile
+    from rltrace.extensions.repro.kernel_settings import OpProfile
 
     tensors, settings = op.call.inputs, op.call.settings
     return OpProfile(

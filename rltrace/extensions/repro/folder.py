@@ -1,7 +1,7 @@
 """The folder that ``rltrace repro`` writes: a script that runs recorded ops again, their memory, and its modules.
 
 Owns what of a recorded step the ops of a module need, and the files. ``repro_main.py``, ``runner.py`` and
-``torch_flags.py`` are modules of this package, ``digest.py`` is ``rltrace.digest.reference``; only their imports are
+``torch_flags.py`` are modules of rltrace, ``digest.py`` is ``rltrace.digest.reference``; only their imports are
 changed, so that there is one implementation. Memory is stored as bytes, which reproduces dtypes that NumPy lacks and
 inputs that share a storage.
 """
@@ -22,11 +22,12 @@ import torch
 from rltrace.digest import PAGE_BYTES, digest_buffer, reference
 from rltrace.digest import constants as definition
 from rltrace.errors import UsageError
+from rltrace.extensions.repro import repro_main
+from rltrace.extensions.repro.repro_main import RecordedSide, short_sha256
 from rltrace.fingerprint.host import ACTING
-from rltrace.rerun import repro_main, runner, torch_flags
+from rltrace.rerun import runner, torch_flags
 from rltrace.rerun.op_sequence import SequenceOp, SequenceRun
 from rltrace.rerun.recorded_op import REGISTERED_BY, RecordedOp, settings_of
-from rltrace.rerun.repro_main import RecordedSide, short_sha256
 from rltrace.rerun.runner import TensorSpec, logical_bytes
 from rltrace.trace.format.rows import Rows
 from rltrace.trace.format.schema import Column

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rltrace.experiment.explain import Tried, TriedResult
+from rltrace.extensions.repro.explain import Tried, TriedResult
+from rltrace.report.brief import Brief, fitted
 from rltrace.report.document import Document, Fact, Section
 from rltrace.trace.kernels.evidence import joined, without_reorders
 from rltrace.trace.kernels.names import distinct_names
@@ -109,3 +110,10 @@ def _whose(result: TriedResult, sides: Sequence[str]) -> str:
     more = " …" if len(result.digests) > 1 else ""
     names = [f"{side.upper()}'s" for side in sides if side in result.of]
     return " and ".join(names) or f"neither: {' '.join(result.digests[:1])}{more}"
+
+
+def brief_explanation(found: Explanation, status: int) -> Brief:
+    """The same in at most 2 kB of JSON; ``status``: the exit status."""
+    known = all(any(side in one.gives for one in found.settings) for side in found.at)
+    word = "failed" if status else ("explained" if known else "unexplained")
+    return fitted(Brief("explain", word, status, " ".join(found.found)))
