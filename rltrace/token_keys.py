@@ -50,6 +50,8 @@ class Sequences:
     def __init__(self) -> None:
         self._keys: Keys = np.zeros(0, np.uint64)
         self._lengths: Numbers = np.zeros(0, np.int64)
+        self._cached: set[int] = set()
+        """Positions of the tokens of earlier flat batches, which a later batch can continue."""
 
     def keys(self, ids: Numbers, positions: Numbers | None = None, mask: Numbers | None = None) -> Keys:
         """Keys of the tokens of one call, [batch, tokens]; ``NO_KEY`` for padding and for unknown sequences.
@@ -58,8 +60,9 @@ class Sequences:
         ``mask``: [batch, length], nonzero where a token counts; its last columns are this call's. None: all count.
 
         A sequence begins where its first position is 0, and continues where that position is its length so far; without
-        positions, the count of earlier tokens in the mask is used. Otherwise the sequence is unknown. Where positions
-        decrease within a row, several sequences are packed into it.
+        positions, the count of earlier tokens in the mask is used. Otherwise the sequence is unknown. Several sequences
+        are packed into a row where its positions decrease; in a batch of one row without a mask, where they do not
+        count up by one.
         """
         batch, tokens = ids.shape
         counts = np.ones(ids.shape, bool) if mask is None else mask[:, mask.shape[1] - tokens :] != 0
@@ -72,7 +75,7 @@ class Sequences:
         for row in range(batch):  # padding may be on either side, so rows differ in their tokens
             own = np.flatnonzero(counts[row])
             places = None if positions is None else np.broadcast_to(positions, ids.shape)[row]
-            first, *packed = [own] if places is None else _packed(own, places)
+            first, *packed = [own] if places is None else runs_of(own, places, strict=batch == 1 and mask is None)
             if known[row] and len(own):
                 keys[row, first] = self._follow(row, ids[row, first], before[row], int(begun[row]))
             for part in packed:
@@ -81,6 +84,20 @@ class Sequences:
                 if known[row]:
                     keys[row, part] = self._follow(row, ids[row, part], NO_KEY, 0)
         self._lengths[~known] = -1
+        return keys
+
+    def flat_keys(self, ids: Numbers, positions: Numbers) -> Keys:
+        """Keys of a flat batch of an engine with a cache, [tokens]. ``ids``, ``positions``: [tokens].
+
+        The token before a token in the batch is its predecessor only if no earlier batch had one at its position:
+        else the token may continue any of those in the cache, and it has no key.
+        """
+        keys = np.zeros(len(ids), np.uint64)
+        for run in runs_of(np.arange(len(ids)), positions, strict=True):
+            if positions[run[0]] == 0:
+                end = next((k for k in range(1, len(run)) if k - 1 in self._cached), len(run))
+                keys[run[:end]] = token_keys(ids[run[:end]][None], np.zeros(1, np.uint64))[0]
+        self._cached.update(positions.tolist())
         return keys
 
     def _follow(self, row: int, ids: Numbers, before: np.uint64, begun: int) -> Keys:
@@ -103,7 +120,7 @@ class Sequences:
         return np.zeros(batch, np.int64) if tokens > 1 else self._lengths.copy()
 
 
-def _packed(own: Numbers, positions: Numbers) -> list[Numbers]:
-    """The tokens ``own`` of one row, cut where their positions decrease."""
-    cuts = np.flatnonzero(np.diff(positions[own]) <= 0) + 1
-    return np.split(own, cuts)
+def runs_of(own: Numbers, positions: Numbers, *, strict: bool) -> list[Numbers]:
+    """The tokens ``own`` of one row, cut where their positions decrease; ``strict``: where they do not count by one."""
+    steps = np.diff(positions[own])
+    return np.split(own, np.flatnonzero(steps != 1 if strict else steps <= 0) + 1)

@@ -58,6 +58,18 @@ def test_sequences_packed_into_one_row_are_separated_by_their_positions() -> Non
     assert cut.tolist() == [*plain[0], NO_KEY, NO_KEY]
 
 
+def test_a_flat_batch_gives_no_key_to_what_may_continue_another_sequence() -> None:
+    """An engine's batches: prompts of 4 and 3 tokens, then a new prompt of 6 with a decoded token of each before and
+    after it. Only what begins within a batch, at positions that no earlier one had, is certain.
+    """
+    flat = Sequences()
+    plain = [Sequences().keys(np.array([ids]))[0].tolist() for ids in ([5, 9, 3, 7], [8, 1, 4], [5, 9])]
+    prefill = flat.flat_keys(np.array([5, 9, 3, 7, 8, 1, 4]), np.array([0, 1, 2, 3, 0, 1, 2]))
+    assert prefill.tolist() == [*plain[0], *plain[1]]
+    mixed = flat.flat_keys(np.array([6, 5, 9, 3, 7, 2, 2]), np.array([4, 0, 1, 2, 3, 4, 3]))
+    assert mixed.tolist() == [NO_KEY, plain[0][0], *[NO_KEY] * 5]
+
+
 def test_padding_that_only_positions_show_changes_no_key() -> None:
     """Left padding whose positions are all 1, or all 0, as libraries fill them in."""
     plain = Sequences().keys(np.array([[5, 6, 7]]))[0].tolist()

@@ -12,12 +12,18 @@ import numpy as np
 
 from rltrace.extensions.parity.call_range import CallRange
 from rltrace.extensions.parity.distances import Counted, RowValues, count
-from rltrace.extensions.parity.matching.key_choice import KeyChoice, choose_keys, match_steps, select_models
+from rltrace.extensions.parity.matching.key_choice import (
+    KeyChoice,
+    choose_keys,
+    match_steps,
+    sampling_models,
+    select_models,
+)
 from rltrace.extensions.parity.matching.row_keying import KeyedRows, Keying
 from rltrace.extensions.parity.matching.row_pairs import Missing, disagreeing, missing, partners
 from rltrace.extensions.parity.matching.token_grids import TokenGrid
 from rltrace.extensions.parity.model import Disagreement, Parity, ParitySide, ParityVerdict, RowsBy
-from rltrace.extensions.parity.module_names import MapLine, Naming, apply_map, match_names
+from rltrace.extensions.parity.module_names import MapLine, Naming, apply_map, match_names, root_of
 from rltrace.extensions.parity.module_pairs import pair_modules
 from rltrace.extensions.parity.origins import origins_of
 from rltrace.token_keys import NO_KEY, Numbers
@@ -55,6 +61,9 @@ def _undecided_reason(compared: int, a: CallRange, b: CallRange, never_computed:
         return f"no {what if known.by is RowsBy.TOKENS else 'row of A matches one of B'}"
     if not compared:
         return "no module of A matches one of B by name; give the pairs with --map"
+    if known.left_out:
+        models = " and ".join(known.left_out)
+        return f"{models} computed tokens too and has no partner; all that was compared is equal"
     if never_computed:
         return f"A never computed {never_computed:,} of the rows of B; all that both computed are equal"
     smaller = min(len(a.modules), len(b.modules))
@@ -150,9 +159,9 @@ def compare(a: CallRange, b: CallRange, options: ParityOptions | None = None) ->
     a, b, steps = match_steps(a, b)
     known = choose_keys(a, b, options.rows_by, options.pad)
     keyed_a, keyed_b = Keying(a, known.a), Keying(b, known.b)
-    naming = _naming(a, b, options)
+    naming = _naming(a, b, options, sampling_models(known.a) if a.path == b.path else set())
     ranks = partners(known.a, known.b, dict(naming.pairs))
-    known = select_models(known, naming.pairs)
+    known = select_models(known, naming.pairs, same_trace=a.path == b.path)
     counted = count(pair_modules(keyed_a, keyed_b, naming.pairs, ranks), RowValues(a), RowValues(b))
     lacks = missing(known.a, known.b), missing(known.b, known.a)
     origins = origins_of(counted, keyed_a, keyed_b, ranks)
@@ -166,7 +175,7 @@ def compare(a: CallRange, b: CallRange, options: ParityOptions | None = None) ->
         rows_by=known.by,
         how=known.how,
         modules=tuple(one.result for one in counted),
-        origins=tuple(origins),
+        origins=tuple(origins) if verdict is ParityVerdict.DIFFERS else (),
         only_a=_unmatched(a, {pair[0] for pair in naming.pairs}),
         only_b=_unmatched(b, {pair[1] for pair in naming.pairs}),
         renamed=naming.renamed,
@@ -178,8 +187,9 @@ def compare(a: CallRange, b: CallRange, options: ParityOptions | None = None) ->
     return Compared(parity, keyed_a, keyed_b, ranks, tuple(counted))
 
 
-def _naming(a: CallRange, b: CallRange, options: ParityOptions) -> Naming:
-    paths = list(a.modules), list(b.modules)
+def _naming(a: CallRange, b: CallRange, options: ParityOptions, sampling: set[str]) -> Naming:
+    """``sampling``: outermost modules of A that sample, if any are known to: others have no partner."""
+    paths = [path for path in a.modules if not sampling or root_of(path) in sampling], list(b.modules)
     mapped = apply_map(options.lines, options.map_name, *paths) if options.lines else None
     return match_names(*paths, mapped)
 

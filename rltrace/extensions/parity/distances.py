@@ -73,6 +73,9 @@ class Measured:
     distance: Distance | None
     same: NDArray[np.bool_]
     """[pairs]: rows of two dtypes that hold the same numbers."""
+    shares: NDArray[np.float64]
+    """[pairs]: the largest difference in a row, divided by the largest number of the rows that were measured with it;
+    NaN: not measured."""
 
 
 def measure_tensors(a: RowValues, b: RowValues, tensors: Sequence[PairedTensor]) -> list[Measured]:
@@ -139,6 +142,7 @@ class _Measurement:
         self.tensor = tensor
         self._found = Distance(None, None, None, 0)
         self._same = np.zeros(len(tensor.pairs.ids), bool)
+        self._shares = np.full(len(tensor.pairs.ids), np.nan)
         self._queue: list[tuple[NDArray[Any], NDArray[Any], Numbers]] = []
         self._kind: tuple[str, int] = ("", 0)
         self._elements = 0
@@ -169,6 +173,11 @@ class _Measurement:
             table = self.tensor.b
             worst = describe_row(table, int(self.tensor.pairs.b[pairs[found.worst[0].index[0]]]))
         share = _share(found.largest_absolute, dtype, x, y)
+        if dtype in FLOATS:
+            numbers = [dtypes.numbers(dtype, side).astype(np.float64) for side in (x, y)]
+            finite = [float(np.max(np.abs(side), initial=0.0, where=np.isfinite(side))) for side in numbers]
+            apart = np.abs(numbers[0] - numbers[1]).max(axis=1)
+            self._shares[pairs] = np.where(np.isfinite(apart), apart / (max(finite) or 1.0), np.inf)
         self._found = replace(
             before,
             absolute=larger(found.largest_absolute, before.absolute),
@@ -180,7 +189,7 @@ class _Measurement:
         )
 
     def measured(self) -> Measured:
-        return Measured(self._found if self._found.measured else None, self._same)
+        return Measured(self._found if self._found.measured else None, self._same, self._shares)
 
 
 def tensor_size(rows: KeyedRows) -> int:
@@ -233,6 +242,8 @@ class Counted:
     """Rows with an output whose inputs agree."""
     same: tuple[NDArray[np.bool_], ...]
     """For each tensor, [pairs]: whether the row is the same on both sides."""
+    share: float | None
+    """The largest of ``Measured.shares`` among the diverging rows of its outputs; None: none was measured."""
 
 
 def count(modules: Sequence[PairedModule], a: RowValues, b: RowValues) -> list[Counted]:
@@ -248,7 +259,8 @@ def _count(paired: PairedModule, measured: Sequence[Measured]) -> Counted:
         _tensor(tensor, equal, one.distance) for tensor, equal, one in zip(paired.tensors, same, measured, strict=True)
     )
     outputs = [tensor for tensor in paired.tensors if tensor.part is Part.OUTPUT]
-    diverging = rows.output_differs & ~rows.input_differs
+    agree = (rows.has_input | (not any(tensor.part is Part.INPUT for tensor in paired.tensors))) & ~rows.input_differs
+    diverging = rows.output_differs & agree
     result = ModuleResult(
         path=paired.path,
         kind=paired.kind,
@@ -264,8 +276,14 @@ def _count(paired: PairedModule, measured: Sequence[Measured]) -> Counted:
         distance=_largest_distance([tensor.distance for tensor in tensors if tensor.part == "output"]),
         dtype=next((t.dtype for t in tensors if t.part == "output" and t.dtype.a != t.dtype.b), None),
     )
-    agreeing = int((rows.has_output & ~rows.input_differs).sum())
-    return Counted(paired, result, rows.ids[diverging], agreeing, same)
+    agreeing = int((rows.has_output & agree).sum())
+    share = None
+    for tensor, one in zip(paired.tensors, measured, strict=True):
+        if tensor.part is Part.OUTPUT:
+            own = one.shares[np.isin(tensor.pairs.ids, rows.ids[diverging])]
+            known = own[~np.isnan(own)]
+            share = larger(share, float(known.max()) if len(known) else None)
+    return Counted(paired, result, rows.ids[diverging], agreeing, same, share)
 
 
 class _Rows:
@@ -273,7 +291,8 @@ class _Rows:
 
     def __init__(self, tensors: Sequence[PairedTensor], same: Sequence[NDArray[np.bool_]]) -> None:
         self.ids: Keys = np.unique(np.concatenate([np.zeros(0, np.uint64), *(t.pairs.ids for t in tensors)]))
-        own_differs, self.output_differs, self.has_output = (np.zeros(len(self.ids), bool) for _ in range(3))
+        shape = len(self.ids)
+        own_differs, self.output_differs, self.has_output, self.has_input = (np.zeros(shape, bool) for _ in range(4))
         sequences, places = np.full(len(self.ids), -1), np.full(len(self.ids), -1)
         for tensor, equal in zip(tensors, same, strict=True):
             at = np.searchsorted(self.ids, tensor.pairs.ids)
@@ -282,6 +301,7 @@ class _Rows:
                 self.has_output[at] = True
                 self.output_differs[at] |= ~equal
             else:
+                self.has_input[at] = True
                 own_differs[at] |= ~equal
         self.input_differs: NDArray[np.bool_] = own_differs | _follows_difference(own_differs, sequences, places)
 

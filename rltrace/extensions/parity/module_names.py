@@ -63,6 +63,7 @@ class _Trees:
 
     def __init__(self, found: dict[str, str], a: Iterable[str], b: Iterable[str]) -> None:
         self._found = found
+        self._parts = {parts_of(x): parts_of(y) for x, y in found.items()}
         matched_b = set(found.values())
         self._a = {parts_of(path): path for path in a if path not in found}
         self._b = {parts_of(path): path for path in b if path not in matched_b}
@@ -97,13 +98,18 @@ class _Trees:
                     agreement[own, other] += 1
         if not agreement:
             return self._only_roots()
+        agreement = {cut: count for cut, count in agreement.items() if self._fits(*cut)}
+        if not agreement:
+            return []
         highest = max(agreement.values())
         best = [cut for cut, count in agreement.items() if count == highest]
         depth = min(len(x) + len(y) for x, y in best)
         return [(x, y) for x, y in best if len(x) + len(y) == depth]
 
     def _only_roots(self) -> list[tuple[Parts, Parts]]:
-        """The outermost modules, where each side has one and no name below them agrees."""
+        """The outermost modules, where each side has one and no name agrees."""
+        if self._found:
+            return []
         roots_a = [parts for parts in self._a if len(parts) == 1]
         roots_b = [parts for parts in self._b if len(parts) == 1]
         return [(roots_a[0], roots_b[0])] if len(roots_a) == len(roots_b) == 1 else []
@@ -113,6 +119,12 @@ class _Trees:
             other = top_b + own[len(top_a) :]
             if other in self._b:
                 self._found[self._a.pop(own)] = self._b.pop(other)
+                self._parts[own] = other
+
+    def _fits(self, top_a: Parts, top_b: Parts) -> bool:
+        """Whether A's nearest module around ``top_a`` that has a partner has it around ``top_b``."""
+        above = next((found for k in range(len(top_a), 0, -1) if (found := self._parts.get(top_a[:k]))), ())
+        return top_b[: len(above)] == above
 
 
 def _shared_ends(a: Parts, b: Parts) -> Iterable[tuple[Parts, Parts]]:

@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.diff.base.model import Pair
+from rltrace.extensions.parity.call_range import inputs_of
+from rltrace.extensions.parity.matching.forward_passes import MASKS, PADDING_MASKS, POSITIONS
 from rltrace.extensions.parity.matching.row_keying import KeyedRows, Keying, Unkeyed
 from rltrace.extensions.parity.matching.row_pairs import KeyedTable, Pairs, pair, table_of
 from rltrace.extensions.parity.model import UncomparedTensor
@@ -77,12 +79,18 @@ def _pair_module(
 ) -> PairedModule:
     (sources_a, uncompared_a), (sources_b, uncompared_b) = _sources(a, own, "a"), _sources(b, other, "b")
     tensors, uncompared = [], [*uncompared_a, *uncompared_b]
-    for name_a, name_b in _tensor_names(sources_a, sources_b):
+    names, unsure = _tensor_names(sources_a, sources_b)
+    uncompared += unsure
+    for name_a, name_b in names:
         found = _pair_tensor(name_a, name_b, table_of(sources_a[name_a], ranks), table_of(sources_b[name_b]))
         tensors += [found] if len(found.pairs.ids) else []
         if not len(found.pairs.ids) and len(found.a) and len(found.b):
             why = "none of its rows was computed by both sides in the same length"
             uncompared.append(UncomparedTensor(name_a[0].name.lower(), name_a[1], "both", len(own), why))
+    if tensors and all(tensor.part is Part.OUTPUT for tensor in tensors) and (_has_inputs(own) or _has_inputs(other)):
+        why = "no input of the module is compared, so it may be given something else"
+        uncompared += [UncomparedTensor("output", str(tensor.name.a), "both", len(own), why) for tensor in tensors]
+        tensors = []
     return PairedModule(
         path, Pair(own[0].kind, other[0].kind), Pair(len(own), len(other)), tuple(tensors), _merged(uncompared)
     )
@@ -114,20 +122,33 @@ def _merged(uncompared: Sequence[UncomparedTensor]) -> tuple[UncomparedTensor, .
     return tuple(found.values())
 
 
-def _tensor_names(a: Sources, b: Sources) -> list[tuple[Name, Name]]:
-    """Tensors of the same name, and the others in order among those of the same width."""
+def _has_inputs(calls: Sequence[ModuleCall]) -> bool:
+    return any(tensor.axes for call in calls for tensor in inputs_of(call))
+
+
+def _tensor_names(a: Sources, b: Sources) -> tuple[list[tuple[Name, Name]], list[UncomparedTensor]]:
+    """Tensors of the same name, and the others in order among those of the same width, where both sides have as many:
+    a module that returns (output, residual) does not return what one that returns their sum does.
+    """
     found = [(name, name) for name in a if name in b]
-    left_a, left_b = [name for name in a if name not in b], [name for name in b if name not in a]
-    for name in left_a:
-        fitting = [other for other in left_b if other[0] is name[0] and _width(b[other]) == _width(a[name])]
-        if fitting:
-            found.append((name, fitting[0]))
-            left_b.remove(fitting[0])
-    return sorted(found, key=lambda both: both[0][0])
+    unsure = []
+    left_a, left_b = ([name for name in own if name not in other] for own, other in ((a, b), (b, a)))
+    for kind in dict.fromkeys(_kind(name, a) for name in left_a):
+        of_a = [name for name in left_a if _kind(name, a) == kind]
+        of_b = [name for name in left_b if _kind(name, b) == kind]
+        if len(of_a) == len(of_b):
+            found += zip(of_a, of_b, strict=True)
+        elif of_b:
+            why = f"A has {len(of_a)} such tensors, B {len(of_b)}: which is which is not known"
+            unsure += [UncomparedTensor(kind[0].name.lower(), of_a[0][1], "both", len(a[of_a[0]]), why)]
+    return sorted(found, key=lambda both: both[0][0]), unsure
 
 
-def _width(sources: Sequence[tuple[ModuleCall, KeyedRows]]) -> tuple[int, ...]:
-    return sources[0][1].width
+def _kind(name: Name, sources: Sources) -> tuple[Part, tuple[int, ...], str]:
+    """(part, width, meaning): positions are no mask, though both are integers of the same shape."""
+    last = name[1].rpartition(".")[2]
+    meaning = "positions" if last in POSITIONS else "mask" if last in MASKS + PADDING_MASKS else ""
+    return name[0], sources[name][0][1].width, meaning
 
 
 def _pair_tensor(name_a: Name, name_b: Name, a: KeyedTable, b: KeyedTable) -> PairedTensor:

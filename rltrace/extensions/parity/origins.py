@@ -1,8 +1,8 @@
 """Origins: the modules whose inputs agree and whose outputs differ, and the op within them.
 
 Owns which modules are origins: none whose submodule is one, but also those whose own ops diverge between submodules
-(attention between its projections). Where no module's outputs diverge first, the origin is the module around the first
-inputs that differ, or the program's inputs.
+(attention between its projections). Positions, masks or ids that the programs hand in come before what modules make of
+them. Where no module's outputs diverge first, the origin is the module around the first inputs that differ.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from rltrace.diff.base.view import StreamView
 from rltrace.errors import HoleError
 from rltrace.extensions.parity.call_range import CallRange, inputs_of
 from rltrace.extensions.parity.distances import Counted, calls_of, describe_row
+from rltrace.extensions.parity.matching.forward_passes import INTEGERS
 from rltrace.extensions.parity.matching.row_keying import Keyed, KeyedRows, Keying
 from rltrace.extensions.parity.matching.row_pairs import pair, table_of
-from rltrace.extensions.parity.model import ModuleOrigin, ModuleResult, ParityOp, Reason
+from rltrace.extensions.parity.model import ModuleOrigin, ParityOp, Reason
 from rltrace.extensions.parity.module_pairs import PairedTensor
 from rltrace.portable_keys import portable_key
 from rltrace.token_keys import Keys, Numbers
@@ -374,6 +375,9 @@ def _differs(
     return False if compared else None
 
 
+WHOLE_NUMBERS = (*INTEGERS, "bool")
+
+
 # --- origins ----------------------------------------------------------------------------------------------------------
 
 
@@ -394,6 +398,9 @@ def origins_of(modules: Sequence[Counted], a: Keying, b: Keying, ranks: Numbers)
         inside = below.get(str(path), frozenset())
         if not any(other in inside for other in candidates):
             found.append(_origin(counted, a, b, ranks, own=bool(inside)))
+    given = _given_origin(modules, a, b, ranks)
+    if given is not None:
+        return [given, *(origin for origin in found if origin.path != given.path)]
     return found or _input_origins(modules, a, b, ranks)
 
 
@@ -411,7 +418,7 @@ def _origin(counted: Counted, a: Keying, b: Keying, ranks: Numbers, *, own: bool
     tensor, at = _first_row(counted)
     calls = calls_of(tensor, at)
     diverging = tensor.b.keys[tensor.pairs.b[np.isin(tensor.pairs.ids, counted.diverging)]]
-    first = _check_distance(first_op(a, calls[0], b, calls[1], ranks, diverging), counted.result)
+    first = _check_distance(first_op(a, calls[0], b, calls[1], ranks, diverging), counted)
     counts = len(counted.diverging), counted.agreeing
     return _module_origin(counted.result.path, counts, calls, (tensor, at), first, own=own)
 
@@ -430,11 +437,11 @@ def _module_origin(
     return ModuleOrigin(path, *counts, numbers, row, own, first.op, first.several, first.reason, first.explanation)
 
 
-def _check_distance(first: FirstOp, result: ModuleResult) -> FirstOp:
+def _check_distance(first: FirstOp, counted: Counted) -> FirstOp:
     """``first``, unless its reason is another shape and the distance exceeds that of another order of sums."""
-    share = None if result.distance is None else result.distance.share
-    dtype = result.outputs[0].dtype.b if result.outputs else None
-    if first.reason is not Reason.SHAPE or result.inputs_differing or share is None or dtype not in EPSILONS:
+    share, outputs = counted.share, counted.result.outputs
+    dtype = outputs[0].dtype.b if outputs else None
+    if first.reason is not Reason.SHAPE or share is None or dtype not in EPSILONS:
         return first
     if share <= min(MAX_EPSILONS * EPSILONS[dtype], MAX_SHARE):
         return first
@@ -455,6 +462,45 @@ def _first_row(counted: Counted) -> tuple[PairedTensor, int]:
 
 
 # --- inputs that differ before any output -----------------------------------------------------------------------------
+
+
+def _given_origin(modules: Sequence[Counted], a: Keying, b: Keying, ranks: Numbers) -> ModuleOrigin | None:
+    """The first module that is given other integers (positions, a mask, ids) for a token of which nothing differed
+    before: so they are none that the model computed, such as the experts of a router.
+    """
+    by_path = {str(counted.result.path.a): counted for counted in modules}
+    differing: set[int] = set()
+    seen: set[tuple[str, Part]] = set()
+    for call, part in a.call_range.moments:
+        counted = by_path.get(call.module)
+        if counted is None or (call.module, part) in seen:
+            continue
+        seen.add((call.module, part))
+        for tensor, equal in zip(counted.paired.tensors, counted.same, strict=True):
+            if tensor.part is not part:
+                continue
+            own = np.flatnonzero(~equal)
+            rows = [at for at in own.tolist() if int(tensor.b.keys[tensor.pairs.b[at]]) not in differing]
+            if part is Part.INPUT and rows and tensor.dtype.a in WHOLE_NUMBERS and tensor.dtype.b in WHOLE_NUMBERS:
+                return _given(counted, tensor, rows[0], len(rows), a, b)
+            differing.update(tensor.b.keys[tensor.pairs.b[own]].tolist())
+    return None
+
+
+def _given(counted: Counted, tensor: PairedTensor, at: int, rows: int, a: Keying, b: Keying) -> ModuleOrigin:
+    calls, path = calls_of(tensor, at), counted.result.path
+    try:
+        ops = Pair(
+            *(
+                next((op.op for op in own_ops(side.call_range, call)), None)
+                for side, call in zip((a, b), calls, strict=True)
+            )
+        )
+    except HoleError:
+        ops = Pair(None, None)
+    text = f"{tensor.name.b or 'the input'} of {path.b} differs between the two sides, for the same tokens"
+    first = FirstOp(ops, (), Reason.INPUTS, text)
+    return _module_origin(path, (rows, len(tensor.pairs.ids)), calls, (tensor, at), first, own=False)
 
 
 def _input_origins(modules: Sequence[Counted], a: Keying, b: Keying, ranks: Numbers) -> list[ModuleOrigin]:

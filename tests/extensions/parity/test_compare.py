@@ -172,6 +172,48 @@ def test_what_the_programs_hand_in_is_compared_too(tmp_path: Path) -> None:
     assert "positions" in parity.first.explanation
 
 
+class Uncounted(Policy):
+    """Counts positions itself, from the padding on."""
+
+    def forward(self, ids: torch.Tensor, attention_mask: torch.Tensor, *_: Any) -> torch.Tensor:  # type: ignore[override]
+        return super().forward(ids, attention_mask, torch.arange(ids.shape[1]).expand_as(ids))
+
+
+def test_other_positions_come_before_what_modules_make_of_them(tmp_path: Path) -> None:
+    """A trainer that is handed no positions counts them from the padding on: attention on rows of the longest sequence,
+    whose positions are the same, differs as well, and is not the first cause.
+    """
+    first, rest = policy(), Uncounted()
+    rest.load_state_dict(first.state_dict())
+    twisted: Any = rest.layers[0].attention
+    twisted.twist = "own"
+
+    def trainer() -> None:
+        rest(*padded(SEQUENCES, left=True)).sum().backward()
+
+    a = record(tmp_path / "a.zarr", lambda: generate(first, SEQUENCES, PROMPTS))
+    parity = compared(a, record(tmp_path / "b.zarr", trainer)).parity
+    given, other = parity.origins
+    assert (given.path.b, other.path.b) == ("Uncounted.place", "Uncounted.layers.0.attention")
+    assert (given.reason, given.op.b and given.op.b.op) == (Reason.INPUTS, "aten.embedding.default")
+    assert other.reason is not Reason.SHAPE
+
+
+def test_undecided_names_no_module(tmp_path: Path) -> None:
+    """Other positions of which the model makes nothing, and a sequence that the generator never had."""
+
+    def program() -> None:
+        model = policy()
+        with torch.no_grad():
+            model.place.weight.zero_()
+        generate(model, SEQUENCES[:2], PROMPTS[:2])
+        ids, mask, positions = padded(SEQUENCES, left=False)
+        model(ids, mask, positions * 2).sum().backward()
+
+    parity = compared(record(tmp_path / "t.zarr", program)).parity
+    assert (parity.verdict, parity.origins) == (ParityVerdict.UNDECIDED, ())
+
+
 def test_sequences_that_see_each_other_are_no_matter_of_shape(tmp_path: Path) -> None:
     """A trainer packs its sequences into one row and forgets to keep them apart: their tokens are found all the same,
     and that they lie far apart is not put down to the order of sums.
@@ -272,7 +314,9 @@ def test_as_many_rows_as_tokens_are_not_taken_for_them_in_order(tmp_path: Path) 
 
 
 def test_a_reference_model_is_nobodys_generator(tmp_path: Path) -> None:
-    """Same class, other weights, the same sequences: it has no partner, and takes none of the generator's rows."""
+    """Same class, other weights, the same sequences: it has no partner, and takes none of the generator's rows. That
+    the rest is equal says nothing about it, until the selection of A leaves it out.
+    """
 
     def program() -> None:
         model, reference = policy(), policy(seed=1)
@@ -281,10 +325,118 @@ def test_a_reference_model_is_nobodys_generator(tmp_path: Path) -> None:
         generate(model, SEQUENCES, PROMPTS)
         train(model, SEQUENCES)
 
-    parity = compared(record(tmp_path / "t.zarr", program)).parity
-    assert (parity.verdict, parity.disagreements) == (ParityVerdict.BITWISE, ())
+    path = record(tmp_path / "t.zarr", program)
+    parity = compared(path).parity
+    assert (parity.verdict, parity.disagreements) == (ParityVerdict.UNDECIDED, ())
+    assert "Policy#2 of A computed tokens too" in parity.why
     assert all(path.startswith("Policy#2") for path in parity.only_a)
     assert parity.a.rows == FED + 2  # and padding, fed after a sequence had ended
+    trained = record(tmp_path / "b.zarr", lambda: train(policy(), SEQUENCES))
+    chosen = parse_given(str(path), ["module=Policy,step=0", "module=Policy.*"], "a")
+    parity = compare(*open_ranges(chosen, parse_given(str(trained), [], "b"))).parity
+    assert (parity.verdict, parity.only_a) == (ParityVerdict.BITWISE, ())
+
+
+class Engine(Policy):
+    """The generator's own model."""
+
+
+def test_a_is_the_model_that_samples(tmp_path: Path) -> None:
+    """The trainer scores the sequences without gradient, which equals what it computes with it; the model that sampled
+    them has other weights, and it is the one to compare.
+    """
+
+    def program() -> None:
+        model, engine = policy(), Engine()
+        engine.load_state_dict(model.state_dict())
+        with torch.no_grad():
+            engine.head.bias.add_(1)
+        generate(engine, SEQUENCES, PROMPTS)
+        with torch.no_grad():
+            model(*padded(SEQUENCES, left=False))
+        train(model, SEQUENCES)
+
+    parity = compared(record(tmp_path / "t.zarr", program)).parity
+    assert parity.verdict is ParityVerdict.DIFFERS
+    assert [(one.path.a, one.path.b, one.reason) for one in parity.origins] == [
+        ("Engine.head", "Policy.head", Reason.WEIGHTS)
+    ]
+
+
+class Fused(nn.Module):
+    """A layer as an engine has it: one projection, and its residual beside its output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.both, self.act, self.down = Dense(WIDTH, 2 * WIDTH), Gated(), Dense(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.down(self.act(self.both(x))), x
+
+
+class Gated(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        gate, up = x.chunk(2, -1)
+        return torch.relu(gate) * up
+
+
+class Split(nn.Module):
+    """The same as a trainer has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.up, self.act, self.down = (
+            Dense(WIDTH, WIDTH),
+            Dense(WIDTH, WIDTH),
+            nn.ReLU(),
+            Dense(WIDTH, WIDTH),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.down(self.act(self.gate(x)) * self.up(x)) + x
+        return out
+
+
+class Layered(nn.Module):
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.embed, self.layer, self.head = nn.Embedding(20, WIDTH), layer, Dense(WIDTH, 20)
+        with torch.no_grad():
+            self.embed.weight.copy_(self.embed.weight.round())
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        made = self.layer(self.embed(ids))
+        out: torch.Tensor = self.head(sum(made) if isinstance(made, tuple) else made)
+        return out
+
+
+def test_modules_of_another_meaning_are_not_held_against_each_other(tmp_path: Path) -> None:
+    """An activation that is given two halves and multiplies them, a layer that hands its residual on: of the same name
+    and width, and of other numbers, though both programs compute the same.
+    """
+    engine, trainer = Layered(Fused()), Layered(Split())
+    own: Any = engine.layer
+    other: Any = trainer.layer
+    with torch.no_grad():
+        for name in ("weight", "bias"):
+            getattr(own.both, name).copy_(torch.cat([getattr(other.gate, name), getattr(other.up, name)]))
+            getattr(other.down, name).copy_(getattr(own.down, name))
+            getattr(trainer.head, name).copy_(getattr(engine.head, name))
+        trainer.embed.weight.copy_(engine.embed.weight)
+    ids = torch.tensor(SEQUENCES[0])[None]
+
+    def sample() -> None:
+        with torch.no_grad():
+            engine(ids)
+
+    a = record(tmp_path / "a.zarr", sample)
+    parity = compared(a, record(tmp_path / "b.zarr", lambda: trainer(ids).sum().backward())).parity
+    assert (parity.verdict, parity.origins) == (ParityVerdict.BITWISE, ())
+    assert {one.path.a for one in parity.modules if not one.rows} == {"Layered.layer", "Layered.layer.act"}
+    why = {one.path.a: [tensor.why for tensor in one.uncompared if tensor.part == "output"] for one in parity.modules}
+    assert "which is which is not known" in why["Layered.layer"][0]
+    assert "no input of the module is compared" in why["Layered.layer.act"][0]
 
 
 def test_rows_that_a_never_computed_leave_it_undecided(tmp_path: Path) -> None:

@@ -6,8 +6,10 @@ what the first embedding looks up. Compares nothing.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -43,6 +45,8 @@ class Forward:
     """[sequences, tokens] or [1, tokens]."""
     mask: Numbers | None
     """[sequences, length], nonzero except at padding; the last columns are those of this call."""
+    gradient: bool = False
+    """Whether gradients are recorded: then no token continues a sequence of an earlier call."""
 
 
 def forwards_of(call_range: CallRange) -> tuple[Forward, ...]:
@@ -111,12 +115,22 @@ def _forward(call_range: CallRange, call: ModuleCall, tensor: ActivationRows, co
     tokens = ids.astype(np.int64).reshape(1, -1) if ids.ndim == 1 else ids.astype(np.int64)
     own = [above for above in call_range.around(call) if counts[above.number] == 1]
     near = [call, *own]
-    inside = all_inner(call_range, own[-1], skip=call) if own else ()
+    inside = all_inner(call_range, own[-1], skip=call) if own else _rest_of_pass(call_range, call)
     positions = _first(_positions(call_range, tokens, one) for one in [*near, *inside])
     masks = _first(_mask(call_range, tokens, one) for one in near)
     if masks is not None and positions is not None and tokens.shape[1] == 1:
         masks = None  # the last columns of the mask of a static cache are not those of this call
-    return Forward(call, shape, tokens, positions, masks)
+    return Forward(call, shape, tokens, positions, masks, call_range.has_gradient(call))
+
+
+def _rest_of_pass(call_range: CallRange, anchor: ModuleCall) -> Iterator[ModuleCall]:
+    """The calls after ``anchor``, of a model whose own call was not recorded, up to the next call of its module."""
+    after = bisect_right(call_range.calls, anchor.number, key=lambda call: call.number)
+    for call in islice(call_range.calls, after, None):
+        if call.module == anchor.module:
+            return
+        if root_of(call.module) == root_of(anchor.module):
+            yield call
 
 
 def _first(found: Iterable[NDArray[Any] | None]) -> NDArray[Any] | None:

@@ -31,6 +31,8 @@ class KeyChoice:
     b: tuple[TokenGrid, ...]
     how: str
     notes: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+    """Models that were given token ids and are compared on neither side, in words."""
 
     @property
     def shared(self) -> int:
@@ -260,8 +262,19 @@ def _steps(steps: Sequence[int]) -> str:
     return f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
 
 
-def select_models(known: KeyChoice, names: Sequence[tuple[str, str]]) -> KeyChoice:
-    """Without forward passes of models that have no partner, such as a reference model of one side."""
+def sampling_models(grids: Sequence[TokenGrid]) -> set[str]:
+    """Outermost modules of which a forward pass continues sequences of an earlier one, as where tokens are sampled.
+
+    A trainer's forward pass without gradient, or a reference model's, has whole sequences.
+    """
+    return {root_of(grid.anchor.module) for grid in grids if grid.continues}
+
+
+def select_models(known: KeyChoice, names: Sequence[tuple[str, str]], *, same_trace: bool) -> KeyChoice:
+    """Without forward passes of models that have no partner, such as a reference model of one side.
+
+    ``same_trace``: a module of the same name is the same on both sides.
+    """
     if not names:
         return known
     roots = [{root_of(pair[side]) for pair in names} for side in (0, 1)]
@@ -269,4 +282,11 @@ def select_models(known: KeyChoice, names: Sequence[tuple[str, str]]) -> KeyChoi
         tuple(grid for grid in grids if root_of(grid.anchor.module) in own)
         for grids, own in zip((known.a, known.b), roots, strict=True)
     )
-    return replace(known, a=a, b=b)
+    compared = roots[0] | roots[1] if same_trace else set()
+    left = {
+        f"{root} of {name}": None
+        for name, grids, own in zip("AB", (known.a, known.b), roots, strict=True)
+        for grid in grids
+        if (root := root_of(grid.anchor.module)) not in own | compared and known.by is RowsBy.TOKENS
+    }
+    return replace(known, a=a, b=b, left_out=tuple(left))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from rltrace.extensions.parity.matching.forward_passes import HIGHEST_FIRST_POSITION, Forward
 from rltrace.extensions.parity.module_names import root_of
-from rltrace.token_keys import NO_KEY, Keys, Numbers, Sequences, token_keys
+from rltrace.token_keys import NO_KEY, Keys, Numbers, Sequences, runs_of, token_keys
 from rltrace.trace.format.activation_rows import ModuleCall
 
 UNKNOWN = -1
@@ -40,6 +40,8 @@ class TokenGrid:
     """Token ids; None: of observations."""
     pads: Numbers | None = None
     """Nonzero at padding; None: unknown."""
+    continues: bool = False
+    """Whether some of its tokens follow those of an earlier forward pass."""
 
     @classmethod
     def of_keys(cls, anchor: ModuleCall, shape: tuple[int, ...], keys: Keys) -> TokenGrid:
@@ -62,8 +64,13 @@ def token_grids(forwards: Sequence[Forward], pad: int | None = None) -> tuple[To
     followers: dict[str, SequenceFollower] = {}
     offset = first_position(forwards)
     grids = []
+    of_module: dict[str, list[Forward]] = {}
     for forward in forwards:
-        follower = followers.setdefault(forward.call.module, SequenceFollower(pad, offset))
+        of_module.setdefault(forward.call.module, []).append(forward)
+    flat = {path for path, own in of_module.items() if has_flat_batches(own, offset)}
+    for forward in forwards:
+        path = forward.call.module
+        follower = followers.setdefault(path, SequenceFollower(pad, offset, flat=path in flat))
         grids.append(follower.grid(forward))
     return _numbered(grids)
 
@@ -74,11 +81,27 @@ def first_position(forwards: Iterable[Forward]) -> int:
     return lowest if 0 < lowest <= HIGHEST_FIRST_POSITION else 0
 
 
+def has_flat_batches(forwards: Iterable[Forward], offset: int) -> bool:
+    """Whether calls of a model hold tokens of several sequences in one row, some of which continue from a cache."""
+    several = continues = False
+    for forward in forwards:
+        if forward.gradient or forward.mask is not None or len(forward.ids) != 1 or forward.positions is None:
+            continue
+        own = np.arange(forward.ids.shape[1])
+        places = forward.positions[0]
+        runs = runs_of(own, places, strict=True)
+        several = several or len(runs) > 1 or len(forward.shape) == 1
+        continues = continues or any(places[run[0]] > offset for run in runs)
+    return several and continues
+
+
 class SequenceFollower:
     """Follows the sequences of one model from call to call."""
 
-    def __init__(self, pad: int | None, offset: int) -> None:
+    def __init__(self, pad: int | None, offset: int, *, flat: bool | None = None) -> None:
+        """``flat``: as of ``has_flat_batches``; None: not known yet, then a batch without an axis of sequences is."""
         self._sequences = Sequences()
+        self._flat = flat
         self._pad = pad
         self.offset = offset
         self._count = 0
@@ -96,13 +119,23 @@ class SequenceFollower:
             positions = self._shifted(np.broadcast_to(positions - self.offset, ids.shape), mask)
         if mask is None and self._pad is not None:
             mask, positions = (~padding(ids, self._pad)).astype(np.int64), None
-        keys = self._sequences.keys(ids, positions, mask)
+        if len(forward.shape) == 1 and positions is None:
+            keys = np.zeros(ids.shape, np.uint64)  # of one sequence, or each of its own
+        elif positions is not None and self._is_flat(forward):
+            keys = self._sequences.flat_keys(ids[0], positions[0])[None]
+        else:
+            keys = self._sequences.keys(ids, positions, mask)
         sequences, places = self._follow(ids, keys)
         pads = None if mask is None else (mask[:, mask.shape[1] - ids.shape[1] :] == 0).astype(np.int64)
         flat = None if pads is None else pads.ravel()
-        return TokenGrid(
-            forward.call, forward.shape, keys.ravel(), sequences.ravel(), places.ravel(), ids.ravel(), flat
-        )
+        columns = keys.ravel(), sequences.ravel(), places.ravel(), ids.ravel(), flat
+        first = places[np.arange(len(places)), np.argmax(keys != NO_KEY, axis=1)]
+        continues = not forward.gradient and (bool((first > 0).any()) or bool(self._flat))
+        return TokenGrid(forward.call, forward.shape, *columns, continues)
+
+    def _is_flat(self, forward: Forward) -> bool:
+        flat = len(forward.shape) == 1 if self._flat is None else self._flat
+        return flat and not forward.gradient and forward.mask is None and len(forward.ids) == 1
 
     def _shifted(self, positions: Numbers, mask: Numbers | None) -> Numbers:
         """Positions from the first token of each sequence: some libraries count padding on the left too."""
