@@ -479,6 +479,15 @@ def test_the_limit(record: Record) -> None:
     assert sum(entry.values for entry in store.left_out) + len(there) == 3 * 2 + 2 * 2
 
 
+def test_what_identifies_rows_is_outside_of_the_limit_of_values(record: Record) -> None:
+    """Values of activations are beyond the limit from the first on; the token ids of every call are there."""
+    process = record(training, rows="module=*", values="module=*", values_limit=1).process
+    calls = [call for call in process.activations.calls(0) if call.module == "Policy"]
+    assert len(calls) == 3
+    assert all(process.values.get(kept(call, Part.INPUT, "ids").whole) is not None for call in calls)
+    assert process.values.get(kept(calls[0], Part.OUTPUT, "logits").whole) is None
+
+
 @pytest.mark.parametrize("copied", [0, activation_tensors.MAX_COPIED_BYTES])
 def test_large_tensors_are_read_where_they_are(record: Record, monkeypatch: pytest.MonkeyPatch, copied: int) -> None:
     """Whether they are copied first or not, whatever their layout, rows and values are the same."""

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rltrace.extension import Extension, Verb
+
+if TYPE_CHECKING:
+    from rltrace.recorder.base.options import RecordOptions
+
+
+def _recorders(options: RecordOptions) -> dict[str, str]:
+    return {"vllm": "rltrace.extensions.parity.adapters.vllm:start"} if options.rows and not options.rerun else {}
+
 
 EXTENSION: Final = Extension(
     {
@@ -20,5 +28,6 @@ EXTENSION: Final = Extension(
             runs_command=True,
         ),
     },
+    _recorders,
     providers={"rows": "rltrace.extensions.parity.patching.start:rows_provider"},
 )

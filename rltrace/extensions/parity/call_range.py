@@ -5,7 +5,7 @@ Owns looking up; decides nothing. The calls are those of a trace, or were built 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.errors import HoleError
-from rltrace.trace.format.activation_rows import ActivationRows, ModuleCall, OpRows, Part
+from rltrace.trace.format.activation_rows import FACTS, ActivationRows, ModuleCall, OpRows, Part
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.stream import StreamTrace
 from rltrace.trace.read.values import Value
@@ -49,6 +49,8 @@ class CallRange:
     """None: it was built in memory, and its ops cannot be read."""
     holes: list[str] = field(default_factory=list)
     """What could not be read; ``value`` adds to it."""
+    facts: Mapping[int, Mapping[str, ActivationRows]] = field(default_factory=dict)
+    """By number of a call, what an adapter declared of its batch: by name."""
 
     @property
     def stream(self) -> str:
@@ -153,6 +155,22 @@ class CallRange:
         """Its elements as numbers, in its shape; None as of ``value``."""
         value = self.value(tensor)
         return None if value is None else value.numbers
+
+
+def split_facts(
+    calls: Collection[ModuleCall],
+) -> tuple[tuple[ModuleCall, ...], Mapping[int, Mapping[str, ActivationRows]]]:
+    """The calls with the program's own tensors, and ``CallRange.facts``."""
+    facts = {
+        call.number: named for call in calls if (named := {one.name: one for one in call.tensors if one.name in FACTS})
+    }
+    own = (
+        replace(call, tensors=tuple(one for one in call.tensors if one.name not in FACTS))
+        if call.number in facts
+        else call
+        for call in calls
+    )
+    return tuple(own), facts
 
 
 def _within(call: ModuleCall, around: ModuleCall) -> bool:

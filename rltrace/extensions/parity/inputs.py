@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from rltrace.errors import UsageError
-from rltrace.extensions.parity.call_range import CallRange, RecordedStream
+from rltrace.extensions.parity.call_range import CallRange, RecordedStream, split_facts
 from rltrace.extensions.parity.selection import finds_call
 from rltrace.selectors import OP_KEYS, Selector, parse_selectors
 from rltrace.trace.format.activation_rows import ModuleCall
@@ -100,11 +100,11 @@ def _streams(side: str, trace: Trace, argument: TraceArgument) -> Iterator[CallR
         for stream in process.streams:
             if argument.stream is not None and not fnmatchcase(stream.name, argument.stream):
                 continue
-            calls, ops = tuple(activations.calls(stream.index)), activations.ops(stream.index)
+            (calls, facts), ops = split_facts(tuple(activations.calls(stream.index))), activations.ops(stream.index)
             if calls:
                 holes, recorded = [hole.why for hole in process.holes], RecordedStream(process, stream)
                 path, find = str(argument.path), process.values.get
-                yield CallRange(side, calls, path=path, ops=ops, find=find, recorded=recorded, holes=holes)
+                yield CallRange(side, calls, path=path, ops=ops, find=find, recorded=recorded, holes=holes, facts=facts)
 
 
 def _cut(call_range: CallRange, selects: Selects, what: str) -> CallRange:

@@ -101,7 +101,8 @@ MAX_KNOWN: Final = 1 << 16
 """Tensors whose row digests are remembered, at least; at most twice as many."""
 
 MAX_KEY_BYTES: Final = 1 << 20
-"""Bytes up to which integer and boolean tensors of calls are captured without request: they identify rows."""
+"""Bytes up to which integer and boolean tensors of calls are captured without request, whatever the limit of values:
+they identify rows."""
 
 MAX_COPIED_BYTES: Final = 1 << 22
 """Bytes up to which a tensor is copied before it is read; a larger one is read twice."""
@@ -158,8 +159,8 @@ class RowDigests:
                 if type(tensor) not in PLAIN and is_compound(tensor):  # whose shape may be made of symbols
                     raise NoBytesError(COMPOUND)
                 layout = self._process.layouts.of(tensor)
-                with_value = with_value or (not within_op and _may_be_key(tensor, layout))
-                return self._take(part, name, tensor, row, layout, digest, with_value)
+                is_key = not within_op and _may_be_key(tensor, layout)
+                return self._take((part, name), tensor, row, layout, digest, with_value or is_key, is_key=is_key)
             except NoBytesError as error:
                 why = str(error)
             except RuntimeError:
@@ -171,13 +172,14 @@ class RowDigests:
 
     def _take(
         self,
-        part: Part,
-        name: str,
+        place: tuple[Part, str],
         tensor: Tensor,
         row: int,
         layout: Layout,
         digest: int | None,
         with_value: bool,
+        *,
+        is_key: bool,
     ) -> NewTensor | None:
         queue, shape = self._queue, tuple(tensor.shape)
         axes = axes_of(queue.request.axes, len(shape))
@@ -203,16 +205,16 @@ class RowDigests:
                         raise NoBytesError(CHANGED)
                     block, new = self._remember(whole, axes, DigestBlock(digests)), count
                 if with_value and not self._values.knows(whole):
-                    self._add_value(whole, layout, data, row)
+                    self._add_value(whole, layout, data, row, is_key=is_key)
         assert digest is not None
         queue.use(new)
-        return NewTensor(part, self.name(name), layout.id, axes, digest, block)
+        return NewTensor(place[0], self.name(place[1]), layout.id, axes, digest, block)
 
     def _leave_out(self, row: int, count: int) -> None:
         self._queue.leave_out(LIMIT, self._stream, row, 8 * count)
 
-    def _add_value(self, digest: int, layout: Layout, data: bytes | memoryview, row: int) -> None:
-        if self._values.has_room(len(data)):
+    def _add_value(self, digest: int, layout: Layout, data: bytes | memoryview, row: int, *, is_key: bool) -> None:
+        if is_key or self._values.has_room(len(data)):
             self._values.add(NewValue(ValueKind.WITH_ROWS, digest, self._stream, row, 0, layout.id, bytes(data)))
         else:
             self._values.leave_out(LIMIT, self._stream, row, len(data))

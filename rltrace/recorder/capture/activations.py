@@ -21,6 +21,7 @@ from rltrace.recorder.capture.activation_tensors import (
     WalkBudget,
     named_tensors,
 )
+from rltrace.recorder.capture.call_facts import sources
 from rltrace.recorder.capture.capture_queue import ValueQueue
 from rltrace.recorder.capture.selection import StreamSelector
 from rltrace.recorder.core.calls import Call
@@ -133,7 +134,16 @@ class CallRows:
             call.step = stream.process.step
             call.grad = torch.is_grad_enabled()
             self._take(call, Part.INPUT, self._names.arguments(module, args, kwargs))
+            if parent is None:
+                self._take_facts(call)
         return call
+
+    def _take_facts(self, call: OpenCall) -> None:
+        try:
+            self._take(call, Part.INPUT, list(sources.read()))
+        except Exception as error:  # of a library in a state that its adapter does not know
+            why = f"facts of a batch: {error or type(error).__name__}"
+            self._queue.leave_out(why, self._stream.number, self._stream.row, 0)
 
     def _take(self, call: OpenCall, part: Part, values: Iterable[tuple[str, object]]) -> None:
         row = self._stream.row

@@ -12,6 +12,15 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+SLOT = "rltrace:slot"
+"""Name among the inputs of an outermost call: [tokens], the slot of the KV cache that each token of the batch fills. An
+empty one: the batch is a warm-up, and holds no token of a sequence."""
+PREVIOUS_SLOT = "rltrace:previous_slot"
+"""The same of its predecessor, or ``BEGINS``."""
+BEGINS = -1
+FACTS = (SLOT, PREVIOUS_SLOT)
+"""What an adapter of an engine declares: no argument of the program."""
+
 
 class Part(IntEnum):
     """Whether a tensor was an input or an output of a call."""

@@ -190,7 +190,7 @@ def log_probabilities(logits: NDArray[np.floating], tokens: GapNumbers) -> Float
 # --- logprobs ---------------------------------------------------------------------------------------------------------
 
 
-HEADS = ("lm_head", "embed_out", "output_projection")
+HEADS = ("lm_head", "embed_out", "output_projection", "logits_processor")
 """Names of the layer that returns logits, for models that do not."""
 SOURCE = (
     "log-softmax in float64 of the logits of {a} (A) and {b} (B), at the next token of B's sequence; without what"

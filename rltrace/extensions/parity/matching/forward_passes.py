@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from rltrace.extensions.parity.call_range import CallRange, all_inner, inputs_of
 from rltrace.extensions.parity.module_names import root_of
 from rltrace.token_keys import Numbers
-from rltrace.trace.format.activation_rows import ActivationRows, ModuleCall
+from rltrace.trace.format.activation_rows import PREVIOUS_SLOT, SLOT, ActivationRows, ModuleCall
 
 INTEGERS = ("int64", "int32", "int16", "uint8", "int8")
 IDS = ("input_ids", "ids", "tokens", "token_ids", "idx")
@@ -29,6 +29,15 @@ PADDING_MASKS = ("key_padding_mask", "src_key_padding_mask", "padding_mask", "pa
 
 HIGHEST_FIRST_POSITION = 2
 """Some models count positions from 1 or 2; a sequence with a higher first position began before the recording."""
+
+
+@dataclass(frozen=True, eq=False)
+class Slots:
+    """The slots of an engine's KV cache that a batch fills; [tokens] each, none for padding at its end."""
+
+    own: Numbers
+    previous: Numbers
+    """Of the predecessors; BEGINS: a sequence begins."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +54,8 @@ class Forward:
     """[sequences, tokens] or [1, tokens]."""
     mask: Numbers | None
     """[sequences, length], nonzero except at padding; the last columns are those of this call."""
+    slots: Slots | None = None
+    """None: no adapter declared them."""
     gradient: bool = False
     """Whether gradients are recorded: then no token continues a sequence of an earlier call."""
 
@@ -120,7 +131,14 @@ def _forward(call_range: CallRange, call: ModuleCall, tensor: ActivationRows, co
     masks = _first(_mask(call_range, tokens, one) for one in near)
     if masks is not None and positions is not None and tokens.shape[1] == 1:
         masks = None  # the last columns of the mask of a static cache are not those of this call
-    return Forward(call, shape, tokens, positions, masks, call_range.has_gradient(call))
+    slots = next((found for one in near if (found := _slots(call_range, one)) is not None), None)
+    return Forward(call, shape, tokens, positions, masks, slots, call_range.has_gradient(call))
+
+
+def _slots(call_range: CallRange, call: ModuleCall) -> Slots | None:
+    facts = call_range.facts.get(call.number, {})
+    found = [None if name not in facts else call_range.numbers(facts[name]) for name in (SLOT, PREVIOUS_SLOT)]
+    return None if found[0] is None or found[1] is None else Slots(found[0], found[1])
 
 
 def _rest_of_pass(call_range: CallRange, anchor: ModuleCall) -> Iterator[ModuleCall]:

@@ -14,10 +14,10 @@ from itertools import accumulate, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from rltrace.extensions.parity.matching.forward_passes import HIGHEST_FIRST_POSITION, Forward
+from rltrace.extensions.parity.matching.forward_passes import HIGHEST_FIRST_POSITION, Forward, Slots
 from rltrace.extensions.parity.module_names import root_of
 from rltrace.token_keys import NO_KEY, Keys, Numbers, Sequences, runs_of, token_keys
-from rltrace.trace.format.activation_rows import ModuleCall
+from rltrace.trace.format.activation_rows import BEGINS, ModuleCall
 
 UNKNOWN = -1
 
@@ -102,6 +102,8 @@ class SequenceFollower:
         """``flat``: as of ``has_flat_batches``; None: not known yet, then a batch without an axis of sequences is."""
         self._sequences = Sequences()
         self._flat = flat
+        self._cached = CachedSequences()
+        self._has_slots = False
         self._pad = pad
         self.offset = offset
         self._count = 0
@@ -113,6 +115,12 @@ class SequenceFollower:
     def grid(self, forward: Forward) -> TokenGrid:
         """Sequences are numbered from 0 for each model."""
         ids, positions, mask = forward.ids, forward.positions, forward.mask
+        if forward.slots is not None and ids.size:
+            self._has_slots = True
+            return self._cached.grid(forward, forward.slots)
+        if self._has_slots:  # what this batch does to the cache is not known
+            self._cached.forget()
+            return TokenGrid.of_keys(forward.call, forward.shape, np.zeros(ids.size, np.uint64))
         if not ids.size:
             return TokenGrid.of_keys(forward.call, forward.shape, np.zeros(0, np.uint64))
         if positions is not None:
@@ -162,6 +170,39 @@ class SequenceFollower:
                 sequences[row, start:end][~own] = UNKNOWN
                 self._places[row] = first + int(own.sum())
         return sequences, places
+
+
+class CachedSequences:
+    """Follows the sequences of an engine through the slots of its KV cache."""
+
+    def __init__(self) -> None:
+        self._slots: dict[int, tuple[np.uint64, int, int]] = {}
+        """Of the token in each slot: key, sequence, place."""
+        self._last: dict[int, int] = {}
+        """Of each sequence, the slot of its last token."""
+
+    def forget(self) -> None:
+        self._slots.clear()
+
+    def grid(self, forward: Forward, slots: Slots) -> TokenGrid:
+        """The predecessor of a token is what its slot holds; a token of which that is not known has no key."""
+        ids = forward.ids.ravel()
+        keys, sequences, places = np.zeros(len(ids), np.uint64), np.full(len(ids), UNKNOWN), np.full(len(ids), UNKNOWN)
+        pads = (np.arange(len(ids)) >= len(slots.own)).astype(np.int64)
+        for at, (own, previous) in enumerate(zip(slots.own.tolist(), slots.previous.tolist(), strict=True)):
+            before, sequence, place = self._slots.get(previous, (None, UNKNOWN, UNKNOWN))
+            if previous == BEGINS:
+                before = NO_KEY
+            if before is None:
+                self._slots.pop(own, None)
+                continue
+            if self._last.get(sequence) != previous:  # another one goes on from here, or one begins
+                sequence = len(self._last)
+            keys[at] = token_keys(ids[at : at + 1][None], np.array([before]))[0, 0]
+            sequences[at], places[at] = sequence, place + 1
+            self._slots[own], self._last[sequence] = (keys[at], sequence, place + 1), own
+        continues = bool((slots.previous != BEGINS).any())
+        return TokenGrid(forward.call, forward.shape, keys, sequences, places, ids, pads, continues)
 
 
 def _runs(keys: Keys, begins: NDArray[np.bool_]) -> Iterable[tuple[int, int]]:

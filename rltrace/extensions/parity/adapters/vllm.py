@@ -1,0 +1,75 @@
+"""Facts of vLLM's batches, from its KV cache: which slot each token fills, and which slot its predecessor fills.
+
+Owns what is read of vLLM, and for which versions that holds. A request is followed through the block tables alone, so
+that continuous batching, chunked prefill, a prefix cache and preemption need no case of their own.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import torch
+
+from rltrace.errors import UsageError
+from rltrace.recorder.capture.call_facts import sources
+from rltrace.trace.format.activation_rows import BEGINS, PREVIOUS_SLOT, SLOT
+
+if TYPE_CHECKING:
+    from rltrace.recorder.base.options import RecordOptions
+    from rltrace.token_keys import Numbers
+
+TESTED: Final = ("0.32",)
+"""Versions whose internals this module reads."""
+
+
+def start(options: RecordOptions, token: str) -> None:
+    """Record facts in this process; called when it has imported vLLM. Raises UsageError for other versions."""
+    version = str(sys.modules["vllm"].__version__)
+    if ".".join(version.split(".")[:2]) not in TESTED:
+        raise UsageError(f"facts of vLLM's batches are known for {', '.join(TESTED)}, not for {version}")
+    sources.add(batch_facts)
+
+
+def batch_facts() -> Mapping[str, torch.Tensor]:
+    """Facts of the batch that vLLM computes now; empty: it computes none. In a warm-up, no token has a slot."""
+    context = sys.modules.get("vllm.forward_context")
+    if context is None or not context.is_forward_context_available():
+        return {}
+    forward = context.get_forward_context()
+    metadata = forward.attn_metadata
+    if not metadata:
+        return {SLOT: torch.zeros(0, dtype=torch.int64), PREVIOUS_SLOT: torch.zeros(0, dtype=torch.int64)}
+    if isinstance(metadata, list):
+        raise UsageError("facts of vLLM's batches in several micro-batches are unknown")
+    layer, attention = next(iter(metadata.items()))
+    starts, lengths = _numbers(attention.query_start_loc), _numbers(attention.seq_lens)
+    token = np.arange(starts[-1])
+    request = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+    positions = lengths[request] - (starts[request + 1] - token)
+    table, own = _numbers(attention.block_table), _numbers(attention.slot_mapping)[: len(token)]
+    sizes = set(forward.no_compile_layers[layer].kv_cache.shape)
+    fitting = [size for size in sizes if np.array_equal(slots_of(table, size, request, positions), own)]
+    if len(fitting) != 1:
+        raise UsageError(f"the size of a block of vLLM's KV cache is not certain: one of {sorted(sizes)}")
+    before = np.where(positions == 0, BEGINS, slots_of(table, fitting[0], request, np.maximum(positions - 1, 0)))
+    return {SLOT: torch.from_numpy(own), PREVIOUS_SLOT: torch.from_numpy(before)}
+
+
+def slots_of(table: Numbers, size: int, request: Numbers, positions: Numbers) -> Numbers:
+    """The slots of these positions of these requests, [n]; -1 where the table is too short.
+
+    ``table``: [requests, blocks], numbers of blocks; ``size``: slots of a block.
+    """
+    block = positions // size
+    slots: Numbers = np.where(
+        block < table.shape[1], table[request, np.minimum(block, table.shape[1] - 1)] * size + positions % size, -1
+    )
+    return slots
+
+
+def _numbers(tensor: Any) -> Numbers:
+    array: Numbers = tensor.detach().cpu().numpy().astype(np.int64)
+    return array

@@ -1,0 +1,98 @@
+"""Tokens of an engine's flat batches, followed through the slots of its KV cache, as its adapter declares them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from paged_engine import Engine
+from whole_number_model import policy, train
+
+import rltrace
+from rltrace.extensions.parity.adapters.vllm import slots_of
+from rltrace.extensions.parity.compare import compare
+from rltrace.extensions.parity.inputs import open_ranges, parse_given
+from rltrace.extensions.parity.matching.forward_passes import Forward, Slots
+from rltrace.extensions.parity.matching.token_grids import token_grids
+from rltrace.extensions.parity.model import Parity, ParityVerdict, Reason
+from rltrace.token_keys import NO_KEY
+from rltrace.trace.format.activation_rows import BEGINS, ModuleCall
+
+SEQUENCES = [[3, 4, 5, 6, 7, 8], [9, 4, 5, 11, 12], [3, 4, 13, 14, 15, 16, 17], [3, 4, 5, 6, 18]]
+PROMPTS = [2, 3, 2, 4]
+FED = sum(map(len, SEQUENCES)) - len(SEQUENCES)
+"""The last token of each sequence is never fed."""
+
+
+def compared(path: Path, engine: Engine, trainer: torch.nn.Module) -> Parity:
+    """The engine's trace against the trainer's."""
+    with rltrace.record(path / "a.zarr", rows="all", values="module=*"):  # type: ignore[operator]
+        engine.generate(SEQUENCES[:2], PROMPTS[:2])
+        engine.generate(SEQUENCES, PROMPTS)
+    with rltrace.record(path / "b.zarr", rows="all", values="module=*"):  # type: ignore[operator]
+        train(trainer, SEQUENCES)
+    a, b = parse_given(str(path / "a.zarr"), [], "a"), parse_given(str(path / "b.zarr"), [], "b")
+    return compare(*open_ranges(a, b)).parity
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{}, {"batch": 3}, {"blocks": 5}, {"prefixes": True}],
+    ids=["whole", "chunked", "preempted", "shared"],
+)
+def test_every_token_of_an_engine_has_the_key_of_its_sequence(tmp_path: Path, how: dict[str, Any]) -> None:
+    """Requests that come and go in one batch, prompts in chunks, sequences that are computed again, and beginnings that
+    are not computed at all: every token that was fed is compared in every module, and the warm-up is nobody's.
+    """
+    engine = Engine(policy(), **how)
+    parity = compared(tmp_path, engine, policy())
+    assert (engine.preempted > 0, engine.hits > 0) == ("blocks" in how, "prefixes" in how)
+    assert (parity.verdict, parity.a.unknown, parity.disagreements) == (ParityVerdict.BITWISE, 0, ())
+    assert {module.rows for module in parity.modules} == {FED}
+
+
+@pytest.mark.parametrize(
+    ("at", "twist", "reason"),
+    [
+        ("layers.0.attention.value", "arguments", Reason.ARGUMENTS),
+        ("layers.1.up", "operators", Reason.OPERATOR),
+        ("head", "dtype", Reason.DTYPE),
+    ],
+)
+def test_what_differs_is_found_in_an_engines_batches(tmp_path: Path, at: str, twist: str, reason: Reason) -> None:
+    parity = compared(tmp_path, Engine(policy(), batch=3), policy(twist=twist, at=at))
+    assert parity.verdict is ParityVerdict.DIFFERS
+    if at != "head":  # whose whole numbers bfloat16 holds
+        assert [(one.path.b, one.reason) for one in parity.origins] == [(f"Policy.{at}", reason)]
+
+
+def test_weights_that_the_engine_was_not_given(tmp_path: Path) -> None:
+    other = policy()
+    with torch.no_grad():
+        other.layers[1].up.weight[0, 0] += 1
+    parity = compared(tmp_path, Engine(policy()), other)
+    assert [(one.path.b, one.reason) for one in parity.origins] == [("Policy.layers.1.up", Reason.WEIGHTS)]
+
+
+def forward(ids: list[int], slots: Slots | None) -> Forward:
+    call = ModuleCall(0, None, "M.embed", "Embedding", 0, "forward", False, 0, 0, ())
+    return Forward(call, (len(ids),), np.array([ids]), None, None, slots)
+
+
+def test_a_batch_without_facts_leaves_nothing_certain() -> None:
+    """It may have filled any slot."""
+    begun = forward([5, 6], Slots(np.array([8, 9]), np.array([BEGINS, 8])))
+    on = forward([7], Slots(np.array([10]), np.array([9])))
+    followed = token_grids([begun, on])[1]
+    assert followed.keys[0] != NO_KEY
+    assert (followed.sequences.tolist(), followed.places.tolist()) == ([0], [2])
+    assert token_grids([begun, forward([1], None), on])[2].keys.tolist() == [NO_KEY]
+
+
+def test_slots_by_a_table_of_blocks() -> None:
+    """Two requests in blocks of 4: the second position 5 of the first, and the first position of the second."""
+    table = np.array([[3, 7], [2, 0]])
+    assert slots_of(table, 4, np.array([0, 0, 1]), np.array([5, 9, 0])).tolist() == [29, -1, 8]

@@ -1,0 +1,160 @@
+"""A small engine like those that serve models: flat batches over a KV cache of blocks, with facts for the recorder.
+
+Its model is the one of ``whole_number_model``, so that it agrees with the trainer to the bit. Owns a scheduler with
+continuous batching, chunked prefill, a prefix cache and preemption, and the declaration of what slots a batch fills.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from whole_number_model import WIDTH, Attention, Lists, Policy
+
+from rltrace.recorder.capture.call_facts import sources
+from rltrace.trace.format.activation_rows import BEGINS, PREVIOUS_SLOT, SLOT
+
+
+@dataclass
+class Batch:
+    """Tokens of one forward pass; [tokens] each."""
+
+    ids: list[int] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    slots: list[list[int]] = field(default_factory=list)
+    """The slots of each token's sequence up to it."""
+
+    def facts(self) -> Mapping[str, Tensor]:
+        own = [slots[-1] for slots in self.slots]
+        before = [slots[-2] if len(slots) > 1 else BEGINS for slots in self.slots]
+        return {SLOT: torch.tensor(own, dtype=torch.long), PREVIOUS_SLOT: torch.tensor(before, dtype=torch.long)}
+
+
+class PagedAttention(Attention):
+    """The same sums, over what the cache holds."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.cache = torch.zeros(size, WIDTH)
+
+    def forward(self, x: Tensor, mask: Batch, past: object) -> Tensor:  # type: ignore[override]
+        sums = self.value(x)
+        if mask.slots:
+            self.cache[[slots[-1] for slots in mask.slots]] = sums
+            sums = torch.stack([self.cache[slots].sum(0) for slots in mask.slots])
+        out: Tensor = self.out(sums)
+        return out
+
+
+class PagedPolicy(Policy):
+    """The policy over flat batches."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        for layer in self.layers:
+            layer.attention = PagedAttention(size)
+
+    def forward(self, ids: Tensor, positions: Tensor, batch: Batch) -> Tensor:  # type: ignore[override]
+        x = self.embed(ids) + self.place(positions)
+        for layer in self.layers:
+            x = torch.remainder(layer(x, batch, None), 64)
+        out: Tensor = self.head(self.keep(x))
+        return out
+
+
+@dataclass
+class Request:
+    """One sequence that is being computed."""
+
+    tokens: list[int]
+    prompt: int
+    known: int
+    """Tokens that are sampled, or of the prompt."""
+    blocks: list[int] = field(default_factory=list)
+    computed: int = 0
+
+
+class Engine:
+    """Computes sequences as if it sampled them."""
+
+    def __init__(
+        self, weights: Policy, *, blocks: int = 32, size: int = 2, batch: int = 64, prefixes: bool = False
+    ) -> None:
+        """``blocks`` of ``size`` slots; at most ``batch`` tokens at a time; ``prefixes``: whole blocks are shared."""
+        self.model = PagedPolicy(blocks * size)
+        self.model.load_state_dict(weights.state_dict())
+        self.size, self.batch, self.prefixes = size, batch, prefixes
+        self.free = list(range(blocks))
+        self.shared: dict[tuple[int, ...], int] = {}
+        self.preempted = self.hits = 0
+        self.now: Batch | None = None
+        """What is computed now."""
+        sources.add(lambda: {} if self.now is None else self.now.facts())
+
+    @torch.no_grad()
+    def generate(self, sequences: Lists, prompts: list[int]) -> None:
+        self._compute(Batch([0, 0, 0], [0, 1, 2], []))  # a warm-up, of no sequence
+        waiting = [Request(list(row), n, n) for row, n in zip(sequences, prompts, strict=True)]
+        running: list[Request] = []
+        while waiting or running:
+            running += waiting
+            waiting = []
+            batch = Batch()
+            for request in list(running):
+                self._schedule(batch, request, running, waiting)
+            if batch.ids:
+                self._compute(batch)
+            for request in list(running):
+                if request.computed == request.known:
+                    request.known += 1
+                    if request.known >= len(request.tokens):  # the last one is never fed
+                        running.remove(request)
+                        self._release(request)
+
+    def _compute(self, batch: Batch) -> None:
+        self.now = batch
+        self.model(torch.tensor(batch.ids), torch.tensor(batch.positions), batch)
+        self.now = None
+
+    def _schedule(self, batch: Batch, request: Request, running: list[Request], waiting: list[Request]) -> None:
+        """Add the next tokens of a request; where there are no blocks for them, give up what it has computed."""
+        if request.computed == 0 and self.prefixes:
+            self._reuse(request)
+        count = min(request.known - request.computed, self.batch - len(batch.ids))
+        needed = -(-(request.computed + count) // self.size) - len(request.blocks)
+        if needed > len(self.free):
+            self.preempted += request.computed > 0
+            running.remove(request)
+            waiting.append(request)
+            self._release(request)
+            request.computed = 0
+            return
+        request.blocks += [self.free.pop(0) for _ in range(needed)]
+        for position in range(request.computed, request.computed + count):
+            batch.ids.append(request.tokens[position])
+            batch.positions.append(position)
+            batch.slots.append(
+                [request.blocks[p // self.size] * self.size + p % self.size for p in range(position + 1)]
+            )
+        request.computed += count
+
+    def _reuse(self, request: Request) -> None:
+        for end in range(self.size, request.known, self.size):
+            block = self.shared.get(tuple(request.tokens[:end]))
+            if block is None:
+                return
+            request.blocks.append(block)
+            request.computed = end
+            self.hits += 1
+
+    def _release(self, request: Request) -> None:
+        """Give blocks back; whole ones are kept for others where prefixes are shared."""
+        for k, block in enumerate(request.blocks):
+            end = (k + 1) * self.size
+            if self.prefixes and end <= request.computed:
+                self.shared.setdefault(tuple(request.tokens[:end]), block)
+            elif block not in self.free:
+                self.free.append(block)
+        request.blocks = []
