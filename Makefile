@@ -104,6 +104,7 @@ bench: engine
 	$(BIN)/python benchmarks/record_cost.py
 	$(BIN)/python benchmarks/against_cost.py
 	$(BIN)/python benchmarks/operands.py
+	$(BIN)/python benchmarks/messages.py
 	$(BIN)/python benchmarks/scale.py
 	$(BIN)/python benchmarks/mechanisms.py
 	$(BIN)/python benchmarks/values_cost.py

@@ -387,6 +387,8 @@ class _Comparer:
             level = "step"
             self.notes.append("no step was recorded op by op on both sides")
         self.notes += dict.fromkeys(note for _, result in self.steps for note in result.notes)
+        if len(self.pairs) > 1:
+            self.streams = [(process, self._with_senders(result)) for process, result in self.streams]
         return self._assemble(level, system, one_sided_streams)
 
     def _leave_out_unplaced(self) -> None:
@@ -436,6 +438,14 @@ class _Comparer:
             self._take_pool(pool)
         if asleep or not (recorded_throughout(a) and recorded_throughout(b)):
             self.steps.append((a, compare_steps(a, b, exclude=_recorded_on_both(a, b))))
+
+    def _with_senders(self, result: StreamResult) -> StreamResult:
+        """A result whose findings name the row of another process that wrote what was received."""
+        found = {
+            id(each): self.order.with_sender(each) for each in (result.first, result.value, result.harmful) if each
+        }
+        first, value, harmful = (found.get(id(each)) for each in (result.first, result.value, result.harmful))
+        return replace(result, first=first, value=value, harmful=harmful)
 
     def _compare_pools(self) -> None:
         """Compare the processes of each pool that both sides have."""

@@ -1,9 +1,9 @@
 """The order of findings in different streams, as far as it is known.
 
-Only shared events order streams: optimizer attempts within one process, collectives between processes. What a process
-ran before it sent data precedes what another ran after it had received them. What is within a call or an iteration of
-JAX precedes the row of it, and a thread that runs JAX and torch records how their rows follow each other. Names never
-order anything else.
+Only shared events order streams: optimizer attempts within one process, messages and collectives between processes.
+What a process ran before it sent data precedes what another ran after it had received them. What is within a call or an
+iteration of JAX precedes the row of it, and a thread that runs JAX and torch records how their rows follow each other.
+Names never order anything else.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ import numpy as np
 from rltrace.diff.base.model import Cause, Finding
 from rltrace.diff.base.view import StreamView
 from rltrace.diff.causes.collectives import CollectiveLog, collectives_between, first_row, own_rank
+from rltrace.diff.happened_before import HappenedBefore
+from rltrace.diff.senders import Senders
 from rltrace.errors import HoleError
 from rltrace.trace.format.interleaving import moment_of
 from rltrace.trace.format.schema import Column, is_within, parse_within
@@ -54,10 +56,16 @@ class Order:
         self._logs: dict[tuple[str, int, int], CollectiveLog | None] = {}
         self._ranks: dict[str, int | None] = {}
         self._around: dict[tuple[str, int], int | None] = {}
+        self._happened = HappenedBefore(a), HappenedBefore(b)
+        self._senders = Senders(a, b, self._happened)
 
     def earliest(self, found: Sequence[OrderedFinding]) -> list[Finding]:
-        """The findings that none is known to precede: one, or several that cannot be ordered."""
-        return [x.finding for x, before in zip(found, self._before(found), strict=True) if not before]
+        """The findings that none is known to precede: one, or several that cannot be ordered; those last whose data
+        came from outside, maybe from another of them."""
+        first = [x.finding for x, before in zip(found, self._before(found), strict=True) if not before]
+        return sorted(
+            first, key=lambda finding: finding.cause is Cause.OUTSIDE
+        )  # it may have come from another of them
 
     def later(self, found: Sequence[OrderedFinding]) -> tuple[Finding, ...]:
         """The other findings, of processes without an earliest one; received ones name the streams of their origins."""
@@ -79,6 +87,8 @@ class Order:
 
         def is_before(k: int, n: int) -> bool:
             x, y = found[k], found[n]
+            if self._happened_before(x.finding, y.finding):
+                return True
             if x.process == y.process:
                 steps = x.finding.step, y.finding.step
                 if steps[0] is None or steps[1] is None or steps[0] == steps[1]:
@@ -89,12 +99,28 @@ class Order:
             return self._was_received(logs[k], ranks[k], logs[n])
 
         tokens = [self._token(x.process) for x in found]
-        processes: dict[str, list[int]] = {}
-        for n, (x, token) in enumerate(zip(found, tokens, strict=True)):
-            processes.setdefault(token or x.process, []).append(n)
-        receives = [bool(log is not None and log.completed) for log in logs]  # else only its own process orders it
-        before = [range(len(found)) if receives[n] else processes[tokens[n] or y.process] for n, y in enumerate(found)]
-        return [[k for k in before[n] if found[k] is not y and is_before(k, n)] for n, y in enumerate(found)]
+        return [[k for k, x in enumerate(found) if x is not y and is_before(k, n)] for n, y in enumerate(found)]
+
+    def _happened_before(self, x: Finding, y: Finding) -> bool:
+        """Whether ``x`` happened before ``y`` in a run that has both."""
+        sender = y.sender
+        if sender is not None and sender.stream == x.stream and x.a_index is not None and x.a_index <= sender.a_index:
+            return True
+        for happened, first, second in zip(self._happened, _rows(x), _rows(y), strict=True):
+            if first is None or second is None:
+                continue
+            if x.stream == y.stream:
+                return first < second
+            if happened.orders((x.stream, first), (y.stream, second)):
+                return True
+        return False
+
+    def with_sender(self, finding: Finding) -> Finding:
+        """The finding with the row of another process that wrote what it received, where one is known to."""
+        sender = self._senders.of(finding) if finding.cause is Cause.OUTSIDE and finding.received is None else None
+        if sender is None:
+            return finding
+        return replace(finding, sender=sender, explanation=f"{finding.explanation}; it is what {sender.text} wrote")
 
     @staticmethod
     def _was_received(sent: CollectiveLog | None, rank: int | None, received_by: CollectiveLog | None) -> bool:
@@ -214,6 +240,13 @@ def row_around(view: StreamView, name: str, row: int) -> int | None:
     except HoleError:
         pass
     return None
+
+
+def _rows(finding: Finding) -> tuple[int | None, int | None]:
+    """A finding's row in A and in B; of step digests, the step."""
+    if finding.a_index is None and finding.b_index is None:
+        return finding.step, finding.b_step or finding.step
+    return finding.a_index, finding.b_index
 
 
 def _predecessors(n: int, before: Sequence[Sequence[int]]) -> set[int]:

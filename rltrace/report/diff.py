@@ -274,7 +274,7 @@ def _other_title(comparison: Comparison, finding: Finding, shown: Finding | None
     if finding is comparison.first_value:
         return "First difference in values, after it"
     if finding in comparison.later:
-        return f"{'Received by' if finding.received else 'In'} {finding.stream}, after it"
+        return f"{'Received by' if finding.received or finding.sender else 'In'} {finding.stream}, after it"
     if shown is None and comparison.verdict is Verdict.UNKNOWN:
         return "First difference"
     return "Before it, the first difference in structure" if shown is not None else "First difference in structure"

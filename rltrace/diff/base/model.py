@@ -83,6 +83,24 @@ class Received:
 
 
 @dataclass(frozen=True)
+class Sender:
+    """The row of another process that wrote the bytes that differ, before they were received."""
+
+    stream: str
+    a_index: int
+    b_index: int
+    op: str
+    step: int | None
+    """A's; None for a process without steps."""
+
+    @property
+    def text(self) -> str:
+        """``aten.add_.Tensor (row 73, step 2) of rank0/worker:1``."""
+        step = "" if self.step is None else f", step {self.step:,}"
+        return f"{self.op} (row {self.a_index:,}{step}) of {self.stream}"
+
+
+@dataclass(frozen=True)
 class FindingEvent:
     """The event through which differing data entered from outside torch."""
 
@@ -153,6 +171,8 @@ class Finding:
     """``same-kernel`` only: whether the op gave the same bits when run again; None: not tried."""
     received: Received | None = None
     """The collective that brought the difference from other processes; this stream only propagates it."""
+    sender: Sender | None = None
+    """The row of another process that wrote what differs; this stream received it."""
     event: FindingEvent | None = None
     """The event that brought the difference in: what an environment returned, a checkpoint."""
     output_names: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Checkpoints: what a program loads from files.
+"""Checkpoints: what a program loads from files, and writes into them.
 
 Patches ``torch.load`` and the functions of ``safetensors.torch`` that load whole files. An event has one digest of all
 that was loaded, so that runs with other initial weights diverge there. Contents of ``MAX_BYTES`` and more are not
@@ -27,20 +27,31 @@ MAX_BYTES: Final = 1 << 32
 _COUNTS: Final = ("tensors", "bytes")
 
 
-class Checkpoints:
-    """Patches of functions that load, from ``install`` to ``uninstall``."""
+NoteFile = Callable[[bool, object], None]
+"""Called after a file was written (True) or read, with its path or another object."""
 
-    def __init__(self, context: IntegrationContext) -> None:
-        self._context = context
+
+class Checkpoints:
+    """Patches of functions that load and save, from ``install`` to ``uninstall``."""
+
+    def __init__(self, context: IntegrationContext, note_file: NoteFile) -> None:
+        self._context, self._note_file = context, note_file
         self._patches = Patches()
 
     def install(self) -> None:
         self._patch("torch.load", "load", (torch, torch.serialization))
+        self._patches.wrap_all((torch, torch.serialization), "save", self._saved)
 
     def watch_safetensors(self, module: ModuleType) -> None:
         """``safetensors.torch`` has been imported. Its ``safe_open`` loads tensors one by one, and is not recorded."""
         for name in ("load", "load_file"):
             self._patch(f"safetensors.torch.{name}", name, (module,))
+        self._patches.wrap(module, "save_file", self._saved)
+
+    def _saved(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        self._note_file(True, kwargs.get("f", kwargs.get("filename", args[1] if len(args) > 1 else None)))
+        return result
 
     def _patch(self, function: str, name: str, holders: Sequence[Any]) -> None:
         with_digest = EventForm(Kind.CHECKPOINT, function, counts=_COUNTS, digests=("content",))
@@ -48,6 +59,7 @@ class Checkpoints:
 
         def load(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             loaded = original(*args, **kwargs)
+            self._note_file(False, args[0] if args else kwargs.get("f", kwargs.get("filename")))
             try:
                 with torch_function_disabled():
                     self._write(with_digest, without_digest, loaded, sys._getframe(2))  # below the patch

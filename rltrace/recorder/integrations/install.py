@@ -14,7 +14,7 @@ import torch
 from rltrace.recorder.base.import_hook import ImportHook
 from rltrace.recorder.base.torch_function import torch_function_disabled
 from rltrace.recorder.digests.tensor_digest import TensorDigests
-from rltrace.recorder.integrations.checkpoints import Checkpoints
+from rltrace.recorder.integrations.checkpoints import Checkpoints, NoteFile
 from rltrace.recorder.integrations.environments import (
     IN_EVENT,
     IN_VECTOR,
@@ -44,8 +44,9 @@ class _PatchedMethods(NamedTuple):
 class Integrations:
     """Patches these libraries, from ``install`` to ``uninstall``; whatever is counted is counted anew each time."""
 
-    def __init__(self, events: EventSink, digests: TensorDigests) -> None:
+    def __init__(self, events: EventSink, digests: TensorDigests, note_file: NoteFile) -> None:
         self._events, self._digests, self._fail = events, digests, events.fail
+        self._note_file = note_file
         self.steps = EnvironmentSteps(events.environment_passed)
         self._patches: list[SubclassPatches] = []
         self._undo: list[Callable[[], None]] = []
@@ -63,7 +64,7 @@ class Integrations:
             constructions=CallDepth(),
             seedings=CallDepth(),
         )
-        checkpoints = Checkpoints(context)
+        checkpoints = Checkpoints(context, self._note_file)
         construction = EnvironmentConstruction(context)
         environment = (
             _PatchedMethods(Environments(context).methods, context.calls, IN_EVENT),

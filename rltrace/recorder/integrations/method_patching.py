@@ -35,7 +35,17 @@ class MethodPatch:
     """A descriptor in place of a function in a class. In calls ``max_depth`` deep and more the original is found: a
     stack of wrappers looks its methods up at every step, and only its outermost call is an event."""
 
-    __slots__ = ("_bind", "_bind_replacement", "_call_depth", "_max_depth", "_name", "_owner", "_patch", "original")
+    __slots__ = (
+        "_bind",
+        "_bind_replacement",
+        "_call_depth",
+        "_max_depth",
+        "_name",
+        "_owner",
+        "_patch",
+        "is_inherited",
+        "original",
+    )
 
     def __init__(
         self,
@@ -48,6 +58,8 @@ class MethodPatch:
         max_depth: int,
     ) -> None:
         self.original = original
+        self.is_inherited = False
+        """Whether the class has the method from a mixin, which is none of the patched classes."""
         self._owner = id(owner)
         """Of the class that has the method: that class lives as long as its descriptor is called."""
         self._name = name
@@ -112,7 +124,10 @@ class SubclassPatches:
             reference, name, patch = self._patches.pop()
             cls = reference()
             if cls is not None and vars(cls).get(name) is patch:  # else the program has replaced it since
-                setattr(cls, name, patch.original)
+                if patch.is_inherited:
+                    delattr(cls, name)
+                else:
+                    setattr(cls, name, patch.original)
         if self._hook is not None and vars(self._root).get(HOOK) is self._hook:
             if self._original_hook is None:
                 delattr(self._root, HOOK)
@@ -122,11 +137,15 @@ class SubclassPatches:
 
     def _patch(self, cls: type) -> None:
         for name, decorate in self._methods.items():
-            original = vars(cls).get(name)
+            owner = next((base for base in cls.__mro__ if name in vars(base)), None)
+            if owner is None or (owner is not cls and issubclass(owner, self._root)):
+                continue  # it is patched there
+            original = vars(owner)[name]
             if isinstance(original, FunctionType):
                 patch = MethodPatch(
                     cls, name, original, decorate, self._patch_complete, self._call_depth, self._max_depth
                 )
+                patch.is_inherited = owner is not cls
                 try:
                     setattr(cls, name, patch)
                 except (AttributeError, TypeError):  # a metaclass that allows no change: its calls are not recorded

@@ -13,6 +13,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
+from itertools import count
 from time import monotonic
 from types import CodeType
 from typing import TYPE_CHECKING
@@ -35,6 +36,7 @@ from rltrace.recorder.digests.backend import facts as device_facts
 from rltrace.recorder.integrations.install import Integrations
 from rltrace.recorder.processes.exits import EXIT_SECONDS, CommitServer, Terminations
 from rltrace.recorder.processes.forks import Inheritance, forks
+from rltrace.recorder.processes.messages import Messages, Place
 from rltrace.recorder.processes.recording import ProcessRecording, RecordingPart
 from rltrace.recorder.session import window
 from rltrace.recorder.session.arming import ArmedWindow, Arming, Wakening, WarmUp
@@ -111,7 +113,9 @@ class Session:
         self.window = OpWindow(options, writer, self._streams, self._patches, self._profiler, self._write_window_state)
         self.events = EventWriter(self.window)
         scalers = Scalers(self._series, self.fail)
-        integrations = Integrations(self.events, self._process.digests)
+        self._places = count()
+        self._messages = Messages(self._place_here, self.fail)
+        integrations = Integrations(self.events, self._process.digests, self._messages.note_file)
         self._step_writer = StepWriter(
             self.recording, self.window, integrations, self._series, scalers, self._modules, self._step_ended
         )
@@ -121,6 +125,7 @@ class Session:
     def _list_parts(self, integrations: Integrations, scalers: Scalers) -> Sequence[RecordingPart]:
         """All parts, in their order."""
         options, recording, steps, server = self.options, self.recording, self.steps, self._commit_server
+        messages = self._messages
         compiler, stance = compiler_exclusion(self.fail), EagerStance(self.fail)
         item_reads = ItemReads(self._series, self._process.sites, self.fail)
         commits, streams, patches, arming = self._committer.thread, self._streams, self._patches, self._arming
@@ -145,6 +150,12 @@ class Session:
             RecordingPart(
                 uninstall=lambda: patches.remove(but_subclasses=recording.is_inherited)
             ),  # a waiting mode needs them
+            RecordingPart(
+                wake=messages.install,
+                sleep=messages.uninstall,
+                uninstall=messages.uninstall,
+                records=lambda: messages.last(map(self._place_of, (streams.main, *streams.others))),
+            ),
             RecordingPart(wake=integrations.install, sleep=integrations.uninstall, uninstall=integrations.uninstall),
             RecordingPart(wake=scalers.install, sleep=scalers.remove, uninstall=scalers.remove),
             RecordingPart(
@@ -186,7 +197,7 @@ class Session:
         if captures.activations is not None:
             writer.request_activations(captures.activations.request)
         self._captures = captures
-        self._committer.take_from(captures, self._series)
+        self._committer.take_from(captures, self._series, self._messages.take)
         self._streams.set_hooks(captures.hooks)
 
     def _make_profiler(self) -> Cycles | None:
@@ -216,6 +227,15 @@ class Session:
         if memory is not None and values is not None:
             memory.expect(window.lasting_tensors(steps.optimizers(), self._modules.roots()), values, main)
         window.write_state(main, steps.optimizers(), self._modules.roots(), steps.generator_states())
+
+    def _place_here(self) -> Place | None:
+        """Where the calling thread is among the rows; None: it has no stream."""
+        stream = self._streams.here()
+        return None if stream is None else self._place_of(stream)
+
+    def _place_of(self, stream: OpRecorder) -> Place:
+        row = stream.row if self.recording.level == "op" else self._process.step
+        return Place(stream.number, row, next(self._places))
 
     def op_stream_here(self) -> OpRecorder | None:
         """The stream of the calling thread, whether or not its ops become rows now; None: it has none yet."""

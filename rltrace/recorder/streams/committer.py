@@ -8,7 +8,7 @@ MAX_PENDING_SEGMENTS behind. After a pause the thread begins again with the next
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -72,6 +72,10 @@ def write_digests(rows: Rows, settled: list[DeferredDigest]) -> None:
 MAX_PENDING_SEGMENTS: Final = 4
 
 
+TakeRecords = Callable[[], Iterable[Mapping[str, object]]]
+"""Returns records of the journal that are new."""
+
+
 class Committer:
     """Commits the rows and steps of one process."""
 
@@ -95,14 +99,17 @@ class Committer:
         self._values: ValueQueue | None = None
         self._activations: ActivationQueue | None = None
         self._series: SeriesSampler | None = None
+        self._take_records: TakeRecords = lambda: ()
         self._streams: list[tuple[RowBuffer, int]] = []
         self._committed: dict[int, int] = {}
         self._steps: list[StepRecord] = []
         self._commits = threading.Lock()
 
-    def take_from(self, captures: Captures, series: SeriesSampler) -> None:
-        """Commit what these hold, too, series with the rows of the first stream; before the thread starts."""
+    def take_from(self, captures: Captures, series: SeriesSampler, records: TakeRecords) -> None:
+        """Commit what these hold, too, series and records with the rows of the first stream; before the thread
+        starts."""
         self._values, self._activations, self._series = captures.values, captures.activations, series
+        self._take_records = records
         for queue in (self._values, self._activations):
             if queue is not None:
                 queue.request_commit, queue.wait_for_commit = self.request_commit, partial(self._wait_for, queue)
@@ -192,6 +199,8 @@ class Committer:
         values = self._values.take(number, self._committed[number]) if self._values is not None else None
         activations = self._activations.take(number, self._committed[number]) if self._activations is not None else None
         samples = self._samples() if number == 0 else None
+        for record in self._take_records() if number == 0 else ():
+            self._writer.append(record)
         entries = self._process.tables.take()
         beside = bool(values) or bool(activations) or (samples is not None and len(samples) > 0)
         if rows is None and not steps and not entries and not beside:

@@ -38,7 +38,7 @@ from collections.abc import Mapping
 from enum import IntEnum, IntFlag
 from typing import Final
 
-FORMAT: Final = (4, 2)
+FORMAT: Final = (4, 3)
 """(major, minor). Readers refuse a newer major version, and ignore unknown fields."""
 OLDEST: Final = 3
 """The oldest major version that is read."""
@@ -502,6 +502,10 @@ RECORD_TYPES: Final = {
     "interleaving": "stream, other: number of the stream of the same thread in the process with the same token, runs:"
     " [[rows of stream, rows of other since the last call, rows of other during the call, times], …], each since the"
     " last one before. Of what JAX computes in a process that also runs torch",
+    "messages": "what a stream sent on one channel, or received: channel, sent, stream, rows: of each the rows that the"
+    " stream had before it (in a trace of steps, the attempts of the process), numbers: by which those of a stream"
+    " follow each other, digests",
+    "channel": "channel, peer: the names of the two ends of a connection",
     "asleep": "first_step, end_step: steps of which nothing but their optimizer is recorded, as the run was not armed"
     " for them",
     "tables": "chunk: number of the first, entries: {table: entries so far}, files",
@@ -554,3 +558,4 @@ RECORD_TYPES: Final = {
 #      rltrace rerun; traces of 3.x are read too
 # 4.1  record type "interleaving": the order of JAX's rows and torch's in one thread
 # 4.2  notes on links, after the cells of a segment
+# 4.3  record types "messages" and "channel": what passes between processes

@@ -17,6 +17,7 @@ from rltrace.trace.format.arrays import ROWS, TABLES
 from rltrace.trace.format.files import TraceStore, UnreadableError, printable
 from rltrace.trace.format.interleaving import last_of, parse_runs
 from rltrace.trace.format.journal import Journal, Record
+from rltrace.trace.format.messages import MessageEnds, parse_messages
 from rltrace.trace.format.records import (
     MAX_COUNT,
     MAX_STREAMS,
@@ -103,6 +104,8 @@ class JournalContent:
         self.activation_parts: list[ActivationPart] = []
         self.launches = RecordedLaunches()
         self.shards: list[StepShards] = []
+        self.messages: list[MessageEnds] = []
+        self.peers: dict[str, str] = {}
         self.checks_links = False
         self.link_faults: list[LinkFault] = []
         self._provisional = False
@@ -163,6 +166,14 @@ class JournalContent:
             raise ValueError(f"stream {stream.name} is interleaved with another one already")
         stream.torch_stream = other
         stream.interleaving += parse_runs(record["runs"], last_of(stream.interleaving))
+
+    def _read_messages(self, record: Record) -> None:
+        self.messages.append(parse_messages(record))
+
+    def _read_channel(self, record: Record) -> None:
+        check_fields(record, channel=str, peer=str)
+        self.peers[record["channel"]] = record["peer"]
+        self.peers[record["peer"]] = record["channel"]
 
     def _read_window(self, record: Record) -> None:
         first, end = number(record, "first_step"), record["end_step"]
@@ -321,6 +332,10 @@ class ProcessTrace:
         """(first step, end step or None) of the recorded ops; empty: all or none were."""
         self.asleep = content.asleep
         """(first step, end step) of steps of which nothing was recorded, as the run was not armed for them."""
+        self.messages = content.messages
+        """What its streams sent and received."""
+        self.peers = content.peers
+        """By channel the one of the other end of its connection, as far as this process made it."""
         self.table_records = content.table_records
         """(first chunk, entries of each table so far, files)."""
         self.value_request = content.value_request

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import random
 from typing import Any
 
@@ -206,3 +207,23 @@ def test_two_recordings_number_alike(record: Record) -> None:
 
     chains = {record(program).chains for _ in range(2)}
     assert len(chains) == 1
+
+
+def test_methods_of_a_mixin_are_events(record: Record) -> None:
+    """A class may have ``reset`` and ``step`` from one that is no environment, as those of EnvPool; it is left as it
+    was."""
+
+    class Loop:
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            return np.full(1, seed), {}
+
+        def step(self, action: Any) -> Any:
+            return np.full(1, action), 1.0, False, False, {}
+
+    mixed: Any = abc.ABCMeta("mixed", (Loop, gymnasium.Env), {})  # as a library makes a class at run time
+    with record.block() as got:
+        env = mixed()
+        env.reset(seed=3)
+        env.step(1)
+    assert [event.kind for event in events(got)] == [Kind.ENVIRONMENT_RESET, Kind.ENVIRONMENT_STEP]
+    assert "reset" not in vars(mixed)

@@ -1,0 +1,274 @@
+"""Messages: what passes between this process and others, and where among its rows it is sent and received.
+
+A message is known within one run by its channel and a digest of its bytes; no byte of it is changed or kept. Channels
+are the connections of ``multiprocessing`` (pipes, and so queues, managers, pools and vector environments), the tasks
+and objects of Ray, files that torch and safetensors write and read, and the start and the end of a process. What is
+sent or received in a thread without rows has no place among them, and is left out.
+"""
+
+from __future__ import annotations
+
+import multiprocessing.connection
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from multiprocessing import process as multiprocessing_process
+from multiprocessing import queues
+from pathlib import Path
+from stat import S_ISREG
+from types import ModuleType
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import xxhash
+
+from rltrace.recorder.base.patching import Patches
+from rltrace.trace.format.messages import END, FILE, RAY, START, MessageEnds
+from rltrace.trace.format.process_start import start_ticks
+
+CallOriginal = Callable[..., Any]
+
+
+class Place(NamedTuple):
+    """Where a thread is among the rows of its stream."""
+
+    stream: int
+    row: int
+    """Rows that the stream had so far; in a trace of steps, attempts that the process had ended."""
+    number: int
+    """Places of the process that were asked for before."""
+
+
+PlaceHere = Callable[[], Place | None]
+"""The place of the calling thread; None: it has no stream."""
+
+
+class Messages:
+    """The messages of one process, from ``install`` to ``uninstall``."""
+
+    def __init__(self, place_here: PlaceHere, fail: Callable[[Exception], None]) -> None:
+        self._place_here, self._fail = place_here, fail
+        self._patches = Patches()
+        self._taken: deque[tuple[str, bool, Place, int]] = deque()
+        """(channel, whether it was sent, place, digest) of each since the last commit."""
+        self._peers: deque[tuple[str, str]] = deque()
+        self._channels: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+        """Of connections."""
+        self._queued: WeakKeyDictionary[Any, deque[Place | None]] = WeakKeyDictionary()
+        """By the connection that a queue writes to in a thread of its own: where what it will send was put."""
+        self._children: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        """Digests of the processes that it started."""
+        self._tasks = _RayTasks(self)
+
+    def install(self) -> None:
+        """Note messages from now on; first of all that this process has started."""
+        if self._patches:
+            return
+        self._note(START, False, self._place_here(), process_digest(os.getpid()))
+        wrap, connection = self._patches.wrap, multiprocessing.connection.Connection
+        wrap(connection, "_send_bytes", self._send_bytes)
+        wrap(connection, "_recv_bytes", self._receive_bytes)
+        wrap(multiprocessing.connection, "Pipe", self._make_pipe)
+        wrap(queues.Queue, "put", self._put)
+        wrap(queues.JoinableQueue, "put", self._put)
+        wrap(multiprocessing_process.BaseProcess, "start", self._start)
+        wrap(multiprocessing_process.BaseProcess, "join", self._join)
+        self._patches.on_import({"ray._private.worker": self._tasks.watch}, self._fail)
+
+    def uninstall(self) -> None:
+        self._patches.undo_all()
+
+    def last(self, places: Iterable[Place]) -> Iterator[dict[str, object]]:
+        """Records of the rest: the process ends, with its streams at these places."""
+        digest = process_digest(os.getpid())
+        for place in places:
+            self._note(END, True, place, digest)
+        return self.take()
+
+    def take(self) -> Iterator[dict[str, object]]:
+        """Records of what passed since the last call."""
+        ends: dict[tuple[str, bool, int], MessageEnds] = {}
+        for _ in range(len(self._peers)):
+            yield MessageEnds.peer_record(*self._peers.popleft())
+        for _ in range(len(self._taken)):
+            channel, sent, place, digest = self._taken.popleft()
+            key = channel, sent, place.stream
+            found = ends.get(key)
+            if found is None:
+                found = ends[key] = MessageEnds(channel, sent, place.stream, [], [], [])
+            found.rows.append(place.row)
+            found.numbers.append(place.number)
+            found.digests.append(digest)
+        for each in ends.values():
+            yield each.record()
+
+    # --- what is noted ------------------------------------------------------------------------------------------------
+
+    def place_here(self) -> Place | None:
+        """The place of the calling thread; None: it has no stream, or the recording ends."""
+        return self._place_here() if self._patches else None
+
+    def note(self, channel: str, sent: bool, place: Place | None, text: str) -> None:
+        """A message that has a name of its own passed."""
+        self._note(channel, sent, place, xxhash.xxh3_64_intdigest(text.encode()))
+
+    def _note(self, channel: str, sent: bool, place: Place | None, digest: int) -> None:
+        if place is not None:
+            self._taken.append((channel, sent, place, digest))
+
+    def note_file(self, sent: bool, path: object) -> None:
+        """A file was written, or read; nothing where that is no path of a regular file."""
+        if isinstance(path, (str, os.PathLike)):
+            with suppress(OSError, ValueError):
+                status = Path(path).stat()
+                if S_ISREG(status.st_mode):
+                    version = f"{status.st_dev} {status.st_ino} {status.st_mtime_ns} {status.st_size}"
+                    self.note(FILE, sent, self.place_here(), version)
+
+    # --- connections of multiprocessing -------------------------------------------------------------------------------
+
+    def _send_bytes(self, original: CallOriginal, connection: Any, data: Any) -> Any:
+        try:
+            queued = self._queued.get(connection)
+            if queued is not None and threading.current_thread().name == "QueueFeederThread":
+                place = queued.popleft() if queued else None
+            else:
+                place = self._place_here()
+            if place is not None:  # before it is sent: the receiver may end this process
+                self._note(self._channel(connection), True, place, xxhash.xxh3_64_intdigest(data))
+        except Exception as error:
+            self._fail(error)
+        return original(connection, data)
+
+    def _receive_bytes(self, original: CallOriginal, connection: Any, *args: Any) -> Any:
+        received = original(connection, *args)
+        try:
+            place = self._place_here()
+            if place is not None:
+                with received.getbuffer() as data:
+                    self._note(self._channel(connection), False, place, xxhash.xxh3_64_intdigest(data))
+        except Exception as error:
+            self._fail(error)
+        return received
+
+    def _channel(self, connection: Any) -> str:
+        """Both ends of a pipe have one name, those of a socket two; no process of the machine has another of it."""
+        found = self._channels.get(connection)
+        if found is None:
+            status = os.fstat(connection.fileno())
+            found = self._channels[connection] = f"{status.st_dev:x}:{status.st_ino:x}"
+        return found
+
+    def _make_pipe(self, original: CallOriginal, *args: Any, **kwargs: Any) -> Any:
+        ends = original(*args, **kwargs)
+        with suppress(OSError, TypeError, ValueError):
+            one, other = (self._channel(end) for end in ends)
+            if one != other:
+                self._peers.append((one, other))
+        return ends
+
+    def _put(self, original: CallOriginal, queue: Any, *args: Any, **kwargs: Any) -> Any:
+        writer = getattr(queue, "_writer", None)
+        queued = self._queued.setdefault(getattr(writer, "conn", writer), deque())
+        place = self._place_here()
+        queued.append(place)
+        try:
+            return original(queue, *args, **kwargs)
+        except BaseException:
+            with suppress(ValueError):
+                queued.remove(place)  # it is full, or closed
+            raise
+
+    # --- starts and ends ----------------------------------------------------------------------------------------------
+
+    def _start(self, original: CallOriginal, child: Any) -> None:
+        place = self._place_here()
+        original(child)
+        if child.pid is not None:
+            self._children[child] = digest = process_digest(child.pid)
+            self._note(START, True, place, digest)
+
+    def _join(self, original: CallOriginal, child: Any, *args: Any, **kwargs: Any) -> None:
+        original(child, *args, **kwargs)
+        digest = self._children.get(child)
+        if digest is not None and child.exitcode is not None:
+            self._note(END, False, self._place_here(), digest)
+
+
+def process_digest(pid: int) -> int:
+    """A digest of a running process that no other one of this machine has, not even a later one with its id."""
+    return xxhash.xxh3_64_intdigest(f"{pid} {start_ticks(pid)}".encode())
+
+
+# --- Ray ------------------------------------------------------------------------------------------------------------
+#
+# A task is sent where it is submitted, and received where its worker was after the task before, as a worker's thread
+# runs nothing between two. Its end is sent where its result is serialized, and received with its result.
+
+
+class _RayTasks(threading.local):
+    """Tasks and objects of Ray; where the calling thread's last task ended."""
+
+    def __init__(self, messages: Messages) -> None:
+        self._messages = messages
+        self._task = ""
+        self._ended = Place(0, 0, 0)
+
+    def watch(self, module: ModuleType) -> None:
+        """``ray._private.worker`` has been imported."""
+        from ray import actor, remote_function
+        from ray._private.serialization import SerializationContext
+
+        wrap = self._messages._patches.wrap
+        for owner in (remote_function.RemoteFunction, actor.ActorMethod, actor.ActorClass):
+            wrap(owner, "_remote", self._submit)
+        wrap(module.Worker, "put_object", self._put)
+        wrap(module.Worker, "deserialize_objects", self._read)
+        wrap(SerializationContext, "serialize", self._serialize)
+
+    def _submit(self, original: CallOriginal, *args: Any, **kwargs: Any) -> Any:
+        place = self._messages.place_here()
+        result = original(*args, **kwargs)
+        for ref in result if isinstance(result, list) else (result,):
+            task = getattr(ref, "task_id", None)
+            if task is not None:
+                self._messages.note(RAY, True, place, f"task {task().hex()}")
+                break
+        return result
+
+    def _put(self, original: CallOriginal, *args: Any, **kwargs: Any) -> Any:
+        place = self._messages.place_here()
+        ref = original(*args, **kwargs)
+        self._messages.note(RAY, True, place, f"object {ref.hex()}")
+        return ref
+
+    def _read(self, original: CallOriginal, worker: Any, objects: Any, refs: Any, *args: Any, **kwargs: Any) -> Any:
+        place = self._messages.place_here()
+        for ref in refs:
+            with suppress(AttributeError):
+                self._messages.note(RAY, False, place, f"object {ref.hex()}")
+                self._messages.note(RAY, False, place, f"end {ref.task_id().hex()}")
+        return original(worker, objects, refs, *args, **kwargs)
+
+    def _serialize(self, original: CallOriginal, context: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(context, *args, **kwargs)
+        task, place = _running_task(), self._messages.place_here()
+        if task and place is not None:
+            if task != self._task:
+                self._task = task
+                self._messages.note(RAY, False, self._ended, f"task {task}")
+            self._ended = place
+            self._messages.note(RAY, True, place, f"end {task}")
+        return result
+
+
+def _running_task() -> str:
+    """The id of the task that this worker runs; empty in a driver."""
+    import ray
+
+    with suppress(Exception):  # no worker, or another version
+        context = ray.get_runtime_context()
+        return str(context.get_task_id() or "") if context.worker.mode == ray.WORKER_MODE else ""
+    return ""
