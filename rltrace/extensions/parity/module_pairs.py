@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.diff.base.model import Pair
-from rltrace.extensions.parity.call_range import inputs_of
+from rltrace.extensions.parity.call_range import inputs_of, point_of, tensors_of
 from rltrace.extensions.parity.matching.forward_passes import MASKS, PADDING_MASKS, POSITIONS
 from rltrace.extensions.parity.matching.row_keying import KeyedRows, Keying, Unkeyed
 from rltrace.extensions.parity.matching.row_pairs import KeyedTable, Pairs, pair, table_of
@@ -58,6 +58,8 @@ class PairedModule:
     calls: Pair[int]
     tensors: tuple[PairedTensor, ...]
     uncompared: tuple[UncomparedTensor, ...]
+    fused: bool = False
+    """Whether a side computes it as a part of another module."""
 
     def of(self, part: Part) -> tuple[PairedTensor, ...]:
         return tuple(tensor for tensor in self.tensors if tensor.part is part)
@@ -77,7 +79,7 @@ def pair_modules(a: Keying, b: Keying, names: Iterable[tuple[str, str]], ranks: 
 def _pair_module(
     a: Keying, b: Keying, path: Pair[str], own: Sequence[ModuleCall], other: Sequence[ModuleCall], ranks: Numbers
 ) -> PairedModule:
-    (sources_a, uncompared_a), (sources_b, uncompared_b) = _sources(a, own, "a"), _sources(b, other, "b")
+    (sources_a, uncompared_a), (sources_b, uncompared_b) = _sources(a, path.a, own), _sources(b, path.b, other)
     tensors, uncompared = [], [*uncompared_a, *uncompared_b]
     names, unsure = _tensor_names(sources_a, sources_b)
     uncompared += unsure
@@ -91,18 +93,22 @@ def _pair_module(
         why = "no input of the module is compared, so it may be given something else"
         uncompared += [UncomparedTensor("output", str(tensor.name.a), "both", len(own), why) for tensor in tensors]
         tensors = []
-    return PairedModule(
-        path, Pair(own[0].kind, other[0].kind), Pair(len(own), len(other)), tuple(tensors), _merged(uncompared)
-    )
+    kinds, counts = Pair(own[0].kind, other[0].kind), Pair(len(own), len(other))
+    fused = (own[0].module, other[0].module) != (path.a, path.b)
+    return PairedModule(path, kinds, counts, tuple(tensors), _merged(uncompared), fused)
 
 
-def _sources(keying: Keying, calls: Sequence[ModuleCall], side: str) -> tuple[Sources, list[UncomparedTensor]]:
+def _sources(keying: Keying, path: str | None, calls: Sequence[ModuleCall]) -> tuple[Sources, list[UncomparedTensor]]:
     """The rows of each tensor over all calls of a module; and the tensors without identified rows."""
+    side = keying.call_range.side
     found: dict[Name, list[tuple[ModuleCall, KeyedRows]]] = {}
     unkeyed: dict[tuple[Name, str], int] = {}
     for call in calls:
+        own = {(tensor.part, tensor.name) for tensor in tensors_of(call, str(path))}
         for rows in keying.of(call):
-            name = rows.tensor.part, rows.tensor.name
+            if (rows.tensor.part, rows.tensor.name) not in own:
+                continue
+            name = rows.tensor.part, "" if point_of(rows.tensor) is not None else rows.tensor.name
             if isinstance(rows, Unkeyed):
                 unkeyed[name, rows.why] = unkeyed.get((name, rows.why), 0) + 1
             else:

@@ -88,8 +88,10 @@ def short_name(op: str) -> str:
     return parts[1] if parts[0] == "aten" else ".".join(parts[:2])
 
 
-def own_ops(call_range: CallRange, call: ModuleCall) -> list[OwnOp]:
-    """Ops of a call, without those of submodules, views and allocations, in order. Raises HoleError."""
+def own_ops(keying: Keying, call: ModuleCall) -> list[OwnOp]:
+    """Ops of a call, without those of submodules that have a partner, views and allocations, in order. Raises
+    HoleError."""
+    call_range = keying.call_range
     if call_range.recorded is None:
         return []
     view = StreamView(call_range.recorded.process, call_range.recorded.stream)
@@ -98,7 +100,8 @@ def own_ops(call_range: CallRange, call: ModuleCall) -> list[OwnOp]:
     found = []
     for i in range(len(rows)):
         computes = not (rows.has(i, int(RowFlag.VIEW)) or rows.has(i, int(RowFlag.ALLOCATION)))
-        if rows.columns[i, Column.KIND] == Kind.OP and computes and view.module(rows, i) == call.module:
+        is_own = rows.columns[i, Column.KIND] == Kind.OP and keying.is_part(view.module(rows, i), call.module)
+        if computes and is_own:
             found.append(_own_op(call_range, view, rows, i, call, outer))
     return found
 
@@ -242,7 +245,7 @@ def first_op(a: Keying, call_a: ModuleCall, b: Keying, call_b: ModuleCall, ranks
     ``diverging``: keys of the rows whose inputs agree; other rows of an op may differ.
     """
     try:
-        every = own_ops(a.call_range, call_a), own_ops(b.call_range, call_b)
+        every = own_ops(a, call_a), own_ops(b, call_b)
     except HoleError as error:
         return _unknown(f"its ops cannot be read: {error}")
     if not any(every):
@@ -445,6 +448,9 @@ def _check_distance(first: FirstOp, counted: Counted) -> FirstOp:
         return first
     if share <= min(MAX_EPSILONS * EPSILONS[dtype], MAX_SHARE):
         return first
+    if counted.paired.fused:
+        because = f"{first.explanation}; one side has fused it with other modules, so its weights are not compared"
+        return replace(first, reason=Reason.UNKNOWN, explanation=because)
     because = (
         f"{first.explanation}. {share:.0%} of the largest number is more than the order of sums explains: what else it "
         "computes with (a mask, a cache, other rows of the batch) probably differs"
@@ -490,12 +496,7 @@ def _given_origin(modules: Sequence[Counted], a: Keying, b: Keying, ranks: Numbe
 def _given(counted: Counted, tensor: PairedTensor, at: int, rows: int, a: Keying, b: Keying) -> ModuleOrigin:
     calls, path = calls_of(tensor, at), counted.result.path
     try:
-        ops = Pair(
-            *(
-                next((op.op for op in own_ops(side.call_range, call)), None)
-                for side, call in zip((a, b), calls, strict=True)
-            )
-        )
+        ops = Pair(*(next((op.op for op in own_ops(*each)), None) for each in zip((a, b), calls, strict=True)))
     except HoleError:
         ops = Pair(None, None)
     text = f"{tensor.name.b or 'the input'} of {path.b} differs between the two sides, for the same tokens"

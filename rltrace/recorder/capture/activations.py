@@ -56,6 +56,7 @@ class OpenCall:
     module: int
     phase: Phase
     recorded: bool
+    owner: torch.nn.Module
     class_: int = 0
     step: int = 0
     grad: bool = False
@@ -102,7 +103,10 @@ class CallRows:
         try:
             self._close(call)
             if call.recorded:
-                self._take(call, Part.OUTPUT, [("", result)])
+                points = self._points(call, result)
+                self._take(call, Part.INPUT, [(name, tensor) for part, name, tensor in points if part is Part.INPUT])
+                outputs = [(name, tensor) for part, name, tensor in points if part is Part.OUTPUT]
+                self._take(call, Part.OUTPUT, [("", result), *outputs])
                 self._finish(call, 0)
         except Exception as error:
             self._leave_out(error)
@@ -126,7 +130,7 @@ class CallRows:
         current = stream.modules.current
         phase = stream.current_phase if torch._C._current_autograd_node() is None else Phase.BACKWARD
         recorded = self._wanted.may_find_in(current, phase)
-        call = OpenCall(self._begun, parent, depth, stream.row, current, phase, recorded)
+        call = OpenCall(self._begun, parent, depth, stream.row, current, phase, recorded, module)
         self._begun += 1
         open_calls.append(call)
         if recorded:
@@ -140,10 +144,20 @@ class CallRows:
 
     def _take_facts(self, call: OpenCall) -> None:
         try:
-            self._take(call, Part.INPUT, list(sources.read()))
+            self._take(call, Part.INPUT, sources.of_batch())
         except Exception as error:  # of a library in a state that its adapter does not know
-            why = f"facts of a batch: {error or type(error).__name__}"
-            self._queue.leave_out(why, self._stream.number, self._stream.row, 0)
+            self._leave_out_facts(error)
+
+    def _points(self, call: OpenCall, result: object) -> list[tuple[Part, str, torch.Tensor]]:
+        try:
+            return sources.of_call(self._open[0].owner if self._open else call.owner, call.owner, result)
+        except Exception as error:
+            self._leave_out_facts(error)
+            return []
+
+    def _leave_out_facts(self, error: Exception) -> None:
+        why = f"facts of a library: {error or type(error).__name__}"
+        self._queue.leave_out(why, self._stream.number, self._stream.row, 0)
 
     def _take(self, call: OpenCall, part: Part, values: Iterable[tuple[str, object]]) -> None:
         row = self._stream.row

@@ -1,34 +1,52 @@
-"""Facts of a batch that libraries know beside a model's arguments, as tensors: which cache slot a token fills.
+"""Facts that libraries know beside the arguments and results of a call, as tensors.
 
-Owns the functions that give them, which extensions add for a library that the program has imported.
+Of a batch, which cache slot a token fills; of a module, the parts that the checkpoint has as modules of their own. Owns
+the functions that give them, which extensions add for a library that the program has imported.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 
 from rltrace.recorder.digests.cuda_graphs import overrides_disabled
+from rltrace.trace.format.activation_rows import POINT, Part
 
 BatchFacts = Callable[[], Mapping[str, torch.Tensor]]
 """The facts of the batch that is about to be computed, by name; empty: its library computes none now."""
+
+
+Points = Callable[[torch.nn.Module, torch.nn.Module, object], Iterable[tuple[Part, str, torch.Tensor]]]
+"""Of the outermost module, a module that it has called, and the result: (part, name, tensor) of each point, the name as
+after ``activation_rows.POINT``."""
 
 
 class FactSources:
     """What gives facts in this process."""
 
     def __init__(self) -> None:
-        self._sources: list[BatchFacts] = []
+        self._batches: list[BatchFacts] = []
+        self._points: list[Points] = []
 
-    def add(self, source: BatchFacts) -> None:
-        self._sources.append(source)
+    def add(self, batch: BatchFacts | None = None, points: Points | None = None) -> None:
+        self._batches += [] if batch is None else [batch]
+        self._points += [] if points is None else [points]
 
-    def read(self) -> Iterator[tuple[str, torch.Tensor]]:
+    def of_batch(self) -> list[tuple[str, torch.Tensor]]:
         """(name, tensor) of each fact. Raises what a source raises."""
         with overrides_disabled():
-            for source in self._sources:
-                yield from source().items()
+            return [fact for source in self._batches for fact in source().items()]
+
+    def of_call(
+        self, root: torch.nn.Module, module: torch.nn.Module, result: object
+    ) -> list[tuple[Part, str, torch.Tensor]]:
+        """(part, name, tensor) of each point. Raises what a source raises."""
+        if not self._points:
+            return []
+        with overrides_disabled():
+            found = [point for source in self._points for point in source(root, module, result)]
+        return [(part, POINT + name, tensor) for part, name, tensor in found]
 
 
 sources = FactSources()

@@ -20,6 +20,9 @@ PREVIOUS_SLOT = "rltrace:previous_slot"
 BEGINS = -1
 FACTS = (SLOT, PREVIOUS_SLOT)
 """What an adapter of an engine declares: no argument of the program."""
+POINT = "rltrace:point:"
+"""What the names of declared points begin with: tensors that stand for the input or output of a module of the
+checkpoint, which the engine has fused into another. The rest is the module's name beside the called one; "": itself."""
 
 
 class Part(IntEnum):

@@ -20,6 +20,8 @@ from rltrace.errors import UsageError
 from rltrace.extensions.parity.compare import Compared, ParityOptions, compare
 from rltrace.extensions.parity.inputs import open_ranges, parse_given
 from rltrace.extensions.parity.model import Parity, ParityVerdict, Reason, RowsBy
+from rltrace.recorder.capture.call_facts import sources
+from rltrace.trace.format.activation_rows import Part
 
 SEQUENCES = [[3, 4, 5, 6, 7, 8], [9, 4, 5, 11, 12], [3, 4, 13, 14, 15, 16, 17]]
 PROMPTS = [2, 3, 2]
@@ -170,6 +172,34 @@ def test_what_the_programs_hand_in_is_compared_too(tmp_path: Path) -> None:
     assert parity.first is not None
     assert (parity.first.reason, parity.first.path.b) == (Reason.INPUTS, "Policy")
     assert "positions" in parity.first.explanation
+
+
+def fused_points(root: nn.Module, module: nn.Module, result: Any) -> list[tuple[Part, str, torch.Tensor]]:
+    """What an adapter of these programs declares: ``both`` is two modules of the checkpoint."""
+    layer = getattr(root, "layer", None)
+    if not isinstance(layer, Fused) or module is not layer.both:
+        return []
+    return [(Part.OUTPUT, name, part) for name, part in zip(("gate", "up"), result.chunk(2, -1), strict=True)]
+
+
+def test_a_fused_module_is_compared_by_its_parts(tmp_path: Path) -> None:
+    """One that is equal, and one of which the trainer has other weights."""
+    engine, trainer = fused_and_split()
+    with torch.no_grad():
+        trainer.layer.up.weight[0, 0] += 1  # type: ignore[union-attr]
+    sources.add(points=fused_points)
+    ids = torch.tensor(SEQUENCES[0])[None]
+
+    def sample() -> None:
+        with torch.no_grad():
+            engine(ids)
+
+    a = record(tmp_path / "a.zarr", sample)
+    parity = compared(a, record(tmp_path / "b.zarr", lambda: trainer(ids).sum().backward())).parity
+    rows = {one.path.a: (one.rows, one.differing > 0) for one in parity.modules}
+    assert (rows["Layered.layer.gate"], rows["Layered.layer.up"]) == ((6, False), (6, True))
+    assert [(one.path.b, one.reason) for one in parity.origins] == [("Layered.layer.up", Reason.UNKNOWN)]
+    assert "fused" in parity.origins[0].explanation
 
 
 class Uncounted(Policy):
@@ -411,10 +441,8 @@ class Layered(nn.Module):
         return out
 
 
-def test_modules_of_another_meaning_are_not_held_against_each_other(tmp_path: Path) -> None:
-    """An activation that is given two halves and multiplies them, a layer that hands its residual on: of the same name
-    and width, and of other numbers, though both programs compute the same.
-    """
+def fused_and_split() -> tuple[Layered, Layered]:
+    """Both programs' models, of the same weights."""
     engine, trainer = Layered(Fused()), Layered(Split())
     own: Any = engine.layer
     other: Any = trainer.layer
@@ -424,6 +452,14 @@ def test_modules_of_another_meaning_are_not_held_against_each_other(tmp_path: Pa
             getattr(other.down, name).copy_(getattr(own.down, name))
             getattr(trainer.head, name).copy_(getattr(engine.head, name))
         trainer.embed.weight.copy_(engine.embed.weight)
+    return engine, trainer
+
+
+def test_modules_of_another_meaning_are_not_held_against_each_other(tmp_path: Path) -> None:
+    """An activation that is given two halves and multiplies them, a layer that hands its residual on: of the same name
+    and width, and of other numbers, though both programs compute the same.
+    """
+    engine, trainer = fused_and_split()
     ids = torch.tensor(SEQUENCES[0])[None]
 
     def sample() -> None:

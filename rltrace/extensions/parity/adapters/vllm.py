@@ -1,4 +1,4 @@
-"""Facts of vLLM's batches, from its KV cache: which slot each token fills, and which slot its predecessor fills.
+"""Facts of vLLM: which slot of the KV cache each token fills, and its predecessor; what its layers have fused.
 
 Owns what is read of vLLM, and for which versions that holds. A request is followed through the block tables alone, so
 that continuous batching, chunked prefill, a prefix cache and preemption need no case of their own.
@@ -15,7 +15,7 @@ import torch
 
 from rltrace.errors import UsageError
 from rltrace.recorder.capture.call_facts import sources
-from rltrace.trace.format.activation_rows import BEGINS, PREVIOUS_SLOT, SLOT
+from rltrace.trace.format.activation_rows import BEGINS, PREVIOUS_SLOT, SLOT, Part
 
 if TYPE_CHECKING:
     from rltrace.recorder.base.options import RecordOptions
@@ -30,7 +30,7 @@ def start(options: RecordOptions, token: str) -> None:
     version = str(sys.modules["vllm"].__version__)
     if ".".join(version.split(".")[:2]) not in TESTED:
         raise UsageError(f"facts of vLLM's batches are known for {', '.join(TESTED)}, not for {version}")
-    sources.add(batch_facts)
+    sources.add(batch_facts, points)
 
 
 def batch_facts() -> Mapping[str, torch.Tensor]:
@@ -56,6 +56,21 @@ def batch_facts() -> Mapping[str, torch.Tensor]:
         raise UsageError(f"the size of a block of vLLM's KV cache is not certain: one of {sorted(sizes)}")
     before = np.where(positions == 0, BEGINS, slots_of(table, fitting[0], request, np.maximum(positions - 1, 0)))
     return {SLOT: torch.from_numpy(own), PREVIOUS_SLOT: torch.from_numpy(before)}
+
+
+def points(root: torch.nn.Module, module: torch.nn.Module, result: object) -> list[tuple[Part, str, torch.Tensor]]:
+    """The projections that a linear layer packs, as ``packed_modules_mapping`` of the model names them; of a norm that
+    adds its input to the residual first, this sum as its input."""
+    if not isinstance(result, tuple) or not isinstance(result[0], torch.Tensor):
+        return []
+    names = getattr(type(root), "packed_modules_mapping", {}).get(str(getattr(module, "prefix", "")).rpartition(".")[2])
+    sizes = getattr(module, "output_partition_sizes", None)
+    if names and sizes and len(names) == len(sizes):
+        parts = result[0].split(list(sizes), dim=-1)
+        return [(Part.OUTPUT, name, part) for name, part in zip(names, parts, strict=True)]
+    if type(module).__name__ == "RMSNorm" and len(result) == 2 and isinstance(result[1], torch.Tensor):
+        return [(Part.INPUT, "", result[1]), (Part.OUTPUT, "", result[0])]
+    return []
 
 
 def slots_of(table: Numbers, size: int, request: Numbers, positions: Numbers) -> Numbers:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from rltrace.command_lines import line
 from rltrace.digest.activation_rows import row_digests
 from rltrace.errors import HoleError, UsageError
-from rltrace.extensions.parity.call_range import CallRange, RecordedStream, inputs_of, outputs_of, split_facts
+from rltrace.extensions.parity.call_range import CallRange, RecordedStream, inputs_of, outputs_of, point_of, split_facts
 from rltrace.extensions.parity.matching.forward_passes import forwards_of
 from rltrace.extensions.parity.matching.layouts import (
     RowLayout,
@@ -171,6 +171,7 @@ def read_table(trace: Trace, selector: Selector, texts: Sequence[str], *, weight
 
 def _call_range(process: ProcessTrace, stream: StreamTrace) -> CallRange:
     calls, facts = split_facts(tuple(process.activations.calls(stream.index)))
+    calls = tuple(replace(c, tensors=tuple(t for t in c.tensors if point_of(t) is None)) for c in calls)
     ops, recorded = process.activations.ops(stream.index), RecordedStream(process, stream)
     return CallRange("a", calls, ops=ops, find=process.values.get, recorded=recorded, facts=facts)
 
