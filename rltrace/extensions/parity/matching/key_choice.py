@@ -215,7 +215,9 @@ def _choose_tokens(a: Sequence[Forward], b: Sequence[Forward], pad: int | None) 
                 "unidentified; --rows-by inputs, or order, compares without them"
             )
     known = grids_of(a, b, pad)
-    how = "; ".join(filter(None, ["rows with the same tokens so far are matched", known.how]))
+    cached = [name for name, side in (("A", a), ("B", b)) if any(forward.slots is not None for forward in side)]
+    followed = f"those of {' and '.join(cached)} follow each other as the KV cache shows" if cached else ""
+    how = "; ".join(filter(None, ["rows with the same tokens so far are matched", followed, known.how]))
     return replace(known, how=how, notes=() if known.shared else _first_tokens(a, b))
 
 

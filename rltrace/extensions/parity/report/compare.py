@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rltrace.diff.base.model import Pair, Verdict
+from rltrace.extensions.parity.impact.logprobs import Gap
 from rltrace.extensions.parity.impact.summary import Effects
 from rltrace.extensions.parity.model import (
     Distance,
@@ -95,7 +96,9 @@ def parity_document(report: ParityReport) -> Document:
         VERDICTS[parity.verdict],
         scope="" if first is None else f"from {first.path.b} on",
         lead=(
-            *sentences(parity.why if first is None else cause_text(first), _final_outputs(parity)),
+            *sentences(
+                _unexplained(report), parity.why if first is None else cause_text(first), _final_outputs(parity)
+            ),
             *(f"required {one.text}: {HOLDS[one.holds]}, {one.why}" for one in report.required),
         ),
         facts=tuple(_facts(parity)),
@@ -122,6 +125,26 @@ def _missing(side: ParitySide, other: str) -> Iterator[str]:
         yield f"{counts:,} that {other} never computed"
     if side.unknown:
         yield f"{side.unknown:,} more in sequences whose beginning is unknown"
+
+
+UNEXPLAINED = 1_000.0
+"""Log-probabilities of two models' logits differ by at most twice as much as these; what exceeds it by far is not of
+them."""
+
+
+def _unexplained(report: ParityReport) -> str:
+    """That log-probabilities differ by more than the outputs of the models explain; else empty."""
+    gap, compared = report.effects.gap, report.parity.compared
+    distance = compared[-1].distance if compared else None
+    apart = 0.0 if distance is None else distance.absolute
+    if not isinstance(gap, Gap) or not gap.largest or apart is None or gap.largest <= UNEXPLAINED * apart:
+        return ""
+    if compared and compared[-1].differing and distance is None:  # values were not recorded
+        return ""
+    return (
+        f"log-probabilities differ by up to {gap.largest:.2g}, and the last outputs by {apart:.1g}: what differs is "
+        "computed from these outputs"
+    )
 
 
 def _final_outputs(parity: Parity) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rltrace.diff.base.model import Pair
-from rltrace.extensions.parity.impact.logprobs import NoGap
+from rltrace.extensions.parity.impact.logprobs import Gap, NoGap
 from rltrace.extensions.parity.impact.summary import Effects
 from rltrace.extensions.parity.model import (
     Disagreement,
@@ -175,6 +175,15 @@ def test_json_has_every_field() -> None:
     endless = replace(DIFFERS, modules=(module("M", 40, distance=replace(FAR, absolute=float("inf"))),))
     text = json.dumps(to_json(ParityReport(None, (), endless, NO_EFFECTS)), allow_nan=False)
     assert json.loads(text)["modules"][0]["distance"]["absolute"] == "inf"
+
+
+@pytest.mark.parametrize(("largest", "said"), [(1.6, True), (2e-6, False)])
+def test_a_gap_that_no_output_explains_is_said_first(largest: float, said: bool) -> None:
+    """As where the sampler's log-probabilities are of truncated logits, and the logits agree but for rounding."""
+    gap = Gap("what the programs computed", 4, 0, 0, largest / 2, largest, 0.1, 0.1)
+    report = ParityReport(None, (), DIFFERS, Effects(gap, ()))
+    lead = document_text(parity_document(report)).splitlines()[1]
+    assert lead.startswith("  Log-probabilities differ by up to 1.6") is said
 
 
 def test_values_that_were_not_kept_are_said_to_be_unknown() -> None:
