@@ -42,6 +42,7 @@ from rltrace.diff.base.model import (
     Verdict,
 )
 from rltrace.diff.base.view import ALL, Shortcuts, StreamView
+from rltrace.diff.causes.events import outside_digests, trace_to_sent_event
 from rltrace.diff.causes.nondeterminism import advice_text
 from rltrace.diff.causes.rng import generators_note
 from rltrace.diff.finding_order import Order, OrderedFinding
@@ -362,6 +363,8 @@ class _Comparer:
     task_threads: frozenset[str] = frozenset()
     """Names of threads that take tasks from a queue of the program; they are in ``pools``."""
     pairs: list[tuple[ProcessTrace, ProcessTrace]] = field(default_factory=list)
+    sent_events: list[OrderedFinding] = field(default_factory=list)
+    """At events of one process that differ before another computed with what they returned."""
     hidden: tuple[int, int] | None = None
     """Numbers, in A and B, of the first step that differs, where its ops cannot be read."""
 
@@ -389,6 +392,7 @@ class _Comparer:
         self.notes += dict.fromkeys(note for _, result in self.steps for note in result.notes)
         if len(self.pairs) > 1:
             self.streams = [(process, self._with_senders(result)) for process, result in self.streams]
+            self.sent_events = self._find_sent_events()
         return self._assemble(level, system, one_sided_streams)
 
     def _leave_out_unplaced(self) -> None:
@@ -447,6 +451,25 @@ class _Comparer:
         first, value, harmful = (found.get(id(each)) for each in (result.first, result.value, result.harmful))
         return replace(result, first=first, value=value, harmful=harmful)
 
+    def _find_sent_events(self) -> list[OrderedFinding]:
+        """The events of other processes that findings of outside data go back to, the first of each process."""
+        found: dict[str, OrderedFinding] = {}
+        for process, result in self.streams:
+            finding = result.decisive
+            if finding is None or finding.cause is not Cause.OUTSIDE or finding.event or finding.received:
+                continue
+            if finding.a_index is None or finding.b_index is None:
+                continue
+            read = outside_digests(row_at(result.a, finding.a_index), row_at(result.b, finding.b_index))
+            for other, events in self.streams:
+                before = self.order.rows_before(events.a.name, finding) if other is not process else None
+                if before is None or not events.events.differing or events.context is None:
+                    continue
+                at_event = trace_to_sent_event(events.context, finding, read, before)
+                if at_event is not None:
+                    found.setdefault(other.name, OrderedFinding(other.name, at_event))
+        return list(found.values())
+
     def _compare_pools(self) -> None:
         """Compare the processes of each pool that both sides have."""
         pools_a, pools_b = pooled(self.a), pooled(self.b)
@@ -471,7 +494,10 @@ class _Comparer:
         self._name_hidden_steps()
         firsts = self._firsts(one_sided_streams)
         first, unordered = self._earliest(firsts)
-        first_value, _ = self._earliest([OrderedFinding(p.name, r.value) for p, r in self.streams if r.value])
+        values = [OrderedFinding(p.name, r.value) for p, r in self.streams if r.value]
+        first_value, _ = self._earliest(
+            values + [each for each in self.sent_events if each.finding.cause is Cause.OUTSIDE]
+        )
         counting = self._counting(one_sided_streams)
         decisive = next(iter(self.order.earliest(counting)), None) or self._last_parameters()
         if first is None and not unordered:
@@ -549,7 +575,7 @@ class _Comparer:
 
     def _firsts(self, one_sided_streams: list[tuple[str, Finding, bool]]) -> list[OrderedFinding]:
         """The earliest finding of each pair of streams, or of earlier steps."""
-        found = [OrderedFinding(process, finding) for process, finding, _ in one_sided_streams]
+        found = [*self.sent_events, *(OrderedFinding(process, finding) for process, finding, _ in one_sided_streams)]
         for process, result in self.streams:
             early = self._step_finding(process, result.first)
             if early is None and result.first is not None:
@@ -560,6 +586,7 @@ class _Comparer:
     def _counting(self, one_sided_streams: list[tuple[str, Finding, bool]]) -> list[OrderedFinding]:
         """The earliest finding of each stream that is a difference of what was computed."""
         found = [OrderedFinding(process, finding) for process, finding, harmful in one_sided_streams if harmful]
+        found += self.sent_events
         for process, result in self.streams:
             decisive = result.decisive
             if decisive is not None and self._step_finding(process, decisive) is None:

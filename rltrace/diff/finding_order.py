@@ -15,7 +15,7 @@ from functools import cached_property
 
 import numpy as np
 
-from rltrace.diff.base.model import Cause, Finding
+from rltrace.diff.base.model import Cause, Finding, Pair
 from rltrace.diff.base.view import StreamView
 from rltrace.diff.causes.collectives import CollectiveLog, collectives_between, first_row, own_rank
 from rltrace.diff.happened_before import HappenedBefore
@@ -121,6 +121,14 @@ class Order:
         if sender is None:
             return finding
         return replace(finding, sender=sender, explanation=f"{finding.explanation}; it is what {sender.text} wrote")
+
+    def rows_before(self, stream: str, finding: Finding) -> Pair[int] | None:
+        """How many rows of another stream happened before a finding, in A and in B; None: none is known to."""
+        places = [None if row is None else (finding.stream, row) for row in _rows(finding)]
+        if None in places:
+            return None
+        counts = [h.rows_before(stream, at) for h, at in zip(self._happened, places, strict=True) if at is not None]
+        return Pair(*counts) if all(counts) else None
 
     @staticmethod
     def _was_received(sent: CollectiveLog | None, rank: int | None, received_by: CollectiveLog | None) -> bool:

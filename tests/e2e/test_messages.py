@@ -118,3 +118,60 @@ def test_the_learner_leads_and_the_driver_received_it(cli: Any, method: str, way
     (later,) = found["later"]
     assert (later["stream"], later["cause"]) == ("rank0/main", "outside")
     assert later["sender"]["stream"] == "rank0/worker:1", later["explanation"]
+
+
+WORKERS = """
+import multiprocessing, os
+import gymnasium, numpy, torch
+
+def work(end):
+    env = gymnasium.make("CartPole-v1")
+    while (message := end.recv()) is not None:
+        name, value = message
+        end.send(env.reset(seed=value)[0] if name == "reset" else env.step(value)[0])
+
+context = multiprocessing.get_context("fork")
+ends = []
+for number in range(2):
+    here, there = context.Pipe()
+    context.Process(target=work, args=(there,), daemon=True).start()
+    ends.append(here)
+torch.manual_seed(0)
+net = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for number, end in enumerate(ends):
+    end.send(("reset", None if number == 1 and "NO_SEED" in os.environ else number))
+observations = [end.recv() for end in ends]
+for _ in range(3):
+    logits = net(torch.as_tensor((numpy.stack(observations) - 0.1) / 2))
+    logits.square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    for end, action in zip(ends, logits.argmax(1).tolist()):
+        end.send(("step", action))
+    observations = [end.recv() for end in ends]
+for end in ends:
+    end.send(None)
+"""
+
+
+def test_an_event_of_a_worker_leads(cli: Any) -> None:
+    """An environment behind a pipe that was reset without a seed comes before the op that computes with it, and its
+    site is the worker's, with no frame of multiprocessing."""
+    found = compared(cli, "train.py", WORKERS, setting="NO_SEED=1")
+    first = found["first"]
+    assert (first["stream"], first["op"], first["cause"]) == ("rank0/worker:2", "environment-reset", "outside")
+    assert "was reset with seed 1 in A and no seed in B at its reset 1" in first["explanation"]
+    assert "in rank0/main, which received it, aten.addmm.default at train.py:" in first["explanation"]
+    assert first["site"]["function"] == "work"
+    assert {frame["file"] for frame in first["stack"]} == {"train.py"}
+    assert not found["unordered"]
+    assert [later["stream"] for later in found["later"]] == ["rank0/main"]
+
+
+def test_two_rows_of_one_stream_are_ordered(cli: Any) -> None:
+    """Whatever other streams differ: an op on one side only comes before the first difference that it makes."""
+    program = PROGRAM.replace("actor.copy_(torch", "(actor.mul_(1) if 'MORE' in os.environ else actor).copy_(torch")
+    found = compared(cli, "train.py", program, "fork", "pipe", setting="MORE=1")
+    assert found["verdict"] == "same-values"
+    assert not found["unordered"]

@@ -522,9 +522,27 @@ def trace_to_event(context: DiffContext, finding: Finding, matched_rows: int, fi
     """
     if finding.cause not in FROM_OUTSIDE:
         return None
+    a, b = finding.a_index, finding.b_index
+    end = matched_rows if a is None else min(matched_rows, a)
     try:
-        found, persists = _origin(context, finding, matched_rows, first)
+        bytes_read = set() if a is None or b is None else outside_digests(row_at(context.a, a), row_at(context.b, b))
+        found, persists = _origin(context, bytes_read, Pair(end, b), finding.cause, first)
         return None if found is None else _finding(context, found, finding, persists=persists)
+    except HoleError:
+        return None
+
+
+def trace_to_sent_event(
+    context: DiffContext, finding: Finding, bytes_read: set[tuple[int, int]], ends: Pair[int]
+) -> Finding | None:
+    """The finding at the event of another stream that ``finding`` goes back to; None: there is none.
+
+    ``bytes_read``: digests, in A and B, of what its op read from outside. ``ends``: how many rows of that stream
+    happened before it.
+    """
+    try:
+        found, persists = _origin(context, bytes_read, ends, finding.cause, None)
+        return _finding(context, found, finding, persists=persists) if found is not None and persists else None
     except HoleError:
         return None
 
@@ -538,15 +556,13 @@ def add_seeding_causes(context: DiffContext, finding: Finding) -> Finding:
 
 
 def _origin(
-    context: DiffContext, finding: Finding, matched_rows: int, first: int | None
+    context: DiffContext, other_bytes: set[tuple[int, int]], ends: Pair[int], cause: Cause, first: int | None
 ) -> tuple[EventPair | None, bool]:
-    """The event that a difference goes back to, and whether later ones differ.
+    """The event before ``ends`` that a difference goes back to, and whether later ones differ.
 
     Where an event has these very bytes, it is the first of the run of differing events that ends with it.
     """
-    a, b = finding.a_index, finding.b_index
-    other_bytes = set() if a is None or b is None else outside_digests(row_at(context.a, a), row_at(context.b, b))
-    end = matched_rows if a is None else min(matched_rows, a)
+    end, b = ends.a or 0, ends.b
     events: EventTracker[EventPair] = EventTracker()
     exact: EventPair | None = None
     for pair in events_before(context, end, b, lambda: events.is_open):
@@ -559,8 +575,8 @@ def _origin(
             events.add(pair, differs)
         if exact is not None and not events.is_open:
             break
-    found, persists = events.origin(finding.cause)
-    if found is not None or finding.cause is not Cause.OUTSIDE or first is None:
+    found, persists = events.origin(cause)
+    if found is not None or cause is not Cause.OUTSIDE or first is None:
         return found, persists
     if first >= end - MAX_ROWS_BACK or events.shared_generators_equal is False:
         return None, persists
@@ -579,11 +595,11 @@ def _finding(context: DiffContext, pair: EventPair, later: Finding, *, persists:
     event = FindingEvent(pair.event_a.what, pair.a.module or None, count, (), later)
     if extra is not None:
         side, row = extra
-        decided = event_judgement(pair, (side, event_at(row)), (), _first_op(later), persists=persists)
+        decided = event_judgement(pair, (side, event_at(row)), (), _first_op(later, context.a.name), persists=persists)
         a, b = (row, None) if side == "A" else (None, row)
         return make_finding(a, b, decided, min(later.identical_before, row.index), event=event)
     texts = seeding_notes(context, pair.a.index, pair.b.index, pair)
-    decided = event_judgement(pair, None, texts, _first_op(later), persists=persists)
+    decided = event_judgement(pair, None, texts, _first_op(later, context.a.name), persists=persists)
     events = pair.event_a, pair.event_b
     names = ("seed",) * pair.is_seeded_differently + pair.differs
     cells = tuple(NamedDifference(name, *(_text(event, name) for event in events)) for name in names)
@@ -592,9 +608,12 @@ def _finding(context: DiffContext, pair: EventPair, later: Finding, *, persists:
     return make_finding(pair.a, pair.b, decided, before, event=event)
 
 
-def _first_op(later: Finding) -> list[str]:
+def _first_op(later: Finding, stream: str) -> list[str]:
     row = later.a_index if later.a_index is not None else later.b_index
-    return [] if later.op is None or row is None else [first_op_text(later.op, later.site, row)]
+    if later.op is None or row is None:
+        return []
+    text = first_op_text(later.op, later.site, row)
+    return [text if later.stream == stream else f"in {later.stream}, which received it, {text}"]
 
 
 def _extra_event(context: DiffContext, pair: EventPair) -> tuple[str, RowAt] | None:

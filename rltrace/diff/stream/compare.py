@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from rltrace.diff.base.bisect import MARKED, STRUCTURE, VALUES, Bisection, OnProbe, Unreadable
+from rltrace.diff.base.context import DiffContext, Matching
 from rltrace.diff.base.model import (
     Cause,
     CurvePoint,
@@ -58,6 +59,8 @@ class StreamResult:
     events: EventSummary = field(default_factory=EventSummary)
     probes: tuple[Probe, ...] = ()
     curves: tuple[CurvePoint, ...] = ()
+    context: DiffContext | None = None
+    """What is known of the matched rows; None: they were not compared."""
 
     @property
     def decisive(self) -> Finding | None:
@@ -97,10 +100,12 @@ def compare_streams(
         search = Bisection(a, b, watch=watch)
         base_or_none = _search(search, result)
         if base_or_none is None:
+            result.context = DiffContext(a, b, Matching(result.matched), settings)
             return _with_marked(result, count_marked(search, min(result.looked_at), MarkedRows(whole=True)))
         base = base_or_none
         same_structure = a.rows == b.rows and search.first_structure.row is None
     walk = StreamWalk(a, b, base, settings, is_aligned=search is not None, progress=progress).run()
+    result.context = walk.context
     _apply_walk(result, walk, same_structure)
     if result.value is None and result.undecided is None:
         _apply_end(result, walk)

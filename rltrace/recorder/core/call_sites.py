@@ -19,7 +19,16 @@ from rltrace.portable_keys import frame_key, portable_path, site_key
 from rltrace.recorder.base.intern_tables import Tables
 
 MAX_CODES: Final = 20_000
-_INTERNAL: Final = ("torch/", "jax/", "rltrace/", "triton/runtime/", "typing_extensions.py")
+_INTERNAL: Final = (
+    "torch/",
+    "jax/",
+    "rltrace/",
+    "triton/runtime/",
+    "multiprocessing/",
+    "ray/_private/",
+    "ray/util/tracing/",
+    "typing_extensions.py",
+)
 """Files, or folders, whose frames are internal. The last one wraps deprecated functions of torch."""
 
 
@@ -201,7 +210,7 @@ def _call(code: CodeType, at: int, source: str) -> str:
 
 
 def is_internal(code: CodeType) -> bool:
-    """Whether a function is torch's, Triton's launcher's or the recorder's."""
+    """Whether a function is torch's, one that starts a kernel or a process for the program, or the recorder's."""
     return _is_recorder(code) or _is_internal(portable_path(code.co_filename), code.co_filename)
 
 
