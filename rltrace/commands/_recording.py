@@ -176,6 +176,8 @@ def _report(
     if nothing:
         _report_nothing(command, trace, ending)
     elif not quiet:
+        if said := ending.stopped.said():
+            narrate(said)
         narrate(
             f"recorded {_summary(ending)} in {trace}",
             hint=_left_out(found)
@@ -268,8 +270,9 @@ def unreached_steps(options: RecordOptions, found: RecordingSummary) -> str:
 
 def _was_stopped_by_option(options: RecordOptions, ending: Ending) -> bool:
     """Whether ``--until`` or ``--stop`` interrupted the program, not the user."""
-    can_stop = options.until is not None or options.stop
-    return can_stop and ending.signal == SIGINT and "stopped" in ending.recorded.states
+    can_stop = options.may_stop and not options.rerun
+    was_stopped = ending.signal == SIGINT or ending.stopped.ended > 0
+    return can_stop and was_stopped and "stopped" in ending.recorded.states
 
 
 def _engine_hint(options: RecordOptions) -> str:

@@ -23,6 +23,7 @@ from rltrace.errors import RecordError
 from rltrace.fingerprint import Fact
 from rltrace.launch.command import child_environment
 from rltrace.launch.signals import Relay, ignore_children, waiting_for_children
+from rltrace.launch.stopped_processes import StoppedProcesses
 from rltrace.launch.summary import RecordingSummary, recorded
 from rltrace.recorder.base.options import RecordOptions
 from rltrace.trace.format.journal import first_digest
@@ -49,6 +50,8 @@ class Ending:
     recorded: RecordingSummary
     failure: str | None
     """Why the trace's last record could not be written; None: it was."""
+    stopped: StoppedProcesses
+    """Those that the launcher had to end."""
 
     @property
     def how(self) -> str:
@@ -82,12 +85,13 @@ def run(
         except OSError as error:
             raise CannotStartError(command[0], error) from error
         relay.to(child)
-        with _beside(meanwhile):
+        stopped = StoppedProcesses(Path(options.trace))
+        with _beside(stopped.watch if options.may_stop else None), _beside(meanwhile):
             code = child.wait()
         seconds = time.monotonic() - began
         status, signal = (code, None) if code >= 0 else (None, -code)
         failure = _write_ending(Path(options.trace), launch, status, signal, seconds)
-        return Ending(status, signal, seconds, recorded(Path(options.trace)), failure)
+        return Ending(status, signal, seconds, recorded(Path(options.trace)), failure, stopped)
 
 
 @contextmanager

@@ -479,6 +479,11 @@ class RecordOptions:
     def windowed(self) -> bool:
         return self.steps not in (None, ALL_STEPS)
 
+    @property
+    def may_stop(self) -> bool:
+        """Whether the recorder may end the program."""
+        return self.until is not None or self.stop or bool(self.rerun)
+
     def set_options(self) -> dict[str, Option]:
         """The entries of those that differ from their defaults, by name."""
         return {name: option for name, option in OPTIONS.items() if getattr(self, name) != option.default}

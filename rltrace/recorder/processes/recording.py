@@ -22,8 +22,15 @@ from rltrace.digest import ALGORITHM
 from rltrace.fingerprint import Facts
 from rltrace.masking import home_as_tilde, masked_arguments
 from rltrace.recorder.base.options import RecordOptions
-from rltrace.recorder.processes.exits import TERMINATION_SECONDS, Endings, EndLook, interrupt_program, stay_interrupted
-from rltrace.trace.format.process_start import note_failure
+from rltrace.recorder.processes.exits import (
+    TERMINATION_SECONDS,
+    CommitServer,
+    Endings,
+    EndLook,
+    interrupt_program,
+    stay_interrupted,
+)
+from rltrace.trace.format.process_start import note_failure, note_stopped
 from rltrace.trace.write.writer import ProcessWriter
 
 MAX_NOTES: Final = 20
@@ -213,7 +220,9 @@ class ProcessRecording:
         return self.failure is None
 
     def terminated(self) -> None:
-        """The parent is about to terminate this process, which may already be ending."""
+        """The parent, or the launcher, is about to terminate this process, which may already be ending."""
+        if self._stopped:
+            self.finish()
         if self._finished:
             self._closed.wait(TERMINATION_SECONDS)
         self._end_provisionally("stopped", {"why": "its parent terminated it"})
@@ -248,8 +257,17 @@ class ProcessRecording:
             self.stop_program(why)
 
     def stop_program(self, why: str) -> None:
-        """End the program as Ctrl-C would, but without a traceback; the trace records ``why``."""
+        """End the program as Ctrl-C would, but without a traceback; the trace records ``why``.
+
+        A program that then waits forever, for a worker or a thread, is ended by the launcher, which has the recording
+        finished first.
+        """
         self._stopped = why
+        server = CommitServer(self.options.trace)  # a worker has one already, and this one then serves nothing
+        server.listen()
+        with contextlib.suppress(RuntimeError):  # no thread can be started: the trace ends with the last commit
+            server.serve(self.terminated)
+        note_stopped(self.options.trace, self.token)
         interrupt_program()
 
     # --- facts --------------------------------------------------------------------------------------------------------

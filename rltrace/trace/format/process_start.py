@@ -44,6 +44,18 @@ def note_left_out(path: str | os.PathLike[str], token: str, name: str, patterns:
         Path(path, STARTS, f"{token}.left-out").write_bytes(checked(json.dumps(note).encode()))
 
 
+STOPPED_ENDING = "stopped"
+"""Ending of the note of a process that the recorder has stopped."""
+
+
+def note_stopped(path: str | os.PathLike[str], token: str) -> None:
+    """Write to the trace that the recorder has stopped this process, so that the launcher sees to its end."""
+    partial = Path(path, STARTS, f"{token}.{STOPPED_ENDING}.partial")
+    with contextlib.suppress(OSError):  # nothing more can be recorded
+        partial.write_bytes(checked(json.dumps(this_process()).encode()))
+        partial.rename(partial.with_suffix(""))
+
+
 def checked(payload: bytes) -> bytes:
     """The content of the file: JSON and, on a second line, its CRC-32."""
     return b"%s\n%08x\n" % (payload, zlib.crc32(payload))

@@ -1,0 +1,110 @@
+"""A program that the recorder stops, and that waits forever at its exit, is ended with all that it has started."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rltrace.launch import stopped_processes
+from rltrace.launch.run import run
+from rltrace.launch.stopped_processes import descendants
+from rltrace.recorder.base.options import RecordOptions
+from rltrace.trace.format.process_start import is_alive, parse_start
+from rltrace.trace.format.root import create_trace
+from rltrace.trace.read.reader import open_trace
+
+PROGRAM = """
+import multiprocessing, sys, threading, torch
+
+class Numbers(torch.utils.data.Dataset):
+    def __len__(self):
+        return 8
+    def __getitem__(self, index):
+        return torch.full((2,), float(index))
+
+def serve(pipe):
+    total = torch.zeros(2)
+    while True:
+        total += pipe.recv()
+        pipe.send(float(total.sum()))
+
+def workers():
+    here, there = multiprocessing.Pipe()
+    multiprocessing.Process(target=serve, args=(there,)).start()
+    while True:
+        here.send(1.0)
+        yield here.recv()
+
+def loader():
+    found = torch.utils.data.DataLoader(Numbers(), num_workers=1, persistent_workers=True)
+    while True:
+        yield from found
+
+def thread():
+    threading.Thread(target=threading.Event().wait).start()
+    while True:
+        yield 1.0
+
+def shell():
+    import subprocess
+    child = subprocess.Popen(["sh", "-c", "sleep 1000 & wait"])
+    try:
+        while True:
+            yield 1.0
+    finally:
+        child.wait()
+
+weight = torch.ones(2, requires_grad=True)
+optimizer = torch.optim.SGD([weight], lr=0.1)
+source = globals()[sys.argv[1]]()
+for number in source:
+    (weight * number).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "descendants", "others"),
+    [("workers", 1, ["stopped"]), ("thread", 0, []), ("shell", 2, []), ("loader", None, ["complete", "stopped"])],
+)
+def test_what_was_stopped_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, descendants: int | None, others: list[str]
+) -> None:
+    """The trace is that of a stopped program, whole, with its workers' rows; nothing is left; and it is said. A program
+    that ends by itself (``descendants`` None) is left alone."""
+    monkeypatch.setattr(stopped_processes, "GRACE_SECONDS", 0.5 if descendants is not None else 60.0)
+    program, trace = tmp_path / "train.py", tmp_path / "t.zarr"
+    program.write_text(PROGRAM)
+    create_trace(trace, {"command": [kind]})
+    ending = run([sys.executable, str(program), kind], RecordOptions(str(trace), until=1), {})
+    found = open_trace(trace)
+    main, *rest = found.processes
+    assert (main.state, main.why, len(main.steps)) == ("stopped", "--until 1 ended it", 2)
+    assert all(process.state in others for process in rest)
+    assert len(rest) == bool(others)
+    assert all(process.after_op for process in rest)
+    starts = [parse_start(path.read_bytes()) or {} for path in (trace / "starts").glob("*.json")]
+    assert not any(map(is_alive, starts))
+    if descendants is None:
+        assert (ending.stopped.ended, ending.stopped.said()) == (0, "")
+    else:
+        assert (ending.stopped.ended, ending.stopped.descendants) == (1, descendants)
+        assert "still ran 0.5 s after it was stopped: it " in ending.stopped.said()
+
+
+def test_descendants() -> None:
+    """Children and theirs, by pid, each with its start time; none of those of others."""
+    with subprocess.Popen(["sh", "-c", "cat & cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdin is not None
+        child.stdin.write(b"x\n")
+        child.stdin.flush()
+        assert child.stdout is not None
+        child.stdout.readline()
+        found = descendants(os.getpid())
+        assert set(descendants(child.pid)) < set(found)
+        assert child.pid in found
+        assert all(found.values())
