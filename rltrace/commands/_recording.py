@@ -22,13 +22,15 @@ from rltrace.launch.command import (
     CommandLookup,
     fresh_trace,
     git_state,
+    lacks_rltrace,
     look_up,
+    python_of,
     script_folder,
     trace_stem,
 )
 from rltrace.launch.run import CannotStartError, Ending, Work, run
 from rltrace.launch.signals import die_of
-from rltrace.launch.summary import RecordingSummary, advice, discard, remedy
+from rltrace.launch.summary import NOT_INSTALLED, RecordingSummary, advice, discard, remedy
 from rltrace.masking import home_as_tilde, masked_arguments
 from rltrace.native.library import find, torch_folder
 from rltrace.recorder.base.options import RecordOptions, steps_text
@@ -103,7 +105,12 @@ def _check(command: Sequence[str]) -> ExitCode | None:
     program = command[0]
     found = look_up(program)
     if found is CommandLookup.EXECUTABLE:
-        return None
+        python = python_of(command)
+        if python is None or not lacks_rltrace(python, script_folder(command)):
+            return None
+        failure = NOT_INSTALLED + home_as_tilde(python)
+        complain(f"nothing was started: {failure}", hint=remedy(failure))
+        return ExitCode.RLTRACE_FAILED
     complain(f"{program} cannot be run: {found.value}", hint=_not_run_hint(command, found))
     return ExitCode.NOT_FOUND if found is CommandLookup.NOTHING else ExitCode.NOT_EXECUTABLE
 
@@ -171,8 +178,9 @@ def _report(
     found = ending.recorded
     nothing = found.nothing and not (options.asleep and found.processes)
     failed = bool(found.failures) or ending.failure is not None or nothing
+    what = "nothing" if nothing else "not everything"
     for failure in (*found.failures, *([ending.failure] if ending.failure else [])):
-        complain(f"not everything was recorded: {failure}", hint=remedy(failure))
+        complain(f"{what} was recorded: {failure}", hint=remedy(failure))
     if nothing:
         _report_nothing(command, trace, ending)
     elif not quiet:
@@ -202,7 +210,10 @@ def _exit_status(options: RecordOptions, ending: Ending, failed: bool) -> int:
 
 def _report_nothing(command: Sequence[str], trace: Path, ending: Ending) -> None:
     found = ending.recorded
-    complain(f"nothing was recorded; the command {ending.how}", hint="" if found.failures else advice(found, command))
+    if found.failures or ending.failure is not None:
+        narrate(f"the command {ending.how}")
+    else:
+        complain(f"nothing was recorded; the command {ending.how}", hint=advice(found, command))
     if found.processes == 0 and not found.waiting and ending.failure is None:  # nothing but the empty trace made above
         discard(trace)
 

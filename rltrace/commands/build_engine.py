@@ -10,7 +10,7 @@ import click
 
 from rltrace.commands._option_types import option, quiet_option, verb
 from rltrace.commands.console import emit, narrate
-from rltrace.commands.version import NOT_INSTALLED, own_version
+from rltrace.distribution import NOT_INSTALLED, own_version
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -131,7 +131,7 @@ class Verbs(click.Group):
 def _print_version(ctx: click.Context, _parameter: click.Parameter, requested: bool) -> None:
     if not requested or ctx.resilient_parsing:
         return
-    from rltrace.commands.version import own_version
+    from rltrace.distribution import own_version
 
     click.echo(f"rltrace {own_version()}")
     ctx.exit()

@@ -14,7 +14,7 @@ import click
 from rltrace.commands._option_types import StartArguments, argument, option, quiet_option, verb
 from rltrace.commands._output_files import check_output, write_output
 from rltrace.commands.console import ExitCode, Progress, emit, narrate, progress_visible, readable_size
-from rltrace.commands.version import own_version
+from rltrace.distribution import own_version
 from rltrace.errors import UsageError
 from rltrace.trace.format.location import Location
 

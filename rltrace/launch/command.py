@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path
@@ -40,6 +42,57 @@ def look_up(program: str, environment: Mapping[str, str] = os.environ) -> Comman
         return CommandLookup.EXECUTABLE
     is_unusable = any(path.is_file() or "/" in program for path in existing)
     return CommandLookup.NOT_EXECUTABLE if is_unusable else CommandLookup.NOTHING
+
+
+PYTHON_NAME = re.compile(r"python[\d.]*")
+
+ASK = (
+    "import importlib.util as u, sys; sys.path[0] = sys.argv[1];"
+    "sys.exit(0 if u.find_spec('rltrace') or not (u.find_spec('torch') or u.find_spec('jax')) else 3)"
+)
+"""Python that exits with 3 where it finds torch or JAX and not rltrace, as its script in the folder ``argv[1]``
+would."""
+
+ASK_SECONDS = 30.0
+
+
+def python_of(command: Sequence[str], environment: Mapping[str, str] = os.environ) -> str | None:
+    """The Python that runs a command, ``python train.py`` or a script with a first line of that kind; None: none is
+    seen there, or it is the one that runs rltrace."""
+    program = shutil.which(command[0], path=environment.get("PATH"))
+    if program is not None and not PYTHON_NAME.fullmatch(Path(program).name):
+        program = _named_in(Path(program), environment)
+    if program is None or not PYTHON_NAME.fullmatch(Path(program).name):
+        return None
+    own = Path(sys.executable)
+    is_own = Path(program).parent == own.parent and os.path.realpath(program) == os.path.realpath(own)
+    return None if is_own else program
+
+
+def _named_in(script: Path, environment: Mapping[str, str]) -> str | None:
+    """The interpreter of ``#!/usr/bin/env python`` or ``#!/venv/bin/python``; None: it is no such script."""
+    try:
+        with script.open("rb") as file:
+            first = file.readline(512)
+    except OSError:
+        return None
+    words = os.fsdecode(first[2:]).split() if first.startswith(b"#!") else []
+    if words and Path(words[0]).name == "env":
+        return shutil.which(words[1], path=environment.get("PATH")) if len(words) == 2 else None
+    return words[0] if words else None
+
+
+def lacks_rltrace(python: str, folder: Path, environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether this Python has torch or JAX, and not rltrace, for a script in ``folder``."""
+    try:
+        with waiting_for_children():
+            line = [python, "-c", ASK, os.fspath(folder)]
+            asked = subprocess.run(
+                line, env=dict(environment), capture_output=True, stdin=subprocess.DEVNULL, timeout=ASK_SECONDS
+            )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return asked.returncode == 3
 
 
 def script_of(command: Sequence[str]) -> str | None:

@@ -53,7 +53,9 @@ class StoppedProcesses:
         """``the program still ran 10 s after it was stopped: it and 2 processes that it had started were ended``."""
         if not self.ended:
             return ""
-        started = f" and {counted(self.descendants, 'process', 'processes')} that it had started" * bool(self.descendants)
+        started = f" and {counted(self.descendants, 'process', 'processes')} that it had started" * bool(
+            self.descendants
+        )
         verb = "were" if started else "was"
         return f"the program still ran {GRACE_SECONDS:g} s after it was stopped: it{started} {verb} ended"
 

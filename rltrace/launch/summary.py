@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rltrace.distribution import own_requirement
 from rltrace.errors import RltraceError
 from rltrace.trace.format.process_start import STARTS, parse_start
 
@@ -136,7 +137,7 @@ NOT_INSTALLED = "rltrace is not installed for "
 def remedy(failure: str) -> str:
     """What to do about one of ``RecordingSummary.failures``; empty: unknown."""
     python = failure.removeprefix(NOT_INSTALLED)
-    return "" if python == failure else f"install it beside that torch: {python} -m pip install rltrace-debugger"
+    return "" if python == failure else f"install it beside that torch: {python} -m pip install {own_requirement()}"
 
 
 def discard(path: Path) -> None:

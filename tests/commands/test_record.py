@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import venv
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,8 +15,10 @@ import pytest
 
 from rltrace.commands._recording import unmatched_selectors, unreached_steps
 from rltrace.commands.main import main
+from rltrace.distribution import own_requirement
 from rltrace.errors import UsageError
 from rltrace.launch.summary import RecordingSummary
+from rltrace.masking import home_as_tilde
 from rltrace.recorder.base.options import RecordOptions, parse_size, parse_steps
 from rltrace.trace.format.records import ActivationRequest, ValueRequest
 from rltrace.trace.read.reader import open_trace
@@ -176,7 +179,28 @@ def test_recorder_that_cannot_start(folder: Path) -> None:
     (folder / "train.py").write_text("import torch\nprint('as ever')\n")
     result = run(folder, RLTRACE, "record", "--quiet", "--", PYTHON, "train.py")
     assert (result.returncode, result.stdout) == (125, b"as ever\n")
-    assert b"not everything was recorded: ModuleNotFoundError" in result.stderr
+    assert b"nothing was recorded: ModuleNotFoundError" in result.stderr
+    assert result.stderr.count(b"recorded") == 1
+
+
+@pytest.mark.parametrize("has_torch", [True, False])
+@pytest.mark.parametrize("command", [("other/bin/python", "train.py"), ("other/bin/tool",)], ids=["python", "script"])
+def test_python_without_rltrace(folder: Path, command: tuple[str, ...], has_torch: bool) -> None:
+    """Nothing is started in a Python that has torch and no rltrace; one without torch may start another one."""
+    venv.create(folder / "other", symlinks=True)
+    (folder / "train.py").write_text("open('ran', 'w').close()\n")
+    python = folder / "other" / "bin" / "python"
+    (folder / "other" / "bin" / "tool").write_text(f"#!{python}\nopen('ran', 'w').close()\n")
+    (folder / "other" / "bin" / "tool").chmod(0o755)
+    if has_torch:
+        (next((folder / "other").glob("lib/*/site-packages")) / "torch.py").write_text("")
+    result = run(folder, RLTRACE, "record", "-o", "t.zarr", "--", *command)
+    assert result.returncode == 125
+    assert (folder / "ran").exists() is not has_torch
+    assert not (folder / "t.zarr").exists()
+    words = f"nothing was started: rltrace is not installed for {home_as_tilde(folder)}/other/bin/python"
+    assert (words in result.stderr.decode()) is has_torch
+    assert (f"other/bin/python -m pip install {own_requirement()}" in result.stderr.decode()) is has_torch
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from rltrace.distribution import own_requirement
 from rltrace.launch.command import BOOTSTRAP, child_environment
 from rltrace.launch.summary import remedy
 from rltrace.recorder.base.options import RecordOptions
@@ -203,12 +204,13 @@ def test_failure_of_the_recorder_is_noted(bench: Bench) -> None:
 
 
 def test_missing_rltrace_is_named(bench: Bench) -> None:
-    """A Python that has torch but no rltrace is named in the note, and the command says how it gets it."""
+    """A Python that has torch but no rltrace is named in the note, and at once; the command says how it gets it."""
     bench.module("rltrace/__init__.py", "raise ModuleNotFoundError('No module', name='rltrace')\n")
-    bench.python("import torch")
+    result = bench.python("import torch, sys\nprint('so far', file=sys.stderr)\n")
     why = bench.calls()[0]["why"]
     assert "rltrace is not installed for" in why
-    assert remedy(why).endswith(f"{why.rpartition(' ')[2]} -m pip install rltrace-debugger")
+    assert result.stderr == f"rltrace: {why}: nothing of this process is recorded\nso far\n"
+    assert remedy(why).endswith(f"{why.rpartition(' ')[2]} -m pip install {own_requirement()}")
     assert remedy("OSError: No space left on device") == ""
 
 

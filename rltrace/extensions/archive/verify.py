@@ -343,7 +343,9 @@ class _Work:
         for key, _ in self._documents():
             yield f"{key}zarr.json"
         for name in self.trace.folder.names(STARTS):
-            if name.endswith((".json", ".name", ".failed", ".left-out", ".stopped", ".children", f".{ASLEEP}", f".{REQUEST}")):
+            if name.endswith(
+                (".json", ".name", ".failed", ".left-out", ".stopped", ".children", f".{ASLEEP}", f".{REQUEST}")
+            ):
                 yield f"{STARTS}/{name}"
         for process in self.trace.processes:
             yield f"{process.base}/{JOURNAL}"

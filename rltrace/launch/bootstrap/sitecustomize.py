@@ -190,6 +190,11 @@ def _start_recorder(start_record: StartRecord, options: str, start: str) -> None
         getattr(import_module(module), function)(recording, start_record.token)
     except Exception as error:
         start_record.note_failure(error)
+        if _is_without_rltrace(error):  # found by whoever watches, and not in the morning
+            try:  # noqa: SIM105  contextlib is not loaded at this point
+                os.write(2, f"rltrace: {_reason(error)}: nothing of this process is recorded\n".encode())
+            except OSError:
+                pass  # the program has closed it
 
 
 def begin() -> None:
@@ -274,9 +279,13 @@ def _home(path: str) -> str:
 
 def _reason(error: BaseException) -> str:
     """One line; a missing rltrace is the one failure that is not rltrace's own."""
-    if isinstance(error, ModuleNotFoundError) and error.name == "rltrace":
+    if _is_without_rltrace(error):
         return f"rltrace is not installed for {_home(sys.executable or 'this Python')}"
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def _is_without_rltrace(error: BaseException) -> bool:
+    return isinstance(error, ModuleNotFoundError) and error.name == "rltrace"
 
 
 def _json(fields: dict[str, object]) -> str:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 S = TypeVar("S")
 T = TypeVar("T")
 
-INSTALL: Final = "pip install 'rltrace-debugger[cloud]'"
+INSTALL: Final = "pip install obstore"
 
 AT_ONCE: Final = 64
 """Requests that are under way at a time, of one trace."""

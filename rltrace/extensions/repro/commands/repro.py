@@ -84,7 +84,7 @@ def _folder(arguments: ReproArguments, name: str) -> Path:
 def _of_module(module: str, arguments: ReproArguments) -> Repro:
     """The ops of a module, with what they need. Raises UsageError, HoleError."""
     from rltrace.commands.rerun import find_sequence
-    from rltrace.commands.version import own_version
+    from rltrace.distribution import own_version
     from rltrace.extensions.repro.folder import Repro, module_side, take_out
     from rltrace.rerun.op_sequence import RecordedMemory, SequenceRun, ops_of
     from rltrace.rerun.recorded_op import import_modules
@@ -184,7 +184,7 @@ def _kernel(at: Located) -> str:
 
 def provenance(a: Located, b: Located | None) -> list[str]:
     """Where the op was recorded, for the head of the script."""
-    from rltrace.commands.version import own_version
+    from rltrace.distribution import own_version
     from rltrace.query.ops import op_line
 
     line = op_line(a.rows, 0, a.stream.name, a.process.words)
