@@ -61,6 +61,7 @@ from rltrace.diff.stream.compare import StreamResult, compare_streams
 from rltrace.diff.stream.steps import StepResult, compare_steps
 from rltrace.diff.stream.walk import Progress
 from rltrace.diff.system_facts import environment_differences, fact_text, selects_kernels, source_edits
+from rltrace.diff.trained_state import trained_alike, trained_alike_text
 from rltrace.diff.unpaired_streams import (
     downgrade_for_torchscript,
     find_one_sided_streams,
@@ -95,6 +96,8 @@ class Evidence:
     decisive: Finding | None
     unfinished: tuple[tuple[str, str], ...]
     """(side, reason) of every side that is not complete."""
+    trained_alike: int | None = None
+    """Optimizer attempts of runs that trained the same, though ``decisive`` differs; None: that is not known."""
 
     @property
     def matched(self) -> int:
@@ -128,7 +131,7 @@ def decide(evidence: Evidence) -> tuple[Verdict, str]:
         return Verdict.UNKNOWN, (
             f"these look like different programs: only {matched:,} {ops}, of {rows_a:,} of A and {rows_b:,} of B"
         )
-    if evidence.decisive is not None:
+    if evidence.decisive is not None and evidence.trained_alike is None:
         return Verdict.DIVERGED, _diverged(evidence, evidence.decisive)
     reasons = [r.undecided for r in evidence.streams] + [p.undecided for p in evidence.pools]
     undecided = next(filter(None, reasons), None)
@@ -141,6 +144,8 @@ def decide(evidence: Evidence) -> tuple[Verdict, str]:
     if evidence.unfinished:
         side, how = evidence.unfinished[0]
         return Verdict.UNKNOWN, f"equal so far, but {side.upper()} is not complete: {how}"
+    if evidence.trained_alike is not None:
+        return Verdict.SAME_VALUES, trained_alike_text(evidence.trained_alike)
     return _equal(evidence)
 
 
@@ -510,6 +515,7 @@ class _Comparer:
             one_sided_streams=tuple(finding for _, finding, _ in one_sided_streams),
             decisive=decisive,
             unfinished=self._unfinished(level),
+            trained_alike=self._trained_alike(level, decisive),
         )
         verdict, why = decide(evidence)
         if self.shift is not None:
@@ -519,10 +525,9 @@ class _Comparer:
         so_far, _ = decide(assume_complete(evidence))
         if level == "op" and verdict is Verdict.DIVERGED:
             self.notes += filter(None, [equal_steps_note(self.pairs)])
-        if level == "op" and verdict in (Verdict.IDENTICAL, Verdict.SAME_VALUES):
-            self.notes += filter(None, (generators_note(a, b) for a, b in self.pairs))
         drift = drifts(self.pairs, [r for _, r in self.streams], self.options.tolerance)
-        if verdict in (Verdict.IDENTICAL, Verdict.SAME_VALUES):
+        if verdict in (Verdict.IDENTICAL, Verdict.SAME_VALUES) and decisive is None:
+            self.notes += filter(None, (generators_note(a, b) for a, b in self.pairs if level == "op"))
             self.notes += logged_scalar_notes(drift)
         self.notes += dict.fromkeys([*coverage_notes(self.a), *coverage_notes(self.b)])
         others = tuple(other_kernels(self.pairs, equal_in([r for _, r in self.streams])))
@@ -561,6 +566,11 @@ class _Comparer:
             shift=self.shift,
             groups=self._groups(counting, decisive),
         )
+
+    def _trained_alike(self, level: str, decisive: Finding | None) -> int | None:
+        """The attempts of both runs where these trained the same, though an op differs; None otherwise."""
+        is_whole = level == "op" and self.shift is None and not self.steps and not self._holes()
+        return trained_alike(self.a, self.b, self.pairs) if is_whole and decisive is not None else None
 
     def _name_hidden_steps(self) -> None:
         """Find the first step that differs by its digests, where a hole hides the first difference."""

@@ -578,12 +578,16 @@ class ProcessBuilder(Process):
         ending: Mapping[str, object] | None = None,
         generators: object = None,
         parameters: Mapping[int, object] | None = None,
+        last_state: object = None,
     ) -> None:
         """Commit all and end: "complete", "stopped", or "killed" (without an end record); ``generators``: as in a step,
-        ``parameters``: those of each optimizer by its ordinal."""
+        ``parameters``: those of each optimizer by its ordinal; ``last_state``: of all that was trained, None: unknown.
+        """
         for stream in self.streams.values():
             stream.commit()
         if state != "killed":
+            if last_state is not None:
+                self.writer.append({"type": "state", "tensors": 1, "digest": f"{digest(last_state):016x}"})
             last = {ordinal: digest(value) for ordinal, value in (parameters or {}).items()}
             self.writer.close(state, ending or {"status": 0}, states_of(generators), last)
 
@@ -646,10 +650,11 @@ class TraceBuilder:
         ending: Mapping[str, object] | None = None,
         generators: object = None,
         parameters: Mapping[int, object] | None = None,
+        last_state: object = None,
     ) -> Path:
         """End every process and the launch; returns the path."""
         for process in self.processes.values():
-            process.finish(state, ending, generators, parameters)
+            process.finish(state, ending, generators, parameters, last_state)
         if state != "killed":
             end_launch(self.path, {"status": 0})
         return self.path

@@ -442,7 +442,8 @@ class Comparison:
 
     verdict: Verdict
     """``identical``: every op is equal. ``same-values``: ops were added, removed or reordered, every matched op is
-    equal, and nothing that both sides ran depends on what only one side ran."""
+    equal, and nothing that both sides ran depends on what only one side ran; or nothing that was trained depends on
+    what differs."""
     why: str
     """One sentence: what the verdict rests on."""
     level: str

@@ -1,0 +1,123 @@
+"""Whether two runs trained the same, so that what differs between them is nothing that training depends on.
+
+The proof is of the runs as wholes and says nothing of the op that differs: all digests of what was trained are equal,
+at every attempt of an optimizer and at the end, and whatever both sides drew is equal. Where a digest is missing there
+is no proof.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from rltrace.diff.align.blocks import match_steps
+from rltrace.diff.base.coverage import FINISHED, recorded_throughout
+from rltrace.diff.base.view import StreamView
+from rltrace.diff.processes import CHUNK_ROWS
+from rltrace.errors import HoleError
+from rltrace.trace.format.root import COMPLETE
+from rltrace.trace.format.schema import Column, RowFlag, Step, StepFlag
+from rltrace.trace.read.process import ProcessTrace
+from rltrace.trace.read.reader import Trace
+
+MAX_SCANNED = 1 << 24
+"""Rows of a side that are searched for draws at most."""
+
+Draw = tuple[int, int]
+"""The step that a draw was made in, as a number of A, and the token of its call."""
+
+Drawn = tuple[tuple[int, ...], bool]
+"""Digests of what a draw returned, and whether they are of memory that no recorded op wrote."""
+
+
+def trained_alike(a: Trace, b: Trace, pairs: Sequence[tuple[ProcessTrace, ProcessTrace]]) -> int | None:
+    """The number of attempts of both runs, where they trained the same; None where they did not, or that is not known.
+
+    Both are complete, and made the same attempts. At each, gradients and parameters are equal, and at the end
+    parameters, buffers and optimizer states. Every draw that both made gave the same numbers.
+    """
+    training = [(x, y) for x, y in pairs if len(x.steps) or len(y.steps)]
+    paired = {id(process) for pair in training for process in pair}
+    if any(len(p.steps) and id(p) not in paired for trace in (a, b) for p in trace.processes):
+        return None
+    if not training or not all(_ended_alike(*pair) and _trained_alike(*pair) for pair in training):
+        return None
+    every = [process for trace in (a, b) for process in trace.processes]
+    if not all(process.state in FINISHED and recorded_throughout(process) for process in every):
+        return None
+    if sum(process.after_op for process in every) > 2 * MAX_SCANNED or not all(_drew_alike(*pair) for pair in pairs):
+        return None
+    return sum(len(process.steps) for process, _ in training)
+
+
+def trained_alike_text(attempts: int) -> str:
+    return (
+        "the runs differ only in what nothing trained depends on: gradients and parameters are equal at the end of all "
+        f"{attempts:,} optimizer steps, parameters, buffers and optimizer states at the end of both runs, and so is "
+        "every draw that both made"
+    )
+
+
+def _ended_alike(a: ProcessTrace, b: ProcessTrace) -> bool:
+    return a.state == b.state == COMPLETE and a.exit == b.exit
+
+
+def _trained_alike(a: ProcessTrace, b: ProcessTrace) -> bool:
+    at_a, at_b = match_steps(a, a.steps, b, b.steps)
+    if not len(at_a) == len(at_b) == len(a.steps) == len(b.steps):
+        return False
+    columns = [Step.GRADIENTS, Step.PARAMETERS]
+    digested = (a.steps[at_a, Step.FLAGS] & b.steps[at_b, Step.FLAGS] & np.uint64(StepFlag.DIGESTED)) != 0
+    equal = digested.all() and all(np.array_equal(a.steps[at_a, c], b.steps[at_b, c]) for c in columns)
+    last = _last_state(a)
+    return bool(equal and a.parameters and a.parameters == b.parameters and last and last == _last_state(b))
+
+
+def _last_state(process: ProcessTrace) -> tuple[object, object] | None:
+    """Number and digest of parameters, buffers and optimizer state at the end; None: not known."""
+    found = [r for r in process.journal.records if r["type"] == "state"]
+    return (found[-1]["tensors"], found[-1]["digest"]) if len(found) == 1 and found[-1].get("tensors") else None
+
+
+def _drew_alike(a: ProcessTrace, b: ProcessTrace) -> bool:
+    """Whether each draw that both made gave the same. A call that one side makes more often within a step is not
+    known to be the same one, and counts as another."""
+    at_a, at_b = match_steps(a, a.steps, b, b.steps)
+    step_of = dict(zip(b.steps[at_b, Step.STEP].tolist(), a.steps[at_a, Step.STEP].tolist(), strict=True))
+    others = {stream.name.removeprefix(b.name): stream for stream in b.streams}
+    for stream in a.streams:
+        other = others.get(stream.name.removeprefix(a.name))
+        if other is None:
+            continue
+        view_a, view_b = StreamView(a, stream), StreamView(b, other)
+        view_b.use_site_names_of(view_a)
+        try:
+            drawn_a, drawn_b = _drawn(view_a, None), _drawn(view_b, step_of)
+        except HoleError:
+            return False
+        if any(not _is_same(drawn_a[draw], drawn_b[draw]) for draw in drawn_a.keys() & drawn_b.keys()):
+            return False
+    return True
+
+
+def _is_same(a: list[Drawn], b: list[Drawn]) -> bool:
+    return a == b and not any(marked for _, marked in a)
+
+
+def _drawn(view: StreamView, step_of: dict[int, int] | None) -> dict[Draw, list[Drawn]]:
+    """What a stream drew, by step and call, in order. ``step_of``: A's steps by those of B; None: the stream is A's."""
+    found: dict[Draw, list[Drawn]] = {}
+    for row, step, token, marked in _drawing_rows(view):
+        number = step if step_of is None else step_of.get(step, step)
+        found.setdefault((number, token), []).append((row, marked))
+    return found
+
+
+def _drawing_rows(view: StreamView) -> Iterator[tuple[tuple[int, ...], int, int, bool]]:
+    for start in range(0, view.rows, CHUNK_ROWS):
+        stretch = view.read(start, min(start + CHUNK_ROWS, view.rows))
+        marked, steps = stretch.flags(RowFlag.MARKED), stretch.rows.column(Column.STEP)
+        for place in np.flatnonzero(stretch.flags(RowFlag.RNG)).tolist():
+            outputs = tuple(stretch.rows.outputs(place))
+            yield outputs, int(steps[place]), int(stretch.tokens.identity[place]), bool(marked[place])

@@ -1,0 +1,107 @@
+"""What nothing trained depends on is no divergence, and every doubt whether that is so makes it one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from views import compare_in
+
+from rltrace.diff import Comparison
+from rltrace.diff.base.model import Cause, Verdict
+from rltrace.report.diff import verdict_document
+from rltrace.report.text import document_text
+from rltrace.testing import TraceBuilder
+from rltrace.trace.format.schema import RowFlag
+
+Facts = Mapping[str, object]
+LOSS, EVALUATE = ("train.py", 3, "train", "loss = model(x)"), ("train.py", 9, "evaluate", "model(x)")
+
+
+def build(path: Path, side: str, b: Facts) -> None:
+    """Two steps of training, with a time in a log line; ``b``: what is otherwise in B."""
+    given = dict(b) if side == "b" else {}
+    trace = TraceBuilder(path / f"{side}.zarr")
+    for step in range(2):
+        trace.op("aten.mean.default", inputs=[("outside", f"time {side}")], outputs=[f"mean {side}"])
+        state = f"{given.get('generator', 'r')}{step}"
+        trace.op(
+            "aten.bernoulli.p",
+            LOSS,
+            rng=state,
+            outputs=[f"{given.get('drawn', 'mask')}{step}"],
+            flags=RowFlag(int(str(given.get("flags", 0)))),
+        )
+        if given.get("evaluates"):
+            trace.op("aten.bernoulli.p", EVALUATE, rng=state, outputs=[f"another mask {step}"])
+        trace.end_step(
+            "Adam",
+            0,
+            parameters=f"p{given.get('parameters', '')}{step}",
+            gradients=f"g{given.get('gradients', '')}{step}",
+            generators=state,
+        )
+    if given.get("more"):
+        trace.end_step("Adam", 0, parameters="p1", gradients="g1", generators="r1")
+    trace.finish(
+        str(given.get("state", "complete")),
+        {"status": 0} | ({"exception": "ValueError"} if given.get("raises") else {}),
+        generators="r1",
+        parameters={} if given.get("freed") else {0: f"p1{given.get('last', '')}"},
+        last_state=given.get("buffers", "s"),
+    )
+
+
+def compared(path: Path, b: Facts) -> Comparison:
+    for side in "ab":
+        build(path, side, b)
+    return compare_in(path)
+
+
+@pytest.mark.parametrize(
+    "b",
+    [{}, {"generator": "another"}, {"generator": "another", "evaluates": True}],
+    ids=["a time that is logged", "generator state that no draw shows", "an evaluation that draws"],
+)
+def test_a_difference_that_nothing_trained_depends_on(tmp_path: Path, b: Facts) -> None:
+    """Same values, with what differs named; ``--strict`` still counts it."""
+    comparison = compared(tmp_path, b)
+    assert comparison.verdict is Verdict.SAME_VALUES
+    assert comparison.why.startswith("the runs differ only in what nothing trained depends on")
+    assert comparison.agrees is True
+    assert comparison.first is not None
+    assert (comparison.first.cause, comparison.decisive) == (Cause.OUTSIDE, None)
+    text = " ".join(document_text(verdict_document(comparison)).split())
+    assert text.startswith("SAME VALUES The runs differ only in what nothing trained depends on: ")
+    assert "First difference in values op aten.mean.default" in text
+    assert "but no op does" not in text
+
+
+@pytest.mark.parametrize(
+    "b",
+    [
+        {"parameters": "another"},
+        {"gradients": "another"},
+        {"last": "another"},
+        {"buffers": "another"},
+        {"buffers": None},
+        {"freed": True},
+        {"generator": "another", "drawn": "another mask"},
+        {"drawn": "another mask"},
+        {"flags": RowFlag.MARKED.value},
+        {"raises": True},
+        {"more": True},
+    ],
+    ids=lambda given: next(iter(given)) + (" unknown" if None in given.values() else ""),
+)
+def test_any_doubt_is_a_divergence(tmp_path: Path, b: Facts) -> None:
+    """Another gradient, parameter, buffer or draw, at any step or at the end; or one of them is not known."""
+    comparison = compared(tmp_path, b)
+    assert (comparison.verdict, comparison.agrees) == (Verdict.DIVERGED, False)
+    assert comparison.decisive is not None
+
+
+def test_runs_that_are_not_complete(tmp_path: Path) -> None:
+    """Of a run that was stopped it is not known what it would have trained."""
+    assert compared(tmp_path, {"state": "stopped"}).verdict is Verdict.DIVERGED
