@@ -53,6 +53,7 @@ from rltrace.diff.notes import (
     equal_steps_note,
     last_parameters,
     other_kernels,
+    permuted_note,
     same_bits_note,
 )
 from rltrace.diff.processes import PoolResult, compare_pools, compare_processes, is_pool, pooled, process_pairs
@@ -525,6 +526,7 @@ class _Comparer:
         so_far, _ = decide(assume_complete(evidence))
         if level == "op" and verdict is Verdict.DIVERGED:
             self.notes += filter(None, [equal_steps_note(self.pairs)])
+        self.notes += dict.fromkeys(filter(None, [permuted_note(result) for _, result in self.streams]))
         drift = drifts(self.pairs, [r for _, r in self.streams], self.options.tolerance)
         if verdict in (Verdict.IDENTICAL, Verdict.SAME_VALUES) and decisive is None:
             self.notes += filter(None, (generators_note(a, b) for a, b in self.pairs if level == "op"))
@@ -640,6 +642,8 @@ class _Comparer:
             cause, why = Cause.UNKNOWN, "to find the op that wrote them, record ops"
         elif any(r.structure.only_a or r.structure.only_b for _, r in self.streams):
             cause, why = Cause.UNKNOWN, "ops on one side only wrote them after their last use, or no op did"
+        elif any(r.permuted for _, r in self.streams):
+            cause, why = Cause.UNKNOWN, "calls with their tensors in another order wrote them, or no op did"
         else:
             cause, why = Cause.UNTRACKED_WRITE, "no recorded op explains the difference"
         found = (last_parameters(a, b, cause, why) for a, b in self.pairs)

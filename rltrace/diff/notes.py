@@ -15,6 +15,7 @@ from rltrace.command_lines import line
 from rltrace.diff.base.coverage import FINISHED
 from rltrace.diff.base.kernels import kernel_differences
 from rltrace.diff.base.model import Cause, Finding, OtherKernel, Pair
+from rltrace.diff.causes.operands import PERMUTED, hash_seed_text
 from rltrace.diff.stream.compare import StreamResult
 from rltrace.diff.stream.steps import bare_finding, compare_steps
 from rltrace.errors import HoleError
@@ -23,6 +24,7 @@ from rltrace.trace.kernels.evidence import Evidence, kernel_text, kernel_texts
 from rltrace.trace.kernels.library_reports import ReportedCall
 from rltrace.trace.read.launched_calls import seen_calls
 from rltrace.trace.read.process import ProcessTrace
+from rltrace.wording import counted
 
 MAX_EXAMPLES = 3
 
@@ -115,6 +117,15 @@ def same_bits_note(found: Sequence[OtherKernel], a: str, b: str) -> str | None:
     examples = "; ".join(dict.fromkeys(f"{one.op}: {', '.join(one.differences)}" for one in same[:MAX_EXAMPLES]))
     kinds = "1 kind of call" if len(same) == 1 else f"{len(same):,} kinds of call"
     return f"different kernels, same bits: {kinds} ({examples}); {line('kernels', a, b)} lists them"
+
+
+def permuted_note(result: StreamResult) -> str | None:
+    """One sentence on the calls that got their tensors in another order; None: there are none."""
+    if not result.permuted:
+        return None
+    calls = counted(result.permuted, "call")
+    seed = hash_seed_text(result.a.process, result.b.process)
+    return f"{calls} in {result.a.name} {PERMUTED}, and treat each by itself, so no value differs{seed}"
 
 
 # --- steps ------------------------------------------------------------------------------------------------------------

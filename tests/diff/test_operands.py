@@ -160,6 +160,73 @@ def test_in_a_window(tmp_path: Path, windows: tuple[Any, Any]) -> None:
     assert "columns 0 to 1 of what aten.addmm" in value.explanation and "columns 2 to 3 in B" in value.explanation
 
 
+def given_by_a_set(k: int) -> list[torch.Tensor]:
+    """Two tensors that calls of lists have written, in B in another order, as a set has it."""
+    weights = [torch.ones(2), torch.zeros(3)]
+    sources = [torch.full_like(each, place + 5) for place, each in enumerate(weights)]
+    order = [1, 0] if k else [0, 1]
+    torch._foreach_copy_([weights[place] for place in order], [sources[place] for place in order])
+    torch._foreach_add_([weights[place] for place in order], [sources[place] for place in order], alpha=2)
+    return weights
+
+
+def test_lists_whose_tensors_are_each_treated_alone(tmp_path: Path, way: str) -> None:
+    """The same tensors in another order, of other shapes too, are no difference, and it is said what orders a set."""
+
+    def run(k: int) -> None:
+        for weight in given_by_a_set(k):
+            weight.exp().sum().item()
+
+    found = compared(tmp_path, way, run)
+    assert found.verdict is Verdict.SAME_VALUES
+    assert found.structure.reordered == 2
+    (note,) = [note for note in found.notes if "in another order" in note]
+    assert note.startswith("2 calls in rank0/main got the same tensors in another order")
+    assert note.endswith("PYTHONHASHSEED is not set, so a set of strings has another order in each process")
+
+
+def test_lists_with_one_tensor_in_place_of_another(tmp_path: Path, way: str) -> None:
+    """Each tensor got what the other should have: what reads it differs, and the call that did so is named."""
+
+    def run(k: int) -> None:
+        weights = [torch.ones(2), torch.zeros(2)]
+        sources = [torch.full((2,), 5.0), torch.full((2,), 6.0)]
+        torch._foreach_copy_(weights, sources[::-1] if k else sources)
+        weights[0].exp()
+
+    found = compared(tmp_path, way, run)
+    assert found.verdict is Verdict.DIVERGED
+    assert found.first_value is not None
+    assert (found.first_value.op, found.first_value.cause) == ("aten.exp.default", Cause.ARGUMENTS)
+    assert "aten._foreach_copy_.default" in found.first_value.explanation
+    assert "which got the same tensors in another order; PYTHONHASHSEED is not set" in found.first_value.explanation
+
+
+def test_lists_of_other_tensors(tmp_path: Path, way: str) -> None:
+    """One tensor that differs is a difference, in whichever order."""
+
+    def run(k: int) -> None:
+        sources = [torch.full((2,), 5.0), torch.full((2,), 6.0 + k)]
+        torch._foreach_copy_([torch.ones(2), torch.zeros(2)], sources[::-1] if k else sources)
+
+    assert compared(tmp_path, way, run).verdict is Verdict.DIVERGED
+
+
+def test_an_order_that_matters(tmp_path: Path, way: str) -> None:
+    """``cat`` of the same tensors in another order: the order is named beside what was called."""
+
+    def run(k: int) -> None:
+        parts = [torch.full((2,), float(place)).exp() for place in range(3)]
+        torch.cat([parts[place] for place in ([2, 0, 1] if k else [0, 1, 2])])
+
+    found = compared(tmp_path, way, run)
+    assert found.verdict is Verdict.DIVERGED
+    assert found.first_value is not None and found.first_value.op == "aten.cat.default"
+    words = "it got the same tensors in another order: input 0 of A is input 1 of B, input 1 of A is input 2 of B"
+    assert words in found.first_value.explanation
+    assert found.first_value.explanation.count("PYTHONHASHSEED") == 1
+
+
 def test_in_a_resumed_run(tmp_path: Path) -> None:
     """The step has a number on either side, and the part is the one that each read."""
     held: dict[str, Any] = {}

@@ -121,3 +121,5 @@ class DiffContext:
     """Facts that select kernels and differ."""
     unused: set[int] = field(default_factory=set)
     """Rows of A whose values differ only because they compute with uninitialised memory, and that no training used."""
+    permuted: set[int] = field(default_factory=set)
+    """Rows of A that got their tensors in another order in B, and treat each by itself."""

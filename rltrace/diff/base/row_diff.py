@@ -10,12 +10,13 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.diff.base.findings import RowAt
-from rltrace.diff.base.view import COMPUTATION, RowRange
+from rltrace.diff.base.view import COMPUTATION, EACH_BY_ITSELF, RowRange
 from rltrace.trace.format.rows import Link, Rows
 from rltrace.trace.format.schema import LINES, VALUE_FLAGS, WRITES, Column, Kind, Origin, RowFlag
 from rltrace.trace.read.names import layout_text
@@ -42,6 +43,9 @@ class Difference:
     outputs: bool = False
     marked: bool = False
     """A side may hold uninitialised memory: its digests are ignored above."""
+    permuted: bool = False
+    """The op treats each tensor of its lists by itself, and got and wrote the same in another order, which is no
+    difference."""
 
     @property
     def found(self) -> bool:
@@ -59,6 +63,8 @@ def difference(a: RowRange, i: int, b: RowRange, j: int) -> Difference:
     event = int(rows_a.columns[i, Column.KIND]) != Kind.OP
     if event and marked:
         return Difference(structure=structure, marked=bool(numbers_a != numbers_b or marked_differs(a, i, b, j)))
+    if not marked and not event and numbers_a == numbers_b and is_permuted(a, i, b, j):
+        return Difference(permuted=True)
     return Difference(
         rng=not marked and rng_differs(rows_a, i, rows_b, j),
         reads=() if marked or event else unequal_reads(list(rows_a.inputs(i)), list(rows_b.inputs(j))),
@@ -68,6 +74,43 @@ def difference(a: RowRange, i: int, b: RowRange, j: int) -> Difference:
         outputs=not marked and (_event_differs(a, i, b, j) if event else outputs_differ(a, i, b, j)),
         marked=marked and (value_a != value_b or marked_differs(a, i, b, j)),
     )
+
+
+def is_permuted(a: RowRange, i: int, b: RowRange, j: int) -> bool:
+    """Whether two rows are one call of an op that treats each tensor by itself, with its tensors in another order.
+
+    What the op got and wrote for each has to be known, and the same as a multiset. Which tensors of the program these
+    are is not: where another one got what this one should have, what reads it differs.
+    """
+    names = a.view.op(a.rows, i), b.view.op(b.rows, j)
+    if not names[0].startswith(EACH_BY_ITSELF) or names[0] != names[1]:
+        return False
+    if a.view.skeleton(a.rows, i) != b.view.skeleton(b.rows, j):
+        return False
+    calls = elements_of(a, i), elements_of(b, j)
+    if not calls[0] or not calls[1] or calls[0] == calls[1]:
+        return False
+    return Counter(calls[0]) == Counter(calls[1])
+
+
+Element = tuple[object, ...]
+"""What an op got and wrote for one tensor of its lists."""
+
+
+def elements_of(stretch: RowRange, i: int) -> list[Element]:
+    """The elements of a call of lists of one length; empty where its arguments are other."""
+    rows, words = stretch.rows, stretch.view.skeleton(stretch.rows, i)
+    words = [word[1] if _is_named(word) else word for word in words]
+    lists = [word for word in words if isinstance(word, list)]
+    counts = {len(word) for word in lists}
+    if len(counts) != 1 or counts == {0} or "T" in words or any(item != "T" for word in lists for item in word):
+        return []
+    count, links, outputs = counts.pop(), list(rows.inputs(i)), rows.outputs(i)
+    if len(outputs) % count or len(links) % count:
+        return []
+    layouts = [str(layout) for layout in stretch.view.tensors(rows, i)]
+    read = [None if link.distance == Origin.OVERWRITTEN else link.digest for link in links]
+    return [(tuple(layouts[k::count]), tuple(read[k::count]), tuple(outputs[k::count])) for k in range(count)]
 
 
 def same_computation(a: RowRange, i: int, b: RowRange, j: int) -> bool:
@@ -267,12 +310,17 @@ def _named_arguments(row: RowAt) -> list[tuple[str, str]]:
     by_place = row.view.words.arguments(int(row.rows.columns[row.place, Column.OP]))
     named = []
     for place, (word, text) in enumerate(zip(_words(row), _arguments(row), strict=True)):
-        if isinstance(word, list) and len(word) == 2 and str(word[0]).endswith("="):
+        if _is_named(word):
             name, text = str(word[0])[:-1], text.removeprefix(str(word[0]))
         else:
             name = by_place[place] if place < len(by_place) else ""
         named.append((name, text))
     return named
+
+
+def _is_named(word: object) -> TypeGuard[list[object]]:
+    """Whether a word of a skeleton is ``[name=, word]``, as an argument that was passed by name has it."""
+    return isinstance(word, list) and len(word) == 2 and str(word[0]).endswith("=")
 
 
 def _argument(word: object, numbers: Mapping[str, Iterator[object]]) -> str:

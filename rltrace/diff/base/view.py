@@ -270,6 +270,9 @@ class _Keys(NamedTuple):
     keys: Tokens
 
 
+EACH_BY_ITSELF = "aten._foreach_"
+"""Beginning of the names of operators that treat each tensor of their lists by itself."""
+
 COMPUTATION = (("ops", Column.OP), ("structures", Column.STRUCTURE), ("scalars", Column.SCALARS))
 
 
@@ -453,6 +456,12 @@ class StreamView:
     def words(self) -> Words:
         """Names of ids."""
         return self.process.words
+
+    @cached_property
+    def list_ops(self) -> NDArray[np.int64]:
+        """Ids of the operators that treat each tensor of their lists by itself."""
+        count = len(self.process.tables["ops"].keys)
+        return np.array([op for op in range(count) if self.words.op(op).startswith(EACH_BY_ITSELF)], np.int64)
 
     def keys(self, table: str, ids: NDArray[np.uint32]) -> Tokens:
         """Portable keys of table entries."""

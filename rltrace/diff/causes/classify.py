@@ -37,7 +37,7 @@ from rltrace.diff.causes.inputs import (
     origin_of,
     producer_of,
 )
-from rltrace.diff.causes.operands import another_operand
+from rltrace.diff.causes.operands import HASH_SEED, another_operand, hash_seed_text, permuted_text
 from rltrace.diff.causes.rng import generators_text
 from rltrace.diff.causes.uninitialised import garbage_writers
 from rltrace.diff.causes.untracked import (
@@ -183,7 +183,10 @@ def judge(context: DiffContext, a: RowAt, b: RowAt, difference: Difference) -> C
     unequal = [operand for operand in inputs if operand.match is InputsMatch.DIFFER]
     if unequal:
         outside = [e for e in unequal if Origin.OUTSIDE in (e.a.distance, e.b.distance)]
-        return Classification(a, b, _input_judgement(context, a, b, (outside or unequal)[0], difference))
+        found = _input_judgement(context, a, b, (outside or unequal)[0], difference)
+        order, why = permuted_text(a, b, inputs), found.explanation
+        seed = hash_seed_text(a.view.process, b.view.process) if order and HASH_SEED not in why else ""
+        return Classification(a, b, replace(found, explanation=why + order + seed))
     unmatched = _written_by_unmatched_ops(context, a, b, inputs, difference)
     if unmatched is not None:
         return Classification(a, b, unmatched)

@@ -6,6 +6,7 @@ side wrote. Decides no verdict: that the input differs is known by then.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,9 +15,19 @@ from rltrace.diff.base.context import DiffContext
 from rltrace.diff.base.findings import Judgement, RowAt
 from rltrace.diff.base.model import Cause
 from rltrace.diff.base.row_diff import Difference, input_text
-from rltrace.diff.causes.inputs import Input, StoragePart, StoredOutput, is_same_part, origin_of, parts_of, producer_of
+from rltrace.diff.causes.inputs import (
+    Input,
+    KnownBytes,
+    StoragePart,
+    StoredOutput,
+    is_same_part,
+    origin_of,
+    parts_of,
+    producer_of,
+)
 from rltrace.errors import HoleError
 from rltrace.trace.format.schema import Column, Origin
+from rltrace.trace.read.process import ProcessTrace
 from rltrace.wording import ordinal
 
 MAX_COUNTED = 1 << 16
@@ -78,6 +89,10 @@ def another_operand(
     if not on_a.is_known or not on_b.is_known or not written:
         return None
     if producer_a and producer_b and (partner == producer_b.row.index or _wrote_equal(producer_a, producer_b)):
+        if producer_a.row.index in context.permuted:
+            why = f"{what} is what {producer_a.row} (row {producer_a.row.index:,}) wrote, which {PERMUTED}"
+            why += hash_seed_text(a.view.process, b.view.process)
+            return Judgement(Cause.ARGUMENTS, operand.match, f"{ANOTHER}: {why}")
         if difference.structure:  # its shape or layout is another: the cause says so
             return None
         why = _of_one_op(on_a, on_b, same_part=is_same_part(a, x, b, y, operand.place))
@@ -89,6 +104,8 @@ def another_operand(
 
 
 ANOTHER = "it was called on another tensor"
+
+PERMUTED = "got the same tensors in another order"
 
 
 def _written_text(given: ReadTensor) -> str:
@@ -170,15 +187,37 @@ def _calls_text(a: ReadTensor, b: ReadTensor) -> str:
         text = f"what {rows[0]} wrote{places[0]} in A, and what it wrote{places[1]} in B"
     else:
         text = f"what {calls[0]} of {rows[0]} wrote{places[0]} in A, and what {calls[1]} wrote{places[1]} in B"
-    return text + _hash_seed_text(*rows)
+    return text + hash_seed_text(rows[0].view.process, rows[1].view.process)
 
 
-HASH_SEED = "env.PYTHONHASHSEED"
+def permuted_text(a: RowAt, b: RowAt, inputs: Sequence[Input]) -> str:
+    """A clause where the inputs of a pair are the same tensors in another order; "" where they are not, or one is not
+    known."""
+    known = [
+        (KnownBytes.of(a, each.a, each.place).digest, KnownBytes.of(b, each.b, each.place).digest) for each in inputs
+    ]
+    on_a, on_b = [x for x, _ in known], [y for _, y in known]
+    if (
+        None in (*on_a, *on_b)
+        or on_a == on_b
+        or sorted(map(int, filter(None, on_a))) != sorted(map(int, filter(None, on_b)))
+    ):
+        return ""
+    moved = [(each.place, inputs[on_b.index(x)].place) for each, x, y in zip(inputs, on_a, on_b, strict=True) if x != y]
+    named = [f"input {place} of A is input {other} of B" for place, other in moved[:MAX_MOVED]]
+    more = f" and {len(moved) - MAX_MOVED} more" if len(moved) > MAX_MOVED else ""
+    return f"; it {PERMUTED}: {', '.join(named)}{more}"
 
 
-def _hash_seed_text(a: RowAt, b: RowAt) -> str:
+MAX_MOVED = 3
+"""Inputs with another place that are named."""
+
+HASH_SEED = "PYTHONHASHSEED"
+
+
+def hash_seed_text(a: ProcessTrace, b: ProcessTrace) -> str:
     """A clause on what orders a set of strings, over which one line may be called; "" where it is the same."""
-    seeds = [str(row.view.process.facts.get(HASH_SEED) or "") for row in (a, b)]
+    seeds = [str(process.facts.get(f"env.{HASH_SEED}") or "") for process in (a, b)]
     if seeds[0] != seeds[1]:
         a_is, b_is = (seed or "not set" for seed in seeds)
         return f"; PYTHONHASHSEED, which orders a set of strings, is {a_is} in A, {b_is} in B"

@@ -55,6 +55,8 @@ class StreamResult:
     """There was a random draw on one side only."""
     looked_at: tuple[int, int] = (0, 0)
     """Rows of both sides that were compared or proven equal, without those that only one side's window began with."""
+    permuted: int = 0
+    """Calls that got their tensors in another order, and treat each by itself."""
     marked: UninitialisedCount = field(default_factory=lambda: UninitialisedCount(0, 0, None))
     events: EventSummary = field(default_factory=EventSummary)
     probes: tuple[Probe, ...] = ()
@@ -176,6 +178,7 @@ def _apply_walk(result: StreamResult, walk: StreamWalk, same_structure: bool) ->
     result.first, result.value, result.harmful = walk.first, walk.value, walk.harmful
     result.undecided, result.hole, result.skipped = walk.undecided, walk.hole, walk.skipped
     result.matched, result.moved_calls = walk.matched, walk.moved_calls
+    result.permuted = len(walk.context.permuted)
     result.looked_at = walk.done[0] - walk.opening[0], walk.done[1] - walk.opening[1]
     whole = same_structure or (walk.value is None and walk.undecided is None)
     result.structure = walk.hunks.structure(whole)

@@ -30,6 +30,7 @@ from rltrace.diff.causes.rng import DRAWS, Draws
 from rltrace.diff.causes.uninitialised import MarkedRows, unused_rows
 from rltrace.diff.stream.hunks import HunkCounter
 from rltrace.errors import HoleError
+from rltrace.trace.format.schema import Column
 
 # --- batches ----------------------------------------------------------------------------------------------------------
 #
@@ -286,6 +287,7 @@ class StreamWalk:
             only_a, only_b = self._without_trailing(a, b, (at_a, at_b, moved), (only_a, only_b))
         self._structure(a, b, (at_a, at_b, moved), (only_a, only_b))
         self._count(a, at_a, b, at_b)
+        self._count_permuted(a, at_a, b, at_b)
         self._check_sent(a, at_a, b, at_b)
         if unequal is not None:
             pair = found.a[inside][unequal], found.b[inside][unequal]
@@ -433,6 +435,14 @@ class StreamWalk:
         self.equal += len(at_a)
         self.moved_calls += int(np.sum(a.hashes.structure[at_a] != b.hashes.structure[at_b]))
         self.marked.add(a, at_a, b, at_b)
+
+    def _count_permuted(self, a: RowRange, at_a: Indices, b: RowRange, at_b: Indices) -> None:
+        """Note the calls that got their tensors in another order."""
+        named = np.isin(a.rows.column(Column.OP)[at_a], a.view.list_ops)
+        unequal = named & (a.hashes.values[at_a] != b.hashes.values[at_b])
+        places = [k for k in np.flatnonzero(unequal).tolist() if difference(a, int(at_a[k]), b, int(at_b[k])).permuted]
+        self.context.permuted.update((a.first + at_a[places]).tolist())
+        self.hunks.moved(a.first + at_a[places], b.first + at_b[places])
 
     def _stop(self, why: str, hole: Unreadable | None) -> None:
         if self.value is None:
