@@ -272,7 +272,7 @@ def _other_title(comparison: Comparison, finding: Finding, shown: Finding | None
     if finding in comparison.unordered:
         return f"In {finding.stream}, order to the above unknown"
     if finding is comparison.first_value:
-        return "First difference in values" + (", after it" if finding is not comparison.first else "")
+        return "First difference in values" + (", after it" if comparison.first not in (None, finding) else "")
     if finding in comparison.later:
         return f"{'Received by' if finding.received or finding.sender else 'In'} {finding.stream}, after it"
     if shown is None and comparison.verdict is Verdict.UNKNOWN:

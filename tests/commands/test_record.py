@@ -18,7 +18,6 @@ from rltrace.commands.main import main
 from rltrace.distribution import own_requirement
 from rltrace.errors import UsageError
 from rltrace.launch.summary import RecordingSummary
-from rltrace.masking import home_as_tilde
 from rltrace.recorder.base.options import RecordOptions, parse_size, parse_steps
 from rltrace.trace.format.records import ActivationRequest, ValueRequest
 from rltrace.trace.read.reader import open_trace
@@ -198,9 +197,9 @@ def test_python_without_rltrace(folder: Path, command: tuple[str, ...], has_torc
     assert result.returncode == 125
     assert (folder / "ran").exists() is not has_torch
     assert not (folder / "t.zarr").exists()
-    words = f"nothing was started: rltrace is not installed for {home_as_tilde(folder)}/other/bin/python"
-    assert (words in result.stderr.decode()) is has_torch
-    assert (f"other/bin/python -m pip install {own_requirement()}" in result.stderr.decode()) is has_torch
+    said = result.stderr.decode()
+    assert said.startswith("rltrace: error: nothing was started: rltrace is not installed for ") is has_torch
+    assert (f"other/bin/python -m pip install {own_requirement()}" in said) is has_torch
 
 
 @pytest.mark.parametrize(

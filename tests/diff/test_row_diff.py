@@ -224,6 +224,22 @@ def test_lines_of_another_program(tmp_path: Path, a: str, b: str, text: str) -> 
 @pytest.mark.parametrize(
     ("a", "b", "text"),
     [
+        ([["training=", False], ["eps=", "f"]], [["training=", True], ["eps=", "f"]], "training=False in A, True in B"),
+        ([], [["size=", ["i", "i"]]], "size=its default in A, [3, 3] in B"),
+        ([["p=", None], ["q=", True]], [["q=", False]], "p=None in A, its default in B, and q=True in A, False in B"),
+        ([False], [True], "different arguments: (False) in A, (True) in B"),
+    ],
+)
+def test_arguments_with_names(tmp_path: Path, a: list[object], b: list[object], text: str) -> None:
+    """Those that differ are named, where all of them have a name; torch omits what equals a default."""
+    integers = tuple([3] * str(words).count("'i'") for words in (a, b))
+    found = arguments_text(*rows_with(tmp_path, a, b, integers=(integers[0], integers[1])), Difference(structure=True))
+    assert found == f"it was called with {text}"
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "text"),
+    [
         ([1, 2], [3, 2], "x=1 in A, 3 in B"),
         ([1, 2], [3, 4], "different numbers: 1, 2 in A, 3, 4 in B"),
         ([1, 2], [1, 4], "different numbers: 1, 2 in A, 1, 4 in B"),

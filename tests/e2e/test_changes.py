@@ -177,7 +177,7 @@ def test_an_argument_that_has_a_default(both: Both) -> None:
     a, b = (training().replace("Tanh()", f"Dropout({rate})") for rate in (0.5, 0.25))
     found = value_of(both(a, b))
     assert summary(found)[:2] == (Cause.ARGUMENTS, "aten.bernoulli_.float")
-    assert found.explanation.endswith("with different arguments: (T) in A, (T, 0.75) in B")
+    assert found.explanation.endswith("it was called with p=its default in A, 0.75 in B")
 
 
 def test_line_numbers_that_moved(both: Both) -> None:

@@ -29,6 +29,18 @@ def test_reading_fresh_memory_is_marked(record: Record) -> None:
     assert not after.marked
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # eager quantization has moved to torchao
+def test_packing_fresh_memory_writes_nothing(record: Record) -> None:
+    """torch's quantized operators write what their schemas say: a layer's first, empty parameters have no digest."""
+    with record.block() as got:
+        weight = torch._empty_affine_quantized([1, 1], scale=1, zero_point=0, dtype=torch.qint8)
+        torch.ops.quantized.linear_prepack(weight)
+        torch.ops.quantized.linear_prepack(torch.quantize_per_tensor(torch.ones(1, 1), 0.5, 0, torch.qint8))
+    empty, full = got.named("linear_prepack")
+    assert (empty.marked, empty.outputs) == (True, [])
+    assert (full.marked, full.outputs) == (False, [])
+
+
 def test_a_buffer_read_before_it_is_full_is_marked_until_it_is(record: Record) -> None:
     """Preallocated rollouts: filled step by step, touched as a whole in between."""
     with record.block() as got:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeGuard
 
@@ -206,20 +206,32 @@ def skeleton_text(row: RowAt) -> str:
 
 def arguments_text(a: RowAt, b: RowAt, difference: Difference) -> str:
     if not difference.structure:
-        by_name = _named_differences(a, b)
+        by_name = _by_name(a, b, "numbers more")
         if by_name:
-            more = [f"{len(by_name) - MAX_NAMED} numbers more"] if len(by_name) > MAX_NAMED else []
-            return f"it was called with {', and '.join(by_name[:MAX_NAMED] + more)}"
+            return by_name
         return f"it was called with different numbers: {numbers_text(a)} in A, {numbers_text(b)} in B"
     lines = _lines_text(a, b)
     if lines:
         return f"it is another program: {lines}"
     for what, describe in (("tensors", _layouts), ("arguments", call_text), ("op", lambda row: row.op)):
         if describe(a) != describe(b):
+            by_name = _by_name(a, b, "more") if what == "arguments" and a.op == b.op else ""
+            if by_name:
+                return by_name
             if what == "arguments" and max(len(_arguments(a)), len(_arguments(b))) > MAX_ARGUMENTS:
                 return f"it was called with different arguments: {_words_only(a, b)} in A, {_words_only(b, a)} in B"
             return f"it was called with different {what}: {describe(a) or 'none'} in A, {describe(b) or 'none'} in B"
     return "it was called with different arguments"
+
+
+def _by_name(a: RowAt, b: RowAt, rest: str) -> str:
+    """``it was called with training=False in A, True in B``; "" where an argument that differs has no name.
+
+    ``rest``: what follows the number of those that are not shown.
+    """
+    found = _named_differences(a, b)
+    more = [f"{len(found) - MAX_NAMED} {rest}"] if len(found) > MAX_NAMED else []
+    return f"it was called with {', and '.join(found[:MAX_NAMED] + more)}" if found else ""
 
 
 MAX_NAMED = 4
@@ -290,8 +302,13 @@ def _named_differences(a: RowAt, b: RowAt) -> list[str]:
 
     Numbers of one line of JAX's that differ alike are one.
     """
-    pairs = zip(_named_arguments(a), _named_arguments(b), strict=False)
-    differing = [(name, x, y) for (name, x), (_, y) in pairs if x != y]
+    on_a, on_b = _named_arguments(a), _named_arguments(b)
+    pairs: Iterable[tuple[str, str, str]] = ((name, x, y) for (name, x), (_, y) in zip(on_a, on_b, strict=False))
+    if [name for name, _ in on_a] != [name for name, _ in on_b]:  # torch omits arguments that equal their defaults
+        by_name = dict(on_a), dict(on_b)
+        names = dict.fromkeys(name for name, _ in (*on_a, *on_b))
+        pairs = ((name, by_name[0].get(name, DEFAULT), by_name[1].get(name, DEFAULT)) for name in names)
+    differing = [(name, x, y) for name, x, y in pairs if x != y]
     if not all(name for name, _, _ in differing):
         return []
     times: dict[tuple[str, str, str], list[str]] = {}
@@ -300,6 +317,8 @@ def _named_differences(a: RowAt, b: RowAt) -> list[str]:
     counts = [(names[0], x, y, f" ({len(names)} times)" * (len(names) > 1)) for (_, x, y), names in times.items()]
     return [f"{name}={x} in A, {y} in B{count}" for name, x, y, count in counts]
 
+
+DEFAULT = "its default"
 
 _PLACE = re.compile(r" #\d+$")
 """Which number of a line of JAX's it is."""

@@ -25,7 +25,10 @@ from rltrace.trace.format.collectives import FUNCTIONAL
 
 
 OF_TORCH = frozenset(
-    {"aten", "prim", "prims", "profiler", "c10d", "_c10d_functional", "_c10d_functional_autograd", "fsdp"}
+    {
+        *("aten", "prim", "prims", "profiler", "quantized", "_quantized", "quantization"),
+        *("c10d", "_c10d_functional", "_c10d_functional_autograd", "fsdp"),
+    }
 )
 """Namespaces of operators whose schemas, with what is below, say what they write."""
 
