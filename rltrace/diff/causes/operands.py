@@ -90,9 +90,9 @@ def another_operand(
         return None
     if producer_a and producer_b and (partner == producer_b.row.index or _wrote_equal(producer_a, producer_b)):
         if producer_a.row.index in context.permuted:
-            why = f"{what} is what {producer_a.row} (row {producer_a.row.index:,}) wrote, which {PERMUTED}"
-            why += hash_seed_text(a.view.process, b.view.process)
-            return Judgement(Cause.ARGUMENTS, operand.match, f"{ANOTHER}: {why}")
+            wrote = f"what {producer_a.row} (row {producer_a.row.index:,}) wrote, which {PERMUTED}"
+            seed = hash_seed_text(a.view.process, b.view.process)
+            return Judgement(Cause.ARGUMENTS, operand.match, f"{ANOTHER}: {what} is {wrote}{seed}")
         if difference.structure:  # its shape or layout is another: the cause says so
             return None
         why = _of_one_op(on_a, on_b, same_part=is_same_part(a, x, b, y, operand.place))
