@@ -1,7 +1,6 @@
 """Processes that the recorder has stopped: the launcher ends those that do not end themselves, with their descendants.
 
-A program that is interrupted may wait forever at its exit, for workers that it has not closed, or for a thread. Whoever
-stopped it must not wait with it.
+A program that is interrupted may wait forever at its exit, for workers that it has not closed, or for a thread.
 """
 
 from __future__ import annotations

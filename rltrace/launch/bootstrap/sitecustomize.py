@@ -190,7 +190,7 @@ def _start_recorder(start_record: StartRecord, options: str, start: str) -> None
         getattr(import_module(module), function)(recording, start_record.token)
     except Exception as error:
         start_record.note_failure(error)
-        if _is_without_rltrace(error):  # found by whoever watches, and not in the morning
+        if _is_without_rltrace(error):  # at once: the run may take all night
             try:  # noqa: SIM105  contextlib is not loaded at this point
                 os.write(2, f"rltrace: {_reason(error)}: nothing of this process is recorded\n".encode())
             except OSError:
