@@ -89,7 +89,8 @@ class Bench:
         self.run([*asked, sys.executable, *command])
 
     def run(self, command: list[str]) -> None:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        own = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_CACHE_DIR": str(self.out / "inductor")}
+        environment = {**os.environ, **own}
         with (self.out / "programs.log").open("a") as log:
             subprocess.run(command, check=True, stdout=log, stderr=log, env=environment, cwd=HERE)
 

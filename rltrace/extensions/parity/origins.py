@@ -288,6 +288,10 @@ def _first_of(suspects: Sequence[_Item], rows_known: bool) -> FirstOp:
     if other is None and cast is not None:
         at = [item for item in suspects if item.both][reasons.index(cast)]
         return _found(at, *cast)
+    others = [item for item in suspects if not item.both and not _only_casts(item)]
+    if len(others) > 1 and not any(op.draws for item in others for op in (*item.a, *item.b)):
+        places = "; ".join(f"{_chain(item.a)} in A, {_chain(item.b)} in B" for item in others)
+        return FirstOp(Pair(None, None), tuple(map(_ops, others)), Reason.OPERATOR, f"at one of these: {places}")
     if other is not None or not reasons:
         other = other or suspects[0]
         because = f"{_chain(other.a)} in A, {_chain(other.b)} in B"

@@ -8,7 +8,7 @@ that remain unidentified are not compared, and reported.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 
@@ -147,10 +147,10 @@ def fold(digests: Keys) -> Keys:
 class Keying:
     """The keyed tensors of all calls of a call range."""
 
-    def __init__(self, call_range: CallRange, grids: Sequence[TokenGrid], matched: Iterable[str] | None = None) -> None:
-        """``matched``: modules that have a partner; None: all."""
+    def __init__(self, call_range: CallRange, grids: Sequence[TokenGrid]) -> None:
         self.call_range = call_range
-        self._matched = None if matched is None else frozenset(matched)
+        self.compared: frozenset[str] | None = None
+        """Modules of which rows are compared with those of a partner; None: all."""
         self.grids = tuple(grid for grid in grids if len(grid.keys))
         self._passes = passes_of(call_range, self.grids)
         grids_of_calls = ((call, self._passes[call.number]) for call in call_range.calls if call.number in self._passes)
@@ -167,8 +167,8 @@ class Keying:
                     self._found.setdefault(call.number, []).append(self._key(call, tensor))
 
     def is_part(self, path: str, of: str) -> bool:
-        """Whether the ops of a module are those of module ``of``: it is that, or one within it without a partner."""
-        while path != of and self._matched is not None and path.startswith(f"{of}.") and path not in self._matched:
+        """Whether the ops of a module are those of module ``of``: it is that, or one within it that is not compared."""
+        while path != of and self.compared is not None and path.startswith(f"{of}.") and path not in self.compared:
             path = path.rpartition(".")[0]
         return path == of
 
