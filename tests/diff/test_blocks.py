@@ -69,13 +69,13 @@ def cut(a: StreamView, b: StreamView) -> list[tuple[int, int, int, int, str]]:
         (["xy", "z"], ["xy", "z"], [(0, 3, 0, 3, "esr"), (3, 5, 3, 5, "r")]),
         (["xy", "z"], ["xyw", "z"], [(0, 2, 0, 3, "er"), (2, 3, 3, 4, "esr"), (3, 5, 4, 6, "r")]),
         (["xy", "z"], ["yx", "z"], [(0, 2, 0, 2, "erd"), (2, 3, 2, 3, "esr"), (3, 5, 3, 5, "r")]),
-        (["xy", "z", "pq"], ["xy"], [(0, 2, 0, 2, "esr"), (2, 3, 2, 4, "r")]),
-        (["xy"], ["xy", "z", "pq"], [(0, 2, 0, 2, "esr"), (2, 4, 2, 3, "r")]),
-        (["xy", "z", "pq"], [], [(0, 2, 0, 2, "r")]),
+        (["xy", "z", "pq"], ["xy"], [(0, 2, 0, 2, "esr"), (2, 7, 2, 4, "r")]),
+        (["xy"], ["xy", "z", "pq"], [(0, 2, 0, 2, "esr"), (2, 4, 2, 7, "r")]),
+        (["xy", "z", "pq"], [], [(0, 7, 0, 2, "r")]),
     ],
 )
 def test_blocks(tmp_path: Path, a: Steps, b: Steps, expected: list[tuple[int, int, int, int, str]]) -> None:
-    """Adjacent equal steps are one block; what follows the last common step goes to the end of the next of one side."""
+    """Adjacent equal steps are one block, and all that follows the last common step, where a window holds it."""
     views = side(tmp_path / "a.zarr", a, "kl"), side(tmp_path / "b.zarr", b, "kl")
     assert cut(*views) == expected
     assert [(y0, y1, x0, x1) for x0, x1, y0, y1, _ in cut(*views[::-1])] == [block[:4] for block in expected]
@@ -203,8 +203,12 @@ def blocks_slowly(a: list[Attempt], b: list[Attempt], rows: tuple[int, int]) -> 
         last = i, j
     a0, b0 = (found[-1].a1, found[-1].b1) if found else (0, 0)
     more_a, more_b = a[last[0] + 1 :], b[last[1] + 1 :]
-    a1 = ends_a[last[0] + 1] if more_a and not more_b else rows[0]
-    b1 = ends_b[last[1] + 1] if more_b and not more_a else rows[1]
+    a1, b1 = rows
+    rest_a, rest_b, most = a1 - a0, b1 - b0, blocks_module.WINDOW_ROWS
+    if more_a and not more_b and rest_a > most and rest_b < ends_a[last[0] + 1] - a0:
+        a1 = ends_a[last[0] + 1]
+    if more_b and not more_a and rest_b > most and rest_a < ends_b[last[1] + 1] - b0:
+        b1 = ends_b[last[1] + 1]
     return [*found, Block(a0, a1, b0, b1, False, False, True)]
 
 

@@ -496,6 +496,93 @@ def test_another_checkpoint(both: Both, tmp_path: Path) -> None:
     assert "loaded" in found.explanation
 
 
+# --- steps that one side alone makes ----------------------------------------------------------------------------------
+
+STEP = "    optimizer.step()\n"
+SGD = "torch.optim.SGD(model.parameters(), lr=0.1)"
+SHOWN = "\nprint(model[0].weight.sum().item())\n"
+
+
+@pytest.mark.parametrize("shown", ["", SHOWN])
+@pytest.mark.parametrize("condition", ["False", "update < 2", "update < 4"])
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_step_left_out(both: Both, condition: str, shown: str, turned: bool) -> None:
+    """Always, from some update on, or once at the end: the step that one side alone makes, and what the other does."""
+    whole = training() + shown
+    codes = [whole, whole.replace(STEP, f"    if {condition}: optimizer.step()\n")]
+    comparison = both(*(codes[::-1] if turned else codes))
+    found = comparison.decisive
+    first = {"False": 0, "update < 2": 2, "update < 4": 4}[condition]
+    assert comparison.verdict is Verdict.DIVERGED and found is not None
+    if condition == "update < 4" and not shown:
+        assert (found.cause, found.step) == (Cause.ENDED, 4)
+        return
+    assert summary(found) == (Cause.CONTROL_FLOW, "aten.add_.Tensor", first, "optimizer.step()")
+    mine, other = ("B", "A") if turned else ("A", "B")
+    assert found.explanation.startswith(f"only {mine} runs it")
+    assert found.explanation.endswith(f"a step of SGD, which {other} does not make")
+
+
+def test_fewer_updates_before_the_end(both: Both) -> None:
+    """The run with fewer updates did not compute the same, though all that both sides ran is equal so far."""
+    longer = training() + SHOWN
+    comparison = both(longer, longer.replace("range(5)", "range(3)"), each=True)
+    assert comparison.verdict is Verdict.DIVERGED
+    assert summary(comparison.first) == (Cause.CONTROL_FLOW, "aten.randn.default", 3, "x = torch.randn(8, 4)")
+    assert summary(comparison.decisive)[::3] == (Cause.CONTROL_FLOW, "optimizer.step()")
+
+
+@pytest.mark.parametrize("other", ["Adam", "AdamW", "RMSprop"])
+def test_another_class_of_optimizer(both: Both, other: str) -> None:
+    """Its ops are none of the other's, although both are at one line."""
+    comparison = both(training(), training().replace(SGD, SGD.replace("SGD", other)))
+    found = value_of(comparison)
+    assert comparison.decisive is not None and comparison.decisive.site is not None
+    assert comparison.decisive.cause is Cause.CONTROL_FLOW
+    assert comparison.decisive.site.source == "optimizer.step()"
+    assert found.site is not None and (found.cause, found.site.source) in (
+        (Cause.CONTROL_FLOW, "loss = model(x).pow(2).mean()"),
+        (Cause.CONTROL_FLOW, "optimizer.step()"),
+    )
+
+
+@pytest.mark.parametrize("every", [2, 3])
+def test_other_accumulation(both: Both, every: int) -> None:
+    """A step at every second update: named is what runs instead of a step, and where the step is."""
+    comparison = both(training(), training().replace(STEP, f"    if update % {every} == 0: optimizer.step()\n"))
+    assert comparison.verdict is Verdict.DIVERGED
+    assert comparison.decisive is not None and comparison.decisive.cause is Cause.CONTROL_FLOW
+    assert "there A continues with optimizer.step() at train.py" in comparison.decisive.explanation
+
+
+def test_a_step_of_one_of_two_optimizers_left_out(both: Both) -> None:
+    """The other's steps are compared with its own, although it is now the first to make one."""
+    two = training(
+        start="second.zero_grad(); head(x).mean().backward(); first_step()",
+        top="""
+first_step = lambda: second.step()
+head = torch.nn.Linear(4, 1)
+second = torch.optim.SGD(head.parameters(), lr=0.1)
+""",
+    )
+    comparison = both(two, two.replace("first_step()\n", "pass\n"))
+    assert comparison.decisive is not None and comparison.decisive.site is not None
+    assert (comparison.decisive.cause, comparison.decisive.step) == (Cause.CONTROL_FLOW, 0)
+    assert comparison.decisive.site.source == "first_step = lambda: second.step()"
+
+
+def test_a_scaler_that_skips_another_step(both: Both) -> None:
+    """A step that only one side's scaler skips is made by both, and runs other ops."""
+    scaled = (
+        training(top="scaler = torch.amp.GradScaler('cpu', init_scale=SCALE)")
+        .replace("    loss.backward()\n", "    scaler.scale(loss * (1e38 if update == 2 else 1.0)).backward()\n")
+        .replace(STEP, "    scaler.step(optimizer); scaler.update()\n")
+    )
+    comparison = both(scaled.replace("SCALE", "1.0"), scaled.replace("SCALE", "65536.0"))
+    assert comparison.verdict is Verdict.DIVERGED
+    assert summary(comparison.decisive)[0] is Cause.ARGUMENTS
+
+
 # --- other ends, other programs ---------------------------------------------------------------------------------------
 
 

@@ -49,7 +49,7 @@ class Block:
 
 def match_steps(a: ProcessTrace, a_steps: Steps, b: ProcessTrace, b_steps: Steps) -> tuple[Indices, Indices]:
     """Places of the same attempts in two ``steps`` tables, ascending on both sides."""
-    keys_a, keys_b = attempt_keys(a, a_steps), attempt_keys(b, b_steps)
+    keys_a, keys_b = attempt_keys(a, a_steps, b), attempt_keys(b, b_steps, a)
     _, at_a, at_b = np.intersect1d(keys_a, keys_b, return_indices=True)
     order = np.argsort(at_a)
     at_a, at_b = at_a[order].astype(np.int64), at_b[order].astype(np.int64)
@@ -92,7 +92,8 @@ def first_block(a: StreamView, b: StreamView, base: int) -> Block | None:
     step_a, step_b = a.attempt_after(base), b.attempt_after(base)
     if step_a is None or step_b is None:
         return Block(base, a.rows, base, b.rows, False, False, True) if step_a is step_b else None
-    if attempt_keys(a.process, step_a[None])[0] != attempt_keys(b.process, step_b[None])[0]:
+    keys = attempt_keys(a.process, step_a[None], b.process), attempt_keys(b.process, step_b[None], a.process)
+    if keys[0][0] != keys[1][0]:
         return None
     recorded = bool(step_a[Step.FLAGS] & step_b[Step.FLAGS] & np.uint64(StepFlag.RECORDED))
     return Block(base, int(step_a[Step.END_ROW]), base, int(step_b[Step.END_ROW]), True, False, recorded)
@@ -125,18 +126,51 @@ def same_in_any_order(a: StreamView, b: StreamView, block: Block) -> bool:
 
 
 def _remainder(a: StreamView, b: StreamView, start: tuple[int, int], steps: tuple[int, int]) -> Block:
-    """The rows after the last matched step; where only one side made more steps, up to the end of its next one.
+    """The rows after the last matched step; where only one side made more steps, up to the end of its next one, unless
+    the other side has more rows than that: then it goes on without steps.
 
     Missing steps of a side whose steps cannot all be read do not count as that.
     """
     a1, b1 = a.rows, b.rows
     more_a, more_b = len(a.steps) - steps[0], len(b.steps) - steps[1]
     if more_a and not more_b and b.process.has_all_steps:
-        a1 = int(a.steps[steps[0], Step.END_ROW])
+        a1 = _end_of_more(a, b, start, steps[0])
     if more_b and not more_a and a.process.has_all_steps:
-        b1 = int(b.steps[steps[1], Step.END_ROW])
+        b1 = _end_of_more(b, a, (start[1], start[0]), steps[1])
     recorded = recorded_at(a, step_after(a, steps[0])) and recorded_at(b, step_after(b, steps[1]))
     return Block(start[0], a1, start[1], b1, False, False, recorded)
+
+
+def _end_of_more(longer: StreamView, shorter: StreamView, start: tuple[int, int], step: int) -> int:
+    """Where rows after the last matched step, at ``start`` of the two, end on the side that made more steps."""
+    end, rows = int(longer.steps[step, Step.END_ROW]), longer.rows - start[0]
+    is_short = shorter.rows - start[1] < end - start[0]
+    return end if is_short and not (rows <= WINDOW_ROWS and shorter.process.has_complete_journal) else longer.rows
+
+
+def unmatched_attempt(a: StreamView, b: StreamView, ends: tuple[int, int]) -> tuple[bool, int, int] | None:
+    """The first attempt before rows ``ends`` that one side alone made, and that changed parameters: whether it is A's,
+    and from which row to which its step goes. None: there is none, or no digest shows it."""
+    matched = match_steps(a.process, a.steps, b.process, b.steps)
+    found = []
+    for is_a, view, at, end in ((True, a, matched[0], ends[0]), (False, b, matched[1], ends[1])):
+        steps = view.steps
+        for k in np.setdiff1d(np.flatnonzero(steps[:, Step.END_ROW] <= end), at).tolist():
+            if _changed_parameters(view, k):
+                before = int(steps[k - 1, Step.END_ROW]) if k else view.start
+                found.append((int(np.searchsorted(at, k)), (is_a, before, int(steps[k, Step.END_ROW]))))
+                break
+    return min(found)[1] if found else None
+
+
+def _changed_parameters(view: StreamView, k: int) -> bool:
+    """Whether digests show that attempt ``k`` of a stream changed the parameters of its optimizer."""
+    steps = view.steps
+    own = steps[: k + 1][steps[: k + 1, Step.OPTIMIZER] == steps[k, Step.OPTIMIZER]]
+    payload = view.process.tables["optimizers"].payloads[int(steps[k, Step.OPTIMIZER])]
+    start = view.process.optimizer_starts.get(payload.get("ordinal", -1)) if isinstance(payload, dict) else None
+    before = int(own[-2, Step.PARAMETERS]) if len(own) > 1 else 0 if start is None else start.parameters
+    return bool(before) and before != int(own[-1, Step.PARAMETERS]) != 0
 
 
 def step_after(view: StreamView, place: int) -> int:
@@ -221,8 +255,12 @@ def _recorded(steps: Steps, before: Indices, at: Indices) -> NDArray[np.bool_]:
     return recorded
 
 
-def attempt_keys(process: ProcessTrace, steps: Steps) -> Tokens:
-    """One token per attempt: which optimizer, and how many attempts it had made before, of those in ``process``."""
+def attempt_keys(process: ProcessTrace, steps: Steps, other: ProcessTrace | None = None) -> Tokens:
+    """One token per attempt: which optimizer, and how many attempts it had made before, of those in ``process``.
+
+    ``other``: the process that it is compared with. If that has more or fewer optimizers, one that begins with the same
+    parameters is the same.
+    """
     if not len(steps):
         return np.empty(0, np.uint64)
     optimizers = process.tables["optimizers"]
@@ -233,8 +271,22 @@ def attempt_keys(process: ProcessTrace, steps: Steps) -> Tokens:
     keys, earlier = optimizers.keys, np.zeros(len(optimizers), np.uint64)
     if len(process.steps_before):
         keys, earlier = _keys_from_start(process)
+    elif other is not None and len(other.tables["optimizers"]) != len(optimizers):
+        keys = _keys_by_parameters(process, other)
     tokens[known] = mix(keys[numbers[known]], steps[known, Step.COUNT] - earlier[numbers[known]])
     return tokens
+
+
+def _keys_by_parameters(process: ProcessTrace, other: ProcessTrace) -> Tokens:
+    """Keys of the optimizers of a process; of class and parameters, where one of ``other`` begins with the same."""
+    optimizers = process.tables["optimizers"]
+    keys, begun = optimizers.keys.copy(), {start.parameters for start in other.optimizer_starts.values()}
+    for number, payload in enumerate(optimizers.payloads):
+        known = payload if isinstance(payload, dict) else {}
+        start = process.optimizer_starts.get(known.get("ordinal", -1))
+        if start is not None and start.parameters in begun:
+            keys[number] = portable_key("optimizers", {"class": known.get("class"), "parameters": start.parameters})
+    return keys
 
 
 def _keys_from_start(process: ProcessTrace) -> tuple[Tokens, Tokens]:

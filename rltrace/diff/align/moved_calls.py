@@ -17,9 +17,9 @@ from rltrace.diff.base.context import DiffContext
 from rltrace.diff.base.findings import RowAt, writer_of
 from rltrace.diff.base.row_diff import candidates, difference
 from rltrace.diff.base.sequences import Indices
-from rltrace.diff.base.view import RowRange
+from rltrace.diff.base.view import RowRange, StreamView
 from rltrace.errors import HoleError
-from rltrace.trace.format.schema import VALUE_FLAGS, Generator, Origin, RowFlag
+from rltrace.trace.format.schema import VALUE_FLAGS, Column, Generator, Origin, Phase, RowFlag, Step
 
 # --- evidence ---------------------------------------------------------------------------------------------------------
 #
@@ -134,7 +134,8 @@ def drop_false_matches(context: DiffContext, a: RowRange, b: RowRange, found: Al
     """``found`` without the pairs before the first true difference that are two different ops."""
     other_site = a.tokens.identity[found.a] != b.tokens.identity[found.b]
     unequal = candidates(a, found.a, b, found.b)
-    doubtful = np.flatnonzero(other_site & unequal)
+    other_optimizer = _of_other_optimizers(a, b, found, unequal)
+    doubtful = np.flatnonzero((other_site | other_optimizer) & unequal)
     if not len(doubtful):
         return found
     partner = np.full(len(a), -1, np.int64)
@@ -145,6 +146,9 @@ def drop_false_matches(context: DiffContext, a: RowRange, b: RowRange, found: Al
         i, j = int(found.a[k]), int(found.b[k])
         if not difference(a, i, b, j).found:
             continue
+        if other_optimizer[k]:
+            drop[k], partner[i] = True, -1
+            continue
         after_moved = (
             bool(k) and other_site[k - 1] and not drop[k - 1] and (found.a[k - 1], found.b[k - 1]) == (i - 1, j - 1)
         )
@@ -152,6 +156,25 @@ def drop_false_matches(context: DiffContext, a: RowRange, b: RowRange, found: Al
             break
         drop[k], partner[i] = True, -1
     return replace(found, a=found.a[~drop], b=found.b[~drop], moved=found.moved[~drop]) if drop.any() else found
+
+
+def _of_other_optimizers(a: RowRange, b: RowRange, found: Alignment, unequal: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Which unequal pairs are of steps of two classes of optimizer: not one op, even at one line."""
+    classes = [_optimizer_classes(stretch.view) for stretch in (a, b)]
+    other = np.zeros(len(found.a), bool)
+    if set(classes[0]) == set(classes[1]):
+        return other
+    steps = [stretch.rows.column(Column.PHASE)[at] == Phase.OPTIMIZER for stretch, at in ((a, found.a), (b, found.b))]
+    for k in np.flatnonzero(steps[0] & steps[1] & unequal).tolist():
+        ends = [stretch.view.attempt_after(stretch.first + int(at[k])) for stretch, at in ((a, found.a), (b, found.b))]
+        names = [own[int(end[Step.OPTIMIZER])] for own, end in zip(classes, ends, strict=True) if end is not None]
+        other[k] = len(names) == 2 and names[0] != names[1]
+    return other
+
+
+def _optimizer_classes(view: StreamView) -> list[str]:
+    payloads = view.process.tables["optimizers"].payloads
+    return [str(payload.get("class")) if isinstance(payload, dict) else "" for payload in payloads]
 
 
 def _same_draw(a: RowRange, b: RowRange, found: Alignment, k: int, unequal: NDArray[np.bool_]) -> bool:

@@ -50,6 +50,14 @@ class HunkCounter:
             count = stop - start
             self._append("reordered", (int(rows_a[start]), count, int(rows_b[start]), count))
 
+    def opposite(self, of_a: bool, row: int) -> int | None:
+        """The place in the other stream of a listed row that one side alone has; None: it is in no listed run."""
+        for hunk in self.hunks:
+            first, count = (hunk.a_start, hunk.a_count) if of_a else (hunk.b_start, hunk.b_count)
+            if hunk.kind == ("only-a" if of_a else "only-b") and first <= row < first + count:
+                return hunk.b_start if of_a else hunk.a_start
+        return None
+
     @property
     def is_full(self) -> bool:
         """Whether no more hunks are listed."""

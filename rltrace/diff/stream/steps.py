@@ -75,6 +75,10 @@ def compare_steps(a: ProcessTrace, b: ProcessTrace, *, exclude: NDArray[np.uint6
         return StepResult(int(both.sum()), found, numbers, notes=notes)
     more_a = len(steps_a) - (int(at_a[-1]) + 1 if len(at_a) else 0)
     more_b = len(steps_b) - (int(at_b[-1]) + 1 if len(at_b) else 0)
+    if more_a and more_b and exclude is None:
+        other = _other_optimizer(a, b, steps_a[-more_a], steps_b[-more_b], int(both.sum()))
+        if other is not None:
+            return StepResult(int(both.sum()), other, notes=notes)
     one_sided = len(steps_a) - len(at_a) - more_a, len(steps_b) - len(at_b) - more_b
     ended, open_ = _end(a, b, more_a, more_b) if (more_a > 0) != (more_b > 0) else (None, None)
     return StepResult(int(both.sum()), ended=ended, open=open_, one_sided=one_sided, notes=notes)
@@ -164,6 +168,16 @@ def bare_finding(
         outputs=outputs,
         identical_before=before,
         explanation=why,
+    )
+
+
+def _other_optimizer(a: ProcessTrace, b: ProcessTrace, step_a: Steps, step_b: Steps, before: int) -> Finding | None:
+    """The finding where the two go on with attempts of two classes of optimizer; None: they do not."""
+    names = [optimizer_count(process, step).name for process, step in ((a, step_a), (b, step_b))]
+    if names[0] == names[1]:
+        return None
+    return bare_finding(
+        a, step_a, Cause.CONTROL_FLOW, f"A makes a step of {names[0]} here, and B one of {names[1]}", before
     )
 
 

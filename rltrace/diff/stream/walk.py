@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from rltrace.diff.align.blocks import Block, batches, same_in_any_order
+from rltrace.diff.align.blocks import Block, batches, same_in_any_order, unmatched_attempt
 from rltrace.diff.align.reorder import partners_of, reordered_rows
 from rltrace.diff.align.rows import Alignment, before, insertion_places, one_sided, row_or_none
 from rltrace.diff.align.window import context_before, first_unequal, has_more, read_window
 from rltrace.diff.base.bisect import Unreadable
 from rltrace.diff.base.context import DiffContext, Matching
-from rltrace.diff.base.findings import Judgement, RowAt, make_finding
+from rltrace.diff.base.findings import Judgement, RowAt, attempt_of, make_finding, row_at
 from rltrace.diff.base.model import Cause, Finding, NamedDifference
 from rltrace.diff.base.row_diff import difference
 from rltrace.diff.base.sequences import Indices, Tokens
@@ -30,7 +30,7 @@ from rltrace.diff.causes.rng import DRAWS, Draws
 from rltrace.diff.causes.uninitialised import MarkedRows, unused_rows
 from rltrace.diff.stream.hunks import HunkCounter
 from rltrace.errors import HoleError
-from rltrace.trace.format.schema import Column
+from rltrace.trace.format.schema import Column, Phase
 
 # --- batches ----------------------------------------------------------------------------------------------------------
 #
@@ -95,6 +95,8 @@ def _per_step(ends: Indices) -> Indices:
 CHUNKS_FOR_ORDER = 24
 """Chunks that are read at most to show which ops were reordered, where digests prove that nothing else differs."""
 
+BACKWARD, OPTIMIZER = (phase.name.lower() for phase in (Phase.BACKWARD, Phase.OPTIMIZER))
+
 Progress = Callable[[str, int, int], None]
 """(stream, rows done, rows in all)."""
 
@@ -155,6 +157,8 @@ class StreamWalk:
             whole = self.a.rows - self.trailing[0], self.b.rows - self.trailing[1]
             ends = whole if self.value is None else self._compared
             self._is_harmful(self.draws.unsettled(self._one_sided, ends))
+            if self.value is None:
+                self._is_harmful(self._one_sided_attempt())
         return self
 
     def _run(self) -> None:
@@ -298,6 +302,7 @@ class StreamWalk:
 
     def _found_value(self, a: RowRange, i: int, b: RowRange, j: int) -> None:
         row_a, row_b = RowAt(self.a, a.rows, i), RowAt(self.b, b.rows, j)
+        self._is_harmful(self._one_sided_attempt())
         origin = judge(self.context, row_a, row_b, difference(a, i, b, j))
         judgement = origin.judgement
         if judgement.cause is Cause.RNG:
@@ -399,18 +404,61 @@ class StreamWalk:
                 self._sent = pair
                 return
 
+    def _one_sided_attempt(self) -> Finding | None:
+        """The finding at the first one-sided row of an attempt that one side alone made; None: there is none."""
+        found = unmatched_attempt(self.a, self.b, self._compared) if any(map(len, self._one_sided)) else None
+        if found is None:
+            return None
+        is_a, start, end = found
+        rows = self.one_sided_rows(is_a)
+        view, other = (self.a, "B") if is_a else (self.b, "A")
+        inside = (row_at(view, number) for number in rows[(rows >= start) & (rows < end)].tolist())
+        row = next((row for row in inside if row.phase == OPTIMIZER), None)
+        if row is None:
+            return None
+        attempt = attempt_of(row)
+        step = "an optimizer step" if attempt is None else f"a step of {attempt[0].name}"
+        before = min(self.equal, self.first.identical_before) if self.first else self.equal
+        return self._one_sided_at(row, f"{step}, which {other} does not make", before)
+
+    def _opposite(self, row: RowAt) -> RowAt | None:
+        """The row with which the other side continues where this side runs one-sided rows."""
+        of_a = row.view is self.a
+        place, other = self.hunks.opposite(of_a, row.index), self.b if of_a else self.a
+        return None if place is None or place >= other.rows else row_at(other, place)
+
     def _check_use(self, a: RowAt, b: RowAt) -> None:
         """Note the one-sided op that wrote what a matched op reads: the first that differs, or one that sends."""
         writer = None if self.harmful is not None else one_sided_writer(self.context, a, b, self._one_sided)
         if writer is not None:
-            on_a = writer.view is self.a
-            user = a if on_a else b
+            user = a if writer.view is self.a else b
             harm = f"{user} (row {user.index:,}), which both sides run, computes with what it wrote"
-            judgement = control_flow("A" if on_a else "B", writer, "B" if on_a else "A", None, harm)
-            row_a, row_b = (writer, None) if on_a else (None, writer)
+            forward = self._forward_of(writer)
+            if forward is not None:
+                harm += (
+                    f"; before it, only {'A' if forward.view is self.a else 'B'} runs {forward} (row {forward.index:,})"
+                )
             before = min(self.equal, self.first.identical_before) if self.first else self.equal
-            self.harmful = make_finding(row_a, row_b, judgement, before)
+            self.harmful = self._one_sided_at(writer, harm, before)
             self._share_harm()
+
+    def _one_sided_at(self, row: RowAt, harm: str, before: int) -> Finding:
+        """The finding at a one-sided row, with what the other side does there."""
+        on_a = row.view is self.a
+        judgement = control_flow("A" if on_a else "B", row, "B" if on_a else "A", self._opposite(row), harm)
+        return make_finding(row if on_a else None, None if on_a else row, judgement, before)
+
+    def _forward_of(self, writer: RowAt) -> RowAt | None:
+        """The last one-sided row before a one-sided backward op that is none: autograd runs what a forward recorded."""
+        if writer.phase != BACKWARD:
+            return None
+        starts = [
+            (self.a, hunk.a_start) if hunk.kind == "only-a" else (self.b, hunk.b_start)
+            for hunk in self.hunks.hunks
+            if hunk.kind != "reordered"
+        ]
+        rows = (row_at(*start) for start in reversed(starts))
+        return next((row for row in rows if row.phase != BACKWARD), None)
 
     def _without_trailing(
         self, a: RowRange, b: RowRange, pairs: tuple[Indices, Indices, np.ndarray], only: tuple[Indices, Indices]
