@@ -30,6 +30,7 @@ from rltrace.diff.causes.collectives import ranks_of, receiving_collective
 from rltrace.diff.causes.inputs import (
     Input,
     combine,
+    entry_text,
     first_read,
     input_is_equal,
     is_same_part,
@@ -222,6 +223,7 @@ def _input_judgement(context: DiffContext, a: RowAt, b: RowAt, operand: Input, d
         why = f"{what} came from outside (no recorded op wrote it) and differs"
         if _returns_equal(a, b):
             why += ", though what the op returned is equal: it may not have used the elements that differ"
+        why += entry_text(b if y.distance == Origin.OUTSIDE else a, operand.place)
         generators = generators_text(a, b)
         why += f"; {generators}" if generators else ""
         return Judgement(Cause.OUTSIDE, InputsMatch.DIFFER, why)

@@ -6,8 +6,11 @@ and which part of that. The verdict rests on this, so inputs count as equal only
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import islice
+
+import numpy as np
 
 from rltrace.diff.base.context import DiffContext
 from rltrace.diff.base.findings import RowAt, reach
@@ -24,6 +27,7 @@ from rltrace.diff.causes.no_op_writes import (
 from rltrace.errors import HoleError
 from rltrace.trace.format.rows import Link
 from rltrace.trace.format.schema import Column, Kind, Origin, RowFlag
+from rltrace.wording import joined
 
 MAX_TRAIL = 64
 """Rows that are followed back from an input, each of which only read it or left it unchanged."""
@@ -212,6 +216,58 @@ def _merged(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[tuple[int
         else:
             merged.append((length, stride))
     return tuple(merged)
+
+
+# --- outside data -----------------------------------------------------------------------------------------------------
+#
+# ``from_numpy``, ``as_tensor`` and ``tensor`` run an op where they make a tensor of memory from outside, as does what
+# loads a checkpoint or takes a worker's batch. It is a view, so later ops have no link to it: named are those since the
+# op ran last whose tensors the input can be a part of.
+
+
+ENTRIES = frozenset({"aten.lift_fresh.default", "aten.set_.source_Storage_storage_offset"})
+MAX_ENTRY_ROWS = 1 << 14
+MAX_ENTRIES = 3
+"""Lines that are named."""
+
+
+def entry_text(row: RowAt, place: int) -> str:
+    """``; float32 data became a tensor at train.py:48``: where an outside input of a row may have; "": not known."""
+    layouts, start = layouts_of(row), max(row.view.start, row.index - MAX_ENTRY_ROWS)
+    if place >= len(layouts) or not row.is_op:
+        return ""
+    try:
+        rows = row.view.read(start, row.index).rows
+    except HoleError:
+        return ""
+    own = row.rows.columns[row.place, [Column.OP, Column.SITE]]
+    again = np.flatnonzero((rows.columns[:, [Column.OP, Column.SITE]] == own).all(axis=1))
+    names = {number: row.view.words.op(number) in ENTRIES for number in np.unique(rows.column(Column.OP)).tolist()}
+    entries = np.flatnonzero([names[number] for number in rows.column(Column.OP).tolist()])
+    made = (RowAt(row.view, rows, at) for at in entries[::-1].tolist())
+    dtype, shape, _ = layouts[place]
+    least = math.prod(shape)
+    found: dict[str, int] = {}
+    for entry in made:
+        since = not len(again) or entry.place > again[-1]
+        if found and not since:
+            break
+        if entry.stack and _is_entry_of(entry, dtype, least):
+            found.setdefault(f"{entry.stack[0].file}:{entry.stack[0].line}", entry.index)
+    if not found:
+        return ""
+    lines = list(found)[:MAX_ENTRIES][::-1]
+    return f"; {dtype} data became {'a tensor' if len(lines) == 1 else 'tensors'} at {joined(lines)}"
+
+
+def _is_entry_of(entry: RowAt, dtype: str, least: int) -> bool:
+    """Whether such a row made a tensor of this type, with as many elements, of memory that no op wrote."""
+    layouts, link = layouts_of(entry), _link(entry, 0)
+    if not layouts or link is None or layouts[0][0] != dtype:
+        return False
+    return entry.op != "aten.lift_fresh.default" or (
+        link.distance == Origin.OUTSIDE and math.prod(layouts[0][1]) >= least
+    )
 
 
 # --- bytes ------------------------------------------------------------------------------------------------------------

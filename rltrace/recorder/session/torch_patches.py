@@ -130,6 +130,8 @@ class Aliases:
         self._after(torch.Tensor, "__dlpack__", self._share_tensor)
         for holder in (torch, torch.utils.dlpack):
             self._after(holder, "to_dlpack", self._share_tensor)
+        for name in ("frombuffer", "from_dlpack"):
+            self._patches.wrap(torch, name, _as_op)
         for name in ("share_memory_", "_share_fd_cpu_", "_share_filename_cpu_"):
             self._after(torch.UntypedStorage, name, self._share_storage)
         self._patches.wrap(torch.UntypedStorage, "resize_", self._resize)
@@ -184,6 +186,13 @@ class Aliases:
     def _share_storage(self, storage: torch.UntypedStorage) -> None:
         if storage.device.type == "cpu":
             self._storages.record_shared(storage._cdata, storage)
+
+
+def _as_op(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Run the op that ``from_numpy`` runs: its row shows where memory from outside became a tensor."""
+    tensor = original(*args, **kwargs)
+    torch.ops.aten.lift_fresh.default(tensor)
+    return tensor
 
 
 # --- all patches ------------------------------------------------------------------------------------------------------
