@@ -38,6 +38,7 @@ class RecordArguments(TypedDict, total=False):
     verify_inputs: bool
     """Every op of the window digests every input, even one that a recorded op wrote."""
     check_links: bool
+    sources: bool
     """Memory is compared between its uses, and a write that no recorded op made is recorded."""
     kernels: tuple[int, int | None] | None
     """Steps, half open, in which torch's profiler records the kernels that ops launch."""

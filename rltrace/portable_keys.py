@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import lru_cache
 from pathlib import Path
 
 from xxhash import xxh3_64_intdigest
@@ -56,12 +57,19 @@ def portable_path(filename: str) -> str:
     filename = stable_name(filename)
     if filename.startswith("<"):
         return filename
-    path = Path(filename)
-    parts = [path.name]
-    for folder in path.parents:
-        if not (folder / "__init__.py").is_file():
+    folder, _, name = filename.rpartition("/")
+    package = _package_path(folder) if folder else ""
+    return f"{package}/{name}" if package else name
+
+
+@lru_cache(4_096)
+def _package_path(folder: str) -> str:
+    """``folder`` relative to that of its top-level package; "" where it is no package."""
+    path, parts = Path(folder), list[str]()
+    for parent in (path, *path.parents):
+        if not (parent / "__init__.py").is_file():
             break
-        parts.append(folder.name)
+        parts.append(parent.name)
     return "/".join(reversed(parts))
 
 

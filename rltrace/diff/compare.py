@@ -45,6 +45,7 @@ from rltrace.diff.base.view import ALL, Shortcuts, StreamView
 from rltrace.diff.causes.events import outside_digests, trace_to_sent_event
 from rltrace.diff.causes.nondeterminism import advice_text
 from rltrace.diff.causes.rng import generators_note
+from rltrace.diff.edits import source_edits
 from rltrace.diff.finding_order import Order, OrderedFinding
 from rltrace.diff.metrics.curves import LOOK_AHEAD, TOLERANCE, attempt_tables, compare_series, drift_of, ordered
 from rltrace.diff.metrics.series import ITEM, Series, chosen_segments, item_series, recorded_series
@@ -61,7 +62,7 @@ from rltrace.diff.shift import begin, choose_shift, from_text, lost_state_notes,
 from rltrace.diff.stream.compare import StreamResult, compare_streams
 from rltrace.diff.stream.steps import StepResult, compare_steps
 from rltrace.diff.stream.walk import Progress
-from rltrace.diff.system_facts import environment_differences, fact_text, selects_kernels, source_edits
+from rltrace.diff.system_facts import environment_differences, fact_text, selects_kernels
 from rltrace.diff.trained_state import trained_alike, trained_alike_text
 from rltrace.diff.unpaired_streams import (
     downgrade_for_torchscript,
@@ -543,7 +544,7 @@ class _Comparer:
             b=side_of(self.b),
             commands=difference(program(self.a), program(self.b)),
             system=system,
-            edits=source_edits(self.pairs),
+            edits=source_edits(self.pairs, decisive or first_value or first),
             first=first,
             first_value=first_value,
             unordered=tuple(unordered),

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from rltrace.diff.base.coverage import LAUNCHES_UNSEEN, MODULES_UNKNOWN, STACK_FULL, THREADS_BESIDE
-from rltrace.diff.base.model import NamedDifference, SourceEdit
+from rltrace.diff.base.model import NamedDifference
 from rltrace.trace.format.schema import BOUNDARY_ONLY, CALLS_BACK, READS_WITHIN
-from rltrace.trace.read.names import Site, parse_site
 from rltrace.trace.read.process import ProcessTrace
 
 SOURCE = "source."
@@ -122,29 +121,6 @@ def fact_differences(a: Mapping[str, object], b: Mapping[str, object]) -> tuple[
     names = (name for name in {*a, *b} if not name.startswith(NO_ENVIRONMENT))
     pairs = (NamedDifference(name, fact_text(a, name), fact_text(b, name)) for name in names)
     return tuple(sorted((pair for pair in pairs if pair.a != pair.b), key=_place))
-
-
-def source_edits(pairs: Iterable[tuple[ProcessTrace, ProcessTrace]]) -> tuple[SourceEdit, ...]:
-    """Every source file that differs in a pair of processes, with the recorded lines that one side alone has."""
-    found: dict[str, SourceEdit] = {}
-    for a, b in pairs:
-        for name in sorted(name for name in a.facts.keys() & b.facts.keys() if name.startswith(SOURCE)):
-            file, hashes = name.removeprefix(SOURCE), (a.facts[name], b.facts[name])
-            if None not in hashes and hashes[0] != hashes[1] and file not in found:
-                lines_a, lines_b = _recorded_lines(a, file), _recorded_lines(b, file)
-                only_a, only_b = (
-                    tuple(own[text] for text in own if text not in other)
-                    for own, other in ((lines_a, lines_b), (lines_b, lines_a))
-                )
-                found[file] = SourceEdit(file, only_a, only_b)
-    return tuple(found.values())
-
-
-def _recorded_lines(process: ProcessTrace, file: str) -> dict[str, Site]:
-    """The lines of a file in the call stacks of a process, by their text, in the order of the file."""
-    payloads = (p for p in process.tables["frames"].payloads if isinstance(p, dict) and p.get("file") == file)
-    sites = sorted((parse_site(payload) for payload in payloads), key=lambda site: site.line)
-    return {site.source.strip(): site for site in sites if site.source.strip()}
 
 
 def fact_text(facts: Mapping[str, object], name: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Facts of the program's own files: a hash of each, and the git revision they come from.
+"""Facts of the program's own files: a hash of each and of its lines, and the git revision they come from.
 
 Only reads files: git itself is never run here. A source file is named relative to the script's folder, or else to the
 current folder, so that it has one name on every machine.
@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from array import array
+from collections.abc import Container, Iterator, Mapping
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
+from typing import NamedTuple
+from zlib import crc32
 
-from rltrace.portable_keys import stable_name
+from rltrace.portable_keys import portable_path, stable_name
 
 Facts = dict[str, str | int | float | bool | None]
 
@@ -35,9 +38,50 @@ def hashes(earlier: Mapping[str, str | int | float | bool | None]) -> Facts:
     return found
 
 
+class SourceFile(NamedTuple):
+    """A file of the program, or of a library that is not installed in a package folder."""
+
+    path: str
+    text: bytes
+
+
+def line_digests(text: bytes) -> bytes:
+    """CRC-32 of each line, little-endian."""
+    digests = array("I", map(crc32, text.splitlines()))
+    if sys.byteorder == "big":
+        digests.byteswap()
+    return digests.tobytes()
+
+
+def source_files(known: Container[str], started: float) -> Iterator[tuple[str, SourceFile]]:
+    """Loaded files by the names that call stacks give them, without those that are ``known``.
+
+    The text is empty of those written after ``started``, a time since the epoch: the program may have loaded another.
+    """
+    found: set[str] = set()
+    for path in _loaded_files():
+        name = portable_path(path)
+        if name in known or name in found or len(found) >= MAX_FILES:
+            continue
+        with suppress(OSError):
+            with open(path, "rb") as file:  # noqa: PTH123  a Path takes as long as reading the file
+                text = file.read(MAX_FILE_BYTES + 1)
+                written = os.fstat(file.fileno()).st_mtime
+            found.add(name)
+            yield name, SourceFile(path, text if len(text) <= MAX_FILE_BYTES and written <= started else b"")
+
+
 def program_files() -> Iterator[tuple[str, str]]:
     """Portable name and path of the program's loaded source files."""
     roots = _roots()
+    for path in _loaded_files():
+        root = next((root for root in roots if path.startswith(root)), None)
+        if root is not None:
+            yield stable_name(path[len(root) :]), path
+
+
+def _loaded_files() -> Iterator[str]:
+    """Paths of loaded source files outside of package folders."""
     files = ((name, getattr(sys.modules.get(name), "__file__", None)) for name in LARGE)
     skipped = tuple(f"{name}." for name, file in files if isinstance(file, str) and _is_not_the_programs(file))
     for name, module in list(sys.modules.items()):
@@ -47,11 +91,8 @@ def program_files() -> Iterator[tuple[str, str]]:
         if not isinstance(file, str) or _is_not_the_programs(file) or name.partition(".")[0] in _OWN:
             continue
         path = os.path.abspath(file)  # noqa: PTH100
-        if _is_not_the_programs(path):
-            continue
-        root = next((root for root in roots if path.startswith(root)), None)
-        if root is not None:
-            yield stable_name(path[len(root) :]), path
+        if not _is_not_the_programs(path):
+            yield path
 
 
 def _is_not_the_programs(file: str) -> bool:

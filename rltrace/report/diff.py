@@ -29,6 +29,7 @@ from rltrace.diff.base.model import (
     Structure,
     Verdict,
 )
+from rltrace.diff.edits import nearest_edit
 from rltrace.diff.metrics.distances import Distances
 from rltrace.diff.metrics.series import RATE
 from rltrace.diff.shift import from_text
@@ -45,6 +46,9 @@ MANY = 8
 
 MAX_RUNS = 4
 """Runs of streams, as in ``rank0/main to rank3/main``, that are named."""
+
+MAX_LINES = 20
+"""Edited lines of a file and run that are listed."""
 
 EDIT_CONTEXT = 24
 """Characters of an edited line that are shown before its first change."""
@@ -118,15 +122,22 @@ def _runs(comparison: Comparison) -> Iterator[Fact]:
     if comparison.commands and not (comparison.a.rerun and comparison.b.rerun):  # both compute from recorded memory
         yield Fact("commands", comparison.commands)
     if comparison.edits:
-        names = [edit.file for edit in comparison.edits]
-        more = f" and {len(names) - MAX_FILES:,} more" if len(names) > MAX_FILES else ""
-        verb = "was" if len(names) == 1 else "were"
-        yield Fact("sources", (Code(", ".join(names[:MAX_FILES])), f"{more} {verb} edited between the runs"))
+        yield from _sources(comparison.edits)
     if comparison.shift is not None:
         yield Fact("start", sentence(comparison.shift.explanation))
     yield Fact("level", Pair(*(f"{side.level}, engine {side.engine}" for side in (comparison.a, comparison.b))))
     if comparison.level == "op":
         yield from _compared(comparison.compared)
+
+
+def _sources(edits: Iterable[SourceEdit]) -> Iterator[Fact]:
+    """Files that differ, and files that one run alone loaded."""
+    for side, verb in (("", "edited between the runs"), ("a", "loaded by A only"), ("b", "loaded by B only")):
+        names = [edit.file for edit in edits if edit.loaded_by == side]
+        more = f" and {len(names) - MAX_FILES:,} more" if len(names) > MAX_FILES else ""
+        was = "was" if len(names) == 1 else "were"
+        if names:
+            yield Fact("sources", (Code(", ".join(names[:MAX_FILES])), f"{more} {was} {verb}"))
 
 
 def _compared(compared: Mapping[str, int]) -> Iterator[Fact]:
@@ -161,6 +172,9 @@ def _finding(comparison: Comparison, finding: Finding) -> Iterator[Fact]:
     if finding.site is not None:
         yield Fact("site", finding.site)
     yield Fact("cause", f"{finding.cause.value}: {sentence(finding.explanation)}")
+    edited = nearest_edit(comparison.edits, finding) if finding == comparison.shown else None
+    if edited is not None:
+        yield Fact("edited", edited)
     yield from _evidence(finding)
     yield from _rates(finding, comparison.drift)
     yield Fact("when", when(finding, comparison.a.engine))
@@ -412,7 +426,7 @@ def _structure(structure: Structure) -> Section:
 
 def _edits(edits: Iterable[SourceEdit]) -> Section:
     facts = tuple(fact for edit in edits for fact in _edited_lines(edit))
-    text = "In the call stacks of one run only: A (<), B (>)." if facts else ""
+    text = "Of one run only: A (<), B (>); the nearest to the finding first." if facts else ""
     return Section("edits", "Edited source lines", sentences(text), facts, Form.LIST)
 
 
@@ -420,9 +434,9 @@ def _edited_lines(edit: SourceEdit) -> Iterator[Fact]:
     """The lines of A, then those of B; a line next to its counterpart where both sides have as many."""
     if [site.function for site in edit.only_a] != [site.function for site in edit.only_b]:
         for sign, sites in (("<", edit.only_a), (">", edit.only_b)):
-            yield from (Fact(sign, site) for site in sites)
+            yield from (Fact(sign, site) for site in sites[:MAX_LINES])
         return
-    for a, b in zip(edit.only_a, edit.only_b, strict=True):
+    for a, b in zip(edit.only_a[:MAX_LINES], edit.only_b[:MAX_LINES], strict=True):
         texts = a.source.strip(), b.source.strip()
         same = takewhile(lambda pair: pair[0] == pair[1], zip(*texts, strict=False))
         skipped = sum(1 for _ in same) - EDIT_CONTEXT

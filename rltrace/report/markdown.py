@@ -185,7 +185,8 @@ def _value(value: Value) -> str:
             a, b = (code(side) if side else "–" for side in (value.a, value.b))
             return f"{a} on both sides" if value.a == value.b else f"A {a}, B {b}"
         case Site():
-            return f"{code(f'{value.file}:{value.line}')} in {code(value.function)}"
+            where = code(f"{value.file}:{value.line}")
+            return f"{where} in {code(value.function)}" if value.function else where
         case Stack():
             return ""
     return _inline(value)

@@ -15,7 +15,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from rltrace.diff.base.model import Comparison, NamedDifference, Side
+from rltrace.diff.base.model import Comparison, NamedDifference, Side, SourceEdit
 from rltrace.masking import home_as_tilde, masked_text
 from rltrace.wording import joined
 
@@ -71,6 +71,8 @@ class Redactor:
                 return replace(self._fields(value), path=self.trace_name(value.path))
             case NamedDifference():
                 return self._difference(value)
+            case SourceEdit():
+                return _in_stacks_only(self._fields(value))
             case tuple() | list():
                 items = [self._redact(item) for item in value]
                 return type(value)._make(items) if hasattr(value, "_make") else type(value)(items)
@@ -126,6 +128,14 @@ class Redactor:
         if fact.a != fact.b and shown.a == shown.b:
             return replace(shown, b=f"{shown.b} (what differs is not shown)")
         return shown
+
+
+def _in_stacks_only(edit: SourceEdit) -> SourceEdit:
+    """An edit without the text of lines that are in no call stack: no other fact of a report shows them."""
+    only_a, only_b = (
+        tuple(site if site.function else replace(site, source="") for site in own) for own in (edit.only_a, edit.only_b)
+    )
+    return replace(edit, only_a=only_a, only_b=only_b)
 
 
 def redacted_comparison(comparison: Comparison, disclosure: Disclosure = NO_DISCLOSURE) -> Comparison:

@@ -171,7 +171,7 @@ def _rows(value: Value, of: str = "") -> Iterator[tuple[str, str, str]]:
                 yield "A  ", value.a or "–", ""
                 yield "B  ", value.b or "–", ""
         case Site():
-            yield "", f"{value.file}:{value.line} in {value.function}", ""
+            yield "", value.place, ""
             if value.source:
                 yield "", " ".join(value.source.split()), "source"
         case Stack():

@@ -21,13 +21,13 @@ def test_an_edited_file_is_named_with_its_lines(record: Callable[..., Machine]) 
     a = record(program, facts={"source.train.py": "1", "source.envs.py": "3", "source.same.py": "4"})
     b = record(moved, facts={"source.train.py": "2", "source.envs.py": "5", "source.same.py": "4"})
     found = compare(a.path, b.path)
-    envs, train = found.edits
+    train, envs = found.edits  # the one with the nearest line first
     assert (envs.file, envs.only_a, envs.only_b) == ("envs.py", (), ())
     assert train.file == "train.py"
     assert [(site.line, site.source) for site in train.only_a] == [(11, "b = policy(0.5 * observation)")]
     assert [(site.line, site.source) for site in train.only_b] == [(13, "b = policy(0.6 * observation)")]
     text = document_text(verdict_document(found))
-    assert "  sources  envs.py, train.py were edited between the runs\n" in text
+    assert "  sources  train.py, envs.py were edited between the runs\n" in text
     assert "  <  train.py:11 in train\n       b = policy(0.5 * observation)\n  >  train.py:13" in text
 
 

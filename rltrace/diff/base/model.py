@@ -233,12 +233,15 @@ class NamedDifference:
 
 @dataclass(frozen=True)
 class SourceEdit:
-    """A source file of the program that was edited between the runs."""
+    """A source file of the program that was edited between the runs, or that one of them alone loaded."""
 
     file: str
     only_a: tuple[Site, ...]
-    """Its lines in the call stacks of A whose text is in none of B's; an edited line that ran no op is not known."""
+    """Its lines that B does not have, moved ones left out, the nearest to the finding first. ``source`` is empty where
+    the text is not known, and ``function`` for a line that is in no call stack."""
     only_b: tuple[Site, ...]
+    loaded_by: str = ""
+    """``a`` or ``b``: that run alone loaded the file; empty: both did."""
 
 
 @dataclass(frozen=True)
@@ -455,7 +458,7 @@ class Comparison:
     system: tuple[NamedDifference, ...]
     """Facts of machine, process and sources that differ, the likeliest to change results first."""
     edits: tuple[SourceEdit, ...]
-    """Source files of the program that differ."""
+    """Source files of the program that differ, the one with the line nearest to the finding first."""
     first: Finding | None
     """The earliest of any cause; None as well where several streams differ and nothing orders them."""
     first_value: Finding | None

@@ -235,6 +235,14 @@ class RecordOptions:
         named=_plain,
     )
     """"eager": compiled functions run op by op; None: as in the program."""
+    sources: bool = _option(
+        False,
+        "--sources",
+        "Text of the program's files, for the lines that differ.",
+        WHAT,
+        while_asleep=True,
+        named=_plain,
+    )
 
     steps: Window | None = _option(
         None,

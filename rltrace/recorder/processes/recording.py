@@ -12,6 +12,8 @@ import contextlib
 import os
 import sys
 import threading
+import time
+from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,7 +22,8 @@ from typing import Any, Final, NamedTuple
 from rltrace import fingerprint
 from rltrace.digest import ALGORITHM
 from rltrace.fingerprint import Facts
-from rltrace.masking import home_as_tilde, masked_arguments
+from rltrace.fingerprint.sources import line_digests, source_files
+from rltrace.masking import home_as_tilde, masked_arguments, masked_text
 from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.processes.exits import (
     TERMINATION_SECONDS,
@@ -93,6 +96,8 @@ class ProcessRecording:
         self._parts: Sequence[RecordingPart] = ()
         self._facts: Facts = {}
         self._notes: dict[str, list[str]] = {}
+        self._sources: set[str] = set()
+        self._started = time.time()
         self._finished = False
         self._stopped = ""
         """Why the recorder has ended the program; empty: it has not."""
@@ -278,6 +283,20 @@ class ProcessRecording:
             self._facts |= part.facts()
         self._facts |= fingerprint.facts(self._facts)
         self.writer.facts(self.level, self.engine, {**self._facts, **more})
+        self._write_sources()
+
+    def _write_sources(self) -> None:
+        """Record the digests of the lines of files that were loaded since the last time, and with ``--sources`` their
+        text."""
+        files = dict(source_files(self._sources, self._started))
+        self._sources |= files.keys()
+        if files:
+            entries = [
+                {"file": name, "path": home_as_tilde(file.path), "lines": b64encode(line_digests(file.text)).decode()}
+                | ({"text": masked_text(file.text.decode(errors="replace"))} if self.options.sources else {})
+                for name, file in files.items()
+            ]
+            self.writer.append({"type": "sources", "files": entries})
 
     def note(self, fact: str, text: str) -> None:
         """Add an entry to a fact that is a list, at once: it is to be in the trace of a program that is killed."""

@@ -161,8 +161,9 @@ def both(pair: Pair[str]) -> Content:
 
 
 def place(site: Site) -> Content:
-    """``train.py:12`` in ``train``."""
-    return [code(f"{site.file}:{site.line}"), muted(" in "), code(site.function)]
+    """``train.py:12`` in ``train``; without a function that is not known."""
+    where = code(f"{site.file}:{site.line}")
+    return [where, muted(" in "), code(site.function)] if site.function else [where]
 
 
 def frames(stack: Sequence[Site]) -> Element:

@@ -5,6 +5,8 @@ Functions raise ValueError, KeyError or TypeError for an invalid record. Reads n
 
 from __future__ import annotations
 
+import struct
+from base64 import b64decode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -116,6 +118,28 @@ def parse_generators(record: Record) -> tuple[int, ...] | None:
     if len(digests) != len(GENERATORS):
         raise ValueError(f"{len(digests)} generators, not {len(GENERATORS)}")
     return digests
+
+
+class SourceLines(NamedTuple):
+    """A source file as a process loaded it."""
+
+    path: str
+    """On the machine that recorded it."""
+    digests: tuple[int, ...]
+    """CRC-32 of each line; empty as well where the lines are not known."""
+    text: str | None
+    """None: not recorded."""
+
+
+def parse_sources(record: Record) -> dict[str, SourceLines]:
+    """Source files, by their names in call stacks."""
+    check_fields(record, files=list)
+    found = {}
+    for entry in record["files"]:
+        check_fields(entry, file=str, path=str, lines=str, text=str)
+        data = b64decode(entry["lines"], validate=True)
+        found[entry["file"]] = SourceLines(entry["path"], struct.unpack(f"<{len(data) // 4}I", data), entry.get("text"))
+    return found
 
 
 class OptimizerStart(NamedTuple):

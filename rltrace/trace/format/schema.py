@@ -38,7 +38,7 @@ from collections.abc import Mapping
 from enum import IntEnum, IntFlag
 from typing import Final
 
-FORMAT: Final = (4, 3)
+FORMAT: Final = (4, 4)
 """(major, minor). Readers refuse a newer major version, and ignore unknown fields."""
 OLDEST: Final = 3
 """The oldest major version that is read."""
@@ -497,6 +497,8 @@ RECORD_TYPES: Final = {
     "start": "name, requested, token, launch (digest of the first frame of the launch's journal), pid, parent, host,"
     " boot, started, time, argv, …",
     "facts": "level, engine, facts: {name: value} of the machine and the process; the later of one name counts",
+    "sources": "files: [{file: as in table frames, path, lines: base64 of the CRC-32 of each line, little-"
+    "endian, text: with --sources}, …] of the program, and of libraries outside of package folders",
     "stream": "stream, name",
     "window": "stream, first_step, end_step (null: to the end), row at which recording of ops began",
     "interleaving": "stream, other: number of the stream of the same thread in the process with the same token, runs:"
@@ -559,3 +561,4 @@ RECORD_TYPES: Final = {
 # 4.1  record type "interleaving": the order of JAX's rows and torch's in one thread
 # 4.2  notes on links, after the cells of a segment
 # 4.3  record types "messages" and "channel": what passes between processes
+# 4.4  record type "sources": which lines of the program's files were edited

@@ -35,6 +35,11 @@ class Site:
     call: str = field(default="", compare=False)
     """The call of the line, where the line reads several numbers: ``actor_loss.item()``."""
 
+    @property
+    def place(self) -> str:
+        """``train.py:12 in train``; without a function that is not known."""
+        return f"{self.file}:{self.line}" + (f" in {self.function}" if self.function else "")
+
 
 def parse_site(payload: Mapping[str, Any]) -> Site:
     """The site of a payload of table "frames". Raises KeyError, TypeError or ValueError."""

@@ -25,6 +25,7 @@ from rltrace.trace.format.records import (
     ActivationRequest,
     LinkFault,
     OptimizerStart,
+    SourceLines,
     ValuePart,
     ValueRequest,
     add_activations,
@@ -39,6 +40,7 @@ from rltrace.trace.format.records import (
     parse_optimizer,
     parse_parameters,
     parse_segment,
+    parse_sources,
     parse_value_request,
     parse_values,
 )
@@ -92,6 +94,7 @@ class JournalContent:
         self.generators: tuple[int, ...] | None = None
         self.parameters: dict[int, int] = {}
         self.optimizer_starts: dict[int, OptimizerStart] = {}
+        self.sources: dict[str, SourceLines] = {}
         self.windows: list[tuple[int, int | None]] = []
         self.asleep: list[tuple[int, int]] = []
         self.streams: dict[int, StreamTrace] = {}
@@ -230,6 +233,9 @@ class JournalContent:
         ordinal, start = parse_optimizer(record)
         self.optimizer_starts.setdefault(ordinal, start)
 
+    def _read_sources(self, record: Record) -> None:
+        self.sources |= parse_sources(record)
+
     def _read_launches(self, record: Record) -> None:
         self.launches.add(record)
 
@@ -326,6 +332,8 @@ class ProcessTrace:
         """Digests of RNG states at its end, in the order of ``schema.GENERATORS``; None: not known."""
         self.parameters = content.parameters
         """Digests of parameters at its end, by the ordinal of their optimizer, where known."""
+        self.sources = content.sources
+        """Source files that it loaded, by their names in call stacks."""
         self.optimizer_starts = content.optimizer_starts
         """What the optimizers began with, by their ordinals, where that was recorded."""
         self.windows = content.windows
