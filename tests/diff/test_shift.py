@@ -2,18 +2,59 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from views import both, compare_in
 
+import rltrace
 from rltrace.diff import compare
 from rltrace.diff.base.model import Comparison, NotRestored, Pair, Shift, Verdict
 from rltrace.errors import UsageError
 from rltrace.testing import TraceBuilder
 
 STATE = ("exp_avg", "step")
+
+
+@pytest.mark.parametrize("restored", [False, True])
+def test_a_gradient_scaler_that_was_not_restored(tmp_path: Path, restored: bool) -> None:
+    """It is named with its scale and its growth tracker on both sides, as the comparison begins."""
+    held: dict[str, Any] = {}
+
+    def train(resumes: bool) -> None:
+        torch.manual_seed(0)
+        model = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2)
+        if resumes:
+            model.load_state_dict(held["model"])
+            optimizer.load_state_dict(held["optimizer"])
+            if restored:
+                scaler.load_state_dict(held["scaler"])
+        for step in range(3 * resumes, 6):
+            if step == 3 and not resumes:
+                parts = {"model": model, "optimizer": optimizer, "scaler": scaler}
+                held.update(copy.deepcopy({name: part.state_dict() for name, part in parts.items()}))
+            torch.manual_seed(step)
+            optimizer.zero_grad()
+            scaler.scale(model(torch.rand(2, 4)).square().sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+
+    for side, resumes in (("a", False), ("b", True)):
+        with rltrace.record(tmp_path / f"{side}.zarr"):
+            train(resumes)
+    found = compare_in(tmp_path)
+    assert steps(found) == (3, 0)
+    named = [note for note in found.notes if "gradient scaler" in note]
+    expected = (
+        "the state of a gradient scaler (scaler:0) was not restored: scale 16 in A, 8 in B and growth 1 in A, 0 in B"
+    )
+    assert named == ([] if restored else [expected])
 
 
 def trace(
