@@ -42,9 +42,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "info": "What a trace holds: machine, versions, streams, states.",
         "ops": "List the recorded ops, one line each.",
         "kernels": "What ran for each kind of call; of one run or two.",
-        "series": "Logged scalars, learning rates, scalers; of one run or two.",
         "report": "Write a comparison as a page or Markdown, for an issue.",
-        "doctor": "What selects kernels here, and sources of nondeterminism.",
     },
     "Keep and move": {
         "build-engine": "Compile the native engine, which halves the cost of small ops.",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 Facts = dict[str, str | int | float | bool | None]
@@ -187,3 +188,17 @@ def _torch() -> Any:
     """The loaded torch; None while it is not, or not completely, imported."""
     torch = sys.modules.get("torch")
     return torch if torch is not None and hasattr(torch, "version") else None
+
+
+def xla_flags(facts: Mapping[str, object]) -> Mapping[str, str] | None:
+    """Flags of ``XLA_FLAGS`` by their names; one that is given twice counts as the last. None: they are in a file."""
+    words = str(facts.get("env.XLA_FLAGS") or "").split()
+    if words and not words[0].startswith("--"):
+        return None
+    pairs = (word.removeprefix("--").partition("=") for word in words)
+    return {name: value if equals else "true" for name, equals, value in pairs}
+
+
+def is_on(flags: Mapping[str, str], name: str) -> bool:
+    """Whether a flag is given as true."""
+    return flags.get(name, "false").lower() in ("true", "1")

@@ -30,7 +30,7 @@ from rltrace.digest import PAGE_BYTES, digest_address, digest_buffer, digest_pag
 from rltrace.extensions.jax.digest_log import PREFIX as DIGEST_PREFIX
 from rltrace.extensions.jax.digest_log import is_packed
 from rltrace.extensions.jax.loops import nested, typed
-from rltrace.fingerprint.reproducibility_checks import is_on, xla_flags
+from rltrace.fingerprint.libraries import is_on, xla_flags
 from rltrace.portable_keys import portable_key
 
 LIBRARY = "XLA"

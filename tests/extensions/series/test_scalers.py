@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scaler_traces import GOOD, OVERFLOW, process_of, scaled
 
-from rltrace.diff.metrics.scalers import ScalerDivergence, ScalerDivergenceCause, scaler_divergences, scalers_of
 from rltrace.diff.metrics.series import recorded_series
+from rltrace.extensions.series.scalers import ScalerDivergence, ScalerDivergenceCause, scaler_divergences, scalers_of
 from rltrace.trace.format.schema import SAMPLE_CHUNK
 
 

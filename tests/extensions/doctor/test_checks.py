@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rltrace.fingerprint.reproducibility_checks import Fact, Scope, obstacles, xla_flags
+from rltrace.extensions.doctor.checks import Fact, Scope, obstacles
+from rltrace.fingerprint.libraries import xla_flags
 
 CPU: dict[str, Fact] = {
     "python.hash_randomization": True,

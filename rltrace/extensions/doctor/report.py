@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from rltrace.command_lines import line
-from rltrace.fingerprint.reproducibility_checks import Facts as KnownFacts
-from rltrace.fingerprint.reproducibility_checks import Obstacle, Scope
+from rltrace.extensions.doctor.checks import Facts as KnownFacts
+from rltrace.extensions.doctor.checks import Obstacle, Scope
 from rltrace.native.library import FoundLibrary
 from rltrace.report.document import ALL, Document, Fact, Section
 from rltrace.wording import sentences

@@ -11,9 +11,9 @@ from rltrace.commands.console import ExitCode, emit, emit_json, narrate, use_col
 from rltrace.trace.format.location import Location
 
 if TYPE_CHECKING:
-    from rltrace.diff.metrics.scalers import Scaler, ScalerDivergence
     from rltrace.diff.metrics.series import Series
-    from rltrace.report.series import PairSeries, TraceSeries
+    from rltrace.extensions.series.report import PairSeries, TraceSeries
+    from rltrace.extensions.series.scalers import Scaler, ScalerDivergence
     from rltrace.trace.read.reader import Trace
 
 
@@ -53,7 +53,7 @@ def command(arguments: SeriesArguments) -> int:
     rest = zip(loaded[1:], opened[1:], strict=True)
     pairs = [_of_pair(loaded[0], opened[0], other, trace, arguments.tolerance) for other, trace in rest]
     if arguments.form == "json":
-        from rltrace.report.series import SeriesReport
+        from rltrace.extensions.series.report import SeriesReport
 
         emit_json(SeriesReport(tuple(loaded), tuple(pairs)))
     else:
@@ -63,9 +63,9 @@ def command(arguments: SeriesArguments) -> int:
 
 
 def _of_trace(path: Location, trace: Trace, first: Trace, names: tuple[str, ...], segments: int) -> TraceSeries:
-    from rltrace.diff.metrics.scalers import scaler_divergences, scalers_of
     from rltrace.diff.metrics.series import all_series, matches
-    from rltrace.report.series import TraceSeries
+    from rltrace.extensions.series.report import TraceSeries
+    from rltrace.extensions.series.scalers import scaler_divergences, scalers_of
 
     series = all_series(trace, segments=segments, renames_of=None if trace is first else first)
     chosen = tuple(one for one in series if not names or matches(one, names))
@@ -80,7 +80,7 @@ def _of_trace(path: Location, trace: Trace, first: Trace, names: tuple[str, ...]
 
 def _of_pair(a: TraceSeries, trace_a: Trace, b: TraceSeries, trace_b: Trace, tolerance: float) -> PairSeries:
     from rltrace.diff.metrics.curves import compare_series, matching_processes
-    from rltrace.report.series import PairSeries
+    from rltrace.extensions.series.report import PairSeries
 
     found = compare_series(a.series, b.series, matching_processes(trace_a, trace_b), tolerance)
     return PairSeries(a.path, b.path, *found)
@@ -96,7 +96,7 @@ def _both(a: TraceSeries, b: TraceSeries) -> list[tuple[Series, Series]]:
 
 
 def _text(loaded: list[TraceSeries], pairs: list[PairSeries], color: bool) -> str:
-    from rltrace.report.series import pair_document, trace_document
+    from rltrace.extensions.series.report import pair_document, trace_document
     from rltrace.report.text import document_text
 
     shown = zip(pairs, loaded[1:], strict=True)

@@ -14,7 +14,7 @@ import pytest
 from engines import cached, fitting_record, write_library
 
 from rltrace.commands.main import main
-from rltrace.report.doctor import DoctorReport, JaxRecorder, doctor_document
+from rltrace.extensions.doctor.report import DoctorReport, JaxRecorder, doctor_document
 from rltrace.report.text import document_text
 from rltrace.testing import TraceBuilder
 

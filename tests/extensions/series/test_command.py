@@ -111,7 +111,7 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     (pair,) = found["comparisons"]
     apart = {drift["name"]: drift["first"] for drift in pair["drift"] if drift["first"]}
     assert apart["scaler:1/scale"] == {"step": 5, "a": 512.0, "b": 256.0}
-    page = (Path(__file__).parents[2] / "docs" / "reference" / "json.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "json.md").read_text()
     fields = {key for part in (found, trace, one, pair, *trace["scalers"], *trace["divergences"]) for key in part}
     assert [field for field in sorted(fields) if f"`{field}`" not in page] == []
 

@@ -26,7 +26,7 @@ from rltrace.launch.command import CommandLookup, look_up
 from rltrace.trace.format.location import Location
 
 if TYPE_CHECKING:
-    from rltrace.fingerprint.reproducibility_checks import Fact
+    from rltrace.extensions.doctor.checks import Fact
 
 FIRST_OP = "import torch; torch.ones(2, device='cuda' if torch.cuda.is_available() else 'cpu') + 1"
 """Runs an op, on a GPU if there is one, because torch initialises lazily."""
@@ -51,9 +51,9 @@ def command(arguments: DoctorArguments) -> int:
     step, or the first iteration of its loop in JAX (it is ended then; a program without one runs to its end), or on the
     process that TRACE recorded.
     """
-    from rltrace.fingerprint.reproducibility_checks import obstacles
+    from rltrace.extensions.doctor.checks import obstacles
+    from rltrace.extensions.doctor.report import DoctorReport, JaxRecorder, doctor_document
     from rltrace.native.library import find, find_log_library, jaxlib_folder, torch_folder
-    from rltrace.report.doctor import DoctorReport, JaxRecorder, doctor_document
 
     trace, command = arguments.trace, arguments.command
     if trace is not None and command:

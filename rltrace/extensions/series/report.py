@@ -7,8 +7,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rltrace.diff.base.model import Drift
-from rltrace.diff.metrics.scalers import ScaledOptimizer, Scaler, ScalerDivergence, ScalerDivergenceCause, ScalerGroup
 from rltrace.diff.metrics.series import KINDS, Series
+from rltrace.extensions.series.scalers import (
+    ScaledOptimizer,
+    Scaler,
+    ScalerDivergence,
+    ScalerDivergenceCause,
+    ScalerGroup,
+)
 from rltrace.report.curves import bounds_of, drift_text, growth_text, short_name, spark
 from rltrace.report.document import Code, Document, Fact, Inline, Number, Section, inline_text
 from rltrace.wording import counted, cut, joined, sentences

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rltrace.diff.base.model import Drift, DriftPoint
-from rltrace.diff.metrics.scalers import ScalerDivergence, ScalerDivergenceCause, ScalerGroup
 from rltrace.diff.metrics.series import MAX_POINTS, Series, points_of
+from rltrace.extensions.series.report import divergence_text
+from rltrace.extensions.series.scalers import ScalerDivergence, ScalerDivergenceCause, ScalerGroup
 from rltrace.json import to_json
 from rltrace.report.curves import BARS, drift_text, growth_text, short_name, spark
-from rltrace.report.series import divergence_text
 
 NUMBERS = st.floats(width=64)
 

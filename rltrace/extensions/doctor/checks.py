@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from rltrace.fingerprint.libraries import is_on, xla_flags
+
 Fact = str | int | float | bool | None
 Facts = Mapping[str, Fact]
 
@@ -271,20 +273,6 @@ def _memory(facts: Facts) -> Iterator[Obstacle]:
             "torch.use_deterministic_algorithms(True) fills it; rltrace diff names such reads as uninitialised",
             "every torch.empty is written once more",
         )
-
-
-def xla_flags(facts: Facts) -> Mapping[str, str] | None:
-    """Flags of ``XLA_FLAGS`` by their names; one that is given twice counts as the last. None: they are in a file."""
-    words = str(facts.get("env.XLA_FLAGS") or "").split()
-    if words and not words[0].startswith("--"):
-        return None
-    pairs = (word.removeprefix("--").partition("=") for word in words)
-    return {name: value if equals else "true" for name, equals, value in pairs}
-
-
-def is_on(flags: Mapping[str, str], name: str) -> bool:
-    """Whether a flag is given as true."""
-    return flags.get(name, "false").lower() in ("true", "1")
 
 
 def _xla_on_cpu(facts: Facts) -> Iterator[Obstacle]:
