@@ -42,6 +42,9 @@ class Extension:
     providers: Mapping[str, str] = field(default_factory=dict)
     """By the name that ``RecordOptions.provider`` has, what makes a provider of injected values for each process of a
     replay (``rltrace.rerun.hook``) with the options: ``module:function``."""
+    after_recording: str = ""
+    """What is called when a recording of ``rltrace record`` has ended, with the trace, the options, and whether to be
+    quiet; it returns whether it succeeded: ``module:function``."""
     pytest_plugin: str = ""
     """The module that pytest loads as a plugin; "": none."""
 

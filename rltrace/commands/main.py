@@ -41,7 +41,6 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "show": "Look through one trace in the terminal: steps, curves, ops.",
         "info": "What a trace holds: machine, versions, streams, states.",
         "ops": "List the recorded ops, one line each.",
-        "kernels": "What ran for each kind of call; of one run or two.",
         "report": "Write a comparison as a page or Markdown, for an issue.",
     },
     "Keep and move": {

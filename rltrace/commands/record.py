@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import click
@@ -27,8 +28,8 @@ from rltrace.commands._option_types import (
 )
 from rltrace.commands._recording import Destination, record_command
 from rltrace.commands.console import complain
-from rltrace.commands.kernels import query_after
 from rltrace.errors import UsageError
+from rltrace.extension import extensions
 from rltrace.recorder.base.options import CHECKS, OPTIONS, WHERE, RecordOptions, check_options
 from rltrace.trace.format.location import Location, TraceURL
 from rltrace.trace.format.root import NODES
@@ -72,19 +73,24 @@ def command(arguments: LauncherArguments) -> int:
     to = _destination(arguments, values.get("nodes", 1))
     options = RecordOptions(os.path.abspath(to.trace), **values)  # noqa: PTH100  links stay
     check_options(options, given)
-    on_recorded: Callable[[], bool] | None = None
+    reports: list[Callable[[], bool]] = []
     meanwhile = comparison = None
     if against is not None:
         from rltrace.commands._live_diff import LiveComparison, live_options
 
         options = live_options(options, against, as_in_a=not {"steps", "level"} & given.keys())
         comparison = LiveComparison(against, to.trace, stop=options.stop, quiet=quiet)
-        on_recorded, meanwhile = partial(comparison.report, arguments.result), comparison.run
-    if options.kernels is not None:
-        on_recorded = query_after(on_recorded, to.trace, options.kernels, quiet=quiet)
+        reports, meanwhile = [partial(comparison.report, arguments.result)], comparison.run
+    added = (extension.after_recording for extension in extensions())
+    reports += [partial(resolve_name(name), to.trace, options, quiet) for name in added if name]
     if options.check_links:
-        on_recorded = _report_links(on_recorded, to.trace)
-    status = record_command(command, to, options, quiet=quiet, on_recorded=on_recorded, meanwhile=meanwhile)
+        reports.append(partial(_report_links, to.trace))
+
+    def report() -> bool:
+        succeeded = [each() for each in reports]  # all of them, whatever the first ones find
+        return all(succeeded)
+
+    status = record_command(command, to, options, quiet=quiet, on_recorded=report, meanwhile=meanwhile)
     return comparison.status(status) if comparison is not None and arguments.exit_code else status
 
 
@@ -137,21 +143,16 @@ def _read_within(traces: Sequence[Location]) -> tuple[str, ...]:
     return tuple(" ".join([loop, *sorted(words)]) for loop, words in sorted(common.items()))
 
 
-def _report_links(before: Callable[[], bool] | None, trace: Path) -> Callable[[], bool]:
-    """A function that names the faults of links; returns False where there are any."""
+def _report_links(trace: Path) -> bool:
+    """Name the faults of links; returns False where there are any."""
+    from rltrace.report.document import Document, Section
+    from rltrace.report.link_checks import fault_sections, missed_faults
+    from rltrace.report.text import document_text
+    from rltrace.trace.read.reader import open_trace
 
-    def report() -> bool:
-        from rltrace.report.document import Document, Section
-        from rltrace.report.link_checks import fault_sections, missed_faults
-        from rltrace.report.text import document_text
-        from rltrace.trace.read.reader import open_trace
-
-        succeeded = before is None or before()
-        missed = missed_faults(open_trace(trace))
-        if missed:
-            what = counted(len(missed), "fault") + " of links"
-            faults = Section("faults", what, parts=tuple(fault_sections(missed)), limit=10)
-            complain(document_text(Document(sections=(faults,))), hint=f"{line('info', trace)} lists them")
-        return succeeded and not missed
-
-    return report
+    missed = missed_faults(open_trace(trace))
+    if missed:
+        what = counted(len(missed), "fault") + " of links"
+        faults = Section("faults", what, parts=tuple(fault_sections(missed)), limit=10)
+        complain(document_text(Document(sections=(faults,))), hint=f"{line('info', trace)} lists them")
+    return not missed

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 import rltrace
-from rltrace.commands.kernels import command as what_ran
 from rltrace.errors import UsageError
-from rltrace.rerun.kernel_queries import query_kernels
+from rltrace.extensions.kernels.command import command as what_ran
+from rltrace.extensions.kernels.queries import query_kernels
 from rltrace.rerun.library_output import parse
 from rltrace.trace.format.schema import Column
 from rltrace.trace.read.reader import open_trace

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from rltrace.commands.kernels import command
 from rltrace.commands.ops import command as ops_command
 from rltrace.diff.compare import compare
 from rltrace.extensions.archive.verify import verify
+from rltrace.extensions.kernels.command import command
 from rltrace.portable_keys import portable_key
 from rltrace.trace.format.process_start import write_start
 from rltrace.trace.format.root import create_trace, end_launch

@@ -2,7 +2,7 @@
 
 Owns the key of a call, the form of the record, and how it replaces the kernel evidence of rows that are read. A call is
 an operator, the layouts of its inputs and its other arguments. All rows of one call in one process run the same code,
-so it is queried once (``rltrace.rerun.kernel_queries``). In no hash.
+so it is queried once, when the program has ended. In no hash.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from rltrace.errors import RecordError, UsageError
-from rltrace.rerun import kernel_queries
-from rltrace.rerun.kernel_queries import query_kernels
+from rltrace.extensions.kernels import queries as kernel_queries
+from rltrace.extensions.kernels.queries import query_kernels
 from rltrace.testing import TraceBuilder
 from rltrace.trace.format.root import JOURNAL
 from rltrace.trace.read.reader import open_trace

@@ -5,14 +5,13 @@ Owns the options, and what ``record --kernels`` does when the program has ended.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from rltrace.commands._option_types import argument, form_option, option, quiet_option, recorded, verb
 from rltrace.commands.console import complain, emit_report, narrate
 from rltrace.errors import RltraceError, UsageError
-from rltrace.recorder.base.options import ALL_STEPS, Window
+from rltrace.recorder.base.options import ALL_STEPS, RecordOptions, Window
 from rltrace.trace.format.location import Location, local_folder
 from rltrace.wording import counted
 
@@ -37,7 +36,7 @@ def command(arguments: KernelsArguments) -> None:
     when the program has ended, --ask asks for an existing trace, on the machine that it was recorded on. Kernels on a
     GPU are recorded by torch's profiler while the program runs, with record --kernels only.
     """
-    from rltrace.report.kernels import kernels_document, kernels_of, other_kernels, other_kernels_document
+    from rltrace.extensions.kernels.report import kernels_document, kernels_of, other_kernels, other_kernels_document
     from rltrace.trace.read.reader import open_trace
 
     trace, other, ask = arguments.trace, arguments.other, arguments.ask
@@ -61,24 +60,21 @@ def command(arguments: KernelsArguments) -> None:
         emit_report(arguments.form, others, lambda: other_kernels_document(others))
 
 
-def query_after(first: Callable[[], bool] | None, trace: Path, steps: Window, *, quiet: bool) -> Callable[[], bool]:
-    """A function that calls ``first`` and then queries the libraries; returns whether both succeeded."""
-
-    def query_recorded() -> bool:
-        succeeded = first is None or first()
-        try:
-            query(trace, steps, quiet=quiet)
-        except RltraceError as error:
-            complain(str(error))
-            return False
-        return succeeded
-
-    return query_recorded
+def query_recorded(trace: Path, options: RecordOptions, quiet: bool) -> bool:
+    """Ask what ran, where the recording was to; returns whether that succeeded."""
+    if options.kernels is None:
+        return True
+    try:
+        query(trace, options.kernels, quiet=quiet)
+    except RltraceError as error:
+        complain(str(error))
+        return False
+    return True
 
 
 def query(trace: Path, steps: Window, *, quiet: bool) -> None:
     """Ask oneDNN and MKL which kernels run, and narrate the result."""
-    from rltrace.rerun.kernel_queries import query_kernels
+    from rltrace.extensions.kernels.queries import query_kernels
 
     found = query_kernels(trace, steps)
     if not quiet:

@@ -25,7 +25,7 @@ from rltrace.trace.kernels.library_reports import ReportedCall, library_reports_
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace, open_trace
 
-WORKER = "rltrace.rerun.kernel_query_worker"
+WORKER = "rltrace.extensions.kernels.query_worker"
 
 SECONDS = 600
 """Time limit for one group of processes with the same settings."""
