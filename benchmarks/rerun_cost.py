@@ -22,7 +22,7 @@ from measure import machine, table
 
 import rltrace
 from rltrace.extensions.repro.folder import take_out
-from rltrace.rerun.op_sequence import RecordedMemory, SequenceRun, op_sequence, ops_of
+from rltrace.extensions.repro.op_sequence import RecordedMemory, SequenceRun, op_sequence, ops_of
 from rltrace.selectors import parse_selectors
 from rltrace.trace.read.reader import open_trace
 

@@ -11,8 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
-from pkgutil import iter_modules
-from typing import TYPE_CHECKING
+from pathlib import Path
+from pkgutil import iter_modules, resolve_name
+from typing import TYPE_CHECKING, Protocol
+
+from rltrace.errors import UsageError
 
 if TYPE_CHECKING:
     from rltrace.recorder.base.options import RecordOptions
@@ -31,6 +34,19 @@ class Verb:
     """Whether it runs a command, as which it ends."""
 
 
+class RecordedSteps(Protocol):
+    """Steps of a trace that a program runs again, as one of its processes."""
+
+    def options(self, written: Path) -> RecordOptions:
+        """The options of the run; ``written``: its trace."""
+
+    def set_variables(self) -> None:
+        """Set the variables that the program needs to be this process."""
+
+    def have_run(self, written: Path) -> bool:
+        """Whether the run came to these steps; False after an error message."""
+
+
 @dataclass(frozen=True)
 class Extension:
     """What one package adds to the core."""
@@ -42,6 +58,9 @@ class Extension:
     providers: Mapping[str, str] = field(default_factory=dict)
     """By the name that ``RecordOptions.provider`` has, what makes a provider of injected values for each process of a
     replay (``rltrace.rerun.hook``) with the options: ``module:function``."""
+    recorded_steps: str = ""
+    """What makes ``RecordedSteps`` of a trace, the name of one of its processes, the steps of warm-up and the last
+    step, all but the trace may be None: ``module:function``."""
     after_recording: str = ""
     """What is called when a recording of ``rltrace record`` has ended, with the trace, the options, and whether to be
     quiet; it returns whether it succeeded: ``module:function``."""
@@ -67,3 +86,12 @@ def recorders(options: RecordOptions) -> dict[str, str]:
     for extension in extensions():
         found |= extension.recorders(options)
     return found
+
+
+def recorded_steps(trace: Path, process: str | None, warm_up: int | None, until: int | None) -> RecordedSteps:
+    """The steps of a trace, by the extension that runs steps again. Raises UsageError without one."""
+    names = [extension.recorded_steps for extension in extensions() if extension.recorded_steps]
+    if not names:
+        raise UsageError(f"the steps of {trace} cannot be run again: rltrace was installed without that extension")
+    steps: RecordedSteps = resolve_name(names[0])(trace, process, warm_up, until)
+    return steps

@@ -34,7 +34,6 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     "Prove": {
         "confirm": "Run both programs again: is the first difference the cause?",
         "replay": "Run a command with values of another run injected.",
-        "rerun": "Run the ops of a recorded step again, by themselves.",
         "capture": "Run a program again, with its values in one file.",
     },
     "Look": {

@@ -18,6 +18,7 @@ from rltrace.commands._option_types import (
 from rltrace.commands._recording import Destination, distinct_paths, record_command
 from rltrace.commands.console import complain, narrate, write_json
 from rltrace.errors import UsageError
+from rltrace.extension import RecordedSteps, recorded_steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +50,6 @@ def command(arguments: ReplayArguments) -> int:
 
     Ends as CMD ends; with 125 where rltrace failed, or where not every injection happened: such a run proves nothing.
     """
-    from rltrace.commands._rerun_program import ProgramSteps, ran_steps, set_variables
     from rltrace.recorder.base.options import RecordOptions
     from rltrace.report.replay import ReplayReport, account_lines, verdict_line
     from rltrace.rerun.account import add_up
@@ -65,23 +65,21 @@ def command(arguments: ReplayArguments) -> int:
     to = Destination.here(arguments.output, command, force=arguments.force)
     path, path_a = distinct_paths(to.trace, source)
     kinds, only = ("" if file is None else os.path.abspath(file) for file in (arguments.kinds, arguments.only))  # noqa: PTH100
-    steps: ProgramSteps | None = None
+    steps: RecordedSteps | None = None
     if arguments.step is None:
         options = RecordOptions(path, level=level, steps=window, until=arguments.until)
         options = replace(options, compile=compile_of(trace_a), loops=loops_of(trace_a))
     else:
-        from rltrace.commands.rerun import find_program
-
-        steps = ProgramSteps(*find_program(arguments.step, arguments.process), arguments.warm_up, arguments.until)
+        steps = recorded_steps(arguments.step, arguments.process, arguments.warm_up, arguments.until)
         options = steps.options(to.trace)
-        set_variables(steps.process)
+        steps.set_variables()
     options = replace(
         options, replay=path_a, inject=inject, kinds=kinds, only=only, origins=arguments.origins, lockstep=lockstep
     )
     plans = plans_of(trace_a, inject, kinds, only, lockstep=lockstep, process=options.process)
 
     def report() -> bool:
-        ran = steps is None or ran_steps(steps.process, to.trace)
+        ran = steps is None or steps.have_run(to.trace)
         account = add_up(plans, open_trace(to.trace))
         lines, verdict = list(account_lines(account)), None
         if lockstep and account.complete:

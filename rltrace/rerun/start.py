@@ -27,10 +27,9 @@ def extend_by(makers: Sequence[MakeProvider]) -> Callable[[str], Injections | No
 
 def start(options: RecordOptions, token: str) -> Session:
     """Start to record this process; called once, by the bootstrap."""
-    names = ["rltrace.rerun.memory:memory_provider"] if options.rerun else []
-    if options.replay:
-        known = {"": "rltrace.rerun.values:values_provider"}
-        for extension in extensions():
-            known |= extension.providers
-        names += [known[options.provider]]
+    known = {"": "rltrace.rerun.values:values_provider"}
+    for extension in extensions():
+        known |= extension.providers
+    names = [known["memory"]] if options.rerun else []
+    names += [known[options.provider]] if options.replay else []
     return sessions.start(options, token, extend_by([resolve_name(name)(options) for name in names]))

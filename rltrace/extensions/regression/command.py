@@ -29,11 +29,11 @@ from rltrace.commands.check import output_folder, require_executable
 from rltrace.commands.console import ExitCode, emit_result, narrate, readable_size
 from rltrace.errors import UsageError
 from rltrace.launch.command import trace_stem
-from rltrace.report.brief import Brief, brief_finding, fitted, next_commands
 from rltrace.wording import counted
 
 if TYPE_CHECKING:
     from rltrace.extensions.regression.lock_check import LockCheck
+    from rltrace.report.brief import Brief
 
 WITH_CHECK = "With --check"
 """The group of options for a run that is compared."""
@@ -127,6 +127,8 @@ def _check(lock: Path, arguments: LockArguments) -> int:
 
 def _brief(checked: LockCheck, status: int) -> Brief:
     """The op where it was found, else the step that left the lock."""
+    from rltrace.report.brief import Brief, brief_finding, fitted, next_commands
+
     found = checked.comparison
     why = f"{found.why}. {checked.explanation}" if checked.explanation else found.why
     finding = None if checked.ops is None else brief_finding(checked.ops.shown)

@@ -1,4 +1,4 @@
-"""One op, or those of a module, taken out of a run: as a script, and under every setting that may change its kernel."""
+"""Ops, modules and steps run again outside of their run: a step alone, an op as a script, or under every setting."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ COMMANDS: Final = "rltrace.extensions.repro.commands"
 
 EXTENSION: Final = Extension(
     {
+        "rerun": Verb(GROUP, "Run the ops of a recorded step again, by themselves.", f"{COMMANDS}.rerun"),
         "explain": Verb(GROUP, "Run one op under every setting: whose bits does it give?", f"{COMMANDS}.explain"),
         "repro": Verb(GROUP, "Write one recorded op as a small script that runs it.", f"{COMMANDS}.repro"),
-    }
+    },
+    providers={"memory": "rltrace.extensions.repro.memory:memory_provider"},
+    recorded_steps=f"{COMMANDS}.rerun:recorded_steps",
 )

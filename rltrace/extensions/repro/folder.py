@@ -23,10 +23,10 @@ from rltrace.digest import PAGE_BYTES, digest_buffer, reference
 from rltrace.digest import constants as definition
 from rltrace.errors import UsageError
 from rltrace.extensions.repro import repro_main
+from rltrace.extensions.repro.op_sequence import SequenceOp, SequenceRun
 from rltrace.extensions.repro.repro_main import RecordedSide, short_sha256
 from rltrace.fingerprint.host import ACTING
 from rltrace.rerun import runner, torch_flags
-from rltrace.rerun.op_sequence import SequenceOp, SequenceRun
 from rltrace.rerun.recorded_op import REGISTERED_BY, RecordedOp, settings_of
 from rltrace.rerun.runner import TensorSpec, logical_bytes
 from rltrace.trace.format.rows import Rows

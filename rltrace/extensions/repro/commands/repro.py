@@ -83,10 +83,10 @@ def _folder(arguments: ReproArguments, name: str) -> Path:
 
 def _of_module(module: str, arguments: ReproArguments) -> Repro:
     """The ops of a module, with what they need. Raises UsageError, HoleError."""
-    from rltrace.commands.rerun import find_sequence
     from rltrace.distribution import own_version
+    from rltrace.extensions.repro.commands.rerun import find_sequence
     from rltrace.extensions.repro.folder import Repro, module_side, take_out
-    from rltrace.rerun.op_sequence import RecordedMemory, SequenceRun, ops_of
+    from rltrace.extensions.repro.op_sequence import RecordedMemory, SequenceRun, ops_of
     from rltrace.rerun.recorded_op import import_modules
     from rltrace.selectors import parse_selectors
     from rltrace.trace.read.reader import open_trace
@@ -147,7 +147,7 @@ def prepare(a: Located, b: Located | None, imports: Sequence[str], verb: str) ->
 
 def find(trace: Location, text: str | None, against: Location | None) -> tuple[Located, Located | None]:
     """The op of A, and the matching one of B."""
-    from rltrace.commands.rerun import check_ops_of_torch
+    from rltrace.extensions.repro.commands.rerun import check_ops_of_torch
     from rltrace.query.locate import locate, matching_op, names_both
     from rltrace.trace.read.reader import open_trace
 

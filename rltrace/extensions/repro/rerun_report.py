@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from rltrace.diff.base.model import Verdict
-from rltrace.query.rerun_size import RerunSize
+from rltrace.extensions.repro.program import ProgramRerun
+from rltrace.extensions.repro.rerun_result import DifferingKind, DifferingOp, RerunResult
+from rltrace.extensions.repro.rerun_size import RerunSize
 from rltrace.report.diff import verdict_document
 from rltrace.report.document import ALL, Code, Document, Fact, Number, Section
-from rltrace.rerun.program import ProgramRerun
-from rltrace.rerun.rerun_result import DifferingKind, DifferingOp, RerunResult
 from rltrace.selectors import Range
 from rltrace.wording import counted, joined, sentences
 

@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rltrace.commands._option_types import (
-    WITH_CMD,
-    ProgramArguments,
+    STEP,
     argument,
+    color_option,
     command_argument,
+    form_option,
     import_option,
     is_given,
     option,
     options_of,
+    quiet_option,
     recorded,
     verb,
 )
@@ -26,19 +28,41 @@ from rltrace.trace.format.location import Location
 from rltrace.trace.format.schema import has_iterations
 
 if TYPE_CHECKING:
-    from rltrace.rerun.op_sequence import RecordedMemory, SequenceOp
+    from rltrace.extensions.repro.op_sequence import RecordedMemory, SequenceOp
+    from rltrace.extensions.repro.rerun_program import ProgramSteps
     from rltrace.trace.read.process import ProcessTrace
     from rltrace.trace.read.reader import Trace
 
 
+WITH_CMD = "With CMD"
+"""The group of options of ``rerun`` that are for a program."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class RerunArguments(ProgramArguments):
+class RerunArguments:
     trace: Path = argument()
     command: tuple[str, ...] = command_argument("[-- CMD …]")
     sized: Window | None = recorded("steps", flag="--size", envvar=None, help="What recording these steps would take.")
     name: str | None = option("--process", metavar="NAME", help="As in rank1/main; default: the only one.")
     imports: tuple[str, ...] = import_option()
     checkpoint: Path | None = option(metavar="PATH", help="Where the checkpoint of record is now.")
+    form: str = form_option()
+    color: str = color_option()
+    output: Path | None = option(
+        "-o", "--output", metavar="TRACE", group=WITH_CMD, help="Trace to write; default: a new name."
+    )
+    warm_up: int | None = option(type=STEP, metavar="STEPS", group=WITH_CMD, help="Steps made before; default: few.")
+    until: int | None = recorded("until", group=WITH_CMD)
+    verify_inputs: bool = recorded("verify_inputs", group=WITH_CMD, help="Digest every input of every op.")
+    values: tuple[str, ...] = recorded("values", group=WITH_CMD)
+    values_inputs: bool = recorded("values_inputs", group=WITH_CMD)
+    values_limit: int = recorded("values_limit", group=WITH_CMD)
+    pause: str | None = option(
+        "--break-at", metavar="OP", group=WITH_CMD, help="Begin the debugger before this op of TRACE."
+    )
+    no_compare: bool = option(group=WITH_CMD, help="End as CMD ends, without a comparison with TRACE.")
+    force: bool = option(group=WITH_CMD, help="Replace an existing trace.")
+    quiet: bool = quiet_option(group=WITH_CMD)
 
 
 @verb(RerunArguments)
@@ -57,15 +81,15 @@ def command(arguments: RerunArguments) -> int:
       rltrace rerun step.zarr
       rltrace rerun step.zarr -- python train.py
     """
-    from rltrace.rerun.op_sequence import RecordedMemory
+    from rltrace.extensions.repro.op_sequence import RecordedMemory
 
     if arguments.command and arguments.sized is None:
-        from rltrace.commands._rerun_program import ProgramSteps, rerun_program
+        from rltrace.extensions.repro.rerun_program import rerun_program
 
         if arguments.values_inputs and not arguments.values:
             raise UsageError("--values-inputs needs --values SELECTOR")
-        found = find_program(arguments.trace, arguments.name)
-        return rerun_program(ProgramSteps(*found, arguments.warm_up, arguments.until), arguments.command, arguments)
+        steps = recorded_steps(arguments.trace, arguments.name, arguments.warm_up, arguments.until)
+        return rerun_program(steps, arguments.command, arguments)
     opened = _open_step(arguments.trace)
     if arguments.sized is not None:
         return _print_size(opened, arguments.sized, arguments.name, arguments.form, arguments.color)
@@ -86,10 +110,10 @@ def _rerun_ops(
     selectors: list[str],
     arguments: RerunArguments,
 ) -> int:
-    from rltrace.report.rerun import rerun_document
-    from rltrace.rerun.op_sequence import SequenceRun, ops_not_run
+    from rltrace.extensions.repro.op_sequence import SequenceRun, ops_not_run
+    from rltrace.extensions.repro.rerun_report import rerun_document
+    from rltrace.extensions.repro.rerun_result import rerun_result
     from rltrace.rerun.recorded_op import import_modules
-    from rltrace.rerun.rerun_result import rerun_result
     from rltrace.selectors import parse_selectors
     from rltrace.trace.format.schema import Column
 
@@ -104,8 +128,8 @@ def _rerun_ops(
 def _print_size(trace: Trace, steps: tuple[int, int | None], name: str | None, form: str, color: str) -> int:
     """Raises UsageError."""
     from rltrace.command_lines import record_step
-    from rltrace.query.rerun_size import rerun_size
-    from rltrace.report.rerun import size_document
+    from rltrace.extensions.repro.rerun_report import size_document
+    from rltrace.extensions.repro.rerun_size import rerun_size
     from rltrace.selectors import Range
 
     check_ops_of_torch(trace.path, trace.processes)
@@ -132,8 +156,8 @@ def _open_step(location: Path) -> Trace:
     return opened
 
 
-def find_program(location: Path, name: str | None) -> tuple[Trace, ProcessTrace]:
-    """A trace, and the process whose steps a program can run again. Raises UsageError."""
+def recorded_steps(location: Path, name: str | None, warm_up: int | None, until: int | None) -> ProgramSteps:
+    """The steps of a trace that a program can run again, as one of its processes. Raises UsageError."""
     opened = _open_step(location)
     process, _, selectors = find_sequence(opened, name)
     if "all" not in selectors:
@@ -141,7 +165,9 @@ def find_program(location: Path, name: str | None) -> tuple[Trace, ProcessTrace]
             f"{opened.path} was recorded with --rerunnable {' and '.join(selectors)}: a program needs what all of its"
             " ops read, --rerunnable all"
         )
-    return opened, process
+    from rltrace.extensions.repro.rerun_program import ProgramSteps
+
+    return ProgramSteps(opened, process, warm_up, until)
 
 
 def check_ops_of_torch(trace: Location, processes: Iterable[ProcessTrace]) -> None:
@@ -153,7 +179,7 @@ def check_ops_of_torch(trace: Location, processes: Iterable[ProcessTrace]) -> No
 def find_sequence(trace: Trace, name: str | None) -> tuple[ProcessTrace, list[SequenceOp], list[str]]:
     """The process, its ops and the selectors that they were recorded by. Raises UsageError."""
     from rltrace.command_lines import record
-    from rltrace.rerun.op_sequence import op_sequence
+    from rltrace.extensions.repro.op_sequence import op_sequence
 
     check_ops_of_torch(trace.path, trace.processes)
     options = trace.launch.get("options")

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from rltrace.digest import digest_buffer, seed_of
 from rltrace.errors import HoleError, UsageError
+from rltrace.extensions.repro.rerun_result import OpOutcome
 from rltrace.rerun.recorded_op import (
     MissingValuesError,
     RecordedOp,
@@ -27,7 +28,6 @@ from rltrace.rerun.recorded_op import (
     settings_of,
     tensor_of,
 )
-from rltrace.rerun.rerun_result import OpOutcome
 from rltrace.rerun.runner import Memory, ResultDigests, TensorSpec, logical_bytes, restored, results_of_call
 from rltrace.rerun.torch_flags import temporary_switches
 from rltrace.selectors import Selector

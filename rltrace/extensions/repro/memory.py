@@ -25,6 +25,9 @@ import torch
 
 import rltrace
 from rltrace.errors import HoleError
+from rltrace.extensions.repro.op_sequence import RecordedMemory, SequenceOp, recorded_memory
+from rltrace.extensions.repro.process_groups import leave_alone
+from rltrace.extensions.repro.program import rank_of
 from rltrace.recorder import current_session
 from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.base.torch_function import torch_function_disabled
@@ -36,10 +39,7 @@ from rltrace.recorder.core.storages import address_of
 from rltrace.recorder.digests.rng_state import generator_of
 from rltrace.rerun.account import Account, MissedInjection
 from rltrace.rerun.hook import OpInjection, Provider, RunningOp, StreamProvider
-from rltrace.rerun.op_sequence import RecordedMemory, SequenceOp, recorded_memory
 from rltrace.rerun.plan import Attempt, Place
-from rltrace.rerun.process_groups import leave_alone
-from rltrace.rerun.program import rank_of
 from rltrace.rerun.runner import TensorSpec, memory_with, tensor_in
 from rltrace.trace.format.collectives import WAITS, brings_data, is_collective
 from rltrace.trace.format.schema import Column, Kind, Step

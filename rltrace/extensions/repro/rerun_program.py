@@ -6,27 +6,30 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rltrace.commands._option_types import ProgramArguments
 from rltrace.commands._recording import Destination, distinct_paths, record_command
 from rltrace.commands.console import ExitCode, complain, emit_report
 from rltrace.diff.compare import compare
 from rltrace.errors import UsageError
-from rltrace.query.locate import locate
-from rltrace.recorder.base.options import RecordOptions
-from rltrace.report.rerun import program_document
-from rltrace.rerun.account import Account, account_in
-from rltrace.rerun.plan import compile_of, window_of
-from rltrace.rerun.program import (
+from rltrace.extensions.repro.program import (
     ProgramRerun,
     default_warm_up,
     last_step,
     rank_variables,
     recorded_variables,
 )
+from rltrace.extensions.repro.rerun_report import program_document
+from rltrace.query.locate import locate
+from rltrace.recorder.base.options import RecordOptions
+from rltrace.rerun.account import Account, account_in
+from rltrace.rerun.plan import compile_of, window_of
 from rltrace.trace.format.location import local_folder
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace, open_trace
+
+if TYPE_CHECKING:
+    from rltrace.extensions.repro.commands.rerun import RerunArguments
 
 
 @dataclass(frozen=True)
@@ -65,15 +68,26 @@ class ProgramSteps:
             warm_up=warm_up if first else 0,
         )
 
+    def set_variables(self) -> None:
+        """Set the variables that a program needs to be this process."""
+        for name, value in recorded_variables(self.process).items():
+            os.environ.setdefault(name, value)
+        os.environ.update(rank_variables(self.process))
 
-def set_variables(process: ProcessTrace) -> None:
-    """Set the variables that a program needs to be this process."""
-    for name, value in recorded_variables(process).items():
-        os.environ.setdefault(name, value)
-    os.environ.update(rank_variables(process))
+    def have_run(self, written: Path) -> bool:
+        """Whether a run came to the recorded steps and called their collectives; False after an error message."""
+        ran = _run_of(self.process, open_trace(written))
+        if ran is None:
+            return False
+        own, account = ran
+        if not account.reached:
+            complain(f"the program ended before the recorded steps began{own.why and f': {own.why}'}")
+        elif account.refused is not None:
+            complain(account.refused, hint="the record has no answer to it, so the program was ended there")
+        return account.reached and account.refused is None
 
 
-def rerun_program(steps: ProgramSteps, command: Sequence[str], arguments: ProgramArguments) -> int:
+def rerun_program(steps: ProgramSteps, command: Sequence[str], arguments: RerunArguments) -> int:
     """Run the program as this process of a trace; returns the exit status. Raises UsageError."""
     trace, process = steps.trace, steps.process
     to = Destination.here(arguments.output, command, force=arguments.force)
@@ -86,7 +100,7 @@ def rerun_program(steps: ProgramSteps, command: Sequence[str], arguments: Progra
         values_limit=arguments.values_limit,
         pause="" if arguments.pause is None else str(locate(trace.of_process(process.name), arguments.pause)),
     )
-    set_variables(process)
+    steps.set_variables()
     found: list[ProgramRerun] = []
 
     def judge() -> bool:
@@ -95,7 +109,7 @@ def rerun_program(steps: ProgramSteps, command: Sequence[str], arguments: Progra
             found.append(result)
         return result is not None
 
-    on_recorded = (lambda: ran_steps(process, written)) if arguments.no_compare else judge
+    on_recorded = (lambda: steps.have_run(written)) if arguments.no_compare else judge
     status = record_command(command, to, options, quiet=arguments.quiet, on_recorded=on_recorded)
     if not found:
         return status
@@ -104,19 +118,6 @@ def rerun_program(steps: ProgramSteps, command: Sequence[str], arguments: Progra
     if result.memory.refused is not None or not result.memory.reached:
         return ExitCode.DIVERGED
     return status or (ExitCode.IDENTICAL if result.bitwise else ExitCode.DIVERGED)
-
-
-def ran_steps(process: ProcessTrace, written: Path) -> bool:
-    """Whether a run came to the recorded steps and called their collectives; False after an error message."""
-    ran = _run_of(process, open_trace(written))
-    if ran is None:
-        return False
-    own, account = ran
-    if not account.reached:
-        complain(f"the program ended before the recorded steps began{own.why and f': {own.why}'}")
-    elif account.refused is not None:
-        complain(account.refused, hint="the record has no answer to it, so the program was ended there")
-    return account.reached and account.refused is None
 
 
 def _run_of(process: ProcessTrace, rerun: Trace) -> tuple[ProcessTrace, Account] | None:

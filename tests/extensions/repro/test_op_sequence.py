@@ -18,12 +18,12 @@ from torch import nn
 
 from rltrace.commands.main import main
 from rltrace.errors import UsageError
+from rltrace.extensions.repro.op_sequence import RecordedMemory, SequenceRun, op_sequence, ops_not_run
+from rltrace.extensions.repro.rerun_result import OpOutcome, RerunResult, rerun_result
 from rltrace.recorder.capture.memory import NumberedStorages
 from rltrace.recorder.core.op_info import OpPlan
 from rltrace.rerun import recorded_op
-from rltrace.rerun.op_sequence import RecordedMemory, SequenceRun, op_sequence, ops_not_run
 from rltrace.rerun.recorded_op import MissingValuesError
-from rltrace.rerun.rerun_result import OpOutcome, RerunResult, rerun_result
 from rltrace.selectors import parse_selectors
 from rltrace.trace.format.checkpoint import read_entries
 from rltrace.trace.format.schema import Column, Phase, RowFlag

@@ -17,14 +17,14 @@ import rltrace
 from rltrace.diff.base.model import Cause, Verdict
 from rltrace.diff.compare import compare
 from rltrace.errors import UsageError
+from rltrace.extensions.repro.memory import MemoryProvider, StepMemory
+from rltrace.extensions.repro.process_groups import OBJECTS, _check, follow_objects
+from rltrace.extensions.repro.program import default_warm_up
 from rltrace.recorder import current_session
 from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.session.api import recording
 from rltrace.rerun.account import Account, account_in
 from rltrace.rerun.hook import Injections
-from rltrace.rerun.memory import MemoryProvider, StepMemory
-from rltrace.rerun.process_groups import OBJECTS, _check, follow_objects
-from rltrace.rerun.program import default_warm_up
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import open_trace
 

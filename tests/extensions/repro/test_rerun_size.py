@@ -10,7 +10,7 @@ from recorded import recorder
 from torch import nn
 
 from rltrace.commands.main import main
-from rltrace.query.rerun_size import rerun_size
+from rltrace.extensions.repro.rerun_size import rerun_size
 from rltrace.selectors import Range
 
 
