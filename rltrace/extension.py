@@ -58,6 +58,8 @@ class Extension:
     providers: Mapping[str, str] = field(default_factory=dict)
     """By the name that ``RecordOptions.provider`` has, what makes a provider of injected values for each process of a
     replay (``rltrace.rerun.hook``) with the options: ``module:function``."""
+    page: str = ""
+    """What draws a page of HTML of two traces and the commands that it suggests: ``module:function``."""
     recorded_steps: str = ""
     """What makes ``RecordedSteps`` of a trace, the name of one of its processes, the steps of warm-up and the last
     step, all but the trace may be None: ``module:function``."""

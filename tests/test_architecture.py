@@ -48,7 +48,7 @@ def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
         "rltrace.trace.read.reader",
         "rltrace.report.text",
         "rltrace.json",
-        "rltrace.report.html.page",
+        "rltrace.extensions.page.page",
         "rltrace.selectors",
         "rltrace",
     ],

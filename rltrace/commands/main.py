@@ -40,7 +40,6 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "show": "Look through one trace in the terminal: steps, curves, ops.",
         "info": "What a trace holds: machine, versions, streams, states.",
         "ops": "List the recorded ops, one line each.",
-        "report": "Write a comparison as a page or Markdown, for an issue.",
     },
     "Keep and move": {
         "build-engine": "Compile the native engine, which halves the cost of small ops.",

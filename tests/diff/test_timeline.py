@@ -13,8 +13,8 @@ from rltrace.diff import compare
 from rltrace.diff.display.single_trace import own_curves
 from rltrace.diff.metrics import timeline
 from rltrace.diff.metrics.timeline import StepState, curves, timelines
-from rltrace.report.html.page import html_page
-from rltrace.report.page_data import gather
+from rltrace.extensions.page.data import gather
+from rltrace.extensions.page.page import html_page
 from rltrace.testing import In
 from rltrace.trace.read.reader import open_trace
 

@@ -30,11 +30,11 @@ from rltrace.diff.base.model import (
     UninitialisedCount,
 )
 from rltrace.extensions.jax import JAX_ENGINE
+from rltrace.extensions.page.data import gather
+from rltrace.extensions.page.page import html_page
 from rltrace.report.diff import streams_text, verdict_document, when
 from rltrace.report.document import Form, Section, Stack, inline_text
-from rltrace.report.html.page import html_page
 from rltrace.report.markdown import comparison_markdown
-from rltrace.report.page_data import gather
 from rltrace.report.text import document_text
 from rltrace.testing import TraceBuilder
 from rltrace.trace.read.names import Site

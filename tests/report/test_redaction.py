@@ -9,9 +9,9 @@ import pytest
 
 from rltrace.diff import compare
 from rltrace.diff.base.model import Comparison, NamedDifference
-from rltrace.report.html.page import html_page
+from rltrace.extensions.page.data import gather
+from rltrace.extensions.page.page import html_page
 from rltrace.report.markdown import comparison_markdown
-from rltrace.report.page_data import gather
 from rltrace.report.redaction import NO_DISCLOSURE, Disclosure, Redactor, omission_note, redacted_comparison
 from rltrace.testing import TraceBuilder
 from rltrace.trace.format.schema import Kind

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
+from pkgutil import resolve_name
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ from rltrace.diff.base.model import Comparison, Verdict
 from rltrace.diff.compare import compare
 from rltrace.distribution import own_version
 from rltrace.experiment.rerun_command import MACHINE
+from rltrace.extension import extensions
 from rltrace.extensions.regression.lock import Lock, compare_locks, lock_of, read_lock, write_lock
 from rltrace.extensions.regression.lock_check import LockCheck
 from rltrace.extensions.regression.report import lock_document
@@ -30,8 +32,6 @@ from rltrace.extensions.regression.results import copied, difference
 from rltrace.query.ops import HoleLine, Line, OpLine, list_ops
 from rltrace.recorder import current_session
 from rltrace.report.diff import verdict_document
-from rltrace.report.html.page import html_page
-from rltrace.report.page_data import gather
 from rltrace.report.text import document_text
 from rltrace.selectors import EVERYTHING
 from rltrace.trace.read.reader import open_trace
@@ -152,10 +152,12 @@ def _finding(text: str, comparison: Comparison, folder: Path) -> str:
     """``text`` and where to find more. Writes the report."""
     path_a, path_b = comparison.a.path, comparison.b.path
     diff = line("diff", path_a, path_b)
-    page = replace(gather(path_a, path_b), comparison=replace(comparison, advice=(diff,)), to_record=())
-    report = folder / REPORT
-    report.write_text(html_page(page, version=own_version()), encoding="utf-8")
-    return f"{text}\n\nNext\n  {diff}\n\nReport\n  {report}"
+    found = f"{text}\n\nNext\n  {diff}"
+    for name in filter(None, (extension.page for extension in extensions())):
+        report = folder / REPORT
+        report.write_text(resolve_name(name)(path_a, path_b, (diff,)), encoding="utf-8")
+        found += f"\n\nReport\n  {report}"
+    return found
 
 
 def _calls_finding(a: Path, b: Path, differs: str | None) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 from rltrace.diff.base.model import Probe
 from rltrace.diff.metrics.series import Point, decimated
 from rltrace.diff.metrics.timeline import WORSE, Curve, StepState, Timeline
-from rltrace.report.html.elements import Content, Element, el
+from rltrace.extensions.page.elements import Content, Element, el
 
 # --- decimation -------------------------------------------------------------------------------------------------------
 

@@ -11,9 +11,7 @@ from collections.abc import Iterator
 
 from rltrace.diff.base.model import Comparison, Finding, Probe
 from rltrace.diff.metrics.timeline import Curve, StepState, Timeline
-from rltrace.report.diff import step_word
-from rltrace.report.document import Document
-from rltrace.report.html.charts import (
+from rltrace.extensions.page.charts import (
     HEIGHTS,
     MAX_POINTS,
     MAX_RUNS,
@@ -24,7 +22,8 @@ from rltrace.report.html.charts import (
     state_runs,
     timeline_chart,
 )
-from rltrace.report.html.elements import (
+from rltrace.extensions.page.data import PageData, SearchTrack
+from rltrace.extensions.page.elements import (
     IN_TERMINAL,
     Content,
     Element,
@@ -39,7 +38,8 @@ from rltrace.report.html.elements import (
     side,
     table,
 )
-from rltrace.report.page_data import PageData, SearchTrack
+from rltrace.report.diff import step_word
+from rltrace.report.document import Document
 from rltrace.wording import counted
 
 MAX_CURVES, MAX_PROBES, MAX_PROCESSES, MAX_TRACKS = 24, 64, 16, 12

@@ -13,12 +13,11 @@ from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 
+from rltrace.commands.version import own_version
 from rltrace.diff.base.model import Comparison, Pair
 from rltrace.experiment.outcome import ExperimentResult
-from rltrace.report.confirm import outcome_document
-from rltrace.report.diff import verdict_document
-from rltrace.report.document import Document, Section
-from rltrace.report.html.elements import (
+from rltrace.extensions.page.data import LaunchSummary, PageData, gather
+from rltrace.extensions.page.elements import (
     Content,
     Element,
     StyleSheet,
@@ -31,11 +30,14 @@ from rltrace.report.html.elements import (
     section,
     side,
 )
-from rltrace.report.html.finding import finding_sections
-from rltrace.report.html.ops import around_section
-from rltrace.report.html.timeline import curves_section, search_section, timeline_section
-from rltrace.report.page_data import LaunchSummary, PageData
+from rltrace.extensions.page.finding import finding_sections
+from rltrace.extensions.page.ops import around_section
+from rltrace.extensions.page.timeline import curves_section, search_section, timeline_section
+from rltrace.report.confirm import outcome_document
+from rltrace.report.diff import verdict_document
+from rltrace.report.document import Document, Section
 from rltrace.report.redaction import NO_DISCLOSURE, Disclosure, Redactor, omission_note
+from rltrace.trace.format.location import Location
 
 
 def html_page(
@@ -60,7 +62,7 @@ def html_page(
 
 @cache
 def style_sheet() -> str:
-    return files("rltrace.report.html").joinpath("style.css").read_text(encoding="utf-8")
+    return files("rltrace.extensions.page").joinpath("style.css").read_text(encoding="utf-8")
 
 
 def policy() -> str:
@@ -175,3 +177,10 @@ def _runs(comparison: Comparison, runs: Pair[list[tuple[str, Content]]]) -> Elem
     sides = (("A", comparison.a, runs.a), ("B", comparison.b, runs.b))
     shown = [[el("h3", side(name), " ", code(one.path)), facts(*(launch or ()))] for name, one, launch in sides]
     return section("runs", "The two runs", shown)
+
+
+def page_of(a: Location, b: Location, advice: tuple[str, ...]) -> str:
+    """The page of two traces, with these commands to run next."""
+    found = gather(a, b)
+    shown = replace(found, comparison=replace(found.comparison, advice=advice), to_record=())
+    return html_page(shown, version=own_version())

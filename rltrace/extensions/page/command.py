@@ -100,8 +100,8 @@ def _report(arguments: ReportArguments, form: str, progress: Progress | None) ->
         comparison = compare(a, b, starts=starts, progress=progress)
         return comparison_markdown(comparison, disclosure), comparison
     from rltrace.experiment.confirm.saved_outcome import find_outcome
-    from rltrace.report.html.page import html_page
-    from rltrace.report.page_data import gather
+    from rltrace.extensions.page.data import gather
+    from rltrace.extensions.page.page import html_page
 
     saved = find_outcome(a, b, arguments.confirm)
     material = gather(a, b, progress, starts)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pages import parse
 
-from rltrace.report.html.elements import StyleSheet, el, render
+from rltrace.extensions.page.elements import StyleSheet, el, render
 
 
 def test_an_element() -> None:

@@ -15,8 +15,8 @@ from programs import Do, recorded, training
 
 from rltrace.diff.base.model import Pair
 from rltrace.extensions.jax import JAX_ENGINE
-from rltrace.report.html.page import html_page, policy, style_sheet
-from rltrace.report.page_data import PageData, gather
+from rltrace.extensions.page.data import PageData, gather
+from rltrace.extensions.page.page import html_page, policy, style_sheet
 from rltrace.report.redaction import Disclosure
 from rltrace.testing import TraceBuilder
 

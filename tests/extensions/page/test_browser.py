@@ -9,8 +9,8 @@ import pytest
 from browser import Browser, open_browser
 from pages import losses
 
-from rltrace.report.html.page import html_page
-from rltrace.report.page_data import gather
+from rltrace.extensions.page.data import gather
+from rltrace.extensions.page.page import html_page
 
 A = [4.0, 2.0, 1.0, 3.0, 0.5, 0.25]
 B = [4.0, 2.0, 1.0, 3.5, 0.5, 1.25]

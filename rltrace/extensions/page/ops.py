@@ -6,9 +6,20 @@ Owns the layout of that table. Decides nothing, reads nothing.
 from __future__ import annotations
 
 from rltrace.diff.display.row_pairs import Relation
+from rltrace.extensions.page.data import ExcerptLine, PageData
+from rltrace.extensions.page.elements import (
+    Content,
+    Element,
+    aria_text,
+    code,
+    el,
+    muted,
+    number_cell,
+    row,
+    section,
+    table,
+)
 from rltrace.query.ops import OpLine
-from rltrace.report.html.elements import Content, Element, aria_text, code, el, muted, number_cell, row, section, table
-from rltrace.report.page_data import ExcerptLine, PageData
 from rltrace.wording import counted
 
 SIGNS = {

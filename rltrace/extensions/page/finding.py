@@ -10,13 +10,9 @@ from itertools import islice
 
 from rltrace.diff.base.model import Pair
 from rltrace.diff.metrics.distances import Bin, Distances, ElementPair
-from rltrace.query.op_pair import OpPair, PairedInput
-from rltrace.query.ops import OpInput, OpLine
-from rltrace.query.values import OpValues, ValuePair
-from rltrace.report.diff import distances_text, titled_findings
-from rltrace.report.document import Document
-from rltrace.report.html.charts import bar
-from rltrace.report.html.elements import (
+from rltrace.extensions.page.charts import bar
+from rltrace.extensions.page.data import InputSource, PageData, shown_inputs
+from rltrace.extensions.page.elements import (
     IN_TERMINAL,
     Content,
     Element,
@@ -32,7 +28,11 @@ from rltrace.report.html.elements import (
     row,
     table,
 )
-from rltrace.report.page_data import InputSource, PageData, shown_inputs
+from rltrace.query.op_pair import OpPair, PairedInput
+from rltrace.query.ops import OpInput, OpLine
+from rltrace.query.values import OpValues, ValuePair
+from rltrace.report.diff import distances_text, titled_findings
+from rltrace.report.document import Document
 
 # --- values -----------------------------------------------------------------------------------------------------------
 

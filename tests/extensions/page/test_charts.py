@@ -9,8 +9,16 @@ from pages import Node, parse
 
 from rltrace.diff.base.model import Probe
 from rltrace.diff.metrics.timeline import Curve, StepState, Timeline
-from rltrace.report.html.charts import curve_chart, distance_chart, lines, probes_chart, scale_of, spark, timeline_chart
-from rltrace.report.html.elements import Element, render
+from rltrace.extensions.page.charts import (
+    curve_chart,
+    distance_chart,
+    lines,
+    probes_chart,
+    scale_of,
+    spark,
+    timeline_chart,
+)
+from rltrace.extensions.page.elements import Element, render
 
 
 def drawn(element: Element | None) -> Node:

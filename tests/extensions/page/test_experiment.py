@@ -13,8 +13,8 @@ from rltrace.commands.main import main
 from rltrace.diff.base.model import Pair
 from rltrace.experiment.confirm.capture import identity_of
 from rltrace.experiment.outcome import Arm, ArmName, ArmState, ExperimentResult, OriginClass, Outcome, write_outcome
-from rltrace.report.html.page import html_page
-from rltrace.report.page_data import gather
+from rltrace.extensions.page.data import gather
+from rltrace.extensions.page.page import html_page
 from rltrace.trace.read.names import Site
 from rltrace.trace.read.reader import open_trace
 

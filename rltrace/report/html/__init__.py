@@ -1,1 +1,0 @@
-"""The HTML page of a comparison: one file without scripts that loads nothing."""
