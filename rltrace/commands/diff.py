@@ -26,6 +26,7 @@ from rltrace.trace.format.location import Location
 
 if TYPE_CHECKING:
     from rltrace.diff import Comparison
+    from rltrace.diff.groups import Grouping
     from rltrace.experiment.confirm.saved_outcome import SavedOutcome
     from rltrace.report.document import Document
 
@@ -113,11 +114,9 @@ def _document(comparison: Comparison, saved: SavedOutcome | None) -> Document:
 
 
 def _print_groups(arguments: DiffArguments) -> int:
-    from rltrace.commands.check import status_of
     from rltrace.diff.groups import group
-    from rltrace.experiment.check import CheckRun
     from rltrace.report.brief import brief_groups
-    from rltrace.report.groups import groups_document, run_groups
+    from rltrace.report.groups import CheckRun, groups_document, run_groups
 
     traces = arguments.traces
     grouping = group(traces, strict=arguments.strict, jobs=arguments.jobs)
@@ -132,6 +131,13 @@ def _print_groups(arguments: DiffArguments) -> int:
         arguments.color,
     )
     return status
+
+
+def status_of(grouping: Grouping) -> ExitCode:
+    """0, 1 or 3."""
+    if grouping.agrees is None:
+        return ExitCode.UNDECIDED
+    return ExitCode.IDENTICAL if grouping.agrees else ExitCode.DIVERGED
 
 
 def _status(comparison: Comparison) -> int:

@@ -29,7 +29,6 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     },
     "Compare": {
         "diff": "Compare two traces: where they first differ, and why.",
-        "check": "Run a command several times, and group the runs that agree.",
     },
     "Prove": {
         "confirm": "Run both programs again: is the first difference the cause?",

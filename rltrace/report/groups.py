@@ -4,19 +4,50 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 from rltrace.diff.base.model import Finding, Verdict
 from rltrace.diff.causes.nondeterminism import advice_text
 from rltrace.diff.groups import Group, Grouping, Node, Undecided, findings_of
-from rltrace.experiment.check import CheckRun, StepLevelRun
 from rltrace.report.document import ALL, Code, Document, Fact, Section
+from rltrace.trace.format.location import Location
 from rltrace.wording import counted, sentence, sentences
 
 MAX_NAMES = 12
 
 VERDICTS = {True: Verdict.IDENTICAL, False: Verdict.DIVERGED, None: Verdict.UNKNOWN}
 WORDS = {True: "agree", False: "diverged", None: "unknown"}
+
+
+@dataclass(frozen=True)
+class CheckRun:
+    """One of several runs that are compared."""
+
+    number: int
+    """From 1."""
+    trace: Location | None
+    """None: it computed the same as run ``same_as``, and its trace was removed."""
+    output: Path | None = None
+    """The file with what it printed; None, as ``status``: its trace existed already."""
+    status: int | None = None
+    """Exit status; negative: number of the signal that ended it."""
+    same_as: int | None = None
+
+    @property
+    def name(self) -> str:
+        return f"run {self.number}" if self.output is not None else str(self.trace)
+
+
+@dataclass(frozen=True)
+class StepLevelRun:
+    """The run at level step, and its group."""
+
+    run: CheckRun
+    group: int | None
+    """Number of the group that it agrees with, from 1; None: with none, or not known."""
+    why: str
+    """One sentence."""
 
 
 @dataclass(frozen=True)

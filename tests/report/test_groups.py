@@ -8,8 +8,7 @@ from pathlib import Path
 from programs import recorded, training
 
 from rltrace.diff.groups import group
-from rltrace.experiment.check import CheckRun
-from rltrace.report.groups import RunGroups, groups_document, run_groups
+from rltrace.report.groups import CheckRun, RunGroups, groups_document, run_groups
 from rltrace.report.text import document_text
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from rltrace.experiment.check import CheckPlan, CheckResult, check
 from rltrace.experiment.runner import RunRequest, RunResult
+from rltrace.extensions.regression.check import CheckPlan, CheckResult, check
 from rltrace.testing import TraceBuilder
 
 
@@ -41,7 +41,7 @@ class MadeUp:
 @pytest.fixture
 def checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: Any) -> tuple[CheckResult, MadeUp]:
     runner = MadeUp(request.param)
-    monkeypatch.setattr("rltrace.experiment.check.Runner", lambda _: runner)
+    monkeypatch.setattr("rltrace.extensions.regression.check.Runner", lambda _: runner)
     plan = CheckPlan(("true",), 2, 1, tmp_path, tmp_path, in_place=True)
     return check(plan), runner
 

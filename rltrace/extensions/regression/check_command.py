@@ -26,14 +26,14 @@ from rltrace.commands._option_types import (
     strict_option,
     verb,
 )
-from rltrace.commands.console import ExitCode, emit_result, narrate, run_counter
+from rltrace.commands.console import emit_result, narrate, run_counter
+from rltrace.commands.diff import status_of
 from rltrace.errors import UsageError
 from rltrace.launch.command import CommandLookup, look_up, trace_stem
 from rltrace.recorder.base.options import Window, steps_text
 
 if TYPE_CHECKING:
-    from rltrace.diff.groups import Grouping
-    from rltrace.experiment.check import CheckResult
+    from rltrace.extensions.regression.check import CheckResult
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ def command(arguments: CheckArguments) -> int:
     if arguments.in_place and arguments.jobs > 1:
         raise UsageError("--in-place runs one after another; leave out --jobs, or let each run have a copy")
     require_executable(command[0])
-    from rltrace.experiment.check import CheckPlan, check
+    from rltrace.extensions.regression.check import CheckPlan, check
 
     until = () if arguments.until is None else ("--until", str(arguments.until))
     steps = () if arguments.steps is None else ("--steps", steps_text(arguments.steps))
@@ -109,13 +109,6 @@ def _emit(checked: CheckResult, arguments: CheckArguments) -> int:
         arguments.color,
     )
     return status
-
-
-def status_of(grouping: Grouping) -> ExitCode:
-    """0, 1 or 3."""
-    if grouping.agrees is None:
-        return ExitCode.UNDECIDED
-    return ExitCode.IDENTICAL if grouping.agrees else ExitCode.DIVERGED
 
 
 def require_executable(program: str) -> None:

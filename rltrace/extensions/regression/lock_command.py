@@ -25,9 +25,9 @@ from rltrace.commands._option_types import (
     share_option,
     verb,
 )
-from rltrace.commands.check import output_folder, require_executable
 from rltrace.commands.console import ExitCode, emit_result, narrate, readable_size
 from rltrace.errors import UsageError
+from rltrace.extensions.regression.check_command import output_folder, require_executable
 from rltrace.launch.command import trace_stem
 from rltrace.wording import counted
 

@@ -16,6 +16,7 @@ from rltrace.diff.compare import CompareOptions, compare
 from rltrace.diff.groups import Group, Grouping, GroupSplit, Node, Undecided, group, mark_nondeterministic
 from rltrace.experiment.runner import Runner, RunRequest, RunResult
 from rltrace.experiment.workdir_copy import check_extent
+from rltrace.report.groups import CheckRun, StepLevelRun
 from rltrace.trace.format.location import Location
 from rltrace.trace.read.reader import open_trace
 
@@ -48,36 +49,6 @@ class CheckPlan:
     keep: bool = False
     """Keep the traces of all runs."""
     strict: bool = False
-
-
-@dataclass(frozen=True)
-class CheckRun:
-    """One of several runs that are compared."""
-
-    number: int
-    """From 1."""
-    trace: Location | None
-    """None: it computed the same as run ``same_as``, and its trace was removed."""
-    output: Path | None = None
-    """The file with what it printed; None, as ``status``: its trace existed already."""
-    status: int | None = None
-    """Exit status; negative: number of the signal that ended it."""
-    same_as: int | None = None
-
-    @property
-    def name(self) -> str:
-        return f"run {self.number}" if self.output is not None else str(self.trace)
-
-
-@dataclass(frozen=True)
-class StepLevelRun:
-    """The run at level step, and its group."""
-
-    run: CheckRun
-    group: int | None
-    """Number of the group that it agrees with, from 1; None: with none, or not known."""
-    why: str
-    """One sentence."""
 
 
 @dataclass(frozen=True)
