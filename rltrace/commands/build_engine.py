@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from time import monotonic
-
-import click
 
 from rltrace.commands._option_types import option, quiet_option, verb
 from rltrace.commands.console import emit, narrate
-from rltrace.distribution import NOT_INSTALLED, own_version
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuildEngineArguments:
     force: bool = option(help="Compile it again.")
-    wheel: Path | None = option(
-        type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Also write it as a wheel, for others."
-    )
     quiet: bool = quiet_option()
 
 
@@ -33,11 +26,11 @@ def command(arguments: BuildEngineArguments) -> None:
 
     Where JAX is installed, a library for its programs is compiled as well (three seconds), and its path printed last.
     """
-    from rltrace.native.build import build_log_library, plan_build, write_wheel
+    from rltrace.native.build import build_log_library, plan_build
     from rltrace.native.library import jaxlib_folder, torch_folder
 
-    force, wheel, quiet = arguments.force, arguments.wheel, arguments.quiet
-    if torch_folder() is None and jaxlib_folder() is not None and wheel is None:
+    force, quiet = arguments.force, arguments.quiet
+    if torch_folder() is None and jaxlib_folder() is not None:
         emit(str(build_log_library(force=force)))
         return
     build = plan_build()
@@ -51,9 +44,6 @@ def command(arguments: BuildEngineArguments) -> None:
         if not quiet:
             narrate(f"done in {monotonic() - began:.0f} s")
     emit(str(folder))
-    if wheel is not None:
-        version = own_version()
-        emit(str(write_wheel(folder, wheel, "0" if version == NOT_INSTALLED else version)))
     log_library = build_log_library(force=force)
     if log_library is not None:
         emit(str(log_library))

@@ -1,4 +1,4 @@
-"""Compiles the native engine's library for this Python and its torch, into the cache or a wheel, and that for JAX.
+"""Compiles the native engine's library for this Python and its torch, into the cache, and that for JAX.
 
 Owns the compiler and its flags. Never runs within a recorded program.
 """
@@ -14,12 +14,9 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from base64 import urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
-from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 from rltrace.errors import BuildError
 from rltrace.json import to_json
@@ -27,7 +24,6 @@ from rltrace.native.library import (
     BUILD_RECORD,
     LOG_SOURCES,
     MODULE,
-    PREBUILT,
     SOURCES,
     VARIANT_VARIABLE,
     BuildRecord,
@@ -252,58 +248,3 @@ def build_log_library(*, force: bool = False) -> Path | None:
     except OSError as error:
         raise BuildError(f"{path.parent} cannot be written: {error.strerror}") from error
     return path
-
-
-# --- wheel ------------------------------------------------------------------------------------------------------------
-
-
-def write_wheel(folder: Path, destination: Path, version: str) -> Path:
-    """Write a wheel of ``rltrace-engine`` with the library in ``folder`` into another folder; its path.
-
-    ``version`` is rltrace's; that of torch becomes its local version.
-    """
-    record = read_record(folder)
-    torch = record.target.torch
-    full = f"{version}+torch{re.sub(r'[^0-9a-z]+', '.', torch.lower())}"
-    major_minor = f"{sys.version_info.major}{sys.version_info.minor}"
-    platform = re.sub(r"[-.]", "_", sysconfig.get_platform())
-    tag = f"cp{major_minor}-cp{major_minor}{sys.abiflags}-{platform}"
-    information = f"rltrace_engine-{full}.dist-info"
-    metadata = (
-        "Metadata-Version: 2.1\n"
-        f"Name: rltrace-engine\nVersion: {full}\n"
-        f"Summary: The native engine of rltrace, for {record.target.text}\n"
-        f"License: Apache-2.0\nRequires-Python: =={sys.version_info.major}.{sys.version_info.minor}.*\n"
-        f"Requires-Dist: torch=={torch.partition('+')[0]}\n"
-    )
-    wheel = f"Wheel-Version: 1.0\nGenerator: rltrace {version}\nRoot-Is-Purelib: false\nTag: {tag}\n"
-    files = {
-        f"{PREBUILT}/__init__.py": f'"""The native engine of rltrace, built for {record.target.text}."""\n'.encode(),
-        f"{PREBUILT}/{BUILD_RECORD}": (folder / BUILD_RECORD).read_bytes(),
-        f"{PREBUILT}/{record.file}": (folder / record.file).read_bytes(),
-        f"{information}/METADATA": metadata.encode(),
-        f"{information}/WHEEL": wheel.encode(),
-    }
-    lines = [f"{name},sha256={_record_hash(content)},{len(content)}" for name, content in files.items()]
-    files[f"{information}/RECORD"] = "\n".join([*lines, f"{information}/RECORD,,", ""]).encode()
-    path = destination / f"rltrace_engine-{full}-{tag}.whl"
-    try:
-        destination.mkdir(parents=True, exist_ok=True)
-        with ZipFile(path, "w", ZIP_DEFLATED) as archive:
-            for name, content in files.items():
-                archive.writestr(_entry(name), content)
-    except OSError as error:
-        raise BuildError(f"{path} cannot be written: {error.strerror}") from error
-    return path
-
-
-def _entry(name: str) -> ZipInfo:
-    """An entry without a time, so that equal content makes an equal wheel."""
-    entry = ZipInfo(name)
-    entry.compress_type = ZIP_DEFLATED
-    entry.external_attr = 0o644 << 16
-    return entry
-
-
-def _record_hash(content: bytes) -> str:
-    return urlsafe_b64encode(sha256(content).digest()).rstrip(b"=").decode()

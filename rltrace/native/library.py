@@ -28,8 +28,6 @@ from rltrace.trace.format.files import users_cache
 MODULE = "rltrace_engine"
 """Name of the module that a library is."""
 
-PREBUILT = "rltrace_engine_prebuilt"
-"""Package of the distribution ``rltrace-engine``, with a library and its build record."""
 
 BUILD_RECORD = "engine.json"
 """Name of the build record, which names the library beside it."""
@@ -152,7 +150,7 @@ class FoundLibrary:
 
 
 def find(torch: Path | None) -> FoundLibrary:
-    """The library for the torch in this folder: an installed one, else one that was built here. Loads nothing."""
+    """The library for the torch in this folder, as it was built here. Loads nothing."""
     target = None if torch is None else target_of(torch)
     if target is None:
         return FoundLibrary(None, why_not="torch is not installed" if torch is None else f"{torch} has no version")
@@ -174,9 +172,7 @@ def find(torch: Path | None) -> FoundLibrary:
 
 
 def _folders(target: BuildTarget, sources: str) -> Iterator[Path]:
-    """Where a library may be: the installed package, then the cache's folders, the last built first."""
-    spec = PathFinder.find_spec(PREBUILT)
-    yield from map(Path, (spec.submodule_search_locations or ()) if spec is not None else ())
+    """Where a library may be: the cache's folders, the last built first."""
     cache, beginning = cache_folder(), f"{name_of(target, sources)}-"
     try:
         built = [cache / name for name in os.listdir(cache) if name.startswith(beginning)]  # noqa: PTH208  0.2 ms less

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from rltrace.recorder.capture.captures import Captures, ProgramState, RecordingExtension, remember_names
+from rltrace.recorder.capture.captures import Attachment, Captures, ProgramState, remember_names
 from rltrace.recorder.core.calls import Call, op_tensors
 from rltrace.recorder.core.hooks import FixedCells, OpHook, Run
 from rltrace.recorder.core.op_info import OpPlan
@@ -171,8 +171,8 @@ class InjectionHook(OpHook[None]):
         return RunningOp(self._stream, func, plan, args, kwargs, place)
 
 
-class Injections(RecordingExtension):
-    """Extends the recording of one process by what providers have for it. Before an op the first of them does its work
+class Injections(Attachment):
+    """What providers have for one process, attached to its recording. Before an op the first of them does its work
     first, after it last.
     """
 

@@ -15,14 +15,14 @@ MakeProvider = Callable[[str], Provider | None]
 """Makes the provider of the process of that name; None: there is nothing for it."""
 
 
-def extend_by(makers: Sequence[MakeProvider]) -> Callable[[str], Injections | None]:
-    """What extends the recording of a process of that name; None: it is recorded without injections."""
+def attach_by(makers: Sequence[MakeProvider]) -> Callable[[str], Injections | None]:
+    """What makes the injections of a process; None: it is recorded without."""
 
-    def extend(name: str) -> Injections | None:
+    def attach(name: str) -> Injections | None:
         providers = [provider for make in makers if (provider := make(name)) is not None]
         return Injections(providers) if providers else None
 
-    return extend
+    return attach
 
 
 def start(options: RecordOptions, token: str) -> Session:
@@ -32,4 +32,4 @@ def start(options: RecordOptions, token: str) -> Session:
         known |= extension.providers
     names = [known["memory"]] if options.rerun else []
     names += [known[options.provider]] if options.replay else []
-    return sessions.start(options, token, extend_by([resolve_name(name)(options) for name in names]))
+    return sessions.start(options, token, attach_by([resolve_name(name)(options) for name in names]))

@@ -49,14 +49,6 @@ def test_it_is_compiled_once(compiled: list[Path], tmp_path: Path, capsys: pytes
     assert len(compiled) == 2
 
 
-def test_a_wheel(compiled: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its path is the last line."""
-    assert main(["build-engine", "--wheel", str(tmp_path / "wheels")]) == 0
-    (wheel,) = (tmp_path / "wheels").iterdir()
-    assert capsys.readouterr().out.splitlines()[1:] == [str(wheel)]
-    assert wheel.name.startswith("rltrace_engine-")
-
-
 def test_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Status 2, and what to do."""
     monkeypatch.setenv("CXX", str(tmp_path / "nothing"))

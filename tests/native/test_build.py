@@ -1,25 +1,19 @@
-"""Building the native engine's library: where it goes, what it lacks, several at once, and its wheel."""
+"""Building the native engine's library: where it goes, what it lacks, and several at once."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import sysconfig
-from base64 import urlsafe_b64encode
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from hashlib import sha256
 from pathlib import Path
-from zipfile import ZipFile
 
 import pytest
-from engines import fitting_record, native_library, write_library
+from engines import fitting_record, native_library
 
 from rltrace.errors import BuildError
 from rltrace.native import build as builds
-from rltrace.native.build import EngineBuild, find_compiler, plan_build, write_wheel
-from rltrace.native.library import BUILD_RECORD, PREBUILT, cache_folder, find, read_record, torch_folder
+from rltrace.native.build import EngineBuild, find_compiler, plan_build
+from rltrace.native.library import BUILD_RECORD, cache_folder, find, read_record, torch_folder
 
 COMPILER = """#!/bin/sh
 case "$*" in
@@ -224,44 +218,3 @@ def test_the_library_of_these_sources() -> None:
     if not build.is_built:
         build.compile()
     assert native_library().why_not == ""
-
-
-# --- wheel ------------------------------------------------------------------------------------------------------------
-
-
-def test_a_wheel(tmp_path: Path) -> None:
-    """Its tags name this Python and platform, its requirement torch's minor; the record lists every file."""
-    record = fitting_record()
-    record = replace(record, target=replace(record.target, torch="2.13.0+cu130"))
-    path = write_wheel(write_library(tmp_path / "built", record), tmp_path / "wheels", "0.1.0")
-    python = f"cp{sys.version_info.major}{sys.version_info.minor}"
-    platform = sysconfig.get_platform().replace("-", "_")
-    tag = f"{python}-{python}{sys.abiflags}-{platform}"
-    assert path.name == f"rltrace_engine-0.1.0+torch2.13.0.cu130-{tag}.whl"
-    with ZipFile(path) as archive:
-        files = {name: archive.read(name) for name in archive.namelist()}
-    information = "rltrace_engine-0.1.0+torch2.13.0.cu130.dist-info"
-    assert set(files) == {
-        *(f"{PREBUILT}/{name}" for name in ("__init__.py", BUILD_RECORD, "library.so")),
-        *(f"{information}/{name}" for name in ("METADATA", "WHEEL", "RECORD")),
-    }
-    metadata = files[f"{information}/METADATA"].decode().splitlines()
-    assert {"Name: rltrace-engine", "Version: 0.1.0+torch2.13.0.cu130", "Requires-Dist: torch==2.13.0"} < set(metadata)
-    assert f"Tag: {tag}" in files[f"{information}/WHEEL"].decode().splitlines()
-    listed = dict(line.rsplit(",", 2)[:2] for line in files[f"{information}/RECORD"].decode().splitlines())
-    assert listed.pop(f"{information}/RECORD") == ""
-    del files[f"{information}/RECORD"]
-    hashes = {name: urlsafe_b64encode(sha256(content).digest()).decode().rstrip("=") for name, content in files.items()}
-    assert listed == {name: f"sha256={value}" for name, value in hashes.items()}
-
-
-def test_a_wheel_is_installed_and_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """pip installs a wheel without this project; its library is then the one for this torch."""
-    wheel = write_wheel(write_library(tmp_path / "built"), tmp_path, "0.1.0")
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target"]
-    subprocess.run(
-        [*command, str(tmp_path / "site"), str(wheel)], check=True, env={**os.environ, "PIP_CONFIG_FILE": os.devnull}
-    )
-    monkeypatch.setenv("RLTRACE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.syspath_prepend(tmp_path / "site")
-    assert find(torch_folder()).path == tmp_path / "site" / PREBUILT / "library.so"

@@ -16,7 +16,6 @@ from rltrace.digest import digest_buffer
 from rltrace.native import library
 from rltrace.native.library import (
     BUILD_RECORD,
-    PREBUILT,
     BuildTarget,
     content_digest,
     find,
@@ -144,16 +143,6 @@ def test_the_cached_one_is_found(cache: Path) -> None:
     assert found.record.compiler == "c++ 12"
 
 
-def test_the_installed_one_comes_first(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that fits; else the cached one is used."""
-    built = write_library(cached(cache))
-    installed = write_library(tmp_path / "site" / PREBUILT)
-    monkeypatch.syspath_prepend(tmp_path / "site")
-    assert find(torch()).path == installed / "library.so"
-    write_library(installed, sources="0" * 32)
-    assert find(torch()).path == built / "library.so"
-
-
 TARGETS: dict[str, dict[str, str]] = {
     "is for torch 2.12.0": {"torch": "2.12.0"},
     "of revision 0123": {"torch_git": "0123"},
@@ -163,25 +152,18 @@ TARGETS: dict[str, dict[str, str]] = {
 }
 
 
-@pytest.mark.parametrize("place", ["installed", "cached"])
 @pytest.mark.parametrize("words", TARGETS)
-def test_for_another_target(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, place: str
-) -> None:
+def test_for_another_target(cache: Path, words: str) -> None:
     """Another torch, revision of torch, Python or machine: refused unloaded, and the reason says which it is for."""
     record = fitting_record()
-    folder = cached(cache) if place == "cached" else tmp_path / "site" / PREBUILT
-    write_library(folder, replace(record, target=replace(record.target, **TARGETS[words])))
-    monkeypatch.syspath_prepend(tmp_path / "site")
+    folder = write_library(cached(cache), replace(record, target=replace(record.target, **TARGETS[words])))
     assert words in refused()
     assert str(folder) in refused()
 
 
-@pytest.mark.parametrize("place", ["installed", "cached"])
-def test_of_other_sources(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+def test_of_other_sources(cache: Path) -> None:
     """The recorder's tables would not be those of the library."""
-    write_library(cached(cache) if place == "cached" else tmp_path / "site" / PREBUILT, sources="0" * 32)
-    monkeypatch.syspath_prepend(tmp_path / "site")
+    write_library(cached(cache), sources="0" * 32)
     assert "is built from other sources than those of this rltrace" in refused()
 
 

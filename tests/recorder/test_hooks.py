@@ -57,7 +57,7 @@ class Log(OpHook[str]):
 def run(path: Path, *hooks: MakeHook) -> torch.Tensor:
     """Two ops with these hooks; what the second one returns."""
     base = torch.ones(2)
-    with recording(RecordOptions(str(path)), force=False, extend=lambda _: Extension(*hooks)):
+    with recording(RecordOptions(str(path)), force=False, attach=lambda _: Extension(*hooks)):
         return (base + 1) * 2
 
 
@@ -122,7 +122,7 @@ def test_a_hook_that_fails(tmp_path: Path, moment: str) -> None:
         recording(
             RecordOptions(str(tmp_path / "t")),
             force=False,
-            extend=lambda _: Extension(lambda stream: Failing(stream, moment)),
+            attach=lambda _: Extension(lambda stream: Failing(stream, moment)),
         ),
     ):
         found.append(torch.ones(2) + 1)

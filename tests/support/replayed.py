@@ -15,7 +15,7 @@ from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.session.api import recording
 from rltrace.rerun.account import Account, add_up
 from rltrace.rerun.plan import ALL, InjectionFilter, compile_of, make_plans, window_of
-from rltrace.rerun.start import MakeProvider, extend_by
+from rltrace.rerun.start import MakeProvider, attach_by
 from rltrace.rerun.values import values_of
 from rltrace.selectors import parse_selectors
 from rltrace.trace.read.reader import Trace, open_trace
@@ -34,7 +34,7 @@ def injected(
 ) -> Iterator[Replay]:
     """Record the block's ops, and give them what a provider has."""
     replay = Replay()
-    with recording(options, force=force, extend=extend_by([make])):
+    with recording(options, force=force, attach=attach_by([make])):
         yield replay
     replay.account = account(open_trace(options.trace))
 

@@ -113,7 +113,7 @@ class PastAttempts(NamedTuple):
 
 
 class ProgramState(Protocol):
-    """What an extension may read and change of a program between two steps."""
+    """What an attachment may read and change of a program between two steps."""
 
     def tensors(self) -> Iterable[tuple[str, str, torch.Tensor]]:
         """Parameters, buffers, gradients and optimizer state: path of the owner, name, tensor."""
@@ -128,11 +128,11 @@ class ProgramState(Protocol):
         """End the program, as Ctrl-C would."""
 
 
-class RecordingExtension(Protocol):
-    """Additional hooks of a recording, and records for the end of its journal."""
+class Attachment(Protocol):
+    """What is attached to a recording: hooks, and records for the end of its journal."""
 
     def join(self, captures: Captures, process: ProcessState) -> Captures:
-        """The captures of the recording, with the extension's."""
+        """The captures of the recording, with those that are added."""
 
     def records(self) -> list[dict[str, Any]]:
         """Records for the process's journal; called when it ends."""
@@ -142,5 +142,5 @@ class RecordingExtension(Protocol):
         return
 
 
-Extend = Callable[[str], RecordingExtension | None]
-"""Makes the extension of the process of that name; None: it has none."""
+Attach = Callable[[str], Attachment | None]
+"""Makes what is attached to the recording of the process of that name; None: nothing is."""

@@ -19,7 +19,7 @@ from torch._ops import OpOverload
 from rltrace.masking import masked_arguments
 from rltrace.recorder.base.process_names import fork_name, is_left_out
 from rltrace.recorder.base.torch_function import torch_function_disabled
-from rltrace.recorder.capture.captures import Extend
+from rltrace.recorder.capture.captures import Attach
 from rltrace.recorder.processes.exits import CommitServer
 from rltrace.recorder.streams.threads import observer_of
 from rltrace.trace.format import chunk_codec
@@ -40,7 +40,7 @@ class Inheritance(NamedTuple):
     """Name of the child in the trace, unless multiprocessing has named it."""
     module_names: ModuleNames
     engine: Engine
-    extend: Extend | None
+    attach: Attach | None
 
 
 Start = Callable[[Inheritance, str, str | None, CommitServer], "OpRecorder | None"]

@@ -17,7 +17,7 @@ from typing import Any
 from rltrace.errors import RecordError, UsageError
 from rltrace.masking import home_as_tilde, masked_arguments
 from rltrace.recorder.base.options import RecordOptions, check_axes, check_options, value_of
-from rltrace.recorder.capture.captures import Extend
+from rltrace.recorder.capture.captures import Attach
 from rltrace.recorder.session import session as sessions
 from rltrace.recorder.session.engine_choice import choose_library
 from rltrace.trace.format.checkpoint import read_entries, write_entries
@@ -42,7 +42,7 @@ def record_block(path: str | os.PathLike[str], given: Mapping[str, Any], *, forc
 
 
 @contextmanager
-def recording(options: RecordOptions, *, force: bool, extend: Extend | None = None) -> Iterator[None]:
+def recording(options: RecordOptions, *, force: bool, attach: Attach | None = None) -> Iterator[None]:
     """Record the block's ops into a new trace. Raises RecordError where the recording failed."""
     trace = Path(options.trace)
     entries = read_entries(Path(options.checkpoint)) if options.checkpoint else {}
@@ -51,7 +51,7 @@ def recording(options: RecordOptions, *, force: bool, extend: Extend | None = No
         write_entries(trace, entries)
     started, owner = time.monotonic(), os.getpid()
     token = write_start(trace, {"argv": masked_arguments(sys.argv), "pid": os.getpid()})
-    session = sessions.start(options, token, extend)
+    session = sessions.start(options, token, attach)
     failure = None
     is_finalizing = sys.is_finalizing
     try:

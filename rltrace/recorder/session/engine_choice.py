@@ -44,24 +44,24 @@ SHOWN_HANDED = 3
 """Reasons in the fact that lists the most frequent."""
 
 
-def choose_library(options: RecordOptions, *, extended: bool = False) -> LoadedLibrary:
+def choose_library(options: RecordOptions, *, attached: bool = False) -> LoadedLibrary:
     """The native engine's library, or why ops are recorded in Python. Raises UsageError where it is required.
 
-    ``extended``: an extension may add hooks, which see every op.
+    ``attached``: hooks may be added, which see every op.
     """
-    why_not = _why_python(options, extended=extended)
+    why_not = _why_python(options, attached=attached)
     loaded = LoadedLibrary(why_not=why_not) if why_not else load(Path(torch.__file__).parent, CONSTANTS)
     if loaded.module is None and options.engine == "native" and options.level == "op":
         raise UsageError(f"the native engine is required: {loaded.why_not}")
     return loaded
 
 
-def _why_python(options: RecordOptions, *, extended: bool) -> str:
+def _why_python(options: RecordOptions, *, attached: bool) -> str:
     """Why the library is not even looked for; empty: it is."""
     if options.engine == "mode":
         return "--engine mode"
-    if options.in_python or extended:
-        return f"{options.in_python or 'an extension'} needs Python at every op"
+    if options.in_python or attached:
+        return f"{options.in_python or 'an attachment'} needs Python at every op"
     if options.engine == "auto" and any(map(os.path.exists, DEVICE_FILES)):
         return "this machine has a GPU, on which it has not been tried; --engine native tries it"
     return ""

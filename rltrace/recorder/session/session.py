@@ -28,7 +28,7 @@ from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.base.process_names import Children, fork_name, is_worker, process_name, recorded_name
 from rltrace.recorder.base.stack_space import check_stack_space
 from rltrace.recorder.base.torch_function import torch_function_disabled
-from rltrace.recorder.capture.captures import Captures, Extend, PastAttempts, make_captures, remember_names
+from rltrace.recorder.capture.captures import Attach, Captures, PastAttempts, make_captures, remember_names
 from rltrace.recorder.core.native_engine import NativeEngine, NativeRecorder
 from rltrace.recorder.core.op_recorder import OpRecorder
 from rltrace.recorder.core.process_state import FULL_STACK, ProcessState
@@ -64,19 +64,19 @@ class Session:
         options: RecordOptions,
         token: str,
         name: str | None = None,
-        extend: Extend | None = None,
+        attach: Attach | None = None,
         inheritance: Inheritance | None = None,
         commit_server: CommitServer | None = None,
     ) -> None:
         """``inheritance`` of a forked child; ``commit_server`` of a worker, where there is one already."""
-        loaded = choose_library(options, extended=extend is not None)
+        loaded = choose_library(options, attached=attach is not None)
         self._engine_facts = choice_facts(options, loaded)
         self._commit_server = commit_server or CommitServer(options.trace)
         if is_worker():
             self._commit_server.listen()
         self.options = self._awake_options = options
         """Of the recording, and of the steps that it is awake for."""
-        self._extend = extend
+        self._attach = attach
         self._arming: Wakening | None = None
         if options.asleep:
             self._arming = WarmUp(options) if options.rerun else Arming(options.trace, token)
@@ -89,7 +89,7 @@ class Session:
         writer = self.recording.writer
         self._process = ProcessState(self.fail, verify_inputs=options.verify_inputs, library=loaded.module)
         self._process.report_missing = self.recording.note
-        self._extension = extend and extend(writer.name)
+        self._attachment = attach and attach(writer.name)
         self._captures = Captures()
         if options.asleep:
             remember_names(self._process)
@@ -190,8 +190,8 @@ class Session:
         """Capture what the options of these steps request."""
         writer = self.recording.writer
         captures = make_captures(self._awake_options, self._process, writer.append)
-        if self._extension is not None:
-            captures = self._extension.join(captures, self._process)
+        if self._attachment is not None:
+            captures = self._attachment.join(captures, self._process)
         if captures.values is not None:
             writer.request_values(captures.values.request)
         if captures.activations is not None:
@@ -292,8 +292,8 @@ class Session:
     def _wake(self, armed: ArmedWindow, step: int) -> None:
         self._armed, self._awake_options = armed, armed.options(self.options)
         self._set_level("op" if "op" in (self.recording.level, self._awake_options.level) else "step")
-        if self._extension is not None:
-            self._extension.wakes(self)
+        if self._attachment is not None:
+            self._attachment.wakes(self)
             step = self._process.step
         self._streams.step_began(step)
         self._streams.set_phase(self._process.phase)
@@ -341,7 +341,7 @@ class Session:
         return {**device_facts(), **handed_facts([s.native for s in streams if isinstance(s, NativeRecorder)])}
 
     def _last_records(self) -> Iterator[Mapping[str, object]]:
-        yield from () if self._extension is None else self._extension.records()
+        yield from () if self._attachment is None else self._attachment.records()
         with contextlib.suppress(Exception):  # released, or moved to where they cannot be read
             yield window.last_state(self._process.digests, self.steps.optimizers(), self._modules.roots())
 
@@ -388,7 +388,7 @@ class Session:
         self._arming = None
         self._commit_server.end()
         name, names = fork_name(self.recording.writer.name, number), self._process.module_names
-        return Inheritance(self.options, name, names, engine, self._extend) if is_recorded else None
+        return Inheritance(self.options, name, names, engine, self._attach) if is_recorded else None
 
 
 class _Current:
@@ -403,14 +403,14 @@ class _Current:
 current = _Current()
 
 
-def start(options: RecordOptions, token: str, extend: Extend | None = None) -> Session:
+def start(options: RecordOptions, token: str, attach: Attach | None = None) -> Session:
     """Start to record this process; called once, by the bootstrap, when torch has been imported."""
     forks.forget()
     if threading.current_thread() is not threading.main_thread():
         name = f"{process_name(options.trace)}/thread:{threading.current_thread().name}"
     else:
         name = None
-    session = Session(options, token, name, extend)
+    session = Session(options, token, name, attach)
     session.start()
     return session
 
@@ -425,7 +425,7 @@ def end() -> None:
 def _start_forked(
     inheritance: Inheritance, token: str, name: str | None, commit_server: CommitServer
 ) -> OpRecorder | None:
-    session = Session(inheritance.options, token, name, inheritance.extend, inheritance, commit_server)
+    session = Session(inheritance.options, token, name, inheritance.attach, inheritance, commit_server)
     session.start()
     return session.window.stream_here()
 

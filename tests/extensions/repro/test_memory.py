@@ -58,7 +58,7 @@ class Rerun:
             str(self.again), steps=(first, end), asleep=first > 0, rerun=str(self.recorded), warm_up=warm_up
         )
         provider = MemoryProvider(StepMemory(process), first)
-        with recording(options, force=True, extend=lambda _: Injections([provider])):
+        with recording(options, force=True, attach=lambda _: Injections([provider])):
             self.call(program)
         account = account_in(open_trace(self.again).processes[0], "memory", Account)
         assert account is not None
@@ -192,7 +192,7 @@ def test_another_collective_ends_the_program(rerun: Rerun, sizes: tuple[int, ...
     provider = MemoryProvider(StepMemory(process), 0)
     options = RecordOptions(str(rerun.again), rerun=str(rerun.recorded))
     ends = pytest.raises(KeyboardInterrupt) if len(sizes) > 1 else pytest.MonkeyPatch.context()
-    with recording(options, force=True, extend=lambda _: Injections([provider])), ends:
+    with recording(options, force=True, attach=lambda _: Injections([provider])), ends:
         rerun.call(reduced(*sizes))
     refused = provider.account().refused
     assert refused is not None and refused.startswith(why)
@@ -262,7 +262,7 @@ def test_another_reduction_or_peer_ends_the_program(rerun: Rerun, what: str) -> 
     rerun.record(lambda: [collective(was) for _ in range(2)], steps=(0, None))
     provider = MemoryProvider(StepMemory(open_trace(rerun.recorded).processes[0]), 0)
     options = RecordOptions(str(rerun.again), rerun=str(rerun.recorded))
-    with recording(options, force=True, extend=lambda _: Injections([provider])):
+    with recording(options, force=True, attach=lambda _: Injections([provider])):
         rerun.call(lambda: collective(was))
         with pytest.raises(KeyboardInterrupt):
             rerun.call(lambda: collective(now))
