@@ -39,10 +39,14 @@ class Core:
         (folder / "train.py").write_text(PROGRAM)
 
     def run(self, *words: object) -> subprocess.CompletedProcess[str]:
+        """The command line with these words."""
+        return self.python("-m", "rltrace", *words)
+
+    def python(self, *words: object) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "PYTHONPATH": str(self.folder), "OMP_NUM_THREADS": "1"}
         environment.pop("PYTHONDONTWRITEBYTECODE", None)  # each process would compile the copy anew
         return subprocess.run(
-            [sys.executable, "-m", "rltrace", *map(str, words)],
+            [sys.executable, *map(str, words)],
             cwd=self.folder,
             env=environment,
             capture_output=True,
@@ -82,3 +86,13 @@ def test_a_cause_is_confirmed(core: Core) -> None:
     confirmed = core.run("confirm", "a.zarr", "b.zarr", *FEW_RUNS, "--yes", "--format", "json")
     assert confirmed.returncode == 0, confirmed.stdout + confirmed.stderr
     assert json.loads(confirmed.stdout)["word"] == "confirmed"
+
+
+def test_what_needs_an_extension_says_so(core: Core) -> None:
+    """Steps that are to run again; pytest, whose plugin is an extension's, is not disturbed."""
+    refused = core.run("replay", "a.zarr", "--inject", "all", "--rerun", "a.zarr", "-o", "c.zarr", "--", "true")
+    assert refused.returncode == 125
+    assert "cannot be run again: rltrace was installed without that extension" in refused.stderr
+    code = "import rltrace.pytest_plugin as plugin; print(plugin.pytest_plugins)"
+    found = core.python("-c", code)
+    assert found.stdout == "[]\n", found.stderr
