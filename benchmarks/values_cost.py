@@ -25,7 +25,7 @@ from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.session.api import recording
 from rltrace.rerun.account import Account, account_in
 from rltrace.rerun.plan import compile_of, window_of
-from rltrace.rerun.start import extend_by
+from rltrace.rerun.start import attach_by
 from rltrace.rerun.values import values_provider
 from rltrace.trace.read.reader import open_trace
 
@@ -44,7 +44,7 @@ def replay_block(source: Path, inject: str, path: Path, **more: bool) -> Iterato
     options = RecordOptions(
         str(path), *window_of(trace), compile=compile_of(trace), replay=str(source), inject=(inject,), **more
     )
-    with recording(options, force=True, extend=extend_by([values_provider(options)])):
+    with recording(options, force=True, attach=attach_by([values_provider(options)])):
         yield path
 
 

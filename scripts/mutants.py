@@ -44,7 +44,7 @@ ROOT = Path(__file__).parents[1]
 FURTHER = ["tests/report", "tests/live_diff", "tests/query", "tests/test_json.py", "tests/test_masking.py"]
 FURTHER_OF_TRACES = [
     *("tests/commands/test_arm.py", "tests/recorder/test_arming.py"),
-    *("tests/recorder/integrations/test_value_digests.py", "tests/rerun/test_op_sequence.py"),
+    *("tests/recorder/integrations/test_value_digests.py", "tests/extensions/repro/test_op_sequence.py"),
 ]
 TARGETS = {
     "trace": (
