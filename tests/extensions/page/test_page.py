@@ -20,7 +20,7 @@ from rltrace.extensions.page.page import html_page, policy, style_sheet
 from rltrace.report.redaction import Disclosure
 from rltrace.testing import TraceBuilder
 
-GOLDEN = Path(__file__).parents[1] / "golden"
+GOLDEN = Path(__file__).parent / "golden"
 HOSTILE = "</title><script>alert(1)</script><img src=x onerror=alert(2)>\"' --> \u202e \x00 &lt;"
 
 
@@ -67,7 +67,7 @@ def words(node: Node) -> Iterator[str]:
 
 @pytest.mark.parametrize("name", ["kernel", "extra_draw", "unfinished"])
 def test_words(name: str) -> None:
-    """What the page says, word for word. ``UPDATE_GOLDEN=1 pytest tests/report`` writes it anew."""
+    """What the page says, word for word. ``UPDATE_GOLDEN=1 pytest tests/extensions/page`` writes it anew."""
     found = material(name)
     runs = Pair(*(run and replace(run, created="2026-01-02T03:04:05+00:00") for run in (found.runs.a, found.runs.b)))
     text = "\n".join(words(parse(html_page(replace(found, runs=runs), version="1.2.3")))) + "\n"

@@ -55,8 +55,8 @@ def step(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
 def calls_of(folder: Path) -> list[OpCall]:
     """The ops that the folder lists, on the memory in it."""
     text = (folder / "repro.py").read_text()
-    for name in ("repro_main", "runner"):
-        text = text.replace(f"from {name} import", f"from rltrace.rerun.{name} import")
+    for package, name in (("extensions.repro", "repro_main"), ("rerun", "runner")):
+        text = text.replace(f"from {name} import", f"from rltrace.{package}.{name} import")
     names: dict[str, Any] = {}
     exec(compile(text, "repro.py", "exec"), names)
     with pytest.MonkeyPatch.context() as patch:
