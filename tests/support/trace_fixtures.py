@@ -1,0 +1,73 @@
+"""Traces that tests of the reader and of what keeps traces share, as fixtures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rltrace.testing import TraceBuilder, plain_entries, random_rows
+from rltrace.trace.format.root import create_trace
+from rltrace.trace.format.rows import Rows
+from rltrace.trace.write.writer import ProcessWriter
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    """An empty trace."""
+    path = tmp_path / "a.zarr"
+    create_trace(path, {"command": ["python", "train.py"], "options": {"level": "op"}})
+    return path
+
+
+@pytest.fixture
+def sample(tmp_path: Path) -> Path:
+    """A small trace with everything in it: segments, tables, steps, two streams, a window, facts."""
+    return build_sample(tmp_path / "sample.zarr")
+
+
+def build_sample(path: Path) -> Path:
+    builder = TraceBuilder(path)
+    builder.window(0)
+    for step in range(3):
+        first = builder.op(
+            "aten.mm.default", inputs=[("outside", f"obs{step}")], outputs=[f"h{step}"], module=f"net.{step}"
+        )
+        noise = builder.op("aten.normal_.default", inputs=["overwritten"], rng=f"g{step}", outputs=["n"], flags=1)
+        builder.op("aten.add.Tensor", inputs=[first, noise], outputs=["s"], integers=[step], floats=[0.5 * step])
+        builder.op("aten._local_scalar_dense.default", inputs=[first], value=1.5 + step)
+        builder.end_step(parameters=f"p{step}", gradients="g", generators="r")
+        builder.commit()
+    thread = builder.stream("rank0/main/thread:loader")
+    thread.op("aten.stack.default", site=("data.py", 3, "collate", "torch.stack(batch)"), outputs=["batch"])
+    builder.fact("torch.version", "2.13")
+    return builder.finish()
+
+
+@pytest.fixture
+def batches() -> Callable[[int, int], Iterator[Rows]]:
+    """``count`` batches of random rows, the same ones for the same seed."""
+
+    def make(seed: int, count: int) -> Iterator[Rows]:
+        generator = np.random.default_rng(seed)
+        first = 0
+        for _ in range(count):
+            rows = random_rows(generator, first, int(generator.integers(1, 200)))
+            first += len(rows)
+            yield rows
+
+    return make
+
+
+@pytest.fixture
+def written(trace: Path, batches: Callable[[int, int], Iterator[Rows]]) -> tuple[Path, Rows]:
+    """A trace of five random commits, and the rows in it."""
+    writer = ProcessWriter.open(trace, {"name": "rank0/main"})
+    stream = writer.stream("rank0/main")
+    parts = list(batches(7, 5))
+    for i, rows in enumerate(parts):
+        writer.commit(stream, rows, plain_entries() if i == 0 else ())
+    writer.close("complete", {"status": 0})
+    return trace, Rows.join(parts)
