@@ -13,8 +13,8 @@ from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 
-from rltrace.commands.version import own_version
 from rltrace.diff.base.model import Comparison, Pair
+from rltrace.distribution import own_version
 from rltrace.experiment.outcome import ExperimentResult
 from rltrace.extensions.page.data import LaunchSummary, PageData, gather
 from rltrace.extensions.page.elements import (

@@ -22,7 +22,6 @@ import rltrace
 from rltrace.command_lines import line
 from rltrace.diff.base.model import Comparison, Verdict
 from rltrace.diff.compare import compare
-from rltrace.distribution import own_version
 from rltrace.experiment.rerun_command import MACHINE
 from rltrace.extension import extensions
 from rltrace.extensions.regression.lock import Lock, compare_locks, lock_of, read_lock, write_lock
