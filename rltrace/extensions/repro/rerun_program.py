@@ -6,12 +6,12 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rltrace.commands._recording import Destination, distinct_paths, record_command
 from rltrace.commands.console import ExitCode, complain, emit_report
 from rltrace.diff.compare import compare
 from rltrace.errors import UsageError
+from rltrace.extensions.repro.commands._rerun_arguments import RerunArguments
 from rltrace.extensions.repro.program import (
     ProgramRerun,
     default_warm_up,
@@ -27,9 +27,6 @@ from rltrace.rerun.plan import compile_of, window_of
 from rltrace.trace.format.location import local_folder
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace, open_trace
-
-if TYPE_CHECKING:
-    from rltrace.extensions.repro.commands.rerun import RerunArguments
 
 
 @dataclass(frozen=True)
