@@ -163,8 +163,9 @@ def compare(a: CallRange, b: CallRange, options: ParityOptions | None = None) ->
     ranks = partners(known.a, known.b, dict(naming.pairs))
     known = select_models(known, naming.pairs, same_trace=a.path == b.path)
     counted = count(pair_modules(keyed_a, keyed_b, naming.pairs, ranks), RowValues(a), RowValues(b))
-    keyed_a.compared = frozenset(str(one.result.path.a) for one in counted if one.result.rows)
-    keyed_b.compared = frozenset(str(one.result.path.b) for one in counted if one.result.rows)
+    compared = [one.result.path for one in counted if one.result.rows]
+    keyed_a.compared = _with_fused(a, [str(path.a) for path in compared])
+    keyed_b.compared = _with_fused(b, [str(path.b) for path in compared])
     lacks = missing(known.a, known.b), missing(known.b, known.a)
     origins = origins_of(counted, keyed_a, keyed_b, ranks)
     notes = [*known.notes, *steps, *naming.ambiguous, *assumed(keyed_a, keyed_b)]
@@ -194,6 +195,11 @@ def _naming(a: CallRange, b: CallRange, options: ParityOptions, sampling: set[st
     paths = [path for path in a.modules if not sampling or root_of(path) in sampling], list(b.modules)
     mapped = apply_map(options.lines, options.map_name, *paths) if options.lines else None
     return match_names(*paths, mapped)
+
+
+def _with_fused(call_range: CallRange, paths: Sequence[str]) -> frozenset[str]:
+    """These modules, and those that compute some of them as parts."""
+    return frozenset(paths) | {call.module for path in paths for call in call_range.modules[path][:1]}
 
 
 def _unmatched(call_range: CallRange, matched: set[str]) -> tuple[str, ...]:
