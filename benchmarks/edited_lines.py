@@ -322,7 +322,7 @@ def grade(comparison: Comparison, mutant: Mutant, a: Recorded, b: Recorded) -> G
         return Grade("equal" if equal else "nothing", cause, not equal and not _is_event(shown), edit)
     if comparison.verdict is Verdict.UNKNOWN:
         return Grade("unknown", cause, False, edit)
-    if comparison.verdict is not Verdict.DIVERGED:
+    if comparison.verdict is not Verdict.DIVERGED and comparison.first_value is None:
         results = Counter((x.op, x.result) for x in a.log), Counter((x.op, x.result) for x in b.log)
         extra = not (results[0] - results[1] and results[1] - results[0])
         return Grade("equal" if extra else "missed", cause, not extra, edit)
