@@ -66,7 +66,7 @@ class StoppedProcesses:
         self.ended += 1
         self.descendants += len(tree) - 1
         for each in tree:
-            request_commit(str(self._trace), each)
+            request_commit(str(self._trace), str(each))
         _send(signal.SIGTERM, tree)
         until = monotonic() + SIGNAL_SECONDS
         while monotonic() < until and any(_runs(each, ticks) for each, ticks in tree.items()):

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 
+from rltrace.diff.happened_before import HappenedBefore
 from rltrace.trace.read.reader import open_trace
 
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install ray")
@@ -69,3 +70,39 @@ def test_actors_that_are_given_the_environment_are_recorded(cli: Any, cluster: s
     assert {process.state for process in processes.values()} == {"complete"}
     assert [processes[name].after_op for name in actors] == [4, 4]
     assert [processes[name].facts["ray.role"] for name in sorted(processes)] == ["driver", "worker", "worker"]
+
+
+KILLED = """
+import ray, torch
+
+@ray.remote
+class Runner:
+    def work(self, weights):
+        return torch.from_numpy(weights).mul(2).numpy()
+
+ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, configure_logging=False)
+weights = torch.randn(4, generator=torch.Generator().manual_seed(0))
+runner = Runner.remote()
+print(torch.from_numpy(ray.get(runner.work.remote(weights.numpy()))).sum().item())
+ray.kill(runner)
+ray.shutdown()
+"""
+
+
+def test_an_actor_that_is_killed_has_its_rows(cli: Any) -> None:
+    """They are committed before, its messages are ordered with the driver's rows, and Ray's own processes are none of
+    the program's."""
+    (cli.folder / "train.py").write_text(KILLED)
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        command = ["record", "--quiet", "-o", "a.zarr", "--", sys.executable, "train.py"]
+        result = cli.rltrace(*command, **SETTINGS, RAY_TMPDIR=folder)
+    assert result.returncode == 0, result.stderr
+    trace = open_trace(cli.folder / "a.zarr")
+    rows = {process.name: process.after_op for process in trace.processes}
+    assert list(rows) == ["rank0/main", "rank0/ray:Runner"] and all(rows.values())
+    assert not trace.unrecorded
+    happened = HappenedBefore(trace)
+    first, last = ("rank0/main", 0), ("rank0/main", rows["rank0/main"] - 1)
+    assert happened.orders(first, ("rank0/ray:Runner", 0))
+    assert happened.orders(("rank0/ray:Runner", rows["rank0/ray:Runner"] - 1), last)
+    assert not happened.orders(("rank0/ray:Runner", 0), first)

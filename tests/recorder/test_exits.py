@@ -14,7 +14,9 @@ def test_a_request_to_a_worker_that_starts_waits_until_it_records(tmp_path: Path
     server = CommitServer(str(tmp_path))
     server.listen()
     order: list[str] = []
-    parent = threading.Thread(target=lambda: (request_commit(str(tmp_path), os.getpid()), order.append("terminated")))
+    parent = threading.Thread(
+        target=lambda: (request_commit(str(tmp_path), str(os.getpid())), order.append("terminated"))
+    )
     parent.start()
     server.serve(lambda: order.append("committed"))
     parent.join()
@@ -24,8 +26,8 @@ def test_a_request_to_a_worker_that_starts_waits_until_it_records(tmp_path: Path
 
 def test_a_request_to_a_worker_that_does_not_listen_returns(tmp_path: Path) -> None:
     """Nothing to wait for: no server, or one that has ended."""
-    request_commit(str(tmp_path), os.getpid())
+    request_commit(str(tmp_path), str(os.getpid()))
     server = CommitServer(str(tmp_path))
     server.listen()
     server.end()
-    request_commit(str(tmp_path), os.getpid())
+    request_commit(str(tmp_path), str(os.getpid()))

@@ -78,7 +78,7 @@ def coverage_notes(trace: Trace) -> Iterator[str]:
         names = ", ".join(sorted(process.name for process in left_out))
         yield f"{names} and their forks are not recorded: {left_out[0].why}"
     drivers = [process.name for process in trace.processes if process.facts.get(RAY_ROLE) == "driver"]
-    if drivers and not any(process.facts.get(RAY_ROLE) == "worker" for process in trace.processes):
+    if drivers and not any("/ray:" in process.name or "/pool:ray" in process.name for process in trace.processes):
         yield (
             f"{drivers[0]} uses Ray, and none of Ray's workers is recorded: those of a running cluster do not"
             ' inherit the recorder; give them ray.init(runtime_env={"env_vars": rltrace.environment()})'

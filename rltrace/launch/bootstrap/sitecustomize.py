@@ -33,8 +33,15 @@ HELPERS = ("resource_tracker", "forkserver", "spawn")
 ALIAS = "_rltrace_bootstrap"
 """This module's second name, which it keeps when the user's sitecustomize takes the first."""
 
-COMPILER = ("torch/_inductor/compile_worker/", '\nfrom ctypes import cdll\ncdll.LoadLibrary("')
-"""Texts in the command lines of processes that Inductor starts: workers, probes (``cpu_vec_isa``)."""
+OF_LIBRARIES = (
+    "torch/_inductor/compile_worker/",
+    '\nfrom ctypes import cdll\ncdll.LoadLibrary("',  # a probe of ``cpu_vec_isa``
+    "/ray/dashboard/",
+    "/ray/autoscaler/_private/",
+    "/ray/_private/log_monitor.py",
+    "/ray/_private/runtime_env/agent/",
+)
+"""Texts in the command lines of processes that Inductor and Ray start for themselves."""
 
 
 class StartRecord:
@@ -200,7 +207,7 @@ def _start_recorder(start_record: StartRecord, options: str, start: str) -> None
 def begin() -> None:
     """Write the start record and wait for the libraries; does nothing outside a recording, or a second time."""
     options, folder = os.environ.get(OPTIONS), os.environ.get(STARTS_VARIABLE)
-    if not options or not folder or ALIAS in sys.modules or _serves_compiler():
+    if not options or not folder or ALIAS in sys.modules or _serves_library():
         return
     sys.modules[ALIAS] = sys.modules[__name__]
     start_record = StartRecord(folder)
@@ -215,9 +222,9 @@ def begin() -> None:
         start_recorder(start_record, options, recorders["torch"])
 
 
-def _serves_compiler() -> bool:
-    """Whether torch's compiler started this process: to compile, or to try an instruction set."""
-    return any(part in argument for argument in sys.orig_argv for part in COMPILER)
+def _serves_library() -> bool:
+    """Whether torch's compiler or Ray started this process for itself: nothing of the program runs in it."""
+    return any(part in argument for argument in sys.orig_argv for part in OF_LIBRARIES)
 
 
 def chain() -> None:

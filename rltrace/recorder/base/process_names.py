@@ -54,6 +54,16 @@ def ray_role() -> str | None:
         return "ray:worker"
 
 
+def ray_actor() -> str:
+    """The id of the actor whose worker this is; empty elsewhere."""
+    role = ray_role()
+    if role is None or not role.startswith("ray:"):
+        return ""
+    with contextlib.suppress(Exception):  # another version of Ray
+        return str(sys.modules["ray"].get_runtime_context().get_actor_id() or "")
+    return ""
+
+
 # --- children ---------------------------------------------------------------------------------------------------------
 #
 # Child programs are numbered by their parent in the order of their start; which of them runs first depends on timing.

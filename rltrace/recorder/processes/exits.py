@@ -131,10 +131,10 @@ class EndLook:
 
 # --- terminations -----------------------------------------------------------------------------------------------------
 #
-# ``multiprocessing`` ends the workers of a pool, and every daemon, with SIGTERM. Before it sends that, the parent
-# requests a commit from the worker's recorder, and goes on when it is answered or after TERMINATION_SECONDS. The worker
-# gets no signal handler. Without abstract socket addresses (only Linux has them) nothing is requested, and the last
-# rows of such a worker may be lost.
+# ``multiprocessing`` ends the workers of a pool, and every daemon, with SIGTERM; ``ray.kill`` ends an actor with
+# SIGKILL. Before that is sent, the process that asks for it requests a commit from the worker's recorder, and goes on
+# when it is answered or after TERMINATION_SECONDS. The worker gets no signal handler. Without abstract socket addresses
+# (only Linux has them) nothing is requested, and the last rows of such a worker may be lost.
 
 
 TERMINATION_SECONDS = 2.0
@@ -144,20 +144,32 @@ TERMINATION_SECONDS = 2.0
 class Terminations:
     """In a parent: has workers commit before it terminates them, from ``install`` to ``uninstall``."""
 
-    def __init__(self, trace: str) -> None:
+    def __init__(self, trace: str, fail: Callable[[Exception], None]) -> None:
         self._trace = trace
+        self._fail = fail
         self._patches = Patches()
 
     def install(self) -> None:
         if not self._patches and sys.platform == "linux":
             self._patches.wrap(popen_fork.Popen, "terminate", self._terminate)
+            self._patches.on_import({"ray": self._watch_ray}, self._fail)
+
+    def _watch_ray(self, module: Any) -> None:
+        """Ray has been imported."""
+        self._patches.wrap_all((module, module._private.worker), "kill", self._kill)
+
+    def _kill(self, original: Callable[..., None], actor: Any, *args: Any, **kwargs: Any) -> None:
+        actor_id = getattr(actor, "_actor_id", None)
+        if actor_id is not None:
+            request_commit(self._trace, actor_id.hex())
+        original(actor, *args, **kwargs)
 
     def uninstall(self) -> None:
         self._patches.undo_all()
 
     def _terminate(self, original: Callable[[Any], None], popen: Any) -> None:
         if popen.returncode is None:
-            request_commit(self._trace, popen.pid)
+            request_commit(self._trace, str(popen.pid))
         original(popen)
 
 
@@ -168,10 +180,12 @@ class CommitServer:
     terminates a worker while it starts waits for it.
     """
 
-    def __init__(self, trace: str) -> None:
+    def __init__(self, trace: str, name: str = "") -> None:
+        """``name``: what it is asked by, where that is not the number of the process."""
         self._trace = trace
         self._socket: socket.socket | None = None
         self._pid = os.getpid()
+        self._name = name or str(self._pid)
         self._commit: Callable[[], None] | None = None
         self.thread: BackgroundThread | None = None
 
@@ -181,7 +195,7 @@ class CommitServer:
             return
         with contextlib.suppress(OSError):
             server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            server.bind(_address(self._trace, self._pid))
+            server.bind(_address(self._trace, self._name))
             server.listen()
             self._socket = server
 
@@ -224,17 +238,17 @@ class CommitServer:
                         client.sendall(b"1")
 
 
-def request_commit(trace: str, pid: int) -> None:
+def request_commit(trace: str, name: str) -> None:
     """Have a worker's recorder commit; returns when it has, when there is none, or after TERMINATION_SECONDS."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.settimeout(TERMINATION_SECONDS)
-        client.connect(_address(trace, pid))
+        client.connect(_address(trace, name))
         client.recv(1)
 
 
-def _address(trace: str, pid: int) -> str:
+def _address(trace: str, name: str) -> str:
     folder = Path(trace).stat()
-    return f"\0rltrace-{folder.st_dev:x}-{folder.st_ino:x}-{pid}"
+    return f"\0rltrace-{folder.st_dev:x}-{folder.st_ino:x}-{name}"
 
 
 def _user_of(client: socket.socket) -> int:

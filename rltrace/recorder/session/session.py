@@ -25,7 +25,7 @@ from rltrace.recorder.base.background_thread import are_all_others
 from rltrace.recorder.base.dispatch_mode import DispatchEngine
 from rltrace.recorder.base.isolation import EagerStance, compiler_exclusion
 from rltrace.recorder.base.options import RecordOptions
-from rltrace.recorder.base.process_names import Children, fork_name, is_worker, process_name, recorded_name
+from rltrace.recorder.base.process_names import Children, fork_name, is_worker, process_name, ray_actor, recorded_name
 from rltrace.recorder.base.stack_space import check_stack_space
 from rltrace.recorder.base.torch_function import torch_function_disabled
 from rltrace.recorder.capture.captures import Attach, Captures, PastAttempts, make_captures, remember_names
@@ -71,8 +71,9 @@ class Session:
         """``inheritance`` of a forked child; ``commit_server`` of a worker, where there is one already."""
         loaded = choose_library(options, attached=attach is not None)
         self._engine_facts = choice_facts(options, loaded)
-        self._commit_server = commit_server or CommitServer(options.trace)
-        if is_worker():
+        actor = ray_actor()
+        self._commit_server = commit_server or CommitServer(options.trace, actor)
+        if actor or is_worker():
             self._commit_server.listen()
         self.options = self._awake_options = options
         """Of the recording, and of the steps that it is awake for."""
@@ -129,7 +130,7 @@ class Session:
         compiler, stance = compiler_exclusion(self.fail), EagerStance(self.fail)
         item_reads = ItemReads(self._series, self._process.sites, self.fail)
         commits, streams, patches, arming = self._committer.thread, self._streams, self._patches, self._arming
-        children, terminations = Children(options.trace, recording.token), Terminations(options.trace)
+        children, terminations = Children(options.trace, recording.token), Terminations(options.trace, self.fail)
         parts = [
             RecordingPart(install=compiler.install, uninstall=compiler.uninstall),
             RecordingPart(
