@@ -77,6 +77,7 @@ from rltrace.trace.format.schema import RowFlag, Step, StepFlag, is_within
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace, open_both
 from rltrace.trace.read.stream import AHEAD, StreamTrace
+from rltrace.wording import joined
 
 # --- verdict ----------------------------------------------------------------------------------------------------------
 #
@@ -499,6 +500,7 @@ class _Comparer:
         one_sided_streams: list[tuple[str, Finding, bool]],
     ) -> Comparison:
         self._name_hidden_steps()
+        self._name_other_writers()
         firsts = self._firsts(one_sided_streams)
         first, unordered = self._earliest(firsts)
         values = [OrderedFinding(p.name, r.value) for p, r in self.streams if r.value]
@@ -506,7 +508,7 @@ class _Comparer:
             values + [each for each in self.sent_events if each.finding.cause is Cause.OUTSIDE]
         )
         counting = self._counting(one_sided_streams)
-        decisive = next(iter(self.order.earliest(counting)), None) or self._last_parameters()
+        decisive = min(self.order.earliest(counting), key=_lacks_origin, default=None) or self._last_parameters()
         if first is None and not unordered:
             first = decisive
         evidence = Evidence(
@@ -585,6 +587,16 @@ class _Comparer:
                     f"step {steps[0]:,} of A (step {steps[1]:,} of B) is the first in which the ops of "
                     f"{result.a.name} differ in any way, by its digests"
                 )
+
+    def _name_other_writers(self) -> None:
+        """Name, at an untracked write, the other processes that may have made it: those where an event differs."""
+        events = [(p, r.decisive.stream) for p, r in self.streams if r.decisive is not None and r.decisive.event]
+        for process, result in self.streams:
+            decisive = result.decisive
+            others = [stream for other, stream in events if other is not process]
+            if decisive is not None and decisive.cause is Cause.UNTRACKED_WRITE and others:
+                who = f"{joined(others)}, where an event differs, may have written it as shared memory"
+                result.replace(decisive, replace(decisive, explanation=f"{decisive.explanation}; {who}"))
 
     def _firsts(self, one_sided_streams: list[tuple[str, Finding, bool]]) -> list[OrderedFinding]:
         """The earliest finding of each pair of streams, or of earlier steps."""
@@ -750,6 +762,11 @@ class _Comparer:
 
 FROM_INPUTS = {Cause.KERNEL, Cause.SAME_KERNEL, Cause.COMPUTATION}
 """Causes where the inputs of an op match and its outputs differ."""
+
+
+def _lacks_origin(finding: Finding) -> bool:
+    """Whether a finding does not say where its data came from: of findings without an order another is shown."""
+    return finding.event is None and finding.cause in (Cause.UNTRACKED_WRITE, Cause.UNKNOWN)
 
 
 def _same_place(finding: Finding) -> tuple[object, ...]:

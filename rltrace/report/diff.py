@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import repeat, takewhile
+from itertools import repeat, starmap, takewhile
 
 from rltrace.diff.base.model import (
     Cause,
@@ -36,6 +36,7 @@ from rltrace.diff.shift import from_text
 from rltrace.report.curves import curve_name, drift_summary, drift_text, growth_text
 from rltrace.report.document import Code, Document, Fact, Form, Section, Stack
 from rltrace.trace.format.schema import has_iterations
+from rltrace.trace.read.names import Site
 from rltrace.wording import counted, ordinal, sentence, sentences
 
 MAX_OUTPUTS, MAX_CELLS = 4, 8
@@ -81,6 +82,7 @@ def verdict_document(comparison: Comparison) -> Document:
         Section("marked", "Uninitialised memory", sentences(marked_text(comparison))),
     )
     rest = (
+        _one_sided_streams(comparison),
         _stream_groups(comparison),
         *(() if comparison.unlike else differences),
         Section("holes", "Cannot be read", facts=tuple(map(_hole, comparison.holes)), form=Form.LIST),
@@ -91,6 +93,7 @@ def verdict_document(comparison: Comparison) -> Document:
         headline(comparison.verdict),
         comparison.verdict,
         place(shown) if diverged and shown is not None else "",
+        sentences(answer(comparison)) if diverged else (),
         "" if comparison.shift is None else from_text(comparison.shift),
         sentences(shown.explanation if diverged and shown is not None else comparison.why),
         tuple(_runs(comparison)),
@@ -101,6 +104,42 @@ def verdict_document(comparison: Comparison) -> Document:
 def headline(verdict: Verdict) -> str:
     """``SAME VALUES``."""
     return verdict.value.replace("-", " ").upper()
+
+
+# --- answer ---------------------------------------------------------------------------------------------------------
+
+
+def answer(comparison: Comparison) -> str:
+    """What was changed between the runs, and what differs first: ``B adds --seed 5; first difference: environment 0 was
+    reset with seed 0 in A and seed 5 in B at its reset 1 (rank0/worker:1)``; "" where no change is known."""
+    finding, changed = comparison.shown, list(changes(comparison))
+    if finding is None or not changed:
+        return ""
+    first = finding.explanation.partition("; ")[0] or place(finding)
+    if finding.op is not None and finding.event is None:
+        at = "" if finding.site is None else f" at {finding.site.file}:{finding.site.line}"
+        first = f"{finding.op}{at}, {first}"
+    where = f" ({finding.stream})" if len(comparison.compared) > 1 else ""
+    return f"{'; '.join(changed)}; first difference: {first}{where}"
+
+
+def changes(comparison: Comparison) -> Iterator[str]:
+    """What a person changed between the runs: the command, source files; if neither, a variable."""
+    edited = [edit.file for edit in comparison.edits]
+    if comparison.commands and not (comparison.a.rerun and comparison.b.rerun):  # both compute from recorded memory
+        yield f"the command: {comparison.commands}"
+    if edited:
+        more = f" and {counted(len(edited) - 1, 'more file')}" if len(edited) > 1 else ""
+        yield f"between the runs {edited[0]}{more} {'was' if len(edited) == 1 else 'were'} edited"
+    if not comparison.commands and not edited:
+        variables = (fact for fact in comparison.system if fact.name.startswith(VARIABLE))
+        for fact in list(variables)[:1]:
+            values = (_fact_text(value) or "not set" for value in (fact.a, fact.b))
+            yield f"{fact.name.removeprefix(VARIABLE)}: {' in A, '.join(values)} in B"
+
+
+VARIABLE = "env."
+"""Start of the facts that hold environment variables."""
 
 
 def step_word(engine: str) -> str:
@@ -197,7 +236,8 @@ def _evidence(finding: Finding) -> Iterator[Fact]:
         yield Fact("repeats", f"the op gave {'the same' if finding.repeats else 'other'} bits when run again")
     differing = differing_outputs(finding)
     for name, pair in differing[: MAX_OUTPUTS if is_op else MAX_CELLS]:
-        label = "field" if finding.event is not None else "output" if is_op else name
+        numbered = not is_op or name.startswith("output")
+        label = "field" if finding.event is not None else name if numbered else "output"
         yield Fact(label, pair, "" if name == label else name)
     if is_op and paired and finding.outputs and not differing:
         yield Fact("output", "equal on both sides")
@@ -234,7 +274,9 @@ def differing_outputs(finding: Finding) -> list[tuple[str, Pair[str]]]:
     if finding.op is not None and (finding.a_index is None or finding.b_index is None):
         return []
     names: Iterable[str] = STEP_OUTPUTS if finding.op is None else finding.output_names or repeat("")
-    return [(name or "output", pair) for name, pair in zip(names, finding.outputs, strict=False) if pair.a != pair.b]
+    pairs = enumerate(zip(names, finding.outputs, strict=False))
+    several = len(finding.outputs) > 1
+    return [(name or (f"output {n}" if several else "output"), x) for n, (name, x) in pairs if x.a != x.b]
 
 
 def _fields(event: FindingEvent) -> Iterator[NamedDifference]:
@@ -267,7 +309,7 @@ def titled_findings(comparison: Comparison) -> Iterator[tuple[str, Finding]]:
         firsts = [group.finding for group in comparison.groups if shown is None or shown.stream not in group.streams]
         others = [finding for finding in others if finding in firsts][:MAX_OTHERS]
     for finding in (comparison.first, comparison.first_value, *others):
-        if finding is not None and finding not in seen:
+        if finding is not None and finding not in seen and not _is_of_one_sided_stream(comparison, finding):
             seen.append(finding)
             yield _other_title(comparison, finding, shown), finding
 
@@ -358,6 +400,29 @@ def _attempt(optimizer: OptimizerCount, unit: str, *, has_count: bool) -> str:
     return f"{name}'s {count}" if has_count else name
 
 
+def _is_of_one_sided_stream(comparison: Comparison, finding: Finding) -> bool:
+    """Whether only one side has the stream."""
+    one_sided = (finding.a_index is None) != (finding.b_index is None)
+    return one_sided and finding.event is None and finding.stream not in comparison.compared
+
+
+def _one_sided_streams(comparison: Comparison) -> Section:
+    """Threads and processes that one side alone has, as workers; a line for those of one name, numbers apart."""
+    groups: dict[tuple[str, str, Site | None], list[Finding]] = {}
+    for finding in () if comparison.unlike else (*comparison.unordered, *comparison.later):
+        if finding is not comparison.shown and _is_of_one_sided_stream(comparison, finding):
+            side = "A" if finding.b_index is None else "B"
+            groups.setdefault((side, re.sub(r"\d+", "", finding.stream), finding.site), []).append(finding)
+    return Section("one-sided", "On one side only", facts=tuple(starmap(_one_sided_fact, groups.items())))
+
+
+def _one_sided_fact(key: tuple[str, str, Site | None], found: list[Finding]) -> Fact:
+    side, _, site = key
+    names = streams_text([finding.stream for finding in found])
+    at = "" if site is None else f" at {site.file}:{site.line}"
+    return Fact(f"{side} only", (Code(names), f": {counted(len(found), 'stream')}, the first op {found[0].op}{at}"))
+
+
 def _are_many(comparison: Comparison) -> bool:
     return sum(len(group.streams) for group in comparison.groups) > MANY
 
@@ -402,9 +467,15 @@ def streams_text(names: Sequence[str]) -> str:
 
 
 def _follows(name: str, other: str) -> bool:
-    """Whether they are the same stream of two ranks in a row."""
-    a, b = (re.fullmatch(r"rank(\d+)(/.*)?", each) for each in (name, other))
-    return a is not None and b is not None and a[2] == b[2] and int(a[1]) + 1 == int(b[1])
+    """Whether they are the same stream of two ranks, or of two workers, in a row."""
+    parts = [re.split(r"(\d+)", each) for each in (name, other)]
+    pairs = [(x, y) for x, y in zip(*parts, strict=False) if x != y]
+    return (
+        len(parts[0]) == len(parts[1])
+        and len(pairs) == 1
+        and all(map(str.isdecimal, pairs[0]))
+        and int(pairs[0][0]) + 1 == int(pairs[0][1])
+    )
 
 
 # --- the rest -------------------------------------------------------------------------------------------------------

@@ -100,6 +100,8 @@ class Document:
     """Chooses the colour of the headline."""
     place: str = ""
     """Where the runs diverge; empty if they do not, or not as one finding."""
+    answer: tuple[str, ...] = ()
+    """What was changed between the runs, and the first difference, where both are known."""
     scope: str = ""
     """What the headline is about: "from step 4 on (B's step 0)"."""
     lead: tuple[str, ...] = ()

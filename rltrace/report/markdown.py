@@ -105,7 +105,7 @@ def comparison_markdown(comparison: Comparison, disclosure: Disclosure = NO_DISC
 def document_markdown(document: Document, note: str = "") -> str:
     """The verdict, its findings and the commands to run next, then ``note``; ends with a newline."""
     where = f" at {prose(document.place)}" if document.place else f" {document.scope}".rstrip()
-    first = [f"### rltrace: {document.headline}{where}", *map(prose, document.lead)]
+    first = [f"### rltrace: {document.headline}{where}", *map(prose, (*document.answer, *document.lead))]
     first += _section(Section("", "", facts=document.facts))
     for number, finding in enumerate(document.findings[:MAX_FINDINGS]):
         first += _section(finding, with_stack=number == 0)

@@ -27,7 +27,8 @@ BOLD = "1"
 def document_text(document: Document, *, color: bool = False) -> str:
     """The report, without a newline at the end. Colour is never the only carrier of meaning."""
     layout = TextLayout()
-    head = [] if document.place else list(layout.section(Section("", "", document.lead)))
+    lead = document.answer if document.place else (*document.answer, *document.lead)
+    head = list(layout.section(Section("", "", lead)))
     headline = _escaped(document.headline, COLORS[document.verdict] if document.verdict else BOLD, color)
     about = document.place or document.scope
     blocks = [

@@ -121,7 +121,7 @@ def test_an_event_of_one_side(side: str, cells: dict[str, Any], verb: str) -> No
     assert judged.cause is Cause.CONTROL_FLOW
     assert judged.explanation == (
         f"only {side} {verb} environment 0 (Walk) here, {other} does not; "
-        "from its step 812 on all its events differ; result"
+        "from its step 812 on all its events differ; note; result"
     )
     assert event_judgement(of, None, ["note"], ["result"], persists=True).explanation.endswith("; note; result")
     assert event_judgement(of, None, [], [], persists=True).cause is Cause.OUTSIDE
@@ -201,7 +201,7 @@ ITSELF = "the action space of Walk was not seeded at train.py:3: it seeded itsel
         ([seeded(5, 6, what="environment")], about(step=1, action="xy"), [MADE]),
         ([seeded(5, 6, what="environment", made=2)], about(step=1, action="xy"), []),
         ([seeded(5, what="environment")], about(step=1, action="xy"), []),
-        ([seeded(5, 6, what="environment")], None, []),
+        ([seeded(5, 6, what="environment")], None, [MADE.replace("it was", "the environment Walk was")]),
     ],
 )  # fmt: skip
 def test_how_spaces_were_seeded(pairs: list[Pair], of: Pair | None, texts: list[str]) -> None:

@@ -171,7 +171,7 @@ def test_an_action_from_an_unseeded_space_is_the_origin(compared: Any) -> None:
     first = compared(program).first_value
     assert (first.cause, first.op) == (Cause.OUTSIDE, "environment-step")
     assert "was given another action" in first.explanation
-    assert "own generator, Python's and NumPy's had equal states before it" in first.explanation
+    assert "; the environment's own generator had equal states before it; " in first.explanation
 
 
 def test_an_environment_without_a_seed_says_so(compared: Any) -> None:
@@ -414,5 +414,38 @@ def test_an_environment_that_was_made_otherwise_says_so(compared: Any) -> None:
     first = compared(program(3)).first_value
     assert (first.op, first.cause) == ("environment-reset", Cause.OUTSIDE)
     assert "it was made with different arguments at " in first.explanation
+    assert " (noise: 0.0 | 0.1)" in first.explanation
     found = compared(program(0))
     assert found.verdict is Verdict.SAME_VALUES
+
+
+def test_other_wrappers_are_named_with_their_arguments(compared: Any) -> None:
+    """Where what the environment returns differs: those that one side alone has, or has with other arguments."""
+
+    def program(is_b: bool) -> None:
+        env: Any = Walk(length=99)
+        if is_b:
+            env = gymnasium.wrappers.TransformObservation(env, lambda seen: 2 * seen, None)
+        play(gymnasium.wrappers.TimeLimit(env, 50 + is_b), network(), 4)
+
+    explanation = compared(program).first_value.explanation
+    assert (
+        "environment 0 (Walk) has other wrappers: TimeLimit(max_episode_steps=50) in A, TimeLimit(max_episode_steps=51)"
+        " and TransformObservation(func=<lambda>, observation_space=None) in B; "
+    ) in explanation
+
+
+def test_a_vector_that_was_made_otherwise_stands_beside_what_its_environments_return(compared: Any) -> None:
+    """Its arguments by name, those that differ alone; it is another environment than the one that returned it."""
+
+    def program(is_b: bool) -> None:
+        mode = ("NextStep", "SameStep")[is_b]
+        envs = gymnasium.vector.SyncVectorEnv([lambda: Walk(length=2)] * 2, autoreset_mode=mode)
+        seen, _ = envs.reset(seed=0)
+        for _ in range(6):
+            torch.as_tensor(seen).sin()
+            seen, *_ = envs.step(np.ones(2, np.int64))
+
+    found = compared(program)
+    assert "the vector environment SyncVectorEnv was made with different arguments at " in found.decisive.explanation
+    assert " (autoreset_mode: 'NextStep' | 'SameStep')" in found.decisive.explanation

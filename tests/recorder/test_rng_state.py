@@ -13,8 +13,8 @@ import torch
 from recorded import Record, Recorded, recorder
 
 from rltrace.recorder.digests import rng_state
-from rltrace.recorder.digests.rng_state import UNTOUCHED, all_states
-from rltrace.trace.format.schema import Generator, Step
+from rltrace.recorder.digests.rng_state import all_states
+from rltrace.trace.format.schema import UNTOUCHED, Generator, Step
 
 
 @pytest.fixture

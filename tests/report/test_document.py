@@ -71,7 +71,7 @@ def rich(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Comparison:
 
 
 LABELS = """
-    A B level process compared op event row module site cause inputs kernel repeats output outputs field gradient when
+    A B level process compared op event row module site cause inputs kernel repeats outputs field gradient when
     before from < losses.append(loss.item()) cpu.capability
 """
 
@@ -254,3 +254,32 @@ def test_a_variable_that_is_empty_is_not_one_that_is_not_set(rich: Comparison) -
     """Each has its word."""
     text = document_text(verdict_document(replace(rich, system=(NamedDifference("env.XLA_FLAGS", "", None),))))
     assert "  env.XLA_FLAGS  (empty) | (unset)" in text
+
+
+def test_the_answer_ties_what_was_changed_to_the_first_difference(rich: Comparison) -> None:
+    """The command, else the files, else a variable; with the stream where there are several; none without a change."""
+    plain = replace(rich, commands="", edits=(), system=())
+    assert verdict_document(plain).answer == ()
+    first = "first difference: aten.mm.default at train.py:20, "
+    (both,) = verdict_document(replace(rich, commands="B adds --seed 5")).answer
+    assert both.startswith("The command: B adds --seed 5; between the runs train.py was edited; " + first)
+    variable = NamedDifference("env.OMP_NUM_THREADS", None, "2")
+    (text,) = verdict_document(replace(plain, system=(variable,), compared={"x": 1, "y": 2})).answer
+    assert text.startswith("OMP_NUM_THREADS: not set in A, 2 in B; " + first) and text.endswith(" (rank0/main).")
+    assert text in document_text(
+        verdict_document(replace(plain, system=(variable,), compared={"x": 1, "y": 2}))
+    ).replace("\n  ", " ")
+
+
+def test_workers_of_one_side_are_one_line(rich: Comparison) -> None:
+    """Numbers apart; the finding that is shown, and streams that both sides have, are not among them."""
+    assert rich.first_value is not None
+    workers = [replace(rich.first_value, a_index=None, b_index=0, stream=f"rank0/worker:{n}") for n in range(3)]
+    document = verdict_document(replace(rich, unordered=tuple(workers)))
+    assert len(document.findings) == 1
+    (section,) = document.named("one-sided")
+    (fact,) = section.facts
+    assert fact.label == "B only"
+    assert inline_text(fact.value) == (
+        "rank0/worker:0 to rank0/worker:2: 3 streams, the first op aten.mm.default at train.py:20"
+    )

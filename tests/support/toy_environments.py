@@ -57,11 +57,13 @@ class Event:
     owner: str
     cells: dict[str, Any]
     row: Row
+    texts: dict[str, str]
 
     @property
     def compared(self) -> dict[str, Any]:
         """What is compared, without evidence."""
-        names = [name[:-1] for name, letter in self.row.scalars[1:] if letter in "dif"]  # type: ignore[index]
+        named = [cell for cell in self.row.scalars[1:] if isinstance(cell, list)]  # type: ignore[index]
+        names = [name[:-1] for name, letter in named if letter in "dif"]
         return {name: self.cells[name] for name in names}
 
 
@@ -73,11 +75,13 @@ def events(recorded: Recorded, kinds: tuple[Kind, ...] = EVENTS) -> list[Event]:
             continue
         raw = recorded.raw
         digests = raw.digests[raw.digest_offsets[row.index] : raw.digest_offsets[row.index + 1]].tolist()
-        what, *names = row.scalars  # type: ignore[misc]
+        what, *words = row.scalars  # type: ignore[misc]
+        names = [cell for cell in words if isinstance(cell, list)]
+        texts = next((cell["texts"] for cell in words if isinstance(cell, dict)), {})
         named = sum(letter in "ne" for _, letter in names)
         del digests[named : 0 if raw.evidence is None else int(raw.evidence[row.index])]  # values of small fields
         cells = {"i": iter(row.integers), "f": iter(row.floats)}
         own = iter(digests)
         values = {name[:-1]: next(cells.get(letter, own)) for name, letter in names}
-        found.append(Event(row.kind, what, row.module, values, row))
+        found.append(Event(row.kind, what, row.module, values, row, texts))
     return found

@@ -85,7 +85,8 @@ def verdict_lines(document: Document, width: int) -> Lines:
     """The verdict, its findings and the commands to run next, then all other sections except those that have a pane."""
     where = document.place or document.scope
     lines = [Content.assemble(headline(document), f"  {where}" if where else "")]
-    lines += [] if document.place else section_lines(Section("", "", document.lead), width)
+    lead = document.answer if document.place else (*document.answer, *document.lead)
+    lines += section_lines(Section("", "", lead), width)
     first = (*document.findings[:1], *document.named("next"), *document.findings[1:])
     others = (section for section in document.rest if section.name not in ("next", "system", "modules"))
     for section in (*first, *others, Section("runs", "The two runs", facts=document.facts, limit=ALL)):

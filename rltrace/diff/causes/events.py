@@ -19,8 +19,8 @@ from rltrace.diff.base.findings import Judgement, RowAt, make_finding, row_at
 from rltrace.diff.base.model import Cause, Finding, FindingEvent, InputsMatch, NamedDifference, Pair
 from rltrace.diff.base.view import StreamView
 from rltrace.errors import HoleError
-from rltrace.trace.format.events import FLOAT, INTEGER, NONE, Event, event_of
-from rltrace.trace.format.schema import Column, Kind, Origin
+from rltrace.trace.format.events import FLOAT, INTEGER, NONE, SEPARATOR, WRAPPERS, Event, event_of
+from rltrace.trace.format.schema import UNTOUCHED, Column, Kind, Origin
 from rltrace.trace.read.names import Site
 from rltrace.wording import counted, joined
 
@@ -262,7 +262,7 @@ def _generators(pair: MatchedEvent) -> list[str]:
     other: list[str] = []
     for name in GENERATORS:
         a, b = pair.event_a.evidence(name), pair.event_b.evidence(name)
-        if a and b:
+        if a and b and not a == b == UNTOUCHED:
             (equal if a == b else other).append(name.removesuffix(" generator"))
     texts = []
     if other:
@@ -306,8 +306,7 @@ def seeding_notes(context: DiffContext, end: int, end_b: int | None, about: Even
 def seeding_texts(pairs: Sequence[MatchedEvent], about: MatchedEvent | None) -> list[str]:
     """Clauses on seeding from the seeding, construction and reset events before ``about``, the last first."""
     number = _environment_number(about, pairs)
-    made = [pair for pair in pairs if pair.event_a.what in ENVIRONMENTS and pair.differs]
-    texts = [_made_text(pair) for pair in made if number is not None and _number(pair) == number]
+    texts = made_texts(pairs, about)
     if about is None or "action" in about.differs:
         texts += _of_spaces((ACTIONS, ANY), pairs, number)
     elif about.event_a.evidence("reset") is not None or about.event_a.evidence("step") is not None:
@@ -359,8 +358,46 @@ def _seeding(pair: MatchedEvent) -> str | None:
     return None
 
 
-def _made_text(pair: MatchedEvent) -> str:
-    return f"it was made with different arguments{_seeded_at(pair)}"
+def made_texts(pairs: Sequence[MatchedEvent], about: MatchedEvent | None) -> list[str]:
+    """Clauses on how the environment of an event was made and wrapped, where that differs."""
+    return [*_argument_texts(pairs, about), *_wrapper_texts(pairs, about)]
+
+
+def _argument_texts(pairs: Sequence[MatchedEvent], about: MatchedEvent | None) -> Iterator[str]:
+    """Clauses on what was made with different arguments: this environment, vectors, or where none is at fault any."""
+    number = _environment_number(about, pairs)
+    made = [pair for pair in pairs if pair.event_a.what in ENVIRONMENTS and pair.differs]
+    found = [p for p in made if about is None or _number(p) == number or p.event_a.what != ENVIRONMENTS[0]]
+    for pair in found[:MAX_MADE]:
+        own = number is not None and _number(pair) == number
+        whose = "it" if own else f"the {pair.event_a.what} {pair.module}"
+        yield f"{whose} was made with different arguments{_seeded_at(pair)}{_differing_texts(pair)}"
+
+
+MAX_MADE = 2
+"""Environments of which the arguments are shown."""
+
+
+def _differing_texts(pair: MatchedEvent) -> str:
+    """``: autoreset_mode: NextStep | SameStep``; "" where no text differs."""
+    a, b = pair.event_a.texts, pair.event_b.texts
+    differing = [name for name in dict.fromkeys([*a, *b]) if a.get(name) != b.get(name)]
+    shown = [f"{name}: {a.get(name, '(none)')} | {b.get(name, '(none)')}" for name in differing]
+    return f" ({', '.join(shown)})" if shown else ""
+
+
+def _wrapper_texts(pairs: Sequence[MatchedEvent], about: MatchedEvent | None) -> Iterator[str]:
+    """The clause on other wrappers of this environment, or of any where no environment is at fault."""
+    for pair in pairs if about is None else (about, *pairs):
+        if about is not None and pair.event_a.what != about.event_a.what:
+            continue
+        sides = [event.texts.get(WRAPPERS, "").split(SEPARATOR) for event in (pair.event_a, pair.event_b)]
+        only = [[name for name in own if name and name not in other] for own, other in (sides, sides[::-1])]
+        if sides[0] != sides[1]:
+            words = [f"{' and '.join(names)} in {side}" for names, side in zip(only, "AB", strict=True) if names]
+            which = ", ".join(words) or "the same in another order"
+            yield f"{_name(pair)} has other wrappers: {which}"
+            return
 
 
 def _seeded_at(pair: MatchedEvent) -> str:
@@ -508,7 +545,7 @@ def event_judgement(
     the first op that differs because of it.
     """
     if extra is not None:
-        words = [extra_event_text(*extra, pair), *result]
+        words = [extra_event_text(*extra, pair), *seeding_notes, *result]
         return Judgement(Cause.CONTROL_FLOW, InputsMatch.UNKNOWN, "; ".join(words))
     words = [*event_text_parts(pair, seeding_notes, persists=persists), *result]
     return Judgement(Cause.OUTSIDE, InputsMatch.UNKNOWN, "; ".join(words))
@@ -595,7 +632,9 @@ def _finding(context: DiffContext, pair: EventPair, later: Finding, *, persists:
     event = FindingEvent(pair.event_a.what, pair.a.module or None, count, (), later)
     if extra is not None:
         side, row = extra
-        decided = event_judgement(pair, (side, event_at(row)), (), _first_op(later, context.a.name), persists=persists)
+        earlier = list(events_before(context, pair.a.index, pair.b.index, bool, kinds=SEEDING_EVENTS))
+        texts = made_texts(earlier, pair)
+        decided = event_judgement(pair, (side, event_at(row)), texts, _first_op(later, context.a.name), persists=persists)
         a, b = (row, None) if side == "A" else (None, row)
         return make_finding(a, b, decided, min(later.identical_before, row.index), event=event)
     texts = seeding_notes(context, pair.a.index, pair.b.index, pair)

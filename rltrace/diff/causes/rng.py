@@ -26,7 +26,7 @@ from rltrace.diff.base.sequences import Indices
 from rltrace.diff.base.view import RowRange, StreamView
 from rltrace.diff.causes.extra_ops import control_flow
 from rltrace.errors import HoleError
-from rltrace.trace.format.schema import GENERATORS, Column, Generator, RowFlag, Step, StepFlag
+from rltrace.trace.format.schema import GENERATORS, UNTOUCHED, Column, Generator, RowFlag, Step, StepFlag
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.stream import StreamTrace
 from rltrace.wording import joined
@@ -307,7 +307,7 @@ def generators_note(a: ProcessTrace, b: ProcessTrace) -> str | None:
 def _text(a: NDArray[np.uint64] | None, b: NDArray[np.uint64] | None, were: str, when: str) -> str:
     if a is None or b is None or not int(a[Step.FLAGS] & b[Step.FLAGS]) & StepFlag.DIGESTED:
         return ""
-    known = [column for column in NAMES if a[column] and b[column]]
+    known = [column for column in NAMES if a[column] and b[column] and not a[column] == b[column] == UNTOUCHED]
     equal = [NAMES[column] for column in known if a[column] == b[column]]
     other = [NAMES[column] for column in known if a[column] != b[column]]
     if not equal:

@@ -69,6 +69,12 @@ class StreamResult:
         """The earliest finding that makes the runs diverge."""
         return self.harmful or self.value  # the walk ends at a value, so a harmful op is before it
 
+    def replace(self, old: Finding, new: Finding) -> None:
+        """Put ``new`` wherever ``old`` is."""
+        self.first = new if self.first is old else self.first
+        self.value = new if self.value is old else self.value
+        self.harmful = new if self.harmful is old else self.harmful
+
     @property
     def is_identical(self) -> bool:
         """Whether all ops are matched with equal order, call sites and values, and all events are equal."""
@@ -160,9 +166,7 @@ def _trace_back(result: StreamResult, walk: StreamWalk, search: Bisection | None
     origin = None if origin is None else name_carried_state(walk.context, origin)
     if origin is None:
         seeded = add_seeding_causes(walk.context, name_carried_state(walk.context, decisive))
-        result.first = seeded if result.first is decisive else result.first
-        result.value = seeded if result.value is decisive else result.value
-        result.harmful = seeded if result.harmful is decisive else result.harmful
+        result.replace(decisive, seeded)
         return
     result.value, result.harmful = (origin, None) if origin.cause is Cause.OUTSIDE else (result.value, origin)
     if result.first is None or result.first.identical_before >= origin.identical_before or result.first is decisive:

@@ -108,7 +108,7 @@ def _header(document: Document) -> Element:
         "header",
         el("div", el("p", "rltrace", class_="brand"), _theme(), class_="bar-top"),
         el("h1", verdict, " ", document.place or document.scope),
-        [el("p", text, class_="lead") for text in document.lead],
+        [el("p", text, class_="lead") for text in (*document.answer, *document.lead)],
         blocks(Section("", "", facts=document.facts)),
     )
 

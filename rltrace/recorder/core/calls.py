@@ -30,6 +30,7 @@ from rltrace.recorder.core.op_info import (
 )
 from rltrace.recorder.core.regions import RegionInputs, RegionName, region_of
 from rltrace.recorder.digests.layouts import Layout, Layouts, dtype_name, shape_of
+from rltrace.trace.format.events import TEXTS
 
 # --- groups -----------------------------------------------------------------------------------------------------------
 #
@@ -298,9 +299,13 @@ class Calls:
         _set_padded(self.structure_devices, number, tensors[0].device.type if tensors else "cpu", "cpu")
         return number
 
-    def scalars(self, payload: list[object], integers: int, floats: int) -> int:
-        """Id in table "scalars" of a skeleton."""
-        number = self._tables.intern_payload("scalars", payload)
+    def scalars(self, payload: list[object], integers: int, floats: int, texts: Sequence[tuple[str, str]] = ()) -> int:
+        """Id in table "scalars" of a skeleton; ``texts`` are added to it, and are not in its key."""
+        if texts:
+            key, payload = portable_key("scalars", payload), [*payload, {TEXTS: dict(texts)}]
+            number = self._tables.add("scalars", key, payload)
+        else:
+            number = self._tables.intern_payload("scalars", payload)
         _set_padded(self.scalar_counts, 2 * number, integers, 0)
         _set_padded(self.scalar_counts, 2 * number + 1, floats, 0)
         return number

@@ -43,6 +43,8 @@ class EventForm:
     integers: tuple[str, ...] = ()
     """Names of integers between -2**63 and 2**63."""
     floats: tuple[str, ...] = ()
+    texts: tuple[tuple[str, str], ...] = ()
+    """Facts in words by name, which are no identity: two forms that differ in them alone are of matched events."""
 
     def skeleton(self) -> list[object]:
         """Its entry in table "scalars"."""

@@ -789,7 +789,7 @@ class OpRecorder(RowBuffer):
 
     def _intern(self, form: EventForm, evidence: int) -> tuple[int, int, int, int, int]:
         calls = self.process.calls
-        scalars = calls.scalars(form.skeleton(), len(form.integers), len(form.floats))
+        scalars = calls.scalars(form.skeleton(), len(form.integers), len(form.floats), form.texts)
         module = self.process.tables.intern_payload("modules", form.owner)
         flags = form.kind << KIND_SHIFT | evidence << GENERATOR_SHIFT | _MARKED
         cells = self._forms[form, evidence] = calls.no_op, module, scalars, flags, evidence + len(form.digests)

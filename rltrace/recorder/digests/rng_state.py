@@ -21,7 +21,7 @@ from rltrace.digest import digest_address, digest_pages
 from rltrace.recorder.base.torch_function import torch_function_disabled
 from rltrace.recorder.digests.cuda_graphs import is_captured
 from rltrace.recorder.digests.layouts import data_address
-from rltrace.trace.format.schema import GENERATOR_NUMBERS, Generator
+from rltrace.trace.format.schema import GENERATOR_NUMBERS, UNTOUCHED, Generator
 
 
 class RngStates(NamedTuple):
@@ -35,12 +35,6 @@ class RngStates(NamedTuple):
 
 StateReader = Callable[[], int]
 """Returns the digest of a generator's current state."""
-
-UNTOUCHED = 1
-"""In place of a digest: the generator has been neither seeded nor drawn from.
-
-Its state is then random and unused: torch, Python and NumPy all start from a seed of the system.
-"""
 
 _TORCH = int(Generator.TORCH)
 
@@ -57,11 +51,29 @@ class GlobalGenerators:
         """Their states now; UNTOUCHED where unchanged."""
         with torch_function_disabled():
             now = self._of_torch(), _of_devices(), _of_python(), _of_numpy()
-        return RngStates(*map(_untouched, now, self._first))
+        first = self._first if self._first.numpy else self._first._replace(numpy=imported_numpy().digest)
+        return RngStates(*map(_untouched, now, first))
 
 
 def _untouched(now: int, first: int) -> int:
     return UNTOUCHED if now == first != 0 else now
+
+
+class ImportedNumpy:
+    """NumPy's global generator as it was when NumPy was imported, which may be after recording began."""
+
+    digest = 0
+    """0: it is not imported, or was not seen to be."""
+
+    def imported(self, _module: Any) -> None:
+        """NumPy's generators are imported now, or were before recording began."""
+        self.digest = self.digest or _of_numpy()
+
+
+@cache
+def imported_numpy() -> ImportedNumpy:
+    """That of this process."""
+    return ImportedNumpy()
 
 
 @cache

@@ -14,8 +14,9 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from enum import Enum
 from numbers import Real
-from types import FrameType
+from types import FrameType, FunctionType, MethodType
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -26,8 +27,9 @@ from rltrace.recorder.digests.rng_state import StateReader
 from rltrace.recorder.integrations.method_patching import CallDepth, Method, MethodDecorator
 from rltrace.recorder.integrations.rng_snapshot import GeneratorStates, generator_reader
 from rltrace.recorder.integrations.value_digests import ValueDigests
-from rltrace.trace.format.events import NONE
+from rltrace.trace.format.events import NONE, SEPARATOR, WRAPPERS
 from rltrace.trace.format.schema import Kind
+from rltrace.wording import cut
 
 # --- registry ---------------------------------------------------------------------------------------------------------
 #
@@ -42,6 +44,9 @@ MAX_ENVIRONMENTS: Final = 4_096
 
 MAX_VALUE_CELLS: Final = 56
 """Cells with values of one event; an event has at most 63 of evidence."""
+
+MAX_WRAPPERS: Final = 32
+"""Of one environment that are named."""
 
 GENERATORS: Final = ("own generator", "Python generator", "NumPy generator")
 """Evidence of every event: generator states before it."""
@@ -71,21 +76,26 @@ class Environment:
         """Number of the environment in the order of construction, from 1; 0: it was constructed before recording."""
         self.steps = 0
         self.resets = 0
-        self._forms: dict[tuple[Kind, Sequence[str], Sequence[str], Sequence[str]], EventForm] = {}
+        self._forms: dict[tuple[Kind, Sequence[str], Sequence[str], Sequence[str], str], EventForm] = {}
         self.step_forms: dict[tuple[type, ...], StepForm] = {}
         """By the types of the reward and of what says that the episode has ended."""
         self._generator: Any = None
         self._read_state: StateReader | None = None
 
-    def form(self, kind: Kind, digests: Sequence[str], integers: Sequence[str], floats: Sequence[str]) -> EventForm:
+    def form(
+        self, kind: Kind, digests: Sequence[str], integers: Sequence[str], floats: Sequence[str], wrappers: str = ""
+    ) -> EventForm:
         """The form of its events with these fields."""
-        found = self._forms.get((kind, digests, integers, floats))
+        key = kind, digests, integers, floats, wrappers
+        found = self._forms.get(key)
         if found is None:
             counts = ("reset", "seed", "made") if kind is Kind.ENVIRONMENT_RESET else ("step",)
             found = EventForm(
-                kind, self.name, self.owner, counts, GENERATORS, tuple(digests), tuple(integers), tuple(floats)
+                *(kind, self.name, self.owner, counts, GENERATORS),
+                *(tuple(digests), tuple(integers), tuple(floats)),
+                texts=((WRAPPERS, wrappers),) if wrappers else (),
             )
-            self._forms[kind, digests, integers, floats] = found
+            self._forms[key] = found
         return found
 
     def generator_state(self, base: Any) -> int:
@@ -122,6 +132,8 @@ class EnvironmentRegistry:
         self._known: WeakIdDict[Any, Environment] = WeakIdDict()
         self.by_wrapper: WeakIdDict[Any, Environment] = WeakIdDict()
         """By outermost wrapper: the environment inside it at its last recorded event. Enough to count steps."""
+        self.made: WeakIdDict[Any, str] = WeakIdDict()
+        """By wrapper: its class and the arguments it was made with, ``TimeLimit(max_episode_steps=500)``."""
         self.transparent: WeakIdDict[Any, bool] = WeakIdDict()
         """Vectors whose environments are stepped in this process, where each has events itself."""
         self._counts: dict[str, int] = {}
@@ -151,6 +163,15 @@ class EnvironmentRegistry:
         number = self._constructions.get(base_of(env))
         if number is not None:
             remember(self._constructions, env, number)
+
+    def wrappers_of(self, env: Any) -> str:
+        """The wrappers of an environment, the outermost first, each with its arguments; "" where it has none."""
+        found: list[str] = []
+        base, current = base_of(env), env
+        while current is not base and current is not None and len(found) < MAX_WRAPPERS:
+            found.append(self.made.get(current) or type(current).__name__)
+            current = inspect.getattr_static(current, "env", None)
+        return SEPARATOR.join(found)
 
     def owner_of(self, space: Any) -> tuple[str, str, int]:
         """A space's role (``action space``), and the kind and construction number of the environment that has it."""
@@ -309,7 +330,7 @@ class Environments:
         }
 
     def _decorate(
-        self, original: Method, write: Callable[[Environment, CallStart, Any, FrameType], None], *, is_step: bool
+        self, original: Method, write: Callable[[Any, Environment, CallStart, Any, FrameType], None], *, is_step: bool
     ) -> Method:
         context, steps = self._context, int(is_step)
         digest, cells = context.digests.digest, context.digests.cells
@@ -354,14 +375,14 @@ class Environments:
                 else:
                     frame = sys._getframe(1)
                     add_steps(environment, steps, frame)
-                    write(environment, before, result, frame)
+                    write(env, environment, before, result, frame)
             except Exception as error:
                 fail(error)
             return result
 
         return replacement
 
-    def _write_step(self, environment: Environment, before: CallStart, result: Any, frame: FrameType) -> None:
+    def _write_step(self, env: Any, environment: Environment, before: CallStart, result: Any, frame: FrameType) -> None:
         if not isinstance(result, tuple) or len(result) not in (4, 5):
             return
         (action, states), digest, reward, ends = before, self._context.digests.digest, result[1], result[2:-1]
@@ -390,14 +411,16 @@ class Environments:
         form = environment.step_forms[type(reward), *map(type, ends)] = event, is_number, are_flags
         return form
 
-    def _write_reset(self, environment: Environment, before: CallStart, result: Any, frame: FrameType) -> None:
+    def _write_reset(
+        self, env: Any, environment: Environment, before: CallStart, result: Any, frame: FrameType
+    ) -> None:
         pair = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)
         observation = result[0] if pair else result
         (seed, states), digests = before, self._context.digests
         if seed == NONE:
             seed = environment.seed_set_within()
         self._context.events.write(
-            environment.form(Kind.ENVIRONMENT_RESET, _RESET, (), ()),
+            environment.form(Kind.ENVIRONMENT_RESET, _RESET, (), (), self._context.registry.wrappers_of(env)),
             evidence=(environment.resets, seed, environment.construction, *states, *digests.cells(0, observation)),
             digests=[digests.digest(observation)],
             integers=(),
@@ -434,7 +457,7 @@ class EnvironmentConstruction:
 
     def __init__(self, context: IntegrationContext) -> None:
         self._context = context
-        self._forms: dict[tuple[str, str], EventForm] = {}
+        self._forms: dict[tuple[str, str, Texts], EventForm] = {}
 
     @property
     def of_environments(self) -> dict[str, MethodDecorator]:
@@ -458,24 +481,29 @@ class EnvironmentConstruction:
             finally:
                 constructions.depth = before
             try:
-                self._write(env, what, args, kwargs, sys._getframe(1))
+                self._write(env, what, original, (args, kwargs), sys._getframe(1))
             except Exception as error:
                 self._context.events.fail(error)
 
         return replacement
 
-    def _write(self, env: Any, what: str, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType) -> None:
-        context = self._context
+    def _write(
+        self, env: Any, what: str, original: Method, given: tuple[tuple[Any, ...], dict[str, Any]], frame: FrameType
+    ) -> None:
+        context, (args, kwargs) = self._context, given
+        texts = arguments_in_words(original, env, args, kwargs)
         if base_of(env) is not env:
             context.registry.add_wrapper(env)
+            own = ", ".join(f"{name}={text}" for name, text in texts if name != "env")
+            remember(context.registry.made, env, f"{type(env).__name__}({own})")
             return
         number, owner = context.registry.add(env), type(env).__name__
         if context.events.stream() is None:
             return
-        form = self._forms.get((what, owner))
+        form = self._forms.get((what, owner, texts))
         if form is None:
-            form = EventForm(Kind.ENVIRONMENT_MADE, what, owner, ("made",), digests=("arguments",))
-            self._forms[what, owner] = form
+            form = EventForm(Kind.ENVIRONMENT_MADE, what, owner, ("made",), digests=("arguments",), texts=texts)
+            self._forms[what, owner, texts] = form
         arguments = context.digests.digest(
             [[_without_path(value) for value in args], {k: _without_path(v) for k, v in kwargs.items()}]
         )
@@ -498,6 +526,45 @@ def program_frame(frame: FrameType) -> FrameType:
             return current
         current = current.f_back
     return frame
+
+
+Texts = tuple[tuple[str, str], ...]
+
+MAX_ARGUMENTS, MAX_ITEMS, MAX_TEXT = 32, 8, 80
+"""Arguments, items of one of them, and characters of it that are recorded in words."""
+
+
+def arguments_in_words(function: Method, env: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Texts:
+    """The arguments of a constructor by name, defaults included; empty where its signature cannot be read."""
+    try:
+        bound = inspect.signature(function).bind(env, *args, **kwargs)
+    except (TypeError, ValueError):
+        return ()
+    bound.apply_defaults()
+    named = list(bound.arguments.items())[1:]
+    return tuple((name, cut(in_words(value), MAX_TEXT)) for name, value in named[:MAX_ARGUMENTS])
+
+
+def in_words(value: Any) -> str:
+    """An argument as text without addresses, absolute paths or the elements of arrays."""
+    kind = type(value)
+    if kind in (bool, int, float, str) or value is None:
+        return repr(_without_path(value))
+    if isinstance(value, np.generic):
+        return repr(value.item())
+    if isinstance(value, Enum):
+        return value.name
+    if kind is list or kind is tuple:
+        texts = [in_words(item) for item in value[:MAX_ITEMS]]
+        more = ", …" if len(value) > MAX_ITEMS else ""
+        same = len(value) > 1 and len(set(texts)) == 1
+        return f"{len(value)} × {texts[0]}" if same else f"[{', '.join(texts)}{more}]"
+    if kind is dict:
+        items = list(value.items())[:MAX_ITEMS]
+        return f"{{{', '.join(f'{in_words(key)}: {in_words(item)}' for key, item in items)}}}"
+    if isinstance(value, (type, FunctionType, MethodType)):
+        return value.__qualname__.rpartition("<locals>.")[2]
+    return kind.__name__
 
 
 def _without_path(value: Any) -> Any:

@@ -13,6 +13,7 @@ import torch
 
 from rltrace.recorder.base.import_hook import ImportHook
 from rltrace.recorder.base.torch_function import torch_function_disabled
+from rltrace.recorder.digests.rng_state import imported_numpy
 from rltrace.recorder.digests.tensor_digest import TensorDigests
 from rltrace.recorder.integrations.checkpoints import Checkpoints, NoteFile
 from rltrace.recorder.integrations.environments import (
@@ -84,6 +85,7 @@ class Integrations:
             "gym.spaces.space": ("Space", space),
         }
         on_import = {module: self._patch_on_import(*patched) for module, patched in roots.items()}
+        on_import["numpy.random"] = imported_numpy().imported
         on_import["safetensors.torch"] = checkpoints.watch_safetensors
         imported = ImportHook(on_import, self._fail)
         self._undo = [checkpoints.uninstall, imported.uninstall]

@@ -14,7 +14,14 @@ from typing import Any
 
 from xxhash import xxh3_64_intdigest
 
-from rltrace.recorder.digests.rng_state import UNTOUCHED, StateReader, digest_of_state, numpy_memory, python_memory
+from rltrace.recorder.digests.rng_state import (
+    StateReader,
+    digest_of_state,
+    imported_numpy,
+    numpy_memory,
+    python_memory,
+)
+from rltrace.trace.format.schema import UNTOUCHED
 
 
 class GeneratorStates:
@@ -22,8 +29,8 @@ class GeneratorStates:
 
     def __init__(self) -> None:
         self._readers: dict[str, tuple[StateReader, int | None] | None] = {}
-        """By module: the reader of its generator, and the digest as recording began, None where the module was not
-        imported then; None: its state cannot be read."""
+        """By module: the reader of its generator, and its digest as recording began or the module was imported (None:
+        not known); None: its state cannot be read."""
         self._began = False
 
     def states(self) -> tuple[int, int]:
@@ -43,11 +50,16 @@ class GeneratorStates:
             if module is None:
                 return 0
             read = make_reader(module)
-            known = self._readers[name] = None if read is None else (read, None if self._began else read())
+            known = self._readers[name] = None if read is None else (read, self._first_state(name, read))
         if known is None:
             return 0
         now = known[0]()
         return UNTOUCHED if now == known[1] else now
+
+    def _first_state(self, name: str, read: StateReader) -> int | None:
+        if not self._began:
+            return read()
+        return imported_numpy().digest or None if name == "numpy.random" else None
 
 
 def generator_reader(generator: Any) -> StateReader | None:

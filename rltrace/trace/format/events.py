@@ -19,6 +19,12 @@ from rltrace.trace.format.schema import FIELD_DTYPES, MAX_FIELD_DIMENSIONS, MAX_
 COUNT, EVIDENCE, DIGEST, INTEGER, FLOAT = "n", "e", "d", "i", "f"
 """Letters of a skeleton: two kinds of evidence (a count, a digest), and three kinds of cell that are compared."""
 
+TEXTS = "texts"
+"""Key of the facts in words of an event, by name, in its skeleton; they are in no key."""
+
+WRAPPERS, SEPARATOR = "wrappers", " > "
+"""The fact of a reset that names the wrappers of its environment, and what stands between them, the outermost first."""
+
 NONE = 2**64 - 1
 """A count that is absent: no seed was passed."""
 
@@ -66,7 +72,10 @@ class Event:
     recorded: Mapping[str, FieldValue] = field(default_factory=dict)
     """Values of its small fields, by name."""
 
-    KEYS: ClassVar = ("what", "fields", "context", "values")
+    texts: Mapping[str, str] = field(default_factory=dict)
+    """Facts in words, by name: the arguments of a constructor, the wrappers of an environment."""
+
+    KEYS: ClassVar = ("what", "fields", "context", "values", "texts")
 
     @property
     def fields(self) -> dict[str, int | float | str]:
@@ -118,7 +127,9 @@ def event_of(rows: Rows, i: int, skeleton: object) -> Event:
         value = next(cells_of[DIGEST if letter in (COUNT, EVIDENCE) else letter], None)
         if value is not None:
             cells.append(Cell(name, letter, value))
-    return Event(str(skeleton[0]), tuple(cells), recorded)
+    words: object = next((item[TEXTS] for item in skeleton if isinstance(item, dict) and TEXTS in item), {})
+    texts = {str(name): str(text) for name, text in words.items()} if isinstance(words, dict) else {}
+    return Event(str(skeleton[0]), tuple(cells), recorded, texts)
 
 
 def _is_named_cell(item: object) -> bool:

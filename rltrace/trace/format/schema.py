@@ -129,6 +129,13 @@ class RowFlag(IntFlag):
     # depends on the order in which the kernel accesses memory
 
 
+UNTOUCHED: Final = 1
+"""In place of a digest: the generator has been neither seeded nor drawn from.
+
+Its state is then random and unused: torch, Python and NumPy all start from a seed of the system.
+"""
+
+
 class Generator(IntEnum):
     """The generator that a row with ``RNG`` drew from: a number in bits 10 to 15 of its flags, unique in the process.
 
@@ -280,7 +287,7 @@ TABLES: Final = (
     "modules",  # module path, "ActorCriticPolicy.mlp_extractor.policy_net.0"
     "scalars",  # skeleton of the arguments: "T" a tensor, "i" an integer cell, "f" a float cell, all else as JSON; a
     # process group is {"group": name, "rank": own, "ranks": [members]}, a reduction {"reduce": "SUM"}; for an event
-    # its subject, then ["name=", letter] for each cell
+    # its subject, then ["name=", letter] for each cell, and {"texts": {name: text}}, which is in no key
     "kernels",  # {"library", "isa", "threads", …} on a CPU; on a device {"device": "cuda"}, and where a profiler was
     # active "names" (full names of the launched kernels, in order) and "launches" ([grid, block] of each); of a launch
     # row {"library": "Triton", "num_warps", …, "grid": "4×2", "code": fingerprint}, or the library's file and "threads"

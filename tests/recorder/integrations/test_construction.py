@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import gymnasium
+import numpy as np
 import pytest
 from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
@@ -82,3 +83,25 @@ def test_a_wrapper_that_makes_its_environment_and_a_vector_of_environments(recor
         *[("environment", "Walk")] * 3,
         ("vector environment", "SyncVectorEnv"),
     ]
+
+
+def test_arguments_and_wrappers_are_recorded_in_words(record: Record) -> None:
+    """By name, with defaults, and without what differs between unchanged runs: addresses, absolute paths, elements."""
+
+    class Logged(Walk):
+        def __init__(self, length: int, folder: str = "", hook: Any = None, start: Any = None, **more: Any) -> None:
+            super().__init__(length)
+
+    def program() -> None:
+        env = Logged(5, "/tmp/run-1", hook=lambda: 0, start=np.ones(3), names=["a", "b"], same=[1.5, 1.5])
+        TimeLimit(Doubled(env), 5).reset(seed=0)
+
+    made, reset = events(record(program), BOTH)
+    assert made.texts == {
+        "length": "5",
+        "folder": "'a path'",
+        "hook": "<lambda>",
+        "start": "ndarray",
+        "more": "{'names': ['a', 'b'], 'same': 2 × 1.5}",
+    }
+    assert reset.texts == {"wrappers": "TimeLimit(max_episode_steps=5) > Doubled()"}

@@ -1,0 +1,28 @@
+"""Numbers of one element by their digests."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rltrace.digest import reference, seed_of
+from rltrace.digest.scalars import number_of
+
+
+@pytest.mark.parametrize(
+    ("number", "dtype"),
+    [(0.95, "float32"), (3e-4, "float64"), (-0.0005, "float32"), (2.0, "float32"), (17, "int64"), (True, "bool")],
+)
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+def test_a_number_that_people_write_is_found(number: float, dtype: str, shape: tuple[int, ...]) -> None:
+    """As it was written, of whatever shape one element has."""
+    data = np.array(number, dtype).tobytes()
+    assert number_of(reference.digest(data, seed_of(dtype, shape)), dtype, shape) == number
+
+
+def test_of_other_numbers_nothing_is_known() -> None:
+    """A number with many digits, several elements, a dtype whose numbers are not tried."""
+    data = np.array(0.123456, "float32").tobytes()
+    assert number_of(reference.digest(data, seed_of("float32", ())), "float32", ()) is None
+    assert number_of(reference.digest(data * 2, seed_of("float32", (2,))), "float32", (2,)) is None
+    assert number_of(1, "complex64", ()) is None
