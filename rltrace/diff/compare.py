@@ -508,7 +508,7 @@ class _Comparer:
             values + [each for each in self.sent_events if each.finding.cause is Cause.OUTSIDE]
         )
         counting = self._counting(one_sided_streams)
-        decisive = min(self.order.earliest(counting), key=_lacks_origin, default=None) or self._last_parameters()
+        decisive = min(self.order.earliest(counting), key=_shown_first, default=None) or self._last_parameters()
         if first is None and not unordered:
             first = decisive
         evidence = Evidence(
@@ -764,9 +764,10 @@ FROM_INPUTS = {Cause.KERNEL, Cause.SAME_KERNEL, Cause.COMPUTATION}
 """Causes where the inputs of an op match and its outputs differ."""
 
 
-def _lacks_origin(finding: Finding) -> bool:
-    """Whether a finding does not say where its data came from: of findings without an order another is shown."""
-    return finding.event is None and finding.cause in (Cause.UNTRACKED_WRITE, Cause.UNKNOWN)
+def _shown_first(finding: Finding) -> tuple[bool, str]:
+    """The order in which findings without a known order are shown: last those that do not say where data came from."""
+    lacks_origin = finding.event is None and finding.cause in (Cause.UNTRACKED_WRITE, Cause.UNKNOWN)
+    return lacks_origin, finding.stream if finding.event is not None else ""
 
 
 def _same_place(finding: Finding) -> tuple[object, ...]:

@@ -117,10 +117,16 @@ def answer(comparison: Comparison) -> str:
         return ""
     first = finding.explanation.partition("; ")[0] or place(finding)
     if finding.op is not None and finding.event is None:
-        at = "" if finding.site is None else f" at {finding.site.file}:{finding.site.line}"
+        own = own_frame(finding) or finding.site
+        at = "" if own is None else f" at {own.file}:{own.line}"
         first = f"{finding.op}{at}, {first}"
     where = f" ({finding.stream})" if len(comparison.compared) > 1 else ""
     return f"{'; '.join(changed)}; first difference: {first}{where}"
+
+
+def own_frame(finding: Finding) -> Site | None:
+    """The innermost frame of the program itself; None: all are of libraries."""
+    return next((frame for frame in finding.stack if not frame.is_library), None)
 
 
 def changes(comparison: Comparison) -> Iterator[str]:
@@ -208,8 +214,14 @@ def _finding(comparison: Comparison, finding: Finding) -> Iterator[Fact]:
         yield Fact("row", (f"{rows(finding)} of ", Code(finding.stream)))
     if finding.module:
         yield Fact("module", Code(finding.module))
+    own = own_frame(finding)
+    if own is not None and own != finding.site:
+        yield Fact("program", own)
     if finding.site is not None:
         yield Fact("site", finding.site)
+    streams = [other.stream for other in _elsewhere(comparison, finding)]
+    if streams:
+        yield Fact("also in", (Code(streams_text(streams)), ", at the same place"))
     yield Fact("cause", f"{finding.cause.value}: {sentence(finding.explanation)}")
     edited = nearest_edit(comparison.edits, finding) if finding == comparison.shown else None
     if edited is not None:
@@ -303,6 +315,7 @@ def titled_findings(comparison: Comparison) -> Iterator[tuple[str, Finding]]:
     shown = comparison.shown if comparison.verdict is Verdict.DIVERGED else None
     seen = [] if shown is None else [shown]
     if shown is not None:
+        seen += _elsewhere(comparison, shown)
         yield _title(comparison, shown), shown
     others: Iterable[Finding] = (*comparison.unordered, *comparison.later)
     if _are_many(comparison):
@@ -310,8 +323,21 @@ def titled_findings(comparison: Comparison) -> Iterator[tuple[str, Finding]]:
         others = [finding for finding in others if finding in firsts][:MAX_OTHERS]
     for finding in (comparison.first, comparison.first_value, *others):
         if finding is not None and finding not in seen and not _is_of_one_sided_stream(comparison, finding):
-            seen.append(finding)
+            seen += [finding, *_elsewhere(comparison, finding)]
             yield _other_title(comparison, finding, shown), finding
+
+
+def _elsewhere(comparison: Comparison, finding: Finding) -> list[Finding]:
+    """The same difference in other streams: of other ranks, or other workers."""
+
+    def kind(one: Finding) -> tuple[object, ...]:
+        cells = [cell.name for cell in one.event.cells] if one.event is not None else None
+        return one.cause, one.op, one.site, one.module, one.step, one.a_index, one.b_index, cells
+
+    if finding.op is None:
+        return []
+    others = (one for one in (*comparison.unordered, *comparison.later) if one.received is None)
+    return [one for one in others if one.stream != finding.stream and kind(one) == kind(finding)]
 
 
 def _title(comparison: Comparison, finding: Finding) -> str:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from textwrap import wrap
 
 from rltrace.diff.base.model import Pair, Verdict
 from rltrace.report.document import ALL, Document, Fact, Form, Number, Section, Stack, Value, inline_text
 from rltrace.trace.read.names import Site
-from rltrace.wording import cut
+from rltrace.wording import counted, cut
 
 WIDTH, LABEL, MAX_LABEL = 80, 8, 12
 """Columns of a line, of labels, and of labels if one of the section is that long; a longer one has its own line."""
@@ -176,8 +177,12 @@ def _rows(value: Value, of: str = "") -> Iterator[tuple[str, str, str]]:
             if value.source:
                 yield "", " ".join(value.source.split()), "source"
         case Stack():
-            for frame in value.frames[1:]:  # the first one is the site
-                yield from _rows(frame)
+            for is_library, group in groupby(value.frames[1:], lambda frame: frame.is_library):  # the first is the site
+                frames = list(group)
+                for frame in frames[:1] if is_library else frames:
+                    yield from _rows(frame)
+                if is_library and len(frames) > 1:
+                    yield "", f"… {counted(len(frames) - 1, 'more frame')} of libraries", ""
         case _:
             yield "", inline_text(value), ""
 

@@ -283,3 +283,27 @@ def test_workers_of_one_side_are_one_line(rich: Comparison) -> None:
     assert inline_text(fact.value) == (
         "rank0/worker:0 to rank0/worker:2: 3 streams, the first op aten.mm.default at train.py:20"
     )
+
+
+def test_one_difference_of_several_workers_is_one_finding(rich: Comparison) -> None:
+    """With the other streams named; what a collective brought, and another place, are findings of their own."""
+    assert rich.first_value is not None and rich.decisive is not None
+    others = [replace(rich.decisive, stream=f"rank{n}/main") for n in (1, 2)]
+    elsewhere = replace(rich.decisive, stream="rank3/main", op="aten.add.Tensor")
+    document = verdict_document(replace(rich, unordered=(*others, elsewhere)))
+    assert [inline_text(fact.value) for fact in document.findings[0].facts if fact.label == "also in"] == [
+        "rank1/main to rank2/main, at the same place"
+    ]
+    assert [section.title for section in document.findings[1:]] == ["In rank3/main, order to the above unknown"]
+
+
+def test_the_frame_of_the_program_leads_and_those_of_libraries_are_folded(rich: Comparison) -> None:
+    assert rich.decisive is not None
+    library = Site("torch_rl/env.py", 3, "step", "self.step()", "/opt/lib/python3.11/site-packages/torch_rl/env.py")
+    own = Site("train.py", 9, "main", "env.step(1)", "/work/train.py")
+    finding = replace(rich.decisive, site=library, stack=(library, *[replace(library, line=n) for n in (4, 5, 6)], own))
+    text = document_text(verdict_document(replace(rich, decisive=finding, first=finding, unordered=())))
+    assert text.index("  program  train.py:9 in main\n") < text.index("  site     torch_rl/env.py:3 in step\n")
+    assert "torch_rl/env.py:4 in step\n" in text and "torch_rl/env.py:5" not in text
+    assert "  from     … 2 more frames of libraries\n  from     train.py:9 in main\n" in text
+    assert "first difference: aten.mm.default at train.py:9, " in text.replace("\n  ", " ")

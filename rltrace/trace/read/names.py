@@ -19,6 +19,9 @@ Payloads = Mapping[str, Any]
 """Payloads of each table, by the table's name, then by id."""
 
 
+LIBRARY_FOLDERS = ("/site-packages/", "/dist-packages/", "/lib/python3")
+
+
 @dataclass(frozen=True)
 class Site:
     """One stack frame, for display."""
@@ -39,6 +42,11 @@ class Site:
     def place(self) -> str:
         """``train.py:12 in train``; without a function that is not known."""
         return f"{self.file}:{self.line}" + (f" in {self.function}" if self.function else "")
+
+    @property
+    def is_library(self) -> bool:
+        """Whether its file is of an installed package or of Python, not of the program."""
+        return any(folder in self.path for folder in LIBRARY_FOLDERS)
 
 
 def parse_site(payload: Mapping[str, Any]) -> Site:
