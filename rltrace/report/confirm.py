@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from rltrace.diff.base.model import Verdict
+from rltrace.diff.metrics.distances import MOST_ULP
 from rltrace.experiment.confirm.saved_outcome import SavedOutcome
 from rltrace.experiment.outcome import Arm, ArmState, ExperimentResult, OriginClass, Outcome
 from rltrace.experiment.rerun_command import Recipe
@@ -146,9 +147,11 @@ def _clauses(kind: OriginClass) -> Iterator[str]:
     others = [PARTS[part] for part in kind.parts if part in PARTS]
     if others:
         yield f"{' and '.join(others)} differ"
-    if kind.max_ulp is not None:
-        relative = "" if kind.max_relative is None else f" ({kind.max_relative:.2g} relative)"
-        yield f"up to {kind.max_ulp:,} ULP{relative}"
+    relative = "" if kind.max_relative is None else f"{kind.max_relative:.2g} relative"
+    if kind.max_ulp is not None and kind.max_ulp <= MOST_ULP:
+        yield f"up to {kind.max_ulp:,} ULP" + (f" ({relative})" if relative else "")
+    elif relative:
+        yield f"up to {relative}"
     if kind.first_row is not None:
         yield f"first at op {kind.first_row:,} of {kind.stream} in A0, step {kind.first_step or 0:,}"
 

@@ -30,7 +30,7 @@ from rltrace.diff.base.model import (
     Verdict,
 )
 from rltrace.diff.edits import nearest_edit
-from rltrace.diff.metrics.distances import Distances
+from rltrace.diff.metrics.distances import MOST_ULP, Distances
 from rltrace.diff.metrics.series import RATE
 from rltrace.diff.shift import from_text
 from rltrace.report.curves import curve_name, drift_summary, drift_text, growth_text
@@ -687,7 +687,7 @@ def hole_text(hole: Hole) -> str:
 def distances_text(found: Distances) -> str:
     """How far the recorded values of both sides differ: ``2 of 6 elements differ, by at most 4 ULP, …``."""
     clauses = [f"{found.differing:,} of {found.elements:,} elements differ"]
-    if found.largest is not None:
+    if found.largest is not None and not (found.unit == "ULP" and found.largest > MOST_ULP):
         clauses.append(f"by at most {found.largest:,} {found.unit}".rstrip())
     if found.largest_absolute is not None:
         clauses.append(f"|A - B| up to {found.largest_absolute:.3g}")

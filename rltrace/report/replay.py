@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rltrace.diff.base.model import Comparison, Verdict
+from rltrace.diff.metrics.distances import MOST_ULP
 from rltrace.rerun.account import Account, MissedInjection, by_reason
 from rltrace.rerun.op_kinds import GENERATOR, NUMBER, OUTSIDE, RESULT, OtherKind
 
@@ -89,7 +90,7 @@ def _facts(kind: OtherKind) -> Iterator[str]:
         yield f"{kind.kernel.a} on both sides"
     if differing := [PARTS[part] for part in kind.parts if part in PARTS and kind.parts != (RESULT,)]:
         yield f"{' and '.join(differing)} differ"
-    distances = [] if kind.max_ulp is None else [f"{kind.max_ulp:,} ULP"]
+    distances = [] if kind.max_ulp is None or kind.max_ulp > MOST_ULP else [f"{kind.max_ulp:,} ULP"]
     distances += [] if kind.max_relative is None else [f"{kind.max_relative:.2g} relative"]
     if distances:
         yield f"up to {', '.join(distances)}"

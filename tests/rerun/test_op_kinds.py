@@ -105,6 +105,8 @@ def test_lines_of_kinds() -> None:
     assert lines[0] == "1  aten.mm.default at a.py:1 (f)"
     assert lines[1].strip() == "A one, B other; up to 2 ULP, 0.5 relative; first at op 8 of rank0/main, step 3"
     assert list(kind_lines(kinds, 0)) == ["   and 1 more kinds"]
+    (_, far) = kind_lines(tally(8, 2**52).kinds())
+    assert far.strip() == "A one, B other; up to 0.5 relative; first at op 8 of rank0/main, step 3"  # of other data
 
 
 def test_lists_in_files(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from textwrap import wrap
 from textual.content import Content
 
 from rltrace.command_lines import line
+from rltrace.diff.metrics.distances import MOST_ULP
 from rltrace.experiment.confirm.saved_outcome import find_outcome
 from rltrace.experiment.outcome import ArmState, ExperimentResult, OriginClass, OutcomeError, outcome_path
 from rltrace.report.confirm import RELEVANCE, arm_name, outcome_document
@@ -75,7 +76,7 @@ def class_lines(outcome: ExperimentResult) -> list[str]:
 def _class_line(kind: OriginClass) -> str:
     place = f"{kind.site.file.rpartition('/')[2]}:{kind.site.line}" if kind.site is not None else ""
     kernels = [kernel for kernel in (kind.kernel.a, kind.kernel.b) if kernel]
-    ulp = "" if kind.max_ulp is None else f"max {kind.max_ulp:,} ULP"
+    ulp = "" if kind.max_ulp is None or kind.max_ulp > MOST_ULP else f"max {kind.max_ulp:,} ULP"
     share = f"{kind.share:5.1%}"
     columns = [
         f"{share:>6}",

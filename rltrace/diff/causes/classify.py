@@ -50,6 +50,7 @@ from rltrace.diff.causes.untracked import (
     untracked_writes,
 )
 from rltrace.digest.scalars import number_of
+from rltrace.digest.seeds import seeds_of
 from rltrace.errors import HoleError
 from rltrace.trace.format.rows import Link
 from rltrace.trace.format.schema import CALLS_BACK, PLACEMENT_ALIGNMENT, Column, Kind, Origin, RowFlag
@@ -170,7 +171,7 @@ def judge(context: DiffContext, a: RowAt, b: RowAt, difference: Difference) -> C
         cause, why = event_cause(a)
         return Classification(a, b, Judgement(cause, InputsMatch.UNKNOWN, why))
     if difference.rng:
-        why = "the RNG state already differed before the op drew: another seed, or an earlier extra draw"
+        why = f"the RNG state already differed before the op drew: {_seeds_text(a, b)}"
         return Classification(a, b, Judgement(Cause.RNG, known, why))
     unseen = _untracked_write(context, a, b, inputs)
     if unseen is not None:
@@ -196,6 +197,21 @@ def judge(context: DiffContext, a: RowAt, b: RowAt, difference: Difference) -> C
     if difference.structure or difference.arguments:
         return Classification(a, b, Judgement(Cause.ARGUMENTS, known, arguments_text(a, b, difference)))
     return Classification(a, b, _add_notes(_kernel_judgement(context, a, b, known), a, b))
+
+
+def _seeds_text(a: RowAt, b: RowAt) -> str:
+    """``its generator was seeded with 16 in A, 15 in B`` where it was drawn from by nothing since."""
+    states = a.rows.rng(a.place), b.rows.rng(b.place)
+    seeds = seeds_of({state for state in states if state})
+    words = [f"was seeded with {seeds[state]}" if state in seeds else "" for state in states]
+    if all(words):
+        return f"its generator, which nothing had drawn from since, {words[0]} in A, {words[1].split()[-1]} in B"
+    known = "; ".join(
+        f"in {side} its generator {text}, and nothing had drawn from it"
+        for side, text in zip("AB", words, strict=True)
+        if text
+    )
+    return "another seed, or an earlier extra draw" + (f"; {known}" if known else "")
 
 
 # --- inputs ---------------------------------------------------------------------------------------------------------

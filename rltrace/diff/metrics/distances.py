@@ -25,6 +25,9 @@ from numpy.typing import NDArray
 Bits = NDArray[Any]
 """Unsigned integers, one per element."""
 
+MOST_ULP = 1 << 20
+"""A distance in ULPs up to this says how far rounding went; a longer one is of other data, and is not shown."""
+
 
 @dataclass(frozen=True)
 class FloatFormat:
