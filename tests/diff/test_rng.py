@@ -7,8 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from recorded import recorder
 from views import both, compare_in, opened, view_of
 
+from rltrace.diff import compare
 from rltrace.diff.base.findings import make_finding, row_at
 from rltrace.diff.base.model import Cause, Finding
 from rltrace.diff.base.view import StreamView
@@ -61,6 +64,28 @@ def test_not_known(tmp_path: Path, generators: str | None) -> None:
     found = finding(tmp_path, 1, {"a": [known] * 2, "b": [known] * 2})
     assert "Python" not in found.explanation
     assert ("torch generator states were equal" in found.explanation) is (generators is not None)
+
+
+@pytest.mark.parametrize(
+    ("drawn", "said"),
+    [
+        (False, ": its generator, which nothing had drawn from since, was seeded with 16 in A, 15 in B"),
+        (True, "an earlier extra draw; in A its generator was seeded with 16, and nothing had drawn from it"),
+    ],
+)
+def test_the_seeds_of_a_generator_of_the_program(tmp_path: Path, drawn: bool, said: str) -> None:
+    """Small ones that it was just seeded with, of each side that is known."""
+    record = recorder(tmp_path)
+
+    def side(seed: int, draws: bool) -> str:
+        generator = torch.Generator()
+        generator.manual_seed(seed)
+        if draws:
+            generator.set_state(torch.Generator().manual_seed(2**40).get_state())
+        return record(lambda: torch.randperm(9, generator=generator)).path
+
+    first = compare(side(16, False), side(15, drawn)).first_value
+    assert first.cause is Cause.RNG and first.explanation.endswith(said)
 
 
 # --- draws of one side ------------------------------------------------------------------------------------------------

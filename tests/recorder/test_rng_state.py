@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from array import array
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from recorded import Record, Recorded, recorder
 
 from rltrace.recorder.digests import rng_state
 from rltrace.recorder.digests.rng_state import all_states
+from rltrace.recorder.integrations.rng_snapshot import GeneratorStates
 from rltrace.trace.format.schema import UNTOUCHED, Generator, Step
 
 
@@ -141,3 +143,16 @@ def test_memory_of_another_form_is_not_read(monkeypatch: pytest.MonkeyPatch) -> 
     assert all_states() == expected
     for reader in (rng_state._python_reader, rng_state._numpy_reader):
         reader.cache_clear()
+
+
+def test_numpy_imported_after_recording_began_is_untouched_until_it_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its state is then one of the system's, in another run another, and means nothing."""
+    states = GeneratorStates()
+    with monkeypatch.context() as patch:
+        patch.delitem(sys.modules, "numpy.random")
+        states.begin()
+        assert states.states()[1] == 0
+    states.imported_numpy(np.random)
+    assert states.states()[1] == UNTOUCHED
+    np.random.rand()
+    assert states.states()[1] not in (0, UNTOUCHED)

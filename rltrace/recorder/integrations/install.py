@@ -85,7 +85,12 @@ class Integrations:
             "gym.spaces.space": ("Space", space),
         }
         on_import = {module: self._patch_on_import(*patched) for module, patched in roots.items()}
-        on_import["numpy.random"] = imported_numpy().imported
+
+        def on_numpy(module: ModuleType) -> None:
+            imported_numpy().imported(module)
+            generators.imported_numpy(module)
+
+        on_import["numpy.random"] = on_numpy
         on_import["safetensors.torch"] = checkpoints.watch_safetensors
         imported = ImportHook(on_import, self._fail)
         self._undo = [checkpoints.uninstall, imported.uninstall]

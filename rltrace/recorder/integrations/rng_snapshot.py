@@ -17,7 +17,6 @@ from xxhash import xxh3_64_intdigest
 from rltrace.recorder.digests.rng_state import (
     StateReader,
     digest_of_state,
-    imported_numpy,
     numpy_memory,
     python_memory,
 )
@@ -50,16 +49,17 @@ class GeneratorStates:
             if module is None:
                 return 0
             read = make_reader(module)
-            known = self._readers[name] = None if read is None else (read, self._first_state(name, read))
+            known = self._readers[name] = None if read is None else (read, None if self._began else read())
         if known is None:
             return 0
         now = known[0]()
         return UNTOUCHED if now == known[1] else now
 
-    def _first_state(self, name: str, read: StateReader) -> int | None:
-        if not self._began:
-            return read()
-        return imported_numpy().digest or None if name == "numpy.random" else None
+    def imported_numpy(self, module: Any) -> None:
+        """NumPy's generators have just been imported, or were before recording began: their state is untouched."""
+        if "numpy.random" not in self._readers:
+            read = _numpy_reader(module)
+            self._readers["numpy.random"] = None if read is None else (read, read())
 
 
 def generator_reader(generator: Any) -> StateReader | None:
