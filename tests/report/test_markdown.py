@@ -167,7 +167,7 @@ def test_an_issue_holds_it(name: str, tmp_path: Path, monkeypatch: pytest.Monkey
         first=finding,
         first_value=finding,
         decisive=finding,
-        unordered=tuple(replace(finding, stream=f"{n}") for n in range(9)),
+        unordered=tuple(replace(finding, stream=f"{n}", a_index=n, b_index=n) for n in range(9)),
         system=tuple(NamedDifference(f"{n}{name}", name, name) for n in range(500)),
         holes=found.holes * 500,
         curves=found.curves * 500,
