@@ -634,7 +634,9 @@ def _finding(context: DiffContext, pair: EventPair, later: Finding, *, persists:
         side, row = extra
         earlier = list(events_before(context, pair.a.index, pair.b.index, bool, kinds=SEEDING_EVENTS))
         texts = made_texts(earlier, pair)
-        decided = event_judgement(pair, (side, event_at(row)), texts, _first_op(later, context.a.name), persists=persists)
+        decided = event_judgement(
+            pair, (side, event_at(row)), texts, _first_op(later, context.a.name), persists=persists
+        )
         a, b = (row, None) if side == "A" else (None, row)
         return make_finding(a, b, decided, min(later.identical_before, row.index), event=event)
     texts = seeding_notes(context, pair.a.index, pair.b.index, pair)
