@@ -150,7 +150,7 @@ def _clauses(kind: OriginClass) -> Iterator[str]:
     relative = "" if kind.max_relative is None else f"{kind.max_relative:.2g} relative"
     if kind.max_ulp is not None and kind.max_ulp <= MOST_ULP:
         yield f"up to {kind.max_ulp:,} ULP" + (f" ({relative})" if relative else "")
-    elif relative:
+    elif kind.max_ulp is not None and relative:
         yield f"up to {relative}"
     if kind.first_row is not None:
         yield f"first at op {kind.first_row:,} of {kind.stream} in A0, step {kind.first_step or 0:,}"
