@@ -300,7 +300,7 @@ def test_one_difference_of_several_workers_is_one_finding(rich: Comparison) -> N
 def test_the_frame_of_the_program_leads_and_those_of_libraries_are_folded(rich: Comparison) -> None:
     assert rich.decisive is not None
     library = Site("torch_rl/env.py", 3, "step", "self.step()", "/opt/lib/python3.11/site-packages/torch_rl/env.py")
-    own = Site("train.py", 9, "main", "env.step(1)", "/work/train.py")
+    own = Site("train.py", 9, "main", "env.step(1)", "src/train.py")
     finding = replace(rich.decisive, site=library, stack=(library, *[replace(library, line=n) for n in (4, 5, 6)], own))
     text = document_text(verdict_document(replace(rich, decisive=finding, first=finding, unordered=())))
     assert text.index("  program  train.py:9 in main\n") < text.index("  site     torch_rl/env.py:3 in step\n")
