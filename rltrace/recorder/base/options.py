@@ -138,13 +138,12 @@ def _without_home(given: Mapping[str, str]) -> dict[str, str]:
 # --- the table --------------------------------------------------------------------------------------------------------
 
 
-WHAT, WHEN, WHERE, CHECKS, VALUES, ROWS, JAX = GROUPS = (
+WHAT, WHEN, WHERE, CHECKS, VALUES, JAX = GROUPS = (
     "What to record",
     "When",
     "Where to",
     "Checks",
-    "Values",
-    "Activation rows",
+    "Values, and activation rows",
     "Programs of JAX",
 )
 """The groups in the help of ``rltrace record``, in their order."""
@@ -238,7 +237,7 @@ class RecordOptions:
     sources: bool = _option(
         False,
         "--sources",
-        "Text of the program's files, for the lines that differ.",
+        "Text of the program's files, for edited lines.",
         WHAT,
         while_asleep=True,
         named=_plain,
@@ -375,7 +374,7 @@ class RecordOptions:
         (),
         "--rows",
         "A digest of each activation row of these; repeatable.",
-        ROWS,
+        VALUES,
         "SELECTOR",
         parse=one_selector,
         of_ops="records activation rows of ops and modules",
@@ -389,7 +388,7 @@ class RecordOptions:
         None,
         "--row-axes",
         "Axes of rows, as in 0,1; default: all but the last.",
-        ROWS,
+        VALUES,
         "AXES",
         parse=parse_axes,
         needs=("rows", "{} sets the axes along which {} counts: give one"),
@@ -399,7 +398,7 @@ class RecordOptions:
         1 << 30,
         "--rows-limit",
         "Limit of rows for each process.",
-        ROWS,
+        VALUES,
         "SIZE",
         shown_default="1GiB",
         parse=parse_size,

@@ -20,11 +20,11 @@ from pathlib import Path
 from stat import S_ISREG
 from types import ModuleType
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import xxhash
 
 from rltrace.recorder.base.patching import Patches
+from rltrace.recorder.base.weak_id_dict import WeakIdDict
 from rltrace.trace.format.messages import END, FILE, RAY, START, MessageEnds
 from rltrace.trace.format.process_start import start_ticks
 
@@ -45,6 +45,18 @@ PlaceHere = Callable[[], Place | None]
 """The place of the calling thread; None: it has no stream."""
 
 
+class _Channel:
+    """What is known of one connection."""
+
+    __slots__ = ("name", "put")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        """Both ends of a pipe have one name, those of a socket two; no process of the machine has another of it."""
+        self.put: deque[Place | None] = deque()
+        """Where what a queue will send, in a thread of its own, was put into it."""
+
+
 class Messages:
     """The messages of one process, from ``install`` to ``uninstall``."""
 
@@ -54,11 +66,9 @@ class Messages:
         self._taken: deque[tuple[str, bool, Place, int]] = deque()
         """(channel, whether it was sent, place, digest) of each since the last commit."""
         self._peers: deque[tuple[str, str]] = deque()
-        self._channels: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+        self._channels: WeakIdDict[Any, _Channel] = WeakIdDict()
         """Of connections."""
-        self._queued: WeakKeyDictionary[Any, deque[Place | None]] = WeakKeyDictionary()
-        """By the connection that a queue writes to in a thread of its own: where what it will send was put."""
-        self._children: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        self._children: WeakIdDict[Any, int] = WeakIdDict()
         """Digests of the processes that it started."""
         self._tasks = _RayTasks(self)
 
@@ -131,13 +141,12 @@ class Messages:
 
     def _send_bytes(self, original: CallOriginal, connection: Any, data: Any) -> Any:
         try:
-            queued = self._queued.get(connection)
-            if queued is not None and threading.current_thread().name == "QueueFeederThread":
-                place = queued.popleft() if queued else None
-            else:
-                place = self._place_here()
+            channel = self._channel(connection)
+            place = channel.put.popleft() if channel.put else self._place_here()
             if place is not None:  # before it is sent: the receiver may end this process
-                self._note(self._channel(connection), True, place, xxhash.xxh3_64_intdigest(data))
+                self._note(channel.name, True, place, xxhash.xxh3_64_intdigest(data))
+        except OSError:  # it is closed: the original says so
+            pass
         except Exception as error:
             self._fail(error)
         return original(connection, data)
@@ -148,37 +157,38 @@ class Messages:
             place = self._place_here()
             if place is not None:
                 with received.getbuffer() as data:
-                    self._note(self._channel(connection), False, place, xxhash.xxh3_64_intdigest(data))
+                    self._note(self._channel(connection).name, False, place, xxhash.xxh3_64_intdigest(data))
         except Exception as error:
             self._fail(error)
         return received
 
-    def _channel(self, connection: Any) -> str:
-        """Both ends of a pipe have one name, those of a socket two; no process of the machine has another of it."""
+    def _channel(self, connection: Any) -> _Channel:
         found = self._channels.get(connection)
         if found is None:
             status = os.fstat(connection.fileno())
-            found = self._channels[connection] = f"{status.st_dev:x}:{status.st_ino:x}"
+            found = self._channels[connection] = _Channel(f"{status.st_dev:x}:{status.st_ino:x}")
         return found
 
     def _make_pipe(self, original: CallOriginal, *args: Any, **kwargs: Any) -> Any:
         ends = original(*args, **kwargs)
         with suppress(OSError, TypeError, ValueError):
-            one, other = (self._channel(end) for end in ends)
+            one, other = (self._channel(end).name for end in ends)
             if one != other:
                 self._peers.append((one, other))
         return ends
 
     def _put(self, original: CallOriginal, queue: Any, *args: Any, **kwargs: Any) -> Any:
-        writer = getattr(queue, "_writer", None)
-        queued = self._queued.setdefault(getattr(writer, "conn", writer), deque())
-        place = self._place_here()
-        queued.append(place)
+        writer, place = getattr(queue, "_writer", None), self._place_here()
+        try:
+            put = self._channel(getattr(writer, "conn", writer)).put  # torch's queues wrap their connection
+        except (AttributeError, OSError):  # it is closed
+            put = deque()
+        put.append(place)
         try:
             return original(queue, *args, **kwargs)
         except BaseException:
             with suppress(ValueError):
-                queued.remove(place)  # it is full, or closed
+                put.remove(place)  # it is full, or closed
             raise
 
     # --- starts and ends ----------------------------------------------------------------------------------------------
