@@ -104,11 +104,12 @@ def test_marked_rows_are_counted(tmp_path: Path, later_rows: bool) -> None:
             trace.event(Kind.ENVIRONMENT_STEP, "environment 0", counts={"step": number}, digests=seen)
         trace.op("aten.mm.default", outputs=["y"])
     views = views_in(tmp_path)
-    later = MarkedRows(5, 1, "first op", 4, "first event") if later_rows else MarkedRows()
+    later = MarkedRows(5, 1, "first op", 4) if later_rows else MarkedRows()
     found = count_marked(Bisection(*views), 10, later)
     site = "aten.clone.default at train.py:12 (train), row 2"
     assert (found.ops, found.unequal_ops, found.unequal_events) == ((9, 3, 6) if later_rows else (4, 2, 2))
-    assert (found.first_op, found.first_event) == (site, "environment step of environment 0, row 7")
+    assert found.first_event is not None
+    assert (found.first_op, found.first_event.op, found.first_event.index) == (site, "environment-step", 7)
     assert found.whole is not later_rows
     assert (found.marked.whole, found.events.differing) == (found.whole, found.unequal_events)
     assert count_marked(Bisection(*views), 2, later) is later

@@ -151,6 +151,8 @@ def _end_of_more(longer: StreamView, shorter: StreamView, start: tuple[int, int]
 def unmatched_attempt(a: StreamView, b: StreamView, ends: tuple[int, int]) -> tuple[bool, int, int] | None:
     """The first attempt before rows ``ends`` that one side alone made, and that changed parameters: whether it is A's,
     and from which row to which its step goes. None: there is none, or no digest shows it."""
+    if not all(knows_optimizers(view.process, view.steps) for view in (a, b)):
+        return None
     matched = match_steps(a.process, a.steps, b.process, b.steps)
     found = []
     for is_a, view, at, end in ((True, a, matched[0], ends[0]), (False, b, matched[1], ends[1])):
@@ -161,6 +163,12 @@ def unmatched_attempt(a: StreamView, b: StreamView, ends: tuple[int, int]) -> tu
                 found.append((int(np.searchsorted(at, k)), (is_a, before, int(steps[k, Step.END_ROW]))))
                 break
     return min(found)[1] if found else None
+
+
+def knows_optimizers(process: ProcessTrace, steps: Steps) -> bool:
+    """Whether it can be read of which optimizers these attempts are."""
+    optimizers, numbers = process.tables["optimizers"], steps[:, Step.OPTIMIZER].astype(np.int64)
+    return bool(np.all(numbers < len(optimizers)) and np.all(optimizers.present[numbers]))
 
 
 def _changed_parameters(view: StreamView, k: int) -> bool:

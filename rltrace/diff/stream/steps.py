@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from rltrace.diff.align.blocks import Steps, match_steps
+from rltrace.diff.align.blocks import Steps, knows_optimizers, match_steps
 from rltrace.diff.base.findings import optimizer_count
 from rltrace.diff.base.model import Cause, Finding, InputsMatch, Pair
 from rltrace.diff.base.view import is_shifted
@@ -172,7 +172,9 @@ def bare_finding(
 
 
 def _other_optimizer(a: ProcessTrace, b: ProcessTrace, step_a: Steps, step_b: Steps, before: int) -> Finding | None:
-    """The finding where the two go on with attempts of two classes of optimizer; None: they do not."""
+    """The finding where the two go on with attempts of two classes of optimizer; None: they are not known to."""
+    if not (knows_optimizers(a, step_a[None]) and knows_optimizers(b, step_b[None])):
+        return None
     names = [optimizer_count(process, step).name for process, step in ((a, step_a), (b, step_b))]
     if names[0] == names[1]:
         return None
