@@ -88,7 +88,7 @@ def test_the_critic_drifts_first(cli: Any, needs_change: Needs) -> None:
     assert found["first"] == first
     assert {d["name"] for d in found["system"]} == {"cpu.capability", "env.ATEN_CPU_CAPABILITY"}
     seen = found["curves"][0]
-    assert seen["name"].startswith('print(f"critic') and seen["step"] > first["step"]
+    assert seen["name"].endswith("loss.item()") and seen["step"] > first["step"]
     assert seen["a"] != seen["b"]
     later = seen["step"] - first["step"]
     assert (
