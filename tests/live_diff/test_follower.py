@@ -114,8 +114,7 @@ class Growing:
         if not self.path.exists():
             shutil.copytree(self._whole, self.path, ignore=lambda folder, names: [n for n in names if n[:2] == "c."])
         self._write(PROCESSES + "/0", self.records[:count])
-        chunks = [record for record in self.records[:count] if record["type"] != "sources"]  # whose files are others
-        for key in [key for record in chunks for key, *_ in record.get("files", ())]:
+        for key in [key for record in self.records[:count] for key, *_ in record.get("files", ())]:
             if not (link := self.path / PROCESSES / "0" / key).exists():
                 os.link(self._whole / PROCESSES / "0" / key, link)
         launch = parse_journal((self._whole / JOURNAL).read_bytes()).records

@@ -296,7 +296,7 @@ class ProcessRecording:
                 | ({"text": masked_text(file.text.decode(errors="replace"))} if self.options.sources else {})
                 for name, file in files.items()
             ]
-            self.writer.append({"type": "sources", "files": entries})
+            self.writer.append({"type": "sources", "listed": entries})
 
     def note(self, fact: str, text: str) -> None:
         """Add an entry to a fact that is a list, at once: it is to be in the trace of a program that is killed."""

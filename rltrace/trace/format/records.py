@@ -133,9 +133,9 @@ class SourceLines(NamedTuple):
 
 def parse_sources(record: Record) -> dict[str, SourceLines]:
     """Source files, by their names in call stacks."""
-    check_fields(record, files=list)
+    check_fields(record, listed=list)
     found = {}
-    for entry in record["files"]:
+    for entry in record["listed"]:
         check_fields(entry, file=str, path=str, lines=str, text=str)
         data = b64decode(entry["lines"], validate=True)
         found[entry["file"]] = SourceLines(entry["path"], struct.unpack(f"<{len(data) // 4}I", data), entry.get("text"))

@@ -504,7 +504,7 @@ RECORD_TYPES: Final = {
     "start": "name, requested, token, launch (digest of the first frame of the launch's journal), pid, parent, host,"
     " boot, started, time, argv, …",
     "facts": "level, engine, facts: {name: value} of the machine and the process; the later of one name counts",
-    "sources": "files: [{file: as in table frames, path, lines: base64 of the CRC-32 of each line, little-"
+    "sources": "listed: [{file: as in table frames, path, lines: base64 of the CRC-32 of each line, little-"
     "endian, text: with --sources}, …] of the program, and of libraries outside of package folders",
     "stream": "stream, name",
     "window": "stream, first_step, end_step (null: to the end), row at which recording of ops began",

@@ -240,7 +240,7 @@ def test_arguments(compare_bits):
     result.stdout.fnmatch_lines(
         [
             ">       compare_bits(scaled, under=doubled())",
-            "E       Failed: the result[[]'loss'[]]: 1 of 1 elements differ, by at most *",
+            "E       Failed: the result[[]'loss'[]]: 1 of 1 elements differ, |A - B| up to 3*",
             "E       The two calls: DIVERGED  op 1, rank0/main, cause: arguments",
             "E       Failed: the result: 1 of 1 elements differ*",
             "E       Both calls' ops in order: 0 ops of equal results, then",
