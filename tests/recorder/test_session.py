@@ -228,6 +228,8 @@ def test_an_error_of_the_recorder_ends_the_recording_alone(tmp_path: Path) -> No
     (process,) = open_trace(tmp_path / "a.zarr").processes
     assert process.state == "damaged"
     assert "LookupError" in str(process.why)
+    commits = session._committer.thread.thread
+    assert commits is not None and commits.vanish(60)  # past the end of its work it is still there for a moment
     assert BackgroundThread._run.__code__ not in {outermost(frame) for frame in sys._current_frames().values()}
 
 
