@@ -71,7 +71,7 @@ from rltrace.diff.unpaired_streams import (
     missing_process,
     within_note,
 )
-from rltrace.errors import UsageError
+from rltrace.errors import HoleError, UsageError
 from rltrace.trace.format.location import Location
 from rltrace.trace.format.schema import RowFlag, Step, StepFlag, is_within
 from rltrace.trace.read.process import ProcessTrace
@@ -468,7 +468,10 @@ class _Comparer:
                 continue
             if finding.a_index is None or finding.b_index is None:
                 continue
-            read = outside_digests(row_at(result.a, finding.a_index), row_at(result.b, finding.b_index))
+            try:
+                read = outside_digests(row_at(result.a, finding.a_index), row_at(result.b, finding.b_index))
+            except HoleError:
+                continue
             for other, events in self.streams:
                 before = self.order.rows_before(events.a.name, finding) if other is not process else None
                 if before is None or not events.events.differing or events.context is None:
