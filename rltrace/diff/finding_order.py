@@ -63,9 +63,7 @@ class Order:
         """The findings that none is known to precede: one, or several that cannot be ordered; those last whose data
         came from outside, maybe from another of them."""
         first = [x.finding for x, before in zip(found, self._before(found), strict=True) if not before]
-        return sorted(
-            first, key=lambda finding: finding.cause is Cause.OUTSIDE
-        )  # it may have come from another of them
+        return sorted(first, key=lambda finding: finding.cause is Cause.OUTSIDE)
 
     def later(self, found: Sequence[OrderedFinding]) -> tuple[Finding, ...]:
         """The other findings, of processes without an earliest one; received ones name the streams of their origins."""

@@ -158,6 +158,8 @@ class Messages:
             if place is not None:
                 with received.getbuffer() as data:
                     self._note(self._channel(connection).name, False, place, xxhash.xxh3_64_intdigest(data))
+        except OSError:  # another thread has closed it since
+            pass
         except Exception as error:
             self._fail(error)
         return received
